@@ -1,0 +1,57 @@
+"""tnctl.h becomes the extension module tnctl._tables (cffi, API mode, one abi3 file)."""
+
+import os
+import sys
+from pathlib import Path
+
+from cffi import FFI
+
+CSRC = Path(__file__).resolve().parent
+SOURCES = ("memory", "message", "pool", "columns", "auc", "table", "optimizer", "dense", "batch", "pooling", "records")
+
+
+def declarations(header: str) -> str:
+    """The part of the header that cffi reads."""
+    _, _, rest = header.partition("/* CFFI begin */")
+    body, end, _ = rest.partition("/* CFFI end */")
+    if not end:
+        raise ValueError("tnctl.h lacks its /* CFFI begin */ and /* CFFI end */ marks")
+    return body
+
+
+def flags() -> list[str]:
+    """One portable build: fast loops are cloned per CPU level inside the sources.
+
+    -fno-math-errno: else sqrtf is a call per element (13x slower). -ffp-contract=off and the last
+    two: the same bits on every CPU, whatever CFLAGS says.
+    """
+    return [
+        "-std=c11",
+        "-O3",
+        "-fno-math-errno",
+        "-ffp-contract=off",
+        "-fno-fast-math",
+        "-fno-unsafe-math-optimizations",
+        "-Wall",
+        "-Wextra",
+    ]
+
+
+if sys.byteorder != "little":
+    raise SystemExit("tnctl's file formats are little-endian; this machine is not")
+
+ffi = FFI()
+ffi.cdef(declarations((CSRC / "tnctl.h").read_text()))
+ffi.set_source(
+    "tnctl._tables",
+    '#include "tnctl.h"',
+    sources=[f"csrc/tn_{name}.c" for name in SOURCES],
+    depends=[f"csrc/{header.name}" for header in sorted(CSRC.glob("*.h"))],
+    include_dirs=["csrc"],
+    extra_compile_args=flags(),
+    libraries=["m", "pthread"],
+)
+
+if __name__ == "__main__":
+    os.chdir(CSRC.parent)
+    ffi.compile(verbose=True)

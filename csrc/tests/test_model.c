@@ -1,0 +1,436 @@
+/* test_model.c - random calls on a table and on the naive one; every byte must agree.
+ *
+ *     test_model [cases] [rounds] [rows] [first seed]
+ *
+ * `cases` tables live `rounds` random calls each; one more grows from empty to `rows`. */
+#include "cases.h"
+
+typedef struct {
+    test_plan plan;
+    random_source random;
+    tn_pool *pool, *other_pool;
+    tn_table *table;
+    tn_batch *batch;
+    naive_table *naive;
+} test_case;
+
+static void start_case(test_case *test, uint64_t seed, uint32_t layout) {
+    static const int THREADS[] = {1, 2, 5};
+    test->random = (random_source){seed};
+    make_plan(&test->plan, &test->random, layout);
+    CHECK_OK(tn_pool_new(THREADS[seed % 3], &test->pool));
+    CHECK_OK(tn_pool_new(THREADS[(seed + 1) % 3], &test->other_pool));
+    test->table = make_table(&test->plan, test->pool);
+    test->batch = make_batch(test->table, &test->plan);
+    test->naive = naive_new(&test->plan);
+}
+
+static void end_case(test_case *test) {
+    tn_batch_free(test->batch);
+    tn_table_free(test->table);
+    naive_free(test->naive);
+    tn_pool_free(test->pool);
+    tn_pool_free(test->other_pool);
+}
+
+/* ---- The calls ---------------------------------------------------------- */
+
+static void random_cells(test_case *test, test_cells *cells) {
+    uint32_t examples = random_below(&test->random, 40); /* none, too */
+    uint32_t kinds = random_below(&test->random, ID_KINDS + 2);
+    fill_cells(cells, &test->plan, &test->random, examples, kinds);
+}
+
+static int find(test_case *test, const test_cells *cells, int insert) {
+    return tn_find(test->batch, cells->ids, cells->offsets, cells->examples, insert);
+}
+
+static void train(test_case *test) {
+    test_cells cells;
+    random_cells(test, &cells);
+    CHECK_OK(find(test, &cells, 1));
+    naive_insert_cells(test->naive, &cells);
+    check_gather(test->batch, test->naive, &cells, &test->random);
+    check_update(test->batch, test->naive, &cells, &test->random);
+    free_cells(&cells);
+}
+
+static void read_only(test_case *test) {
+    test_cells cells;
+    random_cells(test, &cells);
+    float *nothing[MAX_TEST_SEGMENTS];
+    make_matrices(nothing, &test->plan, &test->random, cells.examples);
+    CHECK_OK(find(test, &cells, 0));
+    check_gather(test->batch, test->naive, &cells, &test->random);
+    CHECK_CODE(tn_accumulate(test->batch, (const float *const *)nothing, test->plan.strides),
+               TN_NO_BATCH);
+    CHECK_CODE(tn_apply(test->batch), TN_NO_BATCH);
+    CHECK(tn_table_rows(test->table) == test->naive->n_rows);
+    free_matrices(nothing, &test->plan);
+    free_cells(&cells);
+}
+
+/* A gradient that is not finite changes nothing, wherever it stands. */
+static void refuse_gradient(test_case *test) {
+    static const float BAD[] = {NAN, INFINITY, -INFINITY};
+    test_cells cells;
+    random_cells(test, &cells);
+    float *gradients[MAX_TEST_SEGMENTS];
+    make_matrices(gradients, &test->plan, &test->random, cells.examples);
+    uint32_t s = random_below(&test->random, test->plan.n_segments);
+    uint64_t n = (uint64_t)cells.examples * test->plan.strides[s];
+    for (uint64_t i = 0; i < n; i++) {
+        gradients[s][i] = BAD[i % 3];
+    }
+    CHECK_OK(find(test, &cells, 1));
+    naive_insert_cells(test->naive, &cells);
+    CHECK_CODE(tn_accumulate(test->batch, (const float *const *)gradients, test->plan.strides),
+               cells.n_ids > 0 ? TN_NOT_FINITE : TN_OK);
+    CHECK_CODE(tn_apply(test->batch), cells.n_ids > 0 ? TN_NO_BATCH : TN_OK);
+    free_matrices(gradients, &test->plan);
+    free_cells(&cells);
+}
+
+static void look_up(test_case *test) {
+    float weights[MAX_TEST_SEGMENTS * 64];
+    for (int i = 0; i < 50; i++) {
+        uint16_t group =
+            test->plan.group_numbers[random_below(&test->random, test->plan.n_groups)];
+        uint32_t kind = random_below(&test->random, ID_KINDS);
+        uint64_t id = random_id(&test->plan, &test->random, group, kind);
+        const naive_row *row = naive_find(test->naive, group, id);
+        int found = -1;
+        CHECK_OK(tn_table_lookup(test->table, group, id, weights, &found));
+        CHECK(found == (row != NULL));
+        for (uint32_t j = 0; j < weights_of(&test->plan); j++) {
+            CHECK(weights[j] == (row ? row->floats[weights_at(&test->plan, 0) + j] : 0));
+        }
+    }
+}
+
+static void set_numbers(test_case *test) {
+    uint32_t s = random_below(&test->random, test->plan.n_segments);
+    test->naive->optimizers[s].learning_rate = 0.001f * (float)random_below(&test->random, 100);
+    CHECK_OK(tn_table_set_learning_rate(test->table, s,
+                                        test->naive->optimizers[s].learning_rate));
+    test->naive->step = (uint32_t)random_word(&test->random);
+    CHECK_OK(tn_table_set_step(test->table, test->naive->step));
+}
+
+/* ---- Records ------------------------------------------------------------ */
+
+/* Encodes [first, last] in pieces of `capacity` records, and counts them. */
+static uint64_t encode_pieces(tn_table *table, uint64_t first, uint64_t last, char *to,
+                              uint64_t capacity) {
+    uint64_t n = 0, written, size = tn_table_record_size(table);
+    for (int more = 1; more;) {
+        written = UINT64_MAX;
+        char *piece = test_memory(capacity * size); /* exact: the sanitizer sees a byte too many */
+        uint64_t from = first;
+        CHECK_OK(tn_encode(table, first, last, piece, capacity, &written, &first, &more));
+        CHECK(written <= capacity && (!more || (written > 0 && first > from)));
+        memcpy(to + n * size, piece, written * size);
+        n += written;
+        free(piece);
+    }
+    return n;
+}
+
+static uint64_t random_end(test_case *test) {
+    if (test->naive->n_rows > 0 && random_below(&test->random, 2)) {
+        uint32_t n = (uint32_t)test->naive->n_rows;
+        uint64_t hash = test->naive->rows[random_below(&test->random, n)]->hash;
+        return hash + random_below(&test->random, 3) - 1; /* on a row, or just beside it */
+    }
+    return random_below(&test->random, 2) ? random_word(&test->random)
+                                          : random_hash(&test->random, LAST_TAGS);
+}
+
+static void encode_range(test_case *test) {
+    uint64_t first = random_end(test), last = random_end(test), n;
+    if (first > last) {
+        int more = 7;
+        uint64_t unused = 7;
+        CHECK_CODE(tn_encode(test->table, first, last, NULL, 0, &unused, &unused, &more),
+                   TN_BAD_VALUE);
+        CHECK(more == 7 && unused == 7);
+        uint64_t kept = first;
+        first = last;
+        last = kept;
+    }
+    uint64_t size = record_size_of(&test->plan);
+    char *wanted = naive_encode(test->naive, first, last, &n);
+    char *real = test_memory(test->naive->n_rows * size);
+    /* As many as may share a hash always fit. */
+    uint64_t capacity = MAX_TEST_GROUPS + random_below(&test->random, 100);
+    CHECK(encode_pieces(test->table, first, last, real, capacity) == n);
+    CHECK(memcmp(real, wanted, n * size) == 0);
+    free(real);
+    free(wanted);
+}
+
+static void check_refused(tn_table *table, const naive_table *naive, const char *records,
+                          uint64_t n, int code) {
+    CHECK_CODE(tn_decode(table, records, n), code);
+    CHECK(tn_table_rows(table) == naive->n_rows);
+}
+
+/* Wrong records leave a table as it is. */
+static void refuse_records(test_case *test, char *records, uint64_t n) {
+    uint64_t size = record_size_of(&test->plan);
+    tn_table *empty = make_table(&test->plan, test->pool);
+    naive_table *nothing = naive_new(&test->plan);
+    uint16_t unknown = 77;
+    char *pair = test_memory(2 * size), *last = records + (n - 1) * size;
+    memcpy(pair, last, size);
+    memcpy(pair + size, last, size);
+    check_refused(empty, nothing, pair, 2, TN_BAD_ORDER); /* a key twice */
+    memcpy(pair + size, records, size);
+    check_refused(empty, nothing, pair, 2, TN_BAD_ORDER);
+    memcpy(pair + 8, &unknown, sizeof unknown);
+    check_refused(empty, nothing, pair, 1, TN_NO_GROUP);
+    check_refused(test->table, test->naive, records, n, TN_KEY_EXISTS);
+    check_refused(test->table, test->naive, last, 1, TN_KEY_EXISTS);
+    free(pair);
+    naive_free(nothing);
+    tn_table_free(empty);
+}
+
+/* To a table that declares its groups in another order, in one or many pieces, and trained on. */
+static void copy_table(test_case *test) {
+    uint64_t n, size = record_size_of(&test->plan);
+    char *records = naive_encode(test->naive, 0, UINT64_MAX, &n);
+    if (n > 1) {
+        refuse_records(test, records, n);
+    }
+    tn_table *copy = NULL;
+    const test_plan *plan = &test->plan;
+    CHECK_OK(tn_table_new(plan->segments, plan->n_segments, ~plan->seed, test->other_pool, &copy));
+    for (uint32_t g = plan->n_groups; g-- > 0;) {
+        CHECK_OK(tn_table_add_group(copy, plan->group_numbers[g], plan->group_names[g],
+                                    plan->initial[g]));
+    }
+    uint64_t pieces = 1 + random_below(&test->random, 3);
+    for (uint64_t p = 0; p < pieces; p++) {
+        uint64_t from = n * p / pieces, to = n * (p + 1) / pieces;
+        CHECK_OK(tn_decode(copy, records + from * size, to - from));
+    }
+    check_records(copy, test->naive);
+    check_counts(copy, test->naive);
+    free(records);
+    tn_table_free(copy);
+}
+
+/* The table becomes one read from its own records: it must go on as if nothing had happened. */
+static void replace_table(test_case *test) {
+    uint64_t n;
+    char *records = naive_encode(test->naive, 0, UINT64_MAX, &n);
+    tn_batch_free(test->batch);
+    tn_table_free(test->table);
+    tn_pool *kept = test->pool;
+    test->pool = test->other_pool;
+    test->other_pool = kept;
+    test->table = make_table(&test->plan, test->pool);
+    test->batch = make_batch(test->table, &test->plan);
+    CHECK_OK(tn_decode(test->table, records, n));
+    CHECK_OK(tn_table_set_step(test->table, test->naive->step));
+    for (uint32_t s = 0; s < test->plan.n_segments; s++) {
+        CHECK_OK(tn_table_set_learning_rate(test->table, s,
+                                            test->naive->optimizers[s].learning_rate));
+    }
+    free(records);
+}
+
+static void run_case(uint64_t seed, uint32_t layout, uint64_t rounds) {
+    void (*const CALLS[])(test_case *) = {train,   train,       train,        train,
+                                          look_up, read_only,   encode_range, encode_range,
+                                          train,   set_numbers, copy_table,   refuse_gradient,
+                                          replace_table};
+    test_case test;
+    start_case(&test, seed, layout);
+    for (uint64_t i = 0; i < rounds; i++) {
+        CALLS[random_below(&test.random, sizeof CALLS / sizeof CALLS[0])](&test);
+        check_counts(test.table, test.naive);
+    }
+    check_records(test.table, test.naive);
+    end_case(&test);
+}
+
+/* ---- Growth ------------------------------------------------------------- */
+
+static void grow_table(uint64_t seed, uint64_t rows) {
+    test_case test;
+    test_cells cells;
+    start_case(&test, seed, 0);
+    while (test.naive->n_rows < rows) {
+        fill_cells(&cells, &test.plan, &test.random, 2000, ANY_IDS);
+        CHECK_OK(find(&test, &cells, 1));
+        naive_insert_cells(test.naive, &cells);
+        check_update(test.batch, test.naive, &cells, &test.random);
+        /* The same again: every row is found now. */
+        CHECK_OK(find(&test, &cells, 1));
+        check_gather(test.batch, test.naive, &cells, &test.random);
+        CHECK(tn_table_rows(test.table) == test.naive->n_rows);
+        free_cells(&cells);
+    }
+    check_counts(test.table, test.naive);
+    check_records(test.table, test.naive);
+    copy_table(&test);
+    end_case(&test);
+}
+
+/* ---- Arguments ---------------------------------------------------------- */
+
+static void refuse_tables(const test_plan *plan, tn_pool *pool) {
+    tn_table *out = NULL;
+    tn_segment wrong[5];
+    CHECK_CODE(tn_table_new(plan->segments, 0, 1, pool, &out), TN_BAD_VALUE);
+    for (int i = 0; i < 5; i++) {
+        wrong[i] = plan->segments[0];
+    }
+    CHECK_CODE(tn_table_new(wrong, 5, 1, pool, &out), TN_BAD_VALUE);
+    CHECK_CODE(tn_table_new(wrong, 1, 1, NULL, &out), TN_BAD_VALUE);
+    wrong[1].width = 0;
+    CHECK_CODE(tn_table_new(wrong, 2, 1, pool, &out), TN_BAD_VALUE);
+    wrong[1].width = 1025;
+    CHECK_CODE(tn_table_new(wrong, 2, 1, pool, &out), TN_BAD_VALUE);
+    wrong[2].output = 3;
+    CHECK_CODE(tn_table_new(wrong + 2, 1, 1, pool, &out), TN_BAD_VALUE);
+    wrong[3].optimizer.kind = 9;
+    CHECK_CODE(tn_table_new(wrong + 3, 1, 1, pool, &out), TN_BAD_VALUE);
+    wrong[4].optimizer = (tn_optimizer){TN_ADAM, 0.1f, 1e-8f, 0, 0.9, 1.0};
+    CHECK_CODE(tn_table_new(wrong + 4, 1, 1, pool, &out), TN_BAD_VALUE);
+    wrong[4].optimizer = (tn_optimizer){TN_ADAGRAD, NAN, 1e-8f, 0, 0, 0};
+    CHECK_CODE(tn_table_new(wrong + 4, 1, 1, pool, &out), TN_BAD_VALUE);
+    CHECK(out == NULL);
+}
+
+static void refuse_groups(const test_plan *plan, tn_table *table) {
+    tn_initial wrong[MAX_TEST_SEGMENTS] = {{TN_ZEROS, 0}};
+    CHECK_CODE(tn_table_add_group(table, plan->group_numbers[0], "again", plan->initial[0]),
+               TN_BAD_VALUE);
+    wrong[0] = (tn_initial){7, 0};
+    CHECK_CODE(tn_table_add_group(table, 500, "new", wrong), TN_BAD_VALUE);
+    wrong[0] = (tn_initial){TN_UNIFORM, INFINITY};
+    CHECK_CODE(tn_table_add_group(table, 500, "new", wrong), TN_BAD_VALUE);
+    CHECK(tn_table_group_rows(table, 500) == 0);
+    CHECK_OK(tn_table_add_group(table, UINT16_MAX, "last", plan->initial[0]));
+    CHECK_CODE(tn_table_set_learning_rate(table, plan->n_segments, 0.1f), TN_BAD_VALUE);
+    CHECK_CODE(tn_table_set_learning_rate(table, 0, -0.1f), TN_BAD_VALUE);
+    CHECK_CODE(tn_table_set_learning_rate(table, 0, NAN), TN_BAD_VALUE);
+    float weights[MAX_TEST_SEGMENTS * 64];
+    int found = 7;
+    CHECK_CODE(tn_table_lookup(table, 500, 1, weights, &found), TN_NO_GROUP);
+    CHECK(found == 7);
+}
+
+static void refuse_batches(const test_plan *plan, tn_table *table) {
+    tn_batch *batch = NULL;
+    tn_slot slot = plan->slots[0];
+    CHECK_CODE(tn_batch_new(table, &slot, 0, &batch), TN_BAD_VALUE);
+    slot.pooling = 4;
+    CHECK_CODE(tn_batch_new(table, &slot, 1, &batch), TN_BAD_VALUE);
+    slot.group = 501;
+    CHECK_CODE(tn_batch_new(table, &slot, 1, &batch), TN_NO_GROUP);
+    CHECK(batch == NULL);
+}
+
+/* The calls of a step, out of their order or with cells that do not fit. */
+static void refuse_calls(const test_plan *plan, tn_table *table, random_source *random) {
+    tn_batch *batch = make_batch(table, plan);
+    test_cells cells;
+    fill_cells(&cells, plan, random, 1, ANY_IDS);
+    float *matrices[MAX_TEST_SEGMENTS];
+    const float *const *read = (const float *const *)matrices;
+    make_matrices(matrices, plan, random, 1);
+    CHECK_CODE(tn_gather(batch, matrices, plan->strides, 0), TN_NO_BATCH);
+    CHECK_CODE(tn_accumulate(batch, read, plan->strides), TN_NO_BATCH);
+    CHECK_OK(tn_find(batch, cells.ids, cells.offsets, 1, 1));
+    CHECK_CODE(tn_apply(batch), TN_NO_BATCH); /* nothing accumulated */
+    uint32_t narrow[MAX_TEST_SEGMENTS];
+    memcpy(narrow, plan->strides, sizeof narrow);
+    narrow[plan->n_segments - 1] = 0;
+    CHECK_CODE(tn_gather(batch, matrices, narrow, 0), TN_BAD_VALUE);
+    CHECK_CODE(tn_accumulate(batch, read, narrow), TN_BAD_VALUE);
+    cells.offsets[0] = 1;
+    CHECK_CODE(tn_find(batch, cells.ids, cells.offsets, 1, 1), TN_BAD_VALUE);
+    cells.offsets[0] = 0;
+    cells.offsets[plan->n_slots - 1] = 100; /* falls at the end */
+    cells.offsets[plan->n_slots] = 1;
+    CHECK_CODE(tn_find(batch, cells.ids, cells.offsets, 1, 1), TN_BAD_VALUE);
+    CHECK_CODE(tn_gather(batch, matrices, plan->strides, 0), TN_NO_BATCH);
+    free_matrices(matrices, plan);
+    free_cells(&cells);
+    tn_batch_free(batch);
+}
+
+static void refuse_arguments(uint64_t seed) {
+    test_plan plan;
+    random_source random = {seed};
+    tn_pool *pool = NULL;
+    make_plan(&plan, &random, 0);
+    plan.n_slots = plan.n_slots < 2 ? 2 : plan.n_slots;
+    plan.slots[1] = plan.slots[0];
+    CHECK_CODE(tn_pool_new(0, &pool), TN_BAD_VALUE);
+    CHECK_CODE(tn_pool_new(65, &pool), TN_BAD_VALUE);
+    CHECK_OK(tn_pool_new(2, &pool));
+    refuse_tables(&plan, pool);
+    tn_table *table = make_table(&plan, pool);
+    refuse_groups(&plan, table);
+    refuse_batches(&plan, table);
+    refuse_calls(&plan, table, &random);
+    tn_table_free(table);
+    tn_pool_free(pool);
+    tn_table_free(NULL);
+    tn_batch_free(NULL);
+    tn_dense_free(NULL);
+    tn_pool_free(NULL);
+}
+
+/* Keys of several groups that share one hash are written together or not at all. */
+static void share_one_hash(void) {
+    test_plan plan;
+    random_source random = {11};
+    tn_pool *pool;
+    do {
+        make_plan(&plan, &random, 2);
+    } while (plan.n_groups < 3);
+    CHECK_OK(tn_pool_new(1, &pool));
+    tn_table *table = make_table(&plan, pool);
+    uint64_t hash = UINT64_C(0x123456789abcdef0);
+    char *records = test_memory(3 * record_size_of(&plan));
+    naive_table *naive = naive_new(&plan);
+    for (uint32_t g = 0; g < 3; g++) {
+        uint64_t id = tn_unmix64(hash) ^ tn_group_salt(plan.group_names[g]);
+        naive_insert(naive, plan.group_numbers[g], id);
+    }
+    uint64_t n, next = 0, written = 0;
+    int more;
+    char *all = naive_encode(naive, 0, UINT64_MAX, &n);
+    CHECK_OK(tn_decode(table, all, n));
+    CHECK_CODE(tn_encode(table, 0, UINT64_MAX, records, 2, &written, &next, &more), TN_BAD_VALUE);
+    CHECK_CODE(tn_encode(table, 0, UINT64_MAX, records, 0, &written, &next, &more), TN_BAD_VALUE);
+    CHECK_OK(tn_encode(table, hash, hash, records, 3, &written, &next, &more));
+    CHECK(written == 3 && !more && memcmp(records, all, 3 * record_size_of(&plan)) == 0);
+    CHECK_OK(tn_encode(table, hash + 1, UINT64_MAX, records, 0, &written, &next, &more));
+    CHECK(written == 0 && !more);
+    free(all);
+    free(records);
+    naive_free(naive);
+    tn_table_free(table);
+    tn_pool_free(pool);
+}
+
+int main(int argc, char **argv) {
+    uint64_t cases = number_argument(argc, argv, 1, 32);
+    uint64_t rounds = number_argument(argc, argv, 2, 40);
+    uint64_t rows = number_argument(argc, argv, 3, 200000);
+    uint64_t first = number_argument(argc, argv, 4, 1);
+    refuse_arguments(first);
+    share_one_hash();
+    for (uint64_t i = 0; i < cases; i++) {
+        run_case(first + i, (uint32_t)(i % N_LAYOUTS), rounds);
+    }
+    grow_table(first, rows);
+    return report_checks("test_model");
+}

@@ -1,0 +1,264 @@
+/* test_oom.c - one allocation in twenty fails; the table must stay what the naive one says.
+ *
+ *     test_oom [cases] [rounds] [first seed]
+ *
+ * Compiled with -DTN_MEMORY_HEADER='"tests/failing_memory.h"', sources and all. */
+#include "cases.h"
+#include "failing_memory.h"
+#include "tn_pool.h"
+
+/* ---- The allocator ------------------------------------------------------ */
+
+static atomic_int failing;           /* off: every call succeeds */
+static atomic_ulong calls, failures; /* since the start */
+static atomic_long live;             /* allocations not yet freed */
+static uint64_t failing_seed;
+
+static int fails_now(void) {
+    uint64_t call = atomic_fetch_add(&calls, 1);
+    int fails = atomic_load(&failing) && tn_mix64(call ^ failing_seed) % 20 == 0;
+    atomic_fetch_add(&failures, fails);
+    return fails;
+}
+
+static void *counted(void *memory) {
+    atomic_fetch_add(&live, memory != NULL);
+    return memory;
+}
+
+void *failing_calloc(size_t count, size_t size) {
+    return fails_now() ? NULL : counted(calloc(count, size));
+}
+
+void *failing_realloc(void *memory, size_t size) {
+    if (fails_now()) {
+        return NULL;
+    }
+    void *larger = realloc(memory, size);
+    atomic_fetch_add(&live, memory == NULL && larger != NULL);
+    return larger;
+}
+
+/* Filled with what nobody may rely on. */
+void *failing_aligned_alloc(size_t alignment, size_t size) {
+    void *memory = fails_now() ? NULL : counted(aligned_alloc(alignment, size));
+    if (memory != NULL && size <= 65536) {
+        memset(memory, 0xa5, size);
+    }
+    return memory;
+}
+
+void failing_free(void *memory) {
+    atomic_fetch_sub(&live, memory != NULL);
+    free(memory);
+}
+
+static int may_fail(int code) {
+    CHECK(code == TN_OK || code == TN_NO_MEMORY);
+    return code == TN_OK;
+}
+
+/* ---- Making things ------------------------------------------------------ */
+
+/* A table is about seventy allocations: most attempts fail, somewhere. */
+static tn_table *table_at_last(const test_plan *plan, tn_pool *pool) {
+    tn_table *table = NULL;
+    long before = atomic_load(&live);
+    for (int attempt = 0; attempt < 20 && table == NULL; attempt++) {
+        if (!may_fail(tn_table_new(plan->segments, plan->n_segments, plan->seed, pool, &table))) {
+            CHECK(table == NULL && atomic_load(&live) == before);
+        }
+    }
+    atomic_store(&failing, 0);
+    if (table == NULL) {
+        CHECK_OK(tn_table_new(plan->segments, plan->n_segments, plan->seed, pool, &table));
+    }
+    atomic_store(&failing, 1);
+    for (uint32_t g = 0; g < plan->n_groups; g++) {
+        while (!may_fail(tn_table_add_group(table, plan->group_numbers[g], plan->group_names[g],
+                                            plan->initial[g]))) {
+        }
+    }
+    return table;
+}
+
+static tn_batch *batch_at_last(tn_table *table, const test_plan *plan) {
+    tn_batch *batch = NULL;
+    while (!may_fail(tn_batch_new(table, plan->slots, plan->n_slots, &batch))) {
+        CHECK(batch == NULL);
+    }
+    return batch;
+}
+
+static void no_job(void *argument, int thread, int threads) {
+    (void)argument, (void)thread, (void)threads;
+}
+
+static tn_pool *pool_at_last(int threads) {
+    tn_pool *pool = NULL;
+    while (!may_fail(tn_pool_new(threads, &pool))) {
+        CHECK(pool == NULL && atomic_load(&live) == 0);
+    }
+    tn_pool_run(pool, no_job, NULL); /* now each thread has freed what it was started with */
+    return pool;
+}
+
+/* ---- A table ------------------------------------------------------------ */
+
+typedef struct {
+    test_plan plan;
+    random_source random;
+    tn_pool *pool;
+    tn_table *table;
+    tn_batch *batch;
+    naive_table *naive;
+} oom_case;
+
+static int is_there(tn_table *table, uint16_t group, uint64_t id) {
+    float weights[MAX_TEST_SEGMENTS * 64];
+    int found;
+    CHECK_OK(tn_table_lookup(table, group, id, weights, &found));
+    return found;
+}
+
+/* The naive table learns which new rows a failed tn_find left. With one thread they are those of
+ * the ids before the failing one. */
+static void learn_rows(oom_case *test, const test_cells *cells, int one_thread) {
+    int ended = 0;
+    for (uint64_t c = 0; c < (uint64_t)cells->examples * test->plan.n_slots; c++) {
+        uint16_t group = test->plan.slots[c % test->plan.n_slots].group;
+        for (uint32_t k = cells->offsets[c]; k < cells->offsets[c + 1]; k++) {
+            if (naive_find(test->naive, group, cells->ids[k]) != NULL) {
+                continue;
+            }
+            if (is_there(test->table, group, cells->ids[k])) {
+                CHECK(!one_thread || !ended);
+                naive_insert(test->naive, group, cells->ids[k]);
+            } else {
+                ended = 1;
+            }
+        }
+    }
+    CHECK(tn_table_rows(test->table) == test->naive->n_rows);
+}
+
+static void train(oom_case *test, int one_thread) {
+    test_cells cells;
+    fill_cells(&cells, &test->plan, &test->random, random_below(&test->random, 200), ID_KINDS);
+    test->naive->step++;
+    CHECK_OK(tn_table_set_step(test->table, test->naive->step));
+    if (may_fail(tn_find(test->batch, cells.ids, cells.offsets, cells.examples, 1))) {
+        naive_insert_cells(test->naive, &cells);
+        check_gather(test->batch, test->naive, &cells, &test->random);
+        check_update(test->batch, test->naive, &cells, &test->random);
+    } else {
+        float *outputs[MAX_TEST_SEGMENTS];
+        make_matrices(outputs, &test->plan, &test->random, cells.examples);
+        learn_rows(test, &cells, one_thread);
+        CHECK_CODE(tn_gather(test->batch, outputs, test->plan.strides, 0), TN_NO_BATCH);
+        CHECK_CODE(tn_apply(test->batch), TN_NO_BATCH);
+        free_matrices(outputs, &test->plan);
+    }
+    free_cells(&cells);
+}
+
+static void read_only(oom_case *test) {
+    test_cells cells;
+    fill_cells(&cells, &test->plan, &test->random, random_below(&test->random, 300), ID_KINDS);
+    if (may_fail(tn_find(test->batch, cells.ids, cells.offsets, cells.examples, 0))) {
+        check_gather(test->batch, test->naive, &cells, &test->random);
+    }
+    free_cells(&cells);
+}
+
+static void encode(oom_case *test) {
+    uint64_t n, written = 7, next = 7, size = record_size_of(&test->plan);
+    int more = 7;
+    char *wanted = naive_encode(test->naive, 0, UINT64_MAX, &n);
+    char *real = test_memory(n * size);
+    if (may_fail(tn_encode(test->table, 0, UINT64_MAX, real, n, &written, &next, &more))) {
+        CHECK(written == n && more == 0 && memcmp(real, wanted, n * size) == 0);
+    } else {
+        CHECK(written == 7 && next == 7 && more == 7);
+    }
+    free(real);
+    free(wanted);
+}
+
+/* A decode that fails leaves the records before the failing one. The rest goes in later. */
+static void replace_table(oom_case *test) {
+    uint64_t n, size = record_size_of(&test->plan), done = 0;
+    char *records = naive_encode(test->naive, 0, UINT64_MAX, &n);
+    tn_table *copy = table_at_last(&test->plan, test->pool);
+    while (!may_fail(tn_decode(copy, records + done * size, n - done))) {
+        uint64_t rows = tn_table_rows(copy);
+        CHECK(rows >= done && rows < n);
+        done = rows;
+    }
+    tn_batch_free(test->batch);
+    tn_table_free(test->table);
+    test->table = copy;
+    test->batch = batch_at_last(copy, &test->plan);
+    free(records);
+}
+
+static void run_case(uint64_t seed, uint64_t rounds) {
+    oom_case test = {.random = {seed}};
+    int threads = seed % 3 == 0 ? 3 : 1;
+    make_plan(&test.plan, &test.random, (uint32_t)(seed % N_LAYOUTS));
+    failing_seed = random_word(&test.random);
+    atomic_store(&failing, 1);
+    test.pool = pool_at_last(threads);
+    test.table = table_at_last(&test.plan, test.pool);
+    test.batch = batch_at_last(test.table, &test.plan);
+    test.naive = naive_new(&test.plan);
+    for (uint64_t i = 0; i < rounds; i++) {
+        train(&test, threads == 1);
+        read_only(&test);
+        encode(&test);
+        if (i % 8 == 7) {
+            replace_table(&test);
+        }
+    }
+    atomic_store(&failing, 0);
+    check_records(test.table, test.naive);
+    check_counts(test.table, test.naive);
+    tn_batch_free(test.batch);
+    tn_table_free(test.table);
+    tn_pool_free(test.pool);
+    naive_free(test.naive);
+    CHECK(atomic_load(&live) == 0);
+}
+
+/* ---- The rest ----------------------------------------------------------- */
+
+static void make_dense(uint64_t seed) {
+    tn_optimizer adam = {TN_ADAM, 0.01f, 1e-8f, 0, 0.9, 0.999};
+    tn_dense *dense = NULL;
+    failing_seed = seed;
+    atomic_store(&failing, 1);
+    tn_pool *pool = pool_at_last(2);
+    for (int i = 0; i < 30; i++) {
+        if (may_fail(tn_dense_new(&adam, 1000, pool, &dense))) {
+            CHECK(tn_dense_weights(dense)[999] == 0 && tn_dense_state(dense, 1)[999] == 0);
+            tn_dense_free(dense);
+            dense = NULL;
+        }
+        CHECK(dense == NULL);
+        tn_aligned_free(tn_aligned_new(100));
+    }
+    tn_pool_free(pool);
+    CHECK(atomic_load(&live) == 0);
+}
+
+int main(int argc, char **argv) {
+    uint64_t cases = number_argument(argc, argv, 1, 24);
+    uint64_t rounds = number_argument(argc, argv, 2, 24);
+    uint64_t first = number_argument(argc, argv, 3, 1);
+    for (uint64_t i = 0; i < cases; i++) {
+        run_case(first + i, rounds);
+        make_dense(first + i);
+    }
+    CHECK(atomic_load(&failures) > cases);
+    return report_checks("test_oom");
+}

@@ -1,0 +1,73 @@
+/* tn_batch.h - a batch on its way through find, gather, accumulate and apply.
+ *
+ * The ids of a batch pass through three orders, none of which writes to another thread's memory:
+ *
+ *   part      thread t reads its part of the examples and deals the ids out: entry (t, o) lists are
+ *             the ids of part t whose shards thread o owns, in the order of the batch
+ *   owned     thread o walks the lists (0, o), (1, o), ... : again the order of the batch; it finds
+ *             the rows, and later sums the gradients of each row in this same order
+ *   part      to pool, thread t walks its examples again; entry_of tells which list and place each
+ *             id was dealt to
+ *
+ * Distinct rows are numbered per owner in the order they are first met (uidx), from first_row on.
+ */
+#ifndef TN_BATCH_H
+#define TN_BATCH_H
+
+#include "tn_table.h"
+
+#define AHEAD 16 /* rows on their way while pooling */
+#define MAX_THREADS 64
+
+/* One id on its way: first the id and its group, then the row and its place in the batch. */
+typedef struct {
+    union {
+        uint64_t id;
+        tn_row *row;
+    };
+    uint32_t cell;
+    uint32_t place;
+} tn_entry;
+
+typedef struct {
+    uint64_t first_row, rows; /* this owner's part of batch->rows */
+    int code;
+} tn_owner;
+
+struct tn_batch {
+    tn_table *table;
+    tn_slot *slots;
+    uint32_t n_slots;
+    uint64_t cell_factor; /* cell / n_slots = cell * cell_factor >> 64 */
+    int threads, sum_only, found; /* found: 0 nothing yet, 1 reading, 2 inserting */
+
+    const uint64_t *ids; /* the caller's, during tn_find only */
+    uint32_t examples;
+    uint32_t *offsets;
+    uint64_t room_for_cells, room_for_ids;
+    uint32_t *entry_of; /* per id: its place in entries */
+    tn_row **row_of;    /* per id, while pooling */
+    tn_entry *entries;
+    uint64_t counts[MAX_THREADS][MAX_THREADS]; /* [part][owner] */
+
+    tn_row **rows;
+    float *sums;
+    uint32_t sums_stride;
+    tn_owner owners[MAX_THREADS];
+    uint64_t met; /* distinct rows of the last inserting tn_find */
+};
+
+static inline tn_entry *list_of(const tn_batch *batch, uint64_t first_id, uint64_t ids_of_part,
+                         int owner) {
+    return batch->entries + first_id * (uint64_t)batch->threads + ids_of_part * (uint64_t)owner;
+}
+
+/* The ids of part t: [*from, *to). */
+static inline void part_of(const tn_batch *batch, int t, uint64_t *from, uint64_t *to) {
+    uint64_t first = tn_part(batch->examples, t, batch->threads);
+    uint64_t last = tn_part(batch->examples, t + 1, batch->threads);
+    *from = batch->offsets[first * batch->n_slots];
+    *to = batch->offsets[last * batch->n_slots];
+}
+
+#endif

@@ -1,0 +1,150 @@
+/* tn_pool.c - a pool of threads for jobs of 20 to 2000 microseconds.
+ *
+ * Calls come in bursts (find, gather; accumulate, apply) with a long TensorFlow step between them,
+ * so a worker spins for about 20 microseconds after a job before it sleeps: long enough to catch
+ * the next call of the burst, too short to take a core from TensorFlow. */
+#include "tn_pool.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "tn_cpu.h"
+#include "tn_memory.h"
+
+#define MAX_THREADS 64
+#define SPINS 500
+
+struct tn_pool {
+    int threads, started, spins;
+    pthread_t handles[MAX_THREADS];
+    pthread_mutex_t call; /* held by the one caller whose job runs */
+    pthread_mutex_t lock; /* guards job, argument, stop and both conditions */
+    pthread_cond_t wake, done;
+    tn_job job;
+    void *argument;
+    int stop;
+    atomic_uint generation; /* counts jobs; a worker waits for it to change */
+    atomic_int running;     /* workers that have not finished the job */
+};
+
+typedef struct {
+    tn_pool *pool;
+    int thread;
+} worker_start;
+
+/* Waits until the generation is no longer `seen`. Returns 0 when the pool stops. */
+static int wait_for_job(tn_pool *pool, unsigned seen, tn_job *job, void **argument) {
+    for (int i = 0; i < pool->spins && atomic_load(&pool->generation) == seen; i++) {
+        TN_PAUSE();
+    }
+    pthread_mutex_lock(&pool->lock);
+    while (atomic_load(&pool->generation) == seen && !pool->stop) {
+        pthread_cond_wait(&pool->wake, &pool->lock);
+    }
+    int go = !pool->stop;
+    *job = pool->job;
+    *argument = pool->argument;
+    pthread_mutex_unlock(&pool->lock);
+    return go;
+}
+
+static void *work(void *argument) {
+    worker_start start = *(worker_start *)argument;
+    TN_FREE(argument);
+    tn_pool *pool = start.pool;
+    tn_job job;
+    void *job_argument;
+    for (unsigned seen = 0; wait_for_job(pool, seen, &job, &job_argument); seen++) {
+        job(job_argument, start.thread, pool->threads);
+        if (atomic_fetch_sub(&pool->running, 1) == 1) {
+            pthread_mutex_lock(&pool->lock);
+            pthread_cond_signal(&pool->done);
+            pthread_mutex_unlock(&pool->lock);
+        }
+    }
+    return NULL;
+}
+
+int tn_pool_threads(const tn_pool *pool) { return pool->threads; }
+
+int tn_pool_new(int threads, tn_pool **out) {
+    if (threads < 1 || threads > MAX_THREADS) {
+        return TN_BAD_VALUE;
+    }
+    tn_pool *pool = TN_CALLOC(1, sizeof *pool);
+    if (pool == NULL) {
+        return TN_NO_MEMORY;
+    }
+    pool->threads = threads;
+    /* With more threads than CPUs a spinning one would keep a working one off its CPU. */
+    pool->spins = threads <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS : 0;
+    pthread_mutex_init(&pool->call, NULL);
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->wake, NULL);
+    pthread_cond_init(&pool->done, NULL);
+    for (int thread = 1; thread < threads; thread++) {
+        worker_start *start = TN_CALLOC(1, sizeof *start);
+        int failed = start == NULL;
+        if (!failed) {
+            *start = (worker_start){pool, thread};
+            failed = pthread_create(&pool->handles[thread], NULL, work, start) != 0;
+        }
+        if (failed) {
+            int code = start == NULL ? TN_NO_MEMORY : TN_NO_THREAD;
+            TN_FREE(start);
+            tn_pool_free(pool);
+            return code;
+        }
+        pool->started = thread;
+    }
+    *out = pool;
+    return TN_OK;
+}
+
+void tn_pool_free(tn_pool *pool) {
+    if (pool == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&pool->lock);
+    pool->stop = 1;
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->lock);
+    for (int thread = 1; thread <= pool->started; thread++) {
+        pthread_join(pool->handles[thread], NULL);
+    }
+    pthread_cond_destroy(&pool->done);
+    pthread_cond_destroy(&pool->wake);
+    pthread_mutex_destroy(&pool->lock);
+    pthread_mutex_destroy(&pool->call);
+    TN_FREE(pool);
+}
+
+void tn_pool_run(tn_pool *pool, tn_job job, void *argument) {
+    if (pool->threads == 1) {
+        job(argument, 0, 1);
+        return;
+    }
+    pthread_mutex_lock(&pool->call);
+    pthread_mutex_lock(&pool->lock);
+    pool->job = job;
+    pool->argument = argument;
+    atomic_store(&pool->running, pool->threads - 1);
+    atomic_fetch_add(&pool->generation, 1);
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->lock);
+
+    job(argument, 0, pool->threads);
+
+    for (int i = 0; i < pool->spins && atomic_load(&pool->running) > 0; i++) {
+        TN_PAUSE();
+    }
+    if (atomic_load(&pool->running) > 0) {
+        pthread_mutex_lock(&pool->lock);
+        while (atomic_load(&pool->running) > 0) {
+            pthread_cond_wait(&pool->done, &pool->lock);
+        }
+        pthread_mutex_unlock(&pool->lock);
+    }
+    pthread_mutex_unlock(&pool->call);
+}

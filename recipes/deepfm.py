@@ -1,0 +1,30 @@
+"""DeepFM: a factorization machine and a deep tower over the same embeddings.
+
+    logit = y_FM + y_DNN                                                  (equation 1)
+    y_FM  = <w, x> + sum over i < j of <v_i, v_j> x_i x_j                 (equation 2)
+    y_DNN = W^(|H|+1) a^(|H|) + b^(|H|+1)                                 (equation 4)
+
+Guo et al., DeepFM: A Factorization-Machine based Neural Network for CTR Prediction, IJCAI 2017,
+figure 1 (https://arxiv.org/abs/1703.04247). Numeric inputs enter the linear part and the tower.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tnctl.model import Inputs, layers
+
+
+def build(
+    inputs: Inputs, *, hidden: Sequence[int] = (400, 400, 400), activation: str = "relu"
+) -> Any:
+    """The logit [B, 1]; `hidden` are the widths of the tower."""
+    first_order = inputs.linear
+    if inputs.numeric is not None:
+        first_order += layers.Logit(use_bias=False, name="numeric")(inputs.numeric)
+
+    second_order = layers.FactorizationMachine(name="fm")(inputs.embeddings)
+
+    deep = layers.Mlp(hidden, activation, name="deep")(inputs.x)
+    deep = layers.Logit(name="deep_logit")(deep)
+
+    return first_order + second_order + deep

@@ -1,0 +1,42 @@
+"""tnctl's build: one abi3 extension from csrc/, and conf/ and recipes/ shipped inside the package."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (HERE / "tnctl/__init__.py").read_text())[1]
+
+setup(
+    name="tnctl",
+    version=VERSION,
+    description="Train large sparse click-through-rate models and ship them to an online service",
+    long_description=(HERE / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    python_requires=">=3.11",
+    packages=[*find_packages(include=["tnctl", "tnctl.*"]), "tnctl.conf", "tnctl.recipes"],
+    # Top-level folders of the checkout, subpackages when installed: nothing but tnctl appears in
+    # site-packages.
+    package_dir={"tnctl.conf": "conf", "tnctl.recipes": "recipes"},
+    package_data={"tnctl": ["py.typed"], "tnctl.conf": ["*.yaml", "*/*.yaml"]},
+    include_package_data=False,
+    cffi_modules=["csrc/build_ffi.py:ffi"],
+    install_requires=[
+        "tensorflow-cpu>=2.18; platform_machine == 'x86_64'",
+        "tensorflow>=2.18; platform_machine != 'x86_64'",
+        "hydra-core>=1.3,<1.4",
+        "cffi>=1.17",
+        "numpy>=1.26",
+        "fsspec>=2024.2",
+        "rich>=13",
+        "pyarrow>=17",
+    ],
+    extras_require={
+        "s3": ["s3fs"],
+        "dev": ["pytest>=8", "ruff>=0.9", "mypy>=1.13", "clang-format>=19,<20", "build>=1.2"],
+    },
+    entry_points={"console_scripts": ["tnctl = tnctl.cli:main"]},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    zip_safe=False,
+)

@@ -1,0 +1,139 @@
+"""The C library alone: its own tests under sanitizers, the same bits on every CPU, no warnings."""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+CSRC = Path(__file__).parent.parent / "csrc"
+COMPILER = shutil.which(os.environ.get("CC", "cc"))
+# As csrc/build_ffi.py builds the extension, warnings being errors.
+FLAGS = "-std=c11 -Wall -Wextra -Werror -fno-math-errno -ffp-contract=off".split()
+# The sanitizers start after the loader would pick a clone.
+FLAVOURS = {
+    "address": "-O1 -g -DTN_NO_CLONES -fsanitize=address,undefined -fno-sanitize-recover=all",
+    "thread": "-O1 -g -DTN_NO_CLONES -fsanitize=thread",
+    "plain": "-O3",
+}
+FAILING_MEMORY = '-DTN_MEMORY_HEADER="tests/failing_memory.h"'
+PROGRAMS = {
+    "test_model": [],
+    "test_oom": [FAILING_MEMORY],
+    "test_far_rows": [],
+    "test_threads": [],
+}
+# Arguments that keep all of them under a minute on two cores, and those of `make test-all`.
+SHORT = {
+    "test_model": ["32", "40", "200000"],
+    "test_oom": ["6", "16"],
+    "test_far_rows": [],
+    "test_threads": ["12"],
+}
+LONG = {
+    "test_model": ["600", "100", "1000000", "1000"],
+    "test_oom": ["60", "40", "1000"],
+    "test_far_rows": [],
+    "test_threads": ["200"],
+}
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler (set CC)")
+
+
+def compile_c(out: Path, sources: list[Path], flags: list[str]) -> Path:
+    """Compile C files into a program, or into an object when `-c` is among the flags."""
+    libraries = [] if "-c" in flags else ["-lm", "-lpthread"]
+    command = [COMPILER, *FLAGS, *flags, f"-I{CSRC}", *map(str, sources), "-o", str(out)]
+    done = subprocess.run([*command, *libraries], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def library_sources() -> list[Path]:
+    return sorted(CSRC.glob("tn_*.c"))
+
+
+def compile_program(folder: Path, name: str, flags: list[str]) -> Path:
+    """One program of csrc/tests with the whole library, file by file on all CPUs."""
+    folder.mkdir(parents=True)
+    sources = [*library_sources(), CSRC / "tests" / f"{name}.c"]
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        objects = threads.map(
+            lambda source: compile_c(folder / f"{source.stem}.o", [source], ["-c", *flags]), sources
+        )
+        return compile_c(folder / name, list(objects), flags)
+
+
+def run(program: Path, *arguments: str) -> bytes:
+    # An allocation that the machine cannot give must be NULL, as without the sanitizer.
+    environment = os.environ | {"ASAN_OPTIONS": "allocator_may_return_null=1"}
+    done = subprocess.run([program, *arguments], capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    return done.stdout
+
+
+def build_and_run(tmp_path: Path, name: str, flavour: str, arguments: list[str]) -> None:
+    flags = FLAVOURS[flavour].split() + PROGRAMS[name]
+    program = compile_program(tmp_path / flavour, name, flags)
+    printed = run(program, *arguments).decode()
+    assert printed.startswith(f"{name}: ") and printed.endswith(" checks\n")
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program(tmp_path: Path, name: str, flavour: str) -> None:
+    build_and_run(tmp_path, name, flavour, SHORT[name])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program_long(tmp_path: Path, name: str, flavour: str) -> None:
+    build_and_run(tmp_path, name, flavour, LONG[name])
+
+
+def test_a_failing_check_is_seen(tmp_path: Path) -> None:
+    source = tmp_path / "fails.c"
+    source.write_text('#include "tests/check.h"\nint main(void) { CHECK(1 == 2); return 0; }\n')
+    program = compile_c(tmp_path / "fails", [source, *library_sources()], [])
+    done = subprocess.run([program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "fails.c:2: not so: 1 == 2" in done.stderr
+
+
+def test_same_bytes_for_every_cpu_and_thread_count(tmp_path: Path) -> None:
+    builds = {"clones": ["-O3"], "no_clones": ["-O3", "-DTN_NO_CLONES"], "slow": ["-O0"]}
+    if platform.machine() == "x86_64":
+        builds["oldest"] = ["-O3", "-DTN_NO_CLONES", "-march=x86-64"]
+        builds["no_vectors"] = ["-O2", "-DTN_NO_CLONES", "-march=x86-64", "-fno-tree-vectorize"]
+    sums = {
+        name: [
+            hashlib.sha256(run(program, threads)).hexdigest()
+            for program in [compile_program(tmp_path / name, "dump", flags)]
+            for threads in ("1", "3")
+        ]
+        for name, flags in builds.items()
+    }
+    assert {checksum for both in sums.values() for checksum in both} == {sums["clones"][0]}, sums
+
+
+def test_no_warnings_of_conversions(tmp_path: Path) -> None:
+    strict = ["-c", "-O0", "-Wpedantic", "-Wconversion", "-Wshadow", "-Wstrict-prototypes"]
+    for source in library_sources():
+        compile_c(tmp_path / f"{source.stem}.o", [source], strict)
+
+
+def test_header_stands_alone(tmp_path: Path) -> None:
+    source = tmp_path / "only_header.c"
+    source.write_text('#include "tnctl.h"\nint main(void) { return tn_message(TN_OK)[0] == 0; }\n')
+    compile_c(tmp_path / "only_header", [source, CSRC / "tn_message.c"], ["-Wpedantic"])
+
+
+def test_library_allocates_through_its_macros_alone() -> None:
+    for source in library_sources():
+        for call in ("malloc(", "calloc(", "realloc(", " free(", "aligned_alloc("):
+            assert call not in source.read_text(), f"{source.name} calls {call.strip()}"

@@ -1,0 +1,152 @@
+"""Every bad input is one line that names the file, the row and the way out."""
+
+import gzip
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tnctl.data.features import Features
+from tnctl.data.statistics import Statistics, measure
+from tnctl.data.windows import windows
+from tnctl.errors import Failure, UserError
+from tnctl.schema import Conf, Data, Label, Numeric, Slot, Train
+
+
+def conf_of(root, train="a.csv", slots=None, numeric=None, **data):
+    data.setdefault("label", Label(column="y"))
+    return Conf(
+        recipe={"name": "lr"},
+        slots={"a": Slot()} if slots is None else slots,
+        numeric={"n": Numeric()} if numeric is None else numeric,
+        data=Data(root=str(root), train=train, window=8, **data),
+        train=Train(batch_size=4),
+    )
+
+
+def refused(conf, *words, kind=Failure):
+    with pytest.raises(UserError) as caught:
+        list(windows(conf, Features(conf, [list(conf.slots)], Statistics()), "train"))
+    text = str(caught.value)
+    assert type(caught.value) is kind
+    assert "\n" not in text
+    for word in words:
+        assert word in text, text
+
+
+GOOD = b"x,1,0\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"x,1\n", ["columns", "expected 3", "received 2"]),
+        (b"x,1,0,4\n", ["columns", "expected 3", "received 4"]),
+        (b"\xff\xfe,1,0\n", ["column 'a'", "not UTF-8", "check_utf8=false"]),
+        (b"x,one,0\n", ["column 'n'", "'one' is not a number", "data.missing"]),
+        (b'"x,1,0\n', ["quote"]),
+        (b"x,1,2\n", ["label", "'y'", "0 to 1", "Received: 2", "data.label.positive"]),
+        (b"x,1,\n", ["label", "'y'", "0 to 1"]),
+        (b"x,inf,0\n", ["column 'n'", "infinite"]),
+        (b"x,1,yes\n", ["column 'y'", "'yes' is not a number"]),
+    ],
+)
+@pytest.mark.parametrize("before", [3, 30])
+@pytest.mark.parametrize("strip", [False, True])
+def test_a_bad_row_is_named(tmp_path, monkeypatch, line, words, before, strip):
+    monkeypatch.setattr("tnctl.data.csv_files.BLOCK_BYTES", 64)
+    text = b"remark\n\na,n,y\n\n" + GOOD * before + b"\n" + line + GOOD * 5
+    (tmp_path / "a.csv").write_bytes(text)
+    conf = conf_of(tmp_path, skip_rows=1, strip=strip)
+    words = ["'n'" if strip and w == "column 'n'" else w for w in words]
+    refused(conf, "a.csv", *words)
+    number = text.split(b"\n").index(line.rstrip()) + 1
+    with pytest.raises(Failure, match=rf"(line|row) {number}\b"):
+        list(windows(conf, Features(conf, [], Statistics()), "train"))
+
+
+def test_missing_columns_get_a_suggestion(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"aa,n,y\n" + GOOD)
+    refused(conf_of(tmp_path), "a.csv", "no column 'a'", "Did you mean 'aa'?")
+    conf = conf_of(tmp_path, header=False, columns=["aa", "n", "y"])
+    refused(conf, "data.columns", "Did you mean 'aa'?", kind=UserError)
+    (tmp_path / "a.csv").write_bytes(b"a,a,n,y\n" + b"x," + GOOD)
+    refused(conf_of(tmp_path), "a.csv", "two columns 'a'")
+    pq.write_table(pa.table({"aa": ["x"], "n": [1], "y": [0]}), tmp_path / "a.parquet")
+    conf = conf_of(tmp_path, "a.parquet", format="parquet")
+    refused(conf, "a.parquet", "no column 'a'", "Did you mean 'aa'?")
+
+
+def test_empty_files_and_splits(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"a,n,y\n" + GOOD)
+    (tmp_path / "empty.csv").write_bytes(b"")
+    (tmp_path / "header.csv").write_bytes(b"a,n,y\n")
+    refused(conf_of(tmp_path, "empty.csv"), "empty.csv", "is empty")
+    refused(conf_of(tmp_path, ["a.csv", "empty.csv"]), "empty.csv", "is empty")
+    refused(conf_of(tmp_path, "header.csv"), "data.train", "no rows", "header.csv")
+    refused(conf_of(tmp_path, "a.csv", skip_rows=9), "data.train", "no rows")
+    conf = conf_of(tmp_path, ["header.csv", "a.csv"])
+    found = list(windows(conf, Features(conf, [["a"]], Statistics()), "train"))
+    assert [window.rows for window in found] == [1]
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    refused(conf_of(tmp_path, "no.csv"), "no.csv", "not found")
+    refused(conf_of(tmp_path, "no*.csv"), "no*.csv", "matches no file")
+    rng = np.random.default_rng(0)
+    rows = b"a,n,y\n" + b"".join(b"%d,1,0\n" % k for k in rng.integers(0, 10**9, 9999))
+    whole = gzip.compress(rows)
+    (tmp_path / "a.csv.gz").write_bytes(whole[: len(whole) // 2])
+    refused(conf_of(tmp_path, "a.csv.gz"), "a.csv.gz", "cut short")
+    (tmp_path / "a.csv").write_bytes(rows)
+    refused(conf_of(tmp_path, format="parquet"), "a.csv", "not a whole Parquet file", "data.format")
+    table = pa.table({"a": [str(k) for k in range(9999)], "n": [1] * 9999, "y": [0] * 9999})
+    pq.write_table(table, tmp_path / "a.parquet")
+    whole = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "a.parquet").write_bytes(whole[: len(whole) // 2])
+    refused(conf_of(tmp_path, "a.parquet", format="parquet"), "a.parquet", "whole Parquet file")
+    middle = len(whole) // 2
+    (tmp_path / "a.parquet").write_bytes(whole[: middle - 900] + bytes(900) + whole[middle:])
+    refused(conf_of(tmp_path, "a.parquet", format="parquet"), "a.parquet")
+
+
+def test_parquet_rows_and_types_are_named(tmp_path):
+    def write(**columns):
+        base = {"a": ["x"] * 9, "n": [1.0] * 9, "y": [0] * 9}
+        pq.write_table(pa.table(base | columns), tmp_path / "a.parquet", row_group_size=4)
+
+    conf = conf_of(tmp_path, "a.parquet", format="parquet")
+    write(y=[0] * 6 + [3] + [0] * 2)
+    refused(conf, "a.parquet, row 7", "label")
+    write(n=["1"] * 7 + ["one", "1"])
+    refused(conf, "a.parquet, row 8", "column 'n'", "'one' is not a number")
+    write(a=[0.5] * 9)
+    refused(conf, "a.parquet", "column 'a'", "double", "quantiles", kind=UserError)
+    write(n=[[1]] * 9)
+    refused(conf, "a.parquet", "column 'n'", "list", "not a number")
+    bad = pa.array([b"\xff"] * 9).view(pa.string())
+    write(a=bad)
+    refused(conf, "a.parquet", "column 'a'", "UTF", "check_utf8=false")
+
+
+def test_keys_asked_wrongly(tmp_path):
+    refused(conf_of(tmp_path, None), "data.train", kind=UserError)
+    refused(conf_of(tmp_path, {"file": "a.csv"}), "no key 'file'", "'files'", kind=UserError)
+    refused(conf_of(tmp_path, {"files": "a.csv", "skip_rows": -1}), "skip_rows", kind=UserError)
+    refused(conf_of(tmp_path, 7), "data.train", "7", kind=UserError)
+    for spec in ("5:5", "7", "x:y", None):
+        conf = conf_of(tmp_path, spec, format="generated")
+        refused(conf, "data.train", "0:2000000", kind=UserError)
+    conf = conf_of(tmp_path, "0:5", format="generated", slots={"user_ix": Slot()}, numeric={})
+    refused(conf, "user_ix", "Did you mean 'user_id'?")
+
+
+def test_quantiles_of_nothing(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"a,n,y\n,1,0\n")
+    conf = conf_of(tmp_path, slots={"a": Slot(ids="quantiles")})
+    with pytest.raises(Failure, match=r"no number in data\.train"):
+        measure(conf)
+    (tmp_path / "a.csv").write_bytes(b"a,n,y\ninf,1,0\n")
+    with pytest.raises(Failure, match=r"a\.csv, row 2, column 'a'.*infinite"):
+        measure(conf)

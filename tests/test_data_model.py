@@ -1,0 +1,379 @@
+"""The data layer against slow and obvious models: ids, numbers, labels, missing values."""
+
+import csv
+import gzip
+import io
+import math
+import uuid
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tnctl import files
+from tnctl.data.features import Features, transformed
+from tnctl.data.statistics import Statistics, measure
+from tnctl.data.windows import as_table, count_hint, raw_rows, windows
+from tnctl.errors import Failure, UserError
+from tnctl.schema import Conf, Data, Label, Numeric, Slot, Train
+
+MASK = 2**64 - 1
+
+
+def mix64(x):
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        x = (x ^ x >> 33) * factor & MASK
+    return x ^ x >> 33
+
+
+def model_hash(text, seed=0):
+    data = text if isinstance(text, bytes) else text.encode()
+    h = seed
+    for at in range(0, len(data), 8):
+        h = mix64(h ^ int.from_bytes(data[at : at + 8], "little"))
+    return mix64(h ^ len(data))
+
+
+def conf_of(slots=None, numeric=None, batch_size=4, window=8, **data):
+    data.setdefault("label", Label(column="y"))
+    return Conf(
+        recipe={"name": "lr"},
+        slots={"a": Slot()} if slots is None else slots,
+        numeric=numeric or {},
+        data=Data(window=window, **data),
+        train=Train(batch_size=batch_size),
+    )
+
+
+def encoded(conf, table, statistics=None, tables=None):
+    tables = [list(conf.slots)] if tables is None else tables
+    features = Features(conf, tables, statistics or Statistics())
+    return features.encode(table, lambda row: ("file.csv", row + 1))
+
+
+def cells_of(window, table=0):
+    ids, offsets = window.ids[table], window.offsets[table].tolist()
+    return [ids[a:b].tolist() for a, b in pairwise(offsets)]
+
+
+def cells(slot, values, **data):
+    array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+    table = pa.table({"a": array, "y": np.zeros(len(array))})
+    return cells_of(encoded(conf_of({"a": slot}, **data), table))
+
+
+def read(conf, split="train", tables=None):
+    statistics = measure(conf)
+    features = Features(conf, [list(conf.slots)] if tables is None else tables, statistics)
+    return list(windows(conf, features, split))
+
+
+def same(one, other):
+    assert [w.rows for w in one] == [w.rows for w in other]
+    for a, b in zip(one, other, strict=True):
+        for x, y in zip([*a.ids, *a.offsets], [*b.ids, *b.offsets], strict=True):
+            np.testing.assert_array_equal(x, y)
+        np.testing.assert_array_equal(a.numeric, b.numeric)
+        np.testing.assert_array_equal(a.labels, b.labels)
+
+
+TEXTS = ["", "x", "12345678", "123456789", "häß", "a" * 31, "x\0y", None, "?"]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.string_view()])
+@pytest.mark.parametrize("missing", ["none", "value"])
+def test_hash_of_text_in_any_layout(kind, missing):
+    plain = pa.array(TEXTS, pa.string())
+    array = plain.cast(pa.binary()) if kind == pa.binary() else plain.cast(kind)
+    gone = [] if missing == "none" else [model_hash("", 7)]
+    expected = [gone if t in ("", "?", None) else [model_hash(t, 7)] for t in TEXTS]
+    slot = Slot(seed=7, missing=missing)
+    data = {"missing": ["", "?"]}
+    assert cells(slot, array, **data) == expected
+    assert cells(slot, array.slice(2, 5), **data) == expected[2:7]
+    chunks = pa.chunked_array([array.slice(1, 3), array.slice(4)])
+    assert cells(slot, chunks, **data) == expected[1:]
+
+
+def test_dictionaries_hash_as_their_texts():
+    array = pa.array(TEXTS * 3, pa.string())
+    slot = Slot(missing="value")
+    expected = cells(slot, array)
+    assert cells(slot, array.dictionary_encode()) == expected
+    assert cells(slot, array.dictionary_encode().slice(4, 9)) == expected[4:13]
+    with_null = pa.DictionaryArray.from_arrays(pa.array([0, 1, None]), pa.array(["x", None]))
+    assert cells(Slot(), with_null) == [[model_hash("x")], [], []]
+    assert cells(Slot(), pa.array([None, None], pa.dictionary(pa.int8(), pa.string()))) == [[], []]
+
+
+@pytest.mark.parametrize("kind", ["int8", "int32", "int64", "uint8", "uint64"])
+def test_integers_hash_as_their_text(kind):
+    values = [0, 7, 100, None] + ([] if kind.startswith("u") else [-5])
+    values += [2**64 - 1] if kind == "uint64" else []
+    array = pa.array(values, kind)
+    expected = [[] if v is None else [model_hash(str(v))] for v in values]
+    assert cells(Slot(), array) == expected
+    assert cells(Slot(), array.dictionary_encode()) == expected
+    missing = cells(Slot(), array, missing=["7"])
+    assert missing == [[] if v == 7 else e for v, e in zip(values, expected, strict=True)]
+
+
+LISTS = [["x", "y"], [], None, ["", "z", None], [""], ["w"]]
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.large_list(pa.string())])
+@pytest.mark.parametrize("missing", ["none", "value"])
+def test_lists_give_many_ids(kind, missing):
+    array = pa.array(LISTS, kind)
+    bare = [] if missing == "none" else [model_hash("")]
+    expected = [[model_hash(t) for t in row or [] if t] or bare for row in LISTS]
+    assert cells(Slot(missing=missing), array) == expected
+    assert cells(Slot(missing=missing), array.slice(1, 4)) == expected[1:5]
+    texts = [None if row is None else "|".join(t or "" for t in row) for row in LISTS]
+    assert cells(Slot(missing=missing, separator="|"), texts) == expected
+    assert cells(Slot(missing=missing), array.cast(pa.list_(pa.large_string()))) == expected
+
+
+def test_lists_of_integers_and_of_fixed_size():
+    array = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int64(), 2))
+    assert cells(Slot(ids="integer"), array) == [[1, 2], [], [3, 4]]
+    assert cells(Slot(ids="integer"), array.cast(pa.list_(pa.int64()))) == [[1, 2], [], [3, 4]]
+    hashed = [[model_hash("1"), model_hash("2")], [], [model_hash("3"), model_hash("4")]]
+    assert cells(Slot(), array) == hashed
+
+
+def test_strip_reaches_the_parts():
+    assert cells(Slot(separator=","), ["a, b", " ,a"], strip=True) == [
+        [model_hash("a"), model_hash("b")],
+        [model_hash("a")],
+    ]
+
+
+def test_integer_ids():
+    texts = ["5", "-1", str(2**64 - 1), None, "", str(-(2**63))]
+    expected = [[5], [2**64 - 1], [2**64 - 1], [], [], [2**63]]
+    assert cells(Slot(ids="integer"), texts) == expected
+    assert cells(Slot(ids="integer"), texts[:2]) == expected[:2]
+    assert cells(Slot(ids="integer"), pa.array([5, -1, None])) == [[5], [2**64 - 1], []]
+    for bad in ("x", "0x10", "1.5", str(2**64), " 1"):
+        with pytest.raises(Failure, match=r"file\.csv, row 2, column 'a': .* not an integer"):
+            cells(Slot(ids="integer"), ["1", bad])
+    with pytest.raises(UserError, match="missing=none"):
+        cells(Slot(ids="integer", missing="value"), ["1"])
+
+
+@pytest.mark.parametrize("kind", ["float64", "bool", "timestamp[s]"])
+def test_other_types_are_refused(kind):
+    with pytest.raises(UserError, match=r"file\.csv: column 'a' is .*(text or integers|quantiles)"):
+        cells(Slot(), pa.array([None, 1], pa.int64()).cast(kind))
+
+
+def test_no_tables_one_slot_and_shared_columns():
+    conf = conf_of(
+        {"a": Slot(), "again": Slot(column="a", seed=3)}, {"number": Numeric(column="a")}
+    )
+    table = pa.table({"a": ["1", "22"], "y": [0, 1]})
+    window = encoded(conf, table, tables=[["again"], [], ["a", "again"]][::2])
+    assert cells_of(window, 0) == [[model_hash("1", 3)], [model_hash("22", 3)]]
+    assert [c[0] for c in cells_of(window, 1)[:2]] == [model_hash("1"), model_hash("1", 3)]
+    np.testing.assert_array_equal(window.numeric, [[1], [22]])
+    window = encoded(conf, table, tables=[])
+    assert window.ids == []
+    assert window.rows == 2
+
+
+def model_number(value, numeric, moments):
+    missing = value is None or math.isnan(value)
+    if missing and numeric.default is None:
+        return 0.0
+    value = numeric.default if missing else value
+    if numeric.transform == "log1p":
+        return math.copysign(math.log1p(abs(value)), value)
+    if numeric.transform == "standardize":
+        return (value - moments[0]) / moments[1]
+    return value
+
+
+@pytest.mark.parametrize("transform", ["none", "log1p", "standardize"])
+@pytest.mark.parametrize("default", [None, 2.5])
+def test_numbers(transform, default):
+    values = [0.0, 1.5, -3.25, None, math.nan, 1e9]
+    numeric = Numeric(transform=transform, default=default)
+    moments = (1.25, 3.5)
+    expected = np.array([model_number(v, numeric, moments) for v in values], np.float32)
+    array = np.array([math.nan if v is None else v for v in values])
+    np.testing.assert_allclose(transformed(array, numeric, moments), expected, rtol=1e-7)
+    conf = conf_of(numeric={"n": numeric})
+    for kind in (pa.array(values), pa.array([None if v is None else repr(v) for v in values])):
+        table = pa.table({"a": ["x"] * 6, "n": kind, "y": [0] * 6})
+        window = encoded(conf, table, Statistics({"n": moments}))
+        np.testing.assert_allclose(window.numeric[:, 0], expected, rtol=1e-7)
+
+
+def test_infinite_numbers_are_refused():
+    conf = conf_of(numeric={"n": Numeric()})
+    for bad in (math.inf, 1e300):
+        with pytest.raises(Failure, match=r"file\.csv, row 2, column 'n'.*infinite"):
+            encoded(conf, pa.table({"a": ["x", "x"], "n": [1.0, bad], "y": [0, 0]}))
+
+
+def test_labels():
+    conf = conf_of()
+    table = pa.table({"a": ["x"] * 3, "y": ["0", " 1", "0.25"]})
+    assert encoded(conf, table).labels.tolist() == [0, 1, 0.25]
+    for bad in ("2", "-0.1", None, "nan", "yes"):
+        with pytest.raises(Failure, match=r"file\.csv, row 2.*'y'"):
+            encoded(conf, pa.table({"a": ["x"] * 2, "y": ["1", bad]}))
+    conf = conf_of(label=Label(column="y", positive=["yes"]))
+    table = pa.table({"a": ["x"] * 3, "y": ["yes ", "no", "YES"]})
+    assert encoded(conf, table).labels.tolist() == [1, 0, 0]
+    with pytest.raises(Failure, match=r"file\.csv, row 1.*missing"):
+        encoded(conf, pa.table({"a": ["x"], "y": [""]}))
+
+
+def test_reference_is_kept():
+    conf = conf_of(reference="r")
+    table = pa.table({"a": ["x"] * 2, "y": [0, 1], "r": [0.125, None]})
+    np.testing.assert_array_equal(encoded(conf, table).reference, [0.125, np.nan])
+
+
+ROWS = [
+    {"a": f"v{i * i % 7}" if i % 5 else "", "b": str(i - 9), "n": "" if i % 4 == 0 else str(i / 4),
+     "y": str(i % 2), "unused": 'a, "quoted"'}
+    for i in range(21)
+]  # fmt: skip
+SLOTS = {"a": Slot(missing="value"), "b": Slot(), "q": Slot(column="n", ids="quantiles", buckets=3)}
+NUMERIC = {"n": Numeric(transform="standardize"), "m": Numeric(column="n", transform="log1p")}
+
+
+def write_csv(url, rows=ROWS, header=True, delimiter=",", end="\n"):
+    lines = [list(rows[0])] if header else []
+    lines += [list(row.values()) for row in rows]
+    text = io.StringIO(newline="")
+    csv.writer(text, delimiter=delimiter, lineterminator=end).writerows(lines)
+    files.write_bytes(url, text.getvalue().encode())
+    return text.getvalue().encode()
+
+
+def conf_of_rows(**data):
+    return conf_of(dict(SLOTS), dict(NUMERIC), **data)
+
+
+def test_csv_is_what_the_csv_module_reads(tmp_path):
+    write_csv(str(tmp_path / "a.csv"))
+    found = read(conf_of_rows(root=str(tmp_path), train="a.csv"))
+    assert [w.rows for w in found] == [8, 8, 5]
+    with (tmp_path / "a.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    hashed = [cell for w in found for cell in cells_of(w)]
+    assert hashed[0::3] == [[model_hash(row["a"])] for row in rows]
+    assert hashed[1::3] == [[model_hash(row["b"])] for row in rows]
+    present = np.array([float(row["n"]) for row in rows if row["n"]])
+    expected = [(float(r["n"]) - present.mean()) / present.std() if r["n"] else 0 for r in rows]
+    numeric = np.concatenate([w.numeric for w in found])
+    np.testing.assert_allclose(numeric[:, 0], expected, rtol=1e-6)
+    bounds = np.quantile(np.unique(present), [1 / 3, 2 / 3])
+    for cell, row in zip(hashed[2::3], rows, strict=True):
+        assert cell == ([int((bounds <= float(row["n"])).sum())] if row["n"] else [])
+    assert np.concatenate([w.labels for w in found]).tolist() == [float(r["y"]) for r in rows]
+
+
+def test_every_form_of_the_same_rows_reads_the_same(tmp_path):
+    root = str(tmp_path)
+    data = write_csv(root + "/a.csv")
+    expected = read(conf_of_rows(root=root, train="a.csv"))
+    write_csv(root + "/crlf.csv", end="\r\n")
+    write_csv(root + "/bare.csv", header=False)
+    plain = [{**row, "unused": "none"} for row in ROWS]
+    write_csv(root + "/a.tsv", plain, delimiter="\t")
+    files.write_bytes(root + "/a.csv.gz", gzip.compress(data))
+    files.write_bytes(root + "/a.csv.zst", pa.compress(data, "zstd", asbytes=True))
+    files.write_bytes(root + "/bom.csv", b"\xef\xbb\xbf" + data)
+    files.write_bytes(root + "/blank.csv", b"\n\n" + data.replace(b"\n", b"\n\n"))
+    files.write_bytes(root + "/noend.csv", data.rstrip())
+    files.write_bytes(root + "/skip.csv", b"remark \xff\nother\n" + data)
+    memory = f"memory://{uuid.uuid4().hex}"
+    files.write_bytes(memory + "/a.csv", data)
+    write_csv(root + "/part-0.csv", ROWS[:4])
+    write_csv(root + "/part-1.csv", ROWS[4:5])
+    write_csv(root + "/part-2.csv", ROWS[5:])
+    columns = list(ROWS[0])
+    for form in (
+        {"train": "crlf.csv"},
+        {"train": "bare.csv", "header": False, "columns": columns},
+        {"train": "a.tsv", "delimiter": "\t"},
+        {"train": "a.csv.gz"},
+        {"train": "a.csv.zst"},
+        {"train": "bom.csv"},
+        {"train": "blank.csv"},
+        {"train": "noend.csv"},
+        {"train": "skip.csv", "skip_rows": 2},
+        {"train": {"files": "skip.csv", "skip_rows": 2}},
+        {"train": memory + "/a.csv"},
+        {"train": "part-*.csv"},
+        {"train": ["part-0.csv", "part-1.csv", "part-2.csv"]},
+        {"train": "a.csv", "strip": True},
+        {"train": "a.csv", "check_utf8": False},
+    ):
+        same(read(conf_of_rows(root=root, **form)), expected)
+
+
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_parquet_is_csv(tmp_path, dictionary):
+    root = str(tmp_path)
+    write_csv(root + "/a.csv")
+    table = pa.table(
+        {
+            "y": pa.array([int(row["y"]) for row in ROWS], pa.int8()),
+            "b": pa.array([int(row["b"]) for row in ROWS], pa.int16()),
+            "a": pa.array([row["a"] or None for row in ROWS]),
+            "n": pa.array([float(row["n"]) if row["n"] else None for row in ROWS]),
+            "extra": pa.array([[1]] * len(ROWS)),
+        }
+    )
+    if dictionary:
+        table = table.set_column(2, "a", table.column("a").dictionary_encode())
+    pq.write_table(table, root + "/a.parquet", row_group_size=6)
+    conf = conf_of_rows(root=root, train="a.parquet", format="parquet")
+    same(read(conf), read(conf_of_rows(root=root, train="a.csv")))
+    assert count_hint(conf, "train") == 21
+    assert raw_rows(conf, "train", 1) == [{"a": None, "b": -9, "n": None, "y": 0}]
+
+
+def test_blocks_of_a_long_file_join(tmp_path, monkeypatch):
+    monkeypatch.setattr("tnctl.data.csv_files.BLOCK_BYTES", 37)
+    expected = write_csv(str(tmp_path / "a.csv")).count(b"\n") - 1
+    conf = conf_of_rows(root=str(tmp_path), train="a.csv", window=1000)
+    small = read(conf)
+    assert sum(w.rows for w in small) == expected
+    monkeypatch.undo()
+    for one, other in zip(small, read(conf), strict=True):
+        np.testing.assert_array_equal(one.ids[0], other.ids[0])
+        np.testing.assert_array_equal(one.offsets[0], other.offsets[0])
+        np.testing.assert_allclose(one.numeric, other.numeric, rtol=1e-6)
+
+
+def test_bytes_that_are_not_utf8_hash_as_bytes(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"a,y\n\xff\xfe,1\n ok ,0\n")
+    conf = conf_of(root=str(tmp_path), train="a.csv", check_utf8=False, strip=True)
+    assert cells_of(read(conf)[0]) == [[model_hash(b"\xff\xfe")], [model_hash("ok")]]
+    rows = raw_rows(conf, "train", 5)
+    assert rows[0]["a"].encode("utf-8", "surrogateescape") == b"\xff\xfe"
+
+
+def test_tabs_do_not_quote(tmp_path):
+    (tmp_path / "a.tsv").write_bytes(b'a\ty\n"x\t1\ny"z\t0\n')
+    conf = conf_of(root=str(tmp_path), train="a.tsv", delimiter="\t")
+    assert cells_of(read(conf)[0]) == [[model_hash('"x')], [model_hash('y"z')]]
+
+
+def test_raw_rows_encode_to_the_same_window(tmp_path):
+    write_csv(str(tmp_path / "a.csv"))
+    conf = conf_of_rows(root=str(tmp_path), train="a.csv")
+    rows = raw_rows(conf, "train", 8)
+    assert rows[0] == {"a": "", "b": "-9", "n": None, "y": 0.0}
+    features = Features(conf, [list(conf.slots)], measure(conf))
+    again = features.encode(as_table(rows), lambda row: ("rows", row))
+    same([again], read(conf)[:1])

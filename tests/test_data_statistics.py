@@ -1,0 +1,105 @@
+"""The measuring pass: moments, distinct values, quantile boundaries, and their JSON."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tnctl.data import statistics
+from tnctl.data.features import Features
+from tnctl.data.statistics import DISTINCT_KEPT, Distinct, Moments, Statistics, measure, needed
+from tnctl.schema import Conf, Data, Label, Numeric, Slot
+
+
+@pytest.mark.parametrize("parts", [1, 7, 1000])
+def test_moments_are_numpys(parts):
+    values = np.random.default_rng(parts).normal(1e6, 0.5, 10_000)
+    moments = Moments()
+    for part in np.array_split(values, parts):
+        moments.add(part)
+        moments.add(part[:0])
+    mean, deviation = moments.result()
+    assert mean == pytest.approx(values.mean(), rel=1e-12)
+    assert deviation == pytest.approx(values.std(), rel=1e-6)
+
+
+def test_moments_of_equal_numbers_and_of_none():
+    moments = Moments()
+    assert moments.result() == (0.0, 1.0)
+    moments.add(np.full(10, 3.5))
+    assert moments.result() == (3.5, 1.0)
+
+
+def test_distinct_values_are_exact_while_they_fit():
+    values = np.random.default_rng(0).integers(-500, 500, 20_000) / 8
+    distinct = Distinct()
+    for part in np.array_split(values, 30):
+        distinct.add(part)
+    distinct.add(np.array([-0.0, 0.0]))
+    np.testing.assert_array_equal(distinct.values, np.unique(values))
+    expected = np.unique(np.quantile(np.unique(values), np.arange(1, 10) / 10))
+    np.testing.assert_array_equal(distinct.boundaries(10), expected)
+
+
+def test_a_sample_of_many_distinct_values_is_uniform_and_the_same_in_any_parts():
+    values = np.random.default_rng(0).permutation(400_000) / 400_000
+    samples = []
+    for parts in (1, 13):
+        distinct = Distinct()
+        # Frequency must not count: the smallest tenth comes ten times.
+        for part in np.array_split(np.concatenate([values, *[values[values < 0.1]] * 9]), parts):
+            distinct.add(part)
+        samples.append(distinct.values)
+    np.testing.assert_array_equal(*samples)
+    assert len(samples[0]) == DISTINCT_KEPT
+    np.testing.assert_allclose(distinct.boundaries(10), np.arange(1, 10) / 10, atol=0.01)
+
+
+def conf_of(root, **more):
+    return Conf(
+        recipe={"name": "lr"},
+        slots={"q": Slot(ids="quantiles", buckets=4, **more), "h": Slot(column="q2")},
+        numeric={"s": Numeric(transform="standardize"), "q2": Numeric()},
+        data=Data(root=str(root), train="a.parquet", format="parquet", label=Label(column="y")),
+    )
+
+
+def test_measure_and_encode(tmp_path):
+    rng = np.random.default_rng(3)
+    n = 1000
+    q = [None if k % 9 == 0 else float(k % 37) for k in range(n)]
+    s = rng.normal(4, 3, n)
+    table = pa.table({"q": q, "q2": np.arange(n), "s": s, "y": np.zeros(n)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    conf = conf_of(tmp_path, missing="value")
+    found = measure(conf)
+    assert list(found.standardize) == ["s"]
+    np.testing.assert_allclose(found.standardize["s"], [s.mean(), s.std()], rtol=1e-12)
+    np.testing.assert_array_equal(
+        found.boundaries["q"], np.quantile(np.arange(37), [0.25, 0.5, 0.75])
+    )
+    window = Features(conf, [["q"]], found).encode(table, lambda row: ("x", row))
+    bounds = found.boundaries["q"]
+    expected = [4 if v is None else int((bounds <= v).sum()) for v in q]
+    assert window.ids[0].tolist() == expected
+    conf = conf_of(tmp_path)
+    window = Features(conf, [["q"]], found).encode(table, lambda row: ("x", row))
+    assert window.ids[0].tolist() == [k for k, v in zip(expected, q, strict=True) if v is not None]
+
+
+def test_json_is_exact():
+    rng = np.random.default_rng(0)
+    one = Statistics({"a": (0.1 + 0.2, 1 / 3)}, {"b": np.sort(rng.normal(size=50) ** 9)})
+    other = Statistics.from_json(json.loads(json.dumps(one.to_json())))
+    assert other.standardize == one.standardize
+    np.testing.assert_array_equal(other.boundaries["b"], one.boundaries["b"])
+    assert other.boundaries["b"].dtype == np.float64
+
+
+def test_nothing_to_measure_reads_nothing(monkeypatch):
+    conf = Conf(recipe={"name": "lr"}, slots={"a": Slot()}, numeric={"n": Numeric()})
+    assert not needed(conf)
+    monkeypatch.setattr(statistics.sources, "pieces", None)
+    assert measure(conf) == Statistics()

@@ -1,0 +1,5 @@
+"""`python -m tnctl`."""
+
+from tnctl.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Checkpoints: a self-describing folder on any storage, complete when its manifest is there."""

@@ -1,0 +1,89 @@
+"""Find a checkpoint of a run, and bring it back to life."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from tnctl import files
+from tnctl.checkpoint import dense, manifest, rows
+from tnctl.checkpoint.save import CONF, FORMAT, GOLDEN
+from tnctl.data.statistics import Statistics
+from tnctl.errors import Failure
+from tnctl.model import building
+from tnctl.model.building import Model
+from tnctl.schema import Conf
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint: its folder and its verified manifest."""
+
+    folder: str
+    manifest: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        return int(self.manifest["clock"]["step"])
+
+    @property
+    def statistics(self) -> Statistics:
+        return Statistics.from_json(self.manifest["statistics"])
+
+    def conf(self) -> dict[str, Any]:
+        """The conf it was trained with, as plain values."""
+        content: dict[str, Any] = json.loads(manifest.read_file(self.folder, self.manifest, CONF))
+        return content
+
+    def golden(self) -> list[dict[str, Any]]:
+        """The raw validation rows of the conformance kit."""
+        text = manifest.read_file(self.folder, self.manifest, GOLDEN).decode()
+        return [json.loads(line) for line in text.splitlines()]
+
+
+def open_checkpoint(folder: str) -> Checkpoint:
+    """The checkpoint in a folder. Raises Failure unless it is complete."""
+    return Checkpoint(folder, manifest.read(folder, FORMAT))
+
+
+def newest(output: str) -> Checkpoint | None:
+    """The newest complete checkpoint of a run, or None."""
+    parent = files.join(output, "checkpoints")
+    for name in reversed(files.list_folder(parent)):
+        folder = files.join(parent, name)
+        if files.exists(files.join(folder, manifest.NAME)):
+            return open_checkpoint(folder)
+    return None
+
+
+def newest_or_fail(output: str) -> Checkpoint:
+    """The newest complete checkpoint of a run. Raises Failure when there is none."""
+    checkpoint = newest(output)
+    if checkpoint is None:
+        raise Failure(
+            f"{output} has no complete checkpoint. Train first (tnctl train … output={output}), or "
+            "name one with checkpoint=URL"
+        )
+    return checkpoint
+
+
+def load(checkpoint: Checkpoint, conf: Conf) -> Model:
+    """The model of a checkpoint, all rows and weights as they were saved."""
+    model = building.build(conf, checkpoint.statistics)
+    parts = {part["name"]: part for part in checkpoint.manifest["tables"]}
+    if sorted(parts) != sorted(layout.name for layout in model.layout.tables):
+        raise Failure(f"{checkpoint.folder} has tables {sorted(parts)}, the conf needs others")
+    for layout, table in zip(model.layout.tables, model.tables, strict=True):
+        part = parts[layout.name]
+        saved = {group["name"]: group["number"] for group in part["groups"]}
+        if saved != layout.groups:
+            raise Failure(f"{checkpoint.folder} has groups {saved}, the conf {layout.groups}")
+        rows.read(checkpoint.folder, checkpoint.manifest, part, table)
+        if table.rows != part["rows"]:
+            raise Failure(
+                f"{checkpoint.folder} table {layout.name} has {table.rows:,} rows, the manifest "
+                f"says {part['rows']:,}. Take another checkpoint"
+            )
+    shapes = [list(variable.shape) for variable in model.variables]
+    dense.read(checkpoint.folder, checkpoint.manifest, model.dense, shapes)
+    model.check_aliases()
+    return model

@@ -1,0 +1,74 @@
+"""Arguments of one command (conf, to, …), taken before Hydra reads the rest."""
+
+import re
+from collections.abc import Sequence
+
+from tnctl.errors import UserError, did_you_mean
+
+ARGUMENTS = {
+    "conf": "a shipped conf by name, or a YAML file of your own",
+    "checkpoint": "the folder or URL of one checkpoint",
+    "to": "the folder or URL to write to",
+    "format": "the format of the files: parquet",
+    "graph": "the folder or URL of a split graph",
+    "embeddings": "the folder or URL of exported embeddings",
+    "overwrite": "true: remove what an earlier run left in output",
+    "golden": "how many raw validation rows a checkpoint keeps (default 200; 0: none)",
+}
+# Keys whose values are URLs or paths, which Hydra's grammar would misread.
+TEXT_KEYS = re.compile(r"\+{0,2}(output|save\.spool|data\.(root|train|validation|test)(\.files)?)=(.*)", re.S)
+
+
+def part(arguments: Sequence[str], taken: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The command's own arguments, and the rest for Hydra with URLs and paths quoted.
+
+    Raises UserError for an argument of another command, one given twice, or one without `=`.
+    """
+    own: dict[str, str] = {}
+    rest: list[str] = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if equals and key in ARGUMENTS:
+            if key not in taken:
+                raise UserError(f"this command takes no {key}=. {did_you_mean(key, taken)}")
+            if key in own:
+                raise UserError(f"{key}= is given twice: {own[key]} and {value}")
+            if not value:
+                raise UserError(f"{key}= is empty. Leave it out, or give {ARGUMENTS[key]}")
+            own[key] = value
+        else:
+            rest.append(quoted(argument))
+    return own, rest
+
+
+def quoted(argument: str) -> str:
+    """`key=value` with a path or URL in the quotes that Hydra's grammar wants."""
+    match = TEXT_KEYS.fullmatch(argument)
+    if not match or spelled_for_hydra(match[4]):
+        return argument
+    # In Hydra's quotes a backslash counts only before a quote, and at the end.
+    escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), match[4])
+    return f"{argument[: match.start(4)]}'{escaped}'"
+
+
+def spelled_for_hydra(value: str) -> bool:
+    """Whether a value is a list, a mapping, null, or in quotes already."""
+    pairs = {"'": "'", '"': '"', "[": "]", "{": "}"}
+    enclosed = len(value) > 1 and pairs.get(value[0]) == value[-1]
+    return value == "null" or (enclosed and (value[0] != "{" or ":" in value))
+
+
+def flag(own: dict[str, str], key: str) -> bool:
+    """A true/false argument."""
+    value = own.get(key, "false").lower()
+    if value not in ("true", "false"):
+        raise UserError(f"{key} is true or false. Received: {key}={own[key]}")
+    return value == "true"
+
+
+def count(own: dict[str, str], key: str, default: int) -> int:
+    """A whole number from 0 on."""
+    value = own.get(key, str(default))
+    if not value.isdecimal():
+        raise UserError(f"{key} must be a whole number from 0 on. Received: {key}={value}")
+    return int(value)

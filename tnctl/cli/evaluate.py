@@ -1,0 +1,34 @@
+"""`tnctl evaluate`."""
+
+import json
+
+from tnctl.cli.quiet import quiet_tensorflow
+from tnctl.cli.target import with_checkpoint
+from tnctl.errors import UserError
+from tnctl.schema import Conf
+
+TAKES = ("conf", "checkpoint")
+USAGE = "conf=NAME | output=URL | checkpoint=URL [data.test=FILES] [key=value …]"
+
+
+def run(given: list[str]) -> int:
+    """Print the metrics of a checkpoint as one JSON object."""
+    quiet_tensorflow()
+    return with_checkpoint(given, TAKES, evaluate)
+
+
+def evaluate(checkpoint, conf: Conf, own: dict[str, str]) -> int:  # type: ignore[no-untyped-def]  # noqa: ARG001
+    from tnctl.checkpoint.load import load
+    from tnctl.progress import waiting
+    from tnctl.training.evaluation import reported_split, score
+    from tnctl.training.step import Inference
+
+    split = reported_split(conf)
+    if split is None:
+        raise UserError("there is nothing to evaluate on. Give data.test=FILES or data.validation=FILES")
+    with waiting(f"loading {checkpoint.folder}"):
+        inference = Inference(load(checkpoint, conf), conf.train.batch_size)
+    with waiting(f"evaluating on data.{split}"):
+        metrics = score(inference, conf, split).metrics()
+    print(json.dumps({"checkpoint": checkpoint.folder, "split": split, **metrics}, indent=2))
+    return 0

@@ -1,0 +1,25 @@
+"""`tnctl export-embeddings`."""
+
+from tnctl import files
+from tnctl.cli.quiet import quiet_tensorflow
+from tnctl.cli.target import with_checkpoint
+from tnctl.errors import UserError
+from tnctl.schema import Conf
+
+TAKES = ("conf", "checkpoint", "to", "format")
+USAGE = "conf=NAME | output=URL | checkpoint=URL [to=URL] [format=parquet]"
+
+
+def run(given: list[str]) -> int:
+    """Write the embeddings to `to`, by default output/embeddings."""
+    quiet_tensorflow()
+    return with_checkpoint(given, TAKES, export)
+
+
+def export(checkpoint, conf: Conf, own: dict[str, str]) -> int:  # type: ignore[no-untyped-def]
+    from tnctl.serving import export as exporting
+
+    if own.get("format", "parquet") != "parquet":
+        raise UserError(f"no format '{own['format']}'. Choose from: parquet.")
+    exporting.export(checkpoint, own.get("to") or files.join(conf.output, "embeddings"))
+    return 0

@@ -1,0 +1,72 @@
+"""The commands, their help, and exit codes: 0 done, 1 failed, 2 asked wrongly."""
+
+import os
+import sys
+from importlib import import_module
+
+from tnctl import __version__, shipped
+from tnctl.errors import UserError, did_you_mean
+
+COMMANDS = {
+    "train": "train a conf and save its model",
+    "evaluate": "the metrics of a trained model on its test or validation data",
+    "split-graph": "write the dense inference graph, servable without tnctl",
+    "export-embeddings": "write the sparse dictionary, to any storage",
+    "verify-serving": "prove that graph and embeddings score as the trained model does",
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command and leave with its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    command = arguments[0] if arguments else ""
+    try:
+        sys.exit(run(command, arguments[1:]))
+    except UserError as error:
+        name = f"tnctl {command}" if command in COMMANDS else "tnctl"
+        print(f"{name}: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print(f"tnctl {command}: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of a pipe has gone; nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def run(command: str, arguments: list[str]) -> int:
+    """Dispatch; returns the exit code."""
+    if command in ("", "-h", "--help", "help"):
+        print(usage())
+        return 0
+    if command in ("--version", "version"):
+        print(f"tnctl {__version__}")
+        return 0
+    if command not in COMMANDS:
+        raise UserError(f"no command '{command}'. {did_you_mean(command, COMMANDS)}")
+    module = import_module(f"tnctl.cli.{command.replace('-', '_')}")
+    if any(argument in ("-h", "--help") for argument in arguments):
+        from tnctl.cli.help import command_help
+
+        print(command_help(command, COMMANDS[command], module))
+        return 0
+    return int(module.run(arguments))
+
+
+def usage() -> str:
+    """What `tnctl --help` prints."""
+    width = max(len(name) for name in COMMANDS)
+    lines = [f"  {name:{width}}  {sentence}" for name, sentence in COMMANDS.items()]
+    return "\n".join(
+        [
+            "tnctl trains large sparse click-through-rate models and ships them.",
+            "",
+            "usage: tnctl COMMAND [conf=NAME] [key=value …]",
+            "",
+            *lines,
+            "",
+            "`tnctl COMMAND --help` tells its arguments and every key; `--cfg job` shows a conf.",
+            f"confs: {', '.join(shipped.confs())}; conf=my/run.yaml is your own.",
+        ]
+    )

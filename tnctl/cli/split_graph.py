@@ -1,0 +1,27 @@
+"""`tnctl split-graph`."""
+
+from tnctl import files
+from tnctl.cli.quiet import quiet_tensorflow
+from tnctl.cli.target import with_checkpoint
+from tnctl.schema import Conf
+
+TAKES = ("conf", "checkpoint", "to")
+USAGE = "conf=NAME | output=URL | checkpoint=URL [to=URL]"
+
+
+def run(given: list[str]) -> int:
+    """Write the graph to `to`, by default output/graph."""
+    quiet_tensorflow()
+    return with_checkpoint(given, TAKES, split)
+
+
+def split(checkpoint, conf: Conf, own: dict[str, str]) -> int:  # type: ignore[no-untyped-def]
+    from tnctl.progress import say
+    from tnctl.serving import split as splitting
+
+    to = own.get("to") or files.join(conf.output, "graph")
+    described = splitting.split(checkpoint, conf, to)
+    for name, inputs in described["signatures"].items():
+        say(f"signature {name}: {len(inputs)} inputs")
+    say(f"graph of step {checkpoint.step} written to {to}")
+    return 0

@@ -1,0 +1,64 @@
+"""Which checkpoint a command works on, and the conf that goes with it."""
+
+from collections.abc import Callable
+
+from tnctl.cli import arguments, compose
+from tnctl.errors import UserError
+from tnctl.schema import Conf
+
+# What a checkpoint was trained with cannot be changed by a conf that is composed later.
+FIXED = ("seed", "recipe", "slots", "numeric", "embedding", "optimizer")
+
+
+def with_checkpoint(
+    given: list[str], takes: tuple[str, ...], job: Callable[..., int]
+) -> int:
+    """Run job(checkpoint, conf, own arguments) and return its exit code.
+
+    The checkpoint is that of checkpoint=, else the newest of output=, else of the output of conf=.
+    The conf is the composed one with conf=, else the checkpoint's own, with the overrides.
+    """
+    own, overrides = arguments.part(given, takes)
+    if "conf" in own:
+        return compose.with_conf(
+            compose.conf_file(own["conf"]), overrides, lambda conf: with_composed(own, conf, job)
+        )
+    checkpoint = find(own, output_of(overrides))
+    return compose.with_saved(
+        checkpoint.conf(), overrides, lambda conf: job(checkpoint, conf, own)
+    )
+
+
+def find(own: dict[str, str], output: str | None):  # type: ignore[no-untyped-def]
+    """The checkpoint meant. Raises UserError when none is named, Failure when there is none."""
+    from tnctl.checkpoint import load
+
+    if "checkpoint" in own:
+        return load.open_checkpoint(own["checkpoint"])
+    if output is None:
+        raise UserError("which model? Give output=URL of a run, checkpoint=URL, or conf=NAME")
+    return load.newest_or_fail(output)
+
+
+def with_composed(own: dict[str, str], conf: Conf, job: Callable[..., int]) -> int:
+    """Run the job with a composed conf, which must be of the model that the checkpoint has."""
+    from tnctl.model.graph import conf_to_json
+    from tnctl.training import run
+
+    checkpoint = find(own, conf.output)
+    saved, now = checkpoint.conf(), conf_to_json(conf)
+    differing = [key for name in FIXED for key in run.differences(now[name], saved[name], name)]
+    if differing:
+        raise UserError(
+            f"{checkpoint.folder} was trained with another conf; these keys differ: "
+            f"{', '.join(differing)}. Leave conf= out to take the checkpoint's own"
+        )
+    return job(checkpoint, conf, own)
+
+
+def output_of(overrides: list[str]) -> str | None:
+    """The value of output=, if given."""
+    for override in overrides:
+        if override.startswith("output="):
+            return override.removeprefix("output=").strip("'")
+    return None

@@ -1,0 +1,1 @@
+"""Files to windows of ids, numbers and labels."""

@@ -1,0 +1,193 @@
+"""Generated clicks whose truth is known: the data that `conf=deepfm` trains on by itself.
+
+A row is a pure function of its number, so a range such as "0:2000000" is data, any part of it can
+be made alone, and disjoint ranges never share a draw. What is planted:
+
+    logit(row) = BIAS
+               + sum over slots s, ids i in s:        main[s][i]
+               + sum over numeric inputs k:           weight[k] * z_k
+               + sum over pairs s < t in INTERACTING: <v_s, v_t>,   v_s = sum of factor[s][i]
+    label      ~ Bernoulli(sigmoid(logit))
+
+- Every slot draws its ids on its own, with probability ~ 1 / rank; `interests` draws 0 to 4.
+- `main` and the RANK-dimensional `factor` are near-normal draws, their mean over the popularity of
+  the ids taken away: so an interaction has no main effect, and an additive model cannot see it.
+- z_k is a unit normal; the file shows exp(z) - 1, or z scaled and shifted, so that log1p or
+  standardize give it back. `quality` is null in 1 row of 16 and has z = 0 there.
+- The column `planted` is the logit (no model has a better AUC), and `planted_additive` the logit
+  without its interactions, which is as far as logistic regression can come.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tnctl.data.reading import Piece, counted, require
+from tnctl.errors import UserError
+from tnctl.tables.columns import mix64
+
+DATA_SEED = 0x636C69636B73  # "clicks"
+PIECE_ROWS = 65_536
+BIAS = -1.62
+RANK = 3
+MAIN = 0.25
+FACTOR = 0.31
+INTERESTS = "interests"
+LISTED = 4  # the most interests of a row
+SLOTS = {
+    "user_id": 1500,
+    "item_id": 800,
+    "category": 40,
+    "advertiser": 300,
+    "site": 5000,
+    "hour": 24,
+    "weekday": 7,
+    "device": 5,
+    "region": 50,
+    "position": 6,
+    "age_band": 8,
+    INTERESTS: 200,
+}
+INTERACTING = ("user_id", "item_id", "category", "advertiser", "device", "region", INTERESTS)
+NUMERIC = {"price": -0.25, "past_clicks": 0.3, "quality": 0.2}
+COLUMNS = [*SLOTS, *NUMERIC, "label", "planted", "planted_additive"]
+# One 64-bit draw of a row gives four 16-bit ones. Draws 0 to 2 are for slots with one id.
+INTEREST_DRAW, COUNT_DRAW, LABEL_DRAW, NUMERIC_DRAW, DRAWS = 3, 4, 5, 6, 16
+
+
+@dataclass
+class Planted:
+    """The truth about one slot of n ids."""
+
+    texts: pa.Array  # string [n]
+    chosen: np.ndarray  # uint16 [65536]: the id that a 16-bit draw stands for
+    main: np.ndarray  # float32 [n]
+    factor: np.ndarray  # float32 [n, RANK]
+
+
+def _draw(stream: int, numbers: np.ndarray) -> np.ndarray:
+    """64 random bits for each number: SplitMix64 with MurmurHash3's finalizer."""
+    with np.errstate(over="ignore"):
+        state = (numbers * np.uint64(DRAWS) + np.uint64(stream)) * np.uint64(0x9E3779B97F4A7C15)
+        return mix64(state + np.uint64(DATA_SEED))
+
+
+def _normal(bits: np.ndarray) -> np.ndarray:
+    """Near-normal numbers of deviation 1 from 64 bits each: four uniforms summed."""
+    total = bits.view("<u2").reshape(-1, 4).sum(axis=1, dtype=np.int64)
+    return (total - 2 * 65_535) * (np.sqrt(3.0) / 65_536)
+
+
+@cache
+def _planted(name: str) -> Planted:
+    n = SLOTS[name]
+    # Numbers of rows stay far below, so the tables' draws are not those of any row.
+    start = (1 << 50) + list(SLOTS).index(name) * (1 << 20)
+    weights = 1.0 / np.arange(1, n + 1)
+    bounds = np.round(np.cumsum(weights) / weights.sum() * 65_536).astype(np.int64)
+    popularity = np.diff(bounds, prepend=0) / 65_536
+    chosen = np.searchsorted(bounds, np.arange(65_536), side="right").astype(np.uint16)
+    numbers = np.arange(start, start + n, dtype=np.uint64)
+    columns = np.stack([_normal(_draw(k, numbers)) for k in range(1 + RANK)], axis=1)
+    columns -= popularity @ columns
+    columns /= np.sqrt(popularity @ columns**2)
+    texts = pa.array([f"{name[0]}{i}" if n > 50 else str(i) for i in range(n)], pa.string())
+    return Planted(
+        texts,
+        chosen,
+        (MAIN * columns[:, 0]).astype(np.float32),
+        (FACTOR * columns[:, 1:]).astype(np.float32),
+    )
+
+
+def row_range(split: str, spec: Any) -> tuple[int, int]:
+    """The first row and the end of a range such as "0:2000000"."""
+    first, colon, end = str(spec).partition(":")
+    if not (colon and first.isdecimal() and end.isdecimal() and int(first) < int(end) < 1 << 48):
+        raise UserError(
+            f"data.{split} of generated data is a range of rows such as 0:2000000. "
+            f"Received: data.{split}={spec}"
+        )
+    return int(first), int(end)
+
+
+def pieces(split: str, spec: Any, needed: list[str]) -> Iterator[Piece]:
+    """The rows of a range, in order, with the columns `needed`."""
+    first, end = row_range(split, spec)
+    require("generated data", needed, COLUMNS)
+    for start in range(first, end, PIECE_ROWS):
+        table = rows(start, min(start + PIECE_ROWS, end))
+        yield Piece(table.select(needed), counted("generated data", start))
+
+
+def rows(first: int, end: int) -> pa.Table:
+    """Rows `first` to `end` - 1: string, list<string>, float64 inputs, float32 label and logits."""
+    numbers = np.arange(first, end, dtype=np.uint64)
+    columns: dict[str, pa.Array] = {}
+    additive = np.full(len(numbers), BIAS, np.float32)
+    total = np.zeros((len(numbers), RANK), np.float32)
+    square = np.zeros(len(numbers), np.float32)
+    for name in SLOTS:
+        columns[name], main, factor = _slot(name, numbers)
+        additive += main
+        if factor is not None:
+            total += factor
+            square += np.einsum("ij,ij->i", factor, factor)
+    for index, name in enumerate(NUMERIC):
+        columns[name], effect = _numeric(index, name, numbers)
+        additive += effect
+    logit = additive + 0.5 * (np.einsum("ij,ij->i", total, total) - square)
+    uniform = (_draw(LABEL_DRAW, numbers) >> np.uint64(11)) * 2.0**-53
+    label = uniform * (1 + np.exp(-logit.astype(np.float64))) < 1
+    columns["label"] = pa.array(label.astype(np.float32))
+    columns["planted"] = pa.array(logit)
+    columns["planted_additive"] = pa.array(additive)
+    return pa.table(columns)
+
+
+def _slot(name: str, numbers: np.ndarray) -> tuple[pa.Array, np.ndarray, np.ndarray | None]:
+    """The column of a slot, its main effect per row, and its factor if it interacts."""
+    planted = _planted(name)
+    if name == INTERESTS:
+        return _interests(planted, numbers)
+    place = list(SLOTS).index(name)
+    shift = np.uint64(16 * (place % 4))
+    draw = (_draw(place // 4, numbers) >> shift) & np.uint64(0xFFFF)
+    ids = planted.chosen[draw]
+    factor = planted.factor[ids] if name in INTERACTING else None
+    return planted.texts.take(pa.array(ids)), planted.main[ids], factor
+
+
+def _interests(
+    planted: Planted, numbers: np.ndarray
+) -> tuple[pa.Array, np.ndarray, np.ndarray | None]:
+    counts = (_draw(COUNT_DRAW, numbers) >> np.uint64(32)) % np.uint64(LISTED + 1)
+    draws = _draw(INTEREST_DRAW, numbers)
+    places = np.arange(LISTED, dtype=np.uint64)
+    draws = (draws[:, None] >> (np.uint64(16) * places)) & np.uint64(0xFFFF)
+    ids = planted.chosen[draws]
+    listed = places < counts[:, None]
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    values = planted.texts.take(pa.array(ids[listed]))
+    main = np.where(listed, planted.main[ids], np.float32(0)).sum(axis=1, dtype=np.float32)
+    factor = np.zeros((len(numbers), RANK), np.float32)
+    for place in range(LISTED):
+        factor += planted.factor[ids[:, place]] * listed[:, place, None]
+    return pa.ListArray.from_arrays(pa.array(offsets), values), main, factor
+
+
+def _numeric(index: int, name: str, numbers: np.ndarray) -> tuple[pa.Array, np.ndarray]:
+    """The column of a numeric input, and its effect per row."""
+    z = _normal(_draw(NUMERIC_DRAW + index, numbers))
+    missing = None
+    if name == "quality":
+        missing = (_draw(COUNT_DRAW, numbers) & np.uint64(15)) == 0
+        shown = 50 + 10 * z
+        z = np.where(missing, 0.0, z)
+    else:
+        shown = np.sign(z) * np.expm1(np.abs(z))
+    return pa.array(shown, mask=missing), (NUMERIC[name] * z).astype(np.float32)

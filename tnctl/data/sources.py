@@ -1,0 +1,86 @@
+"""The pieces of a split, file after file."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tnctl import files
+from tnctl.data import csv_files, generated, parquet_files
+from tnctl.data.reading import Piece
+from tnctl.errors import Failure, UserError, did_you_mean
+from tnctl.schema import Conf
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass
+class Split:
+    """What a key such as data.train names."""
+
+    spec: Any  # a name, glob or list; for generated data a range of rows
+    skip_rows: int
+
+
+def split_of(conf: Conf, split: str) -> Split:
+    """The split as the conf has it. Raises `UserError` when the conf has none."""
+    value = getattr(conf.data, split)
+    if isinstance(value, Mapping):
+        for key in value:
+            if key not in ("files", "skip_rows"):
+                choice = did_you_mean(str(key), ("files", "skip_rows"))
+                raise UserError(f"data.{split} has no key '{key}'. {choice}")
+        skip = value.get("skip_rows", conf.data.skip_rows)
+        if not isinstance(skip, int) or skip < 0:
+            raise UserError(f"data.{split}.skip_rows must be at least 0. Received: {skip}")
+        return Split(value.get("files"), skip)
+    return Split(value, conf.data.skip_rows)
+
+
+def files_of(conf: Conf, split: str) -> list[str]:
+    """The URLs of a split's files, in the order they are read; none for generated data."""
+    if conf.data.format == "generated":
+        return []
+    spec = split_of(conf, split).spec
+    if not spec:
+        raise UserError(f"data.{split} names no file. Give data.{split}=FILE (a file, URL or glob)")
+    names = list(spec) if isinstance(spec, Sequence) and not isinstance(spec, str) else [spec]
+    for name in names:
+        if not isinstance(name, str):
+            raise UserError(
+                f"data.{split} takes a name, a glob or a list of them. Received: {name}"
+            )
+    return files.expand(names, conf.data.root)
+
+
+def pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:
+    """All rows of a split in file order, as Arrow tables with the columns `needed`.
+
+    Raises `Failure` when a file cannot be read, or when all of them together have no row.
+    """
+    rows = 0
+    for piece in _all_pieces(conf, split, needed):
+        rows += piece.table.num_rows
+        yield piece
+    if rows == 0:
+        raise Failure(f"data.{split} has no rows ({split_of(conf, split).spec}). Name other files")
+
+
+def _all_pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:
+    if conf.data.format == "generated":
+        yield from generated.pieces(split, split_of(conf, split).spec, needed)
+        return
+    for url in files_of(conf, split):
+        if conf.data.format == "parquet":
+            yield from parquet_files.pieces(conf, url, needed)
+        else:
+            yield from csv_files.pieces(conf, url, needed, split_of(conf, split).skip_rows)
+
+
+def count_hint(conf: Conf, split: str) -> int | None:
+    """The number of rows where it costs little to know (generated data, Parquet), else None."""
+    if conf.data.format == "generated":
+        first, end = generated.row_range(split, split_of(conf, split).spec)
+        return end - first
+    if conf.data.format == "parquet":
+        return sum(parquet_files.rows(url) for url in files_of(conf, split))
+    return None

@@ -1,0 +1,300 @@
+"""Files on any fsspec URL, opened, listed, written and removed; errors said in one line.
+
+The one module that knows fsspec. Every public function takes a URL or a plain path and raises
+`Failure`, naming it and the way out, when the storage refuses.
+"""
+
+import contextlib
+import errno
+import glob
+import io
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+import fsspec
+import pyarrow as pa
+
+from tnctl.errors import Failure, UserError
+
+CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+MAGIC = frozenset("*?[")
+
+
+@contextlib.contextmanager
+def translated(url: str, done: str = "read") -> Iterator[None]:
+    """Turn whatever a storage backend raises inside the block into a `Failure` that names `url`.
+
+    `done` completes "could not be ...": read, written, listed or removed.
+    """
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        raise Failure(_sentence(url, done, error)) from error
+
+
+def _sentence(url: str, done: str, error: Exception) -> str:
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if isinstance(error, FileNotFoundError):
+        return f"{url} was not found. Check the name, and data.root if it starts from there"
+    if isinstance(error, PermissionError):
+        return f"{url} could not be {done}: permission denied. Give this user access to it"
+    if isinstance(error, IsADirectoryError):
+        return f"{url} is a folder, not a file. Name a file in it"
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        return f"{url} could not be {done}: a part of its path is a file. Choose another folder"
+    if isinstance(error, ImportError):
+        return f"{url} needs a package that is not installed: {error}"
+    if full:
+        return f"{url} could not be {done}: no space is left there. Free some, or choose another"
+    reason = str(error).strip().split("\n")[0] or type(error).__name__
+    # Decompression fails without an error number, the network and the disk fail with one.
+    broken = isinstance(error, OSError | pa.ArrowException) and not getattr(error, "errno", None)
+    if done == "read" and broken and Path(url).suffix in CODECS:
+        return f"{url} is damaged or cut short ({reason}). Fetch or write the file again"
+    return f"{url} could not be {done} ({reason}). Check the URL and that its storage answers"
+
+
+def _storage(url: str) -> tuple[Any, str]:
+    """The fsspec file system of `url`, without any memory of old listings, and the path in it."""
+    system, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
+    system.invalidate_cache()
+    return system, path
+
+
+def join(root: str | None, name: str) -> str:
+    """`name` started from the folder or URL `root`; absolute paths and URLs stay as they are."""
+    if not root or "://" in name or os.path.isabs(name):
+        return name
+    return (root if root.endswith("/") else root + "/") + name
+
+
+def local_path(url: str) -> Path | None:
+    """The path of a file on this machine, or None when `url` is elsewhere."""
+    if url.startswith("file://"):
+        return Path(url.removeprefix("file://"))
+    return None if "://" in url else Path(url)
+
+
+def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
+    """The files that `spec` names: a name, a glob, or a list of them.
+
+    A list keeps its order and the files of a glob are sorted. A file whose name is exactly as
+    given wins over the meaning of `*`, `?` and `[` in it. Raises `Failure` when there is no file.
+    """
+    if not isinstance(spec, str):
+        return [url for name in spec for url in expand(name, root)]
+    url = join(root, spec)
+    with translated(url):
+        system, path = _storage(url)
+        if system.isfile(path):
+            return [url]
+        if system.isdir(path):
+            raise Failure(f"{url} is a folder. Name its files with a glob, such as {url}/*.csv")
+    if not MAGIC.intersection(spec):
+        raise Failure(f"{url} was not found. Check the name, and data.root if it starts from there")
+    return _matches(url, glob.escape(url.removesuffix(spec)) + spec)
+
+
+def _matches(url: str, pattern: str) -> list[str]:
+    with translated(url, "listed"):
+        system, path = _storage(pattern)
+        found = system.glob(path, detail=True)
+        names = sorted(name for name, info in found.items() if info["type"] == "file")
+        if not names:
+            raise Failure(
+                f"{url} matches no file. Check the glob, and data.root if it starts there"
+            )
+        return [system.unstrip_protocol(name) if "://" in url else name for name in names]
+
+
+class _Input(io.RawIOBase):
+    """A binary file whose every read says what failed, naming the URL."""
+
+    def __init__(self, url: str, stream: Any) -> None:
+        self._url = url
+        self._stream = stream
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        with translated(self._url):
+            whole = size is None or size < 0
+            return cast(bytes, self._stream.read() if whole else self._stream.read(size))
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return bool(self._stream.seekable())
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        with translated(self._url):
+            self._stream.seek(offset, whence)
+            return int(self._stream.tell())
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+            super().close()
+
+
+def open_input(url: str, decompress: bool = True) -> BinaryIO:
+    """A binary file opened for reading; .gz, .zst and .zstd are decompressed as they are read.
+
+    Without a compressing suffix (or with `decompress` false) it is seekable where its storage is.
+    Raises `Failure` here and at every read.
+    """
+    with translated(url):
+        system, path = _storage(url)
+        if system.isdir(path):
+            raise IsADirectoryError(url)
+        stream = _Input(url, system.open(path, "rb"))
+        codec = CODECS.get(Path(path).suffix) if decompress else None
+        if codec:
+            return cast(BinaryIO, _Input(url, pa.CompressedInputStream(stream, codec)))
+        return cast(BinaryIO, stream)
+
+
+class _Output(io.RawIOBase):
+    """A binary file whose every write says what failed, naming the URL. Its opener closes it."""
+
+    def __init__(self, url: str, stream: Any) -> None:
+        self._url = url
+        self._stream = stream
+
+    def write(self, data: Any, /) -> int:
+        with translated(self._url, "written"):
+            return int(self._stream.write(data))
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+
+@contextlib.contextmanager
+def open_output(url: str) -> Iterator[IO[bytes]]:
+    """A binary file opened for writing, complete only when the block ends without an exception.
+
+    Parent folders of a local file are made, and it is on the disk when the block has ended. After
+    an exception a local file is removed and an upload discarded, where the storage can.
+    """
+    local = local_path(url)
+    with translated(url, "written"):
+        if local is not None:
+            local.parent.mkdir(parents=True, exist_ok=True)
+            stream: Any = open(local, "wb")  # noqa: SIM115 (closed by _finish or _abandon)
+        else:
+            system, path = _storage(url)
+            stream = system.open(path, "wb")
+    output = _Output(url, stream)
+    try:
+        yield cast(IO[bytes], output)
+        with translated(url, "written"):
+            _finish(stream, local is not None)
+    except BaseException:
+        _abandon(stream, local)
+        raise
+
+
+def _finish(stream: Any, local: bool) -> None:
+    if local:
+        stream.flush()
+        os.fsync(stream.fileno())
+    stream.close()
+
+
+def _abandon(stream: Any, local: Path | None) -> None:
+    # What went wrong is already on its way to the user; cleaning up must not hide it.
+    with contextlib.suppress(Exception):
+        if local is not None:
+            local.unlink(missing_ok=True)
+            stream.close()
+        elif hasattr(stream, "discard"):
+            stream.discard()
+            # Else closing, or its destructor, would complete the upload.
+            stream.closed = True
+
+
+def exists(url: str) -> bool:
+    """Whether there is a file or folder at `url`."""
+    with translated(url):
+        system, path = _storage(url)
+        return bool(system.exists(path))
+
+
+def size(url: str) -> int:
+    """The bytes of a file, as stored (compressed)."""
+    with translated(url):
+        system, path = _storage(url)
+        found = system.size(path)
+    if found is None:
+        raise Failure(f"{url} does not tell its size. Copy it to a storage that does")
+    return int(found)
+
+
+def read_bytes(url: str) -> bytes:
+    """The whole content of a file, as stored."""
+    with open_input(url, decompress=False) as stream:
+        return stream.read()
+
+
+def write_bytes(url: str, data: bytes) -> None:
+    """Make `data` the whole content of a file."""
+    with open_output(url) as stream:
+        stream.write(data)
+
+
+def remove(url: str) -> None:
+    """Remove a file, or a folder with all that is in it; nothing happens when there is none."""
+    with translated(url, "removed"):
+        system, path = _storage(url)
+        if system.exists(path):
+            system.rm(path, recursive=True)
+
+
+def list_folder(url: str) -> list[str]:
+    """The names of files and folders directly in a folder, sorted; none when there is no folder."""
+    with translated(url, "listed"):
+        system, path = _storage(url)
+        if not system.isdir(path):
+            return []
+        found = system.ls(path, detail=False)
+    names = {name.rstrip("/").rsplit("/", 1)[-1] for name in found if name.rstrip("/") != path}
+    return sorted(names - {""})
+
+
+def upload_folder(local: str | Path, url: str) -> None:
+    """Copy every file under a local folder to the same names under `url`."""
+    root = Path(local)
+    for path in sorted(path for path in root.rglob("*") if path.is_file()):
+        _copy(str(path), join(url, path.relative_to(root).as_posix()))
+
+
+def download_folder(url: str, local: str | Path) -> None:
+    """Copy every file under `url` to the same names under a local folder."""
+    with translated(url, "listed"):
+        system, path = _storage(url)
+        found = system.find(path)
+    if not found:
+        raise Failure(f"{url} is no folder, or an empty one. Check the name")
+    for name in found:
+        source = system.unstrip_protocol(name)
+        _copy(source, str(Path(local) / os.path.relpath(name, path)))
+
+
+def _copy(source: str, target: str) -> None:
+    with open_input(source, decompress=False) as reading, open_output(target) as writing:
+        shutil.copyfileobj(reading, writing, 4 << 20)

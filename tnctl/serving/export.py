@@ -1,0 +1,143 @@
+"""`tnctl export-embeddings`: the sparse dictionary of a checkpoint, streamed to any storage."""
+
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tnctl import files
+from tnctl.checkpoint import manifest
+from tnctl.checkpoint.load import Checkpoint
+from tnctl.checkpoint.manifest import HashingWriter, Inventory
+from tnctl.checkpoint.rows import stream
+from tnctl.errors import Failure
+from tnctl.model.layout import EMBEDDING, LINEAR
+from tnctl.progress import Display
+
+FORMAT = "tnctl embeddings"
+ROWS_PER_GROUP = 1 << 16
+
+
+def export(checkpoint: Checkpoint, to: str) -> dict[str, Any]:
+    """Write one Parquet file per share group, and last the manifest, to the folder or URL `to`.
+
+    A file has columns id (uint64), linear (float) and, when rows have embeddings, embedding (list
+    of width floats), in the order of the checkpoint: by hash. The table is never whole in memory.
+    """
+    files.remove(files.join(to, manifest.NAME))
+    files.remove(to)
+    inventory = Inventory(to)
+    groups = []
+    total = sum(table["rows"] for table in checkpoint.manifest["tables"])
+    with Display("export", total) as display:
+        done = 0
+        for table in checkpoint.manifest["tables"]:
+            done = export_table(checkpoint, table, inventory, display, done)
+            groups += [
+                {"group": group["name"], "file": file_of(group["name"]), "rows": group["rows"]}
+                for group in table["groups"]
+            ]
+        display.update(done, f"{done:,} rows to {to}")
+        display.finish()
+    content = {
+        "checkpoint": {
+            "folder": checkpoint.folder,
+            "sha256": manifest.identity(checkpoint.manifest),
+            "step": checkpoint.step,
+        },
+        "encoding": "parquet",
+        "groups": groups,
+    }
+    inventory.commit(FORMAT, content)
+    return content
+
+
+def file_of(group: str) -> str:
+    """The file of a share group. A group's name may be any text; a slot's is a plain name."""
+    safe = "".join(c if c.isalnum() or c in "_-" else f"%{ord(c):02x}" for c in group)
+    return f"{safe}.parquet"
+
+
+def export_table(
+    checkpoint: Checkpoint, table: dict[str, Any], inventory: Inventory, display: Display, done: int
+) -> int:
+    """The files of all groups of a table, written side by side."""
+    with ExitStack() as stack:
+        writers = {
+            group["number"]: GroupWriter(stack, inventory, group["name"], table)
+            for group in table["groups"]
+        }
+        for records in stream(checkpoint.folder, checkpoint.manifest, table):
+            for number, part in by_group(records):
+                writers[number].add(part)
+            done += len(records)
+            display.update(done, f"{done:,} rows")
+        for group in table["groups"]:
+            writer = writers[group["number"]]
+            writer.finish()
+            if writer.rows != group["rows"]:
+                raise Failure(
+                    f"{checkpoint.folder} has {writer.rows:,} rows of group {group['name']}, its "
+                    f"manifest says {group['rows']:,}. Take another checkpoint"
+                )
+    return done
+
+
+def by_group(records: NDArray[Any]) -> list[tuple[int, NDArray[Any]]]:
+    """Records parted by group number, each part in the order it had."""
+    numbers = records["group"]
+    order = np.argsort(numbers, kind="stable")
+    present, starts = np.unique(numbers[order], return_index=True)
+    parts = np.split(records[order], starts[1:])
+    return list(zip(present.tolist(), parts, strict=True))
+
+
+class GroupWriter:
+    """One Parquet file, filled a row group at a time."""
+
+    def __init__(
+        self, stack: ExitStack, inventory: Inventory, group: str, table: dict[str, Any]
+    ) -> None:
+        fields = {field["name"]: field["count"] for field in table["record"]}
+        self._width = fields.get(EMBEDDING, 0)
+        columns = [("id", pa.uint64()), (LINEAR, pa.float32())]
+        if self._width:
+            columns.append((EMBEDDING, pa.list_(pa.float32(), self._width)))
+        self._schema = pa.schema(columns)
+        self._waiting: list[NDArray[Any]] = []
+        self._waiting_rows = 0
+        self.rows = 0
+        file: HashingWriter = stack.enter_context(inventory.writing(file_of(group)))
+        # Ids and trained floats do not compress; dictionaries and statistics would only cost time.
+        self._writer = stack.enter_context(
+            pq.ParquetWriter(
+                pa.PythonFile(file, mode="w"),
+                self._schema,
+                compression="none",
+                use_dictionary=False,
+                write_statistics=False,
+            )
+        )
+
+    def add(self, records: NDArray[Any]) -> None:
+        self._waiting.append(records)
+        self._waiting_rows += len(records)
+        self.rows += len(records)
+        if self._waiting_rows >= ROWS_PER_GROUP:
+            self._flush()
+
+    def finish(self) -> None:
+        if self._waiting_rows:
+            self._flush()
+
+    def _flush(self) -> None:
+        records = np.concatenate(self._waiting)
+        arrays = [pa.array(records["id"]), pa.array(records[LINEAR][:, 0])]
+        if self._width:
+            floats = pa.array(np.ascontiguousarray(records[EMBEDDING]).reshape(-1))
+            arrays.append(pa.FixedSizeListArray.from_arrays(floats, self._width))
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+        self._waiting, self._waiting_rows = [], 0

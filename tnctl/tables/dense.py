@@ -1,0 +1,84 @@
+"""The dense table: all trainable dense weights in one flat buffer, with their optimizer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl._tables import ffi, lib
+from tnctl.tables.memory import Pool, array_over, check, pointer
+from tnctl.tables.sparse import Optimizer
+
+FLOATS_PER_LINE = 16  # TensorFlow wants every variable on a 64-byte boundary
+
+
+class DenseTable:
+    """Weights of the given sizes, each on a 64-byte boundary of one buffer.
+
+    `weights[i]` (and `states[k][i]`) are flat float32 views of the memory itself: whoever holds
+    one must hold the table too.
+    """
+
+    def __init__(self, sizes: Sequence[int], optimizer: Optimizer, pool: Pool) -> None:
+        self.sizes = list(sizes)
+        self.offsets: list[int] = []
+        total = 0
+        for size in sizes:
+            self.offsets.append(total)
+            total += -(-size // FLOATS_PER_LINE) * FLOATS_PER_LINE
+        self._pool = pool
+        given, out = ffi.new("tn_optimizer *"), ffi.new("tn_dense **")
+        optimizer.fill(given)
+        check(lib.tn_dense_new(given, max(total, 1), pool.handle, out))
+        self.handle = ffi.gc(out[0], lib.tn_dense_free)
+        self.weights = self._views(lib.tn_dense_weights(self.handle))
+        self.state_names = [name for name, _, _ in optimizer.state_names(1) if name != "steps"]
+        self.states = [
+            self._views(lib.tn_dense_state(self.handle, k)) for k in range(len(self.state_names))
+        ]
+        self._c_offsets = ffi.new("uint64_t[]", self.offsets or [0])
+        self._c_sizes = ffi.new("uint64_t[]", self.sizes or [0])
+
+    def _views(self, start: Any) -> list[NDArray[np.float32]]:
+        return [
+            array_over(start + offset, size, np.float32)
+            for offset, size in zip(self.offsets, self.sizes, strict=True)
+        ]
+
+    @property
+    def step(self) -> int:
+        return int(lib.tn_dense_step(self.handle))
+
+    @step.setter
+    def step(self, value: int) -> None:
+        check(lib.tn_dense_set_step(self.handle, value))
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        check(lib.tn_dense_set_learning_rate(self.handle, learning_rate))
+
+    def _gradients(self, gradients: Sequence[Any]) -> Any:
+        pointers = []
+        for gradient, size in zip(gradients, self.sizes, strict=True):
+            array = np.asarray(memoryview(gradient)).reshape(-1)
+            if array.size != size:
+                raise ValueError(f"expected a gradient of {size} floats. Received: {array.size}")
+            pointers.append(pointer(array, np.float32))
+        self._kept = pointers
+        return ffi.new("const float *[]", pointers)
+
+    def check(self, gradients: Sequence[Any]) -> None:
+        """Raise NotFiniteError unless every gradient (one buffer per variable) is finite."""
+        check(
+            lib.tn_dense_check(
+                self.handle, self._gradients(gradients), self._c_offsets, self._c_sizes, len(self.sizes)
+            )
+        )
+
+    def apply(self, gradients: Sequence[Any]) -> None:
+        """One step of the optimizer with one gradient per variable."""
+        check(
+            lib.tn_dense_apply(
+                self.handle, self._gradients(gradients), self._c_offsets, self._c_sizes, len(self.sizes)
+            )
+        )

@@ -1,0 +1,75 @@
+"""What every wrapper needs: checked pointers, codes turned into exceptions, aligned memory, threads."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from tnctl._tables import ffi, lib
+
+_CTYPES = {
+    np.dtype(np.uint8): "uint8_t[]",
+    np.dtype(np.int32): "int32_t[]",
+    np.dtype(np.uint32): "uint32_t[]",
+    np.dtype(np.int64): "int64_t[]",
+    np.dtype(np.uint64): "uint64_t[]",
+    np.dtype(np.float32): "float[]",
+}
+
+
+class NotFiniteError(ArithmeticError):
+    """A gradient is NaN or infinite; no weight was changed."""
+
+
+def check(code: int) -> None:
+    """Raise the Python exception for a code of the C library."""
+    if code == lib.TN_OK:
+        return
+    message = ffi.string(lib.tn_message(code)).decode()
+    if code == lib.TN_NO_MEMORY:
+        raise MemoryError(message)
+    if code == lib.TN_NOT_FINITE:
+        raise NotFiniteError(message)
+    raise ValueError(message)
+
+
+def pointer(array: NDArray[Any], dtype: DTypeLike, write: bool = False) -> Any:
+    """The array's own memory for C: never a copy, never another dtype.
+
+    Raises TypeError for another dtype and ValueError for an array that is not contiguous, or is
+    read-only and to be written.
+    """
+    if array.dtype != dtype:
+        raise TypeError(f"expected an array of {np.dtype(dtype)}. Received: {array.dtype}")
+    if not array.flags.c_contiguous:
+        raise ValueError("expected a C-contiguous array; take numpy.ascontiguousarray of it")
+    if write and not array.flags.writeable:
+        raise ValueError("expected an array that can be written")
+    # reshape of an empty array has no buffer that cffi accepts as an array of items
+    return ffi.from_buffer(_CTYPES[array.dtype], array, require_writable=write)
+
+
+def array_over(address: Any, count: int, dtype: DTypeLike) -> NDArray[Any]:
+    """A flat numpy view of `count` items of C memory, which the caller keeps alive."""
+    return np.frombuffer(ffi.buffer(address, count * np.dtype(dtype).itemsize), dtype)
+
+
+def aligned(shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
+    """A zeroed array on a 64-byte boundary, as TensorFlow needs it to use the memory in place."""
+    count = int(np.prod(shape))
+    size = max(1, count * np.dtype(dtype).itemsize)
+    memory = lib.tn_aligned_new(size)
+    if memory == ffi.NULL:
+        raise MemoryError(f"no memory for an array of {size:,} bytes")
+    owned = ffi.gc(memory, lib.tn_aligned_free, size)
+    return np.frombuffer(ffi.buffer(owned, size), dtype, count=count).reshape(shape)
+
+
+class Pool:
+    """`threads` threads (the caller's own among them) that tables run their calls on."""
+
+    def __init__(self, threads: int) -> None:
+        out = ffi.new("tn_pool **")
+        check(lib.tn_pool_new(threads, out))
+        self.threads = threads
+        self.handle = ffi.gc(out[0], lib.tn_pool_free)
