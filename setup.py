@@ -23,8 +23,7 @@ setup(
     include_package_data=False,
     cffi_modules=["csrc/build_ffi.py:ffi"],
     install_requires=[
-        "tensorflow-cpu>=2.18; platform_machine == 'x86_64'",
-        "tensorflow>=2.18; platform_machine != 'x86_64'",
+        "tensorflow>=2.18",
         "hydra-core>=1.3,<1.4",
         "cffi>=1.17",
         "numpy>=1.26",

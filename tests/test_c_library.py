@@ -13,7 +13,7 @@ import pytest
 CSRC = Path(__file__).parent.parent / "csrc"
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
 # As csrc/build_ffi.py builds the extension, warnings being errors.
-FLAGS = "-std=c11 -Wall -Wextra -Werror -fno-math-errno -ffp-contract=off".split()
+FLAGS = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-fno-math-errno", "-ffp-contract=off"]
 # The sanitizers start after the loader would pick a clone.
 FLAVOURS = {
     "address": "-O1 -g -DTN_NO_CLONES -fsanitize=address,undefined -fno-sanitize-recover=all",

@@ -167,12 +167,12 @@ class Optimizer:
     name: str = documented("adagrad", "adagrad (one accumulator per row) or adam")
     learning_rate: float = documented(0.05, "the step size")
     epsilon: float | None = documented(None, "added to the root (adagrad 1e-8, adam 1e-7)")
-    initial_accumulator: float | None = documented(None, "adagrad: where the accumulator starts (0.1)")
+    initial_accumulator: float | None = documented(None, "adagrad: where the accumulator starts (1e-6)")
     beta1: float | None = documented(None, "adam: decay of the first moment (0.9)")
     beta2: float | None = documented(None, "adam: decay of the second moment (0.999)")
 
     DEFAULTS: ClassVar[dict[str, dict[str, float]]] = {
-        "adagrad": {"epsilon": 1e-8, "initial_accumulator": 0.1},
+        "adagrad": {"epsilon": 1e-8, "initial_accumulator": 1e-6},
         "adam": {"epsilon": 1e-7, "beta1": 0.9, "beta2": 0.999},
     }
 
@@ -184,10 +184,13 @@ class Optimizer:
             value = getattr(self, key)
             if value is not None and key not in known:
                 raise UserError(f"{key} is no setting of {self.name}. {did_you_mean(key, known)}")
-            if value is None:
-                setattr(self, key, known.get(key))
-            else:
+            if value is not None:
                 within(key, value, 0, 0.9999 if key.startswith("beta") else 1e6)
+
+    def settings(self) -> dict[str, float]:
+        """The settings of this optimizer, its defaults where the conf says nothing."""
+        given = {key: getattr(self, key) for key in self.DEFAULTS[self.name]}
+        return self.DEFAULTS[self.name] | {k: v for k, v in given.items() if v is not None}
 
 
 @dataclass

@@ -39,8 +39,8 @@ typedef struct naive_row {
     uint64_t hash, id;
     uint16_t group, flags;
     uint32_t changed;
-    float *floats;                                          /* state of all segments, then weights */
-    float *gradient;                                        /* of the step under way, or NULL */
+    float *floats;   /* state of all segments, then weights */
+    float *gradient; /* of the step under way, or NULL */
     double power1[MAX_TEST_SEGMENTS], power2[MAX_TEST_SEGMENTS]; /* Adam: beta^t */
 } naive_row;
 
@@ -80,7 +80,9 @@ static inline uint32_t row_floats_of(const test_plan *plan) {
 static inline uint32_t weights_of(const test_plan *plan) {
     return row_floats_of(plan) - weights_at(plan, 0);
 }
-static inline uint32_t record_size_of(const test_plan *plan) { return 16 + 4 * row_floats_of(plan); }
+static inline uint32_t record_size_of(const test_plan *plan) {
+    return 16 + 4 * row_floats_of(plan);
+}
 
 static inline uint32_t place_of_group(const test_plan *plan, uint16_t number) {
     uint32_t place = 0;

@@ -16,7 +16,8 @@ static void skip_rows(tn_table *table, tn_shard *shard, uint64_t number) {
     uint32_t rows_per_block = 1u << table->block_log;
     uint64_t blocks = (number + rows_per_block - 1) / rows_per_block;
     free(shard->blocks);
-    shard->blocks = calloc(blocks + 1, sizeof *shard->blocks); /* pages nobody touches cost nothing */
+    shard->blocks =
+        calloc(blocks + 1, sizeof *shard->blocks); /* pages nobody touches cost nothing */
     CHECK(shard->blocks != NULL);
     shard->room_for_blocks = (uint32_t)blocks + 1;
     shard->n_blocks = (uint32_t)blocks;

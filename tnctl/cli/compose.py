@@ -69,9 +69,14 @@ def hydra_main(
 
     schema.register()
     codes: list[int] = []
+    mistakes: list[UserError] = []
 
     def task(composed: DictConfig) -> None:
-        codes.append(job(conf_of(composed)))
+        # Raised through Hydra it would be printed twice.
+        try:
+            codes.append(job(conf_of(composed)))
+        except UserError as mistake:
+            mistakes.append(mistake)
 
     # Hydra raises its errors instead of printing them over several lines.
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -86,6 +91,8 @@ def hydra_main(
         raise UserError(f"cannot read the options {' '.join(arguments[len(SETTINGS):])}") from None
     except Exception as error:
         raise explained(error, arguments) from error
+    if mistakes:
+        raise mistakes[0]
     return max(codes, default=0)
 
 

@@ -34,23 +34,23 @@ DATA_SEED = 0x636C69636B73  # "clicks"
 PIECE_ROWS = 65_536
 BIAS = -1.62
 RANK = 3
-MAIN = 0.25
-FACTOR = 0.31
+MAIN = 0.35
+FACTOR = 0.4
 INTERESTS = "interests"
 LISTED = 4  # the most interests of a row
 SLOTS = {
-    "user_id": 1500,
-    "item_id": 800,
-    "category": 40,
-    "advertiser": 300,
-    "site": 5000,
+    "user_id": 300,
+    "item_id": 200,
+    "category": 30,
+    "advertiser": 60,
+    "site": 500,
     "hour": 24,
     "weekday": 7,
     "device": 5,
     "region": 50,
     "position": 6,
     "age_band": 8,
-    INTERESTS: 200,
+    INTERESTS: 40,
 }
 INTERACTING = ("user_id", "item_id", "category", "advertiser", "device", "region", INTERESTS)
 NUMERIC = {"price": -0.25, "past_clicks": 0.3, "quality": 0.2}

@@ -91,9 +91,4 @@ def slot_plans(conf: Conf, table: TableLayout) -> list[SlotPlan]:
 
 def table_optimizer(optimizer: Optimizer) -> TableOptimizer:
     """The conf's optimizer as the C tables take it."""
-    settings = {
-        key: value
-        for key in ("epsilon", "initial_accumulator", "beta1", "beta2")
-        if (value := getattr(optimizer, key)) is not None
-    }
-    return TableOptimizer(optimizer.name, optimizer.learning_rate, **settings)
+    return TableOptimizer(optimizer.name, optimizer.learning_rate, **optimizer.settings())

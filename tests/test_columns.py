@@ -1,0 +1,198 @@
+"""Values to ids, columns to cells, and the order of examples."""
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from tnctl.tables import columns
+
+MASK = 2**64 - 1
+
+
+# ---- Hashing ---------------------------------------------------------------
+
+
+def mix64(x: int) -> int:
+    x = (x ^ (x >> 33)) * 0xFF51AFD7ED558CCD & MASK
+    x = (x ^ (x >> 33)) * 0xC4CEB9FE1A85EC53 & MASK
+    return x ^ (x >> 33)
+
+
+def hash_bytes(data: bytes, seed: int = 0) -> int:
+    """docs/formats/ids.md."""
+    h = seed
+    for start in range(0, len(data), 8):
+        h = mix64(h ^ int.from_bytes(data[start : start + 8].ljust(8, b"\0"), "little"))
+    return mix64(h ^ len(data))
+
+
+VALUES = [
+    *(bytes(range(1, 1 + length)) for length in range(41)),
+    *(b"\0" * length for length in range(1, 18)),
+    *(text.encode() for text in ("é", "日本語のテキスト", "🙂🙃" * 5, "a\0b")),
+]
+
+
+@pytest.mark.parametrize("seed", [0, 1, MASK])
+def test_strings_hash_by_the_formula(seed: int) -> None:
+    wanted = [hash_bytes(value, seed) for value in VALUES]
+    assert [columns.hash_bytes(value, seed) for value in VALUES] == wanted
+    # With seed 1 the formula gives "" and "\x01" one id: h of the latter is mix64(1 ^ 1) = 0.
+    assert len(set(wanted)) == len(VALUES) - (seed == 1)
+    ends = np.cumsum([0, *map(len, VALUES)])
+    for dtype in (np.int32, np.int64):
+        ids = columns.hash_strings(b"".join(VALUES), ends.astype(dtype), seed)
+        assert ids.tolist() == wanted
+
+
+def test_strings_may_start_inside_the_buffer() -> None:
+    data = np.frombuffer(b"skipabcde", np.uint8)
+    ids = columns.hash_strings(data, np.array([4, 4, 7, 9], np.int32))
+    assert ids.tolist() == [hash_bytes(b""), hash_bytes(b"abc"), hash_bytes(b"de")]
+    assert columns.hash_strings(b"", np.zeros(1, np.int32)).tolist() == []
+
+
+def test_integers_hash_as_their_decimal_text() -> None:
+    signed = [0, 1, -1, 9, 10, -10, 99999999, 100000000, 2**63 - 1, -(2**63)]
+    signed += [random.Random(i).randrange(-(2**63), 2**63) >> i % 64 for i in range(200)]
+    wanted = [hash_bytes(str(value).encode(), 3) for value in signed]
+    assert columns.hash_integers(np.array(signed, np.int64), 3).tolist() == wanted
+    unsigned = [0, 7, 2**63, MASK, 10**19]
+    wanted = [hash_bytes(str(value).encode()) for value in unsigned]
+    assert columns.hash_integers(np.array(unsigned, np.uint64)).tolist() == wanted
+    assert columns.hash_integers(np.empty(0, np.int64)).tolist() == []
+
+
+def test_hashes_never_change() -> None:
+    """Written down once: every dictionary in the field depends on them."""
+    assert columns.hash_bytes(b"") == 0
+    assert columns.hash_bytes(b"abc", 5) == 6736217793247014632
+    assert columns.group_salt("a") == 2629854443495744410
+    assert mix64(1) == 0xB456BCFC34C2CB2C
+
+
+def test_group_salt_and_mix64() -> None:
+    for name in ("", "user", "a_long_group_name_of_many_words", "naïve"):
+        assert columns.group_salt(name) == hash_bytes(name.encode())
+    values = np.array([0, 1, 2**63, MASK, 123456789], np.uint64)
+    assert columns.mix64(values).tolist() == [mix64(int(value)) for value in values]
+    assert values.tolist() == [0, 1, 2**63, MASK, 123456789]
+
+
+def test_hashing_refuses_what_does_not_fit() -> None:
+    with pytest.raises(TypeError, match="float64"):
+        columns.hash_integers(np.array([1.5]))
+    with pytest.raises(TypeError, match="int32"):
+        columns.hash_integers(np.array([1], np.int32))
+    with pytest.raises(TypeError, match="uint32"):
+        columns.hash_strings(b"abc", np.array([0, 3], np.uint32))
+    with pytest.raises(ValueError, match="reach outside 3 bytes"):
+        columns.hash_strings(b"abc", np.array([0, 4], np.int32))
+    with pytest.raises(ValueError, match="reach outside 3 bytes"):
+        columns.hash_strings(b"abc", np.array([-1, 3], np.int64))
+
+
+# ---- Cells -----------------------------------------------------------------
+
+Column = list[list[int]]
+
+
+def random_column(rng: np.random.Generator, rows: int, single: bool) -> Column:
+    counts = np.ones(rows, int) if single else rng.integers(0, 4, rows)
+    return [rng.integers(0, 2**64, count, dtype=np.uint64).tolist() for count in counts]
+
+
+def as_arrays(column: Column, single: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    ids = np.array([id_ for cell in column for id_ in cell], np.uint64)
+    return ids, None if single else np.cumsum([0, *map(len, column)]).astype(np.int32)
+
+
+def as_cells(ids: np.ndarray, offsets: np.ndarray) -> list[list[int]]:
+    assert offsets[0] == 0 and offsets[-1] == len(ids)
+    return [ids[a:b].tolist() for a, b in pairwise(offsets)]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 511, 512, 1300])
+@pytest.mark.parametrize("kinds", ["s", "m", "sms", "mm", "s" * 26])
+def test_interleave(rows: int, kinds: str) -> None:
+    rng = np.random.default_rng(rows)
+    given = [random_column(rng, rows, kind == "s") for kind in kinds]
+    arrays = [as_arrays(column, kind == "s") for column, kind in zip(given, kinds, strict=True)]
+    ids, offsets = columns.interleave([a[0] for a in arrays], [a[1] for a in arrays], rows)
+    assert as_cells(ids, offsets) == [column[row] for row in range(rows) for column in given]
+
+
+def test_interleave_columns_that_start_inside_their_buffer() -> None:
+    """As a slice of an Arrow list array does."""
+    ids = np.arange(10, dtype=np.uint64)
+    ends = np.array([3, 5, 5, 9], np.int32)
+    out = columns.interleave([ids, ids], [ends, None], 3)
+    assert as_cells(*out) == [[3, 4], [0], [], [1], [5, 6, 7, 8], [2]]
+
+
+def test_interleave_refuses_columns_that_are_too_short() -> None:
+    ids = np.arange(4, dtype=np.uint64)
+    with pytest.raises(ValueError, match="not 5"):
+        columns.interleave([ids], [None], 5)
+    with pytest.raises(ValueError, match="not 6"):
+        columns.interleave([ids], [np.array([0, 6], np.int32)], 1)
+    with pytest.raises(ValueError, match="a column of 2 rows"):
+        columns.interleave([ids], [np.array([0, 4], np.int32)], 2)
+    with pytest.raises(TypeError, match="int64"):
+        columns.interleave([ids.astype(np.int64)], [None], 4)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_take(slots: int) -> None:
+    rng = np.random.default_rng(slots)
+    cells = random_column(rng, 40 * slots, single=False)
+    ids, ends = as_arrays(cells, single=False)
+    for chosen in ([], [0], [39, 39, 0], rng.permutation(40).tolist()):
+        picked = np.array(chosen, np.uint32)
+        out = columns.take(ids, ends.astype(np.uint32), slots, picked)
+        assert as_cells(*out) == [cells[i * slots + s] for i in chosen for s in range(slots)]
+    with pytest.raises(IndexError):
+        columns.take(ids, ends.astype(np.uint32), slots, np.array([40], np.uint32))
+
+
+# ---- Order -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 100, 65537])
+def test_permutation_is_one(n: int) -> None:
+    order = columns.permutation(1, 2, 3, n)
+    np.testing.assert_array_equal(np.sort(order), np.arange(n))
+    np.testing.assert_array_equal(order, columns.permutation(1, 2, 3, n))
+
+
+def test_permutation_depends_on_each_argument() -> None:
+    arguments = [(1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4), (2, 1, 3), (3, 2, 1), (1, 3, 2)]
+    orders = {columns.permutation(*given, 50).tobytes() for given in arguments}
+    assert len(orders) == len(arguments)
+    longer = columns.permutation(1, 2, 3, 51)
+    assert not np.array_equal(longer[:50], columns.permutation(1, 2, 3, 50))
+
+
+def test_permutation_is_fisher_and_yates() -> None:
+    for seed, epoch, window, n in [(0, 0, 0, 10), (7, 1, 2**40, 257), (MASK, MASK, MASK, 33)]:
+        key = mix64((mix64(mix64(seed) ^ epoch) + window) & MASK)
+        wanted = list(range(n))
+        for i in range(n, 1, -1):
+            j = (mix64((key + i) & MASK) >> 32) * i >> 32
+            wanted[i - 1], wanted[j] = wanted[j], wanted[i - 1]
+        assert columns.permutation(seed, epoch, window, n).tolist() == wanted
+
+
+def test_permutation_never_changes() -> None:
+    """Written down once: a run resumes by it."""
+    assert columns.permutation(1, 2, 3, 8).tolist() == [2, 5, 4, 3, 0, 7, 6, 1]
+
+
+def test_permutation_is_even() -> None:
+    """Each value stands at each place about equally often."""
+    counts = np.zeros((6, 6))
+    for window in range(6000):
+        counts[np.arange(6), columns.permutation(0, 0, window, 6)] += 1
+    assert np.abs(counts / 1000 - 1).max() < 0.15  # five standard deviations

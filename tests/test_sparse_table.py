@@ -1,0 +1,633 @@
+"""The sparse table against a model in plain Python and float64."""
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tnctl.tables import (
+    Batch,
+    Initial,
+    NotFiniteError,
+    Optimizer,
+    Pool,
+    Segment,
+    SlotPlan,
+    SparseTable,
+)
+
+MASK = 2**64 - 1
+SEED = 20
+ADAGRAD = Optimizer("adagrad", 0.05, 1e-8, initial_accumulator=0.1)
+ADAM = Optimizer("adam", 0.01, 1e-8, beta1=0.9, beta2=0.999)
+OPTIMIZERS = {"adagrad": ADAGRAD, "adam": ADAM}
+GROUPS = {0: "item", 7: "user", 3: "tag"}  # number -> name, in the order they are declared
+INITIALS = {
+    0: [Initial("uniform", 0.01), Initial("normal", 0.1)],
+    7: [Initial("zeros", 0.0), Initial("uniform", 0.5)],
+    3: [Initial("normal", 1.0), Initial("zeros", 0.0)],
+}
+# The first two share a group.
+SLOTS = [(0, "sum"), (0, "mean"), (7, "sqrtn"), (3, "sum"), (7, "mean")]
+
+
+# ---- The model -------------------------------------------------------------
+
+
+def mix64(x: int) -> int:
+    """MurmurHash3's 64-bit finalizer."""
+    x = (x ^ (x >> 33)) * 0xFF51AFD7ED558CCD & MASK
+    x = (x ^ (x >> 33)) * 0xC4CEB9FE1A85EC53 & MASK
+    return x ^ (x >> 33)
+
+
+def salt(name: str) -> int:
+    """tn_group_salt: the hash of the name's bytes, as docs/formats/ids.md writes it."""
+    data = name.encode()
+    h = 0
+    for start in range(0, len(data), 8):
+        h = mix64(h ^ int.from_bytes(data[start : start + 8], "little"))
+    return mix64(h ^ len(data))
+
+
+def key_hash(group: int, id_: int) -> int:
+    return mix64(id_ ^ salt(GROUPS[group]))
+
+
+def initial_weight(group: int, id_: int, segment: int, coordinate: int) -> np.float32:
+    """Depends on (seed, group name, id, segment, coordinate) and on nothing else."""
+    initial = INITIALS[group][segment]
+    row_seed = mix64((mix64(SEED ^ salt(GROUPS[group])) + segment) & MASK)
+    z = mix64((mix64(row_seed ^ key_hash(group, id_)) + coordinate * 0x9E3779B97F4A7C15) & MASK)
+    if initial.kind == "uniform":
+        unit = np.float32((z >> 40) / 2**23 - 1)
+    elif initial.kind == "normal":
+        pieces = [(z >> shift) & 0xFFFF for shift in (0, 16, 32, 48)]
+        factor = np.float32(0.8660254) / np.float32(65535)
+        unit = np.float32(sum(2 * piece - 65535 for piece in pieces)) * factor
+    else:
+        unit = np.float32(0)
+    return np.float32(initial.scale) * unit
+
+
+@dataclass
+class ModelRow:
+    """A row in float64: per segment its weights and state."""
+
+    weights: list[np.ndarray]
+    state: list[dict[str, Any]]
+
+
+class Model:
+    """(group, id) -> row, every formula written out."""
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self.segments = segments
+        self.rows: dict[tuple[int, int], ModelRow] = {}
+
+    def insert(self, group: int, id_: int) -> None:
+        if (group, id_) in self.rows:
+            return
+        weights = [
+            np.array([initial_weight(group, id_, s, j) for j in range(segment.width)], np.float64)
+            for s, segment in enumerate(self.segments)
+        ]
+        state: list[dict[str, Any]] = [
+            {"G": segment.optimizer.initial_accumulator}
+            if segment.optimizer.name == "adagrad"
+            else {"t": 0, "m": np.zeros(segment.width), "v": np.zeros(segment.width)}
+            for segment in self.segments
+        ]
+        self.rows[group, id_] = ModelRow(weights, state)
+
+    def pooled(self, group: int, pooling: str, ids: list[int], segment: int) -> np.ndarray:
+        total = np.zeros(self.segments[segment].width)
+        for id_ in ids:
+            row = self.rows.get((group, id_))
+            total += 0 if row is None else row.weights[segment]
+        return total / divisor(pooling, len(ids))
+
+    def apply(self, gradients: dict[tuple[int, int], list[np.ndarray]]) -> None:
+        for key, gradient in gradients.items():
+            row = self.rows[key]
+            for s, segment in enumerate(self.segments):
+                update(segment.optimizer, row.weights[s], row.state[s], gradient[s])
+
+
+def divisor(pooling: str, count: int) -> float:
+    if pooling == "sum" or count == 0:
+        return 1
+    return count if pooling == "mean" else math.sqrt(count)
+
+
+def update(o: Optimizer, w: np.ndarray, state: dict[str, Any], g: np.ndarray) -> None:
+    if o.name == "adagrad":
+        state["G"] += (g**2).sum() / len(g)
+        w -= o.learning_rate * g / (math.sqrt(state["G"]) + o.epsilon)
+        return
+    state["t"] += 1
+    state["m"] = o.beta1 * state["m"] + (1 - o.beta1) * g
+    state["v"] = o.beta2 * state["v"] + (1 - o.beta2) * g**2
+    rate = o.learning_rate * math.sqrt(1 - o.beta2 ** state["t"]) / (1 - o.beta1 ** state["t"])
+    w -= rate * state["m"] / (np.sqrt(state["v"]) + o.epsilon)
+
+
+# ---- Tables and batches ----------------------------------------------------
+
+
+def segments_of(width: int, optimizer: Optimizer) -> list[Segment]:
+    return [Segment("linear", 1, "sum", ADAGRAD), Segment("embedding", width, "concat", optimizer)]
+
+
+def make_table(width: int = 8, optimizer: Optimizer = ADAGRAD, threads: int = 2) -> SparseTable:
+    table = SparseTable(segments_of(width, optimizer), SEED, Pool(threads))
+    for number, name in GROUPS.items():
+        table.add_group(number, name, INITIALS[number])
+    return table
+
+
+def make_batch(table: SparseTable) -> Batch:
+    width = table.segments[1].width
+    return Batch(table, [SlotPlan(g, pooling, i * width) for i, (g, pooling) in enumerate(SLOTS)])
+
+
+Cells = list[list[list[int]]]  # [example][slot] -> ids
+
+
+def random_cells(rng: np.random.Generator, examples: int, universe: int) -> Cells:
+    def cell() -> list[int]:
+        count = rng.choice([0, 1, 1, 1, 2, 5])
+        # Squares gather at the low ids: duplicates in an example and across slots.
+        ids = (rng.random(count) ** 2 * universe).astype(int)
+        return [int(id_) * 0x9E3779B97F4A7C15 & MASK for id_ in ids]
+
+    return [[cell() for _ in SLOTS] for _ in range(examples)]
+
+
+def flat(cells: Cells) -> tuple[np.ndarray, np.ndarray, int]:
+    in_order = [cell for example in cells for cell in example]
+    offsets = np.cumsum([0, *map(len, in_order)]).astype(np.uint32)
+    return np.array([i for cell in in_order for i in cell], np.uint64), offsets, len(cells)
+
+
+def outputs_for(table: SparseTable, examples: int, fill: float = np.nan) -> list[np.ndarray]:
+    columns = [1, table.segments[1].width * len(SLOTS)]
+    return [np.full((examples, c), fill, np.float32) for c in columns]
+
+
+def model_gather(model: Model, cells: Cells) -> list[np.ndarray]:
+    width = model.segments[1].width
+    linear, embedding = np.zeros((len(cells), 1)), np.zeros((len(cells), len(SLOTS) * width))
+    for b, example in enumerate(cells):
+        for slot, ids in enumerate(example):
+            linear[b] += model.pooled(*SLOTS[slot], ids, 0)
+            columns = slice(slot * width, (slot + 1) * width)
+            embedding[b, columns] = model.pooled(*SLOTS[slot], ids, 1)
+    return [linear, embedding]
+
+
+def model_sums(
+    model: Model, cells: Cells, gradients: list[np.ndarray]
+) -> dict[tuple[int, int], list[np.ndarray]]:
+    width = model.segments[1].width
+    sums: dict[tuple[int, int], list[np.ndarray]] = {}
+    for b, example in enumerate(cells):
+        for slot, ids in enumerate(example):
+            group, pooling = SLOTS[slot]
+            for id_ in ids:
+                row = sums.setdefault((group, id_), [np.zeros(1), np.zeros(width)])
+                row[0] += gradients[0][b] / divisor(pooling, len(ids))
+                columns = slice(slot * width, (slot + 1) * width)
+                row[1] += gradients[1][b, columns].astype(float) / divisor(pooling, len(ids))
+    return sums
+
+
+def random_gradients(rng: np.random.Generator, table: SparseTable, n: int) -> list[np.ndarray]:
+    return [rng.normal(size=o.shape).astype(np.float32) for o in outputs_for(table, n)]
+
+
+def train(table: SparseTable, steps: int, examples: int = 32, seed: int = 5) -> None:
+    """Take steps of random batches, without a model beside them."""
+    rng = np.random.default_rng(seed)
+    batch = make_batch(table)
+    for step in range(steps):
+        table.set_step(step)
+        batch.find(*flat(random_cells(rng, examples, 20 * (step + 1))), insert=True)
+        batch.accumulate(random_gradients(rng, table, examples))
+        batch.apply()
+
+
+def dump(table: SparseTable) -> bytes:
+    return b"".join(records.tobytes() for records in table.records())
+
+
+def all_records(table: SparseTable) -> np.ndarray:
+    return np.concatenate([*table.records(), np.empty(0, table.record_dtype)])
+
+
+# ---- Steps -----------------------------------------------------------------
+
+
+def check_rows(table: SparseTable, model: Model, tolerance: float) -> None:
+    assert table.rows == len(model.rows)
+    for record in all_records(table):
+        row = model.rows[int(record["group"]), int(record["id"])]
+        for s, name in enumerate(["linear", "embedding"]):
+            np.testing.assert_allclose(record[name], row.weights[s], tolerance, tolerance)
+
+
+@pytest.mark.parametrize("width", [1, 3, 8, 64])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_200_steps_equal_the_model(width: int, optimizer: str) -> None:
+    rng = np.random.default_rng(width)
+    table = make_table(width, OPTIMIZERS[optimizer])
+    batch, model = make_batch(table), Model(list(table.segments))
+    for step in range(200):
+        examples = int(rng.integers(0, 9))
+        cells = random_cells(rng, examples, 5 + 2 * step)
+        gradients = random_gradients(rng, table, examples)
+        outputs = outputs_for(table, examples)
+        for example in cells:
+            for (group, _), ids in zip(SLOTS, example, strict=True):
+                for id_ in ids:
+                    model.insert(group, id_)
+        batch.find(*flat(cells), insert=True)
+        batch.gather(outputs)
+        for output, wanted in zip(outputs, model_gather(model, cells), strict=True):
+            np.testing.assert_allclose(output, wanted, 1e-4, 1e-4)
+        batch.accumulate(gradients)
+        batch.apply()
+        sums = model_sums(model, cells, gradients)
+        assert batch.rows == len(sums)
+        model.apply(sums)
+    check_rows(table, model, 1e-4)
+    for number in GROUPS:
+        assert table.group_rows(number) == sum(group == number for group, _ in model.rows)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_one_step_is_tight(optimizer: str) -> None:
+    table = make_table(8, OPTIMIZERS[optimizer])
+    batch, model = make_batch(table), Model(list(table.segments))
+    cells: Cells = [[[1, 2], [1, 1, 3], [4, 4], [], [5]], [[2], [], [5, 4, 6], [9], [7, 8]]]
+    gradients = random_gradients(np.random.default_rng(1), table, 2)
+    outputs = outputs_for(table, 2)
+    batch.find(*flat(cells), insert=True)
+    for record in all_records(table):
+        model.insert(int(record["group"]), int(record["id"]))
+    batch.gather(outputs)
+    for output, wanted in zip(outputs, model_gather(model, cells), strict=True):
+        np.testing.assert_allclose(output, wanted, 1e-6, 1e-7)
+    batch.accumulate(gradients)
+    batch.apply()
+    model.apply(model_sums(model, cells, gradients))
+    check_rows(table, model, 1e-6)
+
+
+def test_two_tables_add_into_one_sum() -> None:
+    one, other = make_table(3), make_table(5)
+    cells = random_cells(np.random.default_rng(0), 6, 30)
+    outputs = [outputs_for(table, 6) for table in (one, other)]
+    batches = [make_batch(table) for table in (one, other)]
+    for batch, output in zip(batches, outputs, strict=True):
+        batch.find(*flat(cells), insert=True)
+        batch.gather(output)
+    shared = outputs_for(one, 6)[0]
+    batches[0].gather([shared, outputs[0][1]])
+    np.testing.assert_array_equal(shared, outputs[0][0])
+    batches[1].gather([shared, outputs[1][1]], add=True)
+    np.testing.assert_allclose(shared, outputs[0][0] + outputs[1][0], 1e-6, 1e-6)
+
+
+def test_gradients_of_one_row_meet() -> None:
+    """Three mentions of an id, two of them in one cell, are one update with one summed gradient."""
+    table = make_table(1)
+    batch = make_batch(table)
+    batch.find(*flat([[[5, 5], [], [], [], []], [[5], [], [], [], []]]), insert=True)
+    before = table.lookup(0, 5)
+    gradients = outputs_for(table, 2, 0.0)
+    gradients[1][:, 0] = [1.0, 0.5]
+    batch.accumulate(gradients)
+    batch.apply()
+    after = table.lookup(0, 5)
+    assert batch.rows == 1
+    np.testing.assert_allclose(after[1] - before[1], -0.05 * 2.5 / math.sqrt(0.1 + 2.5**2), 1e-5)
+    assert after[0] == before[0]
+
+
+# ---- Initial weights -------------------------------------------------------
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_initial_weights_are_the_documented_function(group: int) -> None:
+    table = make_table(64)
+    batch = Batch(table, [SlotPlan(group, "sum", 0)])
+    ids = [0, 1, 12345, 2**63, MASK]
+    batch.find(np.array(ids, np.uint64), np.arange(6, dtype=np.uint32), 5, insert=True)
+    for id_ in ids:
+        wanted = [initial_weight(group, id_, 0, 0)]
+        wanted += [initial_weight(group, id_, 1, j) for j in range(64)]
+        np.testing.assert_array_equal(table.lookup(group, id_), np.array(wanted, np.float32))
+
+
+def test_initial_weights_do_not_depend_on_arrival() -> None:
+    ids = np.random.default_rng(0).integers(0, 2**64, 5000, dtype=np.uint64)
+    dumps = set()
+    for order, threads in ((ids, 1), (ids[::-1].copy(), 3), (np.sort(ids), 2)):
+        table = make_table(threads=threads)
+        batch = Batch(table, [SlotPlan(0, "sum", 0)])
+        for part in np.array_split(order, threads):
+            batch.find(part, np.arange(len(part) + 1, dtype=np.uint32), len(part), insert=True)
+        dumps.add(dump(table))
+    assert len(dumps) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "deviation", "bound"), [("uniform", 1 / math.sqrt(3), 1.0), ("normal", 1.0, 3.47)]
+)
+def test_initial_weights_spread(kind: str, deviation: float, bound: float) -> None:
+    table = SparseTable([Segment("e", 16, "concat", ADAGRAD)], SEED, Pool(1))
+    table.add_group(0, "g", [Initial(kind, 0.25)])
+    batch = Batch(table, [SlotPlan(0, "sum", 0)])
+    n = 20000
+    batch.find(np.arange(n, dtype=np.uint64), np.arange(n + 1, dtype=np.uint32), n, insert=True)
+    weights = all_records(table)["e"] / 0.25
+    assert abs(weights.mean()) < 0.01
+    assert abs(weights.std() / deviation - 1) < 0.01
+    assert np.abs(weights).max() <= bound
+    correlation = np.corrcoef(weights.T) - np.eye(16)
+    assert np.abs(correlation).max() < 0.03
+
+
+# ---- Threads, reading, refusals --------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_same_bytes_for_any_number_of_threads(optimizer: str) -> None:
+    sums = set()
+    for threads in (1, 2, 5):
+        table = make_table(8, OPTIMIZERS[optimizer], threads)
+        train(table, 30, examples=200)
+        sums.add(hashlib.sha256(dump(table)).hexdigest())
+    assert len(sums) == 1
+
+
+def test_reading_writes_nothing_and_reads_zeros() -> None:
+    table = make_table()
+    train(table, 5)
+    before = dump(table)
+    batch, reader = make_batch(table), Model(list(table.segments))
+    for record in all_records(table):
+        weights = [record["linear"].astype(float), record["embedding"].astype(float)]
+        reader.rows[int(record["group"]), int(record["id"])] = ModelRow(weights, [])
+    cells = random_cells(np.random.default_rng(9), 50, 400)  # known and unknown ids
+    outputs = outputs_for(table, 50)
+    batch.find(*flat(cells), insert=False)
+    batch.gather(outputs)
+    for output, wanted in zip(outputs, model_gather(reader, cells), strict=True):
+        np.testing.assert_allclose(output, wanted, 1e-5, 1e-6)
+    with pytest.raises(ValueError, match="TN_NO_BATCH"):
+        batch.accumulate(outputs)
+    with pytest.raises(ValueError, match="TN_NO_BATCH"):
+        batch.apply()
+    assert dump(table) == before
+    unknown: Cells = [[[MASK - i] for i in range(len(SLOTS))]]
+    batch.find(*flat(unknown), insert=False)
+    batch.gather(outputs)
+    assert not outputs[0][0].any() and not outputs[1][0].any()
+    assert table.lookup(0, MASK) is None
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("segment", [0, 1])
+def test_gradient_that_is_not_finite_changes_nothing(bad: float, segment: int) -> None:
+    table = make_table(threads=3)
+    train(table, 3)
+    batch = make_batch(table)
+    rng = np.random.default_rng(1)
+    cells = random_cells(rng, 30, 10)
+    batch.find(*flat(cells), insert=True)
+    before = dump(table)
+    gradients = random_gradients(rng, table, 30)
+    example = next(b for b, slots in enumerate(cells) if slots[0])
+    gradients[segment][example, 0] = bad
+    with pytest.raises(NotFiniteError, match="NaN or infinite"):
+        batch.accumulate(gradients)
+    with pytest.raises(ValueError, match="TN_NO_BATCH"):
+        batch.apply()
+    assert dump(table) == before
+    gradients[segment][example, 0] = 1
+    batch.accumulate(gradients)
+    batch.apply()
+    assert dump(table) != before
+
+
+def test_learning_rate_and_step() -> None:
+    table = make_table()
+    batch = make_batch(table)
+    cells: Cells = [[[1], [], [], [], []]]
+    table.set_step(4)
+    batch.find(*flat(cells), insert=True)
+    assert all_records(table)["changed"].tolist() == [4]
+    before = table.lookup(0, 1)
+    table.set_step(9)
+    table.set_learning_rate(1, 0.0)
+    batch.accumulate(outputs_for(table, 1, 1.0))
+    batch.apply()
+    after = table.lookup(0, 1)
+    assert all_records(table)["changed"].tolist() == [9]
+    assert after[0] != before[0] and (after[1:] == before[1:]).all()
+
+
+# ---- Records ---------------------------------------------------------------
+
+
+def test_records_are_in_order_whatever_their_number() -> None:
+    table = make_table(3)
+    train(table, 20)
+    records = all_records(table)
+    keys = [(key_hash(int(r["group"]), int(r["id"])), int(r["group"])) for r in records]
+    assert keys == sorted(set(keys)) and len(keys) == table.rows > 500
+    for at_a_time in (3, 7, 100):  # three groups may share a hash
+        pieces = list(table.records(at_a_time=at_a_time))
+        assert max(map(len, pieces)) <= at_a_time
+        np.testing.assert_array_equal(np.concatenate(pieces), records)
+    for first, last in ((0, keys[10][0]), (keys[10][0], keys[90][0]), (keys[-1][0] + 1, MASK)):
+        wanted = [first <= hash_ <= last for hash_, _ in keys]
+        part = np.concatenate([*table.records(first, last), records[:0]])
+        np.testing.assert_array_equal(part, records[wanted])
+    assert records.dtype.itemsize == 16 + 4 * (1 + 1 + 1 + 3)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_records_make_the_same_table(optimizer: str) -> None:
+    table = make_table(3, OPTIMIZERS[optimizer], threads=1)
+    train(table, 20)
+    copy = SparseTable(table.segments, SEED + 1, Pool(4))
+    for number in reversed(GROUPS):
+        copy.add_group(number, GROUPS[number], INITIALS[number])
+    for records in table.records(at_a_time=100):
+        copy.insert_records(records)
+    assert dump(copy) == dump(table)
+    assert [copy.group_rows(n) for n in GROUPS] == [table.group_rows(n) for n in GROUPS]
+
+
+def test_training_goes_on_after_a_copy() -> None:
+    table, copy = make_table(threads=1), make_table(threads=3)
+    train(table, 10)
+    copy.insert_records(dump(table))
+    for each in (table, copy):
+        train(each, 10, seed=6)
+    assert dump(copy) == dump(table)
+
+
+def small_table() -> SparseTable:
+    table = make_table()
+    train(table, 4)
+    return table
+
+
+def in_wrong_order(records: np.ndarray) -> np.ndarray:
+    return records[::-1].copy()
+
+
+def one_key_twice(records: np.ndarray) -> np.ndarray:
+    return np.repeat(records, [2] + [1] * (len(records) - 1))
+
+
+def of_unknown_group(records: np.ndarray) -> np.ndarray:
+    changed = records.copy()
+    changed["group"][-1] = 1
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code"),
+    [
+        (in_wrong_order, "TN_BAD_ORDER"),
+        (one_key_twice, "TN_BAD_ORDER"),
+        (of_unknown_group, "TN_NO_GROUP"),
+    ],
+)
+def test_wrong_records_are_refused(spoil: Callable[[np.ndarray], np.ndarray], code: str) -> None:
+    table = make_table()
+    with pytest.raises(ValueError, match=code):
+        table.insert_records(spoil(all_records(small_table())))
+    assert table.rows == 0
+
+
+def test_records_of_known_keys_are_refused() -> None:
+    table, other = small_table(), make_table()
+    train(other, 6, seed=99)
+    mixed = np.concatenate([all_records(table)[-1:], all_records(other)])
+    hashes = [key_hash(int(r["group"]), int(r["id"])) for r in mixed]
+    _, first = np.unique(np.array(hashes, np.uint64), return_index=True)
+    before = dump(table)
+    with pytest.raises(ValueError, match="TN_KEY_EXISTS"):
+        table.insert_records(mixed[first])
+    assert dump(table) == before
+
+
+def test_records_of_another_size_are_refused() -> None:
+    table = make_table()
+    with pytest.raises(ValueError, match=r"records of 60 bytes. Received: 61 bytes"):
+        table.insert_records(b"\0" * 61)
+
+
+# ---- What the wrappers refuse ----------------------------------------------
+
+
+def test_find_refuses_arrays_that_do_not_fit() -> None:
+    batch = make_batch(make_table())
+    ids, offsets, n = flat([[[1], [2], [3], [4], [5, 6]]])
+    with pytest.raises(TypeError, match="Received: int64"):
+        batch.find(ids.astype(np.int64), offsets, n, insert=True)
+    with pytest.raises(TypeError, match="Received: int32"):
+        batch.find(ids, offsets.astype(np.int32), n, insert=True)
+    with pytest.raises(ValueError, match="C-contiguous"):
+        batch.find(np.repeat(ids, 2)[::2], offsets, n, insert=True)
+    with pytest.raises(ValueError, match="expected 6 offsets that end at 5"):
+        batch.find(ids[:5].copy(), offsets, n, insert=True)
+    with pytest.raises(ValueError, match="expected 11 offsets"):
+        batch.find(ids, offsets, 2, insert=True)
+    for wrong in ([1, 1, 2, 3, 4, 6], [0, 3, 2, 3, 4, 6]):
+        with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+            batch.find(ids, np.array(wrong, np.uint32), n, insert=True)
+    assert batch.table.rows == 0
+
+
+def test_gather_refuses_arrays_that_do_not_fit() -> None:
+    table = make_table()
+    batch = make_batch(table)
+    batch.find(*flat(random_cells(np.random.default_rng(0), 4, 9)), insert=True)
+    good = outputs_for(table, 4)
+    with pytest.raises(ValueError, match="expected 2 arrays"):
+        batch.gather(good[:1])
+    with pytest.raises(TypeError, match="Received: float64"):
+        batch.gather([good[0], good[1].astype(float)])
+    with pytest.raises(ValueError, match="C-contiguous"):
+        batch.gather([good[0], np.asfortranarray(good[1])])
+    with pytest.raises(ValueError, match=r"expected \[4, columns\]. Received: \(3, 1\)"):
+        batch.gather([good[0][:3], good[1]])
+    with pytest.raises(ValueError, match="Received: "):
+        batch.gather([good[0].reshape(-1), good[1]])
+    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+        batch.gather([good[0], good[1][:, :-1].copy()])  # the last slot has no columns
+    good[0].flags.writeable = False
+    with pytest.raises(ValueError, match="can be written"):
+        batch.gather(good)
+    good[0] = np.zeros_like(good[0])
+    good[1] = np.zeros_like(good[1])
+    good[1].flags.writeable = False
+    batch.accumulate(good)  # gradients are only read
+
+
+def test_tables_and_groups_refuse_what_is_out_of_range() -> None:
+    pool = Pool(1)
+    for segments in (
+        [],
+        [Segment("e", 0, "concat", ADAGRAD)],
+        [Segment("e", 1025, "concat", ADAGRAD)],
+        [Segment("e", 8, "concat", Optimizer("adam", 0.1, beta2=0.99999))],
+        [Segment("e", 8, "concat", Optimizer("adagrad", math.nan))],
+        [Segment(f"e{i}", 8, "concat", ADAGRAD) for i in range(5)],
+    ):
+        with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+            SparseTable(segments, 1, pool)
+    table = make_table()
+    with pytest.raises(ValueError, match="expected 2 initials"):
+        table.add_group(1, "new", [Initial("zeros", 0)])
+    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+        table.add_group(0, "again", INITIALS[0])
+    with pytest.raises(ValueError, match="TN_NO_GROUP"):
+        Batch(table, [SlotPlan(1, "sum", 0)])
+    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+        Batch(table, [])
+    with pytest.raises(ValueError, match="TN_NO_GROUP"):
+        table.lookup(1, 1)
+    for threads in (0, 65, -1):
+        with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+            Pool(threads)
+
+
+# ---- Memory ----------------------------------------------------------------
+
+
+def test_memory_per_key() -> None:
+    """At most 40 bytes a key beyond weights and state, on the average of 100,000 to 1 M rows."""
+    table = make_table()
+    batch = Batch(table, [SlotPlan(0, "sum", 0)])
+    rng = np.random.default_rng(0)
+    beyond = []
+    while table.rows < 1_000_000:
+        ids = rng.integers(0, 2**64, 20_000, dtype=np.uint64)
+        batch.find(ids, np.arange(len(ids) + 1, dtype=np.uint32), len(ids), insert=True)
+        if table.rows >= 100_000:
+            used = (table.index_bytes + table.row_bytes) / table.rows
+            beyond.append(used - 4 * (1 + 1 + 1 + 8))
+    assert np.mean(beyond) <= 40
+    assert max(beyond) <= 64
