@@ -1,4 +1,4 @@
-"""tnctl's build: one abi3 extension from csrc/, and conf/ and recipes/ shipped inside the package."""
+"""tnctl's build: one abi3 extension from csrc/; conf/ and recipes/ shipped inside the package."""
 
 import re
 from pathlib import Path

@@ -7,7 +7,19 @@ from pathlib import Path
 from cffi import FFI
 
 CSRC = Path(__file__).resolve().parent
-SOURCES = ("memory", "message", "pool", "columns", "auc", "table", "optimizer", "dense", "batch", "pooling", "records")
+SOURCES = (
+    "memory",
+    "message",
+    "pool",
+    "columns",
+    "auc",
+    "table",
+    "optimizer",
+    "dense",
+    "batch",
+    "pooling",
+    "records",
+)
 
 
 def declarations(header: str) -> str:

@@ -2,7 +2,7 @@
 #include "tn_batch.h"
 
 #define MAX_ENTRIES UINT64_C(0xfffffff0) /* ids x threads: their places have 32 bits */
-#define GROUP 64 /* ids whose cache lines are on their way at a time */
+#define GROUP 64                         /* ids whose cache lines are on their way at a time */
 
 /* ---- Making a batch ----------------------------------------------------- */
 
@@ -49,18 +49,8 @@ int tn_batch_new(tn_table *table, const tn_slot *slots, uint32_t n_slots, tn_bat
 }
 
 static void free_workspace(tn_batch *batch) {
-    TN_FREE(batch->offsets);
-    TN_FREE(batch->entry_of);
-    TN_FREE(batch->row_of);
-    TN_FREE(batch->entries);
-    TN_FREE(batch->rows);
-    TN_FREE(batch->sums);
-    batch->offsets = NULL;
-    batch->entry_of = NULL;
-    batch->row_of = NULL;
-    batch->entries = NULL;
-    batch->rows = NULL;
-    batch->sums = NULL;
+    tn_large_free(batch->workspace, batch->workspace_bytes);
+    batch->workspace = NULL;
     batch->room_for_cells = batch->room_for_ids = 0;
 }
 
@@ -73,26 +63,39 @@ void tn_batch_free(tn_batch *batch) {
     TN_FREE(batch);
 }
 
-/* Every list may have to hold all ids of its part, so there is room for threads x ids entries;
- * pages that no list reaches are never touched. */
+/* Cuts the next array out of a workspace; while `workspace` is NULL it only adds up the bytes. */
+static void *cut(char *workspace, uint64_t *used, uint64_t bytes) {
+    char *array = workspace ? workspace + *used : NULL;
+    *used += (bytes + 63) / 64 * 64;
+    return array;
+}
+
+static uint64_t cut_arrays(tn_batch *batch, char *workspace, uint64_t cells, uint64_t ids) {
+    uint64_t used = 0;
+    batch->offsets = cut(workspace, &used, (cells + 1) * sizeof *batch->offsets);
+    batch->entry_of = cut(workspace, &used, (ids + AHEAD) * sizeof *batch->entry_of);
+    batch->row_of = cut(workspace, &used, ids * sizeof *batch->row_of);
+    batch->rows = cut(workspace, &used, ids * sizeof *batch->rows);
+    batch->sums = cut(workspace, &used, ids * batch->sums_stride * sizeof *batch->sums);
+    /* Every list may have to hold all ids of its part; pages that none reaches take no memory. */
+    uint64_t entries = ids * (uint64_t)batch->threads;
+    batch->entries = cut(workspace, &used, entries * sizeof *batch->entries);
+    return used;
+}
+
 static int make_room(tn_batch *batch, uint64_t cells, uint64_t ids) {
-    if (batch->offsets != NULL && cells <= batch->room_for_cells && ids <= batch->room_for_ids) {
+    if (batch->workspace != NULL && cells <= batch->room_for_cells && ids <= batch->room_for_ids) {
         return TN_OK;
     }
+    free_workspace(batch);
     cells = cells + cells / 4;
     ids = ids + ids / 4;
-    free_workspace(batch);
-    batch->offsets = tn_large_alloc((cells + 1) * sizeof *batch->offsets);
-    batch->entry_of = tn_large_alloc((ids + AHEAD) * sizeof *batch->entry_of);
-    batch->row_of = tn_large_alloc(ids * sizeof *batch->row_of);
-    batch->entries = tn_large_alloc(ids * (uint64_t)batch->threads * sizeof *batch->entries);
-    batch->rows = tn_large_alloc(ids * sizeof *batch->rows);
-    batch->sums = tn_large_alloc(ids * batch->sums_stride * sizeof *batch->sums);
-    if (!batch->offsets || !batch->entry_of || !batch->row_of || !batch->entries || !batch->rows ||
-        !batch->sums) {
-        free_workspace(batch);
+    batch->workspace_bytes = cut_arrays(batch, NULL, cells, ids);
+    batch->workspace = tn_large_alloc(batch->workspace_bytes);
+    if (batch->workspace == NULL) {
         return TN_NO_MEMORY;
     }
+    cut_arrays(batch, batch->workspace, cells, ids);
     batch->room_for_cells = cells;
     batch->room_for_ids = ids;
     return TN_OK;
@@ -283,4 +286,6 @@ int tn_find(tn_batch *batch, const uint64_t *ids, const uint32_t *offsets, uint3
     return code;
 }
 
-uint64_t tn_batch_rows(tn_batch *batch) { return batch->met; }
+uint64_t tn_batch_rows(tn_batch *batch) {
+    return batch->met;
+}

@@ -38,11 +38,13 @@ struct tn_batch {
     tn_table *table;
     tn_slot *slots;
     uint32_t n_slots;
-    uint64_t cell_factor; /* cell / n_slots = cell * cell_factor >> 64 */
+    uint64_t cell_factor;         /* cell / n_slots = cell * cell_factor >> 64 */
     int threads, sum_only, found; /* found: 0 nothing yet, 1 reading, 2 inserting */
 
     const uint64_t *ids; /* the caller's, during tn_find only */
     uint32_t examples;
+    char *workspace; /* all arrays below */
+    uint64_t workspace_bytes;
     uint32_t *offsets;
     uint64_t room_for_cells, room_for_ids;
     uint32_t *entry_of; /* per id: its place in entries */
@@ -58,7 +60,7 @@ struct tn_batch {
 };
 
 static inline tn_entry *list_of(const tn_batch *batch, uint64_t first_id, uint64_t ids_of_part,
-                         int owner) {
+                                int owner) {
     return batch->entries + first_id * (uint64_t)batch->threads + ids_of_part * (uint64_t)owner;
 }
 

@@ -6,7 +6,9 @@
 
 /* ---- Hashing ------------------------------------------------------------ */
 
-uint64_t tn_mix64(uint64_t x) { return mix64(x); }
+uint64_t tn_mix64(uint64_t x) {
+    return mix64(x);
+}
 
 uint64_t tn_unmix64(uint64_t x) {
     /* Each step of mix64 backwards; the factors are inverses modulo 2^64. A shift of 33 or more is
@@ -48,7 +50,9 @@ uint64_t tn_hash_bytes(const void *bytes, uint64_t length, uint64_t seed) {
     return hash_bytes(bytes, length, seed);
 }
 
-uint64_t tn_group_salt(const char *name) { return hash_bytes(name, strlen(name), 0); }
+uint64_t tn_group_salt(const char *name) {
+    return hash_bytes(name, strlen(name), 0);
+}
 
 void tn_hash_strings32(const char *data, const int32_t *offsets, uint64_t n, uint64_t seed,
                        uint64_t *ids) {
@@ -154,7 +158,8 @@ void tn_permutation(uint64_t seed, uint64_t epoch, uint64_t window, uint32_t n, 
     for (uint32_t i = 0; i < n; i++) {
         out[i] = i;
     }
-    /* Fisher and Yates' shuffle; the bounded number is the high half of a product (bias < 2^-32). */
+    /* Fisher and Yates' shuffle; the bounded number is the high half of a product (bias < 2^-32).
+     */
     for (uint32_t i = n; i > 1; i--) {
         uint64_t random = mix64(key + i) >> 32;
         uint32_t j = (uint32_t)(random * i >> 32);

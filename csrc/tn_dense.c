@@ -61,7 +61,9 @@ void tn_dense_free(tn_dense *dense) {
     TN_FREE(dense);
 }
 
-float *tn_dense_weights(tn_dense *dense) { return dense->weights; }
+float *tn_dense_weights(tn_dense *dense) {
+    return dense->weights;
+}
 
 float *tn_dense_state(tn_dense *dense, uint32_t k) {
     return k < dense->states ? dense->state[k] : NULL;
@@ -75,7 +77,9 @@ int tn_dense_set_learning_rate(tn_dense *dense, float learning_rate) {
     return TN_OK;
 }
 
-uint64_t tn_dense_step(tn_dense *dense) { return dense->step; }
+uint64_t tn_dense_step(tn_dense *dense) {
+    return dense->step;
+}
 
 static void advance(tn_dense *dense) {
     dense->step++;
@@ -166,8 +170,8 @@ int tn_dense_apply(tn_dense *dense, const float *const *gradients, const uint64_
     dense_call call = {dense, gradients, offsets, lengths, n, 0, 0};
     advance(dense);
     if (dense->optimizer.kind == TN_ADAM) {
-        call.rate = (float)(dense->optimizer.learning_rate * sqrt(1 - dense->power2) /
-                            (1 - dense->power1));
+        call.rate =
+            (float)(dense->optimizer.learning_rate * sqrt(1 - dense->power2) / (1 - dense->power1));
     }
     tn_pool_run(dense->pool, apply_part, &call);
     return TN_OK;

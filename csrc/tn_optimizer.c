@@ -9,11 +9,13 @@
 
 /* ---- State -------------------------------------------------------------- */
 
-static int beta_fits(double beta) { return beta >= 0 && beta <= 0.9999; }
+static int beta_fits(double beta) {
+    return beta >= 0 && beta <= 0.9999;
+}
 
 int tn_optimizer_fits(const tn_optimizer *optimizer) {
     int numbers = isfinite(optimizer->learning_rate) && optimizer->learning_rate >= 0 &&
-                  isfinite(optimizer->epsilon) && optimizer->epsilon >= 0;
+                  isfinite(optimizer->epsilon) && optimizer->epsilon > 0;
     switch (optimizer->kind) {
     case TN_ADAGRAD:
         return numbers && isfinite(optimizer->initial_accumulator) &&

@@ -66,7 +66,9 @@ static void *work(void *argument) {
     return NULL;
 }
 
-int tn_pool_threads(const tn_pool *pool) { return pool->threads; }
+int tn_pool_threads(const tn_pool *pool) {
+    return pool->threads;
+}
 
 int tn_pool_new(int threads, tn_pool **out) {
     if (threads < 1 || threads > MAX_THREADS) {

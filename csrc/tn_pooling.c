@@ -206,8 +206,8 @@ TN_INLINE void find_paths(const tn_batch *batch, const tn_entry *entries, uint64
         paths->example[i] = b;
         paths->column[i] = slot->column;
         paths->by[i] = batch->sum_only ? 1
-                                       : divisor(slot->pooling, batch->offsets[cell + 1] -
-                                                                    batch->offsets[cell]);
+                                       : divisor(slot->pooling,
+                                                 batch->offsets[cell + 1] - batch->offsets[cell]);
     }
 }
 
@@ -250,8 +250,7 @@ static void accumulate_owned(void *argument, int thread, int threads) {
         part_of(batch, t, &from, &to);
         accumulate_list(call, list_of(batch, from, to - from, thread), batch->counts[t][thread]);
     }
-    owner->code =
-        tn_all_finite(sums, owner->rows * batch->sums_stride) ? TN_OK : TN_NOT_FINITE;
+    owner->code = tn_all_finite(sums, owner->rows * batch->sums_stride) ? TN_OK : TN_NOT_FINITE;
 }
 
 int tn_accumulate(tn_batch *batch, const float *const *gradients, const uint32_t *strides) {

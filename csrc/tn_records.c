@@ -113,16 +113,14 @@ static int add_to_run(tn_writer *writer, const tn_row *row, uint64_t hash) {
 
 #define AHEAD 24
 
-/* Walks the runs that can hold hashes from `first` to `last` (of this shard). A run that reaches
- * past the end of the index goes on at its start: entries there whose home is behind them belong to
- * the end, and are skipped at the start. */
+/* Walks the runs that can hold hashes from `first` to `last` (of this shard); no entry stands
+ * before its home, so none of them begins before that of `first`. A run that reaches past the end
+ * of the index goes on at its start: entries there whose home is behind them belong to the end, and
+ * are skipped at the start. */
 static int encode_shard(tn_writer *writer, const tn_shard *shard, uint64_t first, uint64_t last) {
     const tn_table *table = writer->table;
     uint64_t at = home_of(shard, tag_of(first));
     uint64_t last_home = home_of(shard, tag_of(last));
-    while (at > 0 && shard->entries[at - 1] != 0) {
-        at--;
-    }
     for (;; at++) {
         uint64_t place = at < shard->capacity ? at : at - shard->capacity;
         uint64_t entry = shard->entries[place];

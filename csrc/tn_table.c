@@ -10,7 +10,13 @@
 
 /* Three quarters: a hit reads 2.5 entries on average, a miss 8.5, all but the first in the same
  * or the next cache line. */
-static uint64_t fill_limit(uint64_t capacity) { return capacity * 3 / 4; }
+static uint64_t fill_limit(uint64_t capacity) {
+    return capacity * 3 / 4;
+}
+
+static uint64_t entries_bytes(const tn_shard *shard) {
+    return (shard->capacity + PADDING) * sizeof *shard->entries;
+}
 
 /* ---- Making a table ----------------------------------------------------- */
 
@@ -71,7 +77,7 @@ static int fill_table(tn_table *table, const tn_segment *segments) {
          * all in the same batch, and the memory per key is the same at every size. */
         shard->capacity = FIRST_CAPACITY + FIRST_CAPACITY / 2 * i / SHARDS;
         shard->grow_at = fill_limit(shard->capacity);
-        shard->entries = TN_CALLOC(shard->capacity + PADDING, sizeof *shard->entries);
+        shard->entries = tn_large_alloc(entries_bytes(shard));
         if (shard->entries == NULL) {
             return TN_NO_MEMORY;
         }
@@ -107,11 +113,11 @@ void tn_table_free(tn_table *table) {
         return;
     }
     for (uint32_t i = 0; i < SHARDS; i++) {
-        TN_FREE(table->shards[i].entries);
+        tn_large_free(table->shards[i].entries, entries_bytes(&table->shards[i]));
         TN_FREE(table->shards[i].blocks);
     }
     for (uint64_t i = 0; i < table->n_chunks; i++) {
-        TN_FREE(table->chunks[i]);
+        tn_large_free(table->chunks[i], CHUNK_BYTES);
     }
     for (uint32_t s = 0; s < table->n_segments; s++) {
         TN_FREE(table->layout[s].corrections);
@@ -235,8 +241,12 @@ uint64_t tn_table_row_bytes(tn_table *table) {
     return bytes;
 }
 
-uint32_t tn_table_stride(tn_table *table) { return table->stride; }
-uint32_t tn_table_record_size(tn_table *table) { return table->record_size; }
+uint32_t tn_table_stride(tn_table *table) {
+    return table->stride;
+}
+uint32_t tn_table_record_size(tn_table *table) {
+    return table->record_size;
+}
 
 /* ---- Index -------------------------------------------------------------- */
 
@@ -271,7 +281,7 @@ static int grow_index(tn_shard *shard) {
     tn_shard larger = *shard;
     larger.capacity = shard->capacity + shard->capacity / 2;
     larger.grow_at = fill_limit(larger.capacity);
-    larger.entries = tn_aligned_new((larger.capacity + PADDING) * sizeof *larger.entries);
+    larger.entries = tn_large_alloc(entries_bytes(&larger));
     if (larger.entries == NULL) {
         return TN_NO_MEMORY;
     }
@@ -280,7 +290,7 @@ static int grow_index(tn_shard *shard) {
             put_entry(&larger, shard->entries[i]);
         }
     }
-    TN_FREE(shard->entries);
+    tn_large_free(shard->entries, entries_bytes(shard));
     *shard = larger;
     return TN_OK;
 }

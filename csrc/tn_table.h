@@ -31,7 +31,7 @@ typedef struct {
 typedef struct {
     tn_segment as_given;
     uint32_t state_floats, state_at, weights_at;
-    uint32_t sums_at; /* in the summed gradient of a row: widest segment first, for alignment */
+    uint32_t sums_at;    /* in the summed gradient of a row: widest segment first, for alignment */
     double *corrections; /* Adam: sqrt(1-b2^t)/(1-b1^t) for t = 1 ..; 1 past the end */
     uint64_t n_corrections;
 } tn_layout;
@@ -62,7 +62,7 @@ struct tn_table {
     tn_pool *pool;
     tn_group *groups;
     uint64_t *salts; /* per group: apart, for they are read for every id */
-    char *zero_row; /* what a missing id reads */
+    char *zero_row;  /* what a missing id reads */
     pthread_mutex_t lock;
     /* The arena: chunks of whole blocks, handed to shards as they grow. */
     pthread_mutex_t arena_lock;
@@ -77,8 +77,12 @@ struct tn_table {
 static inline uint64_t key_hash(const tn_table *table, uint16_t group, uint64_t id) {
     return mix64(id ^ table->salts[group]);
 }
-static inline uint32_t shard_of(uint64_t hash) { return (uint32_t)(hash >> (64 - SHARD_BITS)); }
-static inline uint32_t tag_of(uint64_t hash) { return (uint32_t)(hash >> (32 - SHARD_BITS)); }
+static inline uint32_t shard_of(uint64_t hash) {
+    return (uint32_t)(hash >> (64 - SHARD_BITS));
+}
+static inline uint32_t tag_of(uint64_t hash) {
+    return (uint32_t)(hash >> (32 - SHARD_BITS));
+}
 static inline uint64_t home_of(const tn_shard *shard, uint32_t tag) {
     return (uint64_t)tag * shard->capacity >> 32;
 }

@@ -53,7 +53,8 @@
  *    multiply-add and -ffast-math (setup.py sees to it).
  *
  * Every function that returns int returns TN_OK or one of the negative codes,
- * and leaves its outputs alone when it fails.
+ * and leaves its outputs alone when it fails (but for the records of
+ * tn_encode, which may have been written in part).
  */
 #ifndef TNCTL_H
 #define TNCTL_H
@@ -66,15 +67,15 @@
 /* ---- Codes -------------------------------------------------------------- */
 
 #define TN_OK 0
-#define TN_NO_MEMORY -1   /* an allocation failed */
-#define TN_BAD_VALUE -2   /* an argument is out of its range */
-#define TN_NO_GROUP -3    /* a slot or a record names a group the table lacks */
-#define TN_NOT_FINITE -4  /* a gradient is NaN or infinite; nothing was applied */
-#define TN_BAD_ORDER -5   /* records are not in ascending (hash, group) order */
-#define TN_KEY_EXISTS -6  /* a record's key is already in the table */
-#define TN_NO_BATCH -7    /* gather, accumulate or apply before a fitting tn_find */
-#define TN_NO_THREAD -8   /* a thread could not be started */
-#define TN_TABLE_FULL -9  /* a shard has no row numbers left */
+#define TN_NO_MEMORY -1  /* an allocation failed */
+#define TN_BAD_VALUE -2  /* an argument is out of its range */
+#define TN_NO_GROUP -3   /* a slot or a record names a group the table lacks */
+#define TN_NOT_FINITE -4 /* a gradient is NaN or infinite; nothing was applied */
+#define TN_BAD_ORDER -5  /* records are not in ascending (hash, group) order */
+#define TN_KEY_EXISTS -6 /* a record's key is already in the table */
+#define TN_NO_BATCH -7   /* gather, accumulate or apply before a fitting tn_find */
+#define TN_NO_THREAD -8  /* a thread could not be started */
+#define TN_TABLE_FULL -9 /* a shard has no row numbers left */
 
 /* The plain words for a code; never NULL. */
 const char *tn_message(int code);
@@ -95,7 +96,7 @@ void tn_pool_free(tn_pool *pool);
 typedef struct tn_optimizer {
     uint32_t kind;
     float learning_rate;
-    float epsilon;
+    float epsilon;             /* above 0 */
     float initial_accumulator; /* AdaGrad: G of a new row */
     double beta1, beta2;       /* Adam: each in [0, 0.9999] */
 } tn_optimizer;
@@ -164,7 +165,8 @@ void tn_batch_free(tn_batch *batch);
 
 /* Looks up `examples` x n_slots cells, example after example: cell c has the ids
  * ids[offsets[c]] .. ids[offsets[c + 1] - 1]; zero, one or many. With `insert` a missing id gets a
- * row; without, it reads zeros and nothing is written: not the table, and no gradient can follow. */
+ * row; without, it reads zeros and nothing is written: not the table, and no gradient can follow.
+ */
 int tn_find(tn_batch *batch, const uint64_t *ids, const uint32_t *offsets, uint32_t examples,
             int insert);
 /* How many distinct rows the last inserting tn_find met. */

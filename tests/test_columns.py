@@ -88,10 +88,12 @@ def test_hashing_refuses_what_does_not_fit() -> None:
         columns.hash_integers(np.array([1], np.int32))
     with pytest.raises(TypeError, match="uint32"):
         columns.hash_strings(b"abc", np.array([0, 3], np.uint32))
-    with pytest.raises(ValueError, match="reach outside 3 bytes"):
+    with pytest.raises(ValueError, match="ascend inside 0 to 3"):
         columns.hash_strings(b"abc", np.array([0, 4], np.int32))
-    with pytest.raises(ValueError, match="reach outside 3 bytes"):
+    with pytest.raises(ValueError, match="ascend inside 0 to 3"):
         columns.hash_strings(b"abc", np.array([-1, 3], np.int64))
+    with pytest.raises(ValueError, match="ascend inside 0 to 3"):
+        columns.hash_strings(b"abc", np.array([0, 9, 3], np.int32))
 
 
 # ---- Cells -----------------------------------------------------------------
@@ -138,8 +140,10 @@ def test_interleave_refuses_columns_that_are_too_short() -> None:
         columns.interleave([ids], [None], 5)
     with pytest.raises(ValueError, match="not 6"):
         columns.interleave([ids], [np.array([0, 6], np.int32)], 1)
-    with pytest.raises(ValueError, match="a column of 2 rows"):
+    with pytest.raises(ValueError, match="offsets of 2 rows"):
         columns.interleave([ids], [np.array([0, 4], np.int32)], 2)
+    with pytest.raises(ValueError, match="ascend"):
+        columns.interleave([ids], [np.array([0, 9, 4], np.int32)], 2)
     with pytest.raises(TypeError, match="int64"):
         columns.interleave([ids.astype(np.int64)], [None], 4)
 

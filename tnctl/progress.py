@@ -72,7 +72,9 @@ class Display:
         say(self._line())
 
     def _line(self) -> str:
-        share = f" {self._done / self._total:4.0%}" if self._total and self._done < self._total else ""
+        share = (
+            f" {self._done / self._total:4.0%}" if self._total and self._done < self._total else ""
+        )
         return f"{self._title}{share}  {self._text}".rstrip()
 
 

@@ -36,8 +36,8 @@ def one_of(key: str, value: Any, choices: Iterable[str]) -> None:
 def within(key: str, value: float, low: float, high: float = math.inf) -> None:
     """Refuse a number outside [low, high]."""
     if not low <= value <= high:  # NaN too
-        limit = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
-        raise UserError(f"{key} must be {limit}. Received: {key}={value:g}")
+        limit = f"at least {low:,}" if high == math.inf else f"between {low:,} and {high:,}"
+        raise UserError(f"{key} must be {limit}. Received: {key}={value}")
 
 
 @dataclass
@@ -124,10 +124,14 @@ class Data:
     format: str = documented("csv", "csv, parquet or generated")
     delimiter: str = documented(",", "csv: one character; '\\t' for TSV")
     header: bool = documented(True, "csv: the first line names the columns")
-    columns: list[str] | None = documented(None, "csv without header: the names, in file order (a header wins)")
+    columns: list[str] | None = documented(
+        None, "csv without header: the names, in file order (a header wins)"
+    )
     skip_rows: int = documented(0, "csv: lines to skip at the start of each file")
     strip: bool = documented(False, "csv: remove ASCII blanks around values")
-    missing: list[str] = documented([""], "texts that mean a missing value (of text, ids and csv numbers)")
+    missing: list[str] = documented(
+        [""], "texts that mean a missing value (of text, ids and csv numbers)"
+    )
     check_utf8: bool = documented(True, "refuse text that is not UTF-8 (false: hash its bytes)")
     label: Label = documented(Label(), "the label")
     reference: str | None = documented(
@@ -167,7 +171,9 @@ class Optimizer:
     name: str = documented("adagrad", "adagrad (one accumulator per row) or adam")
     learning_rate: float = documented(0.05, "the step size")
     epsilon: float | None = documented(None, "added to the root (adagrad 1e-8, adam 1e-7)")
-    initial_accumulator: float | None = documented(None, "adagrad: where the accumulator starts (1e-6)")
+    initial_accumulator: float | None = documented(
+        None, "adagrad: where the accumulator starts (1e-6)"
+    )
     beta1: float | None = documented(None, "adam: decay of the first moment (0.9)")
     beta2: float | None = documented(None, "adam: decay of the second moment (0.999)")
 
@@ -185,7 +191,8 @@ class Optimizer:
             if value is not None and key not in known:
                 raise UserError(f"{key} is no setting of {self.name}. {did_you_mean(key, known)}")
             if value is not None:
-                within(key, value, 0, 0.9999 if key.startswith("beta") else 1e6)
+                least = 1e-30 if key == "epsilon" else 0
+                within(key, value, least, 0.9999 if key.startswith("beta") else 1e6)
 
     def settings(self) -> dict[str, float]:
         """The settings of this optimizer, its defaults where the conf says nothing."""
@@ -306,7 +313,9 @@ def sentences(cls: Any = Conf, path: str = "") -> dict[str, tuple[Any, str]]:
     hints = get_type_hints(cls)
     for one in dataclasses.fields(cls):
         hint, where = hints[one.name], path + one.name
-        default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
+        default = (
+            one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
+        )
         if dataclasses.is_dataclass(hint):
             for key, (_, sentence) in sentences(hint, f"{where}.").items():
                 value = default
@@ -320,8 +329,16 @@ def sentences(cls: Any = Conf, path: str = "") -> dict[str, tuple[Any, str]]:
     return found
 
 
+def required(key: str) -> None:
+    """What `${required:KEY}` stands for in a shipped conf: a key that the user must give."""
+    raise UserError(f"{key} is not given. Say {key}=…")
+
+
 def register() -> None:
     """Give Hydra the schema, which every conf names first in its defaults."""
     from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
 
+    # `???` in a group would not override the schema's null.
+    OmegaConf.register_new_resolver("required", required, replace=True)
     ConfigStore.instance().store(name="schema", node=Conf)

@@ -3,6 +3,9 @@
  *     test_oom [cases] [rounds] [first seed]
  *
  * Compiled with -DTN_MEMORY_HEADER='"tests/failing_memory.h"', sources and all. */
+#define _DEFAULT_SOURCE
+#include <sys/mman.h>
+
 #include "cases.h"
 #include "failing_memory.h"
 #include "tn_pool.h"
@@ -51,6 +54,20 @@ void *failing_aligned_alloc(size_t alignment, size_t size) {
 void failing_free(void *memory) {
     atomic_fetch_sub(&live, memory != NULL);
     free(memory);
+}
+
+void *failing_map(size_t size) {
+    if (fails_now()) {
+        return MAP_FAILED;
+    }
+    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    atomic_fetch_add(&live, memory != MAP_FAILED);
+    return memory;
+}
+
+void failing_unmap(void *memory, size_t size) {
+    atomic_fetch_sub(&live, 1);
+    munmap(memory, size);
 }
 
 static int may_fail(int code) {

@@ -35,7 +35,7 @@ def read(folder: str, manifest: dict[str, Any], dense: DenseTable, shapes: list[
     if saved != shapes or part["states"] != dense.state_names:
         raise Failure(
             f"{folder} has dense weights of shapes {saved} with state {part['states']}; the recipe "
-            f"now makes {shapes} with {dense.state_names}. Use the recipe and the tnctl that saved it"
+            f"now makes {shapes} with {dense.state_names}. Use the recipe that saved it"
         )
     data = read_file(folder, manifest, NAME)
     if data[: HEADER.size] != HEADER.pack(MAGIC, 1, len(shapes)):

@@ -41,7 +41,9 @@ def write(inventory: Inventory, folder: str, table: SparseTable) -> list[dict[st
             for records in table.records(first, last):
                 stream.write(records.view("u1"))
                 rows += len(records)
-        entries.append({"file": name, "first": f"{first:016x}", "last": f"{last:016x}", "rows": rows})
+        entries.append(
+            {"file": name, "first": f"{first:016x}", "last": f"{last:016x}", "rows": rows}
+        )
     return entries
 
 

@@ -93,7 +93,11 @@ def table_description(model: Model, number: int) -> dict[str, Any]:
             for name, number_ in layout.groups.items()
         ],
         "record": [
-            {"name": name, "type": dtype.base.str, "count": int(dtype.itemsize // dtype.base.itemsize)}
+            {
+                "name": name,
+                "type": dtype.base.str,
+                "count": int(dtype.itemsize // dtype.base.itemsize),
+            }
             for name, dtype in (
                 (name, fields[0]) for name, fields in (table.record_dtype.fields or {}).items()
             )
@@ -107,7 +111,9 @@ def write_graph(inventory: Inventory, model: Model) -> None:
         graph.save(model, temporary)
         for path in sorted(Path(temporary).rglob("*")):
             if path.is_file():
-                inventory.write(f"graph/{path.relative_to(temporary).as_posix()}", path.read_bytes())
+                inventory.write(
+                    f"graph/{path.relative_to(temporary).as_posix()}", path.read_bytes()
+                )
 
 
 def as_json(value: Any, indent: int | None = 2) -> bytes:

@@ -16,7 +16,9 @@ ARGUMENTS = {
     "golden": "how many raw validation rows a checkpoint keeps (default 200; 0: none)",
 }
 # Keys whose values are URLs or paths, which Hydra's grammar would misread.
-TEXT_KEYS = re.compile(r"\+{0,2}(output|save\.spool|data\.(root|train|validation|test)(\.files)?)=(.*)", re.S)
+TEXT_KEYS = re.compile(
+    r"\+{0,2}(output|save\.spool|data\.(root|train|validation|test)(\.files)?)=(.*)", re.S
+)
 
 
 def part(arguments: Sequence[str], taken: Sequence[str]) -> tuple[dict[str, str], list[str]]:

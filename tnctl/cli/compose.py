@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NoReturn
 
 from tnctl import schema, shipped
 from tnctl.errors import UserError, did_you_mean
@@ -27,7 +27,9 @@ def conf_file(name: str) -> Path:
     if name.endswith((".yaml", ".yml")):
         path = Path(name).resolve()
         if not path.is_file():
-            raise UserError(f"no conf file {name}. Check the path, or {choose_conf('')}")
+            raise UserError(
+                f"no conf file {name}. Check the path, or take a shipped one. {choose_conf('')}"
+            )
         return path
     path = shipped.folder("conf") / f"{name}.yaml"
     if name not in shipped.confs():
@@ -60,9 +62,7 @@ def with_saved(values: dict[str, Any], overrides: list[str], job: Callable[[Conf
         return hydra_main(Path(folder), "saved", [*SETTINGS, *overrides], job)
 
 
-def hydra_main(
-    folder: Path, name: str, arguments: list[str], job: Callable[[Conf], int]
-) -> int:
+def hydra_main(folder: Path, name: str, arguments: list[str], job: Callable[[Conf], int]) -> int:
     """What @hydra.main does, with the primary conf chosen at run time."""
     import hydra
     from omegaconf import DictConfig
@@ -80,7 +80,8 @@ def hydra_main(
 
     # Hydra raises its errors instead of printing them over several lines.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    sys.argv = ["tnctl", *arguments]
+    sys.argv = ["tnctl", *options_first(arguments)]
+    check_options(sys.argv[1:])
     try:
         hydra.main(version_base="1.3", config_path=str(folder), config_name=name)(task)()
     except UserError:
@@ -88,7 +89,7 @@ def hydra_main(
     except SystemExit as stop:
         if stop.code in (0, None):
             return 0
-        raise UserError(f"cannot read the options {' '.join(arguments[len(SETTINGS):])}") from None
+        raise UserError(f"Hydra refused {' '.join(arguments[len(SETTINGS) :])}") from None
     except Exception as error:
         raise explained(error, arguments) from error
     if mistakes:
@@ -96,13 +97,44 @@ def hydra_main(
     return max(codes, default=0)
 
 
+def options_first(arguments: list[str]) -> list[str]:
+    """Options such as `--cfg job` before the overrides: Hydra takes none in between."""
+    options: list[str] = []
+    overrides: list[str] = []
+    after_option = False
+    for argument in arguments:
+        is_option = argument.startswith("-")
+        is_value = after_option and re.fullmatch(r"[\w.]+", argument) is not None
+        (options if is_option or is_value else overrides).append(argument)
+        after_option = is_option
+    return [*options, *overrides]
+
+
+def check_options(arguments: list[str]) -> None:
+    """Refuse an option that Hydra does not have, in one line where Hydra prints its usage."""
+    from hydra._internal.utils import get_args_parser
+
+    def refuse(message: str) -> NoReturn:
+        raise UserError(f"{message}. The options are --help and --cfg job")
+
+    parser = get_args_parser()
+    parser.error = refuse
+    parser.parse_args(arguments)
+
+
 def conf_of(composed: Any) -> Conf:
     """The checked dataclasses of a composed conf."""
     from omegaconf import OmegaConf
+    from omegaconf.errors import InterpolationResolutionError
 
     if missing := sorted(OmegaConf.missing_keys(composed)):
         raise UserError(f"{missing[0]} is not given. Say {missing[0]}=…")
-    values = OmegaConf.to_container(composed, resolve=True)
+    try:
+        values = OmegaConf.to_container(composed, resolve=True)
+    except InterpolationResolutionError as error:
+        if isinstance(error.__cause__, UserError):  # of ${required:KEY}
+            raise error.__cause__ from None
+        raise
     return schema.from_values(values)  # type: ignore[arg-type]
 
 
@@ -133,11 +165,26 @@ def explained(error: Exception, arguments: list[str]) -> Exception:
         return key_error(key or found[1], text)
     if found := re.search(r"Value '(.*)' (?:of type '.*' )?could not be converted to (\w+)", text):
         given = next((a for a in arguments if a.startswith(f"{key}=")), f"{key}={found[1]}")
-        return UserError(f"{key} must be of type {TYPES.get(found[2], found[2])}. Received: {given}")
+        return UserError(f"{key} must be {TYPES.get(found[2], found[2])}. Received: {given}")
+    if found := re.search(r"Value '(.*)' is not a valid (bool)", text):
+        return UserError(f"{key} must be {TYPES[found[2]]}. Received: {key}={found[1]}")
+    if found := re.search(r"Invalid type assigned: \S+ is not a subclass of (\w+)", text):
+        return branch_error(key, found[1])
     return UserError(" ".join(text.split("\n")[:2]))
 
 
-TYPES = {"Integer": "whole number", "Float": "number", "Boolean": "true or false"}
+def branch_error(key: str, kind: str) -> UserError:
+    """One value for what holds keys, or a named input that the conf does not have."""
+    if kind in ("Slot", "Numeric"):
+        group, _, name = key.partition(".")
+        return UserError(
+            f'the conf has no {key}. Add it with its keys: "+{group}={{{name}: {{column: NAME}}}}"'
+        )
+    keys = [known for known in schema.sentences() if known.startswith(f"{key}.")]
+    return UserError(f"{key} takes no value, its keys do: {', '.join(keys)}")
+
+
+TYPES = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
 
 
 def key_error(key: str, text: str) -> UserError:
@@ -146,9 +193,19 @@ def key_error(key: str, text: str) -> UserError:
     parts = key.split(".")
     if parts[0] in ("slots", "numeric") and len(parts) == 3:
         known = {name.replace("NAME", parts[1]) for name in known}
+    if parts[0] == "recipe":
+        known |= recipe_settings()
     if key in known and "must be" not in text:
         return UserError(" ".join(text.split("\n")[:2]))
     return UserError(f"no key '{key}'. {did_you_mean(key, known) if nearest(key, known) else HINT}")
+
+
+def recipe_settings() -> set[str]:
+    """The settings of all shipped recipes, as keys of a conf."""
+    import yaml
+
+    confs = (shipped.folder("conf") / "recipe").glob("*.yaml")
+    return {f"recipe.{key}" for path in confs for key in yaml.safe_load(path.read_text())["recipe"]}
 
 
 HINT = "`tnctl train --help` lists every key."

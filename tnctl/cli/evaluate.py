@@ -2,7 +2,6 @@
 
 import json
 
-from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.cli.target import with_checkpoint
 from tnctl.errors import UserError
 from tnctl.schema import Conf
@@ -13,7 +12,6 @@ USAGE = "conf=NAME | output=URL | checkpoint=URL [data.test=FILES] [key=value â€
 
 def run(given: list[str]) -> int:
     """Print the metrics of a checkpoint as one JSON object."""
-    quiet_tensorflow()
     return with_checkpoint(given, TAKES, evaluate)
 
 
@@ -25,7 +23,9 @@ def evaluate(checkpoint, conf: Conf, own: dict[str, str]) -> int:  # type: ignor
 
     split = reported_split(conf)
     if split is None:
-        raise UserError("there is nothing to evaluate on. Give data.test=FILES or data.validation=FILES")
+        raise UserError(
+            "there is nothing to evaluate on. Give data.test=FILES or data.validation=FILES"
+        )
     with waiting(f"loading {checkpoint.folder}"):
         inference = Inference(load(checkpoint, conf), conf.train.batch_size)
     with waiting(f"evaluating on data.{split}"):

@@ -1,7 +1,6 @@
 """`tnctl export-embeddings`."""
 
 from tnctl import files
-from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.cli.target import with_checkpoint
 from tnctl.errors import UserError
 from tnctl.schema import Conf
@@ -12,7 +11,6 @@ USAGE = "conf=NAME | output=URL | checkpoint=URL [to=URL] [format=parquet]"
 
 def run(given: list[str]) -> int:
     """Write the embeddings to `to`, by default output/embeddings."""
-    quiet_tensorflow()
     return with_checkpoint(given, TAKES, export)
 
 

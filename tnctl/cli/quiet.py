@@ -1,11 +1,34 @@
 """TensorFlow's start-up chatter, off unless the user asked for it."""
 
 import os
+import sys
+import tempfile
+from importlib import import_module
 
 
 def quiet_tensorflow() -> None:
-    """Only errors, from TensorFlow's C++ side too. To be called before TensorFlow is imported."""
+    """Import TensorFlow; of what its C++ side says, only errors are shown."""
+    if "tensorflow" in sys.modules:
+        return
+    chatty = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") < "2"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("ABSL_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    if chatty:
+        return
+    # Until its logging has started TensorFlow heeds no level, so what it writes while it is
+    # imported is held back, and shown only when the import fails.
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            import_module("tnctl.model")
+        except BaseException:
+            held.seek(0)
+            os.write(terminal, held.read())
+            raise
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)

@@ -1,7 +1,6 @@
 """`tnctl split-graph`."""
 
 from tnctl import files
-from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.cli.target import with_checkpoint
 from tnctl.schema import Conf
 
@@ -11,7 +10,6 @@ USAGE = "conf=NAME | output=URL | checkpoint=URL [to=URL]"
 
 def run(given: list[str]) -> int:
     """Write the graph to `to`, by default output/graph."""
-    quiet_tensorflow()
     return with_checkpoint(given, TAKES, split)
 
 

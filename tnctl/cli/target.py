@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from tnctl.cli import arguments, compose
+from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError
 from tnctl.schema import Conf
 
@@ -10,9 +11,7 @@ from tnctl.schema import Conf
 FIXED = ("seed", "recipe", "slots", "numeric", "embedding", "optimizer")
 
 
-def with_checkpoint(
-    given: list[str], takes: tuple[str, ...], job: Callable[..., int]
-) -> int:
+def with_checkpoint(given: list[str], takes: tuple[str, ...], job: Callable[..., int]) -> int:
     """Run job(checkpoint, conf, own arguments) and return its exit code.
 
     The checkpoint is that of checkpoint=, else the newest of output=, else of the output of conf=.
@@ -24,28 +23,28 @@ def with_checkpoint(
             compose.conf_file(own["conf"]), overrides, lambda conf: with_composed(own, conf, job)
         )
     checkpoint = find(own, output_of(overrides))
-    return compose.with_saved(
-        checkpoint.conf(), overrides, lambda conf: job(checkpoint, conf, own)
-    )
+    return compose.with_saved(checkpoint.conf(), overrides, lambda conf: job(checkpoint, conf, own))
 
 
 def find(own: dict[str, str], output: str | None):  # type: ignore[no-untyped-def]
     """The checkpoint meant. Raises UserError when none is named, Failure when there is none."""
+    if "checkpoint" not in own and output is None:
+        raise UserError("which model? Give output=URL of a run, checkpoint=URL, or conf=NAME")
+    quiet_tensorflow()
     from tnctl.checkpoint import load
 
     if "checkpoint" in own:
         return load.open_checkpoint(own["checkpoint"])
-    if output is None:
-        raise UserError("which model? Give output=URL of a run, checkpoint=URL, or conf=NAME")
+    assert output is not None
     return load.newest_or_fail(output)
 
 
 def with_composed(own: dict[str, str], conf: Conf, job: Callable[..., int]) -> int:
     """Run the job with a composed conf, which must be of the model that the checkpoint has."""
+    checkpoint = find(own, conf.output)
     from tnctl.model.graph import conf_to_json
     from tnctl.training import run
 
-    checkpoint = find(own, conf.output)
     saved, now = checkpoint.conf(), conf_to_json(conf)
     differing = [key for name in FIXED for key in run.differences(now[name], saved[name], name)]
     if differing:

@@ -1,7 +1,6 @@
 """`tnctl verify-serving`."""
 
 from tnctl import files
-from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.cli.target import with_checkpoint
 from tnctl.schema import Conf
 
@@ -11,7 +10,6 @@ USAGE = "conf=NAME | output=URL | checkpoint=URL [graph=URL] [embeddings=URL]"
 
 def run(given: list[str]) -> int:
     """Compare serving with training; exit code 1 when they differ."""
-    quiet_tensorflow()
     return with_checkpoint(given, TAKES, verify)
 
 

@@ -26,9 +26,7 @@ def packed_inputs(layout: Layout) -> dict[str, int]:
 
 def slot_inputs(layout: Layout) -> dict[str, int]:
     """The inputs of signature `by_slot`: name -> columns, in the order they stand in x."""
-    inputs = {
-        slot: table.width for table in layout.tables for slot in table.slots if table.width
-    }
+    inputs = {slot: table.width for table in layout.tables for slot in table.slots if table.width}
     inputs |= dict.fromkeys(layout.numeric, 1)
     return inputs | ({LINEAR: 1} if layout.tables else {})
 
@@ -68,5 +66,7 @@ def save(model: Model, folder: str) -> None:
 
 def concrete(function: Any, inputs: dict[str, int]) -> Any:
     """A concrete function of named float32 inputs [B, columns]."""
-    specs = {name: tf.TensorSpec([None, columns], tf.float32, name) for name, columns in inputs.items()}
+    specs = {
+        name: tf.TensorSpec([None, columns], tf.float32, name) for name, columns in inputs.items()
+    }
     return tf.function(function, autograph=False).get_concrete_function(**specs)

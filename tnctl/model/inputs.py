@@ -23,8 +23,8 @@ class Inputs:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self.x = keras.Input((layout.width,), name="x") if layout.width else None
-        self.linear = keras.Input((1,), name="linear") if layout.tables else None
+        self.x: Any = keras.Input((layout.width,), name="x") if layout.width else None
+        self.linear: Any = keras.Input((1,), name="linear") if layout.tables else None
 
     @property
     def tensors(self) -> list[Any]:
@@ -47,6 +47,8 @@ class Inputs:
     def slot(self, name: str) -> Any:
         """One slot's pooled embedding [B, d]."""
         if name not in self._layout.slots:
-            raise UserError(f"the conf has no slot '{name}'. {did_you_mean(name, self._layout.slots)}")
+            raise UserError(
+                f"the conf has no slot '{name}'. {did_you_mean(name, self._layout.slots)}"
+            )
         column, width = self._layout.columns_of(name)
         return self.x[:, column : column + width]

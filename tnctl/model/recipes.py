@@ -24,7 +24,9 @@ def settings_of(recipe: dict[str, Any], build: Callable[..., Any]) -> dict[str, 
     settings = {key: value for key, value in recipe.items() if key != "name"}
     for key in settings:
         if key not in known:
-            raise UserError(f"recipe {recipe['name']} has no setting '{key}'. {did_you_mean(key, known)}")
+            raise UserError(
+                f"recipe {recipe['name']} has no setting '{key}'. {did_you_mean(key, known)}"
+            )
     return settings
 
 

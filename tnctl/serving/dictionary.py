@@ -54,9 +54,7 @@ def chosen(part: pa.RecordBatch, wanted: NDArray[np.uint64]) -> dict[int, tuple[
     return {int(ids[i]): (linear[i], floats[i]) for i in places}
 
 
-def pooled(
-    rows: list[NDArray[np.float32]], width: int, pooling: str
-) -> NDArray[np.float32]:
+def pooled(rows: list[NDArray[np.float32]], width: int, pooling: str) -> NDArray[np.float32]:
     """Weights float32 [width] of one cell: summed in the order of the ids, divided once.
 
     mean divides by n, sqrtn by the float32 root of n; a cell without ids is zeros.

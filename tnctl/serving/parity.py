@@ -52,8 +52,8 @@ def verify(checkpoint: Checkpoint, conf: Conf, graph: str, embeddings: str) -> l
     for url, described in ((graph, served.description), (embeddings, dictionary.manifest)):
         if described["checkpoint"]["sha256"] != identity:
             raise Failure(
-                f"{url} was made from another checkpoint ({described['checkpoint']['folder']}) than "
-                f"{checkpoint.folder}. Split and export that one again"
+                f"{url} was made from another checkpoint ({described['checkpoint']['folder']}) "
+                f"than {checkpoint.folder}. Split and export that one again"
             )
     same = {"x": 0, LINEAR: 0}
     worst = {PACKED: 0.0, BY_SLOT: 0.0}
@@ -70,13 +70,23 @@ def verify(checkpoint: Checkpoint, conf: Conf, graph: str, embeddings: str) -> l
         known += found
         cells += sum(len(ids) for ids in batch.ids)
     findings = [
-        Finding(f"{name} from the files, bit by bit", not count, f"{count} of {examples} rows differ")
+        Finding(
+            f"{name} from the files, bit by bit", not count, f"{count} of {examples} rows differ"
+        )
         for name, count in same.items()
     ]
-    return findings + [
-        Finding(f"logits of signature {name}", figure <= 1, f"{figure * TOLERANCE:.1e} of {TOLERANCE}")
-        for name, figure in worst.items()
-    ] + [Finding("ids that the files know", known > 0 or not cells, f"{known:,} of {cells:,}")]
+    return (
+        findings
+        + [
+            Finding(
+                f"logits of signature {name}",
+                figure <= 1,
+                f"{figure * TOLERANCE:.1e} of {TOLERANCE}",
+            )
+            for name, figure in worst.items()
+        ]
+        + [Finding("ids that the files know", known > 0 or not cells, f"{known:,} of {cells:,}")]
+    )
 
 
 def compared_split(conf: Conf) -> str:
@@ -102,7 +112,7 @@ def deviation(trained: NDArray[np.float32], served: NDArray[np.float32]) -> floa
 def from_dictionary(
     model: Model, batch: Window, dictionary: Dictionary
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
-    """x [B, W] and linear [B, 1] of a batch, from exported files alone; and how many ids were known.
+    """`x` [B, W] and `linear` [B, 1] from exported files alone, and how many ids were known.
 
     An id that the files lack reads zeros.
     """
@@ -114,7 +124,8 @@ def from_dictionary(
     for table, ids, offsets in zip(layout.tables, batch.ids, batch.offsets, strict=True):
         names = list(table.groups)
         slots = len(table.slots)
-        slot_of = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets.astype(np.int64))) % slots
+        counts = (offsets[1:] - offsets[:-1]).astype(np.int64)
+        slot_of = np.repeat(np.arange(len(counts)), counts) % slots
         group_of = np.asarray(table.group_of)[slot_of]
         rows = {
             number: dictionary.rows(name, ids[group_of == number])
@@ -127,7 +138,8 @@ def from_dictionary(
                 cell = example * slots + slot
                 of_group = rows[table.group_of[slot]]
                 found = [
-                    of_group.get(int(id_), missing) for id_ in ids[offsets[cell] : offsets[cell + 1]]
+                    of_group.get(int(id_), missing)
+                    for id_ in ids[offsets[cell] : offsets[cell + 1]]
                 ]
                 pooling = model.conf.slots[table.slots[slot]].pooling
                 weights = [np.array([row[0]], np.float32) for row in found]

@@ -23,8 +23,8 @@ def hash_strings(data: Any, offsets: NDArray[Any], seed: int = 0) -> NDArray[np.
     n = len(offsets) - 1
     ids = np.empty(n, np.uint64)
     memory = ffi.from_buffer("char[]", data)
-    if n and (offsets[0] < 0 or offsets[-1] > len(memory)):
-        raise ValueError(f"offsets up to {offsets[-1]} reach outside {len(memory)} bytes")
+    if n and (offsets[0] < 0 or offsets[-1] > len(memory) or (offsets[1:] < offsets[:-1]).any()):
+        raise ValueError(f"offsets must ascend inside 0 to {len(memory)}, the bytes of the data")
     hash_ = lib.tn_hash_strings32 if offsets.dtype == np.int32 else lib.tn_hash_strings64
     dtype = np.int32 if offsets.dtype == np.int32 else np.int64
     hash_(memory, pointer(offsets, dtype), n, seed, pointer(ids, np.uint64, True))
@@ -67,7 +67,9 @@ def interleave(
     total = 0
     for column, ends in zip(ids, offsets, strict=True):
         expected = rows if ends is None else int(ends[-1])
-        if len(column) < expected or (ends is not None and len(ends) != rows + 1):
+        if ends is not None and (len(ends) != rows + 1 or (ends[1:] < ends[:-1]).any()):
+            raise ValueError(f"offsets of {rows} rows must be {rows + 1} that ascend")
+        if len(column) < expected:
             raise ValueError(f"a column of {rows} rows has {len(column)} ids, not {expected}")
         total += expected - (0 if ends is None else int(ends[0]))
     if total >= 2**31:

@@ -71,7 +71,11 @@ class DenseTable:
         """Raise NotFiniteError unless every gradient (one buffer per variable) is finite."""
         check(
             lib.tn_dense_check(
-                self.handle, self._gradients(gradients), self._c_offsets, self._c_sizes, len(self.sizes)
+                self.handle,
+                self._gradients(gradients),
+                self._c_offsets,
+                self._c_sizes,
+                len(self.sizes),
             )
         )
 
@@ -79,6 +83,10 @@ class DenseTable:
         """One step of the optimizer with one gradient per variable."""
         check(
             lib.tn_dense_apply(
-                self.handle, self._gradients(gradients), self._c_offsets, self._c_sizes, len(self.sizes)
+                self.handle,
+                self._gradients(gradients),
+                self._c_offsets,
+                self._c_sizes,
+                len(self.sizes),
             )
         )

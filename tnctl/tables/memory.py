@@ -1,4 +1,4 @@
-"""What every wrapper needs: checked pointers, codes turned into exceptions, aligned memory, threads."""
+"""What every wrapper needs: checked pointers, codes as exceptions, aligned memory, threads."""
 
 from typing import Any
 
@@ -45,7 +45,6 @@ def pointer(array: NDArray[Any], dtype: DTypeLike, write: bool = False) -> Any:
         raise ValueError("expected a C-contiguous array; take numpy.ascontiguousarray of it")
     if write and not array.flags.writeable:
         raise ValueError("expected an array that can be written")
-    # reshape of an empty array has no buffer that cffi accepts as an array of items
     return ffi.from_buffer(_CTYPES[array.dtype], array, require_writable=write)
 
 

@@ -1,6 +1,5 @@
 """Sparse tables: (group, 64-bit id) -> a row of weights and optimizer state."""
 
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -126,10 +125,10 @@ class SparseTable:
             ("changed", "<u4"),
         ]
         for segment in self.segments:
-            for name, dtype, count in segment.optimizer.state_names(segment.width):
-                fields.append((f"{segment.name}.{name}", dtype, (count,)))
-        fields += [(segment.name, "<f4", (segment.width,)) for segment in self.segments]
-        dtype = np.dtype(fields)
+            for name, kind, count in segment.optimizer.state_names(segment.width):
+                fields.append((f"{segment.name}.{name}", kind, (count,)))
+        fields += [(one.name, "<f4", (one.width,)) for one in self.segments]
+        dtype: np.dtype[Any] = np.dtype(fields)
         assert dtype.itemsize == lib.tn_table_record_size(self.handle)
         return dtype
 
@@ -141,18 +140,22 @@ class SparseTable:
         Each array is new: it stays valid after the next one is taken.
         """
         dtype = self.record_dtype
-        written, following, more = (ffi.new(f"{kind} *") for kind in ("uint64_t", "uint64_t", "int"))
+        written, following, more = (
+            ffi.new(f"{kind} *") for kind in ("uint64_t", "uint64_t", "int")
+        )
         more[0] = 1
         while more[0]:
             out = np.empty(at_a_time, dtype)
             buffer = ffi.from_buffer(out, require_writable=True)
-            check(lib.tn_encode(self.handle, first, last, buffer, at_a_time, written, following, more))
+            check(
+                lib.tn_encode(self.handle, first, last, buffer, at_a_time, written, following, more)
+            )
             first = following[0]
             if written[0]:
                 yield out[: written[0]]
 
-    def insert_records(self, records: NDArray[Any] | bytes | memoryview) -> None:
-        """Insert rows as `records` gave them; all are checked before the first goes in."""
+    def insert_records(self, records: Any) -> None:
+        """Insert rows as `records` gave them, a buffer; all are checked before any goes in."""
         size = self.record_dtype.itemsize
         data = memoryview(records).cast("B")
         if data.nbytes % size:
@@ -163,7 +166,9 @@ class SparseTable:
         """The weights of a key, all segments after each other, or None."""
         weights = np.zeros(sum(segment.width for segment in self.segments), np.float32)
         found = ffi.new("int *")
-        check(lib.tn_table_lookup(self.handle, group, id_, pointer(weights, np.float32, True), found))
+        check(
+            lib.tn_table_lookup(self.handle, group, id_, pointer(weights, np.float32, True), found)
+        )
         return weights if found[0] else None
 
 
@@ -173,7 +178,7 @@ class Batch:
     def __init__(self, table: SparseTable, slots: Sequence[SlotPlan]) -> None:
         self.table = table
         self._slots = len(slots)
-        self._busy = threading.Lock()
+        self._examples = 0
         given = ffi.new(
             "tn_slot[]", [(slot.group, POOLINGS[slot.pooling], slot.column) for slot in slots]
         )

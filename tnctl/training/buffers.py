@@ -46,7 +46,7 @@ class Buffers:
         self.labels[:rows] = batch.labels
 
     def tensors(self, rows: int) -> list[Any]:
-        """The inputs that exist, in the model's order, then the labels; the first `rows` of each."""
+        """The inputs that exist, in the model's order, then the labels: the first `rows`."""
         if rows == self.batch_size:
             return self._whole
         return [tensor_over(array[:rows]) for array in [*self._inputs, self.labels]]

@@ -43,7 +43,9 @@ class Clock:
             "input_wait_seconds": round(self.waiting, 3),
             "evaluation_seconds": round(self.evaluating, 3),
             "save_seconds": round(self.saving, 3),
-            "examples_per_second": round(self.examples / self.training, 1) if self.training else 0.0,
+            "examples_per_second": round(self.examples / self.training, 1)
+            if self.training
+            else 0.0,
         }
 
 
@@ -142,7 +144,9 @@ class Trainer:
         with waiting(f"evaluating on data.{split}"):
             metrics = score(self.inference, self.conf, split).metrics()
         self.clock.evaluating += time.perf_counter() - started
-        reference = f", reference {metrics['reference_auc']:.4f}" if "reference_auc" in metrics else ""
+        reference = (
+            f", reference {metrics['reference_auc']:.4f}" if "reference_auc" in metrics else ""
+        )
         say(f"{split}  auc {metrics['auc']:.4f}{reference}  logloss {metrics['logloss']:.4f}")
         return metrics
 

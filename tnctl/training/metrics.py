@@ -15,9 +15,9 @@ def auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
     order = np.argsort(scores, kind="stable")
     ranked, clicks = scores[order], labels[order] >= 0.5
     # Equal scores share the mean of their ranks.
-    starts = np.flatnonzero(np.concatenate(([True], ranked[1:] != ranked[:-1]))) if len(ranked) else []
+    starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1])[: len(ranked)])
     counts = np.diff(np.append(starts, len(ranked)))
-    ranks = np.repeat(np.asarray(starts) + (counts + 1) / 2, counts)
+    ranks = np.repeat(starts + (counts + 1) / 2, counts)
     positive = int(clicks.sum())
     negative = len(clicks) - positive
     if not positive or not negative:

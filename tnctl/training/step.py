@@ -71,7 +71,7 @@ class TrainingStep:
 def gradient_function(model: Model, rows: int | None, compiled: bool) -> Callable[..., Any]:
     """A concrete function: inputs, labels -> loss, logits [B], input gradients, dense gradients.
 
-    The loss is the mean binary cross-entropy of the logits, plus what the recipe's regularisers add.
+    The loss is the mean binary cross-entropy of the logits, plus the recipe's regularisers.
     """
     variables = model.variables
 
@@ -89,7 +89,9 @@ def gradient_function(model: Model, rows: int | None, compiled: bool) -> Callabl
         )
         return loss, logits, of_inputs, of_variables
 
-    specs = [tf.TensorSpec([rows, *tensor.shape[1:]], tf.float32) for tensor in model.network.inputs]
+    specs = [
+        tf.TensorSpec([rows, *tensor.shape[1:]], tf.float32) for tensor in model.network.inputs
+    ]
     return gradients.get_concrete_function(*specs, tf.TensorSpec([rows], tf.float32))
 
 
@@ -108,7 +110,7 @@ class Inference:
         self._logits = logits.get_concrete_function(*specs)
 
     def __call__(self, batch: Window) -> NDArray[np.float32]:
-        """The logits float32 [B] of a batch of at most `batch_size` rows, in memory of their own."""
+        """The logits float32 [B] of a batch of at most `batch_size` rows, for the caller to keep."""
         self.buffers.fill(batch, insert=False)
         tensors = self.buffers.tensors(batch.rows)[:-1]
         result: NDArray[np.float32] = self._logits(*tensors).numpy()

@@ -1,0 +1,59 @@
+# tnctl: what you can make here. `make help` lists it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+SOURCES := $(wildcard csrc/*.c csrc/*.h csrc/*.py)
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-all bench lint format system-packages clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 18
+
+# Made again when what it was made from changed; the Python files are used in place.
+$(INSTALLED): setup.py pyproject.toml tnctl/__init__.py $(SOURCES)
+	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"tnctl needs Python 3.11 to 3.13, this is {v[0]}.{v[1]}. Say which: make PYTHON=python3.12 ...") if not (3, 11) <= v < (3, 14) else None'
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+install: $(INSTALLED)  ## .venv with tnctl in it, editable, and the tools for development
+
+demo: $(INSTALLED)  ## the main job on generated clicks: train, evaluate, split, export, verify
+	$(BIN)/tnctl train conf=deepfm output=runs/demo overwrite=true
+	$(BIN)/tnctl split-graph output=runs/demo
+	$(BIN)/tnctl export-embeddings output=runs/demo
+	$(BIN)/tnctl verify-serving output=runs/demo
+	@$(BIN)/python -c 'import json; r = json.load(open("runs/demo/report.json")); print("\nAUC %.4f on test data; no model of this data can reach more than %.4f" % (r["auc"], r["reference_auc"]))'
+	@printf '%s\n' "checkpoint  runs/demo/checkpoints" "graph       runs/demo/graph" "embeddings  runs/demo/embeddings" "report      runs/demo/report.json"
+
+test: $(INSTALLED)  ## the test suite (under 10 minutes on 2 cores)
+	$(BIN)/python -m pytest -m 'not long'
+
+test-all: $(INSTALLED) lint  ## the test suite with its long forms, and the linters
+	$(BIN)/python -m pytest
+
+bench: $(INSTALLED)  ## every benchmark, one table each; an idle machine is needed
+	$(BIN)/python -m benchmarks.table
+	$(BIN)/python -m benchmarks.step
+
+lint: $(INSTALLED)  ## ruff, mypy, clang-format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror csrc/*.c csrc/*.h csrc/tests/*.c csrc/tests/*.h
+
+format: $(INSTALLED)  ## rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i csrc/*.c csrc/*.h csrc/tests/*.c csrc/tests/*.h
+
+system-packages:  ## Debian packages that tests use: a C compiler with its sanitizers
+	apt-get update --quiet --quiet
+	DEBIAN_FRONTEND=noninteractive apt-get install --quiet --quiet --yes gcc libc6-dev make python3-venv
+
+clean:  ## everything that was made
+	rm -rf $(VENV) build dist *.egg-info runs tnctl/_tables.c tnctl/*.so csrc/*.o .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

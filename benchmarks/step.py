@@ -1,0 +1,84 @@
+"""The training step: tnctl beside the floor and beside plain TensorFlow, in turns.
+
+The model is DeepFM on W1, tnctl's own TrainingStep on a table that already has all 10 million
+keys. `tnctl` is what a batch costs in training: the batch is an array, as the data layer gives it.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks import timing
+from benchmarks.floor import make_floor
+from benchmarks.tensorflow_by_hand import make_by_hand
+from benchmarks.workload import HIDDEN, NUMERIC, SLOTS, Workload, all_keys, load
+from tnctl.data.features import Window
+from tnctl.data.statistics import Statistics
+from tnctl.model.building import Model, build
+from tnctl.schema import Conf, Numeric, Slot, Train
+from tnctl.tables import Batch, SlotPlan
+from tnctl.training.step import TrainingStep
+
+PREFILL = 100_000
+
+
+def main() -> None:
+    workload = load()
+    comparisons = {}
+    for batch_size in (4096, 1024):
+        model = build(conf_of(batch_size), Statistics())
+        fill(model)
+        step, windows = TrainingStep(model, batch_size), batches(workload, batch_size)
+        steps = {
+            "floor": make_floor(batch_size),
+            "tnctl": lambda i, step=step, windows=windows: step(windows[i % len(windows)]),
+            "TensorFlow by hand": make_by_hand(workload, batch_size),
+        }
+        comparisons[f"B={batch_size}"] = timing.compare(steps, batch_size, rounds=24)
+    timing.show("training step", "samples", comparisons)
+    for heading, comparison in comparisons.items():
+        ratio = comparison.ratio("tnctl", "TensorFlow by hand")
+        print(
+            f"{heading}  tnctl is {ratio.median:.2f}x TensorFlow by hand "
+            f"({ratio.low:.2f} - {ratio.high:.2f})"
+        )
+
+
+def conf_of(batch_size: int, **train: Any) -> Conf:
+    """DeepFM on W1's 26 slots and 13 numbers."""
+    return Conf(
+        recipe={"name": "deepfm", "hidden": list(HIDDEN)},
+        slots={f"s{i}": Slot(ids="integer") for i in range(SLOTS)},
+        numeric={f"n{i}": Numeric() for i in range(NUMERIC)},
+        train=Train(batch_size=batch_size, **train),
+    )
+
+
+def fill(model: Model) -> None:
+    """Give the table all keys of all slots."""
+    [table] = model.tables
+    for slot in range(SLOTS):
+        batch, keys = Batch(table, [SlotPlan(slot, "sum", 0)]), all_keys(slot).astype(np.uint64)
+        for start in range(0, len(keys), PREFILL):
+            ids = keys[start : start + PREFILL]
+            batch.find(ids, np.arange(len(ids) + 1, dtype=np.uint32), len(ids), insert=True)
+
+
+def batches(workload: Workload, batch_size: int) -> list[Window]:
+    """The workload as the data layer hands it over."""
+    offsets = np.arange(batch_size * SLOTS + 1, dtype=np.uint32)
+    whole = len(workload.labels) // batch_size
+    return [
+        Window(
+            [np.ascontiguousarray(workload.ids[rows], np.uint64).reshape(-1)],
+            [offsets],
+            workload.numeric[rows],
+            workload.labels[rows],
+            None,
+        )
+        for rows in (slice(i * batch_size, (i + 1) * batch_size) for i in range(whole))
+    ]
+
+
+if __name__ == "__main__":
+    main()
