@@ -34,16 +34,17 @@ def declarations(header: str) -> str:
 def flags() -> list[str]:
     """One portable build: fast loops are cloned per CPU level inside the sources.
 
-    -fno-math-errno: else sqrtf is a call per element (13x slower). -ffp-contract=off and the last
-    two: the same bits on every CPU, whatever CFLAGS says.
+    The same bits on every CPU, whatever CFLAGS says: no fused multiply-add, no -ffast-math. Last,
+    for -fno-fast-math undoes it, -fno-math-errno: else sqrtf is a call per element and the loops
+    of the optimizers are not vectorized (tests/test_c_library.py looks).
     """
     return [
         "-std=c11",
         "-O3",
-        "-fno-math-errno",
         "-ffp-contract=off",
         "-fno-fast-math",
         "-fno-unsafe-math-optimizations",
+        "-fno-math-errno",
         "-Wall",
         "-Wextra",
     ]

@@ -1,8 +1,9 @@
 /* tn_pool.c - a pool of threads for jobs of 20 to 2000 microseconds.
  *
- * Calls come in bursts (find, gather; accumulate, apply) with a long TensorFlow step between them,
- * so a worker spins for about 20 microseconds after a job before it sleeps: long enough to catch
- * the next call of the burst, too short to take a core from TensorFlow. */
+ * Calls come in bursts (find, gather; accumulate, apply) with a long TensorFlow step between them.
+ * Waking a thread costs about as much as a small job, so workers stay awake, spinning, while the
+ * caller holds them (tn_pool_hold) and for a few microseconds after a job; else they sleep, and
+ * the cores are TensorFlow's. */
 #include "tn_pool.h"
 
 #include <pthread.h>
@@ -13,7 +14,7 @@
 #include "tn_memory.h"
 
 #define MAX_THREADS 64
-#define SPINS 500
+#define SPINS 100
 
 struct tn_pool {
     int threads, started, spins;
@@ -26,6 +27,7 @@ struct tn_pool {
     int stop;
     atomic_uint generation; /* counts jobs; a worker waits for it to change */
     atomic_int running;     /* workers that have not finished the job */
+    atomic_int held;        /* workers do not sleep */
 };
 
 typedef struct {
@@ -33,15 +35,32 @@ typedef struct {
     int thread;
 } worker_start;
 
-/* Waits until the generation is no longer `seen`. Returns 0 when the pool stops. */
-static int wait_for_job(tn_pool *pool, unsigned seen, tn_job *job, void **argument) {
-    for (int i = 0; i < pool->spins && atomic_load(&pool->generation) == seen; i++) {
+/* Spins for a while, or as long as the pool is held. Returns whether there is a new job. */
+static int spin_for_job(tn_pool *pool, unsigned seen) {
+    for (int i = 0; i < pool->spins || (pool->spins > 0 && atomic_load(&pool->held)); i++) {
+        if (atomic_load(&pool->generation) != seen) {
+            return 1;
+        }
         TN_PAUSE();
     }
-    pthread_mutex_lock(&pool->lock);
-    while (atomic_load(&pool->generation) == seen && !pool->stop) {
-        pthread_cond_wait(&pool->wake, &pool->lock);
+    return 0;
+}
+
+/* Waits until the generation is no longer `seen`. Returns 0 when the pool stops. */
+static int wait_for_job(tn_pool *pool, unsigned seen, tn_job *job, void **argument) {
+    while (!spin_for_job(pool, seen)) {
+        pthread_mutex_lock(&pool->lock);
+        while (atomic_load(&pool->generation) == seen && !pool->stop &&
+               (pool->spins == 0 || !atomic_load(&pool->held))) {
+            pthread_cond_wait(&pool->wake, &pool->lock);
+        }
+        int done = pool->stop || atomic_load(&pool->generation) != seen;
+        pthread_mutex_unlock(&pool->lock);
+        if (done) {
+            break;
+        }
     }
+    pthread_mutex_lock(&pool->lock);
     int go = !pool->stop;
     *job = pool->job;
     *argument = pool->argument;
@@ -110,6 +129,7 @@ void tn_pool_free(tn_pool *pool) {
     }
     pthread_mutex_lock(&pool->lock);
     pool->stop = 1;
+    atomic_store(&pool->held, 0);
     pthread_cond_broadcast(&pool->wake);
     pthread_mutex_unlock(&pool->lock);
     for (int thread = 1; thread <= pool->started; thread++) {
@@ -120,6 +140,15 @@ void tn_pool_free(tn_pool *pool) {
     pthread_mutex_destroy(&pool->lock);
     pthread_mutex_destroy(&pool->call);
     TN_FREE(pool);
+}
+
+void tn_pool_hold(tn_pool *pool, int held) {
+    atomic_store(&pool->held, held);
+    if (held && pool->threads > 1) {
+        pthread_mutex_lock(&pool->lock);
+        pthread_cond_broadcast(&pool->wake);
+        pthread_mutex_unlock(&pool->lock);
+    }
 }
 
 void tn_pool_run(tn_pool *pool, tn_job job, void *argument) {
@@ -138,7 +167,7 @@ void tn_pool_run(tn_pool *pool, tn_job job, void *argument) {
 
     job(argument, 0, pool->threads);
 
-    for (int i = 0; i < pool->spins && atomic_load(&pool->running) > 0; i++) {
+    for (int i = 0; i < 10 * pool->spins && atomic_load(&pool->running) > 0; i++) {
         TN_PAUSE();
     }
     if (atomic_load(&pool->running) > 0) {

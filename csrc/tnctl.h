@@ -87,6 +87,9 @@ typedef struct tn_pool tn_pool;
 /* `threads` counts the caller's own: 1 starts none. At most 64. */
 int tn_pool_new(int threads, tn_pool **out);
 void tn_pool_free(tn_pool *pool);
+/* While held, idle threads spin instead of sleeping (unless there are more threads than CPUs): for
+ * a burst of calls, to be released before anything else wants the cores. */
+void tn_pool_hold(tn_pool *pool, int held);
 
 /* ---- Optimizers --------------------------------------------------------- */
 

@@ -1,6 +1,5 @@
 """What a user sees of a long run: a live line in a terminal, plain lines elsewhere."""
 
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from rich.table import Table
 
 SECONDS_BETWEEN_LINES = 10.0
 
-console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def say(text: str) -> None:

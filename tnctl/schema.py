@@ -49,7 +49,7 @@ class Initial:
 
     def __post_init__(self) -> None:
         one_of("kind", self.kind, ("zeros", "uniform", "normal"))
-        within("scale", self.scale, 0, 1e6)
+        within("scale", self.scale, 0, 1_000_000)
 
 
 @dataclass
@@ -184,7 +184,7 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         one_of("name", self.name, self.DEFAULTS)
-        within("learning_rate", self.learning_rate, 0, 1e6)
+        within("learning_rate", self.learning_rate, 0, 1_000_000)
         known = self.DEFAULTS[self.name]
         for key in ("epsilon", "initial_accumulator", "beta1", "beta2"):
             value = getattr(self, key)
@@ -192,7 +192,7 @@ class Optimizer:
                 raise UserError(f"{key} is no setting of {self.name}. {did_you_mean(key, known)}")
             if value is not None:
                 least = 1e-30 if key == "epsilon" else 0
-                within(key, value, least, 0.9999 if key.startswith("beta") else 1e6)
+                within(key, value, least, 0.9999 if key.startswith("beta") else 1_000_000)
 
     def settings(self) -> dict[str, float]:
         """The settings of this optimizer, its defaults where the conf says nothing."""

@@ -43,20 +43,20 @@ CONF: dict[str, Any] = {
         "linear": {
             "name": "adagrad",
             "learning_rate": 2.0,
-            "epsilon": 0.0,
+            "epsilon": 1e-30,
             "initial_accumulator": 12.0,
         },
         "embedding": {
             "name": "adam",
             "learning_rate": 0.25,
-            "epsilon": 0.0,
+            "epsilon": 1e-30,
             "beta1": 0.5,
             "beta2": 0.75,
         },
         "dense": {
             "name": "adam",
             "learning_rate": 0.25,
-            "epsilon": 0.0,
+            "epsilon": 1e-30,
             "beta1": 0.5,
             "beta2": 0.75,
         },

@@ -74,7 +74,7 @@ def hydra_main(folder: Path, name: str, arguments: list[str], job: Callable[[Con
     def task(composed: DictConfig) -> None:
         # Raised through Hydra it would be printed twice.
         try:
-            codes.append(job(conf_of(composed)))
+            codes.append(job(conf_of(composed, arguments)))
         except UserError as mistake:
             mistakes.append(mistake)
 
@@ -122,19 +122,17 @@ def check_options(arguments: list[str]) -> None:
     parser.parse_args(arguments)
 
 
-def conf_of(composed: Any) -> Conf:
+def conf_of(composed: Any, arguments: list[str]) -> Conf:
     """The checked dataclasses of a composed conf."""
     from omegaconf import OmegaConf
-    from omegaconf.errors import InterpolationResolutionError
+    from omegaconf.errors import OmegaConfBaseException
 
-    if missing := sorted(OmegaConf.missing_keys(composed)):
-        raise UserError(f"{missing[0]} is not given. Say {missing[0]}=…")
     try:
+        if missing := sorted(OmegaConf.missing_keys(composed)):
+            raise UserError(f"{missing[0]} is not given. Say {missing[0]}=…")
         values = OmegaConf.to_container(composed, resolve=True)
-    except InterpolationResolutionError as error:
-        if isinstance(error.__cause__, UserError):  # of ${required:KEY}
-            raise error.__cause__ from None
-        raise
+    except OmegaConfBaseException as error:
+        raise explained(error, arguments) from error
     return schema.from_values(values)  # type: ignore[arg-type]
 
 
@@ -168,17 +166,20 @@ def explained(error: Exception, arguments: list[str]) -> Exception:
         return UserError(f"{key} must be {TYPES.get(found[2], found[2])}. Received: {given}")
     if found := re.search(r"Value '(.*)' is not a valid (bool)", text):
         return UserError(f"{key} must be {TYPES[found[2]]}. Received: {key}={found[1]}")
-    if found := re.search(r"Invalid type assigned: \S+ is not a subclass of (\w+)", text):
-        return branch_error(key, found[1])
+    if found := re.search(r"UserError raised while resolving interpolation: (.*)", text):
+        return UserError(found[1])  # of ${required:KEY}
+    if found := re.search(r"override \+*([\w.]+).*\nInvalid type assigned", text):
+        return branch_error(found[1])
     return UserError(" ".join(text.split("\n")[:2]))
 
 
-def branch_error(key: str, kind: str) -> UserError:
-    """One value for what holds keys, or a named input that the conf does not have."""
-    if kind in ("Slot", "Numeric"):
-        group, _, name = key.partition(".")
+def branch_error(key: str) -> UserError:
+    """One value for what holds keys, or a key of a named input that the conf does not have."""
+    group, *names = key.split(".")
+    if group in ("slots", "numeric") and names:
         return UserError(
-            f'the conf has no {key}. Add it with its keys: "+{group}={{{name}: {{column: NAME}}}}"'
+            f"cannot set {key} so. Change {group}.{names[0]}.column=… of an input of the conf, or "
+            f'add an input with "+{group}={{{names[0]}: {{column: NAME}}}}"'
         )
     keys = [known for known in schema.sentences() if known.startswith(f"{key}.")]
     return UserError(f"{key} takes no value, its keys do: {', '.join(keys)}")
@@ -195,6 +196,8 @@ def key_error(key: str, text: str) -> UserError:
         known = {name.replace("NAME", parts[1]) for name in known}
     if parts[0] == "recipe":
         known |= recipe_settings()
+    if key in known and len(parts) == 3:
+        return UserError(f"the conf has no {parts[0]}.{parts[1]}; --cfg job shows what it has")
     if key in known and "must be" not in text:
         return UserError(" ".join(text.split("\n")[:2]))
     return UserError(f"no key '{key}'. {did_you_mean(key, known) if nearest(key, known) else HINT}")

@@ -51,6 +51,11 @@ class Model:
             aliases.check_variables(variables, self.dense.weights)
 
 
+def enable_determinism() -> None:
+    """Only ops of TensorFlow that give the same bits every time; for the rest of the process."""
+    tf.config.experimental.enable_op_determinism()
+
+
 def threads(conf: Conf) -> int:
     """How many threads the tables use."""
     return conf.train.threads or min(len(os.sched_getaffinity(0)), MOST_THREADS)
@@ -96,6 +101,9 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> Any:
                 f"embedding.width={conf.embedding.width}"
             ) from error
         raise
+    except ValueError as error:  # Keras, of a setting
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"recipe {conf.recipe['name']} refused {settings}: {reason}") from error
     finally:
         keras.config.set_dtype_policy(policy)
     network = keras.Model(inputs.tensors, logits)

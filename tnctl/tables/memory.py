@@ -1,5 +1,7 @@
 """What every wrapper needs: checked pointers, codes as exceptions, aligned memory, threads."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -72,3 +74,12 @@ class Pool:
         check(lib.tn_pool_new(threads, out))
         self.threads = threads
         self.handle = ffi.gc(out[0], lib.tn_pool_free)
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Keep the threads spinning between the calls of a burst: waking one costs as much."""
+        lib.tn_pool_hold(self.handle, 1)
+        try:
+            yield
+        finally:
+            lib.tn_pool_hold(self.handle, 0)

@@ -38,9 +38,10 @@ class Buffers:
     def fill(self, batch: Window, insert: bool) -> None:
         """Find the rows of a batch, pool them into x and linear, and add numbers and labels."""
         rows = batch.rows
-        for number, workspace in enumerate(self._batches):
-            workspace.find(batch.ids[number], batch.offsets[number], rows, insert)
-            workspace.gather(self._of_segments(workspace, self.x, self.linear), add=number > 0)
+        with self.model.pool.awake():
+            for number, workspace in enumerate(self._batches):
+                workspace.find(batch.ids[number], batch.offsets[number], rows, insert)
+                workspace.gather(self._of_segments(workspace, self.x, self.linear), add=number > 0)
         if self.model.layout.numeric:
             self.x[:rows, self.model.layout.numeric_at :] = batch.numeric
         self.labels[:rows] = batch.labels

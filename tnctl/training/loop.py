@@ -12,7 +12,8 @@ from tnctl.checkpoint.save import Position, folder_of, save
 from tnctl.data import statistics
 from tnctl.data.features import Features, Window
 from tnctl.data.windows import ReadAhead, batches, count_hint, order, raw_rows, windows
-from tnctl.model.building import Model, build
+from tnctl.model import recipes
+from tnctl.model.building import Model, build, enable_determinism
 from tnctl.progress import Display, say, waiting
 from tnctl.schema import Conf
 from tnctl.tables import StreamingAuc
@@ -56,7 +57,10 @@ def train(conf: Conf, *, overwrite: bool = False, golden: int = 200) -> dict[str
         say(f"{conf.output} is finished: nothing to do (overwrite=true starts anew)")
         return report
     clock = Clock()
+    if conf.train.deterministic:
+        enable_determinism()
     if checkpoint is None:
+        recipes.settings_of(conf.recipe, recipes.load(conf.recipe["name"]))
         with waiting("measuring the training data"):
             measured = statistics.measure(conf)
         model, first_epoch, steps = build(conf, measured), 0, 0
@@ -67,6 +71,8 @@ def train(conf: Conf, *, overwrite: bool = False, golden: int = 200) -> dict[str
     trainer = Trainer(conf, model, clock, golden, steps)
     if checkpoint is not None:
         trainer.history = list(checkpoint.manifest["metrics"]["epochs"])
+        for figures in trainer.history:
+            trainer.log.add("epoch", **figures)
     for epoch in range(first_epoch, conf.train.epochs):
         trainer.epoch(epoch)
     return trainer.report()

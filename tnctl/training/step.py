@@ -45,6 +45,13 @@ class TrainingStep:
         self._buffers.fill(batch, insert=True)
         outputs = self._function(batch.rows)(*self._buffers.tensors(batch.rows))
         loss, logits, inputs, dense = outputs
+        with self.model.pool.awake():
+            self._push(inputs, dense, loss)
+        self.steps += 1
+        return StepResult(float(loss), np.asarray(memoryview(logits)))
+
+    def _push(self, inputs: list[Any], dense: list[Any], loss: Any) -> None:
+        """Apply all gradients, or none when one of them is not finite."""
         try:
             if self.model.tables:
                 self._buffers.accumulate(inputs)
@@ -57,8 +64,6 @@ class TrainingStep:
             ) from error
         self._buffers.apply()
         self.model.dense.apply(dense)
-        self.steps += 1
-        return StepResult(float(loss), np.asarray(memoryview(logits)))
 
     def _function(self, rows: int) -> Callable[..., Any]:
         if rows == self._buffers.batch_size:

@@ -1,0 +1,168 @@
+"""What the tests of the command line share: two ways to run it, and small clicks to train on."""
+
+import contextlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CONF = """\
+defaults: [schema, {recipe: deepfm}, _self_]
+recipe: {hidden: [16, 8]}
+embedding: {width: 4}
+slots:
+  user_id: {}
+  item_id: {missing: value}
+  device: {group: shared}
+  region: {group: shared}
+  interests: {separator: "|", pooling: mean}
+  price_range: {column: price, ids: quantiles, buckets: 8}
+numeric:
+  price: {transform: log1p}
+  quality: {transform: standardize}
+data:
+  root: clicks
+  train: train.csv
+  validation: validation.csv
+  test: test.csv
+  reference: planted
+  window: 1024
+train: {batch_size: 256}
+"""
+ROWS = {"train": (0, 3000), "validation": (10_000, 10_900), "test": (20_000, 20_700)}
+
+
+@dataclass
+class Result:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def line(self) -> str:
+        """The only line of stderr."""
+        lines = self.err.splitlines()
+        assert len(lines) == 1, self.err
+        return lines[0]
+
+    @property
+    def last(self) -> str:
+        """The last line of stderr, which is the error when there is one."""
+        assert "Traceback" not in self.err, self.err
+        return self.err.splitlines()[-1]
+
+
+def run_process(*arguments, cwd, env=None, **options) -> Result:
+    """`tnctl ARGUMENTS` as a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tnctl", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        **options,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def run_here(*arguments, cwd) -> Result:
+    """`tnctl ARGUMENTS` in this process: the same code, without three seconds of imports."""
+    from tnctl.cli.main import main
+
+    out, err, argv = io.StringIO(), io.StringIO(), sys.argv
+    code = 0
+    try:
+        with (
+            contextlib.chdir(cwd),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        code = stop.code or 0
+    finally:
+        sys.argv = argv
+    return Result(code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="session")
+def process():
+    return run_process
+
+
+@pytest.fixture(scope="session")
+def here():
+    return run_here
+
+
+def write_clicks(folder: Path) -> None:
+    """The files that CONF reads."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.csv
+
+    from tnctl.data import generated
+
+    folder.mkdir()
+    for split, (first, end) in ROWS.items():
+        table = generated.rows(first, end)
+        interests = pc.binary_join(table.column("interests"), "|")
+        names = ["user_id", "item_id", "device", "region", "price", "quality", "label", "planted"]
+        table = table.select(names).append_column("interests", interests)
+        # Some categories are missing, as they are in life.
+        gaps = pa.array([i % 50 == 0 for i in range(end - first)])
+        items = pc.if_else(gaps, pa.scalar(None, pa.string()), table.column("item_id"))
+        table = table.set_column(1, "item_id", items)
+        pyarrow.csv.write_csv(
+            table,
+            folder / f"{split}.csv",
+            pyarrow.csv.WriteOptions(quoting_style="none"),
+        )
+
+
+@pytest.fixture(scope="session")
+def _workspace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("workspace")
+    write_clicks(folder / "clicks")
+    (folder / "small.yaml").write_text(CONF)
+    return folder
+
+
+@pytest.fixture
+def workspace(_workspace, tmp_path):
+    """A folder of one's own with small.yaml and clicks/."""
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    shutil.copytree(_workspace / "clicks", folder / "clicks")
+    shutil.copy(_workspace / "small.yaml", folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def _trained(_workspace):
+    done = run_process("train", "conf=small.yaml", "output=run", cwd=_workspace)
+    assert done.code == 0, done.err
+    return _workspace
+
+
+@pytest.fixture(scope="session")
+def trained(_trained):
+    """A folder with small.yaml, clicks/ and the finished run/; nobody writes to it."""
+    return _trained
+
+
+@pytest.fixture
+def run_copy(_trained, tmp_path):
+    """The same in a folder of one's own."""
+    folder = tmp_path / "copy"
+    shutil.copytree(_trained, folder)
+    return folder

@@ -1,0 +1,259 @@
+"""The command line: fast help, composing confs, overrides, errors of one line."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from tnctl import shipped
+
+COMMANDS = {
+    "train": ["conf", "overwrite", "golden"],
+    "evaluate": ["conf", "checkpoint"],
+    "split-graph": ["conf", "checkpoint", "to"],
+    "export-embeddings": ["conf", "checkpoint", "to", "format"],
+    "verify-serving": ["conf", "checkpoint", "graph", "embeddings"],
+}
+FIXED_KEYS = [
+    "seed", "output", "recipe", "slots", "data.root", "data.train", "data.validation", "data.test",
+    "train.batch_size", "train.epochs", "train.deterministic", "train.precision",
+]  # fmt: skip
+
+
+def seconds(*arguments):
+    times = []
+    for _ in range(7):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def test_help_is_fast():
+    bare = seconds("-c", "pass")
+    assert seconds("-m", "tnctl", "--help") < max(0.2, bare + 0.15)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(arguments):
+    code = (
+        "import sys\nfrom tnctl.cli import main\n"
+        f"try: main({arguments})\nexcept SystemExit: pass\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in done.stderr.split()}
+    heavy = {"tensorflow", "keras", "hydra", "omegaconf", "pyarrow", "numpy", "fsspec", "rich"}
+    assert not loaded & heavy
+
+
+def test_help_names_commands_and_confs(process, tmp_path):
+    for arguments in ([], ["--help"], ["-h"], ["help"]):
+        done = process(*arguments, cwd=tmp_path)
+        assert (done.code, done.err) == (0, "")
+        for name in [*COMMANDS, *shipped.confs()]:
+            assert name in done.out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command(process, tmp_path, command):
+    done = process(command, "--help", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    lines = [line.strip() for line in done.out.splitlines()]
+    for argument in COMMANDS[command]:
+        assert any(line.startswith(f"{argument}= ") for line in lines), argument
+    for key in FIXED_KEYS:
+        key = key.replace("slots", "slots.NAME.column")
+        assert any(line.startswith(f"{key}=") for line in lines), key
+    for group in ("data", "recipe"):
+        for path in (shipped.folder("conf") / group).glob("*.yaml"):
+            assert path.stem in done.out
+
+
+def test_every_conf_and_group_composes(here, tmp_path):
+    folder = shipped.folder("conf")
+    data = sorted(path.stem for path in (folder / "data").glob("*.yaml"))
+    recipes = sorted(path.stem for path in (folder / "recipe").glob("*.yaml"))
+    assert recipes == shipped.recipes()
+    cases = [(conf, []) for conf in shipped.confs()]
+    cases += [("deepfm", [f"data={name}"]) for name in data]
+    cases += [("adult", [f"recipe={name}"]) for name in recipes]
+    for conf, overrides in cases:
+        done = here("train", f"conf={conf}", *overrides, "data.root=x", "--cfg", "job", cwd=tmp_path)
+        assert (done.code, done.err) == (0, ""), (conf, overrides, done.err)
+        composed = yaml.safe_load(done.out)
+        assert composed["recipe"]["name"] in recipes
+        assert composed["slots"]
+        assert composed["data"]["train"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_cfg_job_prints_and_runs_nothing(process, tmp_path):
+    done = process(
+        "train", "conf=deepfm", "seed=7", "--cfg", "job", "train.batch_size=17", cwd=tmp_path
+    )
+    assert (done.code, done.err) == (0, "")
+    composed = yaml.safe_load(done.out)
+    assert composed["seed"] == 7
+    assert composed["train"]["batch_size"] == 17
+    assert composed["recipe"] == {"name": "deepfm", "hidden": [64, 32], "activation": "relu"}
+    assert not list(tmp_path.iterdir())
+
+
+def test_overrides_of_every_form(here, tmp_path):
+    done = here(
+        "train", "conf=deepfm", "recipe=lr", "~slots.user_id", "slots.item_id.pooling=mean",
+        "optimizer.dense.learning_rate=1e-5", "data.validation=null", "data.train=[a.csv,b.csv]",
+        "data.test={files: c.csv, skip_rows: 1}", "data.delimiter='\\t'", "--cfg", "job",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    composed = yaml.safe_load(done.out)
+    assert composed["recipe"]["name"] == "lr"
+    assert composed["embedding"]["width"] == 0
+    assert "user_id" not in composed["slots"]
+    assert composed["slots"]["item_id"]["pooling"] == "mean"
+    assert float(composed["optimizer"]["dense"]["learning_rate"]) == 1e-5
+    assert composed["data"]["validation"] is None
+    assert composed["data"]["train"] == ["a.csv", "b.csv"]
+    assert composed["data"]["test"] == {"files": "c.csv", "skip_rows": 1}
+
+
+def test_a_conf_of_ones_own_starts_from_a_shipped_one(here, tmp_path):
+    (tmp_path / "my").mkdir()
+    (tmp_path / "my/run.yaml").write_text("defaults: [deepfm, _self_]\ntrain: {batch_size: 33}\n")
+    done = here("train", "conf=my/run.yaml", "--cfg", "job", cwd=tmp_path)
+    assert done.code == 0, done.err
+    composed = yaml.safe_load(done.out)
+    assert composed["train"]["batch_size"] == 33
+    assert composed["recipe"]["hidden"] == [64, 32]
+    assert composed["data"]["format"] == "generated"
+
+
+def test_ones_own_file_wins_over_a_shipped_one_of_its_name(here, tmp_path):
+    (tmp_path / "my/data").mkdir(parents=True)
+    own = "# @package _global_\ndata: {train: '0:7', format: generated}\nslots: {user_id: {}}\n"
+    (tmp_path / "my/data/generated.yaml").write_text(own)
+    (tmp_path / "my/deepfm.yaml").write_text(
+        "defaults: [schema, recipe: deepfm, data: generated, _self_]\nseed: 5\n"
+    )
+    done = here("train", "conf=my/deepfm.yaml", "--cfg", "job", cwd=tmp_path)
+    assert done.code == 0, done.err
+    composed = yaml.safe_load(done.out)
+    assert composed["seed"] == 5
+    assert composed["data"]["train"] == "0:7"
+    assert list(composed["slots"]) == ["user_id"]
+    assert composed["recipe"]["hidden"] == [400, 400, 400]
+
+
+CLI = ["train", "conf=deepfm"]
+MISTAKES = [
+    (["trian"], ["no command 'trian'", "'train'"]),
+    (["train"], ["conf=NAME", "deepfm"]),
+    (["train", "conf=deepfn"], ["no conf 'deepfn'", "'deepfm'"]),
+    (["train", "conf=my/run.yaml"], ["no conf file my/run.yaml", "deepfm"]),
+    (["train", "conf="], ["conf= is empty"]),
+    ([*CLI, "conf=lr"], ["conf= is given twice"]),
+    ([*CLI, "train.bach_size=3"], ["'train.bach_size'", "'train.batch_size'"]),
+    ([*CLI, "++train.bach_size=3"], ["'train.bach_size'", "'train.batch_size'"]),
+    ([*CLI, "batch_size=3"], ["'batch_size'", "'train.batch_size'"]),
+    ([*CLI, "data=criteoo"], ["no data 'criteoo'", "'criteo'"]),
+    ([*CLI, "recipe=deepmf"], ["no recipe 'deepmf'", "'deepfm'"]),
+    ([*CLI, "recipe.hiden=3"], ["'recipe.hiden'", "'recipe.hidden'"]),
+    ([*CLI, "+recipe.hiden=3"], ["no setting 'hiden'", "'hidden'"]),
+    ([*CLI, "recipe.hidden=wide"], ["recipe.hidden must be", "int", "wide"]),
+    ([*CLI, "train.batch_size=big"], ["train.batch_size", "whole number", "train.batch_size=big"]),
+    ([*CLI, "train.batch_size=1.5"], ["train.batch_size", "whole number", "1.5"]),
+    ([*CLI, "data.shuffle=maybe"], ["data.shuffle", "true or false", "maybe"]),
+    ([*CLI, "train.batch_size=0"], ["train.batch_size", "between 1 and 1,048,576", "=0"]),
+    ([*CLI, "train.threads=65"], ["train.threads", "between 1 and 64", "=65"]),
+    ([*CLI, "seed=-1"], ["seed", "-1"]),
+    ([*CLI, "optimizer.dense.name=adamm"], ["optimizer.dense.name", "'adamm'", "'adam'"]),
+    ([*CLI, "optimizer.dense.initial_accumulator=1"], ["optimizer.dense.initial_accumulator"]),
+    ([*CLI, "slots.user_id.poling=sum"], ["slots.user_id.poling", "'slots.user_id.pooling'"]),
+    ([*CLI, "slots.user_id.pooling=summ"], ["slots.user_id.pooling", "'summ'", "'sum'"]),
+    ([*CLI, "slots.user.pooling=sum"], ["no slots.user", "--cfg job"]),
+    ([*CLI, "+slots.new.column=x"], ["+slots={new: {column: NAME}}"]),
+    ([*CLI, "train=3"], ["train takes no value", "train.batch_size"]),
+    ([*CLI, "to=x"], ["takes no to=", "conf"]),
+    ([*CLI, "graph=x"], ["takes no graph="]),
+    ([*CLI, "golden=-1"], ["golden", "-1"]),
+    ([*CLI, "overwrite=yes"], ["overwrite", "true or false"]),
+    ([*CLI, "train.batch_size"], ["train.batch_size", "key=value"]),
+    ([*CLI, "--bogus"], ["--bogus"]),
+    ([*CLI, "--cfg", "jop"], ["'jop'", "job"]),
+    (["train", "conf=criteo"], ["data.root is not given", "data.root="]),
+    (["train", "conf=adult"], ["data.root is not given", "data.root="]),
+    (["evaluate"], ["output=URL", "checkpoint=URL", "conf=NAME"]),
+    (["evaluate", "conf=deepfm", "overwrite=true"], ["takes no overwrite="]),
+    (["split-graph", "conf=deepfm", "format=parquet"], ["takes no format="]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=lambda v: " ".join(v)[:40])
+def test_a_mistake_is_one_line(here, tmp_path, arguments, words):
+    done = here(*arguments, cwd=tmp_path)
+    assert done.code == 2
+    assert done.out == ""
+    assert done.line.startswith("tnctl")
+    for word in words:
+        assert word in done.line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments", [["trian"], [*CLI, "train.bach_size=3"], [*CLI, "--bogus"], [*CLI, "+recipe.x=1"]]
+)
+def test_a_mistake_is_one_line_of_a_real_process(process, tmp_path, arguments):
+    """TensorFlow's own lines, which come from C++, too."""
+    done = process(*arguments, cwd=tmp_path)
+    assert done.code == 2
+    assert done.line.startswith("tnctl")
+
+
+def test_a_wrong_conf_file_is_one_line(here, tmp_path):
+    (tmp_path / "a.yaml").write_text("defaults: [schema, _self_]\nx: [1\n")
+    assert "YAML" in here("train", "conf=a.yaml", cwd=tmp_path).line
+    (tmp_path / "b.yaml").write_text("defaults: [schema, _self_]\nsede: 3\n")
+    done = here("train", "conf=b.yaml", cwd=tmp_path)
+    assert "'sede'" in done.line
+    assert "'seed'" in done.line
+    (tmp_path / "c.yaml").write_text("defaults: [schema, _self_]\nrecipe: {name: lr}\n")
+    assert "slots" in here("train", "conf=c.yaml", cwd=tmp_path).line
+
+
+PATHS = ["{day}", "day=2024-01-01/", "part-[0-9]", "?a=b", "#"]
+MORE_PATHS = ["a b", "it's", 'a"b', "a,b", "(x)", "~x", "x:y", "a\\", "%41", "é", "[a", "$x", "a: b"]
+
+
+@pytest.mark.parametrize("path", PATHS + MORE_PATHS)
+def test_a_path_reaches_tnctl_as_it_is(here, tmp_path, path):
+    keys = ["data.root", "data.train", "data.validation", "data.test", "output"]
+    done = here("train", "conf=deepfm", *(f"{k}={path}" for k in keys), "--cfg", "job", cwd=tmp_path)
+    assert done.code == 0, done.err
+    composed = yaml.safe_load(done.out)
+    assert composed["output"] == path
+    for key in keys[:-1]:
+        assert composed["data"][key.removeprefix("data.")] == path
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_real_files_of_such_names(here, workspace, path):
+    """Read from, and written to, as they are; `evaluate` finds the run by the same name."""
+    name = f"{path}in.csv"
+    (workspace / "clicks" / name).parent.mkdir(parents=True, exist_ok=True)
+    os.replace(workspace / "clicks/validation.csv", workspace / "clicks" / name)
+    done = here(
+        "train", "conf=small.yaml", f"data.train={name}", "data.validation=null", "data.test=null",
+        f"output={path}out", cwd=workspace,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    report = json.loads((workspace / f"{path}out/report.json").read_text())
+    assert report["epochs"][0]["examples"] == 900
+    done = here("evaluate", f"output={path}out", f"data.test={name}", cwd=workspace)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["examples"] == 900

@@ -1,0 +1,329 @@
+"""`tnctl train`: what it writes, that it repeats, and what the same command does again."""
+
+import gzip
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from tnctl.checkpoint import manifest
+
+TRAIN = ("train", "conf=small.yaml", "output=run")
+
+
+def report_of(run, timing=False):
+    report = json.loads((run / "report.json").read_text())
+    assert set(report["timing"]) >= {"seconds", "examples_per_second"}
+    return report if timing else {k: v for k, v in report.items() if k != "timing"}
+
+
+def checkpoints(run):
+    return sorted((run / "checkpoints").iterdir())
+
+
+def weights_of(checkpoint):
+    """The bytes of everything that training changes."""
+    paths = [*sorted((checkpoint / "tables").rglob("*.rows")), checkpoint / "dense.bin"]
+    return {str(p.relative_to(checkpoint)): digest(p.read_bytes()) for p in paths}
+
+
+def digest(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+def state_of(folder):
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.stat().st_ino)
+        for path in folder.rglob("*")
+    }
+
+
+def train(here, folder, *overrides, expected=0):
+    done = here(*TRAIN, *overrides, cwd=folder)
+    assert done.code == expected, done.err
+    return done
+
+
+def test_a_run_writes_what_it_says(trained):
+    run = trained / "run"
+    assert sorted(path.name for path in run.iterdir()) == [
+        "checkpoints",
+        "log.jsonl",
+        "report.json",
+    ]
+    [checkpoint] = checkpoints(run)
+    assert checkpoint.name == "step-0000000012"
+    content = manifest.read(str(checkpoint), "tnctl checkpoint")
+    files = {str(p.relative_to(checkpoint)) for p in checkpoint.rglob("*") if p.is_file()}
+    assert files == {"manifest.json", *content["files"]}
+    assert {"dense.bin", "conf.json", "golden.jsonl", "graph/saved_model.pb"} <= files
+    assert content["clock"]["step"] == 12
+    assert content["finished"] is True
+    assert len((checkpoint / "golden.jsonl").read_text().splitlines()) == 200
+    report = report_of(run)
+    assert report["split"] == "test"
+    assert (report["examples"], report["steps"]) == (700, 12)
+    assert report["checkpoint"] == "run/checkpoints/step-0000000012"
+    for key in ("auc", "logloss", "ctr", "pctr", "copc", "reference_auc"):
+        assert np.isfinite(report[key])
+    [epoch] = report["epochs"]
+    assert (epoch["epoch"], epoch["examples"]) == (1, 3000)
+    assert epoch["validation"]["examples"] == 900
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert lines == [{"event": "epoch", **epoch}]
+    assert sum(table["rows"] for table in content["tables"]) == report["tables"]["embedding4"]["rows"]
+
+
+def test_it_shows_where_it_is_and_prints_nothing_else(trained, process):
+    done = process(*TRAIN, "overwrite=true", "output=shown", "golden=0", cwd=trained)
+    assert done.code == 0
+    assert done.out == ""
+    assert "3,000 examples" in done.err
+    assert "AUC (test)" in done.err
+    assert "shown/report.json" in done.err
+    assert "0000 " not in done.err  # TensorFlow's own lines
+    [checkpoint] = checkpoints(trained / "shown")
+    assert (checkpoint / "golden.jsonl").read_bytes() == b""
+    # A process of its own and this one: the same bytes, the same report.
+    assert weights_of(checkpoint) == weights_of(checkpoints(trained / "run")[0])
+    one, other = report_of(trained / "run"), report_of(trained / "shown")
+    assert {**one, "checkpoint": ""} == {**other, "checkpoint": ""}
+
+
+def test_the_metrics_are_those_of_the_scored_rows(trained, here):
+    """`evaluate` in a new process state gives the report's figures exactly."""
+    done = here("evaluate", "output=run", cwd=trained)
+    assert done.code == 0, done.err
+    shown = json.loads(done.out)
+    report = report_of(trained / "run")
+    for key in ("split", "examples", "auc", "logloss", "ctr", "pctr", "copc", "reference_auc"):
+        assert shown[key] == report[key]
+    done = here("evaluate", "output=run", "data.test=null", cwd=trained)
+    assert json.loads(done.out) | report["epochs"][0]["validation"] == json.loads(done.out)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_the_same_seed_gives_the_same_bytes_for_any_threads(trained, workspace, here, threads):
+    train(here, workspace, f"train.threads={threads}")
+    assert weights_of(checkpoints(workspace / "run")[0]) == weights_of(
+        checkpoints(trained / "run")[0]
+    )
+    assert report_of(workspace / "run") == report_of(trained / "run")
+
+
+def test_another_seed_gives_another_model(trained, workspace, here):
+    train(here, workspace, "seed=2")
+    one, other = (weights_of(checkpoints(f / "run")[0]) for f in (workspace, trained))
+    assert all(one[name] != other[name] for name in one)
+
+
+def test_a_finished_run_is_left_alone(run_copy, here):
+    before = state_of(run_copy)
+    done = train(here, run_copy)
+    assert "finished" in done.err
+    assert "overwrite=true" in done.err
+    assert state_of(run_copy) == before
+
+
+def test_another_conf_is_refused_by_its_keys(run_copy, here):
+    before = state_of(run_copy)
+    changes = ["seed=2", "recipe.hidden=[3]", "slots.device.pooling=mean", "train.epochs=2"]
+    done = train(here, run_copy, *changes, expected=2)
+    for key in (change.split("=")[0] for change in changes):
+        assert key in done.line
+    assert "train.batch_size" not in done.line
+    assert "overwrite=true" in done.line
+    assert state_of(run_copy) == before
+
+
+def test_overwrite_starts_anew(run_copy, here):
+    (run_copy / "run/notes.txt").write_text("the user's own")
+    train(here, run_copy, "seed=2", "overwrite=true")
+    assert (run_copy / "run/notes.txt").exists()
+    content = manifest.read(str(checkpoints(run_copy / "run")[0]), "tnctl checkpoint")
+    assert content["recipe"]["name"] == "deepfm"
+    done = train(here, run_copy, "seed=2")
+    assert "finished" in done.err
+
+
+def test_every_row_is_trained_in_every_epoch(workspace, here):
+    """Also those of the last partial batch, and a batch larger than the data."""
+    for batch_size, steps in ((256, 12), (3000, 1), (4096, 1), (2999, 2)):
+        train(here, workspace, f"train.batch_size={batch_size}", "train.epochs=2", "overwrite=true",
+              "data.test=null")  # fmt: skip
+        report = report_of(workspace / "run")
+        assert report["steps"] == 2 * steps
+        assert [epoch["examples"] for epoch in report["epochs"]] == [3000, 3000]
+        assert report["split"] == "validation"
+        assert report["epochs"][1]["loss"] < report["epochs"][0]["loss"]
+
+
+def test_without_evaluation_data(workspace, here):
+    train(here, workspace, "data.test=null", "data.validation=null", "data.reference=null")
+    report = report_of(workspace / "run")
+    assert report["split"] is None
+    assert "auc" not in report
+    done = here("evaluate", "output=run", cwd=workspace)
+    assert done.code == 2
+    assert "data.test" in done.last
+
+
+def interrupted(folder, *overrides):
+    """A run killed as soon as its first checkpoint is complete; its finished checkpoints."""
+    command = [sys.executable, "-m", "tnctl", *TRAIN, *overrides]
+    log = (folder / "killed.log").open("w")
+    running = subprocess.Popen(command, cwd=folder, stderr=log, stdout=log)
+    try:
+        while running.poll() is None:
+            if list(folder.glob("run/checkpoints/*/manifest.json")):
+                break
+            time.sleep(0.002)
+    finally:
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+    return [path.parent.name for path in folder.glob("run/checkpoints/*/manifest.json")]
+
+
+def test_a_killed_run_goes_on_as_if_it_never_was(workspace, here, tmp_path):
+    overrides = ["train.epochs=2", "data.train=[train.csv,train.csv,train.csv]"]
+    train(here, workspace, *overrides)
+    whole = report_of(workspace / "run"), weights_of(checkpoints(workspace / "run")[1])
+    log = (workspace / "run/log.jsonl").read_text()
+    os.rename(workspace / "run", tmp_path / "whole")
+
+    assert interrupted(workspace, *overrides) == ["step-0000000036"]
+    assert not (workspace / "run/report.json").exists()
+    done = train(here, workspace, *overrides)
+    assert "going on from run/checkpoints/step-0000000036" in done.err
+    assert report_of(workspace / "run") == whole[0]
+    assert weights_of(checkpoints(workspace / "run")[1]) == whole[1]
+    assert (workspace / "run/log.jsonl").read_text() == log
+
+
+def test_a_run_without_its_report_is_finished_from_its_checkpoint(run_copy, here):
+    before = report_of(run_copy / "run")
+    (run_copy / "run/report.json").unlink()
+    checkpoint = state_of(run_copy / "run/checkpoints")
+    train(here, run_copy)
+    assert report_of(run_copy / "run") == before
+    assert state_of(run_copy / "run/checkpoints") == checkpoint
+
+
+def as_gzip(path):
+    (path.parent / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+
+
+def as_parquet(path):
+    options = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
+    table = pyarrow.csv.read_csv(path, convert_options=options)
+    names = ("user_id", "item_id", "device", "region", "interests")
+    for name in names:  # texts, as the file has them
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, table.column(name).cast(pa.string()))
+    pq.write_table(table, path.with_suffix(".parquet"), row_group_size=700)
+
+
+def test_csv_gzip_parquet_and_many_files_are_one(trained, workspace, here):
+    clicks = workspace / "clicks"
+    for split in ("train", "validation", "test"):
+        as_gzip(clicks / f"{split}.csv")
+        as_parquet(clicks / f"{split}.csv")
+    header, *lines = (clicks / "train.csv").read_text().splitlines(keepends=True)
+    for number, start in enumerate(range(0, len(lines), 900)):
+        part = "".join([header, *lines[start : start + 900]])
+        (clicks / f"part-{number}.csv").write_text(part)
+    forms = {
+        "gzip": [f"data.{split}={split}.csv.gz" for split in ("train", "validation", "test")],
+        "parquet": [f"data.{split}={split}.parquet" for split in ("train", "validation", "test")]
+        + ["data.format=parquet"],
+        "glob": ["data.train=part-*.csv"],
+        "tsv": ["data.train=train.tsv", "data.validation=null"],
+    }
+    expected = report_of(trained / "run")
+    weights = weights_of(checkpoints(trained / "run")[0])
+    for form in ("gzip", "parquet", "glob"):
+        train(here, workspace, *forms[form], "overwrite=true")
+        assert report_of(workspace / "run") == expected, form
+        assert weights_of(checkpoints(workspace / "run")[0]) == weights, form
+
+
+def test_a_gradient_that_is_not_finite_is_one_line(workspace, here):
+    lines = (workspace / "clicks/train.csv").read_text().splitlines(keepends=True)
+    price = lines[0].strip().replace('"', "").split(",").index("price")
+    cells = lines[50].split(",")
+    cells[price] = "3e38"
+    lines[50] = ",".join(cells)
+    (workspace / "clicks/train.csv").write_text("".join(lines))
+    overrides = ["numeric.price.transform=none", "~slots.price_range"]
+    done = train(here, workspace, *overrides, expected=1)
+    for words in ("gradient", "NaN or infinite", "no weight was changed", "learning_rate", "log1p"):
+        assert words in done.last
+    assert not list(workspace.glob("run/checkpoints/*/manifest.json"))
+    train(here, workspace, "~slots.price_range")
+
+
+def test_bfloat16_is_near_float32(workspace, here):
+    big = [
+        "train", "conf=deepfm", "data.train=0:60000", "data.validation=null", "train.batch_size=256",
+        "data.test=5200000:5230000", "recipe.hidden=[32,16]", "optimizer.dense.learning_rate=0.002",
+    ]  # fmt: skip
+    reports = []
+    for precision in ("float32", "bfloat16"):
+        done = here(*big, f"train.precision={precision}", f"output={precision}", cwd=workspace)
+        assert done.code == 0, done.err
+        reports.append(report_of(workspace / precision))
+    assert reports[0]["auc"] > 0.8
+    assert abs(reports[0]["auc"] - reports[1]["auc"]) < 0.002
+    assert reports[0]["auc"] != reports[1]["auc"]
+
+
+def test_deterministic_gives_the_same_report_twice(trained, workspace, process):
+    """In processes of their own: TensorFlow's switch has no way back."""
+    reports = []
+    for _ in range(2):
+        done = process(*TRAIN, "train.deterministic=true", "overwrite=true", cwd=workspace)
+        assert done.code == 0, done.err
+        reports.append(report_of(workspace / "run"))
+    assert reports[0] == reports[1]
+    assert reports[0]["auc"] == pytest.approx(report_of(trained / "run")["auc"], abs=1e-3)
+
+
+SLOTS = [f"~slots.{name}" for name in ("user_id", "item_id", "device", "region", "interests", "price_range")]
+NUMERIC = ["~numeric.price", "~numeric.quality"]
+
+
+def test_slots_only_and_numbers_only(workspace, here):
+    for name, overrides in {
+        "slots, deepfm": NUMERIC,
+        "slots, lr": [*NUMERIC, "recipe={name: lr}", "embedding.width=0"],
+        "numbers, lr": [*SLOTS, "recipe={name: lr}"],
+        "lr": ["recipe={name: lr}", "embedding.width=0"],
+        "adam rows": ["optimizer.embedding={name: adam, learning_rate: 0.01}",
+                      "optimizer.linear={name: adam, learning_rate: 0.01}"],
+        "adagrad dense": ["optimizer.dense={name: adagrad, learning_rate: 0.05}"],
+    }.items():  # fmt: skip
+        if "lr" in name:
+            overrides = ["~recipe.hidden", "~recipe.activation", "recipe.name=lr", *overrides]
+            overrides = [o for o in overrides if o != "recipe={name: lr}"]
+        train(here, workspace, *overrides, "overwrite=true", "train.epochs=2")
+        report = report_of(workspace / "run")
+        assert report["auc"] > 0.52, name
+        assert report["epochs"][1]["loss"] < report["epochs"][0]["loss"], name
+        for command in ("split-graph", "export-embeddings", "verify-serving"):
+            done = here(command, "output=run", cwd=workspace)
+            assert done.code == 0, (name, command, done.err)
+
+
+def test_a_recipe_without_the_inputs_it_needs(workspace, here):
+    for overrides in (SLOTS, ["embedding.width=0"]):
+        done = train(here, workspace, *overrides, expected=2)
+        assert "recipe deepfm needs embeddings" in done.last
