@@ -142,7 +142,8 @@ def inputs_of(
 ) -> dict[str, list[float]]:
     """A raw row to the inputs of signature by_slot."""
     inputs, linear = {}, np.zeros(1, np.float32)
-    for name, slot in serving["slots"].items():
+    for name in serving["linear"]["adds"]:
+        slot = serving["slots"][name]
         ids = ids_of(slot, row[slot["column"]], serving["missing"])
         zeros = np.zeros(1 + slot["width"], np.float32)
         weights = [embeddings[slot["group"]].get(id_, zeros) for id_ in ids]
@@ -348,10 +349,13 @@ def test_golden_graph_scores_in_a_strangers_hands() -> None:
     embeddings = read_embeddings(GOLDEN / "embeddings")
     examples = [inputs_of(serving, embeddings, row) for row in golden_rows()]
     by_slot = {name: [example[name] for example in examples] for name in examples[0]}
-    assert set(by_slot) == set(serving["signatures"]["by_slot"])
-    x = np.concatenate(
-        [np.array(by_slot[name], np.float32) for name in by_slot if name != "linear"], axis=1
-    )
+    inputs = serving["signatures"]["by_slot"]
+    assert set(by_slot) == {one["name"] for one in inputs}
+    packed_x = next(one for one in serving["signatures"]["packed"] if one["name"] == "x")
+    x = np.zeros((len(examples), packed_x["columns"]), np.float32)
+    for one in inputs:
+        if "at" in one:
+            x[:, one["at"] : one["at"] + one["columns"]] = by_slot[one["name"]]
     packed = {"x": x.tolist(), "linear": by_slot["linear"]}
     expected = deep_fm(x, np.array(by_slot["linear"]))
     for signature, columns in (
@@ -420,7 +424,7 @@ def test_tnctl_loads_the_golden_checkpoint(tmp_path: Path) -> None:
         same_file(tmp_path / "again", name)
     findings = parity.verify(checkpoint, conf, str(GOLDEN / "graph"), str(GOLDEN / "embeddings"))
     assert all(finding.held for finding in findings), findings
-    export.export(checkpoint, str(tmp_path / "embeddings"))
+    export.export(checkpoint, conf, str(tmp_path / "embeddings"))
     now, then = read_embeddings(tmp_path / "embeddings"), read_embeddings(GOLDEN / "embeddings")
     assert {g: [(i, w.tobytes()) for i, w in rows.items()] for g, rows in now.items()} == {
         g: [(i, w.tobytes()) for i, w in rows.items()] for g, rows in then.items()

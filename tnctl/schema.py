@@ -74,7 +74,10 @@ class Slot:
         one_of("missing", self.missing, ("none", "value"))
         one_of("pooling", self.pooling, ("sum", "mean", "sqrtn"))
         within("buckets", self.buckets, 2, 1_000_000)
-        within("seed", self.seed, 0, 2**64 - 1)
+        # JSON readers that count in doubles must read the seed of serving.json right.
+        within("seed", self.seed, 0, 2**53 - 1)
+        if self.group is not None and not SLOT_NAME.fullmatch(self.group):
+            raise UserError(f"group must be a plain name, as a slot's. Received: {self.group}")
         if self.separator is not None and not self.separator:
             raise UserError("separator must not be empty; leave it out for one value per example")
         if self.ids == "integer" and self.missing == "value":
@@ -222,7 +225,7 @@ class Train:
     precision: str = documented("float32", "of the dense model: float32 or bfloat16 (mixed)")
     xla: bool = documented(True, "compile the dense step with XLA (float32 only)")
     deterministic: bool = documented(
-        False, "TensorFlow's own op determinism too: same bytes whatever the load, often slower"
+        False, "TensorFlow's op determinism too: no kernel may order its sums by chance (slower)"
     )
 
     def __post_init__(self) -> None:

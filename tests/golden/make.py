@@ -138,7 +138,7 @@ def main() -> None:
     model = trained(CONF)
     save(model, "checkpoint")
     checkpoint = load.open_checkpoint("checkpoint")
-    export.export(checkpoint, "embeddings")
+    export.export(checkpoint, model.conf, "embeddings")
     split.split(checkpoint, model.conf, "graph")
 
 

@@ -25,17 +25,30 @@ def write(
             for array in part:
                 stream.write(array.astype("<f4", copy=False))
     variables = [{"name": n, "shape": s} for n, s in zip(names, shapes, strict=True)]
-    return {"file": NAME, "step": dense.step, "states": dense.state_names, "variables": variables}
+    return {
+        "file": NAME,
+        "optimizer": dense.optimizer.described(),
+        "step": dense.step,
+        "states": dense.state_names,
+        "variables": variables,
+    }
 
 
-def read(folder: str, manifest: dict[str, Any], dense: DenseTable, shapes: list[list[int]]) -> None:
-    """Fill a dense table. Raises Failure when the file or the shapes are not the same."""
+def read(
+    folder: str,
+    manifest: dict[str, Any],
+    dense: DenseTable,
+    names: list[str],
+    shapes: list[list[int]],
+) -> None:
+    """Fill a dense table. Raises Failure when the file or the variables are not the same."""
     part = manifest["dense"]
-    saved = [variable["shape"] for variable in part["variables"]]
-    if saved != shapes or part["states"] != dense.state_names:
+    saved = [f"{variable['name']} {variable['shape']}" for variable in part["variables"]]
+    now = [f"{name} {shape}" for name, shape in zip(names, shapes, strict=True)]
+    if saved != now or part["states"] != dense.state_names:
         raise Failure(
-            f"{folder} has dense weights of shapes {saved} with state {part['states']}; the recipe "
-            f"now makes {shapes} with {dense.state_names}. Use the recipe that saved it"
+            f"{folder} has dense weights {saved} with state {part['states']}; the recipe "
+            f"now makes {now} with {dense.state_names}. Use the recipe that saved it"
         )
     data = read_file(folder, manifest, NAME)
     if data[: HEADER.size] != HEADER.pack(MAGIC, 1, len(shapes)):

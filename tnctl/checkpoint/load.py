@@ -84,6 +84,6 @@ def load(checkpoint: Checkpoint, conf: Conf) -> Model:
                 f"says {part['rows']:,}. Take another checkpoint"
             )
     shapes = [list(variable.shape) for variable in model.variables]
-    dense.read(checkpoint.folder, checkpoint.manifest, model.dense, shapes)
+    dense.read(checkpoint.folder, checkpoint.manifest, model.dense, model.variable_names, shapes)
     model.check_aliases()
     return model

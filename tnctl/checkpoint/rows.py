@@ -56,6 +56,11 @@ def record_dtype(table: dict[str, Any]) -> np.dtype[Any]:
     return np.dtype(fields)
 
 
+def width_of(table: dict[str, Any], segment: str) -> int:
+    """The floats of a segment in the records that a manifest describes; 0 when there is none."""
+    return next((int(f["count"]) for f in table["record"] if f["name"] == segment), 0)
+
+
 def read(folder: str, manifest: dict[str, Any], part: dict[str, Any], table: SparseTable) -> None:
     """Insert all rows of a table. Raises Failure when a file is not what the manifest says."""
     if record_dtype(part) != table.record_dtype:

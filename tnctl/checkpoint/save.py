@@ -60,7 +60,9 @@ def save(
     dense_part = dense.write(inventory, model.dense, model.variable_names, shapes)
     write_graph(inventory, model)
     inventory.write(CONF, as_json(graph.conf_to_json(model.conf)))
-    inventory.write(GOLDEN, b"".join(as_json(row, indent=None) for row in golden))
+    # ASCII: bytes that are no UTF-8 come as lone surrogates, which only JSON's escapes can hold.
+    lines = [json.dumps(row, allow_nan=False) for row in golden]
+    inventory.write(GOLDEN, "".join(f"{line}\n" for line in lines).encode())
     source = recipes.source_of(model.conf.recipe["name"]).read_bytes()
     inventory.commit(
         FORMAT,
@@ -88,6 +90,15 @@ def table_description(model: Model, number: int) -> dict[str, Any]:
         "name": layout.name,
         "rows": table.rows,
         "slots": list(layout.slots),
+        "segments": [
+            {
+                "name": segment.name,
+                "width": segment.width,
+                "output": segment.output,
+                "optimizer": segment.optimizer.described(),
+            }
+            for segment in table.segments
+        ],
         "groups": [
             {"name": name, "number": number_, "rows": table.group_rows(number_)}
             for name, number_ in layout.groups.items()
@@ -116,6 +127,6 @@ def write_graph(inventory: Inventory, model: Model) -> None:
                 )
 
 
-def as_json(value: Any, indent: int | None = 2) -> bytes:
+def as_json(value: Any) -> bytes:
     """JSON text with a line end."""
-    return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"

@@ -19,5 +19,5 @@ def export(checkpoint, conf: Conf, own: dict[str, str]) -> int:  # type: ignore[
 
     if own.get("format", "parquet") != "parquet":
         raise UserError(f"no format '{own['format']}'. Choose from: parquet.")
-    exporting.export(checkpoint, own.get("to") or files.join(conf.output, "embeddings"))
+    exporting.export(checkpoint, conf, own.get("to") or files.join(conf.output, "embeddings"))
     return 0

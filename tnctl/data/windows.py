@@ -1,6 +1,7 @@
 """Windows of rows, their order, their batches, and reading them ahead."""
 
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,8 @@ def _json(value: Any) -> Any:
         return [_json(part) for part in value]
     if isinstance(value, float) and not np.isfinite(value):
         return None
+    if isinstance(value, Decimal):
+        return str(value)
     return value
 
 

@@ -63,6 +63,9 @@ def threads(conf: Conf) -> int:
 
 def build(conf: Conf, statistics: Statistics) -> Model:
     """A model with initial weights and empty tables."""
+    if conf.train.deterministic:
+        keras.utils.set_random_seed(conf.seed % 2**32)
+        tf.config.experimental.enable_op_determinism()
     layout = plan(conf)
     pool = Pool(threads(conf))
     tables = []
@@ -94,16 +97,16 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> Any:
     try:
         inputs = Inputs(layout)
         logits = recipe(inputs, **settings)
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError, ValueError) as error:
+        name, reason = conf.recipe["name"], str(error).strip().split("\n")[0]
         if layout.numeric_at == 0:
             raise UserError(
-                f"recipe {conf.recipe['name']} needs embeddings; the conf has no slots, or "
+                f"recipe {name} needs embeddings; the conf has no slots, or "
                 f"embedding.width={conf.embedding.width}"
             ) from error
+        if isinstance(error, ValueError):  # Keras, of a setting
+            raise UserError(f"recipe {name} refused {settings}: {reason}") from error
         raise
-    except ValueError as error:  # Keras, of a setting
-        reason = str(error).strip().split("\n")[0]
-        raise UserError(f"recipe {conf.recipe['name']} refused {settings}: {reason}") from error
     finally:
         keras.config.set_dtype_policy(policy)
     network = keras.Model(inputs.tensors, logits)

@@ -9,19 +9,19 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tnctl import files
-from tnctl.checkpoint import manifest
+from tnctl.checkpoint import manifest, rows
 from tnctl.checkpoint.load import Checkpoint
 from tnctl.checkpoint.manifest import HashingWriter, Inventory
-from tnctl.checkpoint.rows import stream
 from tnctl.errors import Failure
 from tnctl.model.layout import EMBEDDING, LINEAR
 from tnctl.progress import Display
+from tnctl.schema import Conf
 
 FORMAT = "tnctl embeddings"
 ROWS_PER_GROUP = 1 << 16
 
 
-def export(checkpoint: Checkpoint, to: str) -> dict[str, Any]:
+def export(checkpoint: Checkpoint, conf: Conf, to: str) -> dict[str, Any]:
     """Write one Parquet file per share group, and last the manifest, to the folder or URL `to`.
 
     A file has columns id (uint64), linear (float) and, when rows have embeddings, embedding (list
@@ -37,7 +37,12 @@ def export(checkpoint: Checkpoint, to: str) -> dict[str, Any]:
         for table in checkpoint.manifest["tables"]:
             done = export_table(checkpoint, table, inventory, display, done)
             groups += [
-                {"group": group["name"], "file": file_of(group["name"]), "rows": group["rows"]}
+                {
+                    "group": group["name"],
+                    "file": file_of(group["name"]),
+                    "rows": group["rows"],
+                    "width": rows.width_of(table, EMBEDDING),
+                }
                 for group in table["groups"]
             ]
         display.update(done, f"{done:,} rows to {to}")
@@ -50,15 +55,18 @@ def export(checkpoint: Checkpoint, to: str) -> dict[str, Any]:
         },
         "encoding": "parquet",
         "groups": groups,
+        "slots": [
+            {"slot": slot, "group": settings.group or slot, "pooling": settings.pooling}
+            for slot, settings in conf.slots.items()
+        ],
     }
     inventory.commit(FORMAT, content)
     return content
 
 
 def file_of(group: str) -> str:
-    """The file of a share group. A group's name may be any text; a slot's is a plain name."""
-    safe = "".join(c if c.isalnum() or c in "_-" else f"%{ord(c):02x}" for c in group)
-    return f"{safe}.parquet"
+    """The file of a share group, whose name is a plain name as a slot's is."""
+    return f"{group}.parquet"
 
 
 def export_table(
@@ -70,7 +78,7 @@ def export_table(
             group["number"]: GroupWriter(stack, inventory, group["name"], table)
             for group in table["groups"]
         }
-        for records in stream(checkpoint.folder, checkpoint.manifest, table):
+        for records in rows.stream(checkpoint.folder, checkpoint.manifest, table):
             for number, part in by_group(records):
                 writers[number].add(part)
             done += len(records)
@@ -101,8 +109,7 @@ class GroupWriter:
     def __init__(
         self, stack: ExitStack, inventory: Inventory, group: str, table: dict[str, Any]
     ) -> None:
-        fields = {field["name"]: field["count"] for field in table["record"]}
-        self._width = fields.get(EMBEDDING, 0)
+        self._width = rows.width_of(table, EMBEDDING)
         columns = [("id", pa.uint64()), (LINEAR, pa.float32())]
         if self._width:
             columns.append((EMBEDDING, pa.list_(pa.float32(), self._width)))

@@ -172,13 +172,12 @@ class ServedGraph:
     ) -> NDArray[np.float32]:
         """The logits [B] that a signature computes from x, cut into its inputs, and linear."""
         inputs: dict[str, Any] = {}
-        at = 0
-        for name, columns in self.description["signatures"][signature].items():
+        for described in self.description["signatures"][signature]:
+            name, at = described["name"], described.get("at", 0)
             if name == LINEAR:
                 inputs[name] = tf.constant(linear)
             else:
-                inputs[name] = tf.constant(x[:, at : at + columns])
-                at += columns
+                inputs[name] = tf.constant(x[:, at : at + described["columns"]])
         result: NDArray[np.float32] = self._loaded.signatures[signature](**inputs)["logits"].numpy()
         return result
 

@@ -7,7 +7,7 @@ from tnctl.checkpoint import manifest
 from tnctl.checkpoint.load import Checkpoint
 from tnctl.checkpoint.manifest import Inventory
 from tnctl.model.graph import BY_SLOT, PACKED, packed_inputs, slot_inputs
-from tnctl.model.layout import plan
+from tnctl.model.layout import LINEAR, plan
 from tnctl.schema import Conf
 
 FORMAT = "tnctl graph"
@@ -42,12 +42,29 @@ def describe(checkpoint: Checkpoint, conf: Conf) -> dict[str, Any]:
             "step": checkpoint.step,
         },
         "recipe": checkpoint.manifest["recipe"],
-        "signatures": {BY_SLOT: slot_inputs(layout), PACKED: packed_inputs(layout)},
+        "signatures": {
+            BY_SLOT: in_order(slot_inputs(layout)),
+            PACKED: in_order(packed_inputs(layout)),
+        },
         "outputs": {"logits": "[B] float32", "predictions": "[B] float32, sigmoid of logits"},
         "slots": {name: describe_slot(checkpoint, conf, name) for name in layout.slots},
         "numeric": {name: describe_numeric(checkpoint, conf, name) for name in layout.numeric},
+        "linear": {"adds": list(layout.slots)},
         "missing": list(conf.data.missing),
+        "strip": conf.data.strip,
     }
+
+
+def in_order(inputs: dict[str, int]) -> list[dict[str, Any]]:
+    """Inputs as a list, for JSON objects have no order: `at` is where each stands in x."""
+    described, at = [], 0
+    for name, columns in inputs.items():
+        if name in ("x", LINEAR):
+            described.append({"name": name, "columns": columns})
+        else:
+            described.append({"name": name, "columns": columns, "at": at})
+            at += columns
+    return described
 
 
 def describe_slot(checkpoint: Checkpoint, conf: Conf, name: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class DenseTable:
             self.offsets.append(total)
             total += -(-size // FLOATS_PER_LINE) * FLOATS_PER_LINE
         self._pool = pool
+        self.optimizer = optimizer
         given, out = ffi.new("tn_optimizer *"), ffi.new("tn_dense **")
         optimizer.fill(given)
         check(lib.tn_dense_new(given, max(total, 1), pool.handle, out))

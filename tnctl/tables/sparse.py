@@ -37,6 +37,14 @@ class Optimizer:
         target.initial_accumulator = self.initial_accumulator
         target.beta1, target.beta2 = self.beta1, self.beta2
 
+    def described(self) -> dict[str, Any]:
+        """The name and the settings that this rule has."""
+        settings = {
+            "adagrad": ("learning_rate", "epsilon", "initial_accumulator"),
+            "adam": ("learning_rate", "epsilon", "beta1", "beta2"),
+        }
+        return {"name": self.name, **{key: getattr(self, key) for key in settings[self.name]}}
+
     def state_names(self, width: int) -> list[tuple[str, str, int]]:
         """The floats of state of one row: (name, numpy dtype, count), in order."""
         if self.name == "adagrad":
