@@ -33,7 +33,15 @@ setup(
     ],
     extras_require={
         "s3": ["s3fs"],
-        "dev": ["pytest>=8", "ruff>=0.9", "mypy>=1.13", "clang-format>=19,<20", "build>=1.2"],
+        "dev": [
+            "pytest>=8",
+            "ruff>=0.9",
+            "mypy>=1.13",
+            "clang-format>=19,<20",
+            "build>=1.2",
+            "setuptools>=77",
+            "wheel",
+        ],
     },
     entry_points={"console_scripts": ["tnctl = tnctl.cli:main"]},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},

@@ -7,19 +7,6 @@ from pathlib import Path
 from cffi import FFI
 
 CSRC = Path(__file__).resolve().parent
-SOURCES = (
-    "memory",
-    "message",
-    "pool",
-    "columns",
-    "auc",
-    "table",
-    "optimizer",
-    "dense",
-    "batch",
-    "pooling",
-    "records",
-)
 
 
 def declarations(header: str) -> str:
@@ -31,7 +18,7 @@ def declarations(header: str) -> str:
     return body
 
 
-def flags() -> list[str]:
+def compile_flags() -> list[str]:
     """One portable build: fast loops are cloned per CPU level inside the sources.
 
     The same bits on every CPU, whatever CFLAGS says: no fused multiply-add, no -ffast-math. Last,
@@ -58,10 +45,10 @@ ffi.cdef(declarations((CSRC / "tnctl.h").read_text()))
 ffi.set_source(
     "tnctl._tables",
     '#include "tnctl.h"',
-    sources=[f"csrc/tn_{name}.c" for name in SOURCES],
+    sources=[f"csrc/{source.name}" for source in sorted(CSRC.glob("tn_*.c"))],
     depends=[f"csrc/{header.name}" for header in sorted(CSRC.glob("*.h"))],
     include_dirs=["csrc"],
-    extra_compile_args=flags(),
+    extra_compile_args=compile_flags(),
     libraries=["m", "pthread"],
 )
 

@@ -12,7 +12,7 @@ const char *tn_message(int code) {
     case TN_NO_GROUP:
         return "TN_NO_GROUP: the table has no such group";
     case TN_NOT_FINITE:
-        return "TN_NOT_FINITE: a gradient is NaN or infinite; nothing was applied";
+        return "TN_NOT_FINITE: a gradient is NaN, infinite or beyond 2^58; nothing was applied";
     case TN_BAD_ORDER:
         return "TN_BAD_ORDER: records are not in ascending (hash, group) order";
     case TN_KEY_EXISTS:

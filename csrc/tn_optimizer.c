@@ -171,12 +171,13 @@ void tn_adagrad_dense(const tn_optimizer *o, float *restrict w, float *restrict 
 
 TN_CLONES
 int tn_all_finite(const float *values, uint64_t n) {
-    /* All exponent bits set is NaN or infinity; on integers the test takes whole vectors. */
+    /* An exponent of 58 or more: large, infinite or NaN. On integers the test takes whole vectors.
+     */
     uint32_t bad = 0;
     for (uint64_t i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, values + i, sizeof bits);
-        bad |= (uint32_t)((bits & 0x7f800000u) == 0x7f800000u);
+        bad |= (uint32_t)((bits & 0x7f800000u) >= (127u + 58u) << 23);
     }
     return !bad;
 }

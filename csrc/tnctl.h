@@ -70,7 +70,7 @@
 #define TN_NO_MEMORY -1  /* an allocation failed */
 #define TN_BAD_VALUE -2  /* an argument is out of its range */
 #define TN_NO_GROUP -3   /* a slot or a record names a group the table lacks */
-#define TN_NOT_FINITE -4 /* a gradient is NaN or infinite; nothing was applied */
+#define TN_NOT_FINITE -4 /* a gradient is NaN, infinite or beyond 2^58; nothing was applied */
 #define TN_BAD_ORDER -5  /* records are not in ascending (hash, group) order */
 #define TN_KEY_EXISTS -6 /* a record's key is already in the table */
 #define TN_NO_BATCH -7   /* gather, accumulate or apply before a fitting tn_find */

@@ -83,7 +83,9 @@ def test_every_conf_and_group_composes(here, tmp_path):
     cases += [("deepfm", [f"data={name}"]) for name in data]
     cases += [("adult", [f"recipe={name}"]) for name in recipes]
     for conf, overrides in cases:
-        done = here("train", f"conf={conf}", *overrides, "data.root=x", "--cfg", "job", cwd=tmp_path)
+        done = here(
+            "train", f"conf={conf}", *overrides, "data.root=x", "--cfg", "job", cwd=tmp_path
+        )
         assert (done.code, done.err) == (0, ""), (conf, overrides, done.err)
         composed = yaml.safe_load(done.out)
         assert composed["recipe"]["name"] in recipes
@@ -227,13 +229,29 @@ def test_a_wrong_conf_file_is_one_line(here, tmp_path):
 
 
 PATHS = ["{day}", "day=2024-01-01/", "part-[0-9]", "?a=b", "#"]
-MORE_PATHS = ["a b", "it's", 'a"b', "a,b", "(x)", "~x", "x:y", "a\\", "%41", "é", "[a", "$x", "a: b"]
+MORE_PATHS = [
+    "a b",
+    "it's",
+    'a"b',
+    "a,b",
+    "(x)",
+    "~x",
+    "x:y",
+    "a\\",
+    "%41",
+    "é",
+    "[a",
+    "$x",
+    "a: b",
+]
 
 
 @pytest.mark.parametrize("path", PATHS + MORE_PATHS)
 def test_a_path_reaches_tnctl_as_it_is(here, tmp_path, path):
     keys = ["data.root", "data.train", "data.validation", "data.test", "output"]
-    done = here("train", "conf=deepfm", *(f"{k}={path}" for k in keys), "--cfg", "job", cwd=tmp_path)
+    done = here(
+        "train", "conf=deepfm", *(f"{k}={path}" for k in keys), "--cfg", "job", cwd=tmp_path
+    )
     assert done.code == 0, done.err
     composed = yaml.safe_load(done.out)
     assert composed["output"] == path

@@ -41,7 +41,9 @@ def source(tmp_path_factory):
 
 def built(source, to, kind):
     """The one file of `python -m build`, in this environment where it has what building needs."""
-    missing = [m for m in ("build", "setuptools", "cffi", "wheel") if not importlib.util.find_spec(m)]
+    missing = [
+        m for m in ("build", "setuptools", "cffi", "wheel") if not importlib.util.find_spec(m)
+    ]
     if missing:
         pytest.skip(f"the environment lacks {', '.join(missing)}: pip install -e '.[dev]'")
     run(sys.executable, "-m", "build", "--no-isolation", "--skip-dependency-check", f"--{kind}",

@@ -43,9 +43,7 @@ def forward(weights, x, linear):
     """The logits of DeepFM in float64: equations 1, 2 and 4 of the paper, pair by pair."""
     v = x[:, : SLOTS * WIDTH].reshape(len(x), SLOTS, WIDTH)
     numeric = x[:, SLOTS * WIDTH :]
-    pairs = sum(
-        (v[:, i] * v[:, j]).sum(axis=1) for i in range(SLOTS) for j in range(i + 1, SLOTS)
-    )
+    pairs = sum((v[:, i] * v[:, j]).sum(axis=1) for i in range(SLOTS) for j in range(i + 1, SLOTS))
     h = x
     for k in (0, 1):
         h = np.tanh(h @ weights[f"deep/{k}/kernel"] + weights[f"deep/{k}/bias"])
@@ -113,7 +111,7 @@ def test_gradients_are_finite_differences(compiled):
 
 
 def pooled(model, batch, pooling):
-    """x and linear of a batch from the rows themselves; and which rows each cell has."""
+    """What a batch finds in the rows themselves: x, linear, and which rows each cell has."""
     [table] = model.tables
     x = np.zeros((batch.rows, SLOTS * WIDTH + NUMBERS))
     linear = np.zeros((batch.rows, 1))
@@ -293,7 +291,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing():
     before, dense = rows(), [memory.copy() for memory in model.dense.weights]
     batch = batch_of(BATCH)
     batch.numeric[2, 0] = np.nan
-    with pytest.raises(Failure, match="step 2: a gradient is NaN or infinite"):
+    with pytest.raises(Failure, match="step 2: a gradient is NaN, infinite"):
         step(batch)
     assert rows() == before
     for old, memory in zip(dense, model.dense.weights, strict=True):

@@ -72,7 +72,7 @@ def test_a_run_writes_what_it_says(trained):
     report = report_of(run)
     assert report["split"] == "test"
     assert (report["examples"], report["steps"]) == (700, 12)
-    assert report["checkpoint"] == "run/checkpoints/step-0000000012"
+    assert report["checkpoint"] == "checkpoints/step-0000000012"
     for key in ("auc", "logloss", "ctr", "pctr", "copc", "reference_auc"):
         assert np.isfinite(report[key])
     [epoch] = report["epochs"]
@@ -80,7 +80,9 @@ def test_a_run_writes_what_it_says(trained):
     assert epoch["validation"]["examples"] == 900
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     assert lines == [{"event": "epoch", **epoch}]
-    assert sum(table["rows"] for table in content["tables"]) == report["tables"]["embedding4"]["rows"]
+    assert (
+        sum(table["rows"] for table in content["tables"]) == report["tables"]["embedding4"]["rows"]
+    )
 
 
 def test_it_shows_where_it_is_and_prints_nothing_else(trained, process):
@@ -157,7 +159,7 @@ def test_overwrite_starts_anew(run_copy, here):
 
 def test_every_row_is_trained_in_every_epoch(workspace, here):
     """Also those of the last partial batch, and a batch larger than the data."""
-    for batch_size, steps in ((256, 12), (3000, 1), (4096, 1), (2999, 2)):
+    for batch_size, steps in ((256, 12), (4096, 1), (2999, 2)):
         train(here, workspace, f"train.batch_size={batch_size}", "train.epochs=2", "overwrite=true",
               "data.test=null")  # fmt: skip
         report = report_of(workspace / "run")
@@ -265,7 +267,7 @@ def test_a_gradient_that_is_not_finite_is_one_line(workspace, here):
     copies = ", ".join(f"price{number}: {{column: price}}" for number in range(20))
     overrides = [f"+numeric={{{copies}}}", "~slots.price_range"]
     done = train(here, workspace, *overrides, expected=1)
-    for words in ("gradient", "NaN or infinite", "no weight was changed", "learning_rate", "log1p"):
+    for words in ("gradient", "NaN, infinite", "no weight was changed", "learning_rate", "log1p"):
         assert words in done.last
     assert not list(workspace.glob("run/checkpoints/*/manifest.json"))
     train(here, workspace, "~slots.price_range")
@@ -273,8 +275,9 @@ def test_a_gradient_that_is_not_finite_is_one_line(workspace, here):
 
 def test_bfloat16_is_near_float32(workspace, here):
     big = [
-        "train", "conf=deepfm", "data.train=0:60000", "data.validation=null", "train.batch_size=256",
-        "data.test=5200000:5230000", "recipe.hidden=[32,16]", "optimizer.dense.learning_rate=0.002",
+        "train", "conf=deepfm", "data.train=0:60000", "data.validation=null",
+        "train.batch_size=256", "data.test=5200000:5230000", "recipe.hidden=[32,16]",
+        "optimizer.dense.learning_rate=0.002",
     ]  # fmt: skip
     reports = []
     for precision in ("float32", "bfloat16"):
@@ -297,7 +300,10 @@ def test_deterministic_gives_the_same_report_twice(trained, workspace, process):
     assert reports[0]["auc"] == pytest.approx(report_of(trained / "run")["auc"], abs=1e-3)
 
 
-SLOTS = [f"~slots.{name}" for name in ("user_id", "item_id", "device", "region", "interests", "price_range")]
+SLOTS = [
+    f"~slots.{name}"
+    for name in ("user_id", "item_id", "device", "region", "interests", "price_range")
+]
 NUMERIC = ["~numeric.price", "~numeric.quality"]
 LR = ["recipe.name=lr", "~recipe.hidden", "~recipe.activation", "embedding.width=0"]
 
@@ -307,10 +313,9 @@ def test_slots_only_and_numbers_only(workspace, here):
         "slots, deepfm": NUMERIC,
         "slots, lr": [*NUMERIC, *LR],
         "numbers, lr": [*SLOTS, *LR],
-        "lr": LR,
-        "adam rows": ["optimizer.embedding={name: adam, learning_rate: 0.01}",
-                      "optimizer.linear={name: adam, learning_rate: 0.01}"],
-        "adagrad dense": ["optimizer.dense={name: adagrad, learning_rate: 0.05}"],
+        "other optimizers": ["optimizer.embedding={name: adam, learning_rate: 0.01}",
+                             "optimizer.linear={name: adam, learning_rate: 0.01}",
+                             "optimizer.dense={name: adagrad, learning_rate: 0.05}"],
     }.items():  # fmt: skip
         train(here, workspace, *overrides, "overwrite=true", "train.epochs=2")
         report = report_of(workspace / "run")

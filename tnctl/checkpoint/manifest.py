@@ -4,14 +4,15 @@ Checkpoints, split graphs and exports each end with one, written last: without a
 agrees with its own checksum the folder does not count.
 """
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from tnctl import files
-from tnctl.errors import Failure
+from tnctl.errors import Failure, UserError
 
 NAME = "manifest.json"
 CHECKSUM = '  "sha256": "'
@@ -98,6 +99,28 @@ def read(folder: str, kind: str, name: str = NAME) -> dict[str, Any]:
     return content
 
 
+def make_room(folder: str, name: str, ours: Iterable[str]) -> None:
+    """Remove what an earlier command wrote to a folder, its manifest first.
+
+    `ours` are the files that will be written. Raises UserError when the folder holds others than
+    those and the ones that its manifest names: they are the user's.
+    """
+    found = files.list_folder(folder)
+    known = {name, *ours}
+    if name in found:
+        # Even a damaged manifest is not the user's: what it names is not trusted then.
+        with contextlib.suppress(ValueError, KeyError):
+            known |= set(json.loads(files.read_bytes(files.join(folder, name)))["files"])
+    tops = {path.split("/")[0] for path in known}
+    if foreign := [entry for entry in found if entry not in tops]:
+        raise UserError(
+            f"{folder} holds {foreign[0]}, which tnctl did not write there and will not remove. "
+            "Give an empty or new folder as to=URL"
+        )
+    files.remove(files.join(folder, name))
+    files.remove(folder)
+
+
 def check_file(folder: str, manifest: dict[str, Any], name: str, data: bytes) -> bytes:
     """`data`, if it is what the manifest says of the file `name`."""
     entry = manifest["files"][name]
@@ -112,6 +135,17 @@ def check_file(folder: str, manifest: dict[str, Any], name: str, data: bytes) ->
             f"Take another {manifest['format']}"
         )
     return data
+
+
+def check_stored(folder: str, manifest: dict[str, Any], name: str) -> None:
+    """Raise Failure unless a file, read in parts, is what the manifest says."""
+    url, hashed, size = files.join(folder, name), hashlib.sha256(), 0
+    with files.open_input(url, decompress=False) as stream:
+        while data := stream.read(4 << 20):
+            hashed.update(data)
+            size += len(data)
+    if manifest["files"][name] != {"bytes": size, "sha256": hashed.hexdigest()}:
+        raise Failure(f"{url} is damaged: it is not what the manifest says. Make it again")
 
 
 def read_file(folder: str, manifest: dict[str, Any], name: str) -> bytes:

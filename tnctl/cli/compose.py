@@ -118,7 +118,7 @@ def check_options(arguments: list[str]) -> None:
         raise UserError(f"{message}. The options are --help and --cfg job")
 
     parser = get_args_parser()
-    parser.error = refuse
+    parser.error = refuse  # type: ignore[method-assign]
     parser.parse_args(arguments)
 
 

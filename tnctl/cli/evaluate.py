@@ -1,10 +1,14 @@
 """`tnctl evaluate`."""
 
 import json
+from typing import TYPE_CHECKING
 
 from tnctl.cli.target import with_checkpoint
 from tnctl.errors import UserError
 from tnctl.schema import Conf
+
+if TYPE_CHECKING:
+    from tnctl.checkpoint.load import Checkpoint
 
 TAKES = ("conf", "checkpoint")
 USAGE = "conf=NAME | output=URL | checkpoint=URL [data.test=FILES] [key=value …]"
@@ -15,7 +19,7 @@ def run(given: list[str]) -> int:
     return with_checkpoint(given, TAKES, evaluate)
 
 
-def evaluate(checkpoint, conf: Conf, own: dict[str, str]) -> int:  # type: ignore[no-untyped-def]  # noqa: ARG001
+def evaluate(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:  # noqa: ARG001
     from tnctl.checkpoint.load import load
     from tnctl.progress import waiting
     from tnctl.training.evaluation import reported_split, score

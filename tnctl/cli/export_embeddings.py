@@ -1,9 +1,14 @@
 """`tnctl export-embeddings`."""
 
+from typing import TYPE_CHECKING
+
 from tnctl import files
 from tnctl.cli.target import with_checkpoint
 from tnctl.errors import UserError
 from tnctl.schema import Conf
+
+if TYPE_CHECKING:
+    from tnctl.checkpoint.load import Checkpoint
 
 TAKES = ("conf", "checkpoint", "to", "format")
 USAGE = "conf=NAME | output=URL | checkpoint=URL [to=URL] [format=parquet]"
@@ -14,7 +19,7 @@ def run(given: list[str]) -> int:
     return with_checkpoint(given, TAKES, export)
 
 
-def export(checkpoint, conf: Conf, own: dict[str, str]) -> int:  # type: ignore[no-untyped-def]
+def export(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
     from tnctl.serving import export as exporting
 
     if own.get("format", "parquet") != "parquet":

@@ -1,8 +1,13 @@
 """`tnctl split-graph`."""
 
+from typing import TYPE_CHECKING
+
 from tnctl import files
 from tnctl.cli.target import with_checkpoint
 from tnctl.schema import Conf
+
+if TYPE_CHECKING:
+    from tnctl.checkpoint.load import Checkpoint
 
 TAKES = ("conf", "checkpoint", "to")
 USAGE = "conf=NAME | output=URL | checkpoint=URL [to=URL]"
@@ -13,7 +18,7 @@ def run(given: list[str]) -> int:
     return with_checkpoint(given, TAKES, split)
 
 
-def split(checkpoint, conf: Conf, own: dict[str, str]) -> int:  # type: ignore[no-untyped-def]
+def split(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
     from tnctl.progress import say
     from tnctl.serving import split as splitting
 

@@ -1,11 +1,15 @@
 """Which checkpoint a command works on, and the conf that goes with it."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tnctl.cli import arguments, compose
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError
 from tnctl.schema import Conf
+
+if TYPE_CHECKING:
+    from tnctl.checkpoint.load import Checkpoint
 
 # What a checkpoint was trained with cannot be changed by a conf that is composed later.
 FIXED = ("seed", "recipe", "slots", "numeric", "embedding", "optimizer")
@@ -26,7 +30,7 @@ def with_checkpoint(given: list[str], takes: tuple[str, ...], job: Callable[...,
     return compose.with_saved(checkpoint.conf(), overrides, lambda conf: job(checkpoint, conf, own))
 
 
-def find(own: dict[str, str], output: str | None):  # type: ignore[no-untyped-def]
+def find(own: dict[str, str], output: str | None) -> "Checkpoint":
     """The checkpoint meant. Raises UserError when none is named, Failure when there is none."""
     if "checkpoint" not in own and output is None:
         raise UserError("which model? Give output=URL of a run, checkpoint=URL, or conf=NAME")

@@ -1,8 +1,13 @@
 """`tnctl verify-serving`."""
 
+from typing import TYPE_CHECKING
+
 from tnctl import files
 from tnctl.cli.target import with_checkpoint
 from tnctl.schema import Conf
+
+if TYPE_CHECKING:
+    from tnctl.checkpoint.load import Checkpoint
 
 TAKES = ("conf", "checkpoint", "graph", "embeddings")
 USAGE = "conf=NAME | output=URL | checkpoint=URL [graph=URL] [embeddings=URL]"
@@ -13,7 +18,7 @@ def run(given: list[str]) -> int:
     return with_checkpoint(given, TAKES, verify)
 
 
-def verify(checkpoint, conf: Conf, own: dict[str, str]) -> int:  # type: ignore[no-untyped-def]
+def verify(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
     from tnctl.progress import say, table, waiting
     from tnctl.serving import parity
 

@@ -15,7 +15,7 @@ be made alone, and disjoint ranges never share a draw. What is planted:
 - z_k is a unit normal; the file shows exp(z) - 1, or z scaled and shifted, so that log1p or
   standardize give it back. `quality` is null in 1 row of 16 and has z = 0 there.
 - The column `planted` is the logit (no model has a better AUC), and `planted_additive` the logit
-  without its interactions, which is as far as logistic regression can come.
+  without its interactions, which is about as far as logistic regression can come.
 """
 
 from collections.abc import Iterator

@@ -24,6 +24,8 @@ class Dictionary:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.manifest = manifest.read(folder, FORMAT)
+        for name in self.manifest["files"]:
+            manifest.check_stored(folder, self.manifest, name)
         self._files = {group["group"]: group["file"] for group in self.manifest["groups"]}
 
     def rows(self, group: str, ids: NDArray[np.uint64]) -> dict[int, tuple[np.float32, Any]]:

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tnctl import files
 from tnctl.checkpoint import manifest, rows
 from tnctl.checkpoint.load import Checkpoint
 from tnctl.checkpoint.manifest import HashingWriter, Inventory
@@ -27,8 +26,8 @@ def export(checkpoint: Checkpoint, conf: Conf, to: str) -> dict[str, Any]:
     A file has columns id (uint64), linear (float) and, when rows have embeddings, embedding (list
     of width floats), in the order of the checkpoint: by hash. The table is never whole in memory.
     """
-    files.remove(files.join(to, manifest.NAME))
-    files.remove(to)
+    names = [group["name"] for table in checkpoint.manifest["tables"] for group in table["groups"]]
+    manifest.make_room(to, manifest.NAME, map(file_of, names))
     inventory = Inventory(to)
     groups = []
     total = sum(table["rows"] for table in checkpoint.manifest["tables"])

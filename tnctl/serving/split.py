@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from tnctl import files
 from tnctl.checkpoint import manifest
 from tnctl.checkpoint.load import Checkpoint
 from tnctl.checkpoint.manifest import Inventory
@@ -19,14 +18,13 @@ def split(checkpoint: Checkpoint, conf: Conf, to: str) -> dict[str, Any]:
 
     Every file is verified against the checkpoint's manifest on the way.
     """
-    files.remove(files.join(to, NAME))
-    files.remove(to)
-    inventory = Inventory(to)
     folder = checkpoint.manifest["graph"] + "/"
-    for name in checkpoint.manifest["files"]:
-        if name.startswith(folder):
-            data = manifest.read_file(checkpoint.folder, checkpoint.manifest, name)
-            inventory.write(name.removeprefix(folder), data)
+    names = [name for name in checkpoint.manifest["files"] if name.startswith(folder)]
+    manifest.make_room(to, NAME, (name.removeprefix(folder) for name in names))
+    inventory = Inventory(to)
+    for name in names:
+        data = manifest.read_file(checkpoint.folder, checkpoint.manifest, name)
+        inventory.write(name.removeprefix(folder), data)
     description = describe(checkpoint, conf)
     inventory.commit(FORMAT, description, NAME)
     return description

@@ -20,7 +20,7 @@ _CTYPES = {
 
 
 class NotFiniteError(ArithmeticError):
-    """A gradient is NaN or infinite; no weight was changed."""
+    """A gradient is NaN, infinite or beyond 2^58; no weight was changed."""
 
 
 def check(code: int) -> None:

@@ -174,7 +174,7 @@ class Trainer:
                 for layout, table in zip(self.model.layout.tables, self.model.tables, strict=True)
             },
             "dense_weights": sum(self.model.dense.sizes),
-            "checkpoint": folder_of(self.conf.output, self.step.steps),
+            "checkpoint": folder_of("", self.step.steps),
             "timing": self.clock.timing(),
         }
         text = json.dumps(report, indent=2).encode() + b"\n"

@@ -11,7 +11,8 @@ from tnctl.schema import Conf
 
 REPORT = "report.json"
 LOG = "log.jsonl"
-MADE_BY_A_RUN = ("checkpoints", "graph", "embeddings", REPORT, LOG)
+# Folders beside the checkpoints, and the file that shows that tnctl made them.
+MADE_FROM_A_RUN = {"graph": "serving.json", "embeddings": "manifest.json"}
 NOT_COMPARED = {"output"}
 
 
@@ -21,8 +22,7 @@ def start(conf: Conf, overwrite: bool) -> Checkpoint | None:
     Raises UserError when the folder has a run of another conf; `overwrite` removes it.
     """
     if overwrite:
-        for name in MADE_BY_A_RUN:
-            files.remove(files.join(conf.output, name))
+        remove(conf.output)
         return None
     checkpoint = newest(conf.output)
     if checkpoint is not None:
@@ -33,6 +33,19 @@ def start(conf: Conf, overwrite: bool) -> Checkpoint | None:
                 f"{', '.join(differing)}. Choose another output, or overwrite=true to start anew"
             )
     return checkpoint
+
+
+def remove(output: str) -> None:
+    """Remove a run, and nothing that tnctl did not make; first what says that it is finished."""
+    files.remove(files.join(output, REPORT))
+    files.remove(files.join(output, LOG))
+    checkpoints = files.join(output, "checkpoints")
+    for name in files.list_folder(checkpoints):
+        if name.startswith("step-"):
+            files.remove(files.join(checkpoints, name))
+    for name, mark in MADE_FROM_A_RUN.items():
+        if files.exists(files.join(output, f"{name}/{mark}")):
+            files.remove(files.join(output, name))
 
 
 def finished(conf: Conf) -> dict[str, Any] | None:

@@ -19,6 +19,6 @@ def report(output: str, content: dict[str, Any]) -> None:
         rows.append((f"rows of {name}", f"{table['rows']:,} ({table['bytes'] / 2**20:,.0f} MiB)"))
     rows.append(("dense weights", f"{content['dense_weights']:,}"))
     rows.append(("examples/s while training", f"{content['timing']['examples_per_second']:,.0f}"))
-    rows.append(("checkpoint", content["checkpoint"]))
+    rows.append(("checkpoint", files.join(output, content["checkpoint"])))
     rows.append(("report", files.join(output, REPORT)))
     progress.table("", ("trained", ""), rows)

@@ -58,9 +58,9 @@ class TrainingStep:
             self.model.dense.check(dense)
         except NotFiniteError as error:
             raise Failure(
-                f"step {self.steps + 1}: a gradient is NaN or infinite (loss {float(loss):g}); no "
-                "weight was changed. Take a smaller learning_rate, or look for extreme numbers in "
-                "the data (transform: standardize or log1p)"
+                f"step {self.steps + 1}: a gradient is NaN, infinite or beyond 2^58 (loss "
+                f"{float(loss):g}); no weight was changed. Take a smaller learning_rate, or look "
+                "for extreme numbers in the data (transform: standardize or log1p)"
             ) from error
         self._buffers.apply()
         self.model.dense.apply(dense)
@@ -115,7 +115,7 @@ class Inference:
         self._logits = logits.get_concrete_function(*specs)
 
     def __call__(self, batch: Window) -> NDArray[np.float32]:
-        """The logits float32 [B] of a batch of at most `batch_size` rows, for the caller to keep."""
+        """The logits float32 [B] of a batch of at most `batch_size` rows; they may be kept."""
         self.buffers.fill(batch, insert=False)
         tensors = self.buffers.tensors(batch.rows)[:-1]
         result: NDArray[np.float32] = self._logits(*tensors).numpy()

@@ -1,0 +1,252 @@
+"""Bad input through the command line: one line with the file, the row and the way out.
+
+After each failure nothing half-written counts, and the same command works when the fault is gone.
+"""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tnctl import files
+
+TRAIN = ["train", "conf=small.yaml", "output=run"]
+NOBODY = 65534
+
+
+def refused(done, *words, code=1):
+    assert done.code == code, done.err
+    assert done.last.startswith("tnctl train: ")
+    for word in words:
+        assert word in done.last, done.last
+
+
+def nothing_counts(folder):
+    assert not list(folder.glob("run/**/manifest.json"))
+    assert not (folder / "run/report.json").exists()
+
+
+def works(here, folder):
+    done = here(*TRAIN, cwd=folder)
+    assert done.code == 0, done.err
+    assert (folder / "run/report.json").exists()
+
+
+def edited(path, line, change):
+    """Change one line (from 1) of a file; returns its old bytes."""
+    before = path.read_bytes()
+    lines = before.splitlines(keepends=True)
+    lines[line - 1] = change(lines[line - 1])
+    path.write_bytes(b"".join(lines))
+    return before
+
+
+def cell(path, name, value):
+    place = path.read_text().splitlines()[0].replace('"', "").split(",").index(name)
+
+    def change(line):
+        cells = line.split(b",")
+        cells[place] = value + (b"\n" if cells[place].endswith(b"\n") else b"")
+        return b",".join(cells)
+
+    return change
+
+
+FAULTS = {
+    "too few columns": (None, lambda line: line.split(b",", 1)[1], ["expected 9", "received 8"]),
+    "too many columns": (None, lambda line: b"x," + line, ["expected 9", "received 10"]),
+    "a label of 2": ("label", b"2", ["'label'", "from 0 to 1", "Received: 2", "positive"]),
+    "a label below 0": ("label", b"-0.5", ["'label'", "from 0 to 1", "-0.5"]),
+    "a label of words": ("label", b"yes", ["'label'", "'yes' is not a number"]),
+    "no label": ("label", b"", ["'label'"]),
+    "bad UTF-8": ("user_id", b"\xff\xfe", ["'user_id'", "not UTF-8", "data.check_utf8=false"]),
+    "a number of words": ("quality", b"good", ["'quality'", "'good' is not a number"]),
+    "an infinite number": ("quality", b"inf", ["'quality'", "infinite"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("split", "fault"),
+    [*(("train", fault) for fault in FAULTS), ("validation", "a label of 2")],
+)
+def test_a_bad_row(workspace, here, fault, split):
+    path = workspace / f"clicks/{split}.csv"
+    name, change, words = FAULTS[fault]
+    before = edited(path, 500, change if name is None else cell(path, name, change))
+    done = here(*TRAIN, cwd=workspace)
+    refused(done, f"clicks/{split}.csv", *words)
+    assert any(f"{word} 500" in done.last for word in ("line", "row")), done.last
+    nothing_counts(workspace)
+    if fault == "a label of 2":
+        path.write_bytes(before)
+        works(here, workspace)
+
+
+def test_a_missing_column(workspace, here):
+    edited(workspace / "clicks/train.csv", 1, lambda line: line.replace(b"region", b"regoin"))
+    refused(here(*TRAIN, cwd=workspace), "clicks/train.csv", "'region'", "'regoin'")
+    nothing_counts(workspace)
+    overrides = ["slots.region.column=regoin", "data.validation=null", "data.test=null"]
+    assert here(*TRAIN, *overrides, cwd=workspace).code == 0
+
+
+@pytest.mark.parametrize("content", ["", "header only"])
+def test_an_empty_file(workspace, here, content):
+    path = workspace / "clicks/train.csv"
+    before = path.read_bytes()
+    path.write_bytes(before.splitlines(keepends=True)[0] if content else b"")
+    words = ["no rows", "train.csv"] if content else ["clicks/train.csv is empty"]
+    refused(here(*TRAIN, cwd=workspace), *words)
+    nothing_counts(workspace)
+    path.write_bytes(before)
+    works(here, workspace)
+
+
+def test_a_missing_file(workspace, here):
+    path = workspace / "clicks/train.csv"
+    path.rename(workspace / "elsewhere")
+    refused(here(*TRAIN, cwd=workspace), "clicks/train.csv was not found", "data.root")
+    refused(here(*TRAIN, "data.train=*.tsv", cwd=workspace), "clicks/*.tsv matches no file")
+    refused(here(*TRAIN, "data.train=.", cwd=workspace), "clicks/. is a folder")
+    nothing_counts(workspace)
+    (workspace / "elsewhere").rename(path)
+    works(here, workspace)
+
+
+def test_a_damaged_file(workspace, here):
+    import gzip
+
+    path = workspace / "clicks/train.csv.gz"
+    path.write_bytes(gzip.compress((workspace / "clicks/train.csv").read_bytes())[:-2000])
+    done = here(*TRAIN, "data.train=train.csv.gz", cwd=workspace)
+    refused(done, "clicks/train.csv.gz", "damaged or cut short")
+    (workspace / "clicks/train.parquet").write_bytes(b"PAR1 no parquet")
+    done = here(*TRAIN, "data.train=train.parquet", "data.format=parquet", cwd=workspace)
+    refused(done, "clicks/train.parquet is not a whole Parquet file")
+    nothing_counts(workspace)
+
+
+@pytest.fixture
+def open_folder(workspace):
+    """The workspace where another user can reach it: pytest's folders are closed to others."""
+    folder = Path(tempfile.mkdtemp(prefix="tnctl-test-"))
+    folder.chmod(0o755)
+    shutil.copytree(workspace, folder / "workspace")
+    yield folder / "workspace"
+    shutil.rmtree(folder)
+
+
+# What a command imports may lie where the other user may not look, so a command runs before.
+AS_NOBODY = f"""
+import os, sys
+from tnctl.cli.main import main
+given = sys.argv[1:]
+if os.getuid() == 0:
+    try:
+        main({[*TRAIN, "output=before", "golden=0"]})
+    except SystemExit as stop:
+        assert not stop.code
+    os.setegid({NOBODY})
+    os.seteuid({NOBODY})
+main(given)
+"""
+
+
+def as_nobody(folder, *arguments):
+    """`tnctl` as a user whom file modes bind: root is not bound by them."""
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    home.chmod(0o777)
+    return subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, *arguments],
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def the_line(done):
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr.splitlines()[-1]
+
+
+def test_a_file_that_may_not_be_read(open_folder, here):
+    (open_folder / "clicks/closed.csv").touch(mode=0)
+    arguments = [*TRAIN, f"output={open_folder}/home/run"]
+    line = the_line(as_nobody(open_folder, *arguments, "data.train=closed.csv"))
+    assert "clicks/closed.csv could not be read: permission denied" in line
+    assert "Give this user access" in line
+    nothing_counts(open_folder / "home")
+    shutil.copy(open_folder / "clicks/train.csv", open_folder / "clicks/closed.csv")
+    (open_folder / "clicks/closed.csv").chmod(0o644)
+    assert here(*arguments, "data.train=closed.csv", cwd=open_folder).code == 0
+
+
+def test_an_output_that_may_not_be_written(open_folder, here):
+    (open_folder / "closed").mkdir(mode=0o555)
+    output = f"output={open_folder}/closed/run"
+    line = the_line(as_nobody(open_folder, *TRAIN, output))
+    assert f"{open_folder}/closed/run" in line
+    assert "could not be written: permission denied" in line
+    assert not list((open_folder / "closed").iterdir())
+    (open_folder / "closed").chmod(0o777)
+    assert here(*TRAIN, output, cwd=open_folder).code == 0
+    assert (open_folder / "closed/run/report.json").exists()
+
+
+def test_an_output_below_a_file(workspace, here):
+    (workspace / "run").write_text("a file")
+    refused(here(*TRAIN, cwd=workspace), "run", "a part of its path is a file")
+    (workspace / "run").unlink()
+    works(here, workspace)
+
+
+@pytest.mark.parametrize("full_at", ["log.jsonl", "00000.rows", "dense.bin", "saved_model.pb",
+                                     "manifest.json", "report.json"])  # fmt: skip
+def test_a_full_output(workspace, here, monkeypatch, full_at):
+    """The disk refuses the first bytes of one file."""
+    write = files._Output.write
+
+    def failing(self, data):
+        if self._url.endswith(full_at):
+            with files.translated(self._url, "written"):
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return write(self, data)
+
+    monkeypatch.setattr(files._Output, "write", failing)
+    done = here(*TRAIN, cwd=workspace)
+    refused(done, full_at, "no space is left there. Free some, or choose another")
+    monkeypatch.undo()
+    if full_at != "report.json":
+        nothing_counts(workspace)
+    assert not list(workspace.rglob(full_at))
+    if full_at in ("00000.rows", "report.json"):
+        works(here, workspace)
+
+
+def test_a_full_disk(trained, tmp_path, here):
+    """A real one: a file system of 200 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this user may not mount a tmpfs")
+    try:
+        ballast = disk / "ballast"
+        ballast.write_bytes(b"\0" * (150 << 10))
+        done = here("train", "conf=small.yaml", f"output={disk}/run", cwd=trained)
+        refused(done, f"{disk}/run", "no space is left there")
+        nothing_counts(disk)
+        ballast.unlink()
+        done = here("train", "conf=small.yaml", f"output={disk}/run", cwd=trained)
+        assert done.code == 0, done.err
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

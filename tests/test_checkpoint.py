@@ -1,0 +1,249 @@
+"""Checkpoints: exact, sealed, and refused in one line when anything of them is damaged."""
+
+import hashlib
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from tnctl import schema
+from tnctl.checkpoint import load as loading
+from tnctl.checkpoint import manifest, rows
+from tnctl.checkpoint.save import Position, save
+from tnctl.errors import Failure
+
+STEP = "run/checkpoints/step-0000000012"
+
+
+def opened(folder):
+    checkpoint = loading.open_checkpoint(str(folder))
+    return checkpoint, schema.from_values(checkpoint.conf())
+
+
+def saved_again(checkpoint, model, folder):
+    content = checkpoint.manifest
+    save(
+        model,
+        str(folder),
+        step=checkpoint.step,
+        position=Position(**content["position"]),
+        finished=content["finished"],
+        golden=checkpoint.golden(),
+        metrics=content["metrics"],
+    )
+
+
+def test_the_last_line_of_a_manifest_is_its_checksum(trained):
+    text = (trained / STEP / "manifest.json").read_bytes()
+    *before, line, brace = text.splitlines(keepends=True)
+    assert brace == b"}\n"
+    digest = hashlib.sha256(b"".join(before)).hexdigest()
+    assert line == f'  "sha256": "{digest}"\n'.encode()
+    content = json.loads(text)
+    assert content["sha256"] == digest
+    for name, entry in content["files"].items():
+        data = (trained / STEP / name).read_bytes()
+        assert entry == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def test_save_load_save_gives_the_same_bytes(trained, tmp_path):
+    checkpoint, conf = opened(trained / STEP)
+    saved_again(checkpoint, loading.load(checkpoint, conf), tmp_path / "again")
+    again = manifest.read(str(tmp_path / "again"), "tnctl checkpoint")
+    assert list(again["files"]) == list(checkpoint.manifest["files"])
+    for name, entry in checkpoint.manifest["files"].items():
+        if name.startswith("graph/"):
+            continue  # TensorFlow writes a new identity and names into each
+        assert again["files"][name] == entry, name
+    data = "graph/variables/variables.data-00000-of-00001"
+    floats = [(f / data).read_bytes() for f in (trained / STEP, tmp_path / "again")]
+    assert len(floats[0]) == len(floats[1])
+    for key in checkpoint.manifest:
+        if key not in ("files", "sha256"):
+            assert again[key] == checkpoint.manifest[key], key
+
+
+def test_rows_are_in_hash_order_and_as_the_manifest_says(trained):
+    checkpoint, conf = opened(trained / STEP)
+    model = loading.load(checkpoint, conf)
+    [part] = checkpoint.manifest["tables"]
+    records = np.concatenate(list(rows.stream(str(trained / STEP), checkpoint.manifest, part)))
+    assert len(records) == part["rows"] == sum(group["rows"] for group in part["groups"])
+    from tnctl.tables.columns import group_salt, mix64
+
+    names = {group["number"]: group["name"] for group in part["groups"]}
+    assert set(names.values()) == {"user_id", "item_id", "shared", "interests", "price_range"}
+    salts = np.array([group_salt(names[number]) for number in records["group"]], np.uint64)
+    hashes = mix64(records["id"] ^ salts)
+    order = np.lexsort((records["group"], hashes))
+    np.testing.assert_array_equal(order, np.arange(len(records)))
+    for record in records[::37]:
+        weights = model.tables[0].lookup(int(record["group"]), int(record["id"]))
+        np.testing.assert_array_equal(weights[:1], record["linear"])
+        np.testing.assert_array_equal(weights[1:], record["embedding"])
+
+
+def test_floats_are_exact(trained, tmp_path):
+    """Also those that text would lose: the least, the largest, and minus zero."""
+    checkpoint, conf = opened(trained / STEP)
+    model = loading.load(checkpoint, conf)
+    odd = np.array([-0.0, 1e-45, -1e-40, 3.4028235e38, 1 / 3, np.float32(0.1)], np.float32)
+    for memory in model.dense.weights:
+        memory[: len(odd)] = odd[: len(memory)]
+    saved_again(checkpoint, model, tmp_path / "odd")
+    checkpoint, conf = opened(tmp_path / "odd")
+    back = loading.load(checkpoint, conf)
+    for one, other in zip(model.dense.weights, back.dense.weights, strict=True):
+        assert one.tobytes() == other.tobytes()
+    for one, other in zip(model.dense.states, back.dense.states, strict=True):
+        assert [a.tobytes() for a in one] == [b.tobytes() for b in other]
+    assert back.dense.step == model.dense.step
+    before = b"".join(part.tobytes() for part in model.tables[0].records())
+    assert b"".join(part.tobytes() for part in back.tables[0].records()) == before
+
+
+TABLE = "tables/embedding4/00000.rows"
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "longer", "gone", "empty"])
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        (TABLE, "evaluate"),
+        (TABLE, "export-embeddings"),
+        ("dense.bin", "evaluate"),
+        ("conf.json", "evaluate"),
+        ("graph/saved_model.pb", "split-graph"),
+        ("graph/variables/variables.data-00000-of-00001", "split-graph"),
+        ("manifest.json", "evaluate"),
+    ],
+)
+def test_a_damaged_file_is_refused_by_name(run_copy, here, name, command, damage):
+    path = run_copy / STEP / name
+    damaged(path, damage)
+    done = here(command, "output=run", cwd=run_copy)
+    assert done.code == 1, done.err
+    if not (name == "manifest.json" and damage == "gone"):
+        assert name in done.last
+    assert done.out == ""
+    assert not list(run_copy.glob("run/embeddings/manifest.json"))
+    assert not list(run_copy.glob("run/graph/serving.json"))
+
+
+def damaged(path, damage):
+    data = bytearray(path.read_bytes())
+    if damage == "cut":
+        del data[-7:]
+    elif damage == "flip":
+        data[len(data) * 2 // 3] ^= 0x10
+    elif damage == "longer":
+        data += b"\0"
+    elif damage == "empty":
+        data = b""
+    path.write_bytes(data)
+    if damage == "gone":
+        path.unlink()
+
+
+def test_every_byte_of_a_manifest_counts(trained, tmp_path):
+    text = (trained / STEP / "manifest.json").read_bytes()
+    for place in {*range(0, len(text), 97), *range(len(text) - 80, len(text))}:
+        changed = bytearray(text)
+        changed[place] ^= 0x02
+        (tmp_path / "manifest.json").write_bytes(changed)
+        with pytest.raises(Failure, match="damaged"):
+            loading.open_checkpoint(str(tmp_path))
+
+
+def test_damaged_golden_rows_are_refused(run_copy):
+    damaged(run_copy / STEP / "golden.jsonl", "flip")
+    with pytest.raises(Failure, match=r"golden\.jsonl is damaged"):
+        loading.open_checkpoint(str(run_copy / STEP)).golden()
+
+
+def test_golden_rows_are_the_first_of_the_validation_data(trained):
+    checkpoint, _ = opened(trained / STEP)
+    golden = checkpoint.golden()
+    assert len(golden) == 200
+    header, *lines = (trained / "clicks/validation.csv").read_text().replace('"', "").splitlines()
+    for row, line in zip(golden, lines, strict=False):
+        cells = dict(zip(header.split(","), line.split(","), strict=True))
+        assert row["user_id"] == cells["user_id"]
+        assert row["item_id"] == cells["item_id"]
+        assert float(row["price"]) == float(cells["price"])
+
+
+def test_without_its_manifest_a_checkpoint_does_not_count(run_copy, here):
+    """As after a crash in the middle of saving: the one before is the model."""
+    newer = run_copy / "run/checkpoints/step-0000000024"
+    shutil.copytree(run_copy / STEP, newer)
+    (newer / "manifest.json").unlink()
+    (newer / "dense.bin").write_bytes(b"half")
+    done = here("evaluate", "output=run", cwd=run_copy)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["checkpoint"] == STEP
+    os.remove(run_copy / STEP / "manifest.json")
+    done = here("evaluate", "output=run", cwd=run_copy)
+    assert done.code == 1
+    assert "no complete checkpoint" in done.line
+    done = here("evaluate", f"checkpoint={STEP}", cwd=run_copy)
+    assert done.code == 1
+    assert "no manifest.json" in done.line
+
+
+def test_a_crash_while_saving_leaves_the_one_before(run_copy, here, monkeypatch):
+    """Whatever file the crash comes at, the earlier checkpoint stays the model."""
+    more = ["train", "conf=small.yaml", "output=run2", "train.epochs=2"]
+    count = len(manifest.read(str(run_copy / STEP), "tnctl checkpoint")["files"])
+    from tnctl import files
+
+    write = files.open_output
+    for crash_at in (1, count):
+        seen = 0
+
+        def failing(url, at=crash_at):
+            nonlocal seen
+            if "step-0000000024" in url:
+                seen += 1
+                if seen > at:
+                    raise KeyboardInterrupt
+            return write(url)
+
+        monkeypatch.setattr(files, "open_output", failing)
+        assert here(*more, "overwrite=true", cwd=run_copy).code == 130
+        monkeypatch.undo()
+        done = here("evaluate", "output=run2", cwd=run_copy)
+        assert json.loads(done.out)["checkpoint"] == "run2/checkpoints/step-0000000012"
+    done = here(*more, cwd=run_copy)
+    assert done.code == 0, done.err
+    assert json.loads(here("evaluate", "output=run2", cwd=run_copy).out)["checkpoint"] == (
+        "run2/checkpoints/step-0000000024"
+    )
+
+
+def test_a_checkpoint_on_another_storage(run_copy, here):
+    """A whole run under a URL."""
+    url = "memory://runs/a"
+    done = here("train", "conf=small.yaml", f"output={url}", cwd=run_copy)
+    assert done.code == 0, done.err
+    for command in ("evaluate", "split-graph", "export-embeddings", "verify-serving"):
+        done = here(command, f"output={url}", cwd=run_copy)
+        assert done.code == 0, (command, done.err)
+    assert "finished" in here("train", "conf=small.yaml", f"output={url}", cwd=run_copy).err
+
+
+def test_the_conf_comes_with_the_checkpoint(run_copy, here):
+    moved = run_copy / "elsewhere"
+    os.rename(run_copy / STEP, moved)
+    done = here("evaluate", "checkpoint=elsewhere", "data.test=null", cwd=run_copy)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["split"] == "validation"
+    done = here("evaluate", "checkpoint=elsewhere", "data.tset=x", cwd=run_copy)
+    assert done.code == 2
+    assert "'data.test'" in done.line
+    done = here("evaluate", "conf=deepfm", "checkpoint=elsewhere", cwd=run_copy)
+    assert done.code == 2
+    assert "trained with another conf" in done.line
+    assert "slots" in done.line

@@ -1,0 +1,77 @@
+"""The models learn what can be learned: generated clicks as shipped, and UCI Adult."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tnctl.data import generated
+from tnctl.training.metrics import auc
+
+TEST_ROWS = (5_200_000, 5_600_000)  # data.test of conf/data/generated.yaml
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory, here):
+    """The reports of `train conf=deepfm` and `conf=lr`, nothing changed."""
+    folder = tmp_path_factory.mktemp("quality")
+    found = {}
+    for conf in ("deepfm", "lr"):
+        done = here("train", f"conf={conf}", cwd=folder)
+        assert done.code == 0, done.err
+        found[conf] = json.loads((folder / "runs" / conf / "report.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """The AUCs of the planted logit, and of its additive part, on the test rows."""
+    columns = {"planted": [], "planted_additive": [], "label": []}
+    for piece in generated.pieces("test", f"{TEST_ROWS[0]}:{TEST_ROWS[1]}", list(columns)):
+        for name, parts in columns.items():
+            parts.append(piece.table.column(name).to_numpy())
+    whole = {name: np.concatenate(parts) for name, parts in columns.items()}
+    return {name: auc(whole[name], whole["label"]) for name in ("planted", "planted_additive")}
+
+
+def test_the_reference_is_the_planted_truth(reports, planted):
+    for report in reports.values():
+        assert report["split"] == "test"
+        assert report["examples"] == TEST_ROWS[1] - TEST_ROWS[0]
+        assert report["reference_auc"] == pytest.approx(planted["planted"], abs=1e-12)
+
+
+def test_deepfm_learns_nearly_all_of_it(reports):
+    deepfm = reports["deepfm"]
+    assert deepfm["auc"] - 0.5 >= 0.995 * (deepfm["reference_auc"] - 0.5)
+    assert deepfm["auc"] <= deepfm["reference_auc"]
+    assert deepfm["copc"] == pytest.approx(1, abs=0.02)
+
+
+def test_deepfm_learns_the_interactions(reports, planted):
+    worth = planted["planted"] - planted["planted_additive"]
+    assert worth > 0.02
+    assert reports["deepfm"]["auc"] - reports["lr"]["auc"] >= 0.8 * worth
+
+
+def test_lr_learns_the_additive_part_and_no_more(reports, planted):
+    lr = reports["lr"]["auc"]
+    assert lr - 0.5 >= 0.99 * (planted["planted_additive"] - 0.5)
+    # The additive part that fits best is a little better than the planted one without the rest.
+    assert lr <= planted["planted_additive"] + 0.003
+
+
+def test_lr_on_adult(tmp_path, here):
+    root = os.environ.get("TNCTL_TEST_DATA")
+    if not root:
+        pytest.skip("TNCTL_TEST_DATA is not set: the folder that has adult/")
+    folder = (Path(root) / "adult").resolve()
+    done = here("train", "conf=adult", f"data.root={folder}", "output=run", cwd=tmp_path)
+    assert done.code == 0, done.err
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    assert report["split"] == "test"
+    assert report["examples"] == 16_281
+    assert report["epochs"][0]["examples"] == 32_561
+    assert report["auc"] >= 0.917
