@@ -223,7 +223,7 @@ class Train:
     epochs: int = documented(1, "passes over data.train")
     threads: int | None = documented(None, "threads of the C tables (default: the CPUs, at most 8)")
     precision: str = documented("float32", "of the dense model: float32 or bfloat16 (mixed)")
-    xla: bool = documented(True, "compile the dense step with XLA (float32 only)")
+    xla: bool = documented(False, "compile the dense step with XLA (float32 only): rarely faster")
     deterministic: bool = documented(
         False, "TensorFlow's op determinism too: no kernel may order its sums by chance (slower)"
     )

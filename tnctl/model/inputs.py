@@ -3,8 +3,10 @@
 from typing import Any
 
 import keras
+from keras import ops
 
 from tnctl.errors import UserError, did_you_mean
+from tnctl.model.layers import LeadingColumns
 from tnctl.model.layout import Layout
 
 
@@ -37,12 +39,17 @@ class Inputs:
         if not columns:
             return None
         [table] = self._layout.tables
-        flat = self.x if columns == self._layout.width else self.x[:, :columns]
+        flat = self.x
+        if columns < self._layout.width:
+            flat = LeadingColumns(columns, name="embedding_columns")(self.x)
         return keras.layers.Reshape((len(table.slots), table.width), name="embeddings")(flat)
 
     @property
     def numeric(self) -> Any:
-        return self.x[:, self._layout.numeric_at :] if self._layout.numeric else None
+        if not self._layout.numeric:
+            return None
+        # Nothing trains the numbers, so their gradient need not be computed.
+        return ops.stop_gradient(self.x[:, self._layout.numeric_at :])
 
     def slot(self, name: str) -> Any:
         """One slot's pooled embedding [B, d]."""
