@@ -160,7 +160,7 @@ def test_integer_ids():
     for bad in ("x", "0x10", "1.5", str(2**64), " 1"):
         with pytest.raises(Failure, match=r"file\.csv, row 2, column 'a': .* not an integer"):
             cells(Slot(ids="integer"), ["1", bad])
-    with pytest.raises(UserError, match="missing=none"):
+    with pytest.raises(UserError, match="missing=value needs ids=hash"):
         cells(Slot(ids="integer", missing="value"), ["1"])
 
 

@@ -182,7 +182,7 @@ def test_generated_rows_are_a_function_of_their_number():
     whole = generated.rows(0, 2000)
     assert generated.rows(700, 900).equals(whole.slice(700, 200))
     assert whole.slice(0, 1).select(["user_id", "hour", "interests"]).to_pylist() == [
-        {"user_id": "u1", "hour": "1", "interests": ["i0", "i0"]}
+        {"user_id": "u0", "hour": "1", "interests": ["0", "0"]}
     ]
     conf = shipped("generated", train="5:2005")
     assert count_hint(conf, "train") == 2000
@@ -195,9 +195,9 @@ def test_generated_clicks_have_the_planted_truth():
     table = generated.rows(0, 300_000)
     labels = table["label"].to_numpy()
     planted, additive = table["planted"].to_numpy(), table["planted_additive"].to_numpy()
-    assert 0.2 < labels.mean() < 0.25
-    assert auc(planted, labels) == pytest.approx(0.80, abs=0.008)
-    assert auc(additive, labels) == pytest.approx(0.72, abs=0.008)
+    assert 0.24 < labels.mean() < 0.27
+    assert auc(planted, labels) == pytest.approx(0.864, abs=0.005)
+    assert auc(additive, labels) == pytest.approx(0.740, abs=0.008)
     # Calibrated, and the interactions have no main effect.
     assert (1 / (1 + np.exp(-planted))).mean() == pytest.approx(labels.mean(), abs=0.003)
     for name in generated.INTERACTING[:-1]:

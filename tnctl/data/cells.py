@@ -27,11 +27,6 @@ class Encoder:
     """
 
     def __init__(self, name: str, slot: Slot, data: Data, boundaries: np.ndarray | None) -> None:
-        if slot.ids == "integer" and slot.missing == "value":
-            raise UserError(
-                f"slots.{name}: ids=integer leaves no id for a missing value. Take missing=none, "
-                "or ids=hash"
-            )
         if slot.ids == "quantiles" and boundaries is None:
             raise UserError(f"slots.{name}: ids=quantiles needs the boundaries of data.train")
         self.name = name
