@@ -216,7 +216,7 @@ def test_a_full_output(workspace, here, monkeypatch, full_at):
     write = files._Output.write
 
     def failing(self, data):
-        if self._url.endswith(full_at):
+        if self._url.endswith((full_at, full_at + files.PART)):
             with files.translated(self._url, "written"):
                 raise OSError(errno.ENOSPC, "No space left on device")
         return write(self, data)

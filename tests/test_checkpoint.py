@@ -247,3 +247,17 @@ def test_the_conf_comes_with_the_checkpoint(run_copy, here):
     assert done.code == 2
     assert "trained with another conf" in done.line
     assert "slots" in done.line
+
+
+def test_a_manifest_cut_short_leaves_the_one_before(run_copy, here):
+    """What a storage may leave of a manifest when it crashes: the folder does not count."""
+    last = run_copy / "run/checkpoints/step-0000000099"
+    shutil.copytree(run_copy / STEP, last)
+    whole = (last / "manifest.json").read_bytes()
+    for size in (0, 1, len(whole) // 2, len(whole) - 1):
+        (last / "manifest.json").write_bytes(whole[:size])
+        assert loading.newest(str(run_copy / "run")).folder == str(run_copy / STEP)
+    done = here("evaluate", "output=run", cwd=run_copy)
+    assert done.code == 0
+    assert json.loads(done.out)["checkpoint"] == STEP
+    assert "step-0000000099" in done.err and "going on with" in done.err

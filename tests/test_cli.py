@@ -275,3 +275,18 @@ def test_real_files_of_such_names(here, workspace, path):
     done = here("evaluate", f"output={path}out", f"data.test={name}", cwd=workspace)
     assert done.code == 0, done.err
     assert json.loads(done.out)["examples"] == 900
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("output=", "output is empty"),
+        ("recipe.hidden=[0]", "at least 1 wide. Received: 0"),
+        ("recipe.hidden=[-5]", "at least 1 wide. Received: -5"),
+    ],
+)
+def test_values_that_make_no_model(here, tmp_path, argument, words):
+    done = here("train", "conf=deepfm", "data.train=0:2000", argument, cwd=tmp_path)
+    assert done.code == 2
+    assert words in done.err.splitlines()[-1]
+    assert "Traceback" not in done.err

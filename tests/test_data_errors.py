@@ -150,3 +150,23 @@ def test_quantiles_of_nothing(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"a,n,y\ninf,1,0\n")
     with pytest.raises(Failure, match=r"a\.csv, row 2, column 'a'.*infinite"):
         measure(conf)
+
+
+def test_a_stray_quote_joins_no_rows(tmp_path):
+    """Arrow would read two lines as one row, whose column a ends on the second line."""
+    text = b"a,n,y\n" + GOOD * 3 + b'"x,1,0\n0",1,0\n' + GOOD * 3
+    (tmp_path / "a.csv").write_bytes(text)
+    refused(conf_of(tmp_path), "a.csv, line 5", "a quoted value does not end on its line")
+
+
+def test_the_last_bad_row_of_a_long_block_is_found_at_once(tmp_path):
+    """A million lines read one by one would take minutes: the suite's own patience is the limit."""
+    (tmp_path / "a.csv").write_bytes(b"a,n,y\n" + GOOD * 1_000_000 + b"x,one,0\n")
+    conf = conf_of(tmp_path)
+    conf.data.window = 2_000_000
+    refused(conf, "line 1000002", "'one' is not a number")
+
+
+def test_a_tab_may_be_spelled():
+    for spelled in ("\t", "\\t", "tab"):
+        assert Data(delimiter=spelled).delimiter == "\t"

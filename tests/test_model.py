@@ -7,8 +7,9 @@ import tensorflow as tf
 from tnctl.data.features import Window
 from tnctl.data.statistics import Statistics
 from tnctl.model import aliases, building, layers
+from tnctl.model.layout import slot_plans
 from tnctl.schema import Conf, Data, Embedding, Initial, Numeric, Optimizer, Optimizers, Slot, Train
-from tnctl.tables import aligned
+from tnctl.tables import Batch, aligned
 from tnctl.training.step import Inference, TrainingStep, gradient_function
 
 BATCH, SLOTS, WIDTH, NUMBERS = 6, 3, 4, 2
@@ -309,3 +310,20 @@ def test_tensorflow_reads_the_buffers_in_place():
     assert tensor.numpy()[2, 1] == 5
     assert aliases.address(tensor) == buffer.ctypes.data
     assert aliases.address(tf.constant(buffer)) != buffer.ctypes.data
+
+
+def test_a_slot_may_have_its_own_initial_scale():
+    conf = make().conf
+    first, second = list(conf.slots)[:2]
+    conf.slots[first].initial_scale = 0.0
+    model = building.build(conf, Statistics())
+    [table], [layout] = model.tables, model.layout.tables
+    batch = Batch(table, slot_plans(conf, layout))
+    ids = np.arange(1, len(layout.slots) + 1, dtype=np.uint64)
+    batch.find(ids, np.arange(len(ids) + 1, dtype=np.uint32), 1, insert=True)
+    weights = {
+        name: table.lookup(layout.group_of[i], int(ids[i]))[1:]
+        for i, name in enumerate(layout.slots)
+    }
+    assert not weights[first].any()
+    assert weights[second].any()

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from tnctl.errors import Failure, UserError
 
+PART = ".tnctl-part"  # what a crash may leave of a file that was being replaced
 CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 MAGIC = frozenset("*?[")
 
@@ -39,6 +40,8 @@ def translated(url: str, done: str = "read") -> Iterator[None]:
 
 def _sentence(url: str, done: str, error: Exception) -> str:
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if isinstance(error, FileNotFoundError) and done == "written":
+        return f"{url} could not be written: its folder cannot be made there. Choose another"
     if isinstance(error, FileNotFoundError):
         return f"{url} was not found. Check the name, and data.root if it starts from there"
     if isinstance(error, PermissionError):
@@ -252,9 +255,20 @@ def read_bytes(url: str) -> bytes:
 
 
 def write_bytes(url: str, data: bytes) -> None:
-    """Make `data` the whole content of a file."""
-    with open_output(url) as stream:
-        stream.write(data)
+    """Make `data` the whole content of a file, at once: a reader sees the old or the new one."""
+    local = local_path(url)
+    if local is None:
+        with open_output(url) as stream:
+            stream.write(data)
+        return
+    part = local.with_name(local.name + PART)
+    with translated(url, "written"):
+        try:
+            with open_output(str(part)) as stream:
+                stream.write(data)
+            os.replace(part, local)
+        except UserError as error:
+            raise Failure(str(error).replace(str(part), url)) from error
 
 
 def remove(url: str) -> None:

@@ -68,6 +68,9 @@ class Slot:
     )
     pooling: str = documented("sum", "sum, mean or sqrtn over the ids of an example")
     group: str | None = documented(None, "the share group (default: the slot alone)")
+    initial_scale: float | None = documented(
+        None, "the scale of new embeddings of this slot (default: embedding.initial.scale)"
+    )
 
     def __post_init__(self) -> None:
         one_of("ids", self.ids, ("hash", "integer", "quantiles"))
@@ -78,6 +81,8 @@ class Slot:
         within("seed", self.seed, 0, 2**53 - 1)
         if self.group is not None and not SLOT_NAME.fullmatch(self.group):
             raise UserError(f"group must be a plain name, as a slot's. Received: {self.group}")
+        if self.initial_scale is not None:
+            within("initial_scale", self.initial_scale, 0, 1e6)
         if self.separator is not None and not self.separator:
             raise UserError("separator must not be empty; leave it out for one value per example")
         if self.ids == "integer" and self.missing == "value":
@@ -145,6 +150,8 @@ class Data:
 
     def __post_init__(self) -> None:
         one_of("format", self.format, ("csv", "parquet", "generated"))
+        # In a shell or in single quotes a tab is hard to spell.
+        self.delimiter = {"\\t": "\t", "tab": "\t"}.get(self.delimiter, self.delimiter)
         if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
             raise UserError(
                 f"delimiter must be one character. Received: {self.delimiter!r} "
@@ -252,6 +259,8 @@ class Conf:
 
     def __post_init__(self) -> None:
         within("seed", self.seed, 0, 2**63 - 1)
+        if not self.output.strip():
+            raise UserError("output is empty. Give the folder or URL of the run")
         if "name" not in self.recipe:
             raise UserError("recipe needs a name: choose one with recipe=deepfm or recipe=lr")
         if not self.slots and not self.numeric:
@@ -269,12 +278,13 @@ class Conf:
         for name, slot in self.slots.items():
             group = slot.group or name
             first, other = groups.setdefault(group, (name, slot))
-            if (slot.ids, slot.seed) != (other.ids, other.seed):
-                raise UserError(
-                    f"slots {first} and {name} share the rows of group {group}, so their ids and "
-                    f"seed must be the same. Received: {other.ids}, {other.seed} and "
-                    f"{slot.ids}, {slot.seed}"
-                )
+            for key in ("ids", "seed", "initial_scale"):
+                if getattr(slot, key) != getattr(other, key):
+                    raise UserError(
+                        f"slots {first} and {name} share the rows of group {group}, so their "
+                        f"{key} must be the same. Received: {key}={getattr(other, key)} and "
+                        f"{key}={getattr(slot, key)}"
+                    )
 
 
 def from_values(values: dict[str, Any]) -> Conf:

@@ -11,6 +11,7 @@ from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure
 from tnctl.model import building
 from tnctl.model.building import Model
+from tnctl.progress import say
 from tnctl.schema import Conf
 
 
@@ -46,12 +47,27 @@ def open_checkpoint(folder: str) -> Checkpoint:
 
 
 def newest(output: str) -> Checkpoint | None:
-    """The newest complete checkpoint of a run, or None."""
+    """The newest complete checkpoint of a run, or None.
+
+    One whose manifest is damaged is left out, with a word. Raises its Failure when there is no
+    other.
+    """
     parent = files.join(output, "checkpoints")
+    damage: Failure | None = None
     for name in reversed(files.list_folder(parent)):
         folder = files.join(parent, name)
-        if files.exists(files.join(folder, manifest.NAME)):
-            return open_checkpoint(folder)
+        if not files.exists(files.join(folder, manifest.NAME)):
+            continue
+        try:
+            found = open_checkpoint(folder)
+        except manifest.DamagedError as error:
+            damage = damage or error
+            continue
+        if damage is not None:
+            say(f"{damage}; going on with {folder}")
+        return found
+    if damage is not None:
+        raise damage
     return None
 
 
@@ -60,8 +76,8 @@ def newest_or_fail(output: str) -> Checkpoint:
     checkpoint = newest(output)
     if checkpoint is None:
         raise Failure(
-            f"{output} has no complete checkpoint. Train first (tnctl train … output={output}), or "
-            "name one with checkpoint=URL"
+            f"{output} has no complete checkpoint. Train first (tnctl train … output={output}), "
+            "or name one with checkpoint=URL"
         )
     return checkpoint
 

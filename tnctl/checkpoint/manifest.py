@@ -18,6 +18,10 @@ NAME = "manifest.json"
 CHECKSUM = '  "sha256": "'
 
 
+class DamagedError(Failure):
+    """A manifest that does not agree with its own checksum: its folder does not count."""
+
+
 class Inventory:
     """Writes files into a folder and remembers the size and checksum of each."""
 
@@ -90,7 +94,7 @@ def read(folder: str, kind: str, name: str = NAME) -> dict[str, Any]:
     text = files.read_bytes(url)
     start, mark, end = text.rpartition(CHECKSUM.encode())
     if not mark or hashlib.sha256(start).hexdigest().encode() + b'"\n}\n' != end:
-        raise Failure(f"{url} is damaged: it does not agree with its own checksum. Take another")
+        raise DamagedError(f"{url} is damaged: it is not what its own checksum says. Take another")
     content: dict[str, Any] = json.loads(text)
     if content.get("format") != kind:
         raise Failure(f"{url} is the manifest of a {content.get('format')}, not of a {kind}")
@@ -112,7 +116,9 @@ def make_room(folder: str, name: str, ours: Iterable[str]) -> None:
         with contextlib.suppress(ValueError, KeyError):
             known |= set(json.loads(files.read_bytes(files.join(folder, name)))["files"])
     tops = {path.split("/")[0] for path in known}
-    if foreign := [entry for entry in found if entry not in tops]:
+    if foreign := [
+        entry for entry in found if entry not in tops and not entry.endswith(files.PART)
+    ]:
         raise UserError(
             f"{folder} holds {foreign[0]}, which tnctl did not write there and will not remove. "
             "Give an empty or new folder as to=URL"

@@ -1,14 +1,15 @@
 """CSV and TSV files, block by block, parsed by Arrow.
 
 A file is cut into blocks at line ends, so a row is one line, quoted or not. Arrow's parser is fast
-and does not tell where a row stands; when it refuses a block, the block's lines are read again one
-by one to find the row, the column and the value.
+and does not tell where a row stands; when it refuses a block, or has joined lines of it by a stray
+quote, halving finds the lines, and reading them one by one the row, the column and the value.
 """
 
 import csv
 from collections.abc import Iterator
 from typing import BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -19,6 +20,7 @@ from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.schema import Conf, Data
 
 BLOCK_BYTES = 16 << 20
+SUSPECTS = 32  # lines that are read one by one to name what is wrong
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -159,14 +161,9 @@ def _line(line: int, block: memoryview, row: int) -> int:
 
 def _parse(layout: Layout, line: int, block: memoryview) -> pa.Table:
     try:
-        table = pyarrow.csv.read_csv(
-            pa.BufferReader(pa.py_buffer(block)),
-            read_options=layout.read,
-            parse_options=layout.parse,
-            convert_options=layout.convert,
-        )
+        table = _rows(layout, block)
     except pa.ArrowInvalid as error:
-        for number, text, _ in _lines(line, block):
+        for number, text, _ in _lines(*_suspects(layout, line, block)):
             if text:
                 _check(layout, number, text)
         reason = str(error).split("\n")[0]
@@ -174,6 +171,49 @@ def _parse(layout: Layout, line: int, block: memoryview) -> pa.Table:
             f"{layout.url}, lines from {line}: {reason}. Mend the file, or its data.delimiter"
         ) from error
     return _trimmed(table) if layout.data.strip else table
+
+
+def _rows(layout: Layout, block: memoryview) -> pa.Table:
+    """The rows of a block. Raises `ArrowInvalid` unless every line that is filled is one row."""
+    table = pyarrow.csv.read_csv(
+        pa.BufferReader(pa.py_buffer(block)),
+        read_options=layout.read,
+        parse_options=layout.parse,
+        convert_options=layout.convert,
+    )
+    if table.num_rows != _filled_lines(block):
+        # Arrow's parser goes on over line ends in quotes; a stray quote would join rows silently.
+        raise pa.ArrowInvalid("a quoted value does not end on its line")
+    return table
+
+
+def _line_starts(block: memoryview) -> np.ndarray:
+    """Where each line of a block starts, and where the last one ends."""
+    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + 1
+    starts = np.concatenate(([0], ends))
+    return starts if starts[-1] == len(block) else np.append(starts, len(block))
+
+
+def _filled_lines(block: memoryview) -> int:
+    starts = _line_starts(block)
+    sizes = np.diff(starts)
+    short = np.flatnonzero(sizes <= 2)
+    empty = sum(not bytes(block[starts[i] : starts[i + 1]]).strip(b"\r\n") for i in short)
+    return len(sizes) - empty
+
+
+def _suspects(layout: Layout, line: int, block: memoryview) -> tuple[int, memoryview]:
+    """A few lines of a bad block among which the first bad one is, and the number of the first."""
+    starts = _line_starts(block)
+    low, high = 0, len(starts) - 1
+    while high - low > SUSPECTS:
+        middle = (low + high) // 2
+        try:
+            _rows(layout, block[starts[low] : starts[middle]])
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
+    return line + low, block[starts[low] : starts[high]]
 
 
 def _check(layout: Layout, number: int, text: bytes) -> None:

@@ -63,16 +63,13 @@ def threads(conf: Conf) -> int:
 
 def build(conf: Conf, statistics: Statistics) -> Model:
     """A model with initial weights and empty tables."""
-    if conf.train.deterministic:
-        keras.utils.set_random_seed(conf.seed % 2**32)
-        tf.config.experimental.enable_op_determinism()
     layout = plan(conf)
     pool = Pool(threads(conf))
     tables = []
     for table_layout in layout.tables:
         table = SparseTable(segments(conf, table_layout), conf.seed, pool)
         for group, number in table_layout.groups.items():
-            table.add_group(number, group, initials(conf, table_layout))
+            table.add_group(number, group, initials(conf, table_layout, group))
         tables.append(table)
     network = build_network(conf, layout, conf.train.precision)
     inference = network

@@ -12,6 +12,8 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from tnctl.errors import UserError
+
 
 @tf.custom_gradient
 def leading_columns(x: Any, columns: int) -> Any:
@@ -97,6 +99,8 @@ class Dense(keras.layers.Layer):
 
     def __init__(self, width: int, activation: str | None = None, **settings: Any) -> None:
         super().__init__(**settings)
+        if width < 1:
+            raise UserError(f"a layer must be at least 1 wide. Received: {width}")
         self.width = width
         self.activation = keras.activations.get(activation)
 

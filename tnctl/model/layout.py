@@ -75,9 +75,14 @@ def segments(conf: Conf, table: TableLayout) -> list[Segment]:
     return [linear, Segment(EMBEDDING, table.width, "concat", embedding)]
 
 
-def initials(conf: Conf, table: TableLayout) -> list[Initial]:
-    """How new rows start: linear weights at zero, embeddings as the conf says."""
-    embedding = Initial(conf.embedding.initial.kind, conf.embedding.initial.scale)
+def initials(conf: Conf, table: TableLayout, group: str) -> list[Initial]:
+    """How new rows of a group start: linear weights at zero, embeddings as the conf says."""
+    # Slots of one group have one scale.
+    scales = [
+        slot.initial_scale for name, slot in conf.slots.items() if (slot.group or name) == group
+    ]
+    scale = conf.embedding.initial.scale if scales[0] is None else scales[0]
+    embedding = Initial(conf.embedding.initial.kind, scale)
     return [Initial("zeros", 0.0), embedding][: 1 if table.width == 0 else 2]
 
 

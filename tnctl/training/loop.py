@@ -61,6 +61,8 @@ def train(conf: Conf, *, overwrite: bool = False, golden: int = 200) -> dict[str
         enable_determinism()
     if checkpoint is None:
         recipes.settings_of(conf.recipe, recipes.load(conf.recipe["name"]))
+        # An output that cannot be written should not be found out after hours of training.
+        run.Log(conf.output).write()
         with waiting("measuring the training data"):
             measured = statistics.measure(conf)
         model, first_epoch, steps = build(conf, measured), 0, 0

@@ -79,4 +79,8 @@ class Log:
 
     def add(self, event: str, **fields: Any) -> None:
         self._lines.append(json.dumps({"event": event, **fields}))
-        files.write_bytes(self._url, ("\n".join(self._lines) + "\n").encode())
+        self.write()
+
+    def write(self) -> None:
+        """Write the lines so far; none make an empty file."""
+        files.write_bytes(self._url, "".join(f"{line}\n" for line in self._lines).encode())
