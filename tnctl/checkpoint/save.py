@@ -45,8 +45,7 @@ def save(
     """Write a checkpoint into `folder`; it counts only once its manifest is written."""
     model.check_aliases()
     # What a crash left there must not be taken for a part of this one.
-    if files.exists(files.join(folder, NAME)):
-        files.remove(files.join(folder, NAME))
+    files.remove(files.join(folder, NAME))
     files.remove(folder)
     inventory = Inventory(folder)
     tables = [

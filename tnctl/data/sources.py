@@ -10,8 +10,6 @@ from tnctl.data.reading import Piece
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.schema import Conf
 
-SPLITS = ("train", "validation", "test")
-
 
 @dataclass
 class Split:

@@ -5,7 +5,6 @@ files; they must be the same bits. The logits come from the recipe's network wit
 weights and from the split graph's signatures; they must agree within 2e-5 * (1 + |logit|).
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +18,7 @@ from tnctl import files
 from tnctl.checkpoint import manifest
 from tnctl.checkpoint.load import Checkpoint, load
 from tnctl.data.features import Window
+from tnctl.data.windows import joined, windows
 from tnctl.errors import Failure
 from tnctl.model.building import Model
 from tnctl.model.graph import BY_SLOT, PACKED
@@ -26,7 +26,7 @@ from tnctl.model.layout import LINEAR
 from tnctl.schema import Conf
 from tnctl.serving import split
 from tnctl.serving.dictionary import Dictionary, pooled
-from tnctl.training.evaluation import features_of, in_file_order
+from tnctl.training.evaluation import features_of
 from tnctl.training.step import Inference
 
 EXAMPLES = 1000
@@ -45,7 +45,6 @@ class Finding:
 def verify(checkpoint: Checkpoint, conf: Conf, graph: str, embeddings: str) -> list[Finding]:
     """Compare serving with training on up to 1000 examples of the validation data."""
     model = load(checkpoint, conf)
-    inference = Inference(model, conf.train.batch_size)
     dictionary = Dictionary(embeddings)
     served = ServedGraph(graph)
     identity = manifest.identity(checkpoint.manifest)
@@ -55,20 +54,21 @@ def verify(checkpoint: Checkpoint, conf: Conf, graph: str, embeddings: str) -> l
                 f"{url} was made from another checkpoint ({described['checkpoint']['folder']}) "
                 f"than {checkpoint.folder}. Split and export that one again"
             )
-    same = {"x": 0, LINEAR: 0}
-    worst = {PACKED: 0.0, BY_SLOT: 0.0}
-    examples = known = cells = 0
-    for batch in in_file_order(conf, features_of(conf, model), compared_split(conf), EXAMPLES):
-        trained = inference(batch)
-        x, linear, found = from_dictionary(model, batch, dictionary)
-        same["x"] += differing(inference.buffers.x[: batch.rows], x)
-        same[LINEAR] += differing(inference.buffers.linear[: batch.rows], linear)
-        for signature in worst:
-            logits = served.logits(signature, x, linear)
-            worst[signature] = max(worst[signature], deviation(trained, logits))
-        examples += batch.rows
-        known += found
-        cells += sum(len(ids) for ids in batch.ids)
+    # One batch: the export is read once, however small the batches of training are.
+    features, split_name = features_of(conf, model), compared_split(conf)
+    batch = joined(list(windows(conf, features, split_name, limit=EXAMPLES)))
+    inference = Inference(model, batch.rows)
+    trained = inference(batch)
+    x, linear, known = from_dictionary(model, batch, dictionary)
+    same = {
+        "x": differing(inference.buffers.x, x),
+        LINEAR: differing(inference.buffers.linear, linear),
+    }
+    worst = {
+        signature: deviation(trained, served.logits(signature, x, linear))
+        for signature in (PACKED, BY_SLOT)
+    }
+    examples, cells = batch.rows, sum(len(ids) for ids in batch.ids)
     findings = [
         Finding(
             f"{name} from the files, bit by bit", not count, f"{count} of {examples} rows differ"
@@ -180,8 +180,3 @@ class ServedGraph:
                 inputs[name] = tf.constant(x[:, at : at + described["columns"]])
         result: NDArray[np.float32] = self._loaded.signatures[signature](**inputs)["logits"].numpy()
         return result
-
-
-def as_json(findings: list[Finding]) -> str:
-    """Findings for programs."""
-    return json.dumps([vars(finding) for finding in findings])

@@ -58,36 +58,20 @@ class DenseTable:
     def set_learning_rate(self, learning_rate: float) -> None:
         check(lib.tn_dense_set_learning_rate(self.handle, learning_rate))
 
-    def _gradients(self, gradients: Sequence[Any]) -> Any:
+    def _with(self, gradients: Sequence[Any], function: Any) -> None:
         pointers = []
         for gradient, size in zip(gradients, self.sizes, strict=True):
             array = np.asarray(memoryview(gradient)).reshape(-1)
             if array.size != size:
                 raise ValueError(f"expected a gradient of {size} floats. Received: {array.size}")
             pointers.append(pointer(array, np.float32))
-        self._kept = pointers
-        return ffi.new("const float *[]", pointers)
+        given = ffi.new("const float *[]", pointers)
+        check(function(self.handle, given, self._c_offsets, self._c_sizes, len(self.sizes)))
 
     def check(self, gradients: Sequence[Any]) -> None:
         """Raise NotFiniteError unless every gradient (one buffer per variable) is finite."""
-        check(
-            lib.tn_dense_check(
-                self.handle,
-                self._gradients(gradients),
-                self._c_offsets,
-                self._c_sizes,
-                len(self.sizes),
-            )
-        )
+        self._with(gradients, lib.tn_dense_check)
 
     def apply(self, gradients: Sequence[Any]) -> None:
         """One step of the optimizer with one gradient per variable."""
-        check(
-            lib.tn_dense_apply(
-                self.handle,
-                self._gradients(gradients),
-                self._c_offsets,
-                self._c_sizes,
-                len(self.sizes),
-            )
-        )
+        self._with(gradients, lib.tn_dense_apply)

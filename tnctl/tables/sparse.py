@@ -85,7 +85,6 @@ class SparseTable:
     def __init__(self, segments: Sequence[Segment], seed: int, pool: Pool) -> None:
         self.segments = tuple(segments)
         self._pool = pool
-        self._names: list[Any] = []
         given = ffi.new("tn_segment[]", len(segments))
         for target, segment in zip(given, segments, strict=True):
             target.width, target.output = segment.width, OUTPUTS[segment.output]
