@@ -1,6 +1,10 @@
 /* tn_batch.c - a workspace for batches, and tn_find: ids to rows. */
 #include "tn_batch.h"
 
+#include <math.h>
+
+#include "tn_dense.h"
+
 #define MAX_ENTRIES UINT64_C(0xfffffff0) /* ids x threads: their places have 32 bits */
 #define GROUP 64                         /* ids whose cache lines are on their way at a time */
 
@@ -11,7 +15,8 @@ static int check_slots(const tn_table *table, const tn_slot *slots, uint32_t n_s
         if (slots[s].group >= table->n_groups || !table->groups[slots[s].group].declared) {
             return TN_NO_GROUP;
         }
-        if (slots[s].pooling < TN_POOL_SUM || slots[s].pooling > TN_POOL_SQRTN) {
+        if (slots[s].pooling < TN_POOL_SUM || slots[s].pooling > TN_POOL_SQRTN ||
+            slots[s].apart > 1) {
             return TN_BAD_VALUE;
         }
     }
@@ -43,6 +48,7 @@ int tn_batch_new(tn_table *table, const tn_slot *slots, uint32_t n_slots, tn_bat
     batch->sum_only = 1;
     for (uint32_t s = 0; s < n_slots; s++) {
         batch->sum_only &= slots[s].pooling == TN_POOL_SUM;
+        batch->any_apart |= slots[s].apart;
     }
     *out = batch;
     return TN_OK;
@@ -75,11 +81,16 @@ static uint64_t cut_arrays(tn_batch *batch, char *workspace, uint64_t cells, uin
     batch->offsets = cut(workspace, &used, (cells + 1) * sizeof *batch->offsets);
     batch->entry_of = cut(workspace, &used, (ids + AHEAD) * sizeof *batch->entry_of);
     batch->row_of = cut(workspace, &used, ids * sizeof *batch->row_of);
+    uint64_t decayed = batch->table->has_decay ? ids * batch->table->stride : 0;
+    batch->decayed = cut(workspace, &used, decayed);
     batch->rows = cut(workspace, &used, ids * sizeof *batch->rows);
     batch->sums = cut(workspace, &used, ids * batch->sums_stride * sizeof *batch->sums);
     /* Every list may have to hold all ids of its part; pages that none reaches take no memory. */
     uint64_t entries = ids * (uint64_t)batch->threads;
     batch->entries = cut(workspace, &used, entries * sizeof *batch->entries);
+    batch->weights = cut(workspace, &used, ids * sizeof *batch->weights);
+    batch->entry_weights = cut(workspace, &used, entries * sizeof *batch->entry_weights);
+    batch->divisors = cut(workspace, &used, cells * sizeof *batch->divisors);
     return used;
 }
 
@@ -103,6 +114,34 @@ static int make_room(tn_batch *batch, uint64_t cells, uint64_t ids) {
 
 /* ---- Find --------------------------------------------------------------- */
 
+/* What the weighted sum of a cell is divided by. */
+static float weighted_divisor(uint16_t pooling, const float *weights, uint64_t count) {
+    if (pooling == TN_POOL_SUM) {
+        return 1;
+    }
+    float sum = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        sum += pooling == TN_POOL_MEAN ? weights[i] : weights[i] * weights[i];
+    }
+    return pooling == TN_POOL_MEAN ? sum : sqrtf(sum);
+}
+
+/* Copies the weights of cells first .. last - 1: by id to pool, by entry to sum gradients. */
+static void weigh(tn_batch *batch, uint64_t first, uint64_t last) {
+    const uint32_t *offsets = batch->offsets;
+    for (uint64_t k = offsets[first]; k < offsets[last]; k++) {
+        batch->weights[k] = batch->given_weights[k];
+        batch->entry_weights[batch->entry_of[k]] = batch->given_weights[k];
+    }
+    uint32_t slot = 0;
+    for (uint64_t cell = first; cell < last; cell++) {
+        batch->divisors[cell] =
+            weighted_divisor(batch->slots[slot].pooling, batch->weights + offsets[cell],
+                             offsets[cell + 1] - offsets[cell]);
+        slot = slot + 1 == batch->n_slots ? 0 : slot + 1;
+    }
+}
+
 static void deal(void *argument, int thread, int threads) {
     tn_batch *batch = argument;
     const tn_table *table = batch->table;
@@ -122,8 +161,7 @@ static void deal(void *argument, int thread, int threads) {
             uint64_t id = batch->ids[k];
             int owner = 0;
             if (threads > 1) {
-                uint32_t shard = shard_of(key_hash(table, group, id));
-                owner = (int)(shard * (uint32_t)threads >> SHARD_BITS);
+                owner = owner_of(shard_of(key_hash(table, group, id)), threads);
             }
             batch->entry_of[k] = (uint32_t)(ends[owner] - batch->entries);
             *ends[owner]++ = (tn_entry){.id = id, .cell = (uint32_t)cell, .place = group};
@@ -131,6 +169,9 @@ static void deal(void *argument, int thread, int threads) {
     }
     for (int o = 0; o < threads; o++) {
         batch->counts[thread][o] = (uint64_t)(ends[o] - list_of(batch, from, to - from, o));
+    }
+    if (batch->weighted) {
+        weigh(batch, first, last);
     }
 }
 
@@ -240,10 +281,11 @@ static int offsets_ascend(const uint32_t *offsets, uint64_t cells) {
 }
 
 static int find_locked(tn_batch *batch, const uint64_t *ids, const uint32_t *offsets,
-                       uint32_t examples, int insert) {
+                       const float *weights, uint32_t examples, int insert) {
     uint64_t cells = (uint64_t)examples * batch->n_slots;
     if (cells > UINT32_MAX || !offsets_ascend(offsets, cells) ||
-        offsets[cells] > MAX_ENTRIES / (uint64_t)batch->threads) {
+        offsets[cells] > MAX_ENTRIES / (uint64_t)batch->threads ||
+        (weights != NULL && !tn_all_finite(weights, offsets[cells]))) {
         return TN_BAD_VALUE;
     }
     int code = make_room(batch, cells, offsets[cells]);
@@ -254,8 +296,11 @@ static int find_locked(tn_batch *batch, const uint64_t *ids, const uint32_t *off
     memset(batch->entry_of + offsets[cells], 0, AHEAD * sizeof *batch->entry_of);
     batch->examples = examples;
     batch->ids = ids;
+    batch->given_weights = weights;
+    batch->weighted = weights != NULL;
     tn_pool_run(batch->table->pool, deal, batch);
     batch->ids = NULL;
+    batch->given_weights = NULL;
     uint64_t first_row = 0;
     for (int o = 0; o < batch->threads; o++) {
         batch->owners[o].first_row = first_row;
@@ -277,11 +322,11 @@ static int find_locked(tn_batch *batch, const uint64_t *ids, const uint32_t *off
     return TN_OK;
 }
 
-int tn_find(tn_batch *batch, const uint64_t *ids, const uint32_t *offsets, uint32_t examples,
-            int insert) {
+int tn_find(tn_batch *batch, const uint64_t *ids, const uint32_t *offsets, const float *weights,
+            uint32_t examples, int insert) {
     pthread_mutex_lock(&batch->table->lock);
     batch->found = 0;
-    int code = find_locked(batch, ids, offsets, examples, insert);
+    int code = find_locked(batch, ids, offsets, weights, examples, insert);
     pthread_mutex_unlock(&batch->table->lock);
     return code;
 }

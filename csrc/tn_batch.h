@@ -38,10 +38,12 @@ struct tn_batch {
     tn_table *table;
     tn_slot *slots;
     uint32_t n_slots;
-    uint64_t cell_factor;         /* cell / n_slots = cell * cell_factor >> 64 */
-    int threads, sum_only, found; /* found: 0 nothing yet, 1 reading, 2 inserting */
+    uint64_t cell_factor; /* cell / n_slots = cell * cell_factor >> 64 */
+    int threads, sum_only, any_apart;
+    int found; /* 0 nothing yet, 1 reading, 2 inserting, 3 gradients summed */
 
-    const uint64_t *ids; /* the caller's, during tn_find only */
+    const uint64_t *ids; /* the caller's, as the weights: during tn_find only */
+    const float *given_weights;
     uint32_t examples;
     char *workspace; /* all arrays below */
     uint64_t workspace_bytes;
@@ -49,7 +51,12 @@ struct tn_batch {
     uint64_t room_for_cells, room_for_ids;
     uint32_t *entry_of; /* per id: its place in entries */
     tn_row **row_of;    /* per id, while pooling */
+    char *decayed;      /* per id, while pooling: its row as it reads, where weights decay */
     tn_entry *entries;
+    int weighted;         /* the three below hold what the last tn_find was given */
+    float *weights;       /* per id */
+    float *entry_weights; /* the same per entry */
+    float *divisors;      /* per cell: what its weighted sum is divided by */
     uint64_t counts[MAX_THREADS][MAX_THREADS]; /* [part][owner] */
 
     tn_row **rows;

@@ -2,9 +2,6 @@
 #include <math.h>
 
 #include "tn_batch.h"
-#include "tn_dense.h"
-
-#define MAX_WIDTH 1024
 
 /* Runs a statement with WIDTH known while compiling for the widths most tables have: it becomes
  * straight vector code. */
@@ -37,13 +34,26 @@ __extension__ typedef unsigned __int128 uint128;
 
 /* ---- Gather ------------------------------------------------------------- */
 
+/* Matrices come in two sets: 0 the usual one, 1 that of the slots set apart; the same one twice
+ * when no slot is. */
 typedef struct {
     tn_batch *batch;
-    float *const *outputs;
-    const float *const *gradients;
-    const uint32_t *strides;
+    float *const *outputs[2];
+    const float *const *gradients[2];
+    const uint32_t *strides[2];
     int add;
 } batch_call;
+
+/* Which loops a batch needs; each is compiled without what the ways before it do not. */
+typedef enum {
+    PLAIN,
+    APART,   /* some slots are set apart */
+    WEIGHTED /* each id has a weight; slots may be set apart */
+} way_through;
+
+static way_through way_of(const tn_batch *batch) {
+    return batch->weighted ? WEIGHTED : batch->any_apart ? APART : PLAIN;
+}
 
 TN_INLINE void copy_floats(float *restrict to, const float *restrict from, uint32_t n) {
     memcpy(to, from, n * sizeof(float));
@@ -73,6 +83,17 @@ TN_INLINE void collect_rows(const tn_batch *batch, uint64_t first, uint64_t last
     }
 }
 
+/* Puts copies with decayed weights in the place of the rows of ids first .. last - 1. */
+static void decay_rows(const tn_batch *batch, uint64_t first, uint64_t last) {
+    const tn_table *table = batch->table;
+    uint32_t at = batch->found == 1 ? table->step : tn_last_step(table);
+    for (uint64_t k = first; k < last; k++) {
+        tn_row *copy = (tn_row *)(void *)(batch->decayed + k * table->stride);
+        tn_row_read(table, batch->row_of[k], at, row_floats(copy) + table->weights_at);
+        batch->row_of[k] = copy;
+    }
+}
+
 /* The pooled weights of one cell, `width` of them from `at` of each of its rows. */
 TN_INLINE void pool_cell(float *restrict to, tn_row *const *rows, uint32_t count, uint32_t at,
                          uint32_t width, uint16_t pooling) {
@@ -90,67 +111,130 @@ TN_INLINE void pool_cell(float *restrict to, tn_row *const *rows, uint32_t count
     }
 }
 
+/* The same with a weight per id. A sum that nothing sensible divides is zeros. */
+TN_INLINE void pool_weighted(float *restrict to, tn_row *const *rows, const float *weights,
+                             uint32_t count, uint32_t at, uint32_t width, float by) {
+    memset(to, 0, width * sizeof(float));
+    if (!(by > 0)) {
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const float *from = row_floats(rows[i]) + at;
+        for (uint32_t j = 0; j < width; j++) {
+            to[j] += weights[i] * from[j];
+        }
+    }
+    for (uint32_t j = 0; j < width && by != 1; j++) {
+        to[j] /= by;
+    }
+}
+
+/* Cell b * n_slots + slot; `offsets` are those of example b. */
+TN_INLINE void pool_slot(float *restrict to, const tn_batch *batch, const uint32_t *offsets,
+                         uint32_t slot, uint32_t at, uint32_t width, way_through way) {
+    tn_row *const *rows = batch->row_of + offsets[slot];
+    uint32_t count = offsets[slot + 1] - offsets[slot];
+    if (way == WEIGHTED) {
+        pool_weighted(to, rows, batch->weights + offsets[slot], count, at, width,
+                      batch->divisors[offsets + slot - batch->offsets]);
+    } else {
+        pool_cell(to, rows, count, at, width, batch->slots[slot].pooling);
+    }
+}
+
 /* One TN_CONCAT segment of one example. */
-TN_INLINE void gather_concat(const tn_batch *batch, uint32_t at, uint64_t b, float *restrict output,
-                             uint32_t width) {
+TN_INLINE void gather_concat(const tn_batch *batch, uint32_t at, uint64_t b, float *const *outputs,
+                             uint32_t width, way_through way) {
     const uint32_t *offsets = batch->offsets + b * batch->n_slots;
     for (uint32_t slot = 0; slot < batch->n_slots; slot++) {
-        pool_cell(output + batch->slots[slot].column, batch->row_of + offsets[slot],
-                  offsets[slot + 1] - offsets[slot], at, width, batch->slots[slot].pooling);
+        float *output = outputs[way == PLAIN ? 0 : batch->slots[slot].apart];
+        pool_slot(output + batch->slots[slot].column, batch, offsets, slot, at, width, way);
     }
 }
 
 /* One TN_SUM segment of one example; the running total stays in registers for known widths. */
 TN_INLINE void gather_sum(const tn_batch *batch, uint32_t at, uint64_t b, float *restrict output,
-                          uint32_t width, int add) {
+                          uint32_t width, int add, way_through way) {
     const uint32_t *offsets = batch->offsets + b * batch->n_slots;
     float total[MAX_WIDTH], pooled[MAX_WIDTH];
     for (uint32_t j = 0; j < width; j++) {
         total[j] = add ? output[j] : 0;
     }
     for (uint32_t slot = 0; slot < batch->n_slots; slot++) {
-        pool_cell(pooled, batch->row_of + offsets[slot], offsets[slot + 1] - offsets[slot], at,
-                  width, batch->slots[slot].pooling);
+        pool_slot(pooled, batch, offsets, slot, at, width, way);
         add_floats(total, pooled, width);
     }
     copy_floats(output, total, width);
 }
 
-TN_INLINE void gather_segment(const batch_call *call, uint32_t s, uint64_t b, uint32_t width) {
+TN_INLINE void gather_segment(const batch_call *call, uint32_t s, uint64_t b, uint32_t width,
+                              way_through way) {
     const tn_layout *segment = &call->batch->table->layout[s];
-    float *output = call->outputs[s] + b * call->strides[s];
+    float *output = call->outputs[0][s] + b * call->strides[0][s];
     if (segment->as_given.output == TN_SUM) {
-        gather_sum(call->batch, segment->weights_at, b, output, width, call->add);
+        gather_sum(call->batch, segment->weights_at, b, output, width, call->add, way);
     } else {
-        gather_concat(call->batch, segment->weights_at, b, output, width);
+        float *outputs[2] = {output, call->outputs[1][s] + b * call->strides[1][s]};
+        gather_concat(call->batch, segment->weights_at, b, outputs, width, way);
     }
 }
 
-TN_CLONES
-static void gather_examples(const batch_call *call, uint64_t first, uint64_t last) {
+TN_INLINE void gather_examples(const batch_call *call, uint64_t first, uint64_t last,
+                               way_through way) {
     const tn_batch *batch = call->batch;
     for (uint64_t b = first; b < last; b++) {
         collect_rows(batch, batch->offsets[b * batch->n_slots],
                      batch->offsets[(b + 1) * batch->n_slots]);
+        if (TN_UNLIKELY(batch->table->has_decay)) {
+            decay_rows(batch, batch->offsets[b * batch->n_slots],
+                       batch->offsets[(b + 1) * batch->n_slots]);
+        }
         for (uint32_t s = 0; s < batch->table->n_segments; s++) {
-            FOR_WIDTH(batch->table->layout[s].as_given.width, gather_segment(call, s, b, WIDTH));
+            FOR_WIDTH(batch->table->layout[s].as_given.width,
+                      gather_segment(call, s, b, WIDTH, way));
         }
     }
 }
 
-static void gather_part(void *argument, int thread, int threads) {
-    const batch_call *call = argument;
-    gather_examples(call, tn_part(call->batch->examples, thread, threads),
-                    tn_part(call->batch->examples, thread + 1, threads));
+TN_CLONES
+static void gather_plain(const batch_call *call, uint64_t first, uint64_t last) {
+    gather_examples(call, first, last, PLAIN);
 }
 
-/* Whether each slot's columns lie inside an output row. */
-static int columns_fit(const tn_batch *batch, const uint32_t *strides) {
+TN_CLONES
+static void gather_apart(const batch_call *call, uint64_t first, uint64_t last) {
+    gather_examples(call, first, last, APART);
+}
+
+TN_CLONES
+static void gather_weighted(const batch_call *call, uint64_t first, uint64_t last) {
+    gather_examples(call, first, last, WEIGHTED);
+}
+
+static void gather_part(void *argument, int thread, int threads) {
+    const batch_call *call = argument;
+    uint64_t first = tn_part(call->batch->examples, thread, threads);
+    uint64_t last = tn_part(call->batch->examples, thread + 1, threads);
+    switch (way_of(call->batch)) {
+    case PLAIN:
+        gather_plain(call, first, last);
+        break;
+    case APART:
+        gather_apart(call, first, last);
+        break;
+    case WEIGHTED:
+        gather_weighted(call, first, last);
+    }
+}
+
+/* Whether each slot's columns lie inside a row of the matrices it uses. */
+static int columns_fit(const tn_batch *batch, const uint32_t *const *strides) {
     for (uint32_t s = 0; s < batch->table->n_segments; s++) {
         const tn_segment *segment = &batch->table->layout[s].as_given;
+        int concat = segment->output == TN_CONCAT;
         for (uint32_t slot = 0; slot < batch->n_slots; slot++) {
-            uint64_t column = segment->output == TN_CONCAT ? batch->slots[slot].column : 0;
-            if (column + segment->width > strides[s]) {
+            uint64_t column = concat ? batch->slots[slot].column : 0;
+            if (column + segment->width > strides[concat && batch->slots[slot].apart][s]) {
                 return 0;
             }
         }
@@ -158,14 +242,32 @@ static int columns_fit(const tn_batch *batch, const uint32_t *strides) {
     return 1;
 }
 
-int tn_gather(tn_batch *batch, float *const *outputs, const uint32_t *strides, int add) {
-    if (!columns_fit(batch, strides)) {
+/* Whether the matrices of the slots set apart are there: one for each TN_CONCAT segment. */
+static int apart_given(const tn_batch *batch, const float *const *apart, const uint32_t *strides) {
+    for (uint32_t s = 0; s < batch->table->n_segments; s++) {
+        if (batch->table->layout[s].as_given.output == TN_CONCAT &&
+            (apart == NULL || strides == NULL || apart[s] == NULL)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+int tn_gather(tn_batch *batch, float *const *outputs, const uint32_t *strides, float *const *apart,
+              const uint32_t *apart_strides, int add) {
+    if (batch->any_apart && !apart_given(batch, (const float *const *)apart, apart_strides)) {
+        return TN_BAD_VALUE;
+    }
+    batch_call call = {.batch = batch,
+                       .outputs = {outputs, batch->any_apart ? apart : outputs},
+                       .strides = {strides, batch->any_apart ? apart_strides : strides},
+                       .add = add};
+    if (!columns_fit(batch, call.strides)) {
         return TN_BAD_VALUE;
     }
     pthread_mutex_lock(&batch->table->lock);
     int code = batch->found ? TN_OK : TN_NO_BATCH;
     if (code == TN_OK) {
-        batch_call call = {.batch = batch, .outputs = outputs, .strides = strides, .add = add};
         tn_pool_run(batch->table->pool, gather_part, &call);
     }
     pthread_mutex_unlock(&batch->table->lock);
@@ -185,17 +287,31 @@ TN_INLINE void take_gradient(float *restrict sum, const float *restrict g, uint3
     }
 }
 
+/* The same for one id of a weighted sum. */
+TN_INLINE void take_weighted(float *restrict sum, const float *restrict g, uint32_t width,
+                             float weight, float by) {
+    if (by == 1) {
+        for (uint32_t j = 0; j < width; j++) {
+            sum[j] += g[j] * weight;
+        }
+    } else if (by > 0) {
+        for (uint32_t j = 0; j < width; j++) {
+            sum[j] += g[j] * weight / by;
+        }
+    }
+}
+
 #define TOGETHER 64 /* entries that stay in the first-level cache for all segments */
 
 /* Where the gradients of some entries come from and go to. */
 typedef struct {
     float *sums[TOGETHER];
-    float by[TOGETHER];
-    uint32_t example[TOGETHER], column[TOGETHER];
+    float by[TOGETHER], weight[TOGETHER];
+    uint32_t example[TOGETHER], column[TOGETHER], apart[TOGETHER];
 } gradient_paths;
 
 TN_INLINE void find_paths(const tn_batch *batch, const tn_entry *entries, uint64_t n,
-                          gradient_paths *paths) {
+                          gradient_paths *paths, way_through way) {
     uint32_t n_slots = batch->n_slots;
     for (uint64_t i = 0; i < n; i++) {
         uint32_t cell = entries[i].cell;
@@ -205,38 +321,66 @@ TN_INLINE void find_paths(const tn_batch *batch, const tn_entry *entries, uint64
         paths->sums[i] = batch->sums + (uint64_t)entries[i].place * batch->sums_stride;
         paths->example[i] = b;
         paths->column[i] = slot->column;
-        paths->by[i] = batch->sum_only ? 1
-                                       : divisor(slot->pooling,
-                                                 batch->offsets[cell + 1] - batch->offsets[cell]);
+        if (way != PLAIN) {
+            paths->apart[i] = slot->apart;
+        }
+        if (way == WEIGHTED) {
+            paths->weight[i] = batch->entry_weights[entries + i - batch->entries];
+            paths->by[i] = batch->divisors[cell];
+        } else {
+            uint32_t count = batch->offsets[cell + 1] - batch->offsets[cell];
+            paths->by[i] = batch->sum_only ? 1 : divisor(slot->pooling, count);
+        }
     }
 }
 
 TN_INLINE void accumulate_segment(const batch_call *call, uint32_t s, const gradient_paths *paths,
-                                  uint64_t n, uint32_t width) {
+                                  uint64_t n, uint32_t width, way_through way) {
     const tn_layout *segment = &call->batch->table->layout[s];
-    uint32_t column_mask = segment->as_given.output == TN_SUM ? 0 : UINT32_MAX;
+    int sum = segment->as_given.output == TN_SUM;
+    uint32_t column_mask = sum ? 0 : UINT32_MAX;
     uint32_t at = segment->sums_at;
-    uint64_t stride = call->strides[s];
-    const float *gradients = call->gradients[s];
+    const uint64_t strides[2] = {call->strides[0][s], call->strides[!sum][s]};
+    const float *const gradients[2] = {call->gradients[0][s], call->gradients[!sum][s]};
     for (uint64_t i = 0; i < n; i++) {
-        take_gradient(paths->sums[i] + at,
-                      gradients + paths->example[i] * stride + (paths->column[i] & column_mask),
-                      width, paths->by[i]);
+        uint32_t apart = way == PLAIN ? 0 : paths->apart[i];
+        const float *g = gradients[apart] + paths->example[i] * strides[apart] +
+                         (paths->column[i] & column_mask);
+        if (way == WEIGHTED) {
+            take_weighted(paths->sums[i] + at, g, width, paths->weight[i], paths->by[i]);
+        } else {
+            take_gradient(paths->sums[i] + at, g, width, paths->by[i]);
+        }
     }
 }
 
-TN_CLONES
-static void accumulate_list(const batch_call *call, const tn_entry *entries, uint64_t n) {
+TN_INLINE void accumulate_entries(const batch_call *call, const tn_entry *entries, uint64_t n,
+                                  way_through way) {
     const tn_table *table = call->batch->table;
     gradient_paths paths;
     for (uint64_t start = 0; start < n; start += TOGETHER) {
         uint64_t count = n - start < TOGETHER ? n - start : TOGETHER;
-        find_paths(call->batch, entries + start, count, &paths);
+        find_paths(call->batch, entries + start, count, &paths, way);
         for (uint32_t s = 0; s < table->n_segments; s++) {
             FOR_WIDTH(table->layout[s].as_given.width,
-                      accumulate_segment(call, s, &paths, count, WIDTH));
+                      accumulate_segment(call, s, &paths, count, WIDTH, way));
         }
     }
+}
+
+TN_CLONES
+static void accumulate_plain(const batch_call *call, const tn_entry *entries, uint64_t n) {
+    accumulate_entries(call, entries, n, PLAIN);
+}
+
+TN_CLONES
+static void accumulate_apart(const batch_call *call, const tn_entry *entries, uint64_t n) {
+    accumulate_entries(call, entries, n, APART);
+}
+
+TN_CLONES
+static void accumulate_weighted(const batch_call *call, const tn_entry *entries, uint64_t n) {
+    accumulate_entries(call, entries, n, WEIGHTED);
 }
 
 static void accumulate_owned(void *argument, int thread, int threads) {
@@ -248,19 +392,36 @@ static void accumulate_owned(void *argument, int thread, int threads) {
     for (int t = 0; t < threads; t++) {
         uint64_t from, to;
         part_of(batch, t, &from, &to);
-        accumulate_list(call, list_of(batch, from, to - from, thread), batch->counts[t][thread]);
+        const tn_entry *list = list_of(batch, from, to - from, thread);
+        uint64_t n = batch->counts[t][thread];
+        switch (way_of(batch)) {
+        case PLAIN:
+            accumulate_plain(call, list, n);
+            break;
+        case APART:
+            accumulate_apart(call, list, n);
+            break;
+        case WEIGHTED:
+            accumulate_weighted(call, list, n);
+        }
     }
     owner->code = tn_all_finite(sums, owner->rows * batch->sums_stride) ? TN_OK : TN_NOT_FINITE;
 }
 
-int tn_accumulate(tn_batch *batch, const float *const *gradients, const uint32_t *strides) {
-    if (!columns_fit(batch, strides)) {
+int tn_accumulate(tn_batch *batch, const float *const *gradients, const uint32_t *strides,
+                  const float *const *apart, const uint32_t *apart_strides) {
+    if (batch->any_apart && !apart_given(batch, apart, apart_strides)) {
+        return TN_BAD_VALUE;
+    }
+    batch_call call = {.batch = batch,
+                       .gradients = {gradients, batch->any_apart ? apart : gradients},
+                       .strides = {strides, batch->any_apart ? apart_strides : strides}};
+    if (!columns_fit(batch, call.strides)) {
         return TN_BAD_VALUE;
     }
     pthread_mutex_lock(&batch->table->lock);
     int code = batch->found == 2 ? TN_OK : TN_NO_BATCH;
     if (code == TN_OK) {
-        batch_call call = {.batch = batch, .gradients = gradients, .strides = strides};
         tn_pool_run(batch->table->pool, accumulate_owned, &call);
         for (int o = 0; o < batch->threads && code == TN_OK; o++) {
             code = batch->owners[o].code;
@@ -271,19 +432,91 @@ int tn_accumulate(tn_batch *batch, const float *const *gradients, const uint32_t
     return code;
 }
 
-static void apply_owned(void *argument, int thread, int threads) {
-    (void)threads;
-    const tn_batch *batch = argument;
+static tn_summed summed_of(const tn_batch *batch, int thread) {
     const tn_owner *owner = &batch->owners[thread];
-    tn_rows_update(batch->table, batch->rows + owner->first_row, owner->rows,
-                   batch->sums + owner->first_row * batch->sums_stride, batch->sums_stride);
+    return (tn_summed){.rows = batch->rows,
+                       .first_row = owner->first_row,
+                       .n = owner->rows,
+                       .sums = batch->sums + owner->first_row * batch->sums_stride,
+                       .sums_stride = batch->sums_stride};
 }
 
-int tn_apply(tn_batch *batch) {
+typedef struct {
+    tn_batch *batch;
+    float scale;
+    tn_squares *squares;
+    pthread_mutex_t lock; /* of squares */
+} update_call;
+
+static int has_l2(const tn_table *table) {
+    float l2 = 0;
+    for (uint32_t s = 0; s < table->n_segments; s++) {
+        l2 += table->layout[s].as_given.optimizer.l2;
+    }
+    return l2 > 0;
+}
+
+static void norm_owned(void *argument, int thread, int threads) {
+    update_call *call = argument;
+    const tn_table *table = call->batch->table;
+    tn_summed summed = summed_of(call->batch, thread);
+    tn_squares squares = {{0}};
+    if (table->all && has_l2(table)) {
+        for (uint32_t i = 0; i < SHARDS; i++) {
+            if (owner_of(i, threads) == thread) {
+                tn_shard_norm(table, &table->shards[i], &summed, &squares);
+            }
+        }
+    } else {
+        tn_rows_norm(table, &summed, &squares);
+    }
+    pthread_mutex_lock(&call->lock);
+    tn_squares_merge(call->squares, &squares);
+    pthread_mutex_unlock(&call->lock);
+}
+
+int tn_norm(tn_batch *batch, double *squares) {
+    tn_squares sum = {{0}};
     pthread_mutex_lock(&batch->table->lock);
     int code = batch->found == 3 ? TN_OK : TN_NO_BATCH;
     if (code == TN_OK) {
-        tn_pool_run(batch->table->pool, apply_owned, batch);
+        update_call call = {.batch = batch, .squares = &sum};
+        pthread_mutex_init(&call.lock, NULL);
+        tn_pool_run(batch->table->pool, norm_owned, &call);
+        pthread_mutex_destroy(&call.lock);
+        *squares = tn_squares_total(&sum);
+    }
+    pthread_mutex_unlock(&batch->table->lock);
+    return code;
+}
+
+static void apply_owned(void *argument, int thread, int threads) {
+    const update_call *call = argument;
+    const tn_table *table = call->batch->table;
+    tn_summed summed = summed_of(call->batch, thread);
+    if (table->all) {
+        for (uint32_t i = 0; i < SHARDS; i++) {
+            if (owner_of(i, threads) == thread) {
+                tn_shard_update(table, &table->shards[i], &summed, call->scale);
+            }
+        }
+    } else if (table->plain && call->scale == 1) {
+        tn_rows_update(table, summed.rows + summed.first_row, summed.n, summed.sums,
+                       summed.sums_stride);
+    } else {
+        tn_rows_update_any(table, &summed, call->scale);
+    }
+}
+
+int tn_apply(tn_batch *batch, float scale) {
+    if (!isfinite(scale) || scale < 0) {
+        return TN_BAD_VALUE;
+    }
+    pthread_mutex_lock(&batch->table->lock);
+    int code = batch->found == 3 ? TN_OK : TN_NO_BATCH;
+    if (code == TN_OK) {
+        update_call call = {.batch = batch, .scale = scale};
+        tn_pool_run(batch->table->pool, apply_owned, &call);
         batch->found = 0;
     }
     pthread_mutex_unlock(&batch->table->lock);

@@ -130,7 +130,7 @@ static void start_row(tn_table *table, tn_row *row, uint16_t group, uint64_t id,
     for (uint32_t s = 0; s < table->n_segments; s++) {
         const tn_layout *segment = &table->layout[s];
         const tn_group *of = &table->groups[group];
-        tn_state_start(segment, floats + segment->state_at);
+        tn_state_start(table, segment, floats + segment->state_at);
         initial_weights(&of->initial[s], mix64(of->initial_seed[s] ^ hash),
                         floats + segment->weights_at, segment->as_given.width);
     }

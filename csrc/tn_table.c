@@ -10,17 +10,23 @@
 
 static int plan_layout(tn_table *table, const tn_segment *segments) {
     uint32_t at = 0;
+    table->plain = 1;
     for (uint32_t s = 0; s < table->n_segments; s++) {
         tn_layout *segment = &table->layout[s];
         segment->as_given = segments[s];
-        if (segments[s].width < 1 || segments[s].width > 1024 ||
-            (segments[s].output != TN_CONCAT && segments[s].output != TN_SUM)) {
+        const tn_optimizer *optimizer = &segments[s].optimizer;
+        if (segments[s].width < 1 || segments[s].width > MAX_WIDTH ||
+            (segments[s].output != TN_CONCAT && segments[s].output != TN_SUM) ||
+            !tn_optimizer_fits(optimizer)) {
             return TN_BAD_VALUE;
         }
-        segment->state_floats = tn_state_floats(&segments[s].optimizer, segments[s].width);
-        if (segment->state_floats == 0) {
+        segment->keep = 1 - (double)optimizer->learning_rate * (double)optimizer->decay;
+        if (segment->keep < 0) {
             return TN_BAD_VALUE;
         }
+        table->plain &= tn_optimizer_plain(optimizer);
+        table->has_decay |= optimizer->decay > 0;
+        segment->state_floats = tn_state_floats(optimizer, segments[s].width);
         segment->state_at = at;
         at += segment->state_floats;
     }
@@ -194,6 +200,13 @@ int tn_table_set_step(tn_table *table, uint32_t step) {
     return TN_OK;
 }
 
+int tn_table_set_updates(tn_table *table, int all) {
+    pthread_mutex_lock(&table->lock);
+    table->all = all != 0;
+    pthread_mutex_unlock(&table->lock);
+    return TN_OK;
+}
+
 uint64_t tn_table_rows(tn_table *table) {
     pthread_mutex_lock(&table->lock);
     uint64_t rows = 0;
@@ -238,14 +251,28 @@ uint32_t tn_table_record_size(tn_table *table) {
 
 /* ---- One key ------------------------------------------------------------- */
 
+void tn_row_read(const tn_table *table, const tn_row *row, uint32_t at, float *weights) {
+    for (uint32_t s = 0; s < table->n_segments; s++) {
+        const tn_layout *segment = &table->layout[s];
+        const float *kept = row_floats(row) + segment->weights_at;
+        float factor = tn_kept(segment, row->changed, at);
+        for (uint32_t j = 0; j < segment->as_given.width; j++) {
+            *weights++ = kept[j] * factor;
+        }
+    }
+}
+
 int tn_table_lookup(tn_table *table, uint16_t group, uint64_t id, float *weights, int *found) {
     pthread_mutex_lock(&table->lock);
     int code = group_declared(table, group) ? TN_OK : TN_NO_GROUP;
     if (code == TN_OK) {
         const tn_row *row = tn_row_find(table, group, id, key_hash(table, group, id));
         *found = row != NULL;
-        const float *floats = row ? row_floats(row) : (const float *)(void *)table->zero_row;
-        memcpy(weights, floats + (row ? table->weights_at : 0), table->weights * sizeof *weights);
+        if (row != NULL) {
+            tn_row_read(table, row, table->step, weights);
+        } else {
+            memset(weights, 0, table->weights * sizeof *weights);
+        }
     }
     pthread_mutex_unlock(&table->lock);
     return code;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tn_cpu.h"
+#include "tn_dense.h"
 #include "tn_hash.h"
 #include "tn_memory.h"
 #include "tn_pool.h"
@@ -17,6 +18,7 @@
 #define SHARDS (1u << SHARD_BITS)
 #define CHUNK_BYTES (2u << 20) /* the arena's chunks */
 #define HEADER 20u             /* bytes of a row before its state */
+#define MAX_WIDTH 1024u        /* of a segment */
 
 /* The head of a row; optimizer state and weights follow as floats. */
 typedef struct {
@@ -34,6 +36,7 @@ typedef struct {
     uint32_t sums_at;    /* in the summed gradient of a row: widest segment first, for alignment */
     double *corrections; /* Adam: sqrt(1-b2^t)/(1-b1^t) for t = 1 ..; 1 past the end */
     uint64_t n_corrections;
+    double keep; /* what a step's decay leaves of a weight; 1 without */
 } tn_layout;
 
 typedef struct {
@@ -58,6 +61,9 @@ struct tn_table {
     uint32_t stride, record_size, weights_at, weights, floats;
     uint32_t block_log; /* rows in a block, as a power of two */
     uint32_t step;
+    int plain;     /* all segments are AdaGrad by row or Adam, and have no extras */
+    int has_decay; /* of some segment: rows must not be read as they stand */
+    int all;       /* tn_apply updates every row */
     uint64_t seed;
     tn_pool *pool;
     tn_group *groups;
@@ -79,6 +85,10 @@ static inline uint64_t key_hash(const tn_table *table, uint16_t group, uint64_t 
 }
 static inline uint32_t shard_of(uint64_t hash) {
     return (uint32_t)(hash >> (64 - SHARD_BITS));
+}
+/* The thread that works on a shard's rows. */
+static inline int owner_of(uint32_t shard, int threads) {
+    return (int)(shard * (uint32_t)threads >> SHARD_BITS);
 }
 static inline uint32_t tag_of(uint64_t hash) {
     return (uint32_t)(hash >> (32 - SHARD_BITS));
@@ -118,15 +128,61 @@ tn_row *tn_row_find(const tn_table *table, uint16_t group, uint64_t id, uint64_t
 /* The row of a key that the table lacks, with its initial weights. */
 int tn_row_insert(tn_table *table, uint16_t group, uint64_t id, uint64_t hash, tn_row **out);
 
+/* ---- Decay -------------------------------------------------------------- */
+
+/* No libm: the same bits everywhere. */
+static inline double tn_power(double base, uint32_t exponent) {
+    double power = 1;
+    for (; exponent > 0; exponent >>= 1) {
+        power *= exponent & 1 ? base : 1;
+        base *= base;
+    }
+    return power;
+}
+
+/* What is left at step `at` of a weight that was written at step `changed`. */
+static inline float tn_kept(const tn_layout *segment, uint32_t changed, uint32_t at) {
+    return changed < at ? (float)tn_power(segment->keep, at - changed) : 1;
+}
+
+/* Copies a row's weights, all segments after each other, as they read at step `at`. */
+void tn_row_read(const tn_table *table, const tn_row *row, uint32_t at, float *weights);
+
+/* The step before the table's: what the step under way finds. */
+static inline uint32_t tn_last_step(const tn_table *table) {
+    return table->step > 0 ? table->step - 1 : 0;
+}
+
 /* ---- Updates ------------------------------------------------------------ */
 
-/* Floats of state that an optimizer keeps for `width` weights; 0 with a bad kind or setting. */
+/* Floats of state that a fitting optimizer keeps for `width` weights. */
 uint32_t tn_state_floats(const tn_optimizer *optimizer, uint32_t width);
 /* Adam's bias corrections until they are 1 in double; left NULL for other kinds. */
 int tn_corrections(const tn_optimizer *optimizer, double **corrections, uint64_t *n);
-void tn_state_start(const tn_layout *segment, float *state);
+/* The state of a row inserted now, in zeroed memory. */
+void tn_state_start(const tn_table *table, const tn_layout *segment, float *state);
+/* Whether the plain loop can update rows of this segment. */
+int tn_optimizer_plain(const tn_optimizer *optimizer);
 /* Updates rows[i] with the summed gradient at sums + i * sums_stride, segment after segment. */
 void tn_rows_update(const tn_table *table, tn_row *const *rows, uint64_t n, const float *sums,
                     uint32_t sums_stride);
+
+/* Rows of a batch that one thread owns, and their summed gradients. */
+typedef struct {
+    tn_row *const *rows; /* of all owners; uidx counts in it */
+    uint64_t first_row, n;
+    const float *sums; /* of row i at sums + i * sums_stride */
+    uint32_t sums_stride;
+} tn_summed;
+
+/* The same for every kind and extra, the gradients times `scale`. */
+void tn_rows_update_any(const tn_table *table, const tn_summed *batch, float scale);
+/* The same for all rows of a shard; those that are not in the batch have the gradient 0. */
+void tn_shard_update(const tn_table *table, const tn_shard *shard, const tn_summed *batch,
+                     float scale);
+/* Adds each row's sum of squares as tn_norm counts it. */
+void tn_rows_norm(const tn_table *table, const tn_summed *batch, tn_squares *squares);
+void tn_shard_norm(const tn_table *table, const tn_shard *shard, const tn_summed *batch,
+                   tn_squares *squares);
 
 #endif

@@ -54,7 +54,8 @@
  *
  * Every function that returns int returns TN_OK or one of the negative codes,
  * and leaves its outputs alone when it fails (but for the records of
- * tn_encode, which may have been written in part).
+ * tn_encode and the arrays of "Columns to ids", which may have been written
+ * in part).
  */
 #ifndef TNCTL_H
 #define TNCTL_H
@@ -93,16 +94,57 @@ void tn_pool_hold(tn_pool *pool, int held);
 
 /* ---- Optimizers --------------------------------------------------------- */
 
-#define TN_ADAGRAD 1 /* G += sum(g^2)/width; w -= lr*g/(sqrt(G)+eps); one G a row */
-#define TN_ADAM 2    /* Kingma & Ba, alg. 1, lr*sqrt(1-b2^t)/(1-b1^t); t per row */
+/* What a kind does to weights w with the gradient g, coordinate by coordinate unless it says
+ * "a row", and the floats of state that it keeps, in their order. lr is the learning rate. */
+#define TN_ADAGRAD 1 /* G += sum(g^2)/width; w -= lr*g/(sqrt(G)+eps). One G a row; dense: as 4 */
+#define TN_ADAM 2    /* Kingma & Ba, alg. 1, lr*sqrt(1-b2^t)/(1-b1^t). t (u32) a row; m, v */
+#define TN_SGD                                                                                     \
+    3 /* w -= lr*g; with momentum: m = momentum*m + g; w -= lr*m, or with nesterov                 \
+       * w -= lr*(g + momentum*m). m, with momentum alone */
+#define TN_ADAGRAD_COORDINATE 4 /* G += g^2; w -= lr*g/(sqrt(G)+eps). G */
+/* FTRL-proximal (McMahan et al. 2013, alg. 1): s = (sqrt(n+g^2)-sqrt(n))/lr; z += g - s*w;
+ * n += g^2; w = 0 if |z| <= l1, else -(z - sign(z)*l1)/((beta+sqrt(n))/lr + l2). n, z. Nothing
+ * moves while the learning rate is 0. */
+#define TN_FTRL 5
+/* TensorNet's own. AdaGrad: as TN_ADAGRAD, the squares summed in double. Dense, with the
+ * decay rates beta2 (grad_decay_rate) and beta1 (mom_decay_rate), each up to 1: D = beta2*D + 1;
+ * G = beta2*G + g^2; m += (g-m)*(1-beta1); w -= lr*m/(sqrt(G)/sqrt(D)+eps). D, G, m.
+ * Adam: without bias correction, m, v; dense: as TN_ADAM. FTRL: its lr is 1/lr of TN_FTRL, n
+ * starts at 0; not dense. */
+#define TN_TENSORNET_ADAGRAD 6
+#define TN_TENSORNET_ADAM 7
+#define TN_TENSORNET_FTRL 8
 
+/* All of any kind finite and at least 0; 0 turns off what is an extra. */
 typedef struct tn_optimizer {
     uint32_t kind;
+    uint32_t nesterov; /* SGD with momentum */
     float learning_rate;
-    float epsilon;             /* above 0 */
-    float initial_accumulator; /* AdaGrad: G of a new row */
-    double beta1, beta2;       /* Adam: each in [0, 0.9999] */
+    float epsilon;             /* above 0 where the kind has it */
+    float initial_accumulator; /* G of AdaGrad, n of FTRL: where they start */
+    float momentum;            /* SGD: below 1 */
+    float l1, beta;            /* FTRL; beta, l2 or initial_accumulator must be above 0 */
+    float l2;            /* FTRL's own; of other kinds: g += l2*w of each row that is updated */
+    float decay;         /* of the weights, see below */
+    float clip;          /* each coordinate of a summed gradient is held in [-clip, clip] */
+    float bound;         /* each weight is held in [-bound, bound] after its update */
+    float max_norm;      /* then a row's longer w is scaled to this L2 norm; not dense */
+    double beta1, beta2; /* Adam: each in [0, 0.9999] */
 } tn_optimizer;
+
+/* In this order: the gradient is clipped, l2*w is added, it is scaled (tn_apply); the weights
+ * decay, are updated, bounded, and brought to max_norm.
+ *
+ * Decay is not a part of the gradient. Dense: w -= lr*decay*w (AdamW). Sparse: each step of the
+ * table multiplies every weight by f = 1 - learning_rate*decay, with the learning rate that the
+ * table was made with: a schedule does not reach it. It is lazy: a row keeps the weights of its
+ * last update (`changed`), which are what tn_encode writes, and reads as w * f^(steps since then),
+ * the power taken by repeated squaring in double, rounded to float, then multiplied once. A find
+ * that inserts belongs to the table's step and reads the weights as the step before left them;
+ * one that does not, and tn_table_lookup, read them at the table's step. */
+
+/* factors[i] = f^counts[i], as tables read decayed weights. */
+void tn_decay_factors(double f, const uint32_t *counts, uint64_t n, float *factors);
 
 /* ---- Sparse table ------------------------------------------------------- */
 
@@ -138,6 +180,10 @@ int tn_table_add_group(tn_table *table, uint16_t number, const char *name,
                        const tn_initial *initial);
 int tn_table_set_learning_rate(tn_table *table, uint32_t segment, float learning_rate);
 int tn_table_set_step(tn_table *table, uint32_t step);
+/* Which rows tn_apply updates: those of the batch (0), or all of the table (1), those outside the
+ * batch with the gradient 0 (and l2*w), exactly as a dense variable trains. Adam's t of a row that
+ * is inserted then starts as if the row had been there since step 1. */
+int tn_table_set_updates(tn_table *table, int all);
 
 uint64_t tn_table_rows(tn_table *table);
 uint64_t tn_table_group_rows(tn_table *table, uint16_t number);
@@ -152,14 +198,16 @@ uint32_t tn_table_record_size(tn_table *table);
 
 typedef struct tn_batch tn_batch;
 
+/* A sum with weights w_i is that of w_i * row_i: each product rounded, then added. */
 #define TN_POOL_SUM 1
-#define TN_POOL_MEAN 2  /* the sum divided once by the number of ids */
-#define TN_POOL_SQRTN 3 /* the sum divided once by sqrtf of that number */
+#define TN_POOL_MEAN 2  /* the sum divided once by the number of ids, or by sum(w_i) */
+#define TN_POOL_SQRTN 3 /* the sum divided once by sqrtf of that number, or of sum(w_i^2) */
 
 typedef struct tn_slot {
     uint16_t group;
     uint16_t pooling;
-    uint32_t column; /* where the slot's TN_CONCAT values start in an output row */
+    uint16_t apart;  /* 1: the slot's TN_CONCAT values go to the matrices set apart; else 0 */
+    uint32_t column; /* where they start in a row of their matrix */
 } tn_slot;
 
 /* A workspace for batches of the given slots, 1 to 65535. */
@@ -169,24 +217,33 @@ void tn_batch_free(tn_batch *batch);
 /* Looks up `examples` x n_slots cells, example after example: cell c has the ids
  * ids[offsets[c]] .. ids[offsets[c + 1] - 1]; zero, one or many. With `insert` a missing id gets a
  * row; without, it reads zeros and nothing is written: not the table, and no gradient can follow.
- */
-int tn_find(tn_batch *batch, const uint64_t *ids, const uint32_t *offsets, uint32_t examples,
-            int insert);
+ * `weights`, a float per id, weigh the pooling of this batch, of cells of one id too; NULL: all are
+ * 1. They are copied, and must be finite and below 2^58. A cell whose sum(w_i) or sum(w_i^2) it
+ * should be divided by is not above 0 is zeros, and no gradient goes through it. */
+int tn_find(tn_batch *batch, const uint64_t *ids, const uint32_t *offsets, const float *weights,
+            uint32_t examples, int insert);
 /* How many distinct rows the last inserting tn_find met. */
 uint64_t tn_batch_rows(tn_batch *batch);
 
 /* Writes the found rows, pooled, into outputs[s] for each segment s; row b of it starts at
- * outputs[s] + b * strides[s]. A TN_SUM segment is added to what its output holds when `add` is
- * not 0 (a second table), and starts from 0 otherwise. Sums run in float32 in the order of the
- * ids. */
-int tn_gather(tn_batch *batch, float *const *outputs, const uint32_t *strides, int add);
+ * outputs[s] + b * strides[s]. Slots set apart write their TN_CONCAT segments into apart[s] in the
+ * same way; `apart` and its strides may be NULL when there are none. A sequence is made of slots
+ * set apart, one per place. A TN_SUM segment is added to what its output holds when `add` is not 0
+ * (a second table), and starts from 0 otherwise. Sums run in float32 in the order of the ids. */
+int tn_gather(tn_batch *batch, float *const *outputs, const uint32_t *strides, float *const *apart,
+              const uint32_t *apart_strides, int add);
 
-/* Sums gradients, laid out as tn_gather's outputs, per row in the order of the batch.
- * TN_NOT_FINITE when a sum is not finite. Nothing is applied yet. */
-int tn_accumulate(tn_batch *batch, const float *const *gradients, const uint32_t *strides);
+/* Sums gradients, laid out as tn_gather's outputs, per row in the order of the batch; a weighted id
+ * takes g * w_i / divisor. TN_NOT_FINITE when a sum is not finite. Nothing is applied yet. */
+int tn_accumulate(tn_batch *batch, const float *const *gradients, const uint32_t *strides,
+                  const float *const *apart, const uint32_t *apart_strides);
 
-/* Updates every row of the batch once with its summed gradient. */
-int tn_apply(tn_batch *batch);
+/* The sum of the squares of the gradients that tn_apply would use at scale 1: clipped, with l2*w.
+ * Exact sums of the rows' own, so it depends neither on threads nor on the order of rows. */
+int tn_norm(tn_batch *batch, double *squares);
+/* Updates every row of the batch (tn_table_set_updates: of the table) once with its summed
+ * gradient times `scale`, finite and at least 0. */
+int tn_apply(tn_batch *batch, float scale);
 
 /* ---- Rows to bytes and back --------------------------------------------- */
 
@@ -209,8 +266,8 @@ typedef struct tn_dense tn_dense;
 /* `n` floats of weights, zero, 64-byte aligned, with the optimizer's state. */
 int tn_dense_new(const tn_optimizer *optimizer, uint64_t n, tn_pool *pool, tn_dense **out);
 void tn_dense_free(tn_dense *dense);
-/* The memory itself, for variables to live in: weights, or state k (Adam: 0 is m, 1 is v; AdaGrad,
- * which keeps one G a coordinate here: 0). NULL when there is no such state. */
+/* The memory itself, for variables to live in: weights, or state k in the order that the kind's
+ * line says (Adam: 0 is m, 1 is v). NULL when there is no such state. */
 float *tn_dense_weights(tn_dense *dense);
 float *tn_dense_state(tn_dense *dense, uint32_t k);
 int tn_dense_set_learning_rate(tn_dense *dense, float learning_rate);
@@ -219,8 +276,11 @@ int tn_dense_set_step(tn_dense *dense, uint64_t step);
 /* Gradient i covers weights offsets[i] .. offsets[i] + lengths[i] - 1. */
 int tn_dense_check(tn_dense *dense, const float *const *gradients, const uint64_t *offsets,
                    const uint64_t *lengths, uint32_t n);
+/* As tn_norm and tn_apply. */
+int tn_dense_norm(tn_dense *dense, const float *const *gradients, const uint64_t *offsets,
+                  const uint64_t *lengths, uint32_t n, double *squares);
 int tn_dense_apply(tn_dense *dense, const float *const *gradients, const uint64_t *offsets,
-                   const uint64_t *lengths, uint32_t n);
+                   const uint64_t *lengths, uint32_t n, float scale);
 
 /* ---- Columns to ids ----------------------------------------------------- */
 
@@ -237,21 +297,112 @@ void tn_hash_strings32(const char *data, const int32_t *offsets, uint64_t n, uin
                        uint64_t *ids);
 void tn_hash_strings64(const char *data, const int64_t *offsets, uint64_t n, uint64_t seed,
                        uint64_t *ids);
+/* Strings as views of 16 bytes, Arrow's BinaryView and Utf8View: the length (int32), then up to 12
+ * bytes themselves or, of a longer string, its first 4 bytes, the number of its buffer and its
+ * offset there (int32 each). TN_BAD_VALUE when a view leaves its buffer; buffer i has sizes[i]
+ * bytes. */
+int tn_hash_views(const void *views, uint64_t n, const void *const *buffers, const uint64_t *sizes,
+                  uint32_t n_buffers, uint64_t seed, uint64_t *ids);
 /* Integers hash as their decimal text. */
 void tn_hash_int64(const int64_t *values, uint64_t n, uint64_t seed, uint64_t *ids);
 void tn_hash_uint64(const uint64_t *values, uint64_t n, uint64_t seed, uint64_t *ids);
 
 /* Columns side by side to cells example after example. Column c has ids[c] and, when it does not
- * have exactly one id per row, offsets[c] of rows + 1 entries; else offsets[c] is NULL.
- * out_offsets has rows * columns + 1 entries, out_ids as many as all columns together. */
-void tn_interleave(const uint64_t *const *ids, const int32_t *const *offsets, uint32_t columns,
-                   uint64_t rows, uint64_t *out_ids, uint32_t *out_offsets);
-/* The cells of the chosen examples, in the order chosen. TN_BAD_VALUE when out_ids, which holds
- * `capacity`, is too small. */
-int tn_take(const uint64_t *ids, const uint32_t *offsets, uint32_t columns, const uint32_t *chosen,
-            uint64_t n, uint64_t *out_ids, uint64_t capacity, uint32_t *out_offsets);
+ * have exactly one id per row, offsets[c] of rows + 1 entries; else offsets[c] is NULL. A column is
+ * one cell per row or, with spread[c] above 1, that many: its first ids one in each, the others
+ * empty, and ids beyond them left out. `spread` may be NULL: all 1. weights[c] has a float for each
+ * of ids[c], or is NULL: all 1; `weights` itself may be NULL, and out_weights: none.
+ * With C the cells per row, out_offsets has rows * C + 1 entries, and the others as many as all
+ * columns keep. TN_BAD_VALUE for a spread of 0 or 2^32 cells per row or ids. */
+int tn_interleave(const uint64_t *const *ids, const int32_t *const *offsets,
+                  const float *const *weights, const uint32_t *spread, uint32_t columns,
+                  uint64_t rows, uint64_t *out_ids, float *out_weights, uint32_t *out_offsets);
+/* The cells of the chosen examples, `cells` of each, in the order chosen; with their weights unless
+ * `weights` is NULL. TN_BAD_VALUE when out_ids, which holds `capacity`, is too small. */
+int tn_take(const uint64_t *ids, const uint32_t *offsets, const float *weights, uint32_t cells,
+            const uint32_t *chosen, uint64_t n, uint64_t *out_ids, float *out_weights,
+            uint64_t capacity, uint32_t *out_offsets);
+/* A column of the combinations of 2 or more columns, as of tn_interleave: in each row one id of
+ * each, the last column's changing fastest; none where a column has none. The id is the hash of the
+ * ids' 8-byte little-endian words one after the other. Without out_ids it only fills out_offsets,
+ * of rows + 1 entries, the last of which tells how many ids there are. TN_BAD_VALUE for fewer than
+ * 2 columns or 2^31 ids. */
+int tn_cross(const uint64_t *const *ids, const int32_t *const *offsets, uint32_t columns,
+             uint64_t rows, uint64_t seed, uint64_t *out_ids, int32_t *out_offsets);
 /* A permutation of 0 .. n - 1 that is a function of (seed, epoch, window, n) alone. */
 void tn_permutation(uint64_t seed, uint64_t epoch, uint64_t window, uint32_t n, uint32_t *out);
+
+/* ---- Checksums ---------------------------------------------------------- */
+
+/* CRC-32C (Castagnoli) of what `crc` is the checksum of, with these bytes after it; 0 starts. */
+uint32_t tn_crc32c(const void *bytes, uint64_t n, uint32_t crc);
+
+/* A record of a TFRecord file is its length u64, the masked checksum of the length, the payload,
+ * the masked checksum of the payload; masked is (crc rotated right by 15) + 0xa282ead8. */
+#define TN_TFRECORD_LIMIT 1073741824 /* bytes of one payload */
+
+/* Finds up to `capacity` records in `data`: payload i is lengths[i] bytes from starts[i], and
+ * whole[i] is 1 when it agrees with its checksum. `consumed` counts the bytes of the records
+ * found; what follows is no whole record yet. TN_BAD_VALUE, with the records before it, when the
+ * length there does not agree with its checksum or is beyond the limit: nothing can follow. */
+int tn_tfrecord_walk(const void *data, uint64_t bytes, uint64_t capacity, uint64_t *starts,
+                     uint64_t *lengths, uint8_t *whole, uint64_t *records, uint64_t *consumed);
+
+/* ---- Delimited text ----------------------------------------------------- */
+
+/* CSV and TSV: a row is a line, its fields stand between delimiters. A field that starts with a
+ * quote ends at the next one that is not doubled, and never after its line. Line ends are '\n' with
+ * any number of '\r' before it, and the end of the block; an empty line is no row. */
+typedef struct tn_text_format {
+    uint32_t columns; /* fields of each line */
+    char delimiter;
+    char quote; /* 0: none */
+    int strip;  /* values lose the ASCII blanks around them */
+    uint32_t n_missing;
+    const char *const *missing; /* texts that mean no number */
+    const uint32_t *missing_sizes;
+} tn_text_format;
+
+#define TN_OTHER_FIELDS 1 /* more or fewer fields than columns */
+#define TN_OPEN_QUOTE 2   /* a quote is not closed on its line */
+#define TN_INNER_RETURN 3 /* '\r' outside of quotes that does not end the line */
+
+typedef struct tn_text_rows {
+    uint64_t rows;
+    uint64_t bad;          /* lines that are no rows */
+    uint64_t first_bad;    /* where the first of them starts, */
+    uint32_t first_fields; /* its fields, as far as they could be told, */
+    int first_fault;       /* and what is wrong with it */
+    int ascii;             /* whether the whole block is ASCII */
+} tn_text_rows;
+
+/* How many '\n' there are. */
+uint64_t tn_text_line_ends(const void *block, uint64_t size);
+/* How many bounds tn_text_index may write for a block of `size` bytes. */
+uint64_t tn_text_capacity(uint64_t size, uint32_t columns);
+/* Finds the fields of a block of whole lines, at most 2^31 - 1 bytes. Row r has columns + 1 bounds:
+ * where it starts and where each field ends, a field starting one byte after the end of the last.
+ * Bad lines have no bounds. sizes[c] becomes as many bytes as the text of column c may need. */
+int tn_text_index(const void *block, uint64_t size, const tn_text_format *format, uint32_t *bounds,
+                  uint64_t capacity, uint32_t *sizes, tn_text_rows *rows);
+
+typedef struct tn_text_column {
+    uint32_t column;  /* its place in the line, from 0 */
+    int32_t *offsets; /* of text: rows + 1, as Arrow's */
+    char *text;       /* of text: its size by tn_text_index, and 16 bytes more */
+    double *numbers;  /* of numbers (NULL: text): rows */
+    uint8_t *valid;   /* of numbers: a bit per row, as Arrow's, 0 where there is none */
+    uint64_t nulls;   /* of numbers, set: how many are missing */
+} tn_text_column;
+
+#define TN_BAD_TEXT 1    /* the row has text that is not UTF-8 */
+#define TN_HARD_NUMBER 2 /* the row has a number that is none, or no simple one */
+
+/* Reads columns of the rows chosen (NULL: of the first `rows`); marks has a byte per row. Text is
+ * checked to be UTF-8 when `check_utf8` is not 0. */
+int tn_text_columns(const void *block, uint64_t size, const tn_text_format *format,
+                    const uint32_t *bounds, const uint32_t *chosen, uint64_t rows, int check_utf8,
+                    tn_text_column *columns, uint32_t n_columns, uint8_t *marks);
 
 /* ---- Streaming AUC ------------------------------------------------------ */
 

@@ -36,22 +36,31 @@ FLAVOURS = {
 FAILING_MEMORY = '-DTN_MEMORY_HEADER="tests/failing_memory.h"'
 PROGRAMS = {
     "test_model": [],
+    "test_columns": [],
     "test_oom": [FAILING_MEMORY],
     "test_far_rows": [],
     "test_threads": [],
+    "test_text": [],
+    "test_checksums": [],
 }
 # Arguments that keep all of them under a minute on two cores, and those of `make test-all`.
 SHORT = {
     "test_model": ["32", "40", "200000"],
+    "test_columns": ["300"],
     "test_oom": ["6", "16"],
     "test_far_rows": [],
     "test_threads": ["12"],
+    "test_text": ["3000", "100000"],
+    "test_checksums": ["3000"],
 }
 LONG = {
     "test_model": ["600", "100", "1000000", "1000"],
+    "test_columns": ["30000", "1000"],
     "test_oom": ["60", "40", "1000"],
     "test_far_rows": [],
     "test_threads": ["200"],
+    "test_text": ["200000", "5000000", "1000"],
+    "test_checksums": ["300000", "1000"],
 }
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler (set CC)")

@@ -1,9 +1,10 @@
 """Values to ids, columns to cells, and the order of examples."""
 
 import random
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tnctl.tables import columns
@@ -52,6 +53,31 @@ def test_strings_may_start_inside_the_buffer() -> None:
     ids = columns.hash_strings(data, np.array([4, 4, 7, 9], np.int32))
     assert ids.tolist() == [hash_bytes(b""), hash_bytes(b"abc"), hash_bytes(b"de")]
     assert columns.hash_strings(b"", np.zeros(1, np.int32)).tolist() == []
+
+
+def test_views_hash_as_their_strings() -> None:
+    texts = [value.decode("latin-1").encode().decode() for value in VALUES] * 3
+    wanted = [hash_bytes(text.encode(), 5) for text in texts]
+    array = pa.array(texts, pa.string_view())
+    _, views, *buffers = array.buffers()
+    assert columns.hash_views(views, buffers, 5).tolist()[: len(texts)] == wanted
+    part = memoryview(views)[16 * 7 : 16 * 90]
+    assert columns.hash_views(part, buffers, 5).tolist() == wanted[7:90]
+    assert columns.hash_views(b"", []).tolist() == []
+
+
+def test_views_must_stay_inside_their_buffers() -> None:
+    def view(length: int, buffer: int, offset: int) -> bytes:
+        return np.array([length, 0, buffer, offset], np.int32).tobytes()
+
+    buffers = [b"x" * 20, b"y" * 30]
+    wanted = [hash_bytes(b"x" * 20), hash_bytes(b"y" * 13)]
+    assert columns.hash_views(view(20, 0, 0) + view(13, 1, 17), buffers).tolist() == wanted
+    for wrong in ((21, 0, 0), (13, 1, 18), (13, 2, 0), (13, -1, 0), (13, 0, -1), (-1, 0, 0)):
+        with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+            columns.hash_views(view(20, 0, 0) + view(*wrong), buffers)
+    with pytest.raises(ValueError, match=r"views of 16 bytes. Received: 17 bytes"):
+        columns.hash_views(b"\0" * 17, buffers)
 
 
 def test_integers_hash_as_their_decimal_text() -> None:
@@ -122,8 +148,52 @@ def test_interleave(rows: int, kinds: str) -> None:
     rng = np.random.default_rng(rows)
     given = [random_column(rng, rows, kind == "s") for kind in kinds]
     arrays = [as_arrays(column, kind == "s") for column, kind in zip(given, kinds, strict=True)]
-    ids, offsets = columns.interleave([a[0] for a in arrays], [a[1] for a in arrays], rows)
+    ids, offsets, weights = columns.interleave([a[0] for a in arrays], [a[1] for a in arrays], rows)
     assert as_cells(ids, offsets) == [column[row] for row in range(rows) for column in given]
+    assert weights is None
+
+
+@pytest.mark.parametrize("rows", [0, 1, 513])
+@pytest.mark.parametrize("spread", [[1, 1, 1], [3, 1, 2], [1, 5, 1], [2, 2, 7]])
+def test_interleave_spreads_columns_over_cells(rows: int, spread: list[int]) -> None:
+    rng = np.random.default_rng(rows)
+    given = [random_column(rng, rows, kind == "s") for kind in "mms"]
+    arrays = [as_arrays(column, kind == "s") for column, kind in zip(given, "mms", strict=True)]
+    ids, offsets, _ = columns.interleave(
+        [a[0] for a in arrays], [a[1] for a in arrays], rows, spread
+    )
+    wanted = []
+    for row in range(rows):
+        for column, cells in zip(given, spread, strict=True):
+            if cells == 1:
+                wanted.append(column[row])
+            else:
+                wanted += [column[row][i : i + 1] for i in range(cells)]
+    assert as_cells(ids, offsets) == wanted
+
+
+@pytest.mark.parametrize("spread", [None, [1, 2, 1, 3]])
+def test_weights_go_with_their_ids(spread: list[int] | None) -> None:
+    rows, kinds = 600, "mmss"
+    rng = np.random.default_rng(2)
+    arrays = [as_arrays(random_column(rng, rows, kind == "s"), kind == "s") for kind in kinds]
+    weights = [rng.random(len(ids)).astype(np.float32) for ids, _ in arrays]
+    weight_of = dict(zip(arrays[0][0].tolist(), weights[0].tolist(), strict=True))
+    weight_of |= dict(zip(arrays[2][0].tolist(), weights[2].tolist(), strict=True))
+    ids, offsets, out = columns.interleave(
+        [a[0] for a in arrays],
+        [a[1] for a in arrays],
+        rows,
+        spread,
+        [weights[0], None, weights[2], None],
+    )
+    assert out is not None and out.dtype == np.float32
+    assert out.tolist() == [weight_of.get(id_, 1.0) for id_ in ids.tolist()]
+    cells = sum(spread or [1] * 4)
+    chosen = rng.permutation(rows)[:50].astype(np.uint32)
+    ids, _, out = columns.take(ids, offsets, cells, chosen, out)
+    assert out is not None
+    assert out.tolist() == [weight_of.get(id_, 1.0) for id_ in ids.tolist()]
 
 
 def test_interleave_columns_that_start_inside_their_buffer() -> None:
@@ -131,7 +201,10 @@ def test_interleave_columns_that_start_inside_their_buffer() -> None:
     ids = np.arange(10, dtype=np.uint64)
     ends = np.array([3, 5, 5, 9], np.int32)
     out = columns.interleave([ids, ids], [ends, None], 3)
-    assert as_cells(*out) == [[3, 4], [0], [], [1], [5, 6, 7, 8], [2]]
+    assert as_cells(*out[:2]) == [[3, 4], [0], [], [1], [5, 6, 7, 8], [2]]
+    out = columns.interleave([ids, ids], [ends, None], 3, [2, 1], [ids.astype(np.float32), None])
+    assert as_cells(*out[:2]) == [[3], [4], [0], [], [], [1], [5], [6], [2]]
+    assert out[2].tolist() == [3, 4, 1, 1, 5, 6, 1]
 
 
 def test_interleave_refuses_columns_that_are_too_short() -> None:
@@ -146,6 +219,14 @@ def test_interleave_refuses_columns_that_are_too_short() -> None:
         columns.interleave([ids], [np.array([0, 9, 4], np.int32)], 2)
     with pytest.raises(TypeError, match="int64"):
         columns.interleave([ids.astype(np.int64)], [None], 4)
+    with pytest.raises(ValueError, match="ascend"):
+        columns.interleave([ids], [np.array([-1, 4], np.int32)], 1)
+    with pytest.raises(ValueError, match=r"spread of 1 cell or more. Received: 0"):
+        columns.interleave([ids], [None], 4, [0])
+    with pytest.raises(ValueError, match="4 ids has 3 weights"):
+        columns.interleave([ids], [None], 4, None, [np.ones(3, np.float32)])
+    with pytest.raises(TypeError, match="float64"):
+        columns.interleave([ids], [None], 4, None, [np.ones(4)])
 
 
 @pytest.mark.parametrize("slots", [1, 3])
@@ -156,9 +237,55 @@ def test_take(slots: int) -> None:
     for chosen in ([], [0], [39, 39, 0], rng.permutation(40).tolist()):
         picked = np.array(chosen, np.uint32)
         out = columns.take(ids, ends.astype(np.uint32), slots, picked)
-        assert as_cells(*out) == [cells[i * slots + s] for i in chosen for s in range(slots)]
+        assert as_cells(*out[:2]) == [cells[i * slots + s] for i in chosen for s in range(slots)]
+        assert out[2] is None
     with pytest.raises(IndexError):
         columns.take(ids, ends.astype(np.uint32), slots, np.array([40], np.uint32))
+
+
+# ---- Crosses ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kinds", ["ss", "ms", "smm", "mmmm", "sss"])
+def test_cross_is_the_product_of_each_row(kinds: str) -> None:
+    rows, rng = 300, np.random.default_rng(len(kinds))
+    given = [random_column(rng, rows, kind == "s") for kind in kinds]
+    arrays = [as_arrays(column, kind == "s") for column, kind in zip(given, kinds, strict=True)]
+    ids, offsets = columns.cross([a[0] for a in arrays], [a[1] for a in arrays], rows, seed=4)
+    assert (offsets is None) == ("m" not in kinds)
+    wanted = [
+        [
+            hash_bytes(b"".join(id_.to_bytes(8, "little") for id_ in chosen), 4)
+            for chosen in product(*(column[row] for column in given))
+        ]
+        for row in range(rows)
+    ]
+    ends = np.arange(rows + 1) if offsets is None else offsets
+    assert as_cells(ids, ends) == wanted
+    # What comes out is a column, which may be interleaved or crossed again.
+    again, ends, _ = columns.interleave([ids], [offsets], rows)
+    assert as_cells(again, ends) == wanted
+
+
+def test_cross_never_changes() -> None:
+    """Written down once: every dictionary in the field depends on it."""
+    one, two = np.array([1], np.uint64), np.array([2], np.uint64)
+    ids, offsets = columns.cross([one, two], [None, None], 1)
+    assert ids.tolist() == [12176528023714092370] and offsets is None
+    assert columns.cross([two, one], [None, None], 1)[0].tolist() != ids.tolist()
+
+
+def test_cross_refuses_what_does_not_fit() -> None:
+    ids, many = np.arange(4, dtype=np.uint64), np.zeros(70000, np.uint64)
+    row = np.array([0, 70000], np.int32)
+    with pytest.raises(ValueError, match=r"2 columns or more to cross. Received: 1"):
+        columns.cross([ids], [None], 4)
+    with pytest.raises(ValueError, match="not 5"):
+        columns.cross([ids, ids], [None, None], 5)
+    with pytest.raises(ValueError, match=r"smaller data\.window"):
+        columns.cross([many, many], [row, row], 1)
+    none, ends = columns.cross([ids[:0], ids[:0]], [np.zeros(1, np.int32), None], 0)
+    assert len(none) == 0 and ends is not None and ends.tolist() == [0]
 
 
 # ---- Order -----------------------------------------------------------------

@@ -319,6 +319,200 @@ def test_gradients_of_one_row_meet() -> None:
     assert after[0] == before[0]
 
 
+# ---- Weights of ids, slots set apart ---------------------------------------
+
+
+def factors(pooling: str, weights: np.ndarray) -> np.ndarray:
+    """What each row of a cell counts for, in its values and in its gradient."""
+    by = {"sum": 1.0, "mean": weights.sum(), "sqrtn": math.sqrt((weights**2).sum())}[pooling]
+    return weights / by if by > 0 else np.zeros(len(weights))
+
+
+def weighted_gather(
+    model: Model, cells: Cells, weights: np.ndarray, offsets: np.ndarray
+) -> list[np.ndarray]:
+    width = model.segments[1].width
+    linear, embedding = np.zeros((len(cells), 1)), np.zeros((len(cells), len(SLOTS) * width))
+    for b, example in enumerate(cells):
+        for slot, ids in enumerate(example):
+            group, pooling = SLOTS[slot]
+            first = offsets[b * len(SLOTS) + slot]
+            shares = factors(pooling, weights[first : first + len(ids)].astype(float))
+            for id_, share in zip(ids, shares, strict=True):
+                row = model.rows[group, id_]
+                linear[b] += share * row.weights[0]
+                embedding[b, slot * width : (slot + 1) * width] += share * row.weights[1]
+    return [linear, embedding]
+
+
+def weighted_sums(
+    cells: Cells, weights: np.ndarray, offsets: np.ndarray, gradients: list[np.ndarray], width: int
+) -> dict[tuple[int, int], list[np.ndarray]]:
+    sums: dict[tuple[int, int], list[np.ndarray]] = {}
+    for b, example in enumerate(cells):
+        for slot, ids in enumerate(example):
+            group, pooling = SLOTS[slot]
+            first = offsets[b * len(SLOTS) + slot]
+            shares = factors(pooling, weights[first : first + len(ids)].astype(float))
+            for id_, share in zip(ids, shares, strict=True):
+                row = sums.setdefault((group, id_), [np.zeros(1), np.zeros(width)])
+                row[0] += share * gradients[0][b]
+                row[1] += share * gradients[1][b, slot * width : (slot + 1) * width]
+    return sums
+
+
+@pytest.mark.parametrize("width", [1, 3, 8, 64])
+@pytest.mark.parametrize("lowest", [0.5, 0.0, -1.0])
+def test_weighted_steps_equal_the_model(width: int, lowest: float) -> None:
+    """Weights of 0 or less make cells that nothing divides; sums of 0.01 or less are avoided."""
+    rng = np.random.default_rng(width)
+    table = make_table(width)
+    batch, model = make_batch(table), Model(list(table.segments))
+    for step in range(60):
+        cells = random_cells(rng, 8, 5 + 2 * step)
+        ids, offsets, examples = flat(cells)
+        weights = (np.floor(rng.uniform(lowest, 2, len(ids)) * 4) / 4).astype(np.float32)
+        for example in cells:
+            for (group, _), of_cell in zip(SLOTS, example, strict=True):
+                for id_ in of_cell:
+                    model.insert(group, id_)
+        outputs, gradients = outputs_for(table, 8), random_gradients(rng, table, 8)
+        given = weights.copy()
+        batch.find(ids, offsets, examples, insert=True, weights=given)
+        given[:] = np.nan  # they were copied
+        batch.gather(outputs)
+        wanted = weighted_gather(model, cells, weights, offsets)
+        for output, values in zip(outputs, wanted, strict=True):
+            np.testing.assert_allclose(output, values, 1e-4, 1e-4)
+        batch.accumulate(gradients)
+        batch.apply()
+        model.apply(weighted_sums(cells, weights, offsets, gradients, width))
+    check_rows(table, model, 1e-4)
+
+
+def test_weights_hold_for_one_batch() -> None:
+    """With weights of 1, and with none after others, the bytes are the same."""
+    dumps = []
+    for weights in (None, 1.0):
+        table = make_table(threads=2)
+        train(table, 5)
+        batch, rng = make_batch(table), np.random.default_rng(3)
+        given = flat(random_cells(rng, 30, 60))
+        if weights is None:
+            batch.find(*given, insert=True, weights=np.full(len(given[0]), 0.5, np.float32))
+        ones = None if weights is None else np.ones(len(given[0]), np.float32)
+        batch.find(*given, insert=True, weights=ones)
+        outputs = outputs_for(table, 30)
+        batch.gather(outputs)
+        batch.accumulate(random_gradients(rng, table, 30))
+        batch.apply()
+        dumps.append((dump(table), *(output.tobytes() for output in outputs)))
+    assert dumps[0] == dumps[1]
+
+
+def test_weights_that_are_refused() -> None:
+    batch = make_batch(make_table())
+    given = flat([[[1], [2], [3], [4], [5, 6]]])
+    for wrong in (np.nan, np.inf, -np.inf, 2.0**58):
+        weights = np.array([1, 1, 1, 1, 1, wrong], np.float32)
+        with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+            batch.find(*given, insert=True, weights=weights)
+    with pytest.raises(ValueError, match=r"expected 6 weights. Received: 5"):
+        batch.find(*given, insert=True, weights=np.ones(5, np.float32))
+    with pytest.raises(TypeError, match="float64"):
+        batch.find(*given, insert=True, weights=np.ones(6))
+    assert batch.table.rows == 0
+
+
+LENGTH = 5  # of the sequences below
+
+
+def sequence_batch(table: SparseTable, apart: bool) -> Batch:
+    """SLOTS as they are, and a sequence of `item` before the last of them."""
+    width = table.segments[1].width
+    plain = [SlotPlan(g, pooling, i * width) for i, (g, pooling) in enumerate(SLOTS)]
+    first = 1 if apart else len(SLOTS) * width  # beside the others, or in a matrix of its own
+    places = [SlotPlan(0, "sum", first + i * width, apart) for i in range(LENGTH)]
+    return Batch(table, [*plain[:-1], *places, plain[-1]])
+
+
+def sequence_cells(rng: np.random.Generator, examples: int) -> Cells:
+    """The cells of sequence_batch: a sequence has 0 to LENGTH ids, then empty places."""
+    cells = random_cells(rng, examples, 40)
+    for example in cells:
+        filled = rng.integers(0, LENGTH + 1)
+        places = [[int(id_)] for id_ in rng.integers(0, 9, filled)] + [[]] * (LENGTH - filled)
+        example[-1:-1] = places
+    return cells
+
+
+@pytest.mark.parametrize("width", [1, 3, 8])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sequences_set_apart_are_the_same_rows(width: int, weighted: bool) -> None:
+    """Slots set apart and slots beside the others: other matrices, the same bytes in the table."""
+    rng, examples = np.random.default_rng(width), 20
+    tables = [make_table(width, threads=threads) for threads in (1, 3)]
+    beside, apart = (sequence_batch(t, a) for t, a in zip(tables, (False, True), strict=True))
+    columns = len(SLOTS) * width
+    for _ in range(20):
+        given = flat(sequence_cells(rng, examples))
+        weights = rng.uniform(-0.5, 2, len(given[0])).astype(np.float32) if weighted else None
+        wide = [np.full((examples, c), np.nan, np.float32) for c in (1, columns + LENGTH * width)]
+        narrow = outputs_for(tables[1], examples)
+        sequence = np.full((examples + 2, 1 + LENGTH * width + 3), 7, np.float32)
+        beside.find(*given, insert=True, weights=weights)
+        beside.gather(wide)
+        apart.find(*given, insert=True, weights=weights)
+        apart.gather(narrow, sequence)
+        np.testing.assert_array_equal(narrow[0], wide[0])
+        np.testing.assert_array_equal(narrow[1], wide[1][:, :columns])
+        np.testing.assert_array_equal(sequence[:examples, 1:-3], wide[1][:, columns:])
+        assert (sequence[:, [0, -1, -2, -3]] == 7).all() and (sequence[examples:] == 7).all()
+        gradients = [rng.normal(size=w.shape).astype(np.float32) for w in wide]
+        beside.accumulate(gradients)
+        sequence[:examples, 1:-3] = gradients[1][:, columns:]
+        apart.accumulate([gradients[0], gradients[1][:, :columns].copy()], sequence)
+        beside.apply()
+        apart.apply()
+    assert dump(tables[0]) == dump(tables[1])
+    assert tables[0].rows > 50
+
+
+def test_empty_places_are_zeros() -> None:
+    table = make_table(8)
+    batch = sequence_batch(table, apart=True)
+    sequence = np.full((1, 1 + LENGTH * 8), np.nan, np.float32)
+    batch.find(*flat([[[], [], [], [], [3], [3], [], [], [], []]]), insert=True)
+    batch.gather(outputs_for(table, 1), sequence)
+    row = table.lookup(0, 3)[1:]
+    np.testing.assert_array_equal(sequence[0, 1:], np.concatenate([row, row, np.zeros(24)]))
+
+
+def test_matrix_apart_that_does_not_fit() -> None:
+    table = make_table(8)
+    batch = sequence_batch(table, apart=True)
+    outputs, sequence = outputs_for(table, 4), np.zeros((4, 1 + LENGTH * 8), np.float32)
+    batch.find(*flat(sequence_cells(np.random.default_rng(0), 4)), insert=True)
+    with pytest.raises(ValueError, match="expected a matrix for the slots set apart"):
+        batch.gather(outputs)
+    with pytest.raises(ValueError, match="expected a matrix for the slots set apart"):
+        batch.accumulate(outputs)
+    with pytest.raises(ValueError, match=r"expected \[4, columns\]. Received: \(3, 41\)"):
+        batch.gather(outputs, sequence[:3])
+    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+        batch.gather(outputs, sequence[:, :-1].copy())
+    with pytest.raises(TypeError, match="float64"):
+        batch.gather(outputs, sequence.astype(float))
+    sequence.flags.writeable = False
+    with pytest.raises(ValueError, match="can be written"):
+        batch.gather(outputs, sequence)
+    batch.accumulate(outputs_for(table, 4, 0.0), sequence)  # gradients are only read
+    batch.apply()
+    without = make_batch(table)
+    without.find(*flat(random_cells(np.random.default_rng(0), 4, 9)), insert=True)
+    without.gather(outputs, sequence)  # no slot writes there
+
+
 # ---- Initial weights -------------------------------------------------------
 
 

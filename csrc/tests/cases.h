@@ -6,18 +6,68 @@
 
 /* ---- Plans -------------------------------------------------------------- */
 
-static inline tn_optimizer random_optimizer(random_source *random) {
-    tn_optimizer adagrad = {TN_ADAGRAD, 0.05f, 1e-8f, 0.1f, 0, 0};
-    tn_optimizer adam = {TN_ADAM, 0.01f, 1e-8f, 0, 0.9, 0.999};
-    tn_optimizer short_memory = {TN_ADAM, 0.01f, 1e-6f, 0, 0, 0.5}; /* corrections end early */
-    switch (random_below(random, 4)) {
+static inline tn_optimizer random_rule(random_source *random) {
+    float some = 0.001f + 0.05f * (float)random_below(random, 2);
+    switch (random_below(random, 12)) {
     case 0:
-        return adam;
+        return (tn_optimizer){.kind = TN_SGD, .learning_rate = 0.01f};
     case 1:
-        return short_memory;
+        return (tn_optimizer){.kind = TN_SGD,
+                              .learning_rate = 0.01f,
+                              .momentum = 0.9f,
+                              .nesterov = random_below(random, 2)};
+    case 2:
+        return (tn_optimizer){.kind = TN_ADAGRAD_COORDINATE,
+                              .learning_rate = 0.05f,
+                              .epsilon = 1e-8f,
+                              .initial_accumulator = 0.1f};
+    case 3:
+        return (tn_optimizer){.kind = TN_FTRL,
+                              .learning_rate = 0.1f,
+                              .initial_accumulator = some,
+                              .l1 = some,
+                              .l2 = some};
+    case 4:
+        return (tn_optimizer){
+            .kind = TN_TENSORNET_FTRL, .learning_rate = 2, .beta = 1, .l1 = some, .l2 = some};
+    case 5:
+        return (tn_optimizer){
+            .kind = TN_TENSORNET_ADAGRAD, .learning_rate = 0.05f, .epsilon = some};
+    case 6:
+        return (tn_optimizer){.kind = TN_TENSORNET_ADAM,
+                              .learning_rate = 0.01f,
+                              .epsilon = 1e-8f,
+                              .beta1 = 0.9,
+                              .beta2 = 0.999};
+    case 7: /* corrections end early */
+        return (tn_optimizer){
+            .kind = TN_ADAM, .learning_rate = 0.01f, .epsilon = 1e-6f, .beta2 = 0.5};
+    case 8:
+    case 9:
+        return (tn_optimizer){.kind = TN_ADAM,
+                              .learning_rate = 0.01f,
+                              .epsilon = 1e-8f,
+                              .beta1 = 0.9,
+                              .beta2 = 0.999};
     default:
-        return adagrad;
+        return (tn_optimizer){.kind = TN_ADAGRAD,
+                              .learning_rate = 0.05f,
+                              .epsilon = 1e-8f,
+                              .initial_accumulator = 0.1f};
     }
+}
+
+static inline tn_optimizer random_optimizer(random_source *random) {
+    tn_optimizer optimizer = random_rule(random);
+    if (random_below(random, 2)) {
+        return optimizer; /* without extras: tables of such have a shorter way through the code */
+    }
+    optimizer.clip = 0.5f * (float)random_below(random, 2);
+    optimizer.l2 += 0.03f * (float)random_below(random, 2);
+    optimizer.decay = 0.02f * (float)random_below(random, 2);
+    optimizer.bound = 0.1f * (float)random_below(random, 2);
+    optimizer.max_norm = 0.15f * (float)random_below(random, 2);
+    return optimizer;
 }
 
 /* The widths of the segments of some tables: the usual one, each single width, several. */
@@ -57,22 +107,26 @@ static inline void plan_slots(test_plan *plan, random_source *random) {
     }
     plan->n_slots = 1 + random_below(random, MAX_TEST_SLOTS);
     int sums_only = random_below(random, 3) == 0; /* these take a shorter way through the code */
+    int some_apart = (int)random_below(random, 2);
     for (uint32_t slot = 0; slot < plan->n_slots; slot++) {
         plan->slots[slot] = (tn_slot){
             .group = plan->group_numbers[random_below(random, plan->n_groups)],
             .pooling = (uint16_t)(sums_only ? TN_POOL_SUM : 1 + random_below(random, 3)),
+            .apart = (uint16_t)(some_apart && random_below(random, 2)),
             .column = 2 + (plan->n_slots - 1 - slot) * (widest + 1), /* gaps, right to left */
         };
     }
     for (uint32_t s = 0; s < plan->n_segments; s++) {
         int concat = plan->segments[s].output == TN_CONCAT;
         plan->strides[s] = (concat ? 2 + plan->n_slots * (widest + 1) : widest) + s;
+        plan->strides[MAX_TEST_SEGMENTS + s] = 2 + plan->n_slots * (widest + 1) + 7 * s;
     }
 }
 
 static inline void make_plan(test_plan *plan, random_source *random, uint32_t layout) {
     memset(plan, 0, sizeof *plan);
     plan->seed = random_word(random);
+    plan->all = random_below(random, 4) == 0;
     plan_segments(plan, random, layout);
     plan_groups(plan, random);
     plan_slots(plan, random);
@@ -116,6 +170,16 @@ static inline uint32_t random_count(random_source *random) {
     return toss < 5 ? 1 : toss == 5 ? 0 : 1 + random_below(random, 6);
 }
 
+/* No weights, weights above 0, or some that are 0 or less too. */
+static inline void fill_weights(test_cells *cells, random_source *random) {
+    uint32_t kind = random_below(random, 3);
+    cells->weights = kind == 0 ? NULL : test_memory(cells->n_ids * sizeof *cells->weights);
+    for (uint64_t k = 0; k < cells->n_ids && kind > 0; k++) {
+        float any = random_below(random, 8) ? random_float(random) : 0;
+        cells->weights[k] = kind == 1 ? 1.25f + random_float(random) : any;
+    }
+}
+
 static inline void fill_cells(test_cells *cells, const test_plan *plan, random_source *random,
                               uint32_t examples, uint32_t kinds) {
     uint64_t n_cells = (uint64_t)examples * plan->n_slots;
@@ -134,11 +198,13 @@ static inline void fill_cells(test_cells *cells, const test_plan *plan, random_s
         }
         cells->offsets[c + 1] = (uint32_t)cells->n_ids;
     }
+    fill_weights(cells, random);
 }
 
 static inline void free_cells(test_cells *cells) {
     free(cells->ids);
     free(cells->offsets);
+    free(cells->weights);
 }
 
 /* ---- The real table ----------------------------------------------------- */
@@ -154,6 +220,7 @@ static inline tn_table *make_table(const test_plan *plan, tn_pool *pool) {
     tn_table *table = NULL;
     CHECK_OK(tn_table_new(plan->segments, plan->n_segments, plan->seed, pool, &table));
     add_groups(table, plan);
+    CHECK_OK(tn_table_set_updates(table, plan->all));
     CHECK(tn_table_record_size(table) == record_size_of(plan));
     CHECK(tn_table_stride(table) == (record_size_of(plan) + 4 + 7) / 8 * 8);
     return table;
@@ -165,37 +232,68 @@ static inline tn_batch *make_batch(tn_table *table, const test_plan *plan) {
     return batch;
 }
 
-/* One matrix per segment, filled with random numbers. */
+/* The matrices set apart that C takes: none for sums, none at all when no slot is apart. */
+static inline const uint32_t *apart_of(const test_plan *plan, float *const *matrices,
+                                       float **apart) {
+    int any = 0;
+    for (uint32_t slot = 0; slot < plan->n_slots; slot++) {
+        any |= plan->slots[slot].apart;
+    }
+    for (uint32_t s = 0; s < plan->n_segments; s++) {
+        int concat = plan->segments[s].output == TN_CONCAT;
+        apart[s] = concat ? matrices[MAX_TEST_SEGMENTS + s] : NULL;
+    }
+    return any ? plan->strides + MAX_TEST_SEGMENTS : NULL;
+}
+
+static inline int find(tn_batch *batch, const test_cells *cells, int insert) {
+    return tn_find(batch, cells->ids, cells->offsets, cells->weights, cells->examples, insert);
+}
+
+static inline int gather(tn_batch *batch, const test_plan *plan, float *const *matrices, int add) {
+    float *apart[MAX_TEST_SEGMENTS];
+    const uint32_t *strides = apart_of(plan, matrices, apart);
+    return tn_gather(batch, matrices, plan->strides, strides ? apart : NULL, strides, add);
+}
+
+static inline int accumulate(tn_batch *batch, const test_plan *plan, float *const *matrices) {
+    float *apart[MAX_TEST_SEGMENTS];
+    const uint32_t *strides = apart_of(plan, matrices, apart);
+    return tn_accumulate(batch, (const float *const *)matrices, plan->strides,
+                         strides ? (const float *const *)apart : NULL, strides);
+}
+
+/* A matrix per segment and one set apart, filled with random numbers. */
 static inline void make_matrices(float **matrices, const test_plan *plan, random_source *random,
                                  uint32_t examples) {
-    for (uint32_t s = 0; s < plan->n_segments; s++) {
-        uint64_t n = (uint64_t)examples * plan->strides[s];
-        matrices[s] = test_memory(n * sizeof(float));
+    for (uint32_t m = 0; m < MAX_TEST_MATRICES; m++) {
+        uint64_t n = (uint64_t)examples * plan->strides[m];
+        matrices[m] = test_memory(n * sizeof(float));
         for (uint64_t i = 0; i < n; i++) {
-            matrices[s][i] = random_float(random);
+            matrices[m][i] = random_float(random);
         }
     }
 }
 
 static inline void copy_matrices(float **to, float *const *from, const test_plan *plan,
                                  uint32_t examples) {
-    for (uint32_t s = 0; s < plan->n_segments; s++) {
-        uint64_t bytes = (uint64_t)examples * plan->strides[s] * sizeof(float);
-        to[s] = test_memory(bytes);
-        memcpy(to[s], from[s], bytes);
+    for (uint32_t m = 0; m < MAX_TEST_MATRICES; m++) {
+        uint64_t bytes = (uint64_t)examples * plan->strides[m] * sizeof(float);
+        to[m] = test_memory(bytes);
+        memcpy(to[m], from[m], bytes);
     }
 }
 
 static inline void check_same_matrices(float *const *a, float *const *b, const test_plan *plan,
                                        uint32_t examples) {
-    for (uint32_t s = 0; s < plan->n_segments; s++) {
-        CHECK(memcmp(a[s], b[s], (uint64_t)examples * plan->strides[s] * sizeof(float)) == 0);
+    for (uint32_t m = 0; m < MAX_TEST_MATRICES; m++) {
+        CHECK(memcmp(a[m], b[m], (uint64_t)examples * plan->strides[m] * sizeof(float)) == 0);
     }
 }
 
-static inline void free_matrices(float **matrices, const test_plan *plan) {
-    for (uint32_t s = 0; s < plan->n_segments; s++) {
-        free(matrices[s]);
+static inline void free_matrices(float **matrices) {
+    for (uint32_t m = 0; m < MAX_TEST_MATRICES; m++) {
+        free(matrices[m]);
     }
 }
 
@@ -203,29 +301,38 @@ static inline void free_matrices(float **matrices, const test_plan *plan) {
 static inline void check_gather(tn_batch *batch, naive_table *naive, const test_cells *cells,
                                 random_source *random) {
     const test_plan *plan = naive->plan;
-    float *real[MAX_TEST_SEGMENTS], *wanted[MAX_TEST_SEGMENTS];
+    float *real[MAX_TEST_MATRICES], *wanted[MAX_TEST_MATRICES];
     int add = (int)random_below(random, 2);
     make_matrices(real, plan, random, cells->examples);
     copy_matrices(wanted, real, plan, cells->examples);
-    CHECK_OK(tn_gather(batch, real, plan->strides, add));
+    CHECK_OK(gather(batch, plan, real, add));
     naive_gather(naive, cells, wanted, add);
     check_same_matrices(real, wanted, plan, cells->examples);
-    free_matrices(real, plan);
-    free_matrices(wanted, plan);
+    free_matrices(real);
+    free_matrices(wanted);
 }
 
 static inline void check_update(tn_batch *batch, naive_table *naive, const test_cells *cells,
                                 random_source *random) {
     const test_plan *plan = naive->plan;
-    float *gradients[MAX_TEST_SEGMENTS];
+    float *gradients[MAX_TEST_MATRICES];
     make_matrices(gradients, plan, random, cells->examples);
-    CHECK_OK(tn_accumulate(batch, (const float *const *)gradients, plan->strides));
-    CHECK_OK(tn_apply(batch));
-    CHECK_CODE(tn_apply(batch), TN_NO_BATCH); /* once for each tn_find */
+    float scale = random_below(random, 2) ? 1 : 0.5f * random_float(random) + 0.5f;
+    double squares = -1;
+    CHECK_CODE(tn_norm(batch, &squares), TN_NO_BATCH);
+    CHECK_OK(accumulate(batch, plan, gradients));
+    CHECK_OK(tn_norm(batch, &squares));
+    CHECK_CODE(tn_apply(batch, -1), TN_BAD_VALUE);
+    CHECK_CODE(tn_apply(batch, NAN), TN_BAD_VALUE);
+    CHECK_OK(tn_apply(batch, scale));
+    CHECK_CODE(tn_apply(batch, scale), TN_NO_BATCH); /* once for each tn_find */
+    CHECK_CODE(tn_norm(batch, &squares), TN_NO_BATCH);
     naive_accumulate(naive, cells, gradients);
-    uint64_t rows = naive_apply(naive);
-    CHECK(tn_batch_rows(batch) == rows);
-    free_matrices(gradients, plan);
+    CHECK(tn_batch_rows(batch) == naive_gradients(naive));
+    double wanted = naive_norm(naive);
+    CHECK(fabs(squares - wanted) <= 1e-11 * wanted);
+    naive_apply(naive, scale);
+    free_matrices(gradients);
 }
 
 /* The whole table, byte for byte. */

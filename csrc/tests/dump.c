@@ -9,25 +9,29 @@ static void write_bytes(const void *bytes, uint64_t n) {
     CHECK(fwrite(bytes, 1, n, stdout) == n);
 }
 
-static void dump_table(uint32_t layout, tn_pool *pool, uint64_t steps) {
+static void dump_table(uint32_t seed, tn_pool *pool, uint64_t steps) {
     test_plan plan;
-    random_source random = {layout};
-    make_plan(&plan, &random, layout);
+    random_source random = {seed};
+    make_plan(&plan, &random, seed % N_LAYOUTS);
     tn_table *table = make_table(&plan, pool);
     tn_batch *batch = make_batch(table, &plan);
     for (uint64_t i = 0; i < steps; i++) {
         test_cells cells;
-        float *gradients[MAX_TEST_SEGMENTS];
+        float *gradients[MAX_TEST_MATRICES];
         fill_cells(&cells, &plan, &random, 100, ID_KINDS);
         make_matrices(gradients, &plan, &random, 100);
-        CHECK_OK(tn_find(batch, cells.ids, cells.offsets, 100, 1));
-        CHECK_OK(tn_accumulate(batch, (const float *const *)gradients, plan.strides));
-        CHECK_OK(tn_gather(batch, gradients, plan.strides, 1));
-        CHECK_OK(tn_apply(batch));
-        for (uint32_t s = 0; s < plan.n_segments; s++) {
-            write_bytes(gradients[s], (uint64_t)100 * plan.strides[s] * sizeof(float));
+        CHECK_OK(find(batch, &cells, 1));
+        CHECK_OK(accumulate(batch, &plan, gradients));
+        CHECK_OK(gather(batch, &plan, gradients, 1));
+        double squares;
+        CHECK_OK(tn_norm(batch, &squares));
+        write_bytes(&squares, sizeof squares);
+        CHECK_OK(tn_table_set_step(table, (uint32_t)i + 1));
+        CHECK_OK(tn_apply(batch, i % 2 ? 1 : 0.5f));
+        for (uint32_t m = 0; m < MAX_TEST_MATRICES; m++) {
+            write_bytes(gradients[m], (uint64_t)100 * plan.strides[m] * sizeof(float));
         }
-        free_matrices(gradients, &plan);
+        free_matrices(gradients);
         free_cells(&cells);
     }
     uint64_t rows = tn_table_rows(table), written, next;
@@ -40,9 +44,22 @@ static void dump_table(uint32_t layout, tn_pool *pool, uint64_t steps) {
     tn_table_free(table);
 }
 
-static void dump_dense(uint32_t kind, tn_pool *pool, uint64_t steps) {
+static void dump_dense(uint32_t kind, int extras, tn_pool *pool, uint64_t steps) {
     enum { N = 777 };
-    tn_optimizer optimizer = {kind, 0.01f, 1e-8f, 0.1f, 0.9, 0.999};
+    tn_optimizer optimizer = {.kind = kind,
+                              .learning_rate = 0.01f,
+                              .epsilon = 1e-8f,
+                              .initial_accumulator = 0.1f,
+                              .l1 = 0.01f,
+                              .beta1 = 0.9,
+                              .beta2 = 0.999};
+    if (extras) {
+        optimizer.momentum = 0.9f;
+        optimizer.l2 = 0.1f;
+        optimizer.decay = 0.1f;
+        optimizer.clip = 0.5f;
+        optimizer.bound = 0.05f;
+    }
     tn_dense *dense;
     random_source random = {kind};
     uint64_t offset = 0, length = N;
@@ -53,7 +70,10 @@ static void dump_dense(uint32_t kind, tn_pool *pool, uint64_t steps) {
             g[j] = random_float(&random);
         }
         const float *gradient = g;
-        CHECK_OK(tn_dense_apply(dense, &gradient, &offset, &length, 1));
+        double squares;
+        CHECK_OK(tn_dense_norm(dense, &gradient, &offset, &length, 1, &squares));
+        write_bytes(&squares, sizeof squares);
+        CHECK_OK(tn_dense_apply(dense, &gradient, &offset, &length, 1, extras ? 0.5f : 1));
     }
     write_bytes(tn_dense_weights(dense), N * sizeof(float));
     tn_dense_free(dense);
@@ -63,11 +83,13 @@ int main(int argc, char **argv) {
     tn_pool *pool;
     uint64_t steps = number_argument(argc, argv, 2, 10);
     CHECK_OK(tn_pool_new((int)number_argument(argc, argv, 1, 1), &pool));
-    for (uint32_t layout = 0; layout < N_LAYOUTS; layout++) {
-        dump_table(layout, pool, steps);
+    for (uint32_t seed = 0; seed < 5 * N_LAYOUTS; seed++) { /* all optimizers */
+        dump_table(seed, pool, steps);
     }
-    dump_dense(TN_ADAM, pool, steps);
-    dump_dense(TN_ADAGRAD, pool, steps);
+    for (uint32_t kind = TN_ADAGRAD; kind < TN_TENSORNET_FTRL; kind++) {
+        dump_dense(kind, 0, pool, steps);
+        dump_dense(kind, 1, pool, steps);
+    }
     tn_pool_free(pool);
     return 0;
 }

@@ -8,10 +8,12 @@
 #include <math.h>
 
 #include "check.h"
+#include "tn_dense.h" /* tn_beta */
 
 #define MAX_TEST_SEGMENTS 4
 #define MAX_TEST_GROUPS 8
 #define MAX_TEST_SLOTS 12
+#define MAX_TEST_MATRICES (2 * MAX_TEST_SEGMENTS) /* one a segment, then those set apart */
 #define BUCKETS 65536u
 
 /* What a table and its batches are made of; the same for the real and the naive one. */
@@ -22,8 +24,9 @@ typedef struct {
     char group_names[MAX_TEST_GROUPS][24];
     tn_initial initial[MAX_TEST_GROUPS][MAX_TEST_SEGMENTS];
     tn_slot slots[MAX_TEST_SLOTS];
-    uint32_t strides[MAX_TEST_SEGMENTS]; /* of the outputs */
+    uint32_t strides[MAX_TEST_MATRICES];
     uint64_t seed;
+    int all; /* every row is updated */
 } test_plan;
 
 /* The cells of a batch. */
@@ -32,6 +35,7 @@ typedef struct {
     uint64_t n_ids;
     uint64_t *ids;
     uint32_t *offsets;
+    float *weights; /* or NULL */
 } test_cells;
 
 typedef struct naive_row {
@@ -47,7 +51,10 @@ typedef struct naive_row {
 typedef struct {
     const test_plan *plan;
     tn_optimizer optimizers[MAX_TEST_SEGMENTS]; /* learning rates change */
+    uint32_t last_start[MAX_TEST_SEGMENTS];     /* the steps that rows last started at, and */
+    double start1[MAX_TEST_SEGMENTS], start2[MAX_TEST_SEGMENTS]; /* the powers there */
     uint32_t step;
+    int inserting; /* the last find */
     naive_row *buckets[BUCKETS];
     naive_row **rows; /* in the order of their insertion */
     uint64_t n_rows, room;
@@ -58,7 +65,19 @@ typedef struct {
 /* ---- Layout ------------------------------------------------------------- */
 
 static inline uint32_t state_floats(const tn_segment *segment) {
-    return segment->optimizer.kind == TN_ADAGRAD ? 1 : 1 + 2 * segment->width;
+    switch (segment->optimizer.kind) {
+    case TN_ADAGRAD:
+    case TN_TENSORNET_ADAGRAD:
+        return 1;
+    case TN_ADAM:
+        return 1 + 2 * segment->width;
+    case TN_SGD:
+        return segment->optimizer.momentum > 0 ? segment->width : 0;
+    case TN_ADAGRAD_COORDINATE:
+        return segment->width;
+    default:
+        return 2 * segment->width;
+    }
 }
 static inline uint32_t state_at(const test_plan *plan, uint32_t s) {
     uint32_t at = 0;
@@ -152,7 +171,39 @@ static inline float initial_weight(const tn_initial *initial, uint64_t z) {
     return 0;
 }
 
-static inline void start_floats(const naive_table *naive, naive_row *row) {
+/* Adam's powers after that many steps; they take long, and most rows start where others did. */
+static inline void start_powers(naive_table *naive, naive_row *row, uint32_t s, uint32_t steps) {
+    const tn_optimizer *o = &naive->plan->segments[s].optimizer;
+    if (naive->start1[s] == 0 || naive->last_start[s] != steps) {
+        naive->last_start[s] = steps;
+        naive->start1[s] = naive->start2[s] = 1;
+        for (; steps > 0 && naive->start1[s] + naive->start2[s] > 1e-20; steps--) {
+            naive->start1[s] *= tn_beta(o->beta1);
+            naive->start2[s] *= tn_beta(o->beta2);
+        }
+    }
+    row->power1[s] = naive->start1[s];
+    row->power2[s] = naive->start2[s];
+}
+
+static inline void start_state(naive_table *naive, naive_row *row, uint32_t s) {
+    const tn_segment *segment = &naive->plan->segments[s];
+    const tn_optimizer *o = &segment->optimizer;
+    float *state = row->floats + state_at(naive->plan, s);
+    uint32_t steps = naive->plan->all && naive->step > 0 ? naive->step - 1 : 0;
+    if (o->kind == TN_ADAM) {
+        memcpy(state, &steps, sizeof steps);
+        start_powers(naive, row, s, steps);
+    } else if (o->kind == TN_ADAGRAD || o->kind == TN_TENSORNET_ADAGRAD) {
+        state[0] = o->initial_accumulator;
+    } else if (o->kind == TN_ADAGRAD_COORDINATE || o->kind == TN_FTRL) {
+        for (uint32_t j = 0; j < segment->width; j++) {
+            state[j] = o->initial_accumulator;
+        }
+    }
+}
+
+static inline void start_floats(naive_table *naive, naive_row *row) {
     const test_plan *plan = naive->plan;
     uint32_t place = place_of_group(plan, row->group);
     uint64_t salt = tn_group_salt(plan->group_names[place]);
@@ -163,10 +214,7 @@ static inline void start_floats(const naive_table *naive, naive_row *row) {
             uint64_t z = tn_mix64(seed + j * UINT64_C(0x9e3779b97f4a7c15));
             weights[j] = initial_weight(&plan->initial[place][s], z);
         }
-        if (plan->segments[s].optimizer.kind == TN_ADAGRAD) {
-            row->floats[state_at(plan, s)] = plan->segments[s].optimizer.initial_accumulator;
-        }
-        row->power1[s] = row->power2[s] = 1;
+        start_state(naive, row, s);
     }
 }
 
@@ -187,6 +235,7 @@ static inline naive_row *naive_insert(naive_table *naive, uint16_t group, uint64
 
 static inline void naive_insert_cells(naive_table *naive, const test_cells *cells) {
     const test_plan *plan = naive->plan;
+    naive->inserting = 1;
     for (uint64_t c = 0; c < (uint64_t)cells->examples * plan->n_slots; c++) {
         uint16_t group = plan->slots[c % plan->n_slots].group;
         for (uint32_t k = cells->offsets[c]; k < cells->offsets[c + 1]; k++) {
@@ -197,41 +246,102 @@ static inline void naive_insert_cells(naive_table *naive, const test_cells *cell
     }
 }
 
+/* ---- Decay -------------------------------------------------------------- */
+
+/* What a step leaves of a weight: of the learning rate that the table was made with. */
+static inline double naive_keep(const test_plan *plan, uint32_t s) {
+    const tn_optimizer *o = &plan->segments[s].optimizer;
+    return 1 - (double)o->learning_rate * (double)o->decay;
+}
+
+static inline float naive_kept(const test_plan *plan, uint32_t s, const naive_row *row,
+                               uint32_t step) {
+    double square = naive_keep(plan, s), power = 1;
+    uint32_t steps = square < 1 && row->changed < step ? step - row->changed : 0;
+    for (uint32_t n = steps; n > 0; n /= 2) {
+        if (n % 2 == 1) {
+            power *= square;
+        }
+        square *= square;
+    }
+    return (float)power;
+}
+
+/* Coordinate j of a segment, read at a step. */
+static inline float naive_weight(const test_plan *plan, const naive_row *row, uint32_t s,
+                                 uint32_t j, uint32_t step) {
+    return row->floats[weights_at(plan, s) + j] * naive_kept(plan, s, row, step);
+}
+
+/* The step whose weights a step under way reads, or a reader. */
+static inline uint32_t naive_read_step(const naive_table *naive) {
+    return naive->step - (naive->inserting && naive->step > 0);
+}
+
 /* ---- Pooling ------------------------------------------------------------ */
 
-static inline float pool_divisor(uint16_t pooling, uint32_t n) {
-    if (pooling == TN_POOL_SUM || n < 2) {
+static inline const tn_slot *slot_of(const test_plan *plan, uint64_t c) {
+    return &plan->slots[c % plan->n_slots];
+}
+
+static inline float weight_of(const test_cells *cells, uint32_t k) {
+    return cells->weights ? cells->weights[k] : 1;
+}
+
+/* What cell c is divided by, or 0 when it is nothing. */
+static inline float divisor_of(const test_plan *plan, const test_cells *cells, uint64_t c) {
+    uint16_t pooling = slot_of(plan, c)->pooling;
+    if (pooling == TN_POOL_SUM) {
         return 1;
     }
-    return pooling == TN_POOL_MEAN ? (float)n : sqrtf((float)n);
+    float sum = 0;
+    for (uint32_t k = cells->offsets[c]; k < cells->offsets[c + 1]; k++) {
+        float weight = weight_of(cells, k);
+        sum += pooling == TN_POOL_MEAN ? weight : weight * weight;
+    }
+    if (!(sum > 0)) {
+        return 0;
+    }
+    return pooling == TN_POOL_MEAN ? sum : sqrtf(sum);
+}
+
+/* Which matrix of a segment has the values of cell c, and at which column. */
+static inline uint32_t matrix_of(const test_plan *plan, uint64_t c, uint32_t s) {
+    int apart = plan->segments[s].output == TN_CONCAT && slot_of(plan, c)->apart;
+    return s + (apart ? MAX_TEST_SEGMENTS : 0);
+}
+static inline uint64_t place_of(const test_plan *plan, uint64_t c, uint32_t s) {
+    uint32_t column = plan->segments[s].output == TN_CONCAT ? slot_of(plan, c)->column : 0;
+    return c / plan->n_slots * plan->strides[matrix_of(plan, c, s)] + column;
 }
 
 /* Pools coordinate j of a segment over the ids of cell c; an id without a row reads 0. */
 static inline float naive_pool(naive_table *naive, const test_cells *cells, uint64_t c, uint32_t s,
                                uint32_t j) {
-    const tn_slot *slot = &naive->plan->slots[c % naive->plan->n_slots];
-    uint32_t n = cells->offsets[c + 1] - cells->offsets[c];
-    float sum = 0;
+    const test_plan *plan = naive->plan;
+    float sum = 0, by = divisor_of(plan, cells, c);
     for (uint32_t k = cells->offsets[c]; k < cells->offsets[c + 1]; k++) {
-        const naive_row *row = naive_find(naive, slot->group, cells->ids[k]);
-        sum += row ? row->floats[weights_at(naive->plan, s) + j] : 0;
+        const naive_row *row = naive_find(naive, slot_of(plan, c)->group, cells->ids[k]);
+        float weight = row ? naive_weight(plan, row, s, j, naive_read_step(naive)) : 0;
+        /* One id keeps its sign: decay makes -0. */
+        int alone = cells->weights == NULL && cells->offsets[c + 1] - cells->offsets[c] == 1;
+        sum = alone ? weight : sum + weight_of(cells, k) * weight;
     }
-    return sum / pool_divisor(slot->pooling, n);
+    return by > 0 ? sum / by : 0;
 }
 
 static inline void naive_gather(naive_table *naive, const test_cells *cells, float *const *outputs,
                                 int add) {
     const test_plan *plan = naive->plan;
     for (uint64_t c = 0; c < (uint64_t)cells->examples * plan->n_slots; c++) {
-        uint64_t example = c / plan->n_slots, slot = c % plan->n_slots;
         for (uint32_t s = 0; s < plan->n_segments; s++) {
-            float *output = outputs[s] + example * plan->strides[s];
+            float *output = outputs[matrix_of(plan, c, s)] + place_of(plan, c, s);
             for (uint32_t j = 0; j < plan->segments[s].width; j++) {
                 float pooled = naive_pool(naive, cells, c, s, j);
                 if (plan->segments[s].output == TN_CONCAT) {
-                    output[plan->slots[slot].column + j] = pooled;
+                    output[j] = pooled;
                 } else {
-                    output[j] = (slot == 0 && !add ? 0 : output[j]) + pooled;
+                    output[j] = (c % plan->n_slots == 0 && !add ? 0 : output[j]) + pooled;
                 }
             }
         }
@@ -252,76 +362,184 @@ static inline void naive_accumulate(naive_table *naive, const test_cells *cells,
                                     float *const *gradients) {
     const test_plan *plan = naive->plan;
     for (uint64_t c = 0; c < (uint64_t)cells->examples * plan->n_slots; c++) {
-        const tn_slot *slot = &plan->slots[c % plan->n_slots];
-        uint32_t n = cells->offsets[c + 1] - cells->offsets[c];
+        uint16_t group = slot_of(plan, c)->group;
+        float by = divisor_of(plan, cells, c);
         for (uint32_t k = cells->offsets[c]; k < cells->offsets[c + 1]; k++) {
-            float *sums = gradient_of(naive, naive_find(naive, slot->group, cells->ids[k]));
+            float *sums = gradient_of(naive, naive_find(naive, group, cells->ids[k]));
             for (uint32_t s = 0; s < plan->n_segments; s++) {
-                const float *from = gradients[s] + c / plan->n_slots * plan->strides[s];
-                from += plan->segments[s].output == TN_CONCAT ? slot->column : 0;
+                const float *from = gradients[matrix_of(plan, c, s)] + place_of(plan, c, s);
                 for (uint32_t j = 0; j < plan->segments[s].width; j++) {
-                    *sums++ += from[j] / pool_divisor(slot->pooling, n);
+                    *sums++ += by > 0 ? from[j] * weight_of(cells, k) / by : 0;
                 }
             }
         }
     }
 }
 
+static inline int naive_is_ftrl(const tn_optimizer *o) {
+    return o->kind == TN_FTRL || o->kind == TN_TENSORNET_FTRL;
+}
+
+/* One accumulator a row; TensorNet sums the squares in double and divides in another order. */
 static inline void naive_adagrad(const tn_optimizer *o, float *sum_of_squares, float *w,
                                  const float *g, uint32_t width) {
     float squares = 0;
+    double wide_squares = 0;
     for (uint32_t j = 0; j < width; j++) {
         squares += g[j] * g[j];
+        wide_squares += (double)(g[j] * g[j]);
     }
-    *sum_of_squares += squares / (float)width;
+    int tensornet = o->kind == TN_TENSORNET_ADAGRAD;
+    *sum_of_squares = tensornet ? (float)((double)*sum_of_squares + wide_squares / width)
+                                : *sum_of_squares + squares / (float)width;
+    float root = sqrtf(*sum_of_squares) + o->epsilon;
     for (uint32_t j = 0; j < width; j++) {
-        w[j] -= o->learning_rate / (sqrtf(*sum_of_squares) + o->epsilon) * g[j];
+        w[j] -= tensornet ? o->learning_rate * g[j] / root : o->learning_rate / root * g[j];
     }
 }
 
-static inline void naive_adam(const tn_optimizer *o, double *power1, double *power2, float *state,
-                              float *w, const float *g, uint32_t width) {
+static inline float naive_adam_rate(const tn_optimizer *o, double *power1, double *power2,
+                                    float *state) {
     uint32_t steps;
     memcpy(&steps, state, sizeof steps);
-    steps++;
+    steps += steps < UINT32_MAX;
     memcpy(state, &steps, sizeof steps);
-    *power1 *= o->beta1;
-    *power2 *= o->beta2;
-    float rate = (float)(o->learning_rate * (sqrt(1 - *power2) / (1 - *power1)));
-    float *m = state + 1, *v = state + 1 + width;
+    *power1 *= tn_beta(o->beta1);
+    *power2 *= tn_beta(o->beta2);
+    return (float)(o->learning_rate * (sqrt(1 - *power2) / (1 - *power1)));
+}
+
+static inline void naive_adam(const tn_optimizer *o, float rate, float *m, float *v, float *w,
+                              float g) {
+    *m += (float)(1 - o->beta1) * (g - *m);
+    *v += (float)(1 - o->beta2) * (g * g - *v);
+    *w -= rate * *m / (sqrtf(*v) + o->epsilon);
+}
+
+static inline void naive_sgd(const tn_optimizer *o, float *m, float *w, float g) {
+    if (o->momentum == 0) {
+        *w -= o->learning_rate * g;
+        return;
+    }
+    *m = o->momentum * *m + g;
+    *w -= o->learning_rate * (o->nesterov ? g + o->momentum * *m : *m);
+}
+
+static inline void naive_ftrl(const tn_optimizer *o, float *n, float *z, float *w, float g) {
+    if (o->learning_rate == 0) {
+        return;
+    }
+    float slope = o->kind == TN_FTRL ? 1 / o->learning_rate : o->learning_rate;
+    float old_root = sqrtf(*n), new_root = sqrtf(*n + g * g), roots = new_root + old_root;
+    *n += g * g;
+    *z += g - (roots > 0 ? g * g / roots : 0) * slope * *w;
+    float over = fabsf(*z) - o->l1, sign = *z > 0 ? -1 : 1;
+    *w = over > 0 ? sign * over / ((o->beta + new_root) * slope + o->l2) : 0;
+}
+
+static inline void naive_rule(const tn_optimizer *o, naive_row *row, uint32_t s, float *state,
+                              float *w, const float *g, uint32_t width) {
+    float rate = 0;
+    if (o->kind == TN_ADAGRAD || o->kind == TN_TENSORNET_ADAGRAD) {
+        naive_adagrad(o, state, w, g, width);
+        return;
+    }
+    if (o->kind == TN_ADAM) {
+        rate = naive_adam_rate(o, &row->power1[s], &row->power2[s], state++);
+    } else if (o->kind == TN_TENSORNET_ADAM) {
+        rate = o->learning_rate;
+    }
     for (uint32_t j = 0; j < width; j++) {
-        m[j] += (1 - (float)o->beta1) * (g[j] - m[j]);
-        v[j] += (1 - (float)o->beta2) * (g[j] * g[j] - v[j]);
-        w[j] -= rate * m[j] / (sqrtf(v[j]) + o->epsilon);
+        if (rate > 0 || o->kind == TN_ADAM || o->kind == TN_TENSORNET_ADAM) {
+            naive_adam(o, rate, state + j, state + width + j, w + j, g[j]);
+        } else if (naive_is_ftrl(o)) {
+            naive_ftrl(o, state + j, state + width + j, w + j, g[j]);
+        } else if (o->kind == TN_SGD) {
+            naive_sgd(o, o->momentum > 0 ? state + j : NULL, w + j, g[j]);
+        } else {
+            state[j] += g[j] * g[j];
+            w[j] -= o->learning_rate * g[j] / (sqrtf(state[j]) + o->epsilon);
+        }
     }
 }
 
-static inline void naive_update(naive_table *naive, naive_row *row) {
-    const test_plan *plan = naive->plan;
-    const float *g = row->gradient;
-    for (uint32_t s = 0; s < plan->n_segments; s++) {
-        float *state = row->floats + state_at(plan, s), *w = row->floats + weights_at(plan, s);
-        uint32_t width = plan->segments[s].width;
-        if (naive->optimizers[s].kind == TN_ADAGRAD) {
-            naive_adagrad(&naive->optimizers[s], state, w, g, width);
-        } else {
-            naive_adam(&naive->optimizers[s], &row->power1[s], &row->power2[s], state, w, g, width);
+/* The gradient of one coordinate as the rule takes it, at scale 1. */
+static inline float naive_final(const tn_optimizer *o, float g, float w) {
+    if (o->clip > 0) {
+        g = g > o->clip ? o->clip : g < -o->clip ? -o->clip : g;
+    }
+    return o->l2 > 0 && !naive_is_ftrl(o) ? g + o->l2 * w : g;
+}
+
+static inline void naive_hold(const tn_optimizer *o, float *w, uint32_t width) {
+    float squares = 0;
+    for (uint32_t j = 0; j < width; j++) {
+        if (o->bound > 0) {
+            w[j] = w[j] > o->bound ? o->bound : w[j] < -o->bound ? -o->bound : w[j];
         }
-        g += width;
+        squares += w[j] * w[j];
+    }
+    for (uint32_t j = 0; o->max_norm > 0 && sqrtf(squares) > o->max_norm && j < width; j++) {
+        w[j] *= o->max_norm / sqrtf(squares);
+    }
+}
+
+static inline void naive_update(naive_table *naive, naive_row *row, float scale) {
+    const test_plan *plan = naive->plan;
+    const float *sums = row->gradient;
+    uint32_t last = naive->step - (naive->step > 0);
+    for (uint32_t s = 0; s < plan->n_segments; s++) {
+        const tn_optimizer *o = &naive->optimizers[s];
+        float *state = row->floats + state_at(plan, s), *w = row->floats + weights_at(plan, s);
+        float g[64];
+        for (uint32_t j = 0; j < plan->segments[s].width; j++) {
+            w[j] = naive_weight(plan, row, s, j, last);
+            g[j] = naive_final(o, *sums++, w[j]) * scale;
+            if (plan->all || row->changed < naive->step) {
+                w[j] *= (float)naive_keep(plan, s);
+            }
+        }
+        naive_rule(o, row, s, state, w, g, plan->segments[s].width);
+        naive_hold(o, w, plan->segments[s].width);
     }
     row->changed = naive->step;
 }
 
-/* Updates the touched rows; returns how many there were. */
-static inline uint64_t naive_apply(naive_table *naive) {
+/* Where all rows train, those outside the batch have the gradient 0. Returns the batch's. */
+static inline uint64_t naive_gradients(naive_table *naive) {
     uint64_t n = naive->n_touched;
-    for (uint64_t i = 0; i < n; i++) {
-        naive_update(naive, naive->touched[i]);
+    for (uint64_t i = 0; naive->plan->all && i < naive->n_rows; i++) {
+        gradient_of(naive, naive->rows[i]);
+    }
+    return n;
+}
+
+/* The sum of squares over all rows that have a gradient. */
+static inline double naive_norm(const naive_table *naive) {
+    const test_plan *plan = naive->plan;
+    double squares = 0;
+    for (uint64_t i = 0; i < naive->n_touched; i++) {
+        const naive_row *row = naive->touched[i];
+        const float *sums = row->gradient;
+        for (uint32_t s = 0; s < plan->n_segments; s++) {
+            for (uint32_t j = 0; j < plan->segments[s].width; j++) {
+                float w = naive_weight(plan, row, s, j, naive->step - (naive->step > 0));
+                double g = (double)naive_final(&naive->optimizers[s], *sums++, w);
+                squares += g * g;
+            }
+        }
+    }
+    return squares;
+}
+
+/* Updates the rows that have a gradient. */
+static inline void naive_apply(naive_table *naive, float scale) {
+    for (uint64_t i = 0; i < naive->n_touched; i++) {
+        naive_update(naive, naive->touched[i], scale);
         free(naive->touched[i]->gradient);
         naive->touched[i]->gradient = NULL;
     }
     naive->n_touched = 0;
-    return n;
 }
 
 /* ---- Records ------------------------------------------------------------ */

@@ -34,7 +34,7 @@ static int find_ids(tn_batch *batch, const test_plan *plan, const uint64_t *ids,
     for (uint32_t c = 0; c < n * plan->n_slots; c++) {
         offsets[c + 1] = offsets[c] + (c % plan->n_slots == 0);
     }
-    int code = tn_find(batch, ids, offsets, n, insert);
+    int code = tn_find(batch, ids, offsets, NULL, n, insert);
     free(offsets);
     return code;
 }
@@ -54,7 +54,7 @@ static void train_cells(tn_batch *batch, naive_table *naive, const uint64_t *ids
     for (uint32_t c = 0; c < n * plan->n_slots; c++) {
         cells.offsets[c + 1] = cells.offsets[c] + (c % plan->n_slots == 0);
     }
-    CHECK_OK(tn_find(batch, cells.ids, cells.offsets, n, 1));
+    CHECK_OK(find(batch, &cells, 1));
     naive_insert_cells(naive, &cells);
     check_gather(batch, naive, &cells, random);
     check_update(batch, naive, &cells, random);
@@ -122,6 +122,7 @@ int main(void) {
     random_source random = {3};
     for (uint32_t layout = 0; layout < 4; layout++) {
         make_plan(&plan, &random, layout);
+        plan.all = 0; /* a sweep would meet the missing blocks */
         cross(&plan, UINT64_C(1) << 31);
         cross(&plan, UINT64_C(3) << 30);
         fill_up(&plan);

@@ -41,14 +41,10 @@ static void random_cells(test_case *test, test_cells *cells) {
     fill_cells(cells, &test->plan, &test->random, examples, kinds);
 }
 
-static int find(test_case *test, const test_cells *cells, int insert) {
-    return tn_find(test->batch, cells->ids, cells->offsets, cells->examples, insert);
-}
-
 static void train(test_case *test) {
     test_cells cells;
     random_cells(test, &cells);
-    CHECK_OK(find(test, &cells, 1));
+    CHECK_OK(find(test->batch, &cells, 1));
     naive_insert_cells(test->naive, &cells);
     check_gather(test->batch, test->naive, &cells, &test->random);
     check_update(test->batch, test->naive, &cells, &test->random);
@@ -58,16 +54,26 @@ static void train(test_case *test) {
 static void read_only(test_case *test) {
     test_cells cells;
     random_cells(test, &cells);
-    float *nothing[MAX_TEST_SEGMENTS];
+    float *nothing[MAX_TEST_MATRICES];
     make_matrices(nothing, &test->plan, &test->random, cells.examples);
-    CHECK_OK(find(test, &cells, 0));
+    CHECK_OK(find(test->batch, &cells, 0));
+    test->naive->inserting = 0;
     check_gather(test->batch, test->naive, &cells, &test->random);
-    CHECK_CODE(tn_accumulate(test->batch, (const float *const *)nothing, test->plan.strides),
-               TN_NO_BATCH);
-    CHECK_CODE(tn_apply(test->batch), TN_NO_BATCH);
+    CHECK_CODE(accumulate(test->batch, &test->plan, nothing), TN_NO_BATCH);
+    CHECK_CODE(tn_apply(test->batch, 1), TN_NO_BATCH);
     CHECK(tn_table_rows(test->table) == test->naive->n_rows);
-    free_matrices(nothing, &test->plan);
+    free_matrices(nothing);
     free_cells(&cells);
+}
+
+/* Whether a gradient reaches any id at all. */
+static int meets_gradient(const test_case *test, const test_cells *cells) {
+    for (uint64_t c = 0; c < (uint64_t)cells->examples * test->plan.n_slots; c++) {
+        if (cells->offsets[c + 1] > cells->offsets[c] && divisor_of(&test->plan, cells, c) > 0) {
+            return 1;
+        }
+    }
+    return 0;
 }
 
 /* A gradient that is not finite changes nothing, wherever it stands. */
@@ -75,19 +81,26 @@ static void refuse_gradient(test_case *test) {
     static const float BAD[] = {NAN, INFINITY, -INFINITY};
     test_cells cells;
     random_cells(test, &cells);
-    float *gradients[MAX_TEST_SEGMENTS];
+    float *gradients[MAX_TEST_MATRICES];
     make_matrices(gradients, &test->plan, &test->random, cells.examples);
     uint32_t s = random_below(&test->random, test->plan.n_segments);
-    uint64_t n = (uint64_t)cells.examples * test->plan.strides[s];
-    for (uint64_t i = 0; i < n; i++) {
-        gradients[s][i] = BAD[i % 3];
+    for (uint32_t m = s; m < MAX_TEST_MATRICES; m += MAX_TEST_SEGMENTS) {
+        uint64_t n = (uint64_t)cells.examples * test->plan.strides[m];
+        for (uint64_t i = 0; i < n; i++) {
+            gradients[m][i] = BAD[i % 3];
+        }
     }
-    CHECK_OK(find(test, &cells, 1));
+    CHECK_OK(find(test->batch, &cells, 1));
     naive_insert_cells(test->naive, &cells);
-    CHECK_CODE(tn_accumulate(test->batch, (const float *const *)gradients, test->plan.strides),
-               cells.n_ids > 0 ? TN_NOT_FINITE : TN_OK);
-    CHECK_CODE(tn_apply(test->batch), cells.n_ids > 0 ? TN_NO_BATCH : TN_OK);
-    free_matrices(gradients, &test->plan);
+    int meets = meets_gradient(test, &cells);
+    CHECK_CODE(accumulate(test->batch, &test->plan, gradients), meets ? TN_NOT_FINITE : TN_OK);
+    CHECK_CODE(tn_apply(test->batch, 1), meets ? TN_NO_BATCH : TN_OK);
+    if (!meets) { /* the rows of the batch trained, and where all rows train, they did */
+        naive_accumulate(test->naive, &cells, gradients);
+        naive_gradients(test->naive);
+        naive_apply(test->naive, 1);
+    }
+    free_matrices(gradients);
     free_cells(&cells);
 }
 
@@ -101,8 +114,12 @@ static void look_up(test_case *test) {
         int found = -1;
         CHECK_OK(tn_table_lookup(test->table, group, id, weights, &found));
         CHECK(found == (row != NULL));
-        for (uint32_t j = 0; j < weights_of(&test->plan); j++) {
-            CHECK(weights[j] == (row ? row->floats[weights_at(&test->plan, 0) + j] : 0));
+        const float *weight = weights;
+        for (uint32_t s = 0; s < test->plan.n_segments; s++) {
+            for (uint32_t j = 0; j < test->plan.segments[s].width; j++) {
+                uint32_t step = test->naive->step;
+                CHECK(*weight++ == (row ? naive_weight(&test->plan, row, s, j, step) : 0));
+            }
         }
     }
 }
@@ -111,7 +128,10 @@ static void set_numbers(test_case *test) {
     uint32_t s = random_below(&test->random, test->plan.n_segments);
     test->naive->optimizers[s].learning_rate = 0.001f * (float)random_below(&test->random, 100);
     CHECK_OK(tn_table_set_learning_rate(test->table, s, test->naive->optimizers[s].learning_rate));
-    test->naive->step = (uint32_t)random_word(&test->random);
+    /* Most often a little on; now and then anywhere, even back. */
+    uint32_t far = random_below(&test->random, 4) == 0;
+    test->naive->step = far ? (uint32_t)random_word(&test->random)
+                            : test->naive->step + random_below(&test->random, 5);
     CHECK_OK(tn_table_set_step(test->table, test->naive->step));
 }
 
@@ -258,7 +278,8 @@ static void outlive_corrections(uint64_t seed) {
     test_case test;
     test_cells cells;
     start_case(&test, seed, 0);
-    tn_optimizer adam = {TN_ADAM, 0.01f, 1e-6f, 0, 0.25, 0.5};
+    tn_optimizer adam = {
+        .kind = TN_ADAM, .learning_rate = 0.01f, .epsilon = 1e-6f, .beta1 = 0.25, .beta2 = 0.5};
     test.plan.segments[1].optimizer = adam;
     tn_batch_free(test.batch);
     tn_table_free(test.table);
@@ -268,7 +289,7 @@ static void outlive_corrections(uint64_t seed) {
     test.naive = naive_new(&test.plan);
     for (int i = 0; i < 150; i++) {
         fill_cells(&cells, &test.plan, &test.random, 30, FEW_IDS);
-        CHECK_OK(find(&test, &cells, 1));
+        CHECK_OK(find(test.batch, &cells, 1));
         naive_insert_cells(test.naive, &cells);
         check_update(test.batch, test.naive, &cells, &test.random);
         free_cells(&cells);
@@ -286,13 +307,16 @@ static void grow_table(uint64_t seed, uint64_t rows) {
     test_case test;
     test_cells cells;
     start_case(&test, seed, 0);
+    /* The naive table would take hours to update so many rows in each step. */
+    test.plan.all = 0;
+    CHECK_OK(tn_table_set_updates(test.table, 0));
     while (test.naive->n_rows < rows) {
         fill_cells(&cells, &test.plan, &test.random, 2000, ANY_IDS);
-        CHECK_OK(find(&test, &cells, 1));
+        CHECK_OK(find(test.batch, &cells, 1));
         naive_insert_cells(test.naive, &cells);
         check_update(test.batch, test.naive, &cells, &test.random);
         /* The same again: every row is found now. */
-        CHECK_OK(find(&test, &cells, 1));
+        CHECK_OK(find(test.batch, &cells, 1));
         check_gather(test.batch, test.naive, &cells, &test.random);
         CHECK(tn_table_rows(test.table) == test.naive->n_rows);
         free_cells(&cells);
@@ -322,9 +346,14 @@ static void refuse_tables(const test_plan *plan, tn_pool *pool) {
     CHECK_CODE(tn_table_new(wrong + 2, 1, 1, pool, &out), TN_BAD_VALUE);
     wrong[3].optimizer.kind = 9;
     CHECK_CODE(tn_table_new(wrong + 3, 1, 1, pool, &out), TN_BAD_VALUE);
-    wrong[4].optimizer = (tn_optimizer){TN_ADAM, 0.1f, 1e-8f, 0, 0.9, 1.0};
+    wrong[4].optimizer = (tn_optimizer){
+        .kind = TN_ADAM, .learning_rate = 0.1f, .epsilon = 1e-8f, .beta1 = 0.9, .beta2 = 1.0};
     CHECK_CODE(tn_table_new(wrong + 4, 1, 1, pool, &out), TN_BAD_VALUE);
-    wrong[4].optimizer = (tn_optimizer){TN_ADAGRAD, NAN, 1e-8f, 0, 0, 0};
+    wrong[4].optimizer = (tn_optimizer){.kind = TN_ADAGRAD, .learning_rate = NAN, .epsilon = 1e-8f};
+    CHECK_CODE(tn_table_new(wrong + 4, 1, 1, pool, &out), TN_BAD_VALUE);
+    wrong[4].optimizer = (tn_optimizer){.kind = TN_SGD, .learning_rate = 2, .decay = 1};
+    CHECK_CODE(tn_table_new(wrong + 4, 1, 1, pool, &out), TN_BAD_VALUE);
+    wrong[4].optimizer = (tn_optimizer){.kind = TN_SGD, .learning_rate = 1, .nesterov = 2};
     CHECK_CODE(tn_table_new(wrong + 4, 1, 1, pool, &out), TN_BAD_VALUE);
     CHECK(out == NULL);
 }
@@ -352,6 +381,9 @@ static void refuse_batches(const test_plan *plan, tn_table *table) {
     tn_batch *batch = NULL;
     tn_slot slot = plan->slots[0];
     CHECK_CODE(tn_batch_new(table, &slot, 0, &batch), TN_BAD_VALUE);
+    slot.apart = 2;
+    CHECK_CODE(tn_batch_new(table, &slot, 1, &batch), TN_BAD_VALUE);
+    slot.apart = 0;
     slot.pooling = 4;
     CHECK_CODE(tn_batch_new(table, &slot, 1, &batch), TN_BAD_VALUE);
     slot.group = 501;
@@ -359,14 +391,54 @@ static void refuse_batches(const test_plan *plan, tn_table *table) {
     CHECK(batch == NULL);
 }
 
-/* The narrowest row of output that holds a segment of every slot. */
+/* The narrowest row of the matrix of cell 0 that holds a segment of every slot in it. */
 static uint32_t least_stride(const test_plan *plan, uint32_t s) {
     uint32_t last = 0;
     for (uint32_t slot = 0; slot < plan->n_slots; slot++) {
         uint32_t column = plan->segments[s].output == TN_CONCAT ? plan->slots[slot].column : 0;
-        last = column > last ? column : last;
+        int same = matrix_of(plan, slot, s) == matrix_of(plan, 0, s);
+        last = same && column > last ? column : last;
     }
     return last + plan->segments[s].width;
+}
+
+/* Matrices that are too narrow, or not there. */
+static void refuse_matrices(const test_plan *plan, tn_batch *batch, float *const *matrices) {
+    test_plan narrow = *plan;
+    uint32_t s = plan->n_segments - 1;
+    uint32_t *stride = &narrow.strides[matrix_of(plan, 0, s)];
+    *stride = least_stride(plan, s) - 1;
+    CHECK_CODE(gather(batch, &narrow, matrices, 0), TN_BAD_VALUE);
+    CHECK_CODE(accumulate(batch, &narrow, matrices), TN_BAD_VALUE);
+    ++*stride;
+    CHECK_OK(gather(batch, &narrow, matrices, 0));
+    CHECK_OK(accumulate(batch, &narrow, matrices));
+    float *apart[MAX_TEST_SEGMENTS], *none[MAX_TEST_SEGMENTS] = {NULL};
+    const uint32_t *strides = apart_of(plan, matrices, apart);
+    if (strides != NULL && memcmp(apart, none, plan->n_segments * sizeof *none) != 0) {
+        const float *const *read = (const float *const *)matrices;
+        CHECK_CODE(tn_gather(batch, matrices, plan->strides, NULL, strides, 0), TN_BAD_VALUE);
+        CHECK_CODE(tn_gather(batch, matrices, plan->strides, apart, NULL, 0), TN_BAD_VALUE);
+        CHECK_CODE(tn_gather(batch, matrices, plan->strides, none, strides, 0), TN_BAD_VALUE);
+        CHECK_CODE(tn_accumulate(batch, read, plan->strides, NULL, NULL), TN_BAD_VALUE);
+    }
+}
+
+/* Ids, offsets and weights that do not fit. */
+static void refuse_finds(const test_plan *plan, tn_batch *batch, test_cells *cells) {
+    static const float BAD[] = {NAN, INFINITY, -INFINITY, 0x1p58f};
+    float weights[] = {1, 1};
+    cells->offsets[plan->n_slots] = 2;
+    for (int i = 0; i < 4; i++) {
+        weights[i % 2] = BAD[i];
+        CHECK_CODE(tn_find(batch, cells->ids, cells->offsets, weights, 1, 1), TN_BAD_VALUE);
+        weights[i % 2] = -0x1p57f;
+    }
+    cells->offsets[0] = 1;
+    CHECK_CODE(find(batch, cells, 1), TN_BAD_VALUE);
+    cells->offsets[0] = 0;
+    cells->offsets[plan->n_slots - 1] = 100; /* falls at the end */
+    CHECK_CODE(find(batch, cells, 1), TN_BAD_VALUE);
 }
 
 /* The calls of a step, out of their order or with cells that do not fit. */
@@ -374,30 +446,17 @@ static void refuse_calls(const test_plan *plan, tn_table *table, random_source *
     tn_batch *batch = make_batch(table, plan);
     test_cells cells;
     fill_cells(&cells, plan, random, 1, ANY_IDS);
-    float *matrices[MAX_TEST_SEGMENTS];
-    const float *const *read = (const float *const *)matrices;
+    float *matrices[MAX_TEST_MATRICES];
     make_matrices(matrices, plan, random, 1);
-    CHECK_CODE(tn_gather(batch, matrices, plan->strides, 0), TN_NO_BATCH);
-    CHECK_CODE(tn_accumulate(batch, read, plan->strides), TN_NO_BATCH);
-    CHECK_OK(tn_find(batch, cells.ids, cells.offsets, 1, 1));
-    CHECK_CODE(tn_apply(batch), TN_NO_BATCH); /* nothing accumulated */
-    uint32_t narrow[MAX_TEST_SEGMENTS];
-    memcpy(narrow, plan->strides, sizeof narrow);
-    uint32_t s = plan->n_segments - 1;
-    narrow[s] = least_stride(plan, s) - 1;
-    CHECK_CODE(tn_gather(batch, matrices, narrow, 0), TN_BAD_VALUE);
-    CHECK_CODE(tn_accumulate(batch, read, narrow), TN_BAD_VALUE);
-    narrow[s]++;
-    CHECK_OK(tn_gather(batch, matrices, narrow, 0));
-    CHECK_OK(tn_accumulate(batch, read, narrow));
-    cells.offsets[0] = 1;
-    CHECK_CODE(tn_find(batch, cells.ids, cells.offsets, 1, 1), TN_BAD_VALUE);
-    cells.offsets[0] = 0;
-    cells.offsets[plan->n_slots - 1] = 100; /* falls at the end */
-    cells.offsets[plan->n_slots] = 1;
-    CHECK_CODE(tn_find(batch, cells.ids, cells.offsets, 1, 1), TN_BAD_VALUE);
-    CHECK_CODE(tn_gather(batch, matrices, plan->strides, 0), TN_NO_BATCH);
-    free_matrices(matrices, plan);
+    CHECK_CODE(gather(batch, plan, matrices, 0), TN_NO_BATCH);
+    CHECK_CODE(accumulate(batch, plan, matrices), TN_NO_BATCH);
+    CHECK_OK(find(batch, &cells, 1));
+    CHECK_CODE(tn_apply(batch, 1), TN_NO_BATCH); /* nothing accumulated */
+    refuse_matrices(plan, batch, matrices);
+    memset(cells.offsets, 0, plan->n_slots * sizeof *cells.offsets);
+    refuse_finds(plan, batch, &cells);
+    CHECK_CODE(gather(batch, plan, matrices, 0), TN_NO_BATCH);
+    free_matrices(matrices);
     free_cells(&cells);
     tn_batch_free(batch);
 }

@@ -91,6 +91,7 @@ static tn_table *table_at_last(const test_plan *plan, tn_pool *pool) {
         CHECK_OK(tn_table_new(plan->segments, plan->n_segments, plan->seed, pool, &table));
     }
     atomic_store(&failing, 1);
+    CHECK_OK(tn_table_set_updates(table, plan->all));
     for (uint32_t g = 0; g < plan->n_groups; g++) {
         while (!may_fail(tn_table_add_group(table, plan->group_numbers[g], plan->group_names[g],
                                             plan->initial[g]))) {
@@ -164,17 +165,17 @@ static void train(oom_case *test, int one_thread) {
     fill_cells(&cells, &test->plan, &test->random, random_below(&test->random, 200), ID_KINDS);
     test->naive->step++;
     CHECK_OK(tn_table_set_step(test->table, test->naive->step));
-    if (may_fail(tn_find(test->batch, cells.ids, cells.offsets, cells.examples, 1))) {
+    if (may_fail(find(test->batch, &cells, 1))) {
         naive_insert_cells(test->naive, &cells);
         check_gather(test->batch, test->naive, &cells, &test->random);
         check_update(test->batch, test->naive, &cells, &test->random);
     } else {
-        float *outputs[MAX_TEST_SEGMENTS];
+        float *outputs[MAX_TEST_MATRICES];
         make_matrices(outputs, &test->plan, &test->random, cells.examples);
         learn_rows(test, &cells, one_thread);
-        CHECK_CODE(tn_gather(test->batch, outputs, test->plan.strides, 0), TN_NO_BATCH);
-        CHECK_CODE(tn_apply(test->batch), TN_NO_BATCH);
-        free_matrices(outputs, &test->plan);
+        CHECK_CODE(gather(test->batch, &test->plan, outputs, 0), TN_NO_BATCH);
+        CHECK_CODE(tn_apply(test->batch, 1), TN_NO_BATCH);
+        free_matrices(outputs);
     }
     free_cells(&cells);
 }
@@ -182,7 +183,8 @@ static void train(oom_case *test, int one_thread) {
 static void read_only(oom_case *test) {
     test_cells cells;
     fill_cells(&cells, &test->plan, &test->random, random_below(&test->random, 300), ID_KINDS);
-    if (may_fail(tn_find(test->batch, cells.ids, cells.offsets, cells.examples, 0))) {
+    if (may_fail(find(test->batch, &cells, 0))) {
+        test->naive->inserting = 0;
         check_gather(test->batch, test->naive, &cells, &test->random);
     }
     free_cells(&cells);
@@ -250,7 +252,8 @@ static void run_case(uint64_t seed, uint64_t rounds) {
 /* ---- The rest ----------------------------------------------------------- */
 
 static void make_dense(uint64_t seed) {
-    tn_optimizer adam = {TN_ADAM, 0.01f, 1e-8f, 0, 0.9, 0.999};
+    tn_optimizer adam = {
+        .kind = TN_ADAM, .learning_rate = 0.01f, .epsilon = 1e-8f, .beta1 = 0.9, .beta2 = 0.999};
     tn_dense *dense = NULL;
     failing_seed = seed;
     atomic_store(&failing, 1);

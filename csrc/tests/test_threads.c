@@ -11,25 +11,29 @@
 
 #define EXAMPLES 150
 
-/* Finds, gathers and trains `rounds` batches that follow from the seed. */
-static void train(tn_table *table, const test_plan *plan, uint64_t seed, uint64_t rounds) {
+/* Finds, gathers and trains `rounds` batches that follow from the seed; the norms, summed. */
+static double train(tn_table *table, const test_plan *plan, uint64_t seed, uint64_t rounds) {
     random_source random = {seed};
     tn_batch *batch = make_batch(table, plan);
+    double norms = 0, squares;
     for (uint64_t i = 0; i < rounds; i++) {
         test_cells cells;
-        float *matrices[MAX_TEST_SEGMENTS];
+        float *matrices[MAX_TEST_MATRICES];
         fill_cells(&cells, plan, &random, EXAMPLES, ID_KINDS);
         make_matrices(matrices, plan, &random, EXAMPLES);
         CHECK_OK(tn_table_set_step(table, (uint32_t)i));
-        CHECK_OK(tn_find(batch, cells.ids, cells.offsets, EXAMPLES, 1));
-        CHECK_OK(tn_gather(batch, matrices, plan->strides, 0));
+        CHECK_OK(find(batch, &cells, 1));
+        CHECK_OK(gather(batch, plan, matrices, 0));
         /* What was gathered is the gradient: every float of it reaches the weights. */
-        CHECK_OK(tn_accumulate(batch, (const float *const *)matrices, plan->strides));
-        CHECK_OK(tn_apply(batch));
-        free_matrices(matrices, plan);
+        CHECK_OK(accumulate(batch, plan, matrices));
+        CHECK_OK(tn_norm(batch, &squares));
+        norms += squares;
+        CHECK_OK(tn_apply(batch, 0.5f));
+        free_matrices(matrices);
         free_cells(&cells);
     }
     tn_batch_free(batch);
+    return norms;
 }
 
 /* All records of a table; to be freed. */
@@ -48,11 +52,12 @@ typedef struct {
     tn_table *table;
     uint64_t seed, rounds;
     atomic_int *done;
+    double norms;
 } task;
 
 static void *train_task(void *argument) {
-    const task *t = argument;
-    train(t->table, t->plan, t->seed, t->rounds);
+    task *t = argument;
+    t->norms = train(t->table, t->plan, t->seed, t->rounds);
     atomic_fetch_add(t->done, 1);
     return NULL;
 }
@@ -66,13 +71,13 @@ static void *read_task(void *argument) {
     for (int last = 0; !last;) {
         last = atomic_load(t->done) > 0;
         test_cells cells;
-        float *outputs[MAX_TEST_SEGMENTS], weights[MAX_TEST_SEGMENTS * 64];
+        float *outputs[MAX_TEST_MATRICES], weights[MAX_TEST_SEGMENTS * 64];
         uint64_t bytes = 0;
         int found;
         fill_cells(&cells, t->plan, &random, 20, ID_KINDS);
         make_matrices(outputs, t->plan, &random, 20);
-        CHECK_OK(tn_find(batch, cells.ids, cells.offsets, 20, 0));
-        CHECK_OK(tn_gather(batch, outputs, t->plan->strides, 0));
+        CHECK_OK(find(batch, &cells, 0));
+        CHECK_OK(gather(batch, t->plan, outputs, 0));
         CHECK_OK(tn_table_lookup(t->table, t->plan->slots[0].group, 50, weights, &found));
         CHECK(tn_table_index_bytes(t->table) > 0);
         bytes += tn_table_row_bytes(t->table);
@@ -82,7 +87,7 @@ static void *read_task(void *argument) {
         char few[8 * 1024];
         CHECK_OK(tn_encode(t->table, random_word(&random) >> 1, UINT64_MAX, few, 8, &written, &next,
                            &more));
-        free_matrices(outputs, t->plan);
+        free_matrices(outputs);
         free_cells(&cells);
     }
     tn_batch_free(batch);
@@ -100,7 +105,7 @@ static void share_a_pool(uint64_t seed, uint64_t rounds, int threads) {
     make_plan(&plan, &random, (uint32_t)(seed % 4));
     CHECK_OK(tn_pool_new(threads, &pool));
     for (int i = 0; i < 2; i++) {
-        tasks[i] = (task){&plan, make_table(&plan, pool), seed + (uint64_t)i, rounds, &done[i]};
+        tasks[i] = (task){&plan, make_table(&plan, pool), seed + (uint64_t)i, rounds, &done[i], 0};
         CHECK(pthread_create(&handles[i], NULL, train_task, &tasks[i]) == 0);
         CHECK(pthread_create(&handles[2 + i], NULL, read_task, &tasks[i]) == 0);
     }
@@ -112,7 +117,7 @@ static void share_a_pool(uint64_t seed, uint64_t rounds, int threads) {
     for (int i = 0; i < 2; i++) {
         uint64_t bytes, bytes_alone;
         tn_table *alone = make_table(&plan, one);
-        train(alone, &plan, seed + (uint64_t)i, rounds);
+        CHECK(train(alone, &plan, seed + (uint64_t)i, rounds) == tasks[i].norms);
         char *records = dump(tasks[i].table, &bytes), *records_alone = dump(alone, &bytes_alone);
         CHECK(bytes == bytes_alone && memcmp(records, records_alone, bytes) == 0);
         free(records);
@@ -170,9 +175,15 @@ static void visit_all(int threads) {
 /* ---- The dense table ---------------------------------------------------- */
 
 static void train_dense(uint32_t kind) {
-    tn_optimizer optimizer = {kind, 0.01f, 1e-8f, 0.1f, 0.9, 0.999};
+    tn_optimizer optimizer = {.kind = kind,
+                              .learning_rate = 0.01f,
+                              .epsilon = 1e-8f,
+                              .initial_accumulator = 0.1f,
+                              .beta1 = 0.9,
+                              .beta2 = 0.999};
     enum { N = 1003 };
     float g[N], *weights[2];
+    double squares[2];
     tn_dense *dense[2];
     tn_pool *pools[2];
     random_source random = {kind};
@@ -186,11 +197,13 @@ static void train_dense(uint32_t kind) {
         CHECK_OK(tn_dense_new(&optimizer, N, pools[i], &dense[i]));
         for (int step = 0; step < 50; step++) {
             CHECK_OK(tn_dense_check(dense[i], gradients, offsets, lengths, 2));
-            CHECK_OK(tn_dense_apply(dense[i], gradients, offsets, lengths, 2));
+            CHECK_OK(tn_dense_norm(dense[i], gradients, offsets, lengths, 2, &squares[i]));
+            CHECK_OK(tn_dense_apply(dense[i], gradients, offsets, lengths, 2, step % 2 ? 1 : 2));
         }
         weights[i] = tn_dense_weights(dense[i]);
     }
     CHECK(memcmp(weights[0], weights[1], N * sizeof(float)) == 0);
+    CHECK(squares[0] == squares[1] && squares[0] > 0);
     CHECK(weights[1][0] != 0 && weights[1][505] == 0 && weights[1][N - 1] != 0);
     for (int i = 0; i < 2; i++) {
         tn_dense_free(dense[i]);

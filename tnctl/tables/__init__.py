@@ -3,7 +3,15 @@
 from tnctl.tables.auc import StreamingAuc
 from tnctl.tables.dense import DenseTable
 from tnctl.tables.memory import NotFiniteError, Pool, aligned
-from tnctl.tables.sparse import Batch, Initial, Optimizer, Segment, SlotPlan, SparseTable
+from tnctl.tables.sparse import (
+    Batch,
+    Initial,
+    Optimizer,
+    Segment,
+    SlotPlan,
+    SparseTable,
+    decay_factors,
+)
 
 __all__ = [
     "Batch",
@@ -17,4 +25,5 @@ __all__ = [
     "SparseTable",
     "StreamingAuc",
     "aligned",
+    "decay_factors",
 ]

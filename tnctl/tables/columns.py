@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from tnctl._tables import ffi, lib
 from tnctl.tables.memory import check, pointer
@@ -31,6 +31,33 @@ def hash_strings(data: Any, offsets: NDArray[Any], seed: int = 0) -> NDArray[np.
     return ids
 
 
+def hash_views(views: Any, buffers: Sequence[Any], seed: int = 0) -> NDArray[np.uint64]:
+    """Ids of n strings given as Arrow's views, 16 bytes each; `buffers` hold the longer ones.
+
+    `views` and `buffers` are any buffers of bytes, such as those of a pyarrow string_view array
+    from its second on. Every view is read, so none may be null. Raises ValueError when a view
+    leaves its buffer.
+    """
+    memory = ffi.from_buffer("char[]", views)
+    n, rest = divmod(len(memory), 16)
+    if rest:
+        raise ValueError(f"expected views of 16 bytes. Received: {len(memory)} bytes")
+    ids = np.empty(n, np.uint64)
+    texts = [ffi.from_buffer("char[]", buffer) for buffer in buffers]
+    check(
+        lib.tn_hash_views(
+            memory,
+            n,
+            ffi.new("const void *[]", texts),
+            ffi.new("uint64_t[]", [len(text) for text in texts]),
+            len(texts),
+            seed,
+            pointer(ids, np.uint64, True),
+        )
+    )
+    return ids
+
+
 def hash_integers(values: NDArray[Any], seed: int = 0) -> NDArray[np.uint64]:
     """Ids of int64 or uint64 numbers: those of their decimal text."""
     ids = np.empty(len(values), np.uint64)
@@ -54,63 +81,118 @@ def group_salt(name: str) -> int:
     return int(lib.tn_group_salt(name.encode()))
 
 
+def cross(
+    ids: Sequence[NDArray[np.uint64]],
+    offsets: Sequence[NDArray[np.int32] | None],
+    rows: int,
+    seed: int = 0,
+) -> tuple[NDArray[np.uint64], NDArray[np.int32] | None]:
+    """The combinations, in each row, of one id of each of 2 or more columns, as a column.
+
+    Columns are as in `interleave`, and so is the result: its offsets are None when all the given
+    are. The last column's ids change fastest; where a column has no id there is no combination.
+    An id is the hash of the combined ids as text, each being its 8 bytes, little-endian.
+    """
+    if len(ids) < 2:
+        raise ValueError(f"expected 2 columns or more to cross. Received: {len(ids)}")
+    _check_columns(ids, offsets, rows)
+    single = all(ends is None for ends in offsets)
+    out_offsets = np.empty(rows + 1, np.int32)
+    given = (*_pointers(ids, offsets), len(ids), rows, seed)
+    end_pointer = pointer(out_offsets, np.int32, True)
+    total = rows
+    if not single:
+        if lib.tn_cross(*given, ffi.NULL, end_pointer) != lib.TN_OK:
+            raise ValueError(
+                "a cross of 2^31 ids or more in one window; take a smaller data.window"
+            )
+        total = int(out_offsets[-1])
+    out_ids = np.empty(total, np.uint64)
+    check(lib.tn_cross(*given, pointer(out_ids, np.uint64, True), end_pointer))
+    return out_ids, None if single else out_offsets
+
+
 def interleave(
     ids: Sequence[NDArray[np.uint64]],
     offsets: Sequence[NDArray[np.int32] | None],
     rows: int,
-) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-    """Columns to cells, example after example: (ids, offsets [rows * columns + 1]).
+    spread: Sequence[int] | None = None,
+    weights: Sequence[NDArray[np.float32] | None] | None = None,
+) -> tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.float32] | None]:
+    """Columns to cells, example after example: (ids, offsets [rows * cells + 1], weights).
 
     Column c has exactly one id per row when offsets[c] is None, else ids[c][o[r]:o[r + 1]] for
-    offsets o of int32 [rows + 1].
+    offsets o of int32 [rows + 1]. It is one cell per row, or spread[c] cells of one id each, the
+    last of them empty when a row has fewer ids; ids beyond them are left out. weights[c] has one
+    weight for each of ids[c], or is None: all are 1. The weights are None when all of these are.
     """
+    _check_columns(ids, offsets, rows)
+    spread = [1] * len(ids) if spread is None else list(spread)
+    weights = [None] * len(ids) if weights is None else list(weights)
     total = 0
-    for column, ends in zip(ids, offsets, strict=True):
-        expected = rows if ends is None else int(ends[-1])
-        if ends is not None and (len(ends) != rows + 1 or (ends[1:] < ends[:-1]).any()):
-            raise ValueError(f"offsets of {rows} rows must be {rows + 1} that ascend")
-        if len(column) < expected:
-            raise ValueError(f"a column of {rows} rows has {len(column)} ids, not {expected}")
-        total += expected - (0 if ends is None else int(ends[0]))
+    for column, ends, cells, of_column in zip(ids, offsets, spread, weights, strict=True):
+        if cells < 1:
+            raise ValueError(f"expected a spread of 1 cell or more. Received: {cells}")
+        if of_column is not None and len(of_column) != len(column):
+            raise ValueError(f"a column of {len(column)} ids has {len(of_column)} weights")
+        if ends is None:
+            total += rows
+        elif cells == 1:
+            total += int(ends[-1]) - int(ends[0])
+        else:
+            total += int(np.minimum(np.diff(ends), cells).sum(dtype=np.int64))
     if total >= 2**31:
         raise ValueError(f"{total:,} ids in one window; take a smaller data.window")
+    weighted = any(of_column is not None for of_column in weights)
     out_ids = np.empty(total, np.uint64)
-    out_offsets = np.empty(rows * len(ids) + 1, np.uint32)
-    id_pointers = [pointer(column, np.uint64) for column in ids]
-    end_pointers = [ffi.NULL if o is None else pointer(o, np.int32) for o in offsets]
-    lib.tn_interleave(
-        ffi.new("const uint64_t *[]", id_pointers),
-        ffi.new("const int32_t *[]", end_pointers),
-        len(ids),
-        rows,
-        pointer(out_ids, np.uint64, True),
-        pointer(out_offsets, np.uint32, True),
+    out_offsets = np.empty(rows * sum(spread) + 1, np.uint32)
+    out_weights = np.empty(total, np.float32) if weighted else None
+    check(
+        lib.tn_interleave(
+            *_pointers(ids, offsets),
+            ffi.new("const float *[]", [_optional(one, np.float32) for one in weights]),
+            ffi.new("uint32_t[]", spread) if max(spread, default=1) > 1 else ffi.NULL,
+            len(ids),
+            rows,
+            pointer(out_ids, np.uint64, True),
+            _optional(out_weights, np.float32, write=True),
+            pointer(out_offsets, np.uint32, True),
+        )
     )
-    return out_ids, out_offsets
+    return out_ids, out_offsets, out_weights
 
 
 def take(
-    ids: NDArray[np.uint64], offsets: NDArray[np.uint32], slots: int, chosen: NDArray[np.uint32]
-) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-    """The cells of the chosen examples (uint32 [n]), in that order."""
-    starts = offsets[::slots] if slots else offsets
+    ids: NDArray[np.uint64],
+    offsets: NDArray[np.uint32],
+    cells: int,
+    chosen: NDArray[np.uint32],
+    weights: NDArray[np.float32] | None = None,
+) -> tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.float32] | None]:
+    """The `cells` of each of the chosen examples (uint32 [n]), in that order, as `interleave`."""
+    if weights is not None and len(weights) != len(ids):
+        raise ValueError(f"expected {len(ids)} weights. Received: {len(weights)}")
+    starts = offsets[::cells] if cells else offsets
     counts = starts[1:][chosen] - starts[:-1][chosen]
     total = int(counts.sum(dtype=np.uint64))
     out_ids = np.empty(total, np.uint64)
-    out_offsets = np.empty(len(chosen) * slots + 1, np.uint32)
+    out_offsets = np.empty(len(chosen) * cells + 1, np.uint32)
+    out_weights = None if weights is None else np.empty(total, np.float32)
     check(
         lib.tn_take(
             pointer(ids, np.uint64),
             pointer(offsets, np.uint32),
-            slots,
+            _optional(weights, np.float32),
+            cells,
             pointer(chosen, np.uint32),
             len(chosen),
             pointer(out_ids, np.uint64, True),
+            _optional(out_weights, np.float32, write=True),
             total,
             pointer(out_offsets, np.uint32, True),
         )
     )
-    return out_ids, out_offsets
+    return out_ids, out_offsets, out_weights
 
 
 def permutation(seed: int, epoch: int, window: int, n: int) -> NDArray[np.uint32]:
@@ -118,3 +200,30 @@ def permutation(seed: int, epoch: int, window: int, n: int) -> NDArray[np.uint32
     out = np.empty(n, np.uint32)
     lib.tn_permutation(seed, epoch, window, n, pointer(out, np.uint32, True))
     return out
+
+
+def _check_columns(
+    ids: Sequence[NDArray[np.uint64]], offsets: Sequence[NDArray[np.int32] | None], rows: int
+) -> None:
+    for column, ends in zip(ids, offsets, strict=True):
+        expected = rows if ends is None else int(ends[-1])
+        if ends is not None and (
+            len(ends) != rows + 1 or ends[0] < 0 or (ends[1:] < ends[:-1]).any()
+        ):
+            raise ValueError(f"offsets of {rows} rows must be {rows + 1} that ascend")
+        if len(column) < expected:
+            raise ValueError(f"a column of {rows} rows has {len(column)} ids, not {expected}")
+
+
+def _optional(array: NDArray[Any] | None, dtype: DTypeLike, write: bool = False) -> Any:
+    return ffi.NULL if array is None else pointer(array, dtype, write)
+
+
+def _pointers(
+    ids: Sequence[NDArray[np.uint64]], offsets: Sequence[NDArray[np.int32] | None]
+) -> tuple[Any, Any]:
+    """What C takes for columns; valid while the arrays are."""
+    return (
+        ffi.new("const uint64_t *[]", [pointer(column, np.uint64) for column in ids]),
+        ffi.new("const int32_t *[]", [_optional(ends, np.int32) for ends in offsets]),
+    )

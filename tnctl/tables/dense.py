@@ -34,7 +34,7 @@ class DenseTable:
         check(lib.tn_dense_new(given, max(total, 1), pool.handle, out))
         self.handle = ffi.gc(out[0], lib.tn_dense_free)
         self.weights = self._views(lib.tn_dense_weights(self.handle))
-        self.state_names = [name for name, _, _ in optimizer.state_names(1) if name != "steps"]
+        self.state_names = optimizer.dense_state_names()
         self.states = [
             self._views(lib.tn_dense_state(self.handle, k)) for k in range(len(self.state_names))
         ]
@@ -58,7 +58,7 @@ class DenseTable:
     def set_learning_rate(self, learning_rate: float) -> None:
         check(lib.tn_dense_set_learning_rate(self.handle, learning_rate))
 
-    def _with(self, gradients: Sequence[Any], function: Any) -> None:
+    def _with(self, gradients: Sequence[Any], function: Any, *more: Any) -> None:
         pointers = []
         for gradient, size in zip(gradients, self.sizes, strict=True):
             array = np.asarray(memoryview(gradient)).reshape(-1)
@@ -66,12 +66,18 @@ class DenseTable:
                 raise ValueError(f"expected a gradient of {size} floats. Received: {array.size}")
             pointers.append(pointer(array, np.float32))
         given = ffi.new("const float *[]", pointers)
-        check(function(self.handle, given, self._c_offsets, self._c_sizes, len(self.sizes)))
+        check(function(self.handle, given, self._c_offsets, self._c_sizes, len(self.sizes), *more))
 
     def check(self, gradients: Sequence[Any]) -> None:
         """Raise NotFiniteError unless every gradient (one buffer per variable) is finite."""
         self._with(gradients, lib.tn_dense_check)
 
-    def apply(self, gradients: Sequence[Any]) -> None:
-        """One step of the optimizer with one gradient per variable."""
-        self._with(gradients, lib.tn_dense_apply)
+    def squares(self, gradients: Sequence[Any]) -> float:
+        """The sum of squares of the gradients that `apply` would use, clipped and with l2."""
+        squares = ffi.new("double *")
+        self._with(gradients, lib.tn_dense_norm, squares)
+        return float(squares[0])
+
+    def apply(self, gradients: Sequence[Any], scale: float = 1.0) -> None:
+        """One step of the optimizer with one gradient per variable, times `scale`."""
+        self._with(gradients, lib.tn_dense_apply, scale)

@@ -1,0 +1,651 @@
+"""Every optimizer and extra against models in plain float64; `updates: all` against Keras."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tnctl.tables import (
+    Batch,
+    DenseTable,
+    Initial,
+    Optimizer,
+    Pool,
+    Segment,
+    SlotPlan,
+    SparseTable,
+    decay_factors,
+)
+
+RULES = {
+    "sgd": Optimizer("sgd", 0.01),
+    "momentum": Optimizer("sgd", 0.01, momentum=0.9),
+    "nesterov": Optimizer("sgd", 0.01, momentum=0.5, nesterov=True),
+    "adagrad": Optimizer("adagrad", 0.05),
+    "adagrad_coordinate": Optimizer("adagrad_coordinate", 0.05, initial_accumulator=0.01),
+    "adam": Optimizer("adam", 0.01),
+    "ftrl": Optimizer("ftrl", 0.1, l1=0.05, l2=0.1),
+    "ftrl_without_beta": Optimizer("ftrl", 0.1, beta=0.0, initial_accumulator=0.2),
+    "tensornet_adagrad": Optimizer("tensornet_adagrad", 0.05, beta1=0.5, beta2=0.99),
+    "tensornet_adam": Optimizer("tensornet_adam", 0.002),
+    "tensornet_ftrl": Optimizer("tensornet_ftrl", 4.0, l1=0.1, l2=1.0),
+}
+EXTRAS: dict[str, dict[str, float]] = {
+    "none": {},
+    "clip": {"clip": 0.5},
+    "l2": {"l2": 0.1},
+    "bound": {"bound": 0.05},
+    "max_norm": {"max_norm": 0.2},
+    "decay": {"decay": 0.2},
+    "scale": {},
+    "together": {"clip": 0.8, "l2": 0.05, "bound": 0.3, "max_norm": 0.5, "decay": 0.1},
+}
+SCALES = {"scale": 0.25, "together": 0.5}
+GROUPS = (4, 9)
+SLOTS = [(4, "sum"), (9, "mean"), (4, "sum")]
+
+
+# ---- The models --------------------------------------------------------------
+
+
+def fresh_state(o: Optimizer, width: int, dense: bool, steps: int = 0) -> dict[str, Any]:
+    accumulators = width if dense or o.name == "adagrad_coordinate" else 1
+    return {
+        "t": steps,
+        "m": np.zeros(width),
+        "v": np.zeros(width),
+        "d": np.zeros(width),
+        "z": np.zeros(width),
+        "n": np.full(width, 0.0 if o.name == "tensornet_ftrl" else o.initial_accumulator),
+        "G": np.full(accumulators, o.initial_accumulator),
+    }
+
+
+def adagrad(o: Optimizer, w: np.ndarray, s: dict[str, Any], g: np.ndarray, dense: bool) -> None:
+    by_coordinate = dense or o.name == "adagrad_coordinate"
+    s["G"] += g**2 if by_coordinate else (g**2).mean()
+    w -= o.learning_rate * g / (np.sqrt(s["G"]) + o.epsilon)
+
+
+def sgd(o: Optimizer, w: np.ndarray, s: dict[str, Any], g: np.ndarray, _dense: bool) -> None:
+    s["m"] = o.momentum * s["m"] + g
+    w -= o.learning_rate * (g + o.momentum * s["m"] if o.nesterov else s["m"])
+
+
+def adam(o: Optimizer, w: np.ndarray, s: dict[str, Any], g: np.ndarray, dense: bool) -> None:
+    s["t"] += 1
+    s["m"] = o.beta1 * s["m"] + (1 - o.beta1) * g
+    s["v"] = o.beta2 * s["v"] + (1 - o.beta2) * g**2
+    rate = o.learning_rate
+    if dense or o.name == "adam":
+        rate *= np.sqrt(1 - o.beta2 ** s["t"]) / (1 - o.beta1 ** s["t"])
+    w -= rate * s["m"] / (np.sqrt(s["v"]) + o.epsilon)
+
+
+def ftrl(o: Optimizer, w: np.ndarray, s: dict[str, Any], g: np.ndarray, _dense: bool) -> None:
+    alpha = o.learning_rate if o.name == "ftrl" else 1 / o.learning_rate
+    s["z"] += g - (np.sqrt(s["n"] + g**2) - np.sqrt(s["n"])) / alpha * w
+    s["n"] += g**2
+    shrunk = -(s["z"] - np.sign(s["z"]) * o.l1) / ((o.beta + np.sqrt(s["n"])) / alpha + o.l2)
+    w[:] = np.where(np.abs(s["z"]) <= o.l1, 0, shrunk)
+
+
+def tensornet_adagrad(
+    o: Optimizer, w: np.ndarray, s: dict[str, Any], g: np.ndarray, dense: bool
+) -> None:
+    if not dense:
+        adagrad(o, w, s, g, dense)
+        return
+    s["d"] = o.beta2 * s["d"] + 1
+    s["G"] = o.beta2 * s["G"] + g**2
+    s["m"] += (g - s["m"]) * (1 - o.beta1)
+    w -= o.learning_rate * s["m"] / (np.sqrt(s["G"]) / np.sqrt(s["d"]) + o.epsilon)
+
+
+MODELS: dict[str, Callable[..., None]] = {
+    "sgd": sgd,
+    "adagrad": adagrad,
+    "adagrad_coordinate": adagrad,
+    "adam": adam,
+    "ftrl": ftrl,
+    "tensornet_adagrad": tensornet_adagrad,
+    "tensornet_adam": adam,
+    "tensornet_ftrl": ftrl,
+}
+
+
+def final_gradient(o: Optimizer, w: np.ndarray, g: np.ndarray) -> np.ndarray:
+    g = np.clip(g, -o.clip, o.clip) if o.clip else g
+    return g if o.name.endswith("ftrl") else g + o.l2 * w
+
+
+def update(
+    o: Optimizer,
+    w: np.ndarray,
+    state: dict[str, Any],
+    g: np.ndarray,
+    scale: float,
+    kept: float,
+    dense: bool = False,
+) -> None:
+    """One update of one row, or of a dense variable, in place."""
+    g = final_gradient(o, w, g) * scale
+    w *= kept
+    MODELS[o.name](o, w, state, g, dense)
+    if o.bound:
+        np.clip(w, -o.bound, o.bound, w)
+    if o.max_norm and np.linalg.norm(w) > o.max_norm:
+        w *= o.max_norm / np.linalg.norm(w)
+
+
+class RowModel:
+    """(group, id) -> weights [width] in float64, decayed eagerly: every row at every step."""
+
+    def __init__(self, table: SparseTable, everything: bool) -> None:
+        self.table, self.everything = table, everything
+        self.optimizer, self.width = table.segments[0].optimizer, table.segments[0].width
+        self.weights: dict[tuple[int, int], np.ndarray] = {}
+        self.states: dict[tuple[int, int], dict[str, Any]] = {}
+        self.fresh: set[tuple[int, int]] = set()
+
+    def insert(self, keys: set[tuple[int, int]], step: int) -> None:
+        """Rows take their initial weights from the table; test_sparse_table.py tests those."""
+        for key in keys - self.weights.keys():
+            weights = self.table.lookup(*key)
+            assert weights is not None
+            self.weights[key] = weights.astype(float)
+            steps = step - 1 if self.everything else 0
+            self.states[key] = fresh_state(self.optimizer, self.width, False, steps)
+            self.fresh.add(key)
+
+    def gradients(self, sums: dict[tuple[int, int], np.ndarray]) -> dict[tuple[int, int], Any]:
+        keys = self.weights if self.everything else sums
+        return {key: sums.get(key, np.zeros(self.width)) for key in keys}
+
+    def squares(self, sums: dict[tuple[int, int], np.ndarray]) -> float:
+        final = [
+            final_gradient(self.optimizer, self.weights[key], g)
+            for key, g in self.gradients(sums).items()
+        ]
+        return float(sum((g**2).sum() for g in final))
+
+    def apply(self, sums: dict[tuple[int, int], np.ndarray], scale: float) -> None:
+        o = self.optimizer
+        keep = 1 - np.float32(self.rate_at_first) * o.decay
+        gradients = self.gradients(sums)
+        for key, weights in self.weights.items():
+            kept = 1 if key in self.fresh and not self.everything else keep
+            if key in gradients:
+                update(o, weights, self.states[key], gradients[key], scale, kept)
+            else:
+                weights *= kept
+        self.fresh.clear()
+
+    rate_at_first = 0.0
+
+
+# ---- Rows --------------------------------------------------------------------
+
+
+def make_table(
+    optimizer: Optimizer, width: int, threads: int = 2, updates: str = "touched"
+) -> SparseTable:
+    table = SparseTable([Segment("w", width, "concat", optimizer)], 3, Pool(threads), updates)
+    for group in GROUPS:
+        table.add_group(group, f"group{group}", [Initial("normal", 0.1)])
+    return table
+
+
+def make_batch(table: SparseTable) -> Batch:
+    width = table.segments[0].width
+    return Batch(table, [SlotPlan(g, pooling, i * width) for i, (g, pooling) in enumerate(SLOTS)])
+
+
+class Cells:
+    """Random ids of a batch, more of them from step to step, many of them twice."""
+
+    def __init__(self, rng: np.random.Generator, examples: int, universe: int) -> None:
+        counts = rng.choice([0, 1, 1, 2, 3], examples * len(SLOTS))
+        self.examples = examples
+        self.offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
+        self.ids = (rng.random(self.offsets[-1]) ** 2 * universe).astype(np.uint64)
+
+    def each(self) -> Any:
+        """(example, slot, group, id, divisor) of every id."""
+        for cell, (start, end) in enumerate(zip(self.offsets, self.offsets[1:], strict=False)):
+            example, slot = divmod(cell, len(SLOTS))
+            group, pooling = SLOTS[slot]
+            for id_ in self.ids[start:end]:
+                yield example, slot, group, int(id_), end - start if pooling == "mean" else 1
+
+    def keys(self) -> set[tuple[int, int]]:
+        return {(group, id_) for _, _, group, id_, _ in self.each()}
+
+
+def check_steps(
+    optimizer: Optimizer,
+    width: int,
+    scale: float,
+    steps: int = 200,
+    updates: str = "touched",
+    tolerance: float = 2e-4,
+) -> None:
+    rng = np.random.default_rng(width)
+    table = make_table(optimizer, width, updates=updates)
+    batch, model = make_batch(table), RowModel(table, updates == "all")
+    model.rate_at_first = optimizer.learning_rate
+    columns = width * len(SLOTS)
+    for step in range(1, steps + 1):
+        if step == steps // 2:
+            table.set_learning_rate(0, optimizer.learning_rate / 2)
+            model.optimizer = replace(optimizer, learning_rate=optimizer.learning_rate / 2)
+        table.set_step(step)
+        cells = Cells(rng, int(rng.integers(0, 5)), 5 + step // 2)
+        batch.find(cells.ids, cells.offsets, cells.examples, insert=True)
+        model.insert(cells.keys(), step)
+        output = np.full((cells.examples, columns), np.nan, np.float32)
+        batch.gather([output])
+        gradient = rng.normal(size=output.shape).astype(np.float32)
+        pooled = np.zeros_like(output, np.float64)
+        sums: dict[tuple[int, int], np.ndarray] = {}
+        for example, slot, group, id_, divisor in cells.each():
+            part = slice(slot * width, (slot + 1) * width)
+            pooled[example, part] += model.weights[group, id_] / divisor
+            row = sums.setdefault((group, id_), np.zeros(width))
+            row += gradient[example, part].astype(float) / divisor
+        np.testing.assert_allclose(output, pooled, tolerance, tolerance)
+        batch.accumulate([gradient])
+        np.testing.assert_allclose(batch.squares(), model.squares(sums), 1e-4, 1e-6)
+        batch.apply(scale)
+        model.apply(sums, scale)
+    assert table.rows == len(model.weights) > 20
+    for key, weights in model.weights.items():
+        np.testing.assert_allclose(table.lookup(*key), weights, tolerance, tolerance)
+    check_records(table, model, steps, tolerance)
+
+
+def check_records(table: SparseTable, model: RowModel, step: int, tolerance: float) -> None:
+    """Records hold rows as they were written; decay_factors brings their weights to today."""
+    [records] = table.records()
+    keep = replace(model.optimizer, learning_rate=model.rate_at_first).decay_factor
+    factors = decay_factors(keep, np.uint32(step) - records["changed"])
+    read = records["w"] * factors[:, None]
+    if model.everything:
+        assert (records["changed"] == step).all()
+    for record, weights in zip(records, read, strict=True):
+        key = int(record["group"]), int(record["id"])
+        np.testing.assert_array_equal(weights, table.lookup(*key))
+        state = model.states[key]
+        if model.optimizer.name == "adam":
+            assert record["w.steps"] == state["t"]
+        if model.optimizer.name.endswith("ftrl"):
+            np.testing.assert_allclose(record["w.n"], state["n"], tolerance, tolerance)
+            np.testing.assert_allclose(record["w.z"], state["z"], 1e-3, 1e-3)
+
+
+@pytest.mark.parametrize("width", [1, 3, 8, 64])
+@pytest.mark.parametrize("rule", RULES)
+def test_rows_equal_the_model(rule: str, width: int) -> None:
+    check_steps(RULES[rule], width, 1.0)
+
+
+@pytest.mark.parametrize("extra", [extra for extra in EXTRAS if extra != "none"])
+@pytest.mark.parametrize("rule", RULES)
+def test_rows_with_extras_equal_the_model(rule: str, extra: str) -> None:
+    optimizer = with_extra(rule, extra)
+    # Decay counts across gaps of many steps; 60 steps of 3 coordinates see all of it.
+    check_steps(optimizer, 3, SCALES.get(extra, 1.0), steps=60)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("width", [1, 8, 64])
+@pytest.mark.parametrize("extra", EXTRAS)
+@pytest.mark.parametrize("rule", RULES)
+def test_rows_with_extras_equal_the_model_at_length(rule: str, extra: str, width: int) -> None:
+    check_steps(with_extra(rule, extra), width, SCALES.get(extra, 1.0))
+
+
+def with_extra(rule: str, extra: str) -> Optimizer:
+    settings = EXTRAS[extra]
+    if rule.endswith("ftrl") or rule.startswith("ftrl"):
+        settings = {key: value for key, value in settings.items() if key != "l2"}
+    return replace(RULES[rule], **settings)
+
+
+@pytest.mark.parametrize("extra", ["none", "l2", "together"])
+@pytest.mark.parametrize("rule", RULES)
+def test_all_rows_equal_the_model(rule: str, extra: str) -> None:
+    check_steps(with_extra(rule, extra), 8, SCALES.get(extra, 1.0), steps=60, updates="all")
+
+
+def test_a_large_sum_of_ftrl_still_moves() -> None:
+    """sqrt(n + g^2) - sqrt(n) would lose all of its digits."""
+    optimizer = Optimizer("ftrl", 1.0, initial_accumulator=1e7, beta=0.0)
+    table = make_table(optimizer, 1, 1)
+    batch = Batch(table, [SlotPlan(4, "sum", 0)])
+    w = z = 0.0
+    n = 1e7
+    for _ in range(10):
+        batch.find(np.array([1], np.uint64), np.array([0, 1], np.uint32), 1, insert=True)
+        w = float(table.lookup(4, 1)[0]) if z == 0 else w
+        batch.accumulate([np.ones((1, 1), np.float32)])
+        batch.apply()
+        z += 1 - (np.sqrt(n + 1) - np.sqrt(n)) * w
+        n += 1
+        w = -z / np.sqrt(n)
+    np.testing.assert_allclose(table.lookup(4, 1), w, 1e-6)
+
+
+def test_ftrl_rests_at_learning_rate_zero() -> None:
+    for rule in ("ftrl", "tensornet_ftrl"):
+        table = make_table(RULES[rule], 3, 1)
+        before = train(table, 1)
+        table.set_learning_rate(0, 0.0)
+        assert train(table, 1) == before
+
+
+def test_decayed_rows_are_read_by_the_clock() -> None:
+    """A step reads what the step before left; a reader at rest reads the clock's own step."""
+    table = make_table(Optimizer("sgd", 0.5, decay=0.5), 2, 1)
+    batch = Batch(table, [SlotPlan(4, "sum", 0)])
+    one, ends, output = np.array([7], np.uint64), np.array([0, 1], np.uint32), np.zeros((1, 2))
+    output = output.astype(np.float32)
+    table.set_step(10)
+    batch.find(one, ends, 1, insert=True)
+    start = table.lookup(4, 7)
+    for now, past in ((10, 0), (11, 1), (13, 3), (1010, 1000)):
+        table.set_step(now)
+        for insert, steps in ((False, past), (True, max(past - 1, 0))):
+            batch.find(one, ends, 1, insert)
+            batch.gather([output])
+            wanted = start * np.float32(0.75**steps)
+            np.testing.assert_array_equal(output[0], wanted)
+        np.testing.assert_array_equal(table.lookup(4, 7), start * np.float32(0.75**past))
+    [records] = table.records()
+    np.testing.assert_array_equal(records["w"][0], start)
+    assert records["changed"][0] == 10
+    factors = decay_factors(0.75, np.array([0, 1, 2, 1000], np.uint32))
+    np.testing.assert_array_equal(factors, np.float32([1, 0.75, 0.75**2, 0.75**1000]))
+
+
+# ---- Threads, loading ----------------------------------------------------------
+
+
+def train(table: SparseTable, steps: int, seed: int = 5, first: int = 1) -> bytes:
+    """Steps of random batches; all records, and what the norms were."""
+    rng = np.random.default_rng(seed)
+    batch, norms = make_batch(table), []
+    for step in range(first, first + steps):
+        table.set_step(step)
+        cells = Cells(rng, 40, 20 * step)
+        batch.find(cells.ids, cells.offsets, cells.examples, insert=True)
+        columns = table.segments[0].width * len(SLOTS)
+        batch.accumulate([rng.normal(size=(40, columns)).astype(np.float32)])
+        norms.append(batch.squares())
+        batch.apply(0.5)
+    return b"".join(r.tobytes() for r in table.records()) + np.array(norms).tobytes()
+
+
+@pytest.mark.parametrize("updates", ["touched", "all"])
+@pytest.mark.parametrize("rule", RULES)
+def test_same_bytes_for_any_number_of_threads(rule: str, updates: str) -> None:
+    optimizer = with_extra(rule, "together")
+    tables = [make_table(optimizer, 5, threads, updates) for threads in (1, 2, 3, 5)]
+    assert len({train(table, 8) for table in tables}) == 1
+
+
+@pytest.mark.parametrize("updates", ["touched", "all"])
+@pytest.mark.parametrize("rule", ["adam", "momentum", "ftrl"])
+def test_training_goes_on_from_records(rule: str, updates: str) -> None:
+    """Rows of a loaded table lie in another order; neither weights nor norms may know."""
+    table, copy = (make_table(with_extra(rule, "together"), 5, 2, updates) for _ in range(2))
+    train(table, 8)
+    for records in table.records():
+        copy.insert_records(records.view("u1"))
+    assert train(table, 4, seed=6, first=9) == train(copy, 4, seed=6, first=9)
+
+
+# ---- Dense -------------------------------------------------------------------
+
+SIZES = [7, 5000, 1, 0]
+DENSE_RULES = [rule for rule in RULES if rule != "tensornet_ftrl"]
+
+
+def make_dense(optimizer: Optimizer, threads: int = 3) -> DenseTable:
+    table = DenseTable(SIZES, optimizer, Pool(threads))
+    rng = np.random.default_rng(0)
+    for weights in table.weights:
+        weights[:] = 0.1 * rng.normal(size=weights.size)
+    return table
+
+
+@pytest.mark.parametrize("extra", [extra for extra in EXTRAS if extra != "max_norm"])
+@pytest.mark.parametrize("rule", DENSE_RULES)
+def test_dense_weights_equal_the_model(rule: str, extra: str) -> None:
+    optimizer, scale = replace(with_extra(rule, extra), max_norm=0.0), SCALES.get(extra, 1.0)
+    table = make_dense(optimizer)
+    w = [weights.astype(float) for weights in table.weights]
+    states = [fresh_state(optimizer, size, True) for size in SIZES]
+    rng = np.random.default_rng(1)
+    for step in range(200):
+        if step == 100:
+            optimizer = replace(optimizer, learning_rate=optimizer.learning_rate / 2)
+            table.set_learning_rate(optimizer.learning_rate)
+        g = [rng.normal(size=size).astype(np.float32) for size in SIZES]
+        final = [final_gradient(optimizer, a, b.astype(float)) for a, b in zip(w, g, strict=True)]
+        wanted = sum((one**2).sum() for one in final)
+        np.testing.assert_allclose(table.squares(g), wanted, 1e-4)
+        table.apply(g, scale)
+        kept = 1 - optimizer.learning_rate * optimizer.decay
+        for weights, state, gradient in zip(w, states, g, strict=True):
+            update(optimizer, weights, state, gradient.astype(float), scale, kept, dense=True)
+    assert table.step == 200
+    for real, wanted in zip(table.weights, w, strict=True):
+        np.testing.assert_allclose(real, wanted, 2e-4, 2e-4)
+    names = {"accumulator": "G"}
+    for name, arrays in zip(table.state_names, table.states, strict=True):
+        for array, state in zip(arrays, states, strict=True):
+            np.testing.assert_allclose(array, state[names.get(name, name)], 1e-3, 1e-3)
+
+
+@pytest.mark.parametrize("rule", DENSE_RULES)
+def test_dense_threads_and_copied_state(rule: str) -> None:
+    optimizer = replace(with_extra(rule, "together"), max_norm=0.0)
+    tables = [make_dense(optimizer, threads) for threads in (1, 2, 3, 5)]
+    for table in tables:
+        rng = np.random.default_rng(2)
+        for _ in range(12):
+            g = [rng.normal(size=size).astype(np.float32) for size in SIZES]
+            table.apply(g, 1 / np.sqrt(table.squares(g)))
+    copy = make_dense(optimizer)
+    copy.step = 12
+    for to, given in zip([copy.weights, *copy.states], [table.weights, *table.states], strict=True):
+        for target, source in zip(to, given, strict=True):
+            target[:] = source
+    squares = set()
+    for table in (*tables, copy):
+        squares.add(table.squares(g))
+        table.apply(g)
+    assert len({b"".join(one.tobytes() for one in table.weights) for table in (*tables, copy)}) == 1
+    assert len(squares) == 1
+
+
+# ---- Keras ---------------------------------------------------------------------
+
+
+def test_all_rows_train_as_an_embedding_of_keras() -> None:
+    """Adam with L2 on the whole table, step by step; rows exist from step 1."""
+    import keras
+    import tensorflow as tf
+
+    ids, width, penalty = 30, 10, 0.02
+    o = Optimizer("adam", 0.01, epsilon=1e-7, l2=penalty)
+    table = SparseTable([Segment("w", width, "concat", o)], 1, Pool(2), updates="all")
+    table.add_group(0, "ids", [Initial("uniform", 0.05)])
+    batch = Batch(table, [SlotPlan(0, "sum", 0)])
+    every = np.arange(ids, dtype=np.uint64)
+    batch.find(every, np.arange(ids + 1, dtype=np.uint32), ids, insert=True)
+    variable = keras.Variable(np.stack([table.lookup(0, i) for i in range(ids)]))
+    adam = keras.optimizers.Adam(0.01, epsilon=1e-7)
+    adam.build([variable])
+    rng = np.random.default_rng(4)
+    for step in range(1, 101):
+        chosen = rng.integers(0, ids // 2, 8)  # half of the rows are never in a batch
+        target = rng.normal(size=(8, width)).astype(np.float32)
+        with tf.GradientTape() as tape:
+            looked_up = tf.gather(variable.value, chosen)
+            loss = tf.reduce_sum((looked_up - target) ** 2) / 2
+            loss += penalty / 2 * tf.reduce_sum(variable.value**2)
+        dense = tf.convert_to_tensor(tape.gradient(loss, variable.value))
+        table.set_step(step)
+        batch.find(chosen.astype(np.uint64), np.arange(9, dtype=np.uint32), 8, insert=True)
+        output = np.zeros((8, width), np.float32)
+        batch.gather([output])
+        batch.accumulate([output - target])
+        np.testing.assert_allclose(batch.squares(), (dense.numpy() ** 2).sum(), 1e-5)
+        batch.apply()
+        adam.apply([dense], [variable])
+        real = np.stack([table.lookup(0, i) for i in range(ids)])
+        np.testing.assert_allclose(real, variable.numpy(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["adamw", "ftrl", "nesterov"])
+def test_dense_weights_train_as_in_keras(rule: str) -> None:
+    import keras
+
+    optimizers = keras.optimizers
+    o, theirs = {
+        "adamw": (
+            Optimizer("adam", 0.01, epsilon=1e-7, decay=0.1),
+            optimizers.AdamW(0.01, epsilon=1e-7, weight_decay=0.1),
+        ),
+        "ftrl": (
+            Optimizer("ftrl", 0.1, l1=0.01, l2=0.02, beta=0.5),
+            optimizers.Ftrl(
+                0.1,
+                l1_regularization_strength=0.01,
+                l2_regularization_strength=0.01,  # Keras doubles it
+                beta=0.5,
+            ),
+        ),
+        "nesterov": (
+            Optimizer("sgd", 0.01, momentum=0.9, nesterov=True),
+            optimizers.SGD(0.01, momentum=0.9, nesterov=True),
+        ),
+    }[rule]
+    table = DenseTable([50], o, Pool(1))
+    rng = np.random.default_rng(9)
+    table.weights[0][:] = rng.normal(size=50)
+    variable = keras.Variable(table.weights[0].copy())
+    theirs.build([variable])
+    for _ in range(100):
+        gradient = rng.normal(size=50).astype(np.float32)
+        table.apply([gradient])
+        theirs.apply([keras.ops.convert_to_tensor(gradient)], [variable])
+    np.testing.assert_allclose(table.weights[0], variable.numpy(), rtol=0, atol=2e-6)
+
+
+def test_rows_of_all_that_come_later_are_as_old_as_the_table() -> None:
+    table = make_table(Optimizer("adam", 0.01), 2, 1, "all")
+    batch = Batch(table, [SlotPlan(4, "sum", 0)])
+    for step, id_ in ((1, 5), (2, 6), (7, 8)):
+        table.set_step(step)
+        batch.find(np.array([id_], np.uint64), np.array([0, 1], np.uint32), 1, insert=True)
+        batch.accumulate([np.ones((1, 2), np.float32)])
+        batch.apply()
+    [records] = table.records()
+    assert {int(r["id"]): int(r["w.steps"][0]) for r in records} == {5: 3, 6: 3, 8: 7}
+
+
+# ---- Settings ------------------------------------------------------------------
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    numbers = ["learning_rate", "epsilon", "initial_accumulator", "l1", "beta", "l2", "decay"]
+    numbers += ["clip", "bound", "max_norm", "momentum", "beta1", "beta2"]
+    for rule in RULES.values():
+        make_table(rule, 2)
+        for number in numbers:
+            for wrong in (-0.5, np.nan, np.inf):
+                with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+                    make_table(replace(rule, **{number: wrong}), 2)
+                with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+                    DenseTable([3], replace(rule, **{number: wrong}), Pool(1))
+    for wrong in (
+        Optimizer("sgd", 0.1, momentum=1.0),
+        Optimizer("adam", 0.1, epsilon=0.0),
+        Optimizer("tensornet_adam", 0.1, beta1=1.0),
+        Optimizer("ftrl", 0.1, beta=0.0, initial_accumulator=0.0),
+        Optimizer("tensornet_ftrl", 0.1, beta=0.0),
+        Optimizer("sgd", 10.0, decay=0.2),  # a step would turn weights round
+    ):
+        with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+            make_table(wrong, 2)
+    for wrong in (Optimizer("sgd", 0.1, max_norm=1.0), RULES["tensornet_ftrl"]):
+        with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+            DenseTable([3], wrong, Pool(1))
+    with pytest.raises(ValueError, match="Received: 'some'"):
+        make_table(RULES["adam"], 2, updates="some")
+
+
+@pytest.mark.parametrize("scale", [-1.0, np.nan, np.inf])
+def test_a_scale_out_of_range_is_refused(scale: float) -> None:
+    table, dense = make_table(RULES["sgd"], 1), make_dense(RULES["sgd"])
+    batch = Batch(table, [SlotPlan(4, "sum", 0)])
+    batch.find(np.array([1], np.uint64), np.array([0, 1], np.uint32), 1, insert=True)
+    with pytest.raises(ValueError, match="TN_NO_BATCH"):
+        batch.squares()
+    batch.accumulate([np.ones((1, 1), np.float32)])
+    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+        batch.apply(scale)
+    assert batch.squares() == 1.0
+    batch.apply(0.0)
+    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+        dense.apply([np.zeros(size, np.float32) for size in SIZES], scale)
+    assert dense.step == 0
+
+
+def test_described_names_what_matters() -> None:
+    assert RULES["adagrad"].described() == {
+        "name": "adagrad",
+        "learning_rate": 0.05,
+        "epsilon": 1e-8,
+        "initial_accumulator": 0.1,
+    }
+    assert replace(RULES["sgd"], clip=2.0).described() == {
+        "name": "sgd",
+        "learning_rate": 0.01,
+        "momentum": 0.0,
+        "nesterov": False,
+        "clip": 2.0,
+    }
+    assert list(RULES["ftrl"].described()) == [
+        "name",
+        "learning_rate",
+        "initial_accumulator",
+        "l1",
+        "l2",
+        "beta",
+    ]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_states_have_names(rule: str) -> None:
+    names = {
+        "sgd": [],
+        "momentum": ["m"],
+        "nesterov": ["m"],
+        "adagrad": ["accumulator"],
+        "adagrad_coordinate": ["accumulator"],
+        "adam": ["steps", "m", "v"],
+        "tensornet_adagrad": ["accumulator"],
+        "tensornet_adam": ["m", "v"],
+    }.get(rule, ["n", "z"])
+    table = make_table(RULES[rule], 3)
+    assert list(table.record_dtype.names or ())[4:-1] == [f"w.{name}" for name in names]
+    train(table, 2)
+    for records in table.records():
+        for name in names:
+            assert np.isfinite(records[f"w.{name}"]).all()

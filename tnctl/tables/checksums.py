@@ -1,0 +1,50 @@
+"""CRC-32C, and the framing of TFRecord files that it guards."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl._tables import ffi, lib
+from tnctl.tables.memory import pointer
+
+
+class Records(NamedTuple):
+    """The records that a buffer holds."""
+
+    starts: NDArray[np.uint64]
+    """where each payload starts in the buffer"""
+    lengths: NDArray[np.uint64]
+    """its bytes"""
+    whole: NDArray[np.uint8]
+    """1 where it agrees with its checksum"""
+    consumed: int
+    """the bytes of these records; what follows is no whole record yet"""
+    lost: bool
+    """the length that follows is damaged, so nothing after it can be read"""
+
+
+def crc32c(data: Any, crc: int = 0) -> int:
+    """CRC-32C of a buffer, or of what `crc` is the checksum of with the buffer after it."""
+    memory = ffi.from_buffer("char[]", data)
+    return int(lib.tn_crc32c(memory, len(memory), crc))
+
+
+def records(data: Any, capacity: int) -> Records:
+    """Up to `capacity` records of a TFRecord file from the start of a buffer."""
+    memory = ffi.from_buffer("char[]", data)
+    starts, lengths = np.empty(capacity, np.uint64), np.empty(capacity, np.uint64)
+    whole = np.empty(capacity, np.uint8)
+    found, consumed = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+    code = lib.tn_tfrecord_walk(
+        memory,
+        len(memory),
+        capacity,
+        pointer(starts, np.uint64, True),
+        pointer(lengths, np.uint64, True),
+        pointer(whole, np.uint8, True),
+        found,
+        consumed,
+    )
+    n = int(found[0])
+    return Records(starts[:n], lengths[:n], whole[:n], int(consumed[0]), code != lib.TN_OK)

@@ -1,0 +1,191 @@
+"""Blocks of delimited text (CSV, TSV) to columns, without a Python object per value."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl._tables import ffi, lib
+from tnctl.tables.memory import check, pointer
+
+OTHER_FIELDS = int(lib.TN_OTHER_FIELDS)
+OPEN_QUOTE = int(lib.TN_OPEN_QUOTE)
+INNER_RETURN = int(lib.TN_INNER_RETURN)
+ALIGNMENT = 64
+SLACK = 16  # bytes that C may write beyond the last text
+
+
+def line_ends(block: memoryview) -> int:
+    """How many line feeds a block has."""
+    return int(lib.tn_text_line_ends(ffi.from_buffer(block), len(block)))
+
+
+class Format:
+    """How lines are read: `columns` fields each, between delimiters (bytes of one ASCII character).
+
+    A field may stand in quotes when there is a quoting character. With `strip`, values lose the
+    ASCII blanks around them. `missing` are the texts that mean no number.
+    """
+
+    def __init__(
+        self,
+        columns: int,
+        delimiter: bytes,
+        quote: bytes | None = None,
+        strip: bool = False,
+        missing: Sequence[bytes] = (),
+    ) -> None:
+        self.columns = columns
+        texts = [ffi.new("char[]", text or b"\0") for text in missing]
+        self._kept = [
+            texts,
+            ffi.new("const char *[]", texts),
+            ffi.new("uint32_t[]", [len(text) for text in missing]),
+        ]
+        self.handle = ffi.new(
+            "tn_text_format *",
+            {
+                "columns": columns,
+                "delimiter": delimiter,
+                "quote": quote or b"\0",
+                "strip": strip,
+                "n_missing": len(missing),
+                "missing": self._kept[1],
+                "missing_sizes": self._kept[2],
+            },
+        )
+
+
+@dataclass
+class Texts:
+    """A column of n texts: text i is data[offsets[i]:offsets[i + 1]], as in Arrow's buffers."""
+
+    offsets: NDArray[np.int32]  # [n + 1]
+    data: NDArray[np.uint8]
+
+
+@dataclass
+class Numbers:
+    """A column of n numbers: bit i of `valid` (lowest first, as Arrow's) tells whether i is one."""
+
+    values: NDArray[np.float64]  # [n], 0 where there is none
+    valid: NDArray[np.uint8]  # [(n + 7) / 8]
+    missing: int  # how many are missing texts
+
+
+class Lines:
+    """A block of whole lines, cut into fields. It keeps the block.
+
+    `rows` lines have as many fields as the format says, `bad` have not or end inside of quotes;
+    empty ones are passed over. `first_bad` is where the first bad one starts, `first_fault` what is
+    wrong with it (OTHER_FIELDS, OPEN_QUOTE, INNER_RETURN), `first_fields` its fields. Raises
+    ValueError for a block of 2 GiB or more.
+    """
+
+    def __init__(self, block: memoryview, form: Format) -> None:
+        self.block = block
+        self.form = form
+        self._bounds = np.empty(lib.tn_text_capacity(len(block), form.columns), np.uint32)
+        self._sizes = np.empty(form.columns, np.uint32)
+        found = ffi.new("tn_text_rows *")
+        check(
+            lib.tn_text_index(
+                ffi.from_buffer(block),
+                len(block),
+                form.handle,
+                pointer(self._bounds, np.uint32, True),
+                len(self._bounds),
+                pointer(self._sizes, np.uint32, True),
+                found,
+            )
+        )
+        self.rows = int(found.rows)
+        self.bad = int(found.bad)
+        self.first_bad = int(found.first_bad)
+        self.first_fault = int(found.first_fault)
+        self.first_fields = int(found.first_fields)
+        self.ascii = bool(found.ascii)
+
+    def starts(self) -> NDArray[np.uint32]:
+        """Where each row starts in the block: uint32 [rows]."""
+        width = self.form.columns + 1
+        return np.ascontiguousarray(self._bounds[: self.rows * width : width])
+
+    def read(
+        self,
+        texts: Sequence[int],
+        numbers: Sequence[int],
+        chosen: NDArray[np.uint32] | None = None,
+        check_utf8: bool = True,
+    ) -> tuple[list[Texts], list[Numbers], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Columns, by their places in the line, of all rows or of those chosen (uint32 [n]).
+
+        Besides tells of each row whether a text of it is not UTF-8 (never without `check_utf8`),
+        and whether a number of it is not in `valid` though it is not missing either: it is no
+        number, or one of those that take more care than they are given here: infinite, NaN, of
+        over 19 digits, beyond 10^27 or 10^-27, quoted in part, or next to the middle of two
+        doubles.
+        """
+        if chosen is not None and (chosen >= self.rows).any():
+            raise ValueError(f"the block has {self.rows} rows")
+        rows = self.rows if chosen is None else len(chosen)
+        memory = _Memory(
+            [rows]
+            + [size for c in texts for size in (4 * (rows + 1), int(self._sizes[c]) + SLACK)]
+            + [size for _ in numbers for size in (8 * rows, (rows + 7) // 8)]
+        )
+        marks = memory.take()
+        found_texts = [Texts(memory.take().view(np.int32), memory.take()) for _ in texts]
+        found_numbers = [Numbers(memory.take().view(np.float64), memory.take(), 0) for _ in numbers]
+        columns = ffi.new("tn_text_column[]", len(texts) + len(numbers))
+        for column, place, text in zip(columns, texts, found_texts, strict=False):
+            column.column = place
+            column.offsets = pointer(text.offsets, np.int32, True)
+            column.text = ffi.cast("char *", pointer(text.data, np.uint8, True))
+        for index, (place, number) in enumerate(zip(numbers, found_numbers, strict=True)):
+            column = columns[len(texts) + index]
+            column.column = place
+            column.numbers = ffi.from_buffer("double[]", number.values, require_writable=True)
+            column.valid = pointer(number.valid, np.uint8, True)
+        check(
+            lib.tn_text_columns(
+                ffi.from_buffer(self.block),
+                len(self.block),
+                self.form.handle,
+                pointer(self._bounds, np.uint32),
+                ffi.NULL if chosen is None else pointer(chosen, np.uint32),
+                rows,
+                check_utf8 and not self.ascii,
+                columns,
+                len(columns),
+                pointer(marks, np.uint8, True),
+            )
+        )
+        for index, number in enumerate(found_numbers):
+            number.missing = int(columns[len(texts) + index].nulls)
+        return (
+            found_texts,
+            found_numbers,
+            (marks & lib.TN_BAD_TEXT) != 0,
+            (marks & lib.TN_HARD_NUMBER) != 0,
+        )
+
+
+class _Memory:
+    """One allocation for arrays of the given sizes in bytes, taken in that order.
+
+    Large ones come on huge pages: fresh pages would cost as much as the reading.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes = iter(sizes)
+        total = sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)
+        self._left = np.empty(total, np.uint8)
+
+    def take(self) -> NDArray[Any]:
+        size = next(self._sizes)
+        taken = self._left[:size]
+        self._left = self._left[-(-size // ALIGNMENT) * ALIGNMENT :]
+        return taken
