@@ -47,8 +47,13 @@ def conf_of(slots=None, numeric=None, batch_size=4, window=8, **data):
     )
 
 
+def spread(*tables):
+    """Tables of slots that are one cell each."""
+    return [(names, [1] * len(names)) for names in tables]
+
+
 def encoded(conf, table, statistics=None, tables=None):
-    tables = [list(conf.slots)] if tables is None else tables
+    tables = spread(list(conf.slots)) if tables is None else tables
     features = Features(conf, tables, statistics or Statistics())
     return features.encode(table, lambda row: ("file.csv", row + 1))
 
@@ -66,7 +71,7 @@ def cells(slot, values, **data):
 
 def read(conf, split="train", tables=None):
     statistics = measure(conf)
-    features = Features(conf, [list(conf.slots)] if tables is None else tables, statistics)
+    features = Features(conf, spread(list(conf.slots)) if tables is None else tables, statistics)
     return list(windows(conf, features, split))
 
 
@@ -160,7 +165,7 @@ def test_integer_ids():
     for bad in ("x", "0x10", "1.5", str(2**64), " 1"):
         with pytest.raises(Failure, match=r"file\.csv, row 2, column 'a': .* not an integer"):
             cells(Slot(ids="integer"), ["1", bad])
-    with pytest.raises(UserError, match="missing=value needs ids=hash"):
+    with pytest.raises(UserError, match="missing=value needs ids of texts or buckets"):
         cells(Slot(ids="integer", missing="value"), ["1"])
 
 
@@ -175,7 +180,7 @@ def test_no_tables_one_slot_and_shared_columns():
         {"a": Slot(), "again": Slot(column="a", seed=3)}, {"number": Numeric(column="a")}
     )
     table = pa.table({"a": ["1", "22"], "y": [0, 1]})
-    window = encoded(conf, table, tables=[["again"], [], ["a", "again"]][::2])
+    window = encoded(conf, table, tables=spread(["again"], ["a", "again"]))
     assert cells_of(window, 0) == [[model_hash("1", 3)], [model_hash("22", 3)]]
     assert [c[0] for c in cells_of(window, 1)[:2]] == [model_hash("1"), model_hash("1", 3)]
     np.testing.assert_array_equal(window.numeric, [[1], [22]])
@@ -204,7 +209,8 @@ def test_numbers(transform, default):
     moments = (1.25, 3.5)
     expected = np.array([model_number(v, numeric, moments) for v in values], np.float32)
     array = np.array([math.nan if v is None else v for v in values])
-    np.testing.assert_allclose(transformed(array, numeric, moments), expected, rtol=1e-7)
+    found = transformed(array[:, None], numeric, moments)
+    np.testing.assert_allclose(found[:, 0], expected, rtol=1e-7)
     conf = conf_of(numeric={"n": numeric})
     for kind in (pa.array(values), pa.array([None if v is None else repr(v) for v in values])):
         table = pa.table({"a": ["x"] * 6, "n": kind, "y": [0] * 6})
@@ -222,13 +228,13 @@ def test_infinite_numbers_are_refused():
 def test_labels():
     conf = conf_of()
     table = pa.table({"a": ["x"] * 3, "y": ["0", " 1", "0.25"]})
-    assert encoded(conf, table).labels.tolist() == [0, 1, 0.25]
+    assert encoded(conf, table).labels.tolist() == [[0], [1], [0.25]]
     for bad in ("2", "-0.1", None, "nan", "yes"):
         with pytest.raises(Failure, match=r"file\.csv, row 2.*'y'"):
             encoded(conf, pa.table({"a": ["x"] * 2, "y": ["1", bad]}))
     conf = conf_of(label=Label(column="y", positive=["yes"]))
     table = pa.table({"a": ["x"] * 3, "y": ["yes ", "no", "YES"]})
-    assert encoded(conf, table).labels.tolist() == [1, 0, 0]
+    assert encoded(conf, table).labels.tolist() == [[1], [0], [0]]
     with pytest.raises(Failure, match=r"file\.csv, row 1.*missing"):
         encoded(conf, pa.table({"a": ["x"], "y": [""]}))
 
@@ -277,7 +283,8 @@ def test_csv_is_what_the_csv_module_reads(tmp_path):
     bounds = np.quantile(np.unique(present), [1 / 3, 2 / 3])
     for cell, row in zip(hashed[2::3], rows, strict=True):
         assert cell == ([int((bounds <= float(row["n"])).sum())] if row["n"] else [])
-    assert np.concatenate([w.labels for w in found]).tolist() == [float(r["y"]) for r in rows]
+    labels = np.concatenate([w.labels for w in found])[:, 0]
+    assert labels.tolist() == [float(r["y"]) for r in rows]
 
 
 def test_every_form_of_the_same_rows_reads_the_same(tmp_path):
@@ -374,6 +381,6 @@ def test_raw_rows_encode_to_the_same_window(tmp_path):
     conf = conf_of_rows(root=str(tmp_path), train="a.csv")
     rows = raw_rows(conf, "train", 8)
     assert rows[0] == {"a": "", "b": "-9", "n": None, "y": 0.0}
-    features = Features(conf, [list(conf.slots)], measure(conf))
+    features = Features(conf, spread(list(conf.slots)), measure(conf))
     again = features.encode(as_table(rows), lambda row: ("rows", row))
     same([again], read(conf)[:1])

@@ -10,6 +10,7 @@ import pytest
 from tnctl.data import statistics
 from tnctl.data.features import Features
 from tnctl.data.statistics import DISTINCT_KEPT, Distinct, Moments, Statistics, measure, needed
+from tnctl.errors import Failure
 from tnctl.schema import Conf, Data, Label, Numeric, Slot
 
 
@@ -80,26 +81,71 @@ def test_measure_and_encode(tmp_path):
     np.testing.assert_array_equal(
         found.boundaries["q"], np.quantile(np.arange(37), [0.25, 0.5, 0.75])
     )
-    window = Features(conf, [["q"]], found).encode(table, lambda row: ("x", row))
+    window = Features(conf, [(["q"], [1])], found).encode(table, lambda row: ("x", row))
     bounds = found.boundaries["q"]
     expected = [4 if v is None else int((bounds <= v).sum()) for v in q]
     assert window.ids[0].tolist() == expected
     conf = conf_of(tmp_path)
-    window = Features(conf, [["q"]], found).encode(table, lambda row: ("x", row))
+    window = Features(conf, [(["q"], [1])], found).encode(table, lambda row: ("x", row))
     assert window.ids[0].tolist() == [k for k, v in zip(expected, q, strict=True) if v is not None]
 
 
 def test_json_is_exact():
     rng = np.random.default_rng(0)
-    one = Statistics({"a": (0.1 + 0.2, 1 / 3)}, {"b": np.sort(rng.normal(size=50) ** 9)})
+    one = Statistics(
+        {"a": (0.1 + 0.2, 1 / 3), "v": ([0.1, 0.7], [1 / 3, 2 / 3])},
+        {"b": np.sort(rng.normal(size=50) ** 9)},
+        {"c": ["ü", 'a"b', " x"]},
+    )
     other = Statistics.from_json(json.loads(json.dumps(one.to_json())))
     assert other.standardize == one.standardize
+    assert other.vocabularies == one.vocabularies
     np.testing.assert_array_equal(other.boundaries["b"], one.boundaries["b"])
     assert other.boundaries["b"].dtype == np.float64
 
 
 def test_nothing_to_measure_reads_nothing(monkeypatch):
-    conf = Conf(recipe={"name": "lr"}, slots={"a": Slot()}, numeric={"n": Numeric()})
+    given = Numeric(transform="standardize", mean=1.0, deviation=2.0)
+    conf = Conf(recipe={"name": "lr"}, slots={"a": Slot()}, numeric={"n": Numeric(), "g": given})
     assert not needed(conf)
     monkeypatch.setattr(statistics.sources, "pieces", None)
-    assert measure(conf) == Statistics()
+    assert measure(conf) == Statistics({"g": (1.0, 2.0)})
+
+
+def test_vectors_are_measured_number_by_number(tmp_path):
+    rng = np.random.default_rng(4)
+    values = rng.normal([1, -20], [3, 0.5], (700, 2))
+    rows = [[None if k % 5 == 0 else a, b] for k, (a, b) in enumerate(values.tolist())]
+    rows[9] = None
+    table = pa.table({"v": rows, "p": values[:, 0], "q": values[:, 1]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    conf = Conf(
+        recipe={"name": "lr"},
+        numeric={
+            "v": Numeric(width=2, transform="standardize"),
+            "c": Numeric(columns=["q", "p"], transform="standardize"),
+        },
+        data=Data(root=str(tmp_path), train="a.parquet", format="parquet"),
+    )
+    found = measure(conf).standardize
+    shown = np.array([[np.nan] * 2 if row is None else row for row in rows], float)
+    np.testing.assert_allclose(found["v"], [np.nanmean(shown, 0), np.nanstd(shown, 0)])
+    np.testing.assert_allclose(found["c"], [values[:, ::-1].mean(0), values[:, ::-1].std(0)])
+
+
+def test_bad_numbers_are_left_out_up_to_the_limit(tmp_path):
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps({"n": n, "y": 0}) + "\n" for n in ["1", "x", "3", "inf", "5"])
+    )
+    conf = Conf(
+        recipe={"name": "lr"},
+        numeric={"n": Numeric(transform="standardize")},
+        data=Data(root=str(tmp_path), train="a.jsonl", format="jsonl", bad_rows=2),
+    )
+    assert measure(conf).standardize["n"] == (3.0, pytest.approx(np.std([1, 3, 5])))
+    conf.data.bad_rows = 1
+    with pytest.raises(Failure, match=r"over 1 rows .*a\.jsonl, row 2, column 'n': 'x'"):
+        measure(conf)
+    conf.data.bad_rows = 0
+    with pytest.raises(Failure, match=r"a\.jsonl, row 2, column 'n': 'x' is not a number"):
+        measure(conf)

@@ -1,6 +1,7 @@
 """Windows, permutations, batches, reading ahead; generated data; the shipped data confs."""
 
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -10,10 +11,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from tnctl.data import generated, windows
+from tnctl.data.bad_rows import Skipped
 from tnctl.data.features import Features
 from tnctl.data.statistics import Statistics, measure
 from tnctl.data.windows import ReadAhead, batches, count_hint, order, raw_rows
@@ -40,7 +44,8 @@ def shipped(name, window=262_144, batch_size=4096, **data):
 def features_of(conf):
     moments = dict.fromkeys(conf.numeric, (0.0, 1.0))
     names = list(conf.slots)
-    return Features(conf, [names[:1], names[1:]], Statistics(moments))
+    tables = [(one, [1] * len(one)) for one in (names[:1], names[1:])]
+    return Features(conf, tables, Statistics(moments))
 
 
 def rows_of(window):
@@ -53,7 +58,7 @@ def rows_of(window):
             at = offsets[row * slots : (row + 1) * slots + 1].astype(int)
             cells += [tuple(ids[a:b].tolist()) for a, b in pairwise(at)]
         number = window.numeric[row].tolist()
-        out.append((*cells, *number, float(window.labels[row]), float(window.reference[row])))
+        out.append((*cells, *number, float(window.labels[row, 0]), float(window.reference[row])))
     return out
 
 
@@ -77,6 +82,147 @@ def test_windows_span_pieces(monkeypatch):
     expected = [rows_of(w) for w in windows.windows(conf, features_of(conf), "train")]
     monkeypatch.setattr(generated, "PIECE_ROWS", 77)
     assert [rows_of(w) for w in windows.windows(conf, features_of(conf), "train")] == expected
+
+
+def mix64(x):
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        x = (x ^ x >> 33) * factor % 2**64
+    return x ^ x >> 33
+
+
+def test_negatives_are_sampled_by_seed_and_row(monkeypatch):
+    whole = shipped("generated", train="0:3000", validation="0:3000", window=5000)
+    (one,) = windows.windows(whole, features_of(whole), "train")
+    rows = rows_of(one)
+    conf = shipped("generated", train="0:3000", validation="0:3000", negatives=0.3, window=512)
+    conf.train.batch_size = 64
+    conf.seed = 12345
+    start = mix64(conf.seed ^ 0x6E65676174697665)
+    kept = [
+        row
+        for number, row in enumerate(rows)
+        if one.labels[number, 0] == 1 or mix64(start ^ number) / 2**64 < 0.3
+    ]
+    assert 0.25 < (len(kept) - one.labels.sum()) / (3000 - one.labels.sum()) < 0.35
+    found = list(windows.windows(conf, features_of(conf), "train"))
+    assert [window.rows for window in found[:-1]] == [512] * (len(found) - 1)
+    assert [row for window in found for row in rows_of(window)] == kept
+    monkeypatch.setattr(generated, "PIECE_ROWS", 77)
+    again = list(windows.windows(conf, features_of(conf), "train", start=1))
+    assert [row for window in again for row in rows_of(window)] == kept[512:]
+    (part,) = windows.windows(conf, features_of(conf), "train", limit=100)
+    assert rows_of(part) == kept[:100]
+    assert sum(w.rows for w in windows.windows(conf, features_of(conf), "validation")) == 3000
+    assert count_hint(conf, "train") is None
+    assert count_hint(conf, "validation") == 3000
+
+
+BAD = {3: ("a", "x"), 10: ("n", "one"), 11: ("y", 7), 20: ("y", None), 29: ("n", "inf")}
+
+
+def with_bad_rows(folder, bad_rows, **data):
+    """30 rows of which those of BAD cannot be used, and the conf that reads them."""
+    rows = [{"a": str(k), "n": str(k), "y": k % 2} for k in range(30)]
+    for number, (name, value) in BAD.items():
+        rows[number][name] = value
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Conf(
+        recipe={"name": "lr"},
+        slots={"a": Slot(ids="integer")},
+        numeric={"n": Numeric()},
+        data=Data(
+            root=str(folder), train="a.jsonl", format="jsonl", window=8, bad_rows=bad_rows,
+            label=Label(column="y"), **data,
+        ),
+        train=Train(batch_size=4),
+    )  # fmt: skip
+
+
+def test_bad_rows_are_left_out_and_counted(tmp_path, capsys):
+    conf = with_bad_rows(tmp_path, 5)
+    features = Features(conf, [(["a"], [1])], Statistics())
+    skipped = Skipped("train", conf.data.bad_rows)
+    found = list(windows.windows(conf, features, "train", skipped=skipped))
+    assert [window.rows for window in found] == [8, 8, 8, 1]
+    good = [k for k in range(30) if k not in BAD]
+    assert np.concatenate([window.ids[0] for window in found]).tolist() == good
+    assert np.concatenate([window.numeric[:, 0] for window in found]).tolist() == good
+    assert skipped.rows == 5
+    assert "a.jsonl, row 4, column 'a': 'x' is not an integer" in skipped.first
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("data.train: 5 rows cannot be read and were left out. The first: ")
+    later = list(windows.windows(conf, features, "train", start=2))
+    assert [window.ids[0].tolist() for window in later] == [good[16:24], good[24:]]
+    (part,) = windows.windows(conf, features, "train", limit=5)
+    assert part.ids[0].tolist() == good[:5]
+
+
+def test_more_bad_rows_than_allowed_are_a_failure(tmp_path):
+    for allowed, words in ((0, "row 4, column 'a'"), (4, "over 4 rows that cannot be read")):
+        conf = with_bad_rows(tmp_path, allowed)
+        features = Features(conf, [(["a"], [1])], Statistics())
+        with pytest.raises(Failure, match=words) as caught:
+            list(windows.windows(conf, features, "train"))
+        assert "a.jsonl, row 4" in str(caught.value)
+
+
+def test_bad_rows_among_sampled_negatives(tmp_path):
+    conf = with_bad_rows(tmp_path, 5, negatives=0.5)
+    features = Features(conf, [(["a"], [1])], Statistics())
+    found = list(windows.windows(conf, features, "train"))
+    start = mix64(conf.seed ^ 0x6E65676174697665)
+    # Numbered among the rows that can be read, so that prepared data samples the same.
+    good = [k for k in range(30) if k not in BAD]
+    expected = [k for n, k in enumerate(good) if k % 2 or mix64(start ^ n) / 2**64 < 0.5]
+    assert np.concatenate([window.ids[0] for window in found]).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("a", "negatives", "words"),
+    [("1", 1e-9, "data.negatives=1e-09 keeps none"), ("x", 1.0, "3 cannot be read.*row 1")],
+)
+def test_no_row_left_is_a_failure(tmp_path, a, negatives, words):
+    conf = with_bad_rows(tmp_path, 5, negatives=negatives)
+    (tmp_path / "a.jsonl").write_text((json.dumps({"a": a, "n": 1, "y": 0}) + "\n") * 3)
+    features = Features(conf, [(["a"], [1])], Statistics())
+    with pytest.raises(Failure, match=rf"no row of data\.train is left: {words}"):
+        list(windows.windows(conf, features, "train"))
+
+
+def test_batches_have_every_part_of_a_window(tmp_path):
+    rows = [
+        {"a": list("xyz")[: k % 4], "w": [0.5, 1.5, 2.5][: k % 4], "n": k, "y": k % 2, "g": k // 3}
+        for k in range(20)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    conf = Conf(
+        recipe={"name": "lr"},
+        slots={"a": Slot(weights="w"), "n": Slot(ids="integer", width=0)},
+        numeric={"n2": Numeric(column="n")},
+        data=Data(
+            root=str(tmp_path), train="a.parquet", format="parquet", label=Label(column="y"),
+            window=7, weight="n", group="g", reference="n",
+        ),
+        train=Train(batch_size=7),
+    )  # fmt: skip
+    features = Features(conf, [(["a"], [1]), (["n"], [1])], Statistics(), carry=["g", "a"])
+    whole = windows.joined(list(windows.windows(conf, features, "train")))
+    assert whole.rows == 20
+    chosen = np.array([19, 3, 3, 8], np.uint32)
+    for window, numbers in ((whole, range(20)), (windows.taken(whole, chosen), chosen)):
+        expected = [rows[k] for k in numbers]
+        assert window.weights[0].tolist() == [w for row in expected for w in row["w"]]
+        assert np.diff(window.offsets[0]).tolist() == [len(row["w"]) for row in expected]
+        assert window.weights[1] is None
+        for found in (window.ids[1], window.weight, window.reference, window.numeric[:, 0]):
+            assert found.tolist() == [row["n"] for row in expected]
+        assert window.labels[:, 0].tolist() == [row["y"] for row in expected]
+        names = {row["g"] for row in expected}
+        assert len(
+            set(zip(window.group.tolist(), [row["g"] for row in expected], strict=True))
+        ) == len(names)
+        assert window.carried.to_pylist() == [{"g": row["g"], "a": row["a"]} for row in expected]
 
 
 def test_order_is_a_permutation_of_seed_epoch_and_window():
@@ -226,7 +372,7 @@ def test_criteo_conf_reads_a_line_of_criteo(tmp_path):
     assert len(window.ids[0]) + len(window.ids[1]) == 26
     expected = np.array([np.log1p(1), 0, -np.log1p(2), *[np.log1p(3)] * 10], np.float32)
     np.testing.assert_array_equal(window.numeric[0], expected)
-    assert window.labels.tolist() == [1]
+    assert window.labels.tolist() == [[1]]
 
 
 DATA = os.environ.get("TNCTL_TEST_DATA")
@@ -236,14 +382,14 @@ DATA = os.environ.get("TNCTL_TEST_DATA")
 def test_adult_is_learned_by_logistic_regression():
     conf = shipped("adult", root=f"{DATA}/adult")
     names = list(conf.slots)
-    features = Features(conf, [names], measure(conf))
+    features = Features(conf, [(names, [1] * len(names))], measure(conf))
     (train,) = windows.windows(conf, features, "train")
     (test,) = windows.windows(conf, features, "test")
     assert (train.rows, train.labels.sum()) == (32_561, 7841)
     assert (test.rows, test.labels.sum()) == (16_281, 3846)
     known = [np.unique(train.ids[0][slot :: len(names)]) for slot in range(len(names))]
     assert [len(ids) for ids in known[:8]] == [9, 16, 7, 15, 6, 5, 2, 42]
-    assert auc(_scores(train, test, known), test.labels) > 0.917
+    assert auc(_scores(train, test, known), test.labels[:, 0]) > 0.917
 
 
 def _scores(train, test, known):
@@ -262,7 +408,7 @@ def _scores(train, test, known):
     rng = np.random.default_rng(0)
     for _ in range(40):
         for rows in np.array_split(rng.permutation(len(x)), 64):
-            error = 1 / (1 + np.exp(-weights[x[rows]].sum(1))) - train.labels[rows]
+            error = 1 / (1 + np.exp(-weights[x[rows]].sum(1))) - train.labels[rows, 0]
             gradient = np.bincount(x[rows].ravel(), np.repeat(error / 512, slots), len(weights))
             squares += gradient**2
             weights -= 1.0 * gradient / np.sqrt(squares)

@@ -14,6 +14,7 @@ round results: AdaGrad 12 + 2^2 = 16, weight 0 - 2 / sqrt(16) * 2 = -1; Adam m =
     checkpoint/    the checkpoint after step 2
     embeddings/    its export
     graph/         its split graph
+    prepared/      clicks.csv as `tnctl prepare` writes it
 """
 
 import json
@@ -84,7 +85,7 @@ def trained(values: dict[str, Any]) -> Any:
     for number, (first, end, applied) in enumerate(STEPS):
         batch = taken(window, np.arange(first, end, dtype=np.uint32))
         table.set_step(number + 1)
-        workspace.find(batch.ids[0], batch.offsets[0], batch.rows, insert=True)
+        workspace.find(batch.ids[0], batch.offsets[0], batch.rows, True, batch.weights[0])
         if applied:
             linear = np.full((batch.rows, 1), 2, np.float32)
             embeddings = np.full((batch.rows, model.layout.width), 2, np.float32)
@@ -130,7 +131,9 @@ def main() -> None:
     """Write everything. Files name each other by relative paths, so that no machine's show."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+    from tnctl import schema
     from tnctl.checkpoint import load
+    from tnctl.data import preparing
     from tnctl.serving import export, split
 
     os.chdir(HERE)
@@ -140,6 +143,7 @@ def main() -> None:
     checkpoint = load.open_checkpoint("checkpoint")
     export.export(checkpoint, model.conf, "embeddings")
     split.split(checkpoint, model.conf, "graph")
+    preparing.prepare(schema.from_values(CONF), "prepared")
 
 
 if __name__ == "__main__":

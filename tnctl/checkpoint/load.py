@@ -4,12 +4,12 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from tnctl import files
-from tnctl.checkpoint import dense, manifest, rows
+from tnctl import files, manifest
+from tnctl.checkpoint import dense, rows
 from tnctl.checkpoint.save import CONF, FORMAT, GOLDEN
 from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure
-from tnctl.model import building
+from tnctl.model import building, recipes
 from tnctl.model.building import Model
 from tnctl.progress import say
 from tnctl.schema import Conf
@@ -85,6 +85,9 @@ def newest_or_fail(output: str) -> Checkpoint:
 def load(checkpoint: Checkpoint, conf: Conf) -> Model:
     """The model of a checkpoint, all rows and weights as they were saved."""
     model = building.build(conf, checkpoint.statistics)
+    name = conf.recipe["name"]
+    if name.endswith(".py") and recipes.digest_of(name) != checkpoint.manifest["recipe"]["sha256"]:
+        say(f"{name} has changed since {checkpoint.folder} was saved: its model may be another")
     parts = {part["name"]: part for part in checkpoint.manifest["tables"]}
     if sorted(parts) != sorted(layout.name for layout in model.layout.tables):
         raise Failure(f"{checkpoint.folder} has tables {sorted(parts)}, the conf needs others")
@@ -99,7 +102,6 @@ def load(checkpoint: Checkpoint, conf: Conf) -> Model:
                 f"{checkpoint.folder} table {layout.name} has {table.rows:,} rows, the manifest "
                 f"says {part['rows']:,}. Take another checkpoint"
             )
-    shapes = [list(variable.shape) for variable in model.variables]
-    dense.read(checkpoint.folder, checkpoint.manifest, model.dense, model.variable_names, shapes)
+    dense.read(checkpoint.folder, checkpoint.manifest, model)
     model.check_aliases()
     return model

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl import files
-from tnctl.checkpoint.manifest import Inventory
 from tnctl.errors import Failure
+from tnctl.manifest import Inventory
 from tnctl.tables import SparseTable
 
 HEADER = struct.Struct("<8sIIQQ")  # magic, version, bytes per record, first and last hash

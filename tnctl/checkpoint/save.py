@@ -1,6 +1,5 @@
 """Write a checkpoint: tables, dense weights, inference graph, conf, golden rows, manifest last."""
 
-import hashlib
 import json
 import tempfile
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import Any
 
 from tnctl import __version__, files
 from tnctl.checkpoint import dense, rows
-from tnctl.checkpoint.manifest import NAME, Inventory
+from tnctl.manifest import NAME, Inventory
 from tnctl.model import graph, recipes
 from tnctl.model.building import Model
 
@@ -55,14 +54,13 @@ def save(
         }
         for number, layout in enumerate(model.layout.tables)
     ]
-    shapes = [list(variable.shape) for variable in model.variables]
-    dense_part = dense.write(inventory, model.dense, model.variable_names, shapes)
+    dense_part = dense.write(inventory, model)
     write_graph(inventory, model)
     inventory.write(CONF, as_json(graph.conf_to_json(model.conf)))
     # ASCII: bytes that are no UTF-8 come as lone surrogates, which only JSON's escapes can hold.
     lines = [json.dumps(row, allow_nan=False) for row in golden]
     inventory.write(GOLDEN, "".join(f"{line}\n" for line in lines).encode())
-    source = recipes.source_of(model.conf.recipe["name"]).read_bytes()
+    recipe = model.conf.recipe
     inventory.commit(
         FORMAT,
         {
@@ -70,10 +68,12 @@ def save(
             "clock": {"step": step, "day": None},
             "position": vars(position),
             "finished": finished,
-            "recipe": {**model.conf.recipe, "sha256": hashlib.sha256(source).hexdigest()},
+            "recipe": {**recipe, "sha256": recipes.digest_of(recipe["name"])},
             "statistics": model.statistics.to_json(),
             "tables": tables,
             "dense": dense_part,
+            "heads": list(model.heads),
+            "logit_correction": model.logit_correction,
             "graph": "graph",
             "conf": CONF,
             "golden": {"file": GOLDEN, "rows": len(golden)},

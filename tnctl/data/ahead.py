@@ -1,14 +1,19 @@
-"""Reading ahead: an iterator that runs in a thread of its own."""
+"""Reading ahead: an iterator in a thread of its own, and a function on several threads."""
 
+import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+MOST_THREADS = 8
 
 
 class _Shared(Generic[T]):
@@ -55,7 +60,8 @@ def _stop(shared: _Shared[T], thread: threading.Thread) -> None:
         shared.stopped = True
         shared.items.clear()
         shared.changed.notify_all()
-    if thread is not threading.current_thread():
+    # Ctrl-C may come before it was started.
+    if thread.ident is not None and thread is not threading.current_thread():
         thread.join()
     shared.items.clear()
 
@@ -108,3 +114,35 @@ class ReadAhead(Generic[T]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def in_order(function: Callable[[T], R], items: Iterator[T]) -> Iterator[R]:
+    """function(item) of each item, in their order, on as many threads as there are CPUs to use.
+
+    At most one item per thread is begun ahead. What the iterator or the function raises is raised
+    here, after the results before it. The iterator runs in the caller's thread.
+    """
+    threads = min(len(os.sched_getaffinity(0)), MOST_THREADS)
+    pool = ThreadPoolExecutor(threads, "tnctl-input")
+    begun: deque[Future[R]] = deque()
+    try:
+        for future in _futures(pool, function, items):
+            begun.append(future)
+            if len(begun) > threads:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _futures(
+    pool: ThreadPoolExecutor, function: Callable[[T], R], items: Iterator[T]
+) -> Iterator[Future[R]]:
+    try:
+        for item in items:
+            yield pool.submit(function, item)
+    except Exception as error:
+        failed: Future[R] = Future()
+        failed.set_exception(error)
+        yield failed

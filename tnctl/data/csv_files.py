@@ -1,26 +1,28 @@
-"""CSV and TSV files, block by block, parsed by Arrow.
+"""CSV and TSV files, block by block.
 
-A file is cut into blocks at line ends, so a row is one line, quoted or not. Arrow's parser is fast
-and does not tell where a row stands; when it refuses a block, or has joined lines of it by a stray
-quote, halving finds the lines, and reading them one by one the row, the column and the value.
+A file is cut into blocks at line ends, so a row is one line, quoted or not. Blocks are read into
+columns by C, several at a time, and come in the order of the file.
 """
 
 import csv
 from collections.abc import Iterator
-from typing import BinaryIO
+from dataclasses import dataclass
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 
 from tnctl import files
+from tnctl.data.ahead import in_order
 from tnctl.data.reading import Piece, Where, require, text_columns
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.schema import Conf, Data
+from tnctl.tables import text
 
-BLOCK_BYTES = 16 << 20
-SUSPECTS = 32  # lines that are read one by one to name what is wrong
+BLOCK_BYTES = 4 << 20
+LOOK_BYTES = 4096  # where a line end is looked for at a time
+LONGEST_BLOCK = 2**31 - 1
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -30,238 +32,295 @@ class Layout:
     def __init__(self, conf: Conf, url: str, names: list[str], needed: list[str]) -> None:
         self.data = conf.data
         self.url = url
-        self.names = names
         self.needed = needed
-        text = text_columns(conf)
-        self.numbers = {name for name in needed if name not in text}
-        plain = pa.string() if conf.data.check_utf8 else pa.binary()
-        # A number with blanks around it parses, but a missing text with blanks would not be seen.
-        number = pa.string() if conf.data.strip else pa.float64()
-        types = {name: number if name in self.numbers else plain for name in needed}
-        if conf.data.label.positive is not None:
-            types[conf.data.label.column] = pa.string()
-        self.parse = pyarrow.csv.ParseOptions(
-            delimiter=conf.data.delimiter, quote_char=quote(conf.data) or False
+        self.width = len(names)
+        places = {name: names.index(name) for name in needed}
+        of_text = text_columns(conf)
+        self.texts = {name: place for name, place in places.items() if name in of_text}
+        self.numbers = {name: place for name, place in places.items() if name not in of_text}
+        self.kind = pa.string() if conf.data.check_utf8 else pa.binary()
+        missing = [value.encode() for value in conf.data.missing]
+        self.missing = [value.strip() for value in missing] if conf.data.strip else missing
+        self.format = text.Format(
+            len(names), _byte(conf.data.delimiter), quote(conf.data), conf.data.strip, self.missing
         )
-        self.convert = pyarrow.csv.ConvertOptions(
-            column_types=types,
-            include_columns=needed,
-            null_values=conf.data.missing,
-            check_utf8=conf.data.check_utf8,
-        )
-        self.read = pyarrow.csv.ReadOptions(column_names=names)
 
 
-def quote(data: Data) -> str | None:
+def _byte(delimiter: str) -> bytes:
+    if not delimiter.isascii():
+        raise UserError(f"data.delimiter must be an ASCII character. Received: {delimiter!r}")
+    return delimiter.encode()
+
+
+def quote(data: Data) -> bytes | None:
     """The quoting character; none for tabs, since logs in TSV have stray quotes."""
-    return None if data.delimiter == "\t" else '"'
+    return None if data.delimiter == "\t" else b'"'
 
 
 def pieces(conf: Conf, url: str, needed: list[str], skip_rows: int) -> Iterator[Piece]:
     """The rows of one file, in order, with the columns `needed`.
 
-    Text columns are string (binary when data.check_utf8 is false), others float64 with nulls, or
-    string when data.strip is set. Raises `Failure` naming the file, and the line where it is one.
+    Text columns are string (binary when data.check_utf8 is false), others float64 with nulls. Rows
+    that cannot be read are left out and counted when data.bad_rows allows any; else raises
+    `Failure` naming the file, and the line where it is one.
     """
     with files.open_input(url) as stream:
-        layout = None
-        for line, block in _blocks(stream, url, skip_rows):
-            if layout is None:
-                layout, line, block = _layout(conf, url, needed, line, block)
-            if layout is None or not block:
-                continue
-            table = _parse(layout, line, block)
-            yield Piece(table, _where(url, line, block))
+        yield from in_order(
+            _parse, _with_layout(conf, url, needed, _blocks(stream, url, skip_rows))
+        )
+
+
+@dataclass
+class Block:
+    """Whole lines of a file."""
+
+    layout: Layout
+    line: int  # the number of the first line, from 1
+    text: memoryview
+
+    def line_at(self, start: int) -> int:
+        """The number of the line that starts at a byte of the block."""
+        return self.line + text.line_ends(self.text[:start])
 
 
 def _blocks(stream: BinaryIO, url: str, skip_rows: int) -> Iterator[tuple[int, memoryview]]:
     """Whole lines, about BLOCK_BYTES at a time, each with the number of its first line, from 1."""
-    line, first, rest = 1, True, b""
+    line, first, rest = 1, True, memoryview(b"")
     while True:
-        data = rest + _fill(stream)
-        if first and not data:
+        data = np.empty(len(rest) + BLOCK_BYTES, np.uint8).data
+        data[: len(rest)] = rest
+        size = len(rest) + _fill(stream, data[len(rest) :])
+        if first and not size:
             raise Failure(f"{url} is empty. Write the file again, or leave it out of data")
-        end = len(data) == len(rest)
-        cut = len(data) if end else data.rfind(b"\n") + 1
-        rest = data[cut:]
-        start = len(BYTE_ORDER_MARK) if first and data.startswith(BYTE_ORDER_MARK) else 0
+        end = size < len(data)
+        cut = size if end else _after_last_line(data, len(rest))
+        if max(cut, size - cut) > LONGEST_BLOCK:
+            raise Failure(f"{url}, line {line} or one after it has 2 GiB. Write one line per row")
+        start = len(BYTE_ORDER_MARK) if first and data[:3] == BYTE_ORDER_MARK else 0
         first = False
         while line <= skip_rows and start < cut:
-            start = (data.find(b"\n", start, cut) + 1) or cut
+            start = _after_line(data, start, cut)
             line += 1
         if start < cut:
-            yield line, memoryview(data)[start:cut]
-            line += data.count(b"\n", start, cut)
+            yield line, data[start:cut]
+            line += text.line_ends(data[start:cut])
         if end:
             return
+        rest = data[cut:size]
 
 
-def _fill(stream: BinaryIO) -> bytes:
-    """Up to BLOCK_BYTES; fewer only at the end, so that blocks never depend on the storage."""
-    parts = []
-    missing = BLOCK_BYTES
-    while missing > 0 and (part := stream.read(missing)):
-        parts.append(part)
-        missing -= len(part)
-    return b"".join(parts) if len(parts) != 1 else parts[0]
+def _fill(stream: Any, buffer: memoryview) -> int:
+    """Read until the buffer is full or the stream ends: blocks never depend on the storage."""
+    size = 0
+    while size < len(buffer) and (count := stream.readinto(buffer[size:])):
+        size += count
+    return size
 
 
-def _layout(
-    conf: Conf, url: str, needed: list[str], line: int, block: memoryview
-) -> tuple[Layout | None, int, memoryview]:
-    """The layout by the header or data.columns, and the block without the header."""
+def _after_line(data: memoryview, start: int, end: int) -> int:
+    """Where the line ends that starts at `start`, its line feed included."""
+    while start < end:
+        part = bytes(data[start : min(start + LOOK_BYTES, end)])
+        if (found := part.find(b"\n")) >= 0:
+            return start + found + 1
+        start += len(part)
+    return end
+
+
+def _after_last_line(data: memoryview, least: int) -> int:
+    """Where the last whole line ends, 0 when there is none; the first `least` bytes have none."""
+    end = len(data)
+    while end > least:
+        part = bytes(data[max(end - LOOK_BYTES, least) : end])
+        if (found := part.rfind(b"\n")) >= 0:
+            return end - len(part) + found + 1
+        end -= len(part)
+    return 0
+
+
+def _with_layout(
+    conf: Conf, url: str, needed: list[str], blocks: Iterator[tuple[int, memoryview]]
+) -> Iterator[Block]:
+    """The blocks, without the header, and how they are read by it or by data.columns."""
+    layout = None
     if not conf.data.header:
         names = list(conf.data.columns or [])
         for name in needed:
             if name not in names:
                 raise UserError(f"data.columns has no '{name}'. {did_you_mean(name, names)}")
-        return Layout(conf, url, names, needed), line, block
-    for number, text, end in _lines(line, block):
-        if text:
-            try:
-                names = _values(conf.data, text.decode())
-            except ValueError as error:
-                raise Failure(f"{url}, line {number}: the header is not UTF-8 CSV") from error
-            names = [name.strip() for name in names] if conf.data.strip else names
-            require(url, needed, names)
-            return Layout(conf, url, names, needed), number + 1, block[end:]
-    return None, line, block
+        layout = Layout(conf, url, names, needed)
+    for line, block in blocks:
+        start = 0
+        if layout is None:
+            header, start = _first_filled(block)
+            if not header:
+                continue
+            layout = Layout(conf, url, _names(conf, url, needed, header), needed)
+            line += text.line_ends(block[:start])
+        if start < len(block):
+            yield Block(layout, line, block[start:])
 
 
-def _lines(line: int, block: memoryview) -> Iterator[tuple[int, bytes, int]]:
-    """Each line of a block: its number, its bytes without the line end, where the next starts."""
-    data = bytes(block)
+def _first_filled(block: memoryview) -> tuple[bytes, int]:
+    """The first line that is not empty, and where the next one starts."""
     start = 0
-    while start < len(data):
-        end = (data.find(b"\n", start) + 1) or len(data)
-        yield line, data[start:end].rstrip(b"\r\n"), end
-        line, start = line + 1, end
+    while start < len(block):
+        end = _after_line(block, start, len(block))
+        if line := bytes(block[start:end]).rstrip(b"\r\n"):
+            return line, end
+        start = end
+    return b"", start
 
 
-def _values(data: Data, text: str) -> list[str]:
-    """The values of one line. Raises `ValueError` when a quote is not closed."""
-    if quote(data) is None:
-        return text.split(data.delimiter)
-    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+def _names(conf: Conf, url: str, needed: list[str], header: bytes) -> list[str]:
+    """The names in a header."""
     try:
-        return next(csv.reader([text], delimiter=data.delimiter, strict=True))
-    except csv.Error as error:
-        raise ValueError(str(error)) from error
-
-
-def _where(url: str, line: int, block: memoryview) -> Where:
-    return lambda row: (url, _line(line, block, row))
-
-
-def _line(line: int, block: memoryview, row: int) -> int:
-    """The number of the line that row `row` of the block stands on: Arrow skips empty lines."""
-    filled = (number for number, text, _ in _lines(line, block) if text)
-    return next(number for index, number in enumerate(filled) if index == row)
-
-
-def _parse(layout: Layout, line: int, block: memoryview) -> pa.Table:
-    try:
-        table = _rows(layout, block)
-    except pa.ArrowInvalid as error:
-        for number, text, _ in _lines(*_suspects(layout, line, block)):
-            if text:
-                _check(layout, number, text)
-        reason = str(error).split("\n")[0]
+        line = header.decode()
+        if quote(conf.data) is None:
+            names = line.split(conf.data.delimiter)
+        else:
+            csv.field_size_limit(max(csv.field_size_limit(), len(line)))
+            names = next(csv.reader([line], delimiter=conf.data.delimiter, strict=True))
+    except (ValueError, csv.Error) as error:
         raise Failure(
-            f"{layout.url}, lines from {line}: {reason}. Mend the file, or its data.delimiter"
+            f"{url}: the header is not UTF-8 CSV. Write it again, or set data.header=false and "
+            "data.columns"
         ) from error
-    return _trimmed(table) if layout.data.strip else table
+    names = [name.strip() for name in names] if conf.data.strip else names
+    require(url, needed, names)
+    return names
 
 
-def _rows(layout: Layout, block: memoryview) -> pa.Table:
-    """The rows of a block. Raises `ArrowInvalid` unless every line that is filled is one row."""
-    table = pyarrow.csv.read_csv(
-        pa.BufferReader(pa.py_buffer(block)),
-        read_options=layout.read,
-        parse_options=layout.parse,
-        convert_options=layout.convert,
+def _parse(block: Block) -> Piece:
+    layout = block.layout
+    lines = text.Lines(block.text, layout.format)
+    texts, numbers, not_utf8, hard = lines.read(
+        list(layout.texts.values()), list(layout.numbers.values()), None, layout.data.check_utf8
     )
-    if table.num_rows != _filled_lines(block):
-        # Arrow's parser goes on over line ends in quotes; a stray quote would join rows silently.
-        raise pa.ArrowInvalid("a quoted value does not end on its line")
-    return table
+    bad = not_utf8
+    if hard.any():
+        bad = bad | _hard_numbers(layout, lines, numbers, hard)
+    starts = lines.starts()
+    skipped = lines.bad + int(bad.sum())
+    reason = ""
+    if skipped:
+        first = _first_bad(block, lines, starts, bad)
+        if not layout.data.bad_rows:
+            raise first
+        reason = str(first)
+    columns = {
+        name: _text_array(found, layout.kind)
+        for name, found in zip(layout.texts, texts, strict=True)
+    }
+    columns |= {
+        name: _number_array(found) for name, found in zip(layout.numbers, numbers, strict=True)
+    }
+    table = pa.table({name: columns[name] for name in layout.needed})
+    if bad.any():
+        table, starts = table.filter(pa.array(~bad)), starts[~bad]
+    return Piece(table, _where(block, starts), skipped, reason)
 
 
-def _line_starts(block: memoryview) -> np.ndarray:
-    """Where each line of a block starts, and where the last one ends."""
-    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + 1
-    starts = np.concatenate(([0], ends))
-    return starts if starts[-1] == len(block) else np.append(starts, len(block))
+def _where(block: Block, starts: np.ndarray) -> Where:
+    return lambda row: (block.layout.url, block.line_at(int(starts[row])))
 
 
-def _filled_lines(block: memoryview) -> int:
-    starts = _line_starts(block)
-    sizes = np.diff(starts)
-    short = np.flatnonzero(sizes <= 2)
-    empty = sum(not bytes(block[starts[i] : starts[i + 1]]).strip(b"\r\n") for i in short)
-    return len(sizes) - empty
+def _text_array(found: text.Texts, kind: pa.DataType) -> pa.Array:
+    buffers = [None, pa.py_buffer(found.offsets), pa.py_buffer(found.data)]
+    return pa.Array.from_buffers(kind, len(found.offsets) - 1, buffers, null_count=0)
 
 
-def _suspects(layout: Layout, line: int, block: memoryview) -> tuple[int, memoryview]:
-    """A few lines of a bad block among which the first bad one is, and the number of the first."""
-    starts = _line_starts(block)
-    low, high = 0, len(starts) - 1
-    while high - low > SUSPECTS:
-        middle = (low + high) // 2
-        try:
-            _rows(layout, block[starts[low] : starts[middle]])
-            low = middle
-        except pa.ArrowInvalid:
-            high = middle
-    return line + low, block[starts[low] : starts[high]]
+def _number_array(found: text.Numbers) -> pa.Array:
+    valid = pa.py_buffer(found.valid) if found.missing else None
+    buffers = [valid, pa.py_buffer(found.values)]
+    return pa.Array.from_buffers(pa.float64(), len(found.values), buffers, null_count=found.missing)
 
 
-def _check(layout: Layout, number: int, text: bytes) -> None:
-    """Raise the `Failure` of a line, if it has one."""
-    place = f"{layout.url}, line {number}"
+def _hard_numbers(
+    layout: Layout, lines: text.Lines, numbers: list[text.Numbers], hard: np.ndarray
+) -> np.ndarray:
+    """Let Arrow read the numbers that C left over; returns which rows have one that is none."""
+    rows = np.flatnonzero(hard).astype(np.uint32)
+    bad = np.zeros(len(hard), bool)
+    texts, _, _, _ = lines.read(list(layout.numbers.values()), [], rows, False)
+    for found, number in zip(texts, numbers, strict=True):
+        array = _text_array(found, pa.binary())
+        missing = pc.is_in(array, value_set=pa.array(layout.missing, pa.binary()))
+        values, wrong = _cast(pc.if_else(missing, None, array).view(pa.string()))
+        bad[rows] |= wrong
+        present = values.is_valid().to_numpy(zero_copy_only=False)
+        number.values[rows[present]] = values.drop_null().to_numpy()
+        valid = np.unpackbits(number.valid, count=len(hard), bitorder="little")
+        valid[rows] = present
+        number.valid[:] = np.packbits(valid, bitorder="little")
+        number.missing = len(hard) - int(valid.sum())
+    return bad
+
+
+def _cast(array: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Texts as float64, null where they are no numbers, and where they are none."""
+    array = pc.ascii_trim(array, " \t")
+    wrong = np.zeros(len(array), bool)
     try:
-        values = _values(layout.data, text.decode("utf-8", "surrogateescape"))
-    except ValueError as error:
-        raise Failure(
+        return pc.cast(array, pa.float64()), wrong
+    except pa.ArrowInvalid:
+        for row in range(len(array)):
+            wrong[row] = not _is_number(array[row])
+    return pc.cast(pc.if_else(pa.array(wrong), None, array), pa.float64()), wrong
+
+
+def _is_number(value: pa.Scalar) -> bool:
+    try:
+        pc.cast(value, pa.float64())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _first_bad(block: Block, lines: text.Lines, starts: np.ndarray, bad: np.ndarray) -> Failure:
+    """What is wrong with the first line that cannot be read; there must be one."""
+    rows = np.flatnonzero(bad)
+    if not len(rows) or (lines.bad and lines.first_bad < starts[rows[0]]):
+        return _bad_line(block, lines)
+    return _bad_value(block, lines, starts, int(rows[0]))
+
+
+def _bad_line(block: Block, lines: text.Lines) -> Failure:
+    place = f"{block.layout.url}, line {block.line_at(lines.first_bad)}"
+    if lines.first_fault == text.OPEN_QUOTE:
+        return Failure(
             f"{place}: a quoted value does not end on its line. Double the quotes inside of values "
             "and write one line per row"
-        ) from error
-    if len(values) != len(layout.names):
-        raise Failure(
-            f"{place}: expected {len(layout.names)} columns, received {len(values)}. Mend or "
-            "remove the line; data.delimiter, data.header and data.skip_rows say how it is read"
         )
-    for name in layout.needed:
-        _check_value(layout, f"{place}, column '{name}'", name, values[layout.names.index(name)])
+    if lines.first_fault == text.INNER_RETURN:
+        return Failure(
+            f"{place}: a carriage return stands inside of the line. End lines with '\\n'"
+        )
+    return Failure(
+        f"{place}: expected {block.layout.width} columns, received {lines.first_fields}. Mend or "
+        "remove the line; data.delimiter, data.header and data.skip_rows say how it is read"
+    )
 
 
-def _check_value(layout: Layout, place: str, name: str, value: str) -> None:
-    if layout.data.check_utf8 or name in layout.numbers:
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise Failure(
-                f"{place}: {value.encode('utf-8', 'surrogateescape')!r} is not UTF-8. Write the "
-                "file as UTF-8, or set data.check_utf8=false to hash its bytes"
-            ) from error
-    if name in layout.numbers and value not in layout.data.missing:
-        try:
-            pc.cast(pa.array([value.strip(" \t")]), pa.float64())
-        except pa.ArrowInvalid as error:
-            raise Failure(
-                f"{place}: '{value}' is not a number. Mend it, or add it to data.missing"
-            ) from error
-
-
-def _trimmed(table: pa.Table) -> pa.Table:
-    """Every text without the blanks around it. Bytes that are not UTF-8 are trimmed as well."""
-    for index, field in enumerate(table.schema):
-        if field.type not in (pa.string(), pa.binary()):
-            continue
-        chunks = [
-            pc.ascii_trim_whitespace(chunk.view(pa.string()))
-            for chunk in table.column(index).chunks
-        ]
-        chunks = [chunk.view(field.type) for chunk in chunks]
-        table = table.set_column(index, field, pa.chunked_array(chunks, field.type))
-    return table
+def _bad_value(block: Block, lines: text.Lines, starts: np.ndarray, row: int) -> Failure:
+    layout = block.layout
+    places = [(layout.texts | layout.numbers)[name] for name in layout.needed]
+    found, _, _, _ = lines.read(places, [], np.array([row], np.uint32), False)
+    for name, one in zip(layout.needed, found, strict=True):
+        place = f"{layout.url}, line {block.line_at(int(starts[row]))}, column '{name}'"
+        value = one.data[: one.offsets[1]].tobytes()
+        if layout.data.check_utf8 or name in layout.numbers:
+            try:
+                value.decode()
+            except UnicodeDecodeError:
+                return Failure(
+                    f"{place}: {value!r} is not UTF-8. Write the file as UTF-8, or set "
+                    "data.check_utf8=false to hash its bytes"
+                )
+        if name in layout.numbers and value not in layout.missing:
+            shown = value.decode()
+            if not _is_number(pa.scalar(shown.strip(" \t"))):
+                return Failure(
+                    f"{place}: {shown!r} is not a number. Mend it, or add it to data.missing"
+                )
+    raise AssertionError(f"line {block.line_at(int(starts[row]))} of {layout.url} is not bad")

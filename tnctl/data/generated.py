@@ -16,9 +16,18 @@ be made alone, and disjoint ranges never share a draw. What is planted:
   standardize give it back. `quality` is null in 1 row of 16 and has z = 0 there.
 - The column `planted` is the logit (no model has a better AUC), and `planted_additive` the logit
   without its interactions, which is about as far as logistic regression can come.
+
+Three things more, for models of more than one label or of sequences; they change nothing above:
+
+- `purchase` ~ label * Bernoulli(sigmoid(BUY_BIAS + sum over slots s in BUYING of buy[s][i])); the
+  column `planted_purchase` is the logit of its probability.
+- `history`, 0 to HISTORY items: each is of the kind of item_id (number % KINDS) with probability
+  ALIKE[label], drawn by popularity among these, else drawn by popularity from all. So
+  `planted_history`, the logit of a click for who sees the history too, is `planted` plus, for each
+  item of it, ln P(item | label 1) / P(item | label 0).
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -54,9 +63,20 @@ SLOTS = {
 }
 INTERACTING = ("user_id", "item_id", "category", "advertiser", "device", "region", INTERESTS)
 NUMERIC = {"price": -0.25, "past_clicks": 0.3, "quality": 0.2}
-COLUMNS = [*SLOTS, *NUMERIC, "label", "planted", "planted_additive"]
+PURCHASES = ["purchase", "planted_purchase"]
+HISTORIES = ["history", "planted_history"]
+COLUMNS = [
+    *SLOTS, *NUMERIC, "label", "planted", "planted_additive", *PURCHASES, *HISTORIES,
+]  # fmt: skip
+BUYING = ("user_id", "item_id", "device")
+BUY = 0.6
+BUY_BIAS = -1.3
+HISTORY = 8  # the most items of a row's history
+KINDS = 8
+ALIKE = {0: 0.1, 1: 0.3}
 # One 64-bit draw of a row gives four 16-bit ones. Draws 0 to 2 are for slots with one id.
 INTEREST_DRAW, COUNT_DRAW, LABEL_DRAW, NUMERIC_DRAW, DRAWS = 3, 4, 5, 6, 16
+PURCHASE_DRAW, ITEM_DRAW, ALIKE_DRAW, LENGTH_DRAW = 9, 10, 12, 14
 
 
 @dataclass
@@ -87,10 +107,7 @@ def _planted(name: str) -> Planted:
     n = SLOTS[name]
     # Numbers of rows stay far below, so the tables' draws are not those of any row.
     start = (1 << 50) + list(SLOTS).index(name) * (1 << 20)
-    weights = 1.0 / np.arange(1, n + 1)
-    bounds = np.round(np.cumsum(weights) / weights.sum() * 65_536).astype(np.int64)
-    popularity = np.diff(bounds, prepend=0) / 65_536
-    chosen = np.searchsorted(bounds, np.arange(65_536), side="right").astype(np.uint16)
+    chosen, popularity = _popular(1.0 / np.arange(1, n + 1))
     numbers = np.arange(start, start + n, dtype=np.uint64)
     columns = np.stack([_normal(_draw(k, numbers)) for k in range(1 + RANK)], axis=1)
     columns -= popularity @ columns
@@ -102,6 +119,13 @@ def _planted(name: str) -> Planted:
         (MAIN * columns[:, 0]).astype(np.float32),
         (FACTOR * columns[:, 1:]).astype(np.float32),
     )
+
+
+def _popular(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The number that each 16-bit draw stands for, in proportion to weights; and their shares."""
+    bounds = np.round(np.cumsum(weights) / weights.sum() * 65_536).astype(np.int64)
+    chosen = np.searchsorted(bounds, np.arange(65_536), side="right").astype(np.uint16)
+    return chosen, np.diff(bounds, prepend=0) / 65_536
 
 
 def row_range(split: str, spec: Any) -> tuple[int, int]:
@@ -120,12 +144,15 @@ def pieces(split: str, spec: Any, needed: list[str]) -> Iterator[Piece]:
     first, end = row_range(split, spec)
     require("generated data", needed, COLUMNS)
     for start in range(first, end, PIECE_ROWS):
-        table = rows(start, min(start + PIECE_ROWS, end))
+        table = rows(start, min(start + PIECE_ROWS, end), needed)
         yield Piece(table.select(needed), counted("generated data", start))
 
 
-def rows(first: int, end: int) -> pa.Table:
-    """Rows `first` to `end` - 1: string, list<string>, float64 inputs, float32 label and logits."""
+def rows(first: int, end: int, needed: Collection[str] = COLUMNS) -> pa.Table:
+    """Rows `first` to `end` - 1: string, list<string>, float64 inputs, float32 label and logits.
+
+    Purchases and histories only when `needed`: they take as long as all the rest.
+    """
     numbers = np.arange(first, end, dtype=np.uint64)
     columns: dict[str, pa.Array] = {}
     additive = np.full(len(numbers), BIAS, np.float32)
@@ -146,6 +173,10 @@ def rows(first: int, end: int) -> pa.Table:
     columns["label"] = pa.array(label.astype(np.float32))
     columns["planted"] = pa.array(logit)
     columns["planted_additive"] = pa.array(additive)
+    if not set(PURCHASES).isdisjoint(needed):
+        columns |= _purchases(numbers, label, logit)
+    if not set(HISTORIES).isdisjoint(needed):
+        columns |= _histories(numbers, label, logit)
     return pa.table(columns)
 
 
@@ -154,12 +185,24 @@ def _slot(name: str, numbers: np.ndarray) -> tuple[pa.Array, np.ndarray, np.ndar
     planted = _planted(name)
     if name == INTERESTS:
         return _interests(planted, numbers)
-    place = list(SLOTS).index(name)
-    shift = np.uint64(16 * (place % 4))
-    draw = (_draw(place // 4, numbers) >> shift) & np.uint64(0xFFFF)
-    ids = planted.chosen[draw]
+    ids = _ids(name, numbers)
     factor = planted.factor[ids] if name in INTERACTING else None
     return planted.texts.take(pa.array(ids)), planted.main[ids], factor
+
+
+def _ids(name: str, numbers: np.ndarray) -> np.ndarray:
+    """The id, from 0, that each row has in a slot with one."""
+    place = list(SLOTS).index(name)
+    draw = _draw(place // 4, numbers) >> np.uint64(16 * (place % 4))
+    return _planted(name).chosen[draw & np.uint64(0xFFFF)]
+
+
+def _sixteen(stream: int, numbers: np.ndarray, count: int) -> np.ndarray:
+    """`count` 16-bit draws of each number, [n, count]: four of each stream from `stream` on."""
+    streams = [_draw(stream + k, numbers) for k in range((count + 3) // 4)]
+    shifts = np.arange(0, 64, 16, dtype=np.uint64)
+    draws = [(draw[:, None] >> shifts) & np.uint64(0xFFFF) for draw in streams]
+    return np.concatenate(draws, axis=1)[:, :count]
 
 
 def _interests(
@@ -191,3 +234,67 @@ def _numeric(index: int, name: str, numbers: np.ndarray) -> tuple[pa.Array, np.n
     else:
         shown = np.sign(z) * np.expm1(np.abs(z))
     return pa.array(shown, mask=missing), (NUMERIC[name] * z).astype(np.float32)
+
+
+def _purchases(numbers: np.ndarray, label: np.ndarray, logit: np.ndarray) -> dict[str, pa.Array]:
+    """The columns PURCHASES."""
+    buys = np.full(len(numbers), BUY_BIAS)
+    for name in BUYING:
+        buys += _buy(name)[_ids(name, numbers)]
+    uniform = (_draw(PURCHASE_DRAW, numbers) >> np.uint64(11)) * 2.0**-53
+    purchase = label & (uniform * (1 + np.exp(-buys)) < 1)
+    clicks = logit.astype(np.float64)
+    both = -np.log(np.exp(-clicks) + np.exp(-buys) + np.exp(-clicks - buys))
+    return {
+        "purchase": pa.array(purchase.astype(np.float32)),
+        "planted_purchase": pa.array(both.astype(np.float32)),
+    }
+
+
+@cache
+def _buy(name: str) -> np.ndarray:
+    """What each id of a slot adds to the logit of a purchase after a click."""
+    n = SLOTS[name]
+    start = (1 << 50) + list(SLOTS).index(name) * (1 << 20)
+    normal = _normal(_draw(1 + RANK, np.arange(start, start + n, dtype=np.uint64)))
+    return BUY * normal
+
+
+@dataclass
+class Kinds:
+    """Items drawn by popularity among those of a kind, and what one of a history tells."""
+
+    chosen: np.ndarray  # uint16 [KINDS, 65536]: the item that a 16-bit draw stands for
+    alike: np.ndarray  # float64 [items]: ln P(item | 1) / P(item | 0), of the kind of item_id
+    other: float  # the same of any other item
+
+
+@cache
+def _kinds() -> Kinds:
+    items = np.arange(SLOTS["item_id"])
+    weights = 1.0 / (items + 1)
+    _, popularity = _popular(weights)
+    drawn = [_popular(weights * (items % KINDS == kind)) for kind in range(KINDS)]
+    within = sum(shares for _, shares in drawn)
+    chances = {y: (1 - share) * popularity + share * within for y, share in ALIKE.items()}
+    other = np.log((1 - ALIKE[1]) / (1 - ALIKE[0]))
+    return Kinds(np.stack([c for c, _ in drawn]), np.log(chances[1] / chances[0]), float(other))
+
+
+def _histories(numbers: np.ndarray, label: np.ndarray, logit: np.ndarray) -> dict[str, pa.Array]:
+    """The columns HISTORIES."""
+    planted, kinds = _planted("item_id"), _kinds()
+    kind = (_ids("item_id", numbers) % KINDS)[:, None]
+    lengths = (_draw(LENGTH_DRAW, numbers) >> np.uint64(32)) % np.uint64(HISTORY + 1)
+    draws = _sixteen(ITEM_DRAW, numbers, HISTORY)
+    share = np.where(label, ALIKE[1], ALIKE[0])[:, None]
+    of_kind = _sixteen(ALIKE_DRAW, numbers, HISTORY) < share * 65_536
+    items = np.where(of_kind, kinds.chosen[kind, draws], planted.chosen[draws])
+    listed = np.arange(HISTORY, dtype=np.uint64) < lengths[:, None]
+    tells = np.where(items % KINDS == kind, kinds.alike[items], kinds.other)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    history = pa.ListArray.from_arrays(
+        pa.array(offsets), planted.texts.take(pa.array(items[listed]))
+    )
+    seen = logit.astype(np.float64) + np.where(listed, tells, 0.0).sum(axis=1)
+    return {"history": history, "planted_history": pa.array(seen.astype(np.float32))}

@@ -1,12 +1,33 @@
 """Arrow columns of any type to numbers, missing values and bad ones told apart."""
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+from numpy.typing import NDArray
 
+from tnctl.data.bad_rows import BadRowsError
 from tnctl.data.reading import Where
 from tnctl.errors import Failure
+
+MOST_NAMED = 1024  # bad values that are looked for before the good ones are tried again
+
+
+def flat(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array, copied only when it has several chunks."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a type holds lists of any length."""
+    return (
+        pt.is_list(kind) or pt.is_large_list(kind) or pt.is_list_view(kind)
+        or pt.is_large_list_view(kind)
+    )  # fmt: skip
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -46,12 +67,34 @@ def texts(array: pa.Array, column: str, where: Where) -> pa.Array:
     raise Failure(f"{where(0)[0]}: column '{column}' is {kind}, not text. Write it as text")
 
 
-def parsed(array: pa.Array, missing: list[str], column: str, where: Where) -> np.ndarray:
+def single(array: pa.Array, column: str, where: Where) -> pa.Array:
+    """A column of one value per row; lists with at most one value are unpacked.
+
+    Raises `BadRowsError` for a longer list.
+    """
+    if pt.is_fixed_size_list(array.type):
+        array = array.cast(pa.large_list(array.type.value_type))
+    if not is_list(array.type):
+        return array
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    if (lengths > 1).any():
+        wrong = np.flatnonzero(lengths > 1)
+        url, number = where(int(wrong[0]))
+        raise BadRowsError(
+            f"{url}, row {number}: column '{column}' must have one value. Received: "
+            f"{lengths[wrong[0]]} values. Mend the row",
+            wrong,
+        )
+    places = np.where(lengths == 1, np.cumsum(lengths) - 1, 0)
+    return pc.list_flatten(array).take(pa.array(places, mask=lengths == 0))
+
+
+def parsed(array: pa.Array, missing: list[str], column: str, where: Where) -> NDArray[np.float64]:
     """A column as float64 [rows], NaN where it is missing.
 
-    Raises `Failure`, naming the row, for a text that is no number.
+    Raises `BadRowsError` for a text that is no number, `Failure` for other types.
     """
-    array = plain(array)
+    array = plain(single(array, column, where))
     kind = array.type
     if is_text(kind):
         array = _parsed_texts(texts(array, column, where), missing, column, where)
@@ -72,8 +115,9 @@ def _parsed_texts(array: pa.Array, missing: list[str], column: str, where: Where
     try:
         return pc.cast(array, pa.float64())
     except pa.ArrowInvalid:
-        row = first_bad(array, pa.float64())
-        raise not_a_number(shown(array, row), "a number", column, row, where) from None
+        raise not_a_number(
+            array, bad_places(array, pa.float64()), "a number", column, where
+        ) from None
 
 
 def shown(array: pa.Array, row: int) -> str:
@@ -81,35 +125,43 @@ def shown(array: pa.Array, row: int) -> str:
     return str(array.slice(row, 1).cast(pa.large_binary())[0].as_py(), "utf-8", "replace")
 
 
-def not_a_number(value: str, kind: str, column: str, row: int, where: Where) -> Failure:
-    """What to say of a text that does not parse."""
-    url, number = where(row)
-    return Failure(
-        f"{url}, row {number}, column '{column}': {value!r} is not {kind}. Mend it, or add it to "
-        "data.missing"
+def not_a_number(
+    array: pa.Array, rows: list[int], kind: str, column: str, where: Where
+) -> BadRowsError:
+    """What to say of texts that do not parse."""
+    url, number = where(rows[0])
+    return BadRowsError(
+        f"{url}, row {number}, column '{column}': {shown(array, rows[0])!r} is not {kind}. Mend "
+        "it, or add it to data.missing",
+        rows,
     )
 
 
-def first_bad(array: pa.Array, kind: pa.DataType) -> int:
-    """The first row of `array` that does not cast to `kind`, by halving; there must be one."""
-    low, high = 0, len(array)
-    while high - low > 1:
-        middle = (low + high) // 2
+def bad_places(array: pa.Array, kind: pa.DataType) -> list[int]:
+    """The first values, up to MOST_NAMED, that do not cast to `kind`, by halving."""
+    found: list[int] = []
+    ranges = [(0, len(array))]
+    while ranges and len(found) < MOST_NAMED:
+        low, high = ranges.pop()
         try:
-            pc.cast(array.slice(low, middle - low), kind)
-            low = middle
+            pc.cast(array.slice(low, high - low), kind)
         except pa.ArrowInvalid:
-            high = middle
-    return low
+            if high - low == 1:
+                found.append(low)
+            else:
+                middle = (low + high) // 2
+                ranges += [(middle, high), (low, middle)]
+    return found
 
 
-def refuse_infinite(out: np.ndarray, values: np.ndarray, column: str, where: Where) -> None:
-    """Refuse numbers (float32 `out`, made from `values`) that are infinite."""
+def refuse_infinite(out: NDArray[Any], values: NDArray[Any], column: str, where: Where) -> None:
+    """Refuse numbers (float32 `out` [rows], made from `values`) that are infinite."""
     wrong = np.isinf(out)
     if wrong.any():
-        row = int(wrong.argmax())
-        url, number = where(row)
-        raise Failure(
-            f"{url}, row {number}, column '{column}': {values[row]} is infinite or too large for "
-            "float32. Mend the row, or take transform=log1p"
+        rows = np.flatnonzero(wrong)
+        url, number = where(int(rows[0]))
+        raise BadRowsError(
+            f"{url}, row {number}, column '{column}': {values[rows[0]]} is infinite or too large "
+            "for float32. Mend the row, or take transform=log1p",
+            rows,
         )

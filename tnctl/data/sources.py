@@ -5,10 +5,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from tnctl import files
-from tnctl.data import csv_files, generated, parquet_files
+from tnctl.data import (
+    csv_files,
+    generated,
+    jsonl_files,
+    libsvm_files,
+    paddle_files,
+    parquet_files,
+    prepared_files,
+    tfrecord_files,
+)
 from tnctl.data.reading import Piece
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.schema import Conf
+
+# What reads one file of text: (conf, url, columns, lines to skip at its start).
+TEXT = {
+    "csv": csv_files.pieces,
+    "libsvm": libsvm_files.pieces,
+    "paddle": paddle_files.pieces,
+    "jsonl": jsonl_files.pieces,
+}
 
 
 @dataclass
@@ -36,6 +53,8 @@ def split_of(conf: Conf, split: str) -> Split:
 
 def files_of(conf: Conf, split: str) -> list[str]:
     """The URLs of a split's files, in the order they are read; none for generated data."""
+    if conf.data.prepared is not None:
+        return prepared_files.urls(conf, split)
     if conf.data.format == "generated":
         return []
     spec = split_of(conf, split).spec
@@ -53,7 +72,8 @@ def files_of(conf: Conf, split: str) -> list[str]:
 def pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:
     """All rows of a split in file order, as Arrow tables with the columns `needed`.
 
-    Raises `Failure` when a file cannot be read, or when all of them together have no row.
+    With data.prepared they are prepared rows, whatever is needed. Raises `Failure` when a file
+    cannot be read, or when all of them together have no row.
     """
     rows = 0
     for piece in _all_pieces(conf, split, needed):
@@ -64,18 +84,26 @@ def pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:
 
 
 def _all_pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:
+    if conf.data.prepared is not None:
+        yield from prepared_files.pieces(conf, split)
+        return
     if conf.data.format == "generated":
         yield from generated.pieces(split, split_of(conf, split).spec, needed)
         return
+    skip_rows = split_of(conf, split).skip_rows
     for url in files_of(conf, split):
         if conf.data.format == "parquet":
             yield from parquet_files.pieces(conf, url, needed)
+        elif conf.data.format == "tfrecord":
+            yield from tfrecord_files.pieces(conf, url, needed)
         else:
-            yield from csv_files.pieces(conf, url, needed, split_of(conf, split).skip_rows)
+            yield from TEXT[conf.data.format](conf, url, needed, skip_rows)
 
 
 def count_hint(conf: Conf, split: str) -> int | None:
-    """The number of rows where it costs little to know (generated data, Parquet), else None."""
+    """The number of rows where it costs little to know, else None."""
+    if conf.data.prepared is not None:
+        return prepared_files.rows(conf, split)
     if conf.data.format == "generated":
         first, end = generated.row_range(split, split_of(conf, split).spec)
         return end - first

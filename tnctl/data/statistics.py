@@ -1,4 +1,4 @@
-"""What is measured on the training data before the first step: moments and quantiles.
+"""What is measured on the training data before the first step, and the vocabularies of files.
 
 One pass, in file order, so the figures are the same on every machine.
 """
@@ -7,41 +7,63 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
-from tnctl.data import numbers, sources
-from tnctl.data.features import flat
-from tnctl.data.reading import Where, numeric_column, slot_column
+from tnctl import files
+from tnctl.data import numbers, prepared_files, sources, vocabulary
+from tnctl.data.bad_rows import Skipped, owned
+from tnctl.data.cells import bucket_numbers
+from tnctl.data.parts import parts
+from tnctl.data.reading import Where, numeric_columns, slot_column
+from tnctl.data.vectors import vectors
 from tnctl.errors import Failure
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Numeric, Slot
 from tnctl.tables.columns import mix64
 
 # So many distinct values are kept exactly; of more, a uniform sample of this size.
 DISTINCT_KEPT = 65_536
+# The mean and deviation of an input; of a vector, those of each of its numbers.
+Scale = tuple[float, float] | tuple[list[float], list[float]]
 
 
 @dataclass
 class Statistics:
-    """Moments of standardized inputs and boundaries of quantile slots."""
+    """Moments of standardized inputs, boundaries of quantile slots, vocabularies of files."""
 
-    standardize: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """numeric name -> (mean, standard deviation)"""
-    boundaries: dict[str, np.ndarray] = field(default_factory=dict)
-    """slot name -> ascending boundaries, float64"""
+    standardize: dict[str, Scale] = field(default_factory=dict)
+    """numeric name -> (mean, standard deviation), measured or as the conf gives them"""
+    boundaries: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    """slot name -> ascending boundaries, of ids=quantiles"""
+    vocabularies: dict[str, list[str]] = field(default_factory=dict)
+    """slot name -> the lines of its vocabulary_file"""
 
     def to_json(self) -> dict[str, Any]:
         """As values that JSON holds; Python's JSON writes every float so that it reads back."""
         return {
             "standardize": {name: list(pair) for name, pair in self.standardize.items()},
             "boundaries": {name: values.tolist() for name, values in self.boundaries.items()},
+            "vocabularies": self.vocabularies,
         }
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Statistics":
         """The inverse of `to_json`, exactly."""
         return cls(
-            {name: (float(a), float(b)) for name, (a, b) in values["standardize"].items()},
+            {name: (mean, deviation) for name, (mean, deviation) in values["standardize"].items()},
             {name: np.array(v, np.float64) for name, v in values["boundaries"].items()},
+            values["vocabularies"],
         )
+
+    def boundaries_of(self, name: str, slot: Slot) -> NDArray[np.float64] | None:
+        """The boundaries of a slot's buckets, given or measured; None where there are none."""
+        if slot.boundaries is not None:
+            return np.array(slot.boundaries, np.float64)
+        return self.boundaries.get(name)
+
+    def vocabulary_of(self, name: str, slot: Slot) -> list[str] | None:
+        """The vocabulary of a slot, given or read; None where there is none."""
+        return self.vocabularies.get(name) if slot.vocabulary is None else slot.vocabulary
 
 
 class Moments:
@@ -52,7 +74,7 @@ class Moments:
         self.mean = 0.0
         self.squares = 0.0
 
-    def add(self, values: np.ndarray) -> None:
+    def add(self, values: NDArray[np.float64]) -> None:
         """Take in float64 [n]."""
         if not len(values):
             return
@@ -77,7 +99,7 @@ class Distinct:
         self.values = np.empty(0, np.float64)
         self.limit = np.uint64(2**64 - 1)
 
-    def add(self, values: np.ndarray) -> None:
+    def add(self, values: NDArray[np.float64]) -> None:
         """Take in float64 [n]."""
         # Adding 0 makes one value of 0 and -0.
         values = values + 0.0
@@ -89,49 +111,109 @@ class Distinct:
             values = values[hashed <= self.limit]
         self.values = values
 
-    def boundaries(self, buckets: int) -> np.ndarray:
+    def boundaries(self, buckets: int) -> NDArray[np.float64]:
         """Up to `buckets` - 1 ascending boundaries, float64."""
         places = np.arange(1, buckets) / buckets
         return np.unique(np.quantile(self.values, places))
 
 
-def _hash(values: np.ndarray) -> np.ndarray:
+def _hash(values: NDArray[np.float64]) -> NDArray[np.uint64]:
     return mix64(values.view(np.uint64))
+
+
+def standardized(conf: Conf) -> dict[str, Numeric]:
+    """The numeric inputs whose moments are measured."""
+    return {
+        name: numeric
+        for name, numeric in conf.numeric.items()
+        if numeric.transform == "standardize" and numeric.mean is None
+    }
 
 
 def needed(conf: Conf) -> bool:
     """Whether the conf has anything to measure."""
-    return any(numeric.transform == "standardize" for numeric in conf.numeric.values()) or any(
-        slot.ids == "quantiles" for slot in conf.slots.values()
-    )
+    return bool(standardized(conf)) or any(s.ids == "quantiles" for s in conf.slots.values())
 
 
-def measure(conf: Conf) -> Statistics:
-    """One pass over data.train; reads nothing when nothing is needed.
+def measure(conf: Conf, limit: int | None = None) -> Statistics:
+    """One pass over data.train, unless nothing is to be measured; the vocabularies are read.
 
-    Raises `Failure` for a value that is no finite number, and for a slot without any number.
+    `limit` ends the pass after about so many rows, for a look at the data before training.
+    Rows whose own value cannot be read are left out, as many as data.bad_rows allows. Raises
+    `Failure` for a value that is no finite number, and for a slot without any number.
     """
-    if not needed(conf):
-        return Statistics()
-    moments = {n: Moments() for n, c in conf.numeric.items() if c.transform == "standardize"}
-    distinct = {n: Distinct() for n, slot in conf.slots.items() if slot.ids == "quantiles"}
-    columns = {name: numeric_column(name, conf.numeric[name]) for name in moments}
-    columns |= {name: slot_column(name, conf.slots[name]) for name in distinct}
-    takers: dict[str, Moments | Distinct] = {**moments, **distinct}
-    for piece in sources.pieces(conf, "train", list(dict.fromkeys(columns.values()))):
-        for name, taker in takers.items():
-            array = flat(piece.table.column(columns[name]))
-            taker.add(_finite(array, conf.data.missing, columns[name], piece.where))
+    if conf.data.prepared:
+        return Statistics.from_json(prepared_files.statistics(conf))
+    found = Statistics(
+        {
+            name: (numeric.mean, numeric.deviation)
+            for name, numeric in conf.numeric.items()
+            if numeric.mean is not None and numeric.deviation is not None
+        },
+        vocabularies=vocabularies(conf),
+    )
+    if needed(conf):
+        _measure(conf, found, limit)
+    return found
+
+
+def vocabularies(conf: Conf) -> dict[str, list[str]]:
+    """The vocabularies that slots have in files, each file read once."""
+    names = {
+        name: files.join(conf.data.root, slot.vocabulary_file)
+        for name, slot in conf.slots.items()
+        if slot.vocabulary_file is not None
+    }
+    read = {url: vocabulary.read(url) for url in dict.fromkeys(names.values())}
+    return {name: read[url] for name, url in names.items()}
+
+
+def _measure(conf: Conf, found: Statistics, limit: int | None) -> None:
+    inputs = standardized(conf)
+    moments = {name: [Moments() for _ in range(one.numbers)] for name, one in inputs.items()}
+    slots = {name: slot for name, slot in conf.slots.items() if slot.ids == "quantiles"}
+    distinct = {name: Distinct() for name in slots}
+    columns = [column for name, one in inputs.items() for column in numeric_columns(name, one)]
+    columns += [slot_column(name, slot) for name, slot in slots.items()]
+    skipped = Skipped("train", conf.data.bad_rows)
+    rows = 0
+
+    def read(table: pa.Table, where: Where) -> list[NDArray[np.float64]]:
+        whole = {name: numbers.flat(table.column(name)) for name in table.column_names}
+        made = [vectors(whole, name, one, conf.data, where) for name, one in inputs.items()]
+        return made + [_numbers(whole, name, slot, conf, where) for name, slot in slots.items()]
+
+    for piece in sources.pieces(conf, "train", list(dict.fromkeys(columns))):
+        skipped.add(piece.skipped, piece.reason)
+        made, _ = skipped.good(piece.table, piece.where, read)
+        for takers, values in zip(moments.values(), made, strict=False):
+            for taker, column in zip(takers, values.T, strict=True):
+                taker.add(column[~np.isnan(column)])
+        for taken, values in zip(distinct.values(), made[len(moments) :], strict=True):
+            taken.add(values[~np.isnan(values)])
+        rows += piece.table.num_rows
+        if limit is not None and rows >= limit:
+            break
     for name, taken in distinct.items():
         if not len(taken.values):
-            raise Failure(f"slots.{name}: column '{columns[name]}' has no number in data.train")
-    return Statistics(
-        {name: taken.result() for name, taken in moments.items()},
-        {name: taken.boundaries(conf.slots[name].buckets) for name, taken in distinct.items()},
-    )
+            column = slot_column(name, slots[name])
+            raise Failure(f"slots.{name}: column '{column}' has no number in data.train")
+        found.boundaries[name] = taken.boundaries(slots[name].buckets)
+    for name, takers in moments.items():
+        results = [taker.result() for taker in takers]
+        found.standardize[name] = (
+            results[0]
+            if inputs[name].numbers == 1
+            else ([mean for mean, _ in results], [deviation for _, deviation in results])
+        )
 
 
-def _finite(array: Any, missing: list[str], column: str, where: Where) -> np.ndarray:
-    values = numbers.parsed(array, missing, column, where)
-    numbers.refuse_infinite(values, values, column, where)
-    return values[~np.isnan(values)]
+def _numbers(
+    whole: dict[str, pa.Array], name: str, slot: Slot, conf: Conf, where: Where
+) -> NDArray[np.float64]:
+    """All numbers of a column, NaN where missing."""
+    column = slot_column(name, slot)
+    split = parts(whole[column], slot.separator, conf.data, column, where, fractions=True)
+    owners = split.owners
+    with owned(owners, where) as place:
+        return bucket_numbers(split.values, column, conf.data, place, owners is not None)

@@ -1,22 +1,27 @@
 """Windows of rows, their order, their batches, and reading them ahead."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from tnctl.data import sources
+from tnctl.data import numbers, prepared, prepared_files, sources
 from tnctl.data.ahead import ReadAhead
-from tnctl.data.features import Features, Window
-from tnctl.data.reading import columns_read, shifted
-from tnctl.data.sources import count_hint
-from tnctl.errors import UserError
+from tnctl.data.bad_rows import Skipped, chosen
+from tnctl.data.features import Features, Window, labels_of
+from tnctl.data.reading import Where, columns_read, shifted
+from tnctl.errors import Failure, UserError
+from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.tables import columns as c_columns
 
 __all__ = ["ReadAhead", "batches", "count_hint", "order", "raw_rows", "window_rows", "windows"]
+T = TypeVar("T")
+Encode = Callable[[pa.Table, Where], Window]
+NEGATIVES = 0x6E65676174697665  # "negative", so that no other draw of the seed is like it
 
 
 def window_rows(conf: Conf) -> int:
@@ -24,26 +29,49 @@ def window_rows(conf: Conf) -> int:
     return -(-conf.data.window // conf.train.batch_size) * conf.train.batch_size
 
 
+def count_hint(conf: Conf, split: str) -> int | None:
+    """The number of rows of a split's windows where it costs little to know, else None."""
+    if split == "train" and conf.data.negatives < 1:
+        return None
+    return sources.count_hint(conf, split)
+
+
 def windows(
-    conf: Conf, features: Features, split: str, *, limit: int | None = None, start: int = 0
+    conf: Conf,
+    features: Features,
+    split: str,
+    *,
+    limit: int | None = None,
+    start: int = 0,
+    skipped: Skipped | None = None,
 ) -> Iterator[Window]:
     """Consecutive windows of exactly `window_rows` rows, the last one shorter, in file order.
 
-    `limit` ends after that many rows. `start` passes over that many windows, reading them and
-    making no ids of them. Raises `Failure` when the files cannot be read or have no row.
+    `limit` ends after that many rows. `start` passes over that many windows. Rows that cannot be
+    read are left out and counted in `skipped` (one of the pass's own, if none is given), and said
+    at the end. In data.train the negatives that data.negatives leaves out are no rows. Raises
+    `Failure` when the files cannot be read, have no row, or too many that cannot be read.
     """
     size = window_rows(conf)
+    encode = prepared.encoder(features) if conf.data.prepared else features.encode
+    skipped = skipped or Skipped(split, conf.data.bad_rows)
     parts: list[Window] = []
     at = 0
-    for piece in sources.pieces(conf, split, features.columns):
-        table = piece.table if limit is None else piece.table.slice(0, limit - at)
+    for table, where in _tables(conf, features.columns, encode, split, skipped):
         done = 0
-        while done < table.num_rows:
+        while done < table.num_rows and at != limit:
             rows = min(size - at % size, table.num_rows - done)
-            if at // size >= start:
-                part = table.slice(done, rows)
-                parts.append(features.encode(part, shifted(piece.where, done)))
-            at, done = at + rows, done + rows
+            rows = rows if limit is None else min(rows, limit - at)
+            number = at // size
+            # Where rows may be bad, only encoding tells how many of them a window has.
+            if number >= start or conf.data.bad_rows:
+                part, _ = skipped.good(table.slice(done, rows), shifted(where, done), encode)
+                at += part.rows
+                if number >= start and part.rows:
+                    parts.append(part)
+            else:
+                at += rows
+            done += rows
             if at % size == 0 and parts:
                 yield joined(parts)
                 parts = []
@@ -51,6 +79,57 @@ def windows(
             break
     if parts:
         yield joined(parts)
+    if at == 0 and limit != 0:
+        why = f"data.negatives={conf.data.negatives} keeps none. Raise it"
+        if skipped.rows:
+            why = f"{skipped.rows:,} cannot be read. The first: {skipped.first}"
+        raise Failure(f"no row of data.{split} is left: {why}")
+    if skipped.rows:
+        say(
+            f"data.{split}: {skipped.rows:,} rows cannot be read and were left out. "
+            f"The first: {skipped.first}"
+        )
+
+
+def _tables(
+    conf: Conf, columns: list[str], encode: Encode, split: str, skipped: Skipped
+) -> Iterator[tuple[pa.Table, Where]]:
+    """The rows of a split, without the negatives that are left out.
+
+    Those are chosen by the number of a row among the rows of the split that can be read.
+    """
+    first = 0
+    for piece in sources.pieces(conf, split, columns):
+        skipped.add(piece.skipped, piece.reason)
+        table, where = piece.table, piece.where
+        if split == "train" and conf.data.negatives < 1:
+            if conf.data.bad_rows:
+                _, rows = skipped.good(table, where, encode)
+                table, where = table.take(rows), chosen(where, rows)
+            kept = _sampled(conf, table, where, first)
+            first += table.num_rows
+            table, where = table.take(kept), chosen(where, kept)
+        yield table, where
+
+
+def _sampled(conf: Conf, table: pa.Table, where: Where, first: int) -> NDArray[np.int64]:
+    """The rows with a label above 0, and the share data.negatives of the others.
+
+    `first` is the number of the table's first row.
+    """
+    [(name, label)] = conf.data.all_labels.items()
+    if conf.data.prepared:
+        labels = prepared.labels_of(table, name)
+    else:
+        labels = labels_of(numbers.flat(table.column(label.column)), label, conf, where)
+    rows = np.arange(first, first + table.num_rows, dtype=np.uint64)
+    return np.flatnonzero((labels > 0) | kept_negatives(conf.seed, conf.data.negatives, rows))
+
+
+def kept_negatives(seed: int, share: float, rows: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which rows (uint64, numbers in the split) are kept when their label is 0."""
+    start = c_columns.mix64(np.array([seed ^ NEGATIVES], np.uint64))
+    return c_columns.mix64(start ^ rows) < share * 2.0**64
 
 
 def joined(parts: list[Window]) -> Window:
@@ -60,19 +139,42 @@ def joined(parts: list[Window]) -> Window:
     tables = range(len(parts[0].ids))
     if any(sum(len(part.ids[table]) for part in parts) >= 2**32 for table in tables):
         raise UserError("a window holds over 2^32 ids. Take a smaller data.window")
-    reference = None
-    if parts[0].reference is not None:
-        reference = np.concatenate([part.reference for part in parts if part.reference is not None])
     return Window(
         [np.concatenate([part.ids[table] for part in parts]) for table in tables],
         [_joined_offsets([part.offsets[table] for part in parts]) for table in tables],
+        [_concatenated([part.weights[table] for part in parts]) for table in tables],
         np.concatenate([part.numeric for part in parts]),
         np.concatenate([part.labels for part in parts]),
-        reference,
+        _concatenated([part.weight for part in parts]),
+        _concatenated([part.reference for part in parts]),
+        _concatenated([part.group for part in parts]),
+        _each([part.carried for part in parts], _one_table),
     )
 
 
-def _joined_offsets(parts: list[np.ndarray]) -> np.ndarray:
+def _each(parts: list[T | None], join: Callable[[list[T]], T]) -> T | None:
+    """What all parts have, or none of them, as one."""
+    found = [part for part in parts if part is not None]
+    return join(found) if found else None
+
+
+def _one_table(parts: list[pa.Table]) -> pa.Table:
+    """Tables one after the other; a column may be null in one file and text in the next."""
+    try:
+        return pa.concat_tables(parts, promote_options="permissive")
+    except pa.ArrowException as error:
+        reason = str(error).split("\n")[0]
+        raise Failure(
+            f"the columns of data.carry have other types from file to file ({reason}). Write them "
+            "alike, or carry others"
+        ) from error
+
+
+def _concatenated(parts: list[Any]) -> Any:
+    return _each(parts, np.concatenate)
+
+
+def _joined_offsets(parts: list[NDArray[np.uint32]]) -> NDArray[np.uint32]:
     out = np.zeros(sum(len(part) - 1 for part in parts) + 1, np.uint32)
     at = 0
     for part in parts:
@@ -81,7 +183,7 @@ def _joined_offsets(parts: list[np.ndarray]) -> np.ndarray:
     return out
 
 
-def order(conf: Conf, epoch: int, number: int, rows: int) -> np.ndarray:
+def order(conf: Conf, epoch: int, number: int, rows: int) -> NDArray[np.uint32]:
     """The order in which a window's rows are trained: uint32 [rows].
 
     A function of conf.seed, the epoch, the window's number and its rows alone.
@@ -91,24 +193,28 @@ def order(conf: Conf, epoch: int, number: int, rows: int) -> np.ndarray:
     return c_columns.permutation(conf.seed, epoch, number, rows)
 
 
-def batches(window: Window, order: np.ndarray, batch_size: int) -> Iterator[Window]:
+def batches(window: Window, order: NDArray[np.uint32], batch_size: int) -> Iterator[Window]:
     """The batches of one window in an order (uint32 [rows]); the last one may be short."""
     for start in range(0, len(order), batch_size):
         yield taken(window, order[start : start + batch_size])
 
 
-def taken(window: Window, chosen: np.ndarray) -> Window:
+def taken(window: Window, chosen: NDArray[np.uint32]) -> Window:
     """The chosen rows of a window, in the order chosen."""
     cells = []
-    for ids, offsets in zip(window.ids, window.offsets, strict=True):
-        slots = (len(offsets) - 1) // window.rows
-        cells.append(c_columns.take(ids, offsets, slots, chosen))
+    for ids, offsets, weights in zip(window.ids, window.offsets, window.weights, strict=True):
+        count = (len(offsets) - 1) // window.rows
+        cells.append(c_columns.take(ids, offsets, count, chosen, weights))
     return Window(
-        [ids for ids, _ in cells],
-        [offsets for _, offsets in cells],
-        window.numeric[chosen],
+        [ids for ids, _, _ in cells],
+        [offsets for _, offsets, _ in cells],
+        [weights for _, _, weights in cells],
+        window.numeric.take(chosen, axis=0),
         window.labels[chosen],
+        None if window.weight is None else window.weight[chosen],
         None if window.reference is None else window.reference[chosen],
+        None if window.group is None else window.group[chosen],
+        None if window.carried is None else window.carried.take(chosen),
     )
 
 
@@ -117,6 +223,8 @@ def raw_rows(conf: Conf, split: str, limit: int) -> list[dict[str, Any]]:
 
     Bytes that are not UTF-8 come as Python's surrogate escapes.
     """
+    if conf.data.prepared:
+        return prepared_files.first_rows(conf, split, limit)
     found: list[dict[str, Any]] = []
     for piece in sources.pieces(conf, split, columns_read(conf)):
         rows = piece.table.slice(0, limit - len(found)).to_pylist()

@@ -1,0 +1,1130 @@
+"""Every kind of slot and of numeric input, against Keras' preprocessing and slow models."""
+
+import dataclasses
+import itertools
+import json
+import math
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import keras
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+import yaml
+
+from tnctl.data.cells import Encoder
+from tnctl.data.features import Features, indicator_width
+from tnctl.data.statistics import Statistics, measure, vocabularies
+from tnctl.data.windows import windows
+from tnctl.errors import Failure, UserError
+from tnctl.schema import (
+    Conf,
+    Data,
+    Embedding,
+    Label,
+    Loss,
+    Numeric,
+    Slot,
+    Train,
+    from_values,
+)
+
+MASK = 2**64 - 1
+
+
+def mix64(x):
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        x = (x ^ x >> 33) * factor & MASK
+    return x ^ x >> 33
+
+
+def value_id(text, seed=0):
+    data = text if isinstance(text, bytes) else text.encode()
+    h = seed
+    for at in range(0, len(data), 8):
+        h = mix64(h ^ int.from_bytes(data[at : at + 8], "little"))
+    return mix64(h ^ len(data))
+
+
+def conf_of(slots=None, numeric=None, loss="cross_entropy", embedding=None, batch_size=4, **data):
+    data.setdefault("label", Label(column="y"))
+    data.setdefault("window", 8)
+    return Conf(
+        recipe={"name": "lr"},
+        slots={"a": Slot()} if slots is None else slots,
+        numeric=numeric or {},
+        embedding=embedding or Embedding(),
+        data=Data(**data),
+        train=Train(batch_size=batch_size, loss=Loss(name=loss)),
+    )
+
+
+def tables_of(conf):
+    """One table of all slots that have rows."""
+    names = [name for name, slot in conf.slots.items() if not slot.indicator]
+    spread = [s.max_length if s.pooling == "none" else 1 for s in (conf.slots[n] for n in names)]
+    return [(names, spread)] if names else []
+
+
+def where(row):
+    return ("file.csv", row + 1)
+
+
+def encoded(conf, columns, statistics=None, **options):
+    table = columns if isinstance(columns, pa.Table) else pa.table(columns)
+    if "y" not in table.column_names:
+        table = table.append_column("y", pa.array(np.zeros(table.num_rows)))
+    features = Features(conf, tables_of(conf), statistics or Statistics(), **options)
+    return features.encode(table, where)
+
+
+def cells_of(window):
+    offsets = window.offsets[0].tolist()
+    return [window.ids[0][a:b].tolist() for a, b in pairwise(offsets)]
+
+
+def weights_of(window):
+    offsets = window.offsets[0].tolist()
+    return [window.weights[0][a:b].tolist() for a, b in pairwise(offsets)]
+
+
+def ids(slot, values, more=None, statistics=None, **data):
+    """The ids of each row of one slot `a`."""
+    array = values if isinstance(values, pa.Array) else pa.array(values)
+    window = encoded(conf_of({"a": slot}, **data), {"a": array, **(more or {})}, statistics)
+    return cells_of(window)
+
+
+# ---- A slow model of a slot ------------------------------------------------------------------
+
+
+def model_id(slot, part, missing, several):
+    """The id of one value, None where it is missing."""
+    if part is None or part in missing or (several and part == ""):
+        return None
+    if slot.ids in ("boundaries", "quantiles"):
+        return sum(bound <= float(part) for bound in slot.boundaries)
+    if slot.ids == "integer":
+        found = int(part) % 2**64
+        return None if slot.size is not None and found >= slot.size else found
+    hashed = value_id(part, slot.seed)
+    if slot.ids == "modulo":
+        return hashed % slot.size
+    if slot.ids == "vocabulary":
+        if part in slot.vocabulary:
+            return slot.vocabulary.index(part)
+        return len(slot.vocabulary) + hashed % slot.oov if slot.oov else None
+    return hashed
+
+
+def model_missing_id(slot):
+    empty = value_id("", slot.seed)
+    return {
+        "hash": empty,
+        "modulo": empty % (slot.size or 1),
+        "vocabulary": len(slot.vocabulary or ()) + slot.oov,
+        "boundaries": len(slot.boundaries or ()) + 1,
+    }[slot.ids]
+
+
+def model_cell(slot, parts, weights, missing, several):
+    """(id, weight) of each value of one row that is left."""
+    found = [(model_id(slot, p, missing, several), w) for p, w in zip(parts, weights, strict=True)]
+    stands = slot.missing == "value"
+    if stands and slot.pooling == "none":
+        found = [(model_missing_id(slot) if i is None else i, w) for i, w in found]
+    found = [(i, w) for i, w in found if i is not None and i != slot.padding]
+    if slot.max_length is not None:
+        found = found[: slot.max_length] if slot.keep == "first" else found[-slot.max_length :]
+    if stands and slot.pooling != "none" and not found:
+        found = [(model_missing_id(slot), 1.0)]
+    return found
+
+
+KINDS = {
+    "hash": {"ids": "hash", "seed": 9},
+    "modulo": {"ids": "modulo", "size": 5, "seed": 2},
+    "integer": {"ids": "integer"},
+    "integer with size": {"ids": "integer", "size": 7},
+    "vocabulary": {"ids": "vocabulary", "vocabulary": ["3", "-5", "8", "1"]},
+    "vocabulary with oov": {"ids": "vocabulary", "vocabulary": ["8", "11"], "oov": 3, "seed": 4},
+    "boundaries": {"ids": "boundaries", "boundaries": [-4.0, 0.0, 3.0, 7.5]},
+}
+# Numbers in text are values of every kind.
+VALUES = [*map(str, range(-6, 13)), None, "", "?"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", ["one", "list", "text", "json"])
+@pytest.mark.parametrize("seed", range(6))
+def test_any_slot_is_its_model(kind, form, seed):
+    rng = np.random.default_rng([seed, *map(ord, kind + form)])
+    several = form != "one"
+    keys = dict(KINDS[kind])
+    keys["missing"] = str(rng.choice(["none", "value"])) if "integer" not in kind else "none"
+    if rng.random() < 0.5:
+        keys |= {"max_length": int(rng.integers(1, 4)), "keep": str(rng.choice(["first", "last"]))}
+    if "max_length" in keys and rng.random() < 0.4:
+        keys["pooling"] = "none"
+    weighted = "pooling" not in keys and rng.random() < 0.5
+    if weighted:
+        keys["weights"] = "w"
+    if rng.random() < 0.5:
+        keys["padding"] = int(rng.integers(0, 4)) if kind != "hash" else value_id("8", 9)
+    keys["separator"] = {"text": "|", "json": "json"}.get(form)
+    slot = Slot(**keys)
+    if slot.missing == "value" and slot.padding == model_missing_id(slot):
+        return  # refused
+    rows = []
+    for _ in range(40):
+        count = int(rng.integers(0, 6)) if several else 1
+        rows.append([VALUES[k] for k in rng.integers(0, len(VALUES), count)])
+    missing = ["", "?"]
+    if form == "text":
+        # A text cannot tell a null from an empty part, nor an empty list from an empty text.
+        rows = [[part or "" for part in row] for row in rows]
+        rows = [[] if row == [""] or row == ["?"] else row for row in rows]
+    weights = [[float(rng.integers(-8, 9)) / 4 for _ in row] for row in rows]
+    columns = {
+        "one": lambda: pa.array([row[0] for row in rows], pa.string()),
+        "list": lambda: pa.array([row or (None if k % 2 else []) for k, row in enumerate(rows)]),
+        "text": lambda: pa.array(["|".join(row) if row else None for row in rows], pa.string()),
+        "json": lambda: pa.array([json.dumps(row) for row in rows]),
+    }[form]()
+    more = {}
+    if weighted:
+        more["w"] = {
+            "one": lambda: pa.array([row[0] for row in weights]),
+            "list": lambda: pa.array(weights, pa.list_(pa.float32())),
+            "text": lambda: pa.array(["|".join(map(repr, row)) for row in weights]),
+            "json": lambda: pa.array([json.dumps(row) for row in weights]),
+        }[form]()
+    window = encoded(conf_of({"a": slot}, missing=missing), {"a": columns, **more})
+    expected = [
+        model_cell(slot, row, given, missing, several)
+        for row, given in zip(rows, weights, strict=True)
+    ]
+    if slot.pooling == "none":
+        expected = [
+            cell[place : place + 1] for cell in expected for place in range(slot.max_length)
+        ]
+    assert cells_of(window) == [[i for i, _ in cell] for cell in expected]
+    if weighted:
+        assert weights_of(window) == [[w for _, w in cell] for cell in expected]
+    else:
+        assert window.weights == [None]
+
+
+UNICODE = ["é", "e\u0301", "日本語", "🙂🙃", "a b", " a", "A", "ß", "a\0b", "x" * 100, "\u200b"]
+
+
+@pytest.mark.parametrize("kind", ["hash", "modulo", "vocabulary"])
+def test_unicode_values(kind):
+    keys = {
+        "hash": {},
+        "modulo": {"size": 1009},
+        "vocabulary": {"vocabulary": UNICODE[::2], "oov": 1000},
+    }[kind]
+    slot = Slot(ids=kind, **keys)
+    expected = [[model_id(slot, text, [""], False)] for text in UNICODE]
+    assert ids(slot, UNICODE) == expected
+    assert ids(slot, pa.array(UNICODE).dictionary_encode()) == expected
+    assert ids(slot, pa.array(UNICODE, pa.large_binary())) == expected
+    assert ids(slot, pa.array(UNICODE, pa.string_view())) == expected
+    assert ids(slot, pa.array([json.dumps(UNICODE)])) == ids(slot, [json.dumps(UNICODE)])
+    slot.separator = "json"
+    assert (
+        ids(slot, [json.dumps(UNICODE), json.dumps(UNICODE, ensure_ascii=False)])
+        == [[one for [one] in expected]] * 2
+    )
+
+
+# ---- Keras' preprocessing where the meanings coincide ----------------------------------------
+
+WORDS = ["ant", "bee", "cat", "dög"]
+
+
+def test_vocabulary_is_keras_string_lookup():
+    texts = ["cat", "dög", "ant", "eel", "bee", "", "CAT"]
+    # One out-of-vocabulary index: Keras puts it first, we put it last.
+    found = np.asarray(keras.layers.StringLookup(vocabulary=WORDS, num_oov_indices=1)(texts))
+    slot = Slot(ids="vocabulary", vocabulary=WORDS, oov=1)
+    expected = [[int(k) - 1] if k else [len(WORDS)] for k in found]
+    expected[texts.index("")] = []  # missing to us, another text to Keras
+    assert ids(slot, texts) == expected
+    slot = Slot(ids="vocabulary", vocabulary=WORDS)
+    assert ids(slot, texts) == [[int(k) - 1] if k else [] for k in found]
+    known = texts[:3]
+    exact = keras.layers.StringLookup(vocabulary=WORDS, num_oov_indices=0)(known)
+    assert ids(slot, known) == [[int(k)] for k in np.asarray(exact)]
+
+
+def test_vocabulary_of_integers_is_keras_integer_lookup():
+    words, values = [12, 36, 1138, -42], [12, 1138, -42, 36, 7, 12]
+    found = np.asarray(keras.layers.IntegerLookup(vocabulary=words, num_oov_indices=1)(values))
+    slot = Slot(ids="vocabulary", vocabulary=[str(word) for word in words], oov=1)
+    assert ids(slot, pa.array(values)) == [[int(k) - 1] if k else [4] for k in found]
+    assert ids(slot, [str(value) for value in values]) == ids(slot, pa.array(values))
+
+
+def test_boundaries_are_keras_discretization():
+    bounds = [-1.5, 0.0, 1.0, 2.25]
+    rng = np.random.default_rng(0)
+    values = np.concatenate([rng.normal(0, 3, 200), bounds, np.nextafter(bounds, -9), [1e30]])
+    values = values.astype(np.float32)
+    found = np.asarray(keras.layers.Discretization(bin_boundaries=bounds)(values))
+    slot = Slot(ids="boundaries", boundaries=bounds)
+    assert ids(slot, pa.array(values)) == [[int(k)] for k in found]
+    assert ids(slot, [repr(float(v)) for v in values]) == [[int(k)] for k in found]
+    with_missing = Slot(ids="boundaries", boundaries=bounds, missing="value")
+    assert ids(with_missing, pa.array([None, math.nan, 0.0])) == [[5], [5], [2]]
+    assert ids(slot, pa.array([None, math.nan, 0.0])) == [[], [], [2]]
+
+
+@pytest.mark.parametrize("mode", ["one_hot", "multi_hot", "count"])
+def test_indicator_is_keras_category_encoding(mode):
+    rng = np.random.default_rng(1)
+    several = mode != "one_hot"
+    rows = rng.integers(0, 6, (50, 4 if several else 1))
+    layer = keras.layers.CategoryEncoding(num_tokens=6, output_mode=mode)
+    expected = np.asarray(layer(rows if several else rows[:, 0]))
+    slot = Slot(ids="integer", size=6, indicator=True)
+    array = pa.array(rows.tolist(), pa.list_(pa.int64())) if several else pa.array(rows[:, 0])
+    numeric = encoded(conf_of({"a": slot}), {"a": array}).numeric
+    assert numeric.dtype == np.float32
+    # A slot counts; multi_hot only says whether.
+    np.testing.assert_array_equal(
+        np.minimum(numeric, 1) if mode == "multi_hot" else numeric, expected
+    )
+
+
+def test_weighted_indicator_is_keras_category_encoding_with_weights():
+    rows, weights = [[0, 1, 0], [2, 2, 1]], [[0.5, 1.0, 0.25], [1.5, -0.5, 2.0]]
+    layer = keras.layers.CategoryEncoding(num_tokens=3, output_mode="count")
+    expected = np.asarray(layer(np.array(rows), count_weights=np.array(weights)))
+    slot = Slot(ids="integer", size=3, indicator=True, weights="w")
+    window = encoded(conf_of({"a": slot}), {"a": pa.array(rows), "w": pa.array(weights)})
+    np.testing.assert_array_equal(window.numeric, expected)
+
+
+def test_standardize_is_keras_normalization(tmp_path):
+    rng = np.random.default_rng(2)
+    values = rng.normal([3, -2, 100], [1, 5, 0.1], (500, 3)).astype(np.float32)
+    layer = keras.layers.Normalization(axis=-1)
+    layer.adapt(values)
+    table = pa.table({"v": pa.array(values.tolist()), "y": np.zeros(500)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    conf = conf_of(
+        {},
+        {"v": Numeric(width=3, transform="standardize")},
+        root=str(tmp_path),
+        train="a.parquet",
+        format="parquet",
+    )
+    found = encoded(conf, table, measure(conf)).numeric
+    np.testing.assert_allclose(found, np.asarray(layer(values)), rtol=1e-4, atol=2e-4)
+    given = Numeric(width=3, transform="standardize", mean=2.0, deviation=0.5)
+    layer = keras.layers.Normalization(mean=2.0, variance=0.25)
+    conf = conf_of({}, {"v": given})
+    found = encoded(conf, table, measure(conf)).numeric
+    np.testing.assert_allclose(found, np.asarray(layer(values)), rtol=1e-6)
+    layer = keras.layers.Rescaling(scale=2.0, offset=-4.0)
+    np.testing.assert_allclose(found, np.asarray(layer(values)), rtol=1e-5)
+
+
+# ---- TensorFlow's feature columns ------------------------------------------------------------
+
+
+def input_layer(columns, features):
+    """What TensorFlow's input layer makes of feature columns; lists of several values are padded.
+
+    Columns stand in the alphabetical order of their names.
+    """
+
+    def tensor(rows):
+        if not isinstance(rows[0], list):
+            return tf.constant([[row] for row in rows])
+        places = [[row, k] for row, values in enumerate(rows) for k in range(len(values))]
+        flat = [value for values in rows for value in values]
+        return tf.SparseTensor(places, flat, [len(rows), max(map(len, rows))])
+
+    with tf.Graph().as_default():
+        given = {name: tensor(rows) for name, rows in features.items()}
+        found = tf.compat.v1.feature_column.input_layer(given, columns)
+        with tf.compat.v1.Session() as session:
+            start = [tf.compat.v1.global_variables_initializer(), tf.compat.v1.tables_initializer()]
+            session.run(start)
+            return session.run(found)
+
+
+FC = tf.feature_column
+
+
+@pytest.mark.parametrize(
+    ("column", "slot", "values"),
+    [
+        (
+            lambda: FC.bucketized_column(FC.numeric_column("a"), [0.0, 1.5]),
+            {"ids": "boundaries", "boundaries": [0.0, 1.5]},
+            [-1.0, 0.0, 1.0, 1.5, 9.0],
+        ),
+        (
+            lambda: FC.categorical_column_with_identity("a", 4),
+            {"ids": "integer", "size": 4},
+            [[0, 3, 3], [1], [2, 0]],
+        ),
+        (
+            lambda: FC.categorical_column_with_vocabulary_list("a", WORDS),
+            {"ids": "vocabulary", "vocabulary": WORDS},
+            [["cat", "ant", "cat"], ["eel"], ["dög", "eel", "bee"]],
+        ),
+        (
+            lambda: FC.categorical_column_with_vocabulary_list("a", WORDS, num_oov_buckets=1),
+            {"ids": "vocabulary", "vocabulary": WORDS, "oov": 1},
+            [["cat", "ant", "cat"], ["eel"], ["dög", "eel", "bee"]],
+        ),
+    ],
+)
+def test_one_hot_slots_are_indicator_columns(column, slot, values):
+    expected = input_layer([FC.indicator_column(column())], {"a": values})
+    conf = conf_of({"a": Slot(**slot, indicator=True)})
+    np.testing.assert_array_equal(encoded(conf, {"a": values}).numeric, expected)
+
+
+def test_weighted_one_hot_slots_are_weighted_categorical_columns():
+    values, weights = [["ant", "cat", "ant"], ["dög"]], [[0.5, 2.0, 0.25], [-1.0]]
+    column = FC.weighted_categorical_column(
+        FC.categorical_column_with_vocabulary_list("a", WORDS), "w"
+    )
+    expected = input_layer([FC.indicator_column(column)], {"a": values, "w": weights})
+    slot = Slot(ids="vocabulary", vocabulary=WORDS, weights="w", indicator=True)
+    found = encoded(conf_of({"a": slot}), {"a": values, "w": weights}).numeric
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_numbers_are_numeric_columns():
+    rows = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    with tf.Graph().as_default():
+        column = FC.numeric_column("v", shape=(3,), normalizer_fn=lambda x: (x - 3.0) / 4.0)
+        found = tf.compat.v1.feature_column.input_layer({"v": tf.constant(rows)}, [column])
+        with tf.compat.v1.Session() as session:
+            expected = session.run(found)
+    conf = conf_of({}, {"v": Numeric(width=3, transform="standardize", mean=3.0, deviation=4.0)})
+    found = encoded(conf, {"v": rows.tolist()}, measure(conf)).numeric
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_pooling_is_that_of_embedding_columns(combiner):
+    """The formulas of docs/slots.md."""
+    values, weights = [[0, 2, 2], [1], [3, 0]], [[0.5, 2.0, 0.25], [3.0], [1.0, 0.125]]
+    rows = np.random.default_rng(1).normal(size=(4, 2)).astype(np.float32)
+    column = FC.embedding_column(
+        FC.weighted_categorical_column(FC.categorical_column_with_identity("a", 4), "w"),
+        2,
+        combiner,
+        initializer=tf.compat.v1.constant_initializer(rows),
+    )
+    expected = input_layer([column], {"a": values, "w": weights})
+    slot = Slot(ids="integer", size=4, weights="w", pooling=combiner)
+    window = encoded(conf_of({"a": slot}), {"a": values, "w": weights})
+    for row, (cell, given) in enumerate(zip(cells_of(window), weights_of(window), strict=True)):
+        w = np.array(given)
+        divisor = {"sum": 1, "mean": w.sum(), "sqrtn": np.sqrt((w**2).sum())}[combiner]
+        np.testing.assert_allclose(w @ rows[cell] / divisor, expected[row], rtol=1e-5)
+
+
+# ---- One thing at a time ---------------------------------------------------------------------
+
+
+def test_hash_and_modulo_of_the_page():
+    """Numbers of docs/formats/ids.md."""
+    assert value_id("u1", 3) == 0x12AEC296FACDC903
+    assert ids(Slot(seed=3), ["u1"]) == [[0x12AEC296FACDC903]]
+    assert ids(Slot(ids="modulo", size=1000, seed=3), ["u1", ""]) == [
+        [0x12AEC296FACDC903 % 1000],
+        [],
+    ]
+    slot = Slot(ids="modulo", size=1000, seed=3, missing="value")
+    assert ids(slot, ["", None]) == [[value_id("", 3) % 1000]] * 2
+    assert ids(Slot(ids="modulo", size=2**63 - 1), [str(k) for k in range(50)]) == [
+        [value_id(str(k)) % (2**63 - 1)] for k in range(50)
+    ]
+
+
+def test_integers_beyond_size_are_missing():
+    slot = Slot(ids="integer", size=3)
+    assert ids(slot, ["0", "2", "3", "-1", str(2**64 - 1), ""]) == [[0], [2], [], [], [], []]
+    assert ids(slot, pa.array([[0, 3, 2], [5], []])) == [[0, 2], [], []]
+
+
+def test_a_vocabulary_file(tmp_path):
+    (tmp_path / "words.txt").write_bytes("\ufeffbee\r\ncat\ndög".encode())
+    slot = Slot(ids="vocabulary", vocabulary_file="words.txt", oov=2, missing="value")
+    conf = conf_of({"a": slot, "b": Slot(**vars(slot) | {"column": "a"})}, root=str(tmp_path))
+    found = measure(conf)
+    assert found.vocabularies == {"a": ["bee", "cat", "dög"], "b": ["bee", "cat", "dög"]}
+    again = Statistics.from_json(json.loads(json.dumps(found.to_json())))
+    (tmp_path / "words.txt").unlink()
+    cells = cells_of(encoded(conf, {"a": ["dög", "eel", None, "bee"]}, again))
+    assert cells[::2] == [[2], [3 + value_id("eel") % 2], [5], [0]]
+    for text, words in (
+        (b"a\n\nb\n", "line 2 is empty"),
+        (b"a\nb\na\n", "line 3: 'a' is in line 1 already"),
+        (b"a\n\xff\n", "line 2: .* not UTF-8"),
+        (b"", "has no line"),
+    ):
+        (tmp_path / "words.txt").write_bytes(text)
+        with pytest.raises(Failure, match=f"words.txt.*{words}"):
+            vocabularies(conf)
+    (tmp_path / "words.txt").unlink()
+    with pytest.raises(Failure, match=r"words\.txt was not found"):
+        vocabularies(conf)
+
+
+def test_a_vocabulary_must_not_hold_missing_texts():
+    with pytest.raises(UserError, match=r"slots\.a: '\?' means a missing value"):
+        ids(Slot(ids="vocabulary", vocabulary=["x", "?"]), ["x"], missing=["", "?"])
+
+
+def test_a_large_vocabulary():
+    words = [f"w{k * 7919 % 100_003}" for k in range(50_000)]
+    rng = np.random.default_rng(0)
+    chosen = rng.integers(0, 50_000, 20_000)
+    encoder = Encoder("a", Slot(ids="vocabulary", vocabulary=words), Data(), None, words)
+    found = encoder.encode(pa.array(words).take(pa.array(chosen)), where)
+    np.testing.assert_array_equal(found.ids, chosen)
+    assert found.offsets is None
+
+
+def test_max_length_and_padding():
+    rows = [[1, 2, 3, 4], [0, 0, 5], [0], [6, 0, 7, 0, 8, 0]]
+    array = pa.array(rows)
+    slot = {"ids": "integer", "padding": 0, "max_length": 2}
+    assert ids(Slot(**slot), array) == [[1, 2], [5], [], [6, 7]]
+    assert ids(Slot(**slot, keep="last"), array) == [[3, 4], [5], [], [7, 8]]
+    with pytest.raises(UserError, match=r"slots\.a: padding=0 is the id of missing values"):
+        ids(Slot(padding=0, missing="value"), ["x"])
+
+
+def test_sequences_have_a_cell_for_each_place():
+    slots = {
+        "items": Slot(separator=" ", pooling="none", max_length=3, keep="last"),
+        "user": Slot(),
+    }
+    window = encoded(conf_of(slots), {"items": ["a b c d", "", None, "e"], "user": list("uvwx")})
+    hashed = {text: value_id(text) for text in "abcdeuvwx"}
+    expected = ["b", "c", "d", "u", "", "", "", "v", "", "", "", "w", "e", "", "", "x"]
+    assert cells_of(window) == [[hashed[t]] if t else [] for t in expected]
+
+
+def test_missing_values_keep_their_place_in_sequences():
+    array = pa.array([["a", None, "b"], [None], [], None])
+    slot = Slot(pooling="none", max_length=3, missing="value", seed=5)
+    gone, a, b = value_id("", 5), value_id("a", 5), value_id("b", 5)
+    expected = [[a], [gone], [b], [gone], [], [], [], [], [], [], [], []]
+    assert ids(slot, array) == expected
+
+
+def test_weights_follow_their_values():
+    slot = Slot(ids="integer", separator=",", weights="w", padding=0, max_length=2, keep="last")
+    window = encoded(
+        conf_of({"a": slot, "b": Slot(ids="integer")}),
+        {"a": ["1,0,2,3", "", "0", "4"], "w": ["9,8,7,.5", "", "1", "-2"], "b": [5, 6, 7, None]},
+    )
+    assert cells_of(window) == [[2, 3], [5], [], [6], [], [7], [4], []]
+    # A slot without weights in a table that has some: all are 1.
+    assert weights_of(window) == [[7, 0.5], [1], [], [1], [], [1], [-2], []]
+    assert window.weights[0].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("values", "weights", "words"),
+    [
+        (["1", "1,2"], ["1", "1"], r"row 2: column 'a' has 2 values and column 'w' 1 weights"),
+        (["1", ""], ["1", "3"], r"row 2: column 'a' has 0 values and column 'w' 1 weights"),
+        (["1", "1,2"], ["1", "1,x"], r"row 2, column 'w': 'x' is not a number"),
+        (["1", "1,2"], ["1", "1,"], r"row 2, column 'w': the weight .* Received: none"),
+        (["1", "1"], ["1", "inf"], r"row 2, column 'w': the weight .* Received: inf"),
+    ],
+)
+def test_weights_that_do_not_fit(values, weights, words):
+    slot = Slot(ids="integer", separator=",", weights="w")
+    with pytest.raises(Failure, match=words):
+        ids(slot, values, {"w": weights})
+
+
+def test_a_missing_value_needs_no_weight():
+    slot = Slot(weights="w")
+    window = encoded(conf_of({"a": slot}), {"a": ["x", None], "w": [0.5, None]})
+    assert weights_of(window) == [[0.5], []]
+    window = encoded(
+        conf_of({"a": Slot(weights="w", missing="value")}), {"a": ["x", None], "w": [0.5, None]}
+    )
+    assert weights_of(window) == [[0.5], [1]]
+
+
+def model_cross(lists, seed):
+    return [
+        value_id(b"".join(one.to_bytes(8, "little") for one in combination), seed)
+        for combination in itertools.product(*lists)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["hash", "modulo"])
+def test_crosses_combine_ids(kind):
+    size = 97 if kind == "modulo" else None
+    slots = {
+        "a": Slot(seed=4),
+        "q": Slot(ids="boundaries", boundaries=[1.0, 2.0], width=0, linear=False),
+        "axq": Slot(cross=["a", "q"], ids=kind, size=size, seed=11),
+        "all": Slot(cross=["a", "tags", "q"], ids=kind, size=size, missing="value"),
+    }
+    columns = {
+        "a": ["x", "y", None, "x"],
+        "q": [0.5, 1.0, 7.0, None],
+        "tags": pa.array([["s", "t"], [], ["t"], ["u"]]),
+    }
+    conf = conf_of(slots)
+    features = Features(conf, [(["a", "axq", "all"], [1, 1, 1])], Statistics())
+    assert features.columns == ["a", "q", "tags", "y"]
+    window = features.encode(pa.table({**columns, "y": np.zeros(4)}), where)
+    a = [[value_id("x", 4)], [value_id("y", 4)], [], [value_id("x", 4)]]
+    q = [[0], [1], [2], []]
+    tags = [[value_id("s"), value_id("t")], [], [value_id("t")], [value_id("u")]]
+    shown = cells_of(window)
+    two = [model_cross(lists, 11) for lists in zip(a, q, strict=True)]
+    three = [model_cross(lists, 0) for lists in zip(a, tags, q, strict=True)]
+    if size:
+        two, three = ([[one % size for one in row] for row in rows] for rows in (two, three))
+    assert shown[1::3] == two
+    assert shown[2::3] == [row or [value_id("") % (size or 2**64)] for row in three]
+
+
+def test_a_cross_of_single_ids_is_single():
+    conf = conf_of({"a": Slot(), "b": Slot(), "c": Slot(cross=["a", "b"])})
+    texts = [str(k) for k in range(100)]
+    window = encoded(conf, {"a": texts, "b": texts[::-1]})
+    expected = [
+        model_cross([[value_id(x)], [value_id(y)]], 0)
+        for x, y in zip(texts, texts[::-1], strict=True)
+    ]
+    assert cells_of(window)[2::3] == expected
+
+
+@pytest.mark.parametrize(
+    ("slot", "width"),
+    [
+        (Slot(ids="modulo", size=7, indicator=True), 7),
+        (Slot(ids="modulo", size=7, indicator=True, missing="value"), 7),
+        (Slot(ids="integer", size=3, indicator=True), 3),
+        (Slot(ids="vocabulary", vocabulary=["x", "y"], indicator=True), 2),
+        (Slot(ids="vocabulary", vocabulary=["x", "y"], oov=4, indicator=True), 6),
+        (Slot(ids="vocabulary", vocabulary=["x"], oov=4, missing="value", indicator=True), 6),
+        (Slot(ids="boundaries", boundaries=[0.0, 1.0], indicator=True), 3),
+        (Slot(ids="boundaries", boundaries=[0.0, 1.0], missing="value", indicator=True), 4),
+        (Slot(ids="quantiles", missing="value", indicator=True), 5),
+        (Slot(ids="vocabulary", vocabulary_file="words", indicator=True), 3),
+    ],
+)
+def test_indicators_are_counts_after_the_numbers(slot, width):
+    statistics = Statistics(
+        boundaries={"a": np.array([0.0, 1.0, 2.0])}, vocabularies={"a": ["x", "y", "z"]}
+    )
+    assert indicator_width("a", slot, statistics) == width
+    conf = conf_of({"a": slot, "b": Slot()}, {"n": Numeric()})
+    texts = ["0", "2", "", None, "1"]
+    bare = Slot(**vars(slot) | {"indicator": False})
+    window = encoded(conf, {"a": texts, "b": ["z"] * 5, "n": [1.0, 2, 3, 4, 5]}, statistics)
+    assert window.numeric.shape == (5, 1 + width)
+    assert window.numeric[:, 0].tolist() == [1, 2, 3, 4, 5]
+    expected = np.zeros((5, width))
+    for row, cell in enumerate(ids(bare, texts, statistics=statistics)):
+        for one in cell:
+            expected[row, one] += 1
+    np.testing.assert_array_equal(window.numeric[:, 1:], expected)
+    assert len(window.ids[0]) == 5
+
+
+def test_an_indicator_of_too_many_ids():
+    with pytest.raises(UserError, match=r"slots\.a\.indicator would be 5,000 numbers"):
+        indicator_width("a", Slot(ids="modulo", size=5000, indicator=True), Statistics())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1, 2",
+        "5",
+        '"x"',
+        "{}",
+        "[1.5]",
+        "[true]",
+        "[[1]]",
+        "[NaN]",
+        "x",
+        '["\\ud800"]',
+        "[" * 9000,
+    ],
+)
+def test_json_that_is_no_list_of_values(text):
+    with pytest.raises(
+        Failure, match=r"file\.csv, row 2, column 'a': .* is not a JSON list of texts"
+    ) as caught:
+        ids(Slot(separator="json"), ['["x"]', text])
+    assert "\n" not in str(caught.value)
+
+
+def test_json_lists():
+    texts = ['["x", 7, null, "", "7"]', "[]", "null", "", None, " [ -1 ] "]
+    x, seven, minus = value_id("x"), value_id("7"), value_id("-1")
+    assert ids(Slot(separator="json"), texts) == [[x, seven, seven], [], [], [], [], [minus]]
+    array = pa.array([["x", "7", None, "", "7"], [], None, None, None, ["-1"]])
+    assert ids(Slot(separator="json"), array) == ids(Slot(separator="json"), texts)
+    slot = Slot(separator="json", ids="boundaries", boundaries=[0.5, 1e3])
+    assert ids(slot, ["[0.25, 0.5, 1e9, null]", '["7"]']) == [[0, 1, 2], [1]]
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.bool_(), pa.list_(pa.string())])
+def test_lists_of_other_types_are_refused(kind):
+    for array in (pa.array([None, []], pa.list_(kind)), pa.array([[], [None]], pa.list_(kind))):
+        with pytest.raises(UserError, match=r"file\.csv: column 'a' is .*, and ids are made of"):
+            ids(Slot(), array)
+
+
+def test_quantiles_of_several_values(tmp_path):
+    rows = [[float(k % 7), float(k % 5)] for k in range(100)]
+    table = pa.table({"a": rows, "y": np.zeros(100)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    conf = conf_of(
+        {"a": Slot(ids="quantiles", buckets=4)},
+        root=str(tmp_path),
+        train="a.parquet",
+        format="parquet",
+    )
+    found = measure(conf)
+    np.testing.assert_array_equal(found.boundaries["a"], [1.5, 3, 4.5])
+    cells = cells_of(encoded(conf, table, found))
+    assert cells == [[sum(b <= v for b in (1.5, 3, 4.5)) for v in row] for row in rows]
+
+
+# ---- Numeric inputs --------------------------------------------------------------------------
+
+
+def model_number(value, numeric, moments):
+    if value is None or math.isnan(value):
+        if numeric.default is None:
+            return 0.0
+        value = numeric.default
+    if numeric.clip is not None:
+        value = min(max(value, numeric.clip[0]), numeric.clip[1])
+    if numeric.transform == "log1p":
+        return math.copysign(math.log1p(abs(value)), value)
+    if numeric.transform == "standardize":
+        return (value - moments[0]) / moments[1]
+    return value
+
+
+@pytest.mark.parametrize("transform", ["none", "log1p", "standardize"])
+@pytest.mark.parametrize("default", [None, 1.5])
+@pytest.mark.parametrize("clip", [None, [-2.0, 2.0], [0.5, math.inf]])
+@pytest.mark.parametrize("form", ["list", "fixed", "text", "json", "columns"])
+def test_vectors_are_their_model(transform, default, clip, form):
+    rng = np.random.default_rng(3)
+    rows = [
+        [None if rng.random() < 0.2 else float(rng.normal(0, 3)) for _ in range(3)]
+        for _ in range(30)
+    ]
+    rows[4] = [None] * 3
+    shape = {"columns": ["p", "q", "r"]} if form == "columns" else {"width": 3}
+    numeric = Numeric(
+        transform=transform,
+        default=default,
+        clip=clip,
+        separator={"text": ";", "json": "json"}.get(form),
+        **shape,
+    )
+    moments = ([0.5, -1.0, 2.0], [1.0, 2.0, 0.25])
+    texts = [
+        None if k == 4 else [None if v is None else repr(v) for v in row]
+        for k, row in enumerate(rows)
+    ]
+    columns = {
+        "list": lambda: {"v": pa.array([None if k == 4 else row for k, row in enumerate(rows)])},
+        "fixed": lambda: {
+            "v": pa.array(
+                [None if k == 4 else r for k, r in enumerate(rows)], pa.list_(pa.float64(), 3)
+            )
+        },
+        "text": lambda: {"v": [None if t is None else ";".join(p or "" for p in t) for t in texts]},
+        "json": lambda: {"v": [None if k == 4 else json.dumps(row) for k, row in enumerate(rows)]},
+        "columns": lambda: {n: [row[k] for row in rows] for k, n in enumerate("pqr")},
+    }[form]()
+    conf = conf_of({}, {"v": numeric, "one": Numeric(column="y")})
+    window = encoded(conf, columns | {"y": np.arange(30) % 2}, Statistics({"v": moments}))
+    expected = [
+        [model_number(v, numeric, (moments[0][k], moments[1][k])) for k, v in enumerate(row)]
+        for row in rows
+    ]
+    np.testing.assert_allclose(window.numeric[:, :3], np.array(expected, np.float32), rtol=1e-6)
+    np.testing.assert_array_equal(window.numeric[:, 3], np.arange(30) % 2)
+
+
+def test_vectors_of_another_length():
+    conf = conf_of({}, {"v": Numeric(width=2, separator=",")})
+    for bad in ("1", "1,2,3"):
+        with pytest.raises(Failure, match=r"file\.csv, row 2, column 'v'.*numeric\.v\.width=2"):
+            encoded(conf, {"v": ["1,2", bad]})
+    with pytest.raises(Failure, match=r"row 2, column 'v': 'x' is not a number"):
+        encoded(conf, {"v": ["1,2", "1,x"]})
+    with pytest.raises(Failure, match=r"row 2, column 'v': inf is infinite"):
+        encoded(conf, {"v": ["1,2", "1,inf"]})
+    with pytest.raises(Failure, match=r"column 'v' has one value per row.*numeric\.v\.separator"):
+        encoded(conf_of({}, {"v": Numeric(width=2)}), {"v": ["1,2"]})
+    # Nothing at all is missing, not wrong.
+    window = encoded(conf, {"v": ["", None]})
+    np.testing.assert_array_equal(window.numeric, np.zeros((2, 2)))
+
+
+def test_clipped_numbers_are_measured(tmp_path):
+    table = pa.table({"n": [0.0, 1.0, 2.0, 1e9, None], "y": [0] * 5})
+    pq.write_table(table, tmp_path / "a.parquet")
+    numeric = {"n": Numeric(transform="standardize", clip=[0.0, 3.0], default=1.0)}
+    conf = conf_of({}, numeric, root=str(tmp_path), train="a.parquet", format="parquet")
+    found = measure(conf)
+    assert found.standardize["n"] == (1.5, pytest.approx(np.std([0, 1, 2, 3])))
+
+
+# ---- Labels, weights, groups, what is carried ------------------------------------------------
+
+
+def test_several_labels():
+    labels = {
+        "click": Label(column="c"),
+        "bought": Label(column="b", positive=["yes"]),
+        "liked": Label(column="r", above=3),
+    }
+    conf = conf_of(labels=labels)
+    table = {"a": ["x"] * 3, "c": [0, 1, 0], "b": ["no", "yes", "no"], "r": [3.0, 3.5, -1]}
+    window = encoded(conf, table)
+    assert window.labels.tolist() == [[0, 0, 0], [1, 1, 1], [0, 0, 0]]
+    assert window.labels.dtype == np.float32
+    assert Features(conf, [], Statistics()).columns == ["a", "c", "b", "r"]
+    with pytest.raises(Failure, match=r"row 3: the label in column 'r' must be a number"):
+        encoded(conf, table | {"r": [1, 2, None]})
+
+
+def test_labels_of_mse_are_any_finite_number():
+    conf = conf_of(loss="mse")
+    assert encoded(conf, {"a": ["x"] * 2, "y": [-7.5, 1e6]}).labels.tolist() == [[-7.5], [1e6]]
+    for bad in (None, math.inf, 1e300):
+        with pytest.raises(Failure, match=r"row 2: the label in column 'y' must be a finite"):
+            encoded(conf, {"a": ["x"] * 2, "y": [0.5, bad]})
+
+
+def test_lists_of_one_are_values():
+    """As TFRecord has them: every feature is a list."""
+    conf = conf_of({"a": Slot()}, {"n": Numeric()}, weight="w", group="g")
+    columns = {
+        "a": [["x"], []],
+        "n": [[2.5], None],
+        "y": [[1], [0]],
+        "w": [[2], [1]],
+        "g": [[7], []],
+    }
+    window = encoded(conf, columns)
+    assert cells_of(window) == [[value_id("x")], []]
+    np.testing.assert_array_equal(window.numeric, [[2.5], [0]])
+    assert window.labels.tolist() == [[1], [0]]
+    assert window.weight.tolist() == [2, 1]
+    assert window.group.tolist() == [value_id("7"), value_id("")]
+    with pytest.raises(Failure, match=r"row 2: column 'y' must have one value"):
+        encoded(conf, columns | {"y": [[1], [0, 1]]})
+
+
+def test_weights_of_examples():
+    conf = conf_of(weight="w")
+    window = encoded(conf, {"a": ["x"] * 3, "w": ["0", "2.5", "1e3"]})
+    assert window.weight.tolist() == [0, 2.5, 1000]
+    assert window.weight.dtype == np.float32
+    for bad in ("-1", "", "inf", "nan"):
+        with pytest.raises(Failure, match=r"row 2: the weight in column 'w' must be a finite"):
+            encoded(conf, {"a": ["x"] * 2, "w": ["1", bad]})
+
+
+def test_groups_are_hashes_of_any_column():
+    conf = conf_of(group="g")
+    expected = [value_id("7"), value_id("-8"), value_id("")]
+    for array in (
+        pa.array(["7", "-8", None]),
+        pa.array([7, -8, None]),
+        pa.array(["7", "-8", ""]).dictionary_encode(),
+    ):
+        window = encoded(conf, {"a": ["x"] * 3, "g": array})
+        assert window.group.tolist() == expected
+        assert window.group.dtype == np.uint64
+    with pytest.raises(UserError, match="column 'g' is double"):
+        encoded(conf, {"a": ["x"], "g": [0.5]})
+
+
+def test_without_labels_and_with_carried_columns():
+    conf = conf_of(weight="w", group="g", reference="r", carry=["id"])
+    features = Features(conf, tables_of(conf), Statistics(), labelled=False, carry=["id", "a"])
+    assert features.columns == ["a", "id"]
+    window = features.encode(pa.table({"a": ["x", "y"], "id": [3, 4], "other": [0, 0]}), where)
+    assert window.rows == 2
+    np.testing.assert_array_equal(window.labels, np.zeros((2, 1)))
+    assert (window.weight, window.reference, window.group) == (None, None, None)
+    assert window.carried.to_pydict() == {"id": [3, 4], "a": ["x", "y"]}
+
+
+# ---- The document ----------------------------------------------------------------------------
+
+
+def test_the_page_of_ids_computes_what_we_compute():
+    """docs/formats/ids.md: its code, and the tables of it, against the encoder."""
+    text = (Path(__file__).parents[1] / "docs" / "formats" / "ids.md").read_text()
+    page = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, page)
+    assert page["value_id"]("ü1".encode(), 5) == value_id("ü1", 5)
+    rows = re.findall(r"^\| `(.*?)` \| (\d+) \| `([0-9a-f]{16})` \| \d+ \|$", text, re.MULTILINE)
+    assert len(rows) == 10
+    for value, seed, shown in rows:
+        value = "" if value == '""' else value
+        slot = Slot(seed=int(seed), missing="value")
+        assert ids(slot, [value]) == [[int(shown, 16)]]
+        assert page["value_id"](value.encode(), int(seed)) == int(shown, 16)
+    assert ids(Slot(ids="modulo", size=1000), ["u1"]) == [[48]]
+    assert ids(Slot(ids="modulo", size=1000, seed=3), ["u1"]) == [[275]]
+    for one, other, seed in ((1, 2, 0), (2, 1, 0), (value_id("u1"), 3, 7)):
+        slots = {"a": Slot(ids="integer"), "b": Slot(ids="integer")}
+        slots["c"] = Slot(cross=["a", "b"], seed=seed)
+        columns = {"a": pa.array([one], pa.uint64()), "b": [other]}
+        [found] = cells_of(encoded(conf_of(slots), columns))[2]
+        assert f"| {seed} | `{found:016x}` |" in text
+        assert page["cross_id"]([one, other], seed) == found
+
+
+def test_the_page_of_slots_has_every_key_and_its_examples_are_confs():
+    """docs/slots.md."""
+    text = (Path(__file__).parents[1] / "docs" / "slots.md").read_text()
+    for cls in (Slot, Numeric):
+        for one in dataclasses.fields(cls):
+            assert re.search(rf"`{one.name}[`:]", text), one.name
+    blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) >= 10
+    for block in blocks:
+        conf = from_values({"recipe": {"name": "lr"}, **yaml.safe_load(block)})
+        measured = {name: [] for name, slot in conf.slots.items() if slot.ids == "quantiles"}
+        read = {name: ["x"] for name, slot in conf.slots.items() if slot.vocabulary_file}
+        Features(conf, [], Statistics(boundaries=measured, vocabularies=read))
+
+
+# ---- Formats ---------------------------------------------------------------------------------
+
+
+def formats_conf(root, name, kind):
+    slots = {
+        "user": Slot(missing="value"),
+        "age": Slot(ids="boundaries", boundaries=[18.0, 40.0], missing="value"),
+        "city": Slot(ids="vocabulary", vocabulary=["rome", "köln"], oov=2),
+        "item": Slot(ids="modulo", size=50),
+        "tags": Slot(separator="|" if kind == "csv" else None, pooling="none", max_length=2),
+        "score": Slot(column="tags", separator="|" if kind == "csv" else None, weights="given"),
+        "both": Slot(cross=["user", "city"]),
+        "hot": Slot(column="city", ids="vocabulary", vocabulary=["rome", "köln"], indicator=True),
+    }
+    numeric = {
+        "n": Numeric(column="age", transform="log1p"),
+        "v": Numeric(width=2, separator="|" if kind == "csv" else None),
+    }
+    return conf_of(
+        slots,
+        numeric,
+        root=str(root),
+        train=name,
+        format=kind,
+        weight="w",
+        group="item",
+        label=Label(column="y", above=2),
+    )
+
+
+ROWS = [
+    {
+        "user": None if k % 7 == 0 else f"u{k % 5}é",
+        "age": None if k % 6 == 0 else k * 3.5,
+        "city": ["rome", "köln", "oslo", None][k % 4],
+        "item": k * k % 13,
+        "tags": [f"t{j}" for j in range(k % 4)],
+        "given": [j + 0.5 for j in range(k % 4)],
+        "v": [k / 4, -k],
+        "w": k / 8,
+        "y": k % 5,
+    }
+    for k in range(20)
+]
+
+
+def test_csv_parquet_and_json_lines_are_one(tmp_path):
+    def shown(value):
+        if isinstance(value, list):
+            return "|".join(map(str, value))
+        return "" if value is None else str(value)
+
+    lines = [",".join(ROWS[0])] + [",".join(map(shown, row.values())) for row in ROWS]
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet")
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    found = []
+    for name in ("a.csv", "a.parquet", "a.jsonl"):
+        conf = formats_conf(tmp_path, name, name.split(".")[1])
+        found.append(list(windows(conf, Features(conf, tables_of(conf), measure(conf)), "train")))
+    for others in found[1:]:
+        assert [w.rows for w in others] == [8, 8, 4]
+        for one, other in zip(found[0], others, strict=True):
+            for name in ("ids", "offsets", "weights"):
+                np.testing.assert_array_equal(getattr(one, name)[0], getattr(other, name)[0])
+            for name in ("numeric", "labels", "weight", "group"):
+                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+# ---- What does not go together ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"ids": "modulo"}, "ids=modulo needs size"),
+        ({"ids": "boundaries"}, "ids=boundaries needs boundaries"),
+        ({"ids": "boundaries", "boundaries": [2.0, 1.0]}, "boundaries must ascend"),
+        ({"ids": "boundaries", "boundaries": [1.0, 1.0]}, "boundaries must ascend"),
+        ({"ids": "boundaries", "boundaries": [1.0, math.inf]}, "boundaries must be finite"),
+        ({"ids": "vocabulary"}, "needs vocabulary .* or vocabulary_file, one of them"),
+        ({"ids": "vocabulary", "vocabulary": ["a"], "vocabulary_file": "b"}, "one of them"),
+        ({"ids": "vocabulary", "vocabulary": ["a", "a"]}, "a value twice"),
+        ({"ids": "vocabulary", "vocabulary": []}, "vocabulary is empty"),
+        ({"size": 3}, "size is for ids=modulo or integer"),
+        ({"vocabulary": ["a"]}, "vocabulary is for ids=vocabulary"),
+        ({"boundaries": [1.0]}, "boundaries is for ids=boundaries"),
+        ({"oov": 2}, "oov is for ids=vocabulary"),
+        ({"buckets": 9}, "buckets is for ids=quantiles"),
+        ({"ids": "integer", "seed": 3}, "seed is for ids=hash or modulo or vocabulary"),
+        ({"ids": "integer", "missing": "value"}, "missing=value needs"),
+        ({"keep": "last"}, "give max_length"),
+        ({"pooling": "none"}, "needs max_length"),
+        ({"pooling": "none", "max_length": 3, "weights": "w"}, "weights are for pooling"),
+        ({"cross": ["a"]}, "cross needs two names"),
+        ({"cross": ["a", "b"], "ids": "integer"}, "a cross makes its ids"),
+        ({"cross": ["a", "b"], "separator": "|"}, "a cross makes its ids"),
+        ({"indicator": True}, "indicator needs ids that are counted"),
+        ({"indicator": True, "ids": "integer"}, "integer with size"),
+        ({"indicator": True, "ids": "modulo", "size": 3, "frozen": True}, "makes no rows"),
+        ({"indicator": True, "ids": "modulo", "size": 3, "group": "g"}, "leave group out"),
+        ({"separator": ""}, "separator must not be empty"),
+    ],
+)
+def test_keys_of_a_slot_that_do_not_go_together(keys, words):
+    with pytest.raises(UserError, match=words):
+        Slot(**keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"clip": [2.0, 1.0]}, r"clip must be \[low, high\]"),
+        ({"clip": [1.0]}, r"clip must be \[low, high\]"),
+        ({"clip": [0.0, 1.0], "default": 2.0}, "default must be inside of clip"),
+        ({"mean": 1.0, "transform": "standardize"}, "given together"),
+        ({"mean": 1.0, "deviation": 1.0}, "are for transform=standardize"),
+        ({"mean": 1.0, "deviation": 0.0, "transform": "standardize"}, "must be above 0"),
+        ({"columns": ["a"], "width": 2}, "columns stands alone"),
+        ({"columns": []}, "must name a column"),
+        ({"default": math.nan}, "must be a finite number"),
+    ],
+)
+def test_keys_of_a_numeric_input_that_do_not_go_together(keys, words):
+    with pytest.raises(UserError, match=words):
+        Numeric(**keys)
+
+
+# ---- From outside ----------------------------------------------------------------------------
+
+RECIPE = """\
+import keras
+
+from tnctl.model import layers
+
+
+def build(inputs):
+    values, _ = inputs.sequence("history")
+    wide = layers.linear_model(inputs.linear, inputs.numeric)
+    deep = keras.layers.Concatenate()([inputs.x, keras.layers.Flatten()(values)])
+    return layers.total(wide, layers.Logit(name="deep")(deep))
+"""
+EVERY_SLOT = """\
+defaults: [schema, _self_]
+recipe: {name: every.py}
+embedding: {width: 4}
+slots:
+  user: {missing: value}
+  user_modulo: {column: user, ids: modulo, size: 5, width: 2, linear: false}
+  city: {ids: vocabulary, vocabulary_file: cities.txt, oov: 2, frozen: true}
+  age: {ids: boundaries, boundaries: [20, 40.5], width: 0, linear: false}
+  age_measured: {column: age, ids: quantiles, buckets: 4, missing: value}
+  user_x_age: {cross: [user, age], width: 0}
+  tags: {separator: "|", weights: given, pooling: sqrtn}
+  history: {column: tags, separator: "|", pooling: none, max_length: 2, keep: last, group: tags}
+  hot: {column: city, ids: vocabulary, vocabulary: [rome, oslo], indicator: true, missing: value}
+numeric:
+  n: {column: age, transform: log1p, default: 30, clip: [0, 50]}
+  v: {width: 2, separator: "|", transform: standardize}
+data:
+  train: train.csv
+  validation: train.csv
+  label: {column: y, above: 2}
+  weight: w
+  window: 64
+  bad_rows: 3
+train: {batch_size: 32}
+"""
+
+
+def test_every_kind_of_slot_is_trained_and_served(tmp_path, here):
+    rng = np.random.default_rng(0)
+    lines = ["user,city,age,tags,given,v,w,y"]
+    for _ in range(300):
+        count = int(rng.integers(0, 4))
+        values = [
+            str(rng.choice(["", "a", "b", "ü"])),
+            str(rng.choice(["rome", "oslo", "köln", "bern", ""])),
+            str(rng.choice(["", "7", "25", "41.5", "80"])),
+            "|".join(f"t{k}" for k in rng.integers(0, 9, count)),
+            "|".join(f"{w:.2f}" for w in rng.random(count)),
+            f"{rng.normal():.3f}|{rng.normal():.3f}",
+            f"{rng.random():.2f}",
+            str(rng.integers(0, 6)),
+        ]
+        lines.append(",".join(values))
+    lines[100] = "a,rome,25,t1|t2,0.5,1|2,1,0"  # a weight too few
+    lines[200] = "a,rome,25,t1,0.5,1|2|3,1,0"  # a number too many
+    (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "cities.txt").write_text("rome\noslo\nköln\n")
+    (tmp_path / "every.py").write_text(RECIPE)
+    (tmp_path / "every.yaml").write_text(EVERY_SLOT)
+    done = here("train", "conf=every.yaml", "output=run", cwd=tmp_path)
+    assert done.code == 0, done.err
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["epochs"][0]["examples"] == 298
+    # From here on nothing of the user's is needed but the rows.
+    (tmp_path / "cities.txt").unlink()
+    for command in ("split-graph", "export-embeddings", "verify-serving"):
+        done = here(command, "output=run", cwd=tmp_path)
+        assert done.code == 0, done.err
+    described = json.loads((tmp_path / "run" / "graph" / "serving.json").read_text())
+    assert described["slots"]["city"]["vocabulary"] == ["rome", "oslo", "köln"]

@@ -1,0 +1,88 @@
+"""Rows that cannot be used: named in one line, or left out and counted, as data.bad_rows says."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tnctl.data.reading import Where
+from tnctl.errors import Failure
+
+T = TypeVar("T")
+
+
+class BadRowsError(Failure):
+    """Rows of a table that hold what they must not.
+
+    The message is about the first of them. `rows` (int64, ascending) may leave out some, but not
+    the first.
+    """
+
+    def __init__(self, message: str, rows: Any) -> None:
+        super().__init__(message)
+        self.rows: NDArray[np.int64] = np.asarray(rows, np.int64)
+
+
+@contextmanager
+def owned(owners: NDArray[np.int64] | None, where: Where) -> Iterator[Where]:
+    """Where the values of rows are; those that are bad become the rows that own them.
+
+    `owners` has the row of each value, or is None when every row has one.
+    """
+    if owners is None:
+        yield where
+        return
+    try:
+        # What is wrong with a whole column is told with its first row, also when it has no value.
+        yield lambda value: where(int(owners[value]) if len(owners) else 0)
+    except BadRowsError as error:
+        raise BadRowsError(str(error), np.unique(owners[error.rows])) from None
+
+
+def chosen(where: Where, rows: NDArray[np.int64]) -> Where:
+    """Where the chosen rows of a table are."""
+    return lambda row: where(int(rows[row]))
+
+
+@dataclass
+class Skipped:
+    """How many rows of one pass over a split were left out, and why the first was."""
+
+    split: str
+    limit: int
+    rows: int = 0
+    first: str = ""
+
+    def add(self, rows: int, reason: str) -> None:
+        """Count rows. Raises `Failure` when there are more than data.bad_rows allows."""
+        if rows == 0:
+            return
+        self.rows += rows
+        self.first = self.first or reason
+        if self.rows > self.limit:
+            raise Failure(
+                f"data.{self.split} has over {self.limit:,} rows that cannot be read, the most "
+                f"that data.bad_rows allows. The first: {self.first}"
+            )
+
+    def good(
+        self, table: pa.Table, where: Where, read: Callable[[pa.Table, Where], T]
+    ) -> tuple[T, NDArray[np.int64]]:
+        """What `read` makes of the rows that it can read, and which they are (int64).
+
+        Raises `BadRowsError` when no row may be bad.
+        """
+        rows = np.arange(table.num_rows)
+        while True:
+            try:
+                return read(table, chosen(where, rows)), rows
+            except BadRowsError as error:
+                if self.limit == 0:
+                    raise
+                self.add(len(error.rows), str(error))
+                kept = np.delete(np.arange(len(rows)), error.rows)
+                table, rows = table.take(kept), rows[kept]

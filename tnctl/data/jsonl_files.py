@@ -1,0 +1,138 @@
+"""JSON lines: one object a line, its keys the columns.
+
+Arrow parses whole blocks; it wants the type of every column beforehand, which the first lines of
+the block tell. A block that it refuses is read line by line, which finds the bad row, or takes
+what differs in type from line to line.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json
+
+from tnctl.data import lines
+from tnctl.data.reading import BadRows, Piece, tell_absent
+from tnctl.schema import Conf
+
+SAMPLE = 64  # lines of a block that tell its types
+
+
+def pieces(conf: Conf, url: str, needed: list[str], skip_rows: int) -> Iterator[Piece]:
+    """The rows of one file, in order, with the columns `needed`; a missing key is null.
+
+    Raises `Failure` naming the file and the line.
+    """
+    bad = BadRows(conf)
+    for line, block in lines.blocks(url, skip_rows):
+        rows = [
+            (number, text) for number, text in enumerate(block.split(b"\n"), line) if text.strip()
+        ]
+        if not rows:
+            continue
+        sample = [found for found in map(_parsed, (text for _, text in rows[:SAMPLE])) if found]
+        tell_absent(
+            url,
+            needed,
+            [any(one.get(name) is not None for one in sample) for name in needed],
+            lambda found=sample: {key for one in found for key in one},  # type: ignore[misc]
+        )
+        table = _by_arrow(block, len(rows), sample, needed)
+        if table is None:
+            table, rows = _one_by_one(url, rows, needed, bad)
+        yield bad.piece(table, lambda row, kept=rows: (url, kept[row][0]))  # type: ignore[misc]
+
+
+def _by_arrow(
+    block: bytes, n: int, sample: list[dict[str, Any]], needed: list[str]
+) -> pa.Table | None:
+    """The rows of a block, or None when Arrow does not take it as the sample has its types."""
+    try:
+        block.decode()  # Arrow does not look
+        schema = pa.schema([(name, _kind([one.get(name) for one in sample])) for name in needed])
+        table = pyarrow.json.read_json(
+            pa.BufferReader(block),
+            pyarrow.json.ReadOptions(use_threads=False, block_size=max(len(block), 1) + 1),
+            pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+        )
+    except (ValueError, OverflowError, pa.ArrowException):
+        return None
+    # Arrow also takes several objects on a line.
+    return table.select(needed) if table.num_rows == n else None
+
+
+def _kind(values: list[Any]) -> pa.DataType:
+    """The type of a column. Raises `ValueError` or `OverflowError` where Arrow has none."""
+    kind = pa.array(values).type
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_list(kind) and pa.types.is_null(kind.value_type):
+        return pa.list_(pa.string())
+    return kind
+
+
+def _one_by_one(
+    url: str, rows: list[tuple[int, bytes]], needed: list[str], bad: BadRows
+) -> tuple[pa.Table, list[tuple[int, bytes]]]:
+    """The rows that are objects, as a table, and which they are."""
+    found, kept = [], []
+    for number, text in rows:
+        values = _parsed(text)
+        if values is None or not all(_fits(values.get(name)) for name in needed):
+            what = "no JSON object" if values is None else "an object with values no column has"
+            shown = repr(text[:80].decode("utf-8", "replace") + ("…" if len(text) > 80 else ""))
+            bad.add(f"{url}, line {number}: {what}: {shown}. Mend or remove the line")
+            continue
+        found.append(values)
+        kept.append((number, text))
+    columns = [_array([values.get(name) for values in found]) for name in needed]
+    return pa.table(columns, names=needed), kept
+
+
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    """The object on a line, or None when there is none."""
+    try:
+        values = json.loads(text.decode())
+    except (ValueError, RecursionError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def _fits(value: Any) -> bool:
+    """Whether a value is one, or a list of those, that columns are made of."""
+    if isinstance(value, list):
+        return all(not isinstance(part, list) and _fits(part) for part in value)
+    if isinstance(value, str):
+        return not any("\ud800" <= character <= "\udfff" for character in value)
+    return isinstance(value, float | None) or (isinstance(value, int) and abs(value) < 2**64)
+
+
+def _array(values: list[Any]) -> pa.Array:
+    """A column; where types differ from row to row, integers become their text, or floats."""
+    for convert in (_same, _as_lists, _as_texts):
+        try:
+            return pa.array(convert(values))
+        except (ValueError, OverflowError, pa.ArrowException):
+            continue
+    return pa.array(_as_texts(_as_lists(values)))
+
+
+def _same(values: list[Any]) -> list[Any]:
+    return values
+
+
+def _as_lists(values: list[Any]) -> list[Any]:
+    if not any(isinstance(value, list) for value in values):
+        return values
+    return [value if isinstance(value, list | None) else [value] for value in values]
+
+
+def _as_texts(values: list[Any]) -> list[Any]:
+    return [_as_text(value) for value in values]
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_text(part) for part in value]
+    return value if isinstance(value, str | None) else json.dumps(value)

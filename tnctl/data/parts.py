@@ -1,0 +1,114 @@
+"""The values of a column: one for each row, or lists of them, of lists or of text that is split."""
+
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from numpy.typing import NDArray
+
+from tnctl.data import numbers
+from tnctl.data.bad_rows import BadRowsError
+from tnctl.data.reading import Where
+from tnctl.schema import Data
+
+JSON = "json"
+
+
+class Parts(NamedTuple):
+    """The values of all rows, one after the other."""
+
+    values: pa.Array
+    lengths: NDArray[np.int64] | None  # how many each row has; None when each has one
+
+    @property
+    def owners(self) -> NDArray[np.int64] | None:
+        """The row of each value; None when each row has one."""
+        return (
+            None if self.lengths is None else np.repeat(np.arange(len(self.lengths)), self.lengths)
+        )
+
+    def listed(self) -> "Parts":
+        """The same with lengths: a row whose one value is null has none."""
+        if self.lengths is not None:
+            return self
+        valid = self.values.is_valid().to_numpy(zero_copy_only=False)
+        return Parts(self.values.drop_null(), valid.astype(np.int64))
+
+
+def parts(
+    array: pa.Array, separator: str | None, data: Data, column: str, where: Where, fractions: bool
+) -> Parts:
+    """The values of a column, as they stand in it or as its text is split.
+
+    A null list, and a text of data.missing that is split, have no value. `fractions` allows
+    numbers with a point in JSON lists. Raises `BadRowsError` for a text that is no JSON list.
+    """
+    kind = array.type.value_type if pt.is_dictionary(array.type) else array.type
+    if separator is not None and numbers.is_text(kind):
+        array = numbers.texts(array, column, where)
+        absent = pc.is_in(array, value_set=pa.array(data.missing, array.type))
+        array = pc.if_else(absent, None, array)
+        if separator == JSON:
+            array = _of_json(array, column, where, fractions)
+        else:
+            array = _split(array, separator, data.strip)
+    elif pt.is_fixed_size_list(kind):
+        array = array.cast(pa.large_list(kind.value_type))
+    if not numbers.is_list(array.type):
+        return Parts(array, None)
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    return Parts(pc.list_flatten(array), lengths.astype(np.int64))
+
+
+def _split(array: pa.Array, separator: str, strip: bool) -> pa.Array:
+    split = pc.split_pattern(array, separator)
+    if not strip:
+        return split
+    trimmed = pc.ascii_trim_whitespace(split.values)
+    return type(split).from_arrays(split.offsets, trimmed, mask=split.is_null())
+
+
+def _of_json(array: pa.Array, column: str, where: Where, fractions: bool) -> pa.Array:
+    """JSON lists of texts, numbers and nulls: large_list<large_binary>, numbers as their text."""
+    found: list[list[bytes | None] | None] = []
+    wrong: list[int] = []
+    for row, text in enumerate(array.cast(pa.large_binary()).to_pylist()):
+        try:
+            found.append(None if text is None else _json_parts(text, fractions))
+        except (ValueError, RecursionError):
+            found.append(None)
+            wrong.append(row)
+    if wrong:
+        url, number = where(wrong[0])
+        kinds = "texts and numbers" if fractions else "texts and integers"
+        raise BadRowsError(
+            f"{url}, row {number}, column '{column}': {numbers.shown(array, wrong[0])!r} is not a "
+            f"JSON list of {kinds}. Mend it, or add it to data.missing",
+            wrong,
+        )
+    return pa.array(found, pa.large_list(pa.large_binary()))
+
+
+def _json_parts(text: bytes, fractions: bool) -> list[bytes | None] | None:
+    # Bytes that are not UTF-8 come back as they were.
+    values = json.loads(text.decode("utf-8", "surrogateescape"), parse_constant=_refused)
+    if not isinstance(values, list | None):
+        raise ValueError(text)
+    return None if values is None else [_json_part(value, fractions) for value in values]
+
+
+def _json_part(value: Any, fractions: bool) -> bytes | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    if isinstance(value, bool) or not isinstance(value, int | (float if fractions else int)):
+        raise ValueError(value)
+    return repr(value).encode()
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(constant)

@@ -1,0 +1,100 @@
+"""Prepared rows, which hold ids already, to windows."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tnctl.data.cells import Cells
+from tnctl.data.features import Columns, Features, Window
+from tnctl.data.numbers import flat, is_list
+from tnctl.data.reading import Where
+from tnctl.errors import UserError
+
+
+def columns_of(features: Features, table: pa.Table) -> Columns:
+    """The columns of prepared rows, as `Features.read` makes them from raw ones.
+
+    Raises `UserError` for a column to carry that was not prepared.
+    """
+    names = [name for slots, _ in features.tables for name in slots]
+    labels = np.zeros((table.num_rows, len(features.conf.data.all_labels)), np.float32)
+    weight = reference = group = None
+    if features.labelled:
+        for number, name in enumerate(features.conf.data.all_labels):
+            labels[:, number] = _array(table, f"label_{name}")
+        weight = _array(table, "weight") if "weight" in table.column_names else None
+        reference = _array(table, "reference") if "reference" in table.column_names else None
+        group = _array(table, "group") if "group" in table.column_names else None
+    return Columns(
+        {name: cells_of(table, name) for name in names},
+        _numeric(table),
+        labels,
+        weight,
+        reference,
+        group,
+        _carried(features, table),
+    )
+
+
+def encoder(features: Features) -> Callable[[pa.Table, Where], Window]:
+    """Prepared rows to a window, in the place of `Features.encode`."""
+    return lambda table, _: features.window(columns_of(features, table))
+
+
+def labels_of(table: pa.Table, name: str) -> NDArray[np.float32]:
+    """One label of prepared rows, float32 [rows]."""
+    return _array(table, f"label_{name}")
+
+
+def _array(table: pa.Table, name: str) -> NDArray[Any]:
+    found: NDArray[Any] = flat(table.column(name)).to_numpy()
+    return found
+
+
+def cells_of(table: pa.Table, name: str) -> Cells:
+    """The cells of a slot, in Arrow's own memory where every row has one id."""
+    array = flat(table.column(f"ids_{name}"))
+    weights = None
+    if (column := f"weights_{name}") in table.column_names:
+        weights = _values(flat(table.column(column)))
+    if is_list(array.type):
+        offsets = array.offsets.to_numpy()
+        return Cells(_values(array), offsets - offsets[0], weights)
+    if array.null_count:
+        offsets = np.zeros(len(array) + 1, np.int32)
+        np.cumsum(array.is_valid().to_numpy(zero_copy_only=False), out=offsets[1:])
+        return Cells(_values(array), offsets, weights)
+    return Cells(_values(array), None, weights)
+
+
+def _values(array: pa.Array) -> NDArray[Any]:
+    """The values of all rows, one after the other."""
+    if is_list(array.type):
+        array = array.flatten()
+    found: NDArray[Any] = (array.drop_null() if array.null_count else array).to_numpy()
+    return found
+
+
+def _numeric(table: pa.Table) -> NDArray[np.float32]:
+    if "numeric" not in table.column_names:
+        return np.empty((table.num_rows, 0), np.float32)
+    array = flat(table.column("numeric"))
+    width = array.type.byte_width // 4
+    values = np.frombuffer(array.buffers()[1], np.float32)
+    return values[array.offset * width : (array.offset + len(array)) * width].reshape(-1, width)
+
+
+def _carried(features: Features, table: pa.Table) -> pa.Table | None:
+    for name in features.carry:
+        if f"carry_{name}" not in table.column_names:
+            raise UserError(
+                f"{features.conf.data.prepared} was prepared without the column '{name}' to "
+                "carry. Prepare it again with data.carry"
+            )
+    if not features.carry:
+        return None
+    columns = [table.column(f"carry_{name}") for name in features.carry]
+    return pa.table(columns, names=list(features.carry))

@@ -1,0 +1,154 @@
+"""Prepared data: a folder of Parquet files that hold ids already (docs/formats/prepared.md).
+
+It belongs to the conf that it was made with: whatever of a conf decides the ids and numbers is in
+its manifest, and another conf is refused.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from tnctl import files, manifest
+from tnctl.data.parquet_files import seekable, translated
+from tnctl.data.reading import Piece, counted
+from tnctl.errors import Failure, UserError
+from tnctl.schema import Conf, Data, Numeric, Slot
+
+FORMAT = "tnctl prepared"
+SPLITS = ("train", "validation", "test")
+# How rows are trained, not what they are: these keys of slots may differ.
+OF_ROWS = {
+    "group", "pooling", "width", "linear", "initial", "initial_scale", "max_norm", "frozen",
+}  # fmt: skip
+OF_DATA = (
+    "format", "delimiter", "header", "columns", "pairs", "skip_rows", "strip", "missing",
+    "check_utf8", "weight", "group", "reference",
+)  # fmt: skip
+
+
+def open_folder(conf: Conf) -> dict[str, Any]:
+    """The manifest of data.prepared.
+
+    Raises `Failure` when the folder is not whole, `UserError` when it was made with another conf.
+    """
+    folder = str(conf.data.prepared)
+    found = manifest.read(folder, FORMAT)
+    here, there = deciding(conf), _completed(found["conf"])
+    # A split that is not read need not be there.
+    there["data"] |= {split: None for split in SPLITS if here["data"][split] is None}
+    if differing := differences(here, there):
+        raise UserError(
+            f"{folder} was prepared with another conf; these keys differ: {', '.join(differing)}. "
+            "Prepare it again, or train with the keys that it was prepared with"
+        )
+    return found
+
+
+def deciding(conf: Conf) -> dict[str, Any]:
+    """Whatever of a conf decides the ids, numbers and labels of its rows, as JSON holds it."""
+    data = conf.data
+    labels = {
+        name: {"column": label.column, "positive": label.positive, "above": label.above}
+        for name, label in data.all_labels.items()
+    }
+    found = {
+        "slots": {name: _of_slot(slot) for name, slot in conf.slots.items()},
+        "numeric": {name: dataclasses.asdict(one) for name, one in conf.numeric.items()},
+        "data": {
+            **{key: getattr(data, key) for key in OF_DATA},
+            "labels": labels,
+            **{split: getattr(data, split) for split in SPLITS},
+        },
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(found))
+    return plain
+
+
+def _of_slot(slot: Slot) -> dict[str, Any]:
+    found = {key: value for key, value in dataclasses.asdict(slot).items() if key not in OF_ROWS}
+    # Missing values keep their places in a sequence, and only there.
+    return found | {"sequence": slot.pooling == "none"}
+
+
+def _completed(found: dict[str, Any]) -> dict[str, Any]:
+    """The same with keys that tnctl did not have when it was written, at their defaults."""
+    slot, numeric, data = _of_slot(Slot()), dataclasses.asdict(Numeric()), Data()
+    return {
+        "slots": {name: slot | one for name, one in found["slots"].items()},
+        "numeric": {name: numeric | one for name, one in found["numeric"].items()},
+        "data": {key: getattr(data, key) for key in OF_DATA} | found["data"],
+    }
+
+
+def differences(a: Any, b: Any, path: str = "") -> list[str]:
+    """The paths of the keys whose values differ."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        keys = dict.fromkeys([*a, *b])
+        return [
+            one
+            for key in keys
+            for one in differences(a.get(key), b.get(key), f"{path}.{key}" if path else key)
+        ]
+    return [] if a == b else [path]
+
+
+def part_of(found: dict[str, Any], conf: Conf, split: str) -> dict[str, Any]:
+    """What the manifest says of a split. Raises `UserError` when it was not prepared."""
+    if split not in found["splits"]:
+        raise UserError(f"{conf.data.prepared} has no data.{split}. Prepare it with one")
+    part: dict[str, Any] = found["splits"][split]
+    return part
+
+
+def urls(conf: Conf, split: str) -> list[str]:
+    """The Parquet files of a split, in order."""
+    part = part_of(open_folder(conf), conf, split)
+    return [files.join(conf.data.prepared, name) for name in part["parts"]]
+
+
+def rows(conf: Conf, split: str) -> int:
+    """The number of rows of a split."""
+    return int(part_of(open_folder(conf), conf, split)["rows"])
+
+
+def pieces(conf: Conf, split: str) -> Iterator[Piece]:
+    """All rows of a split, a row group at a time, with the columns as they are stored.
+
+    Raises `Failure` for a file that is not as the manifest says, or is damaged.
+    """
+    found = open_folder(conf)
+    folder = str(conf.data.prepared)
+    for name in part_of(found, conf, split)["parts"]:
+        url = files.join(folder, name)
+        stored, size = found["files"][name]["bytes"], files.size(url)
+        if size != stored:
+            raise Failure(
+                f"{url} is cut short or too long: {size:,} bytes, the manifest says {stored:,}. "
+                "Prepare the data again"
+            )
+        row = 1
+        with seekable(url) as stream, translated(url):
+            source = pq.ParquetFile(stream, page_checksum_verification=True)
+            for group in range(source.num_row_groups):
+                table = source.read_row_group(group)
+                yield Piece(table, counted(url, row))
+                row += table.num_rows
+
+
+def statistics(conf: Conf) -> dict[str, Any]:
+    """What was measured on data.train when it was prepared, as JSON holds it."""
+    found: dict[str, Any] = open_folder(conf)["statistics"]
+    return found
+
+
+def first_rows(conf: Conf, split: str, limit: int) -> list[dict[str, Any]]:
+    """The first rows of a split as they were in its files, as many as were kept."""
+    found = open_folder(conf)
+    name = part_of(found, conf, split)["first"]
+    kept: list[dict[str, Any]] = json.loads(
+        manifest.read_file(str(conf.data.prepared), found, name)
+    )
+    return kept[:limit]

@@ -1,0 +1,187 @@
+"""Write the rows of a conf as prepared data: docs/formats/prepared.md."""
+
+import dataclasses
+import json
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tnctl import __version__, manifest
+from tnctl.data import prepared_files, statistics
+from tnctl.data.ahead import ReadAhead
+from tnctl.data.bad_rows import Skipped
+from tnctl.data.features import Features, Window
+from tnctl.data.sources import count_hint
+from tnctl.data.windows import raw_rows, windows
+from tnctl.errors import UserError
+from tnctl.manifest import Inventory
+from tnctl.progress import Display, say, waiting
+from tnctl.schema import Conf
+
+COMPRESSION = "lz4"  # of what is read as fast as the step trains, the smallest
+PAGE_BYTES = 1 << 20
+GROUPS_PER_FILE = 16  # a row group is a window
+ROWS_KEPT = 1000  # raw rows of each split, from which checkpoints take theirs
+ONE, OPTIONAL, LIST = range(3)  # ids of a slot in each row: one; none or one; any number
+
+
+def prepare(conf: Conf, folder: str) -> None:
+    """Write every split of a conf into a folder, its manifest last.
+
+    Raises `UserError` when the folder holds files of the user's, `Failure` when the data cannot be
+    read or the folder not be written.
+    """
+    if conf.data.prepared is not None:
+        raise UserError("data.prepared is prepared already. Leave it out to read the files again")
+    splits = [split for split in prepared_files.SPLITS if getattr(conf.data, split) is not None]
+    if not splits:
+        raise UserError("there is nothing to prepare. Give data.train=FILES")
+    manifest.make_room(folder, manifest.NAME, splits)
+    with waiting("measuring the training data"):
+        measured = statistics.measure(conf)
+    # Every row is kept: which negatives are trained on is for the training to say.
+    whole = dataclasses.replace(conf, data=dataclasses.replace(conf.data, negatives=1.0))
+    inventory = Inventory(folder)
+    parts = {split: _split(whole, split, measured, inventory) for split in splits}
+    content = {
+        "tnctl": __version__,
+        "splits": parts,
+        "statistics": measured.to_json(),
+        "conf": prepared_files.deciding(conf),
+    }
+    inventory.commit(prepared_files.FORMAT, content)
+    size = sum(entry["bytes"] for entry in inventory.files.values())
+    say(f"{folder} holds {size / 1e6:,.1f} MB. Train from it with data.prepared={folder}")
+
+
+def _split(
+    conf: Conf, split: str, measured: statistics.Statistics, inventory: Inventory
+) -> dict[str, Any]:
+    """Write one split; what the manifest says of it."""
+    slots = _slots(conf)
+    # Each slot as a table of its own: a window then has its ids slot by slot.
+    features = Features(conf, [([name], [1]) for name in slots], measured, carry=conf.data.carry)
+    skipped = Skipped(split, conf.data.bad_rows)
+    writer = _Writer(f"{split}/part", inventory)
+    rows = 0
+    found = windows(conf, features, split, skipped=skipped)
+    with (
+        Display(f"data.{split}", count_hint(conf, split)) as display,
+        ReadAhead(found) as ahead,
+        writer,
+    ):
+        for window in ahead:
+            writer.write(_table(conf, slots, window, writer.forms))
+            rows += window.rows
+            display.update(rows, f"{rows:,} rows")
+        display.finish()
+    first = f"{split}/first.json"
+    inventory.write(first, json.dumps(raw_rows(conf, split, ROWS_KEPT)).encode())
+    return {"rows": rows, "skipped": skipped.rows, "parts": writer.names, "first": first}
+
+
+def _slots(conf: Conf) -> list[str]:
+    """The slots whose ids are written; those that are one-hot are numbers."""
+    return [name for name, slot in conf.slots.items() if not slot.indicator]
+
+
+class _Writer:
+    """Row groups to files; a file ends when it is long, or when the columns change."""
+
+    def __init__(self, stem: str, inventory: Inventory) -> None:
+        self.forms: dict[str, int] = {}
+        self.names: list[str] = []
+        self._stem = stem
+        self._inventory = inventory
+        self._groups = 0
+        self._file = ExitStack()
+        self._writer: pq.ParquetWriter | None = None
+
+    def __enter__(self) -> "_Writer":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # After an exception the file is not completed.
+        self._file.__exit__(kind, error, trace)
+
+    def write(self, table: pa.Table) -> None:
+        """Append a row group."""
+        if (
+            self._writer is None
+            or self._writer.schema != table.schema
+            or self._groups == GROUPS_PER_FILE
+        ):
+            self._writer, self._groups = self._next(table.schema), 0
+        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+        self._groups += 1
+
+    def _next(self, schema: pa.Schema) -> pq.ParquetWriter:
+        self._file.close()
+        name = f"{self._stem}-{len(self.names):05d}.parquet"
+        stream = self._file.enter_context(self._inventory.writing(name))
+        self.names.append(name)
+        # Ids are random numbers: a dictionary of them, or their least and greatest, say nothing.
+        return self._file.enter_context(
+            pq.ParquetWriter(
+                stream,
+                schema,
+                compression=COMPRESSION,
+                use_dictionary=False,
+                write_statistics=False,
+                write_page_checksum=True,
+                data_page_size=PAGE_BYTES,
+            )
+        )
+
+
+def _table(conf: Conf, slots: list[str], window: Window, forms: dict[str, int]) -> pa.Table:
+    """A window as the columns of docs/formats/prepared.md; `forms` only grow."""
+    columns: dict[str, Any] = {}
+    for number, name in enumerate(slots):
+        offsets, weights = window.offsets[number], window.weights[number]
+        lengths = np.diff(offsets)
+        form = ONE if (lengths == 1).all() else OPTIONAL if (lengths <= 1).all() else LIST
+        forms[name] = form = max(forms.get(name, ONE), form)
+        columns[f"ids_{name}"] = _column(window.ids[number], offsets, form)
+        if weights is not None:
+            columns[f"weights_{name}"] = _column(weights, offsets, form)
+    width = window.numeric.shape[1]
+    if width:
+        columns["numeric"] = pa.Array.from_buffers(
+            pa.binary(4 * width),
+            window.rows,
+            [None, pa.py_buffer(np.ascontiguousarray(window.numeric))],
+        )
+    for number, name in enumerate(conf.data.all_labels):
+        columns[f"label_{name}"] = pa.array(window.labels[:, number])
+    for key in ("weight", "reference", "group"):
+        if (values := getattr(window, key)) is not None:
+            columns[key] = pa.array(values)
+    if window.carried is not None:
+        for name in window.carried.column_names:
+            columns[f"carry_{name}"] = window.carried.column(name)
+    fields = [
+        pa.field(name, column.type, nullable=forms.get(name.removeprefix("ids_")) != ONE)
+        for name, column in columns.items()
+    ]
+    return pa.table(list(columns.values()), schema=pa.schema(fields))
+
+
+def _column(values: NDArray[Any], offsets: NDArray[np.uint32], form: int) -> pa.Array:
+    """The values of all rows as a column of that form."""
+    if form == LIST:
+        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
+    if form == ONE:
+        return pa.array(values)
+    bare = np.diff(offsets) == 0
+    return pa.array(values).take(pa.array(offsets[:-1].astype(np.int64), mask=bare))

@@ -1,0 +1,208 @@
+"""TFRecord files of tf.Example: framed here, so that any storage will do, decoded by TensorFlow.
+
+A feature of an example is a list of integers, of floats or of bytes; each becomes a list column.
+The types are learnt from the examples, since the file does not tell them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tnctl import files
+from tnctl.data.reading import BadRows, Piece, Where, tell_absent
+from tnctl.errors import Failure
+from tnctl.schema import Conf
+from tnctl.tables import checksums
+
+READ_BYTES = 4 << 20
+RECORDS = 16_384  # that are decoded together
+SAMPLE = 64  # examples of a piece that are looked into for types
+KINDS = {"int64_list": "int64", "float_list": "float32", "bytes_list": "string"}
+
+
+def pieces(conf: Conf, url: str, needed: list[str]) -> Iterator[Piece]:
+    """The rows of one file, in order; each column is a list of int64, float32 or text.
+
+    A feature that an example lacks is an empty list. Raises `Failure` naming the file and the
+    record.
+    """
+    bad = BadRows(conf)
+    kinds: dict[str, str] = {}
+    for found in _payloads(url, bad):
+        records = found
+        if not kinds.keys() >= set(needed):
+            _learn(records.payloads[:SAMPLE], url, needed, kinds)
+        table = _decoded(records.payloads, needed, kinds)
+        if table is None:
+            # A column that no example had before may have come, of another type than ids.
+            _learn(records.payloads, url, needed, kinds)
+            records = _good(records, needed, kinds, bad)
+            table = _decoded(records.payloads, needed, kinds)
+        assert table is not None
+        if conf.data.check_utf8:
+            table, records = _as_texts(table, records, bad)
+        yield bad.piece(table, _where(records))
+
+
+@dataclass
+class _Records:
+    """Some records of a file: their numbers, from 1, and payloads."""
+
+    url: str
+    numbers: list[int]
+    payloads: list[bytes]
+
+    def kept(self, places: list[int]) -> "_Records":
+        """The records at the places."""
+        numbers, payloads = self.numbers, self.payloads
+        return _Records(self.url, [numbers[i] for i in places], [payloads[i] for i in places])
+
+
+def _where(records: _Records) -> Where:
+    return lambda row: (records.url, records.numbers[row])
+
+
+def _payloads(url: str, bad: BadRows) -> Iterator[_Records]:
+    """The records of a file that agree with their checksums."""
+    number, rest = 1, bytearray()
+    with files.open_input(url) as stream:
+        while data := stream.read(READ_BYTES):
+            rest += data
+            more = True
+            while more:
+                found = checksums.records(rest, RECORDS)
+                records = _Records(url, [], [])
+                spans = zip(found.starts.tolist(), found.lengths.tolist(), found.whole, strict=True)
+                for one, (start, length, whole) in enumerate(spans, number):
+                    if whole:
+                        records.numbers.append(one)
+                        records.payloads.append(bytes(rest[start : start + length]))
+                    else:
+                        bad.add(f"{url}, record {one}: damaged, by its checksum. {AGAIN}")
+                number += len(found.starts)
+                del rest[: found.consumed]
+                if records.payloads:
+                    yield records
+                if found.lost:
+                    raise Failure(
+                        f"{url}, record {number}: its length does not agree with its checksum, so "
+                        "nothing from here on can be read. Write the file again, or set "
+                        "data.format to what it is"
+                    )
+                more = len(found.starts) == RECORDS
+    if rest:
+        bad.add(f"{url}, record {number}: the file ends within it. {AGAIN}")
+        yield _Records(url, [], [])
+    elif number == 1:
+        raise Failure(f"{url} is empty. Write the file again, or leave it out of data")
+
+
+AGAIN = "Write or fetch the file again"
+
+
+def _learn(payloads: list[bytes], url: str, needed: list[str], kinds: dict[str, str]) -> None:
+    """Add the types of columns that were not known; the first example that has one decides."""
+    names: set[str] = set()
+    for payload in payloads:
+        for name, feature in _features(payload).items():
+            names.add(name)
+            kind = feature.WhichOneof("kind")
+            if kind is not None and name in needed:
+                kinds.setdefault(name, KINDS[kind])
+    tell_absent(url, needed, [name in kinds for name in needed], lambda: names)
+
+
+def names(payload: bytes) -> list[str]:
+    """The names of an example's features; none when it is no example."""
+    return list(_features(payload))
+
+
+def _features(payload: bytes) -> dict[str, Any]:
+    """The features of a serialized tf.Example by name; none when it is no example."""
+    import tensorflow as tf
+    from google.protobuf.message import DecodeError
+
+    try:
+        return dict(tf.train.Example.FromString(payload).features.feature)
+    except DecodeError:
+        return {}
+
+
+def _decoded(payloads: list[bytes], needed: list[str], kinds: dict[str, str]) -> pa.Table | None:
+    """The columns of some examples, or None when TensorFlow refuses one of them."""
+    import tensorflow as tf
+
+    # What no example has had yet is most likely ids; else it is found out when it comes.
+    spec = {name: tf.io.RaggedFeature(tf.as_dtype(kinds.get(name, "int64"))) for name in needed}
+    serialized = np.array(payloads, object)
+    try:
+        found = tf.io.parse_example(tf.constant(serialized, tf.string), spec)
+    except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
+        # TensorFlow quotes the record in what it says, whatever its bytes are.
+        return None
+    columns = []
+    for name in needed:
+        values = found[name].values.numpy()
+        values = pa.array(values, pa.binary()) if values.dtype == object else pa.array(values)
+        columns.append(pa.ListArray.from_arrays(pa.array(found[name].row_splits.numpy()), values))
+    return pa.table(columns, names=needed)
+
+
+def _good(records: _Records, needed: list[str], kinds: dict[str, str], bad: BadRows) -> _Records:
+    """The records that TensorFlow takes, found by halving."""
+    good: list[int] = []
+
+    def look(low: int, high: int) -> None:
+        if _decoded(records.payloads[low:high], needed, kinds) is not None:
+            good.extend(range(low, high))
+        elif high - low == 1:
+            why = _complaint(records.payloads[low], needed, kinds)
+            bad.add(f"{records.url}, record {records.numbers[low]}: {why}. Mend or remove it")
+        else:
+            look(low, (low + high) // 2)
+            look((low + high) // 2, high)
+
+    look(0, len(records.payloads))
+    return records.kept(good)
+
+
+def _complaint(payload: bytes, needed: list[str], kinds: dict[str, str]) -> str:
+    for name, feature in _features(payload).items():
+        kind = KINDS.get(feature.WhichOneof("kind"), "int64")
+        if name in needed and kind != kinds.get(name, "int64"):
+            return f"feature '{name}' holds {kind}, and {kinds.get(name, 'int64')} before it"
+    return "no tf.Example"
+
+
+def _as_texts(table: pa.Table, records: _Records, bad: BadRows) -> tuple[pa.Table, _Records]:
+    """Bytes as text, without the rows where they are not UTF-8."""
+    names = [field.name for field in table.schema if field.type == pa.list_(pa.binary())]
+    text = pa.list_(pa.string())
+    try:
+        for name in names:
+            place = table.column_names.index(name)
+            table = table.set_column(place, name, table.column(name).cast(text))
+    except pa.ArrowInvalid:
+        good = []
+        for row, values in enumerate(table.select(names).to_pylist()):
+            if wrong := [name for name, texts in values.items() if not all(map(_is_utf8, texts))]:
+                bad.add(
+                    f"{records.url}, record {records.numbers[row]}, feature '{wrong[0]}': not "
+                    "UTF-8. Set data.check_utf8=false to hash its bytes"
+                )
+            else:
+                good.append(row)
+        return _as_texts(table.take(good), records.kept(good), bad)
+    return table, records
+
+
+def _is_utf8(text: bytes | str) -> bool:
+    try:
+        if isinstance(text, bytes):
+            text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
