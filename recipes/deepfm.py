@@ -15,16 +15,24 @@ from tnctl.model import Inputs, layers
 
 
 def build(
-    inputs: Inputs, *, hidden: Sequence[int] = (400, 400, 400), activation: str = "relu"
+    inputs: Inputs,
+    *,
+    hidden: Sequence[int] = (400, 400, 400),
+    activation: str = "relu",
+    batch_norm: bool = False,
+    dropout: float = 0.0,
+    residual: bool = False,
+    l2: float = 0.0,
 ) -> Any:
     """The logit [B, 1]; `hidden` are the widths of the tower."""
-    first_order = inputs.linear
-    if inputs.numeric is not None:
-        first_order += layers.Logit(use_bias=False, name="numeric")(inputs.numeric)
+    first_order = layers.linear_model(inputs.linear, inputs.numeric, l2)
 
     second_order = layers.FactorizationMachine(name="fm")(inputs.embeddings)
 
-    deep = layers.Mlp(hidden, activation, name="deep")(inputs.x)
-    deep = layers.Logit(name="deep_logit")(deep)
+    deep = layers.Mlp(
+        hidden, activation, batch_norm=batch_norm, dropout=dropout, residual=residual, l2=l2,
+        name="deep",
+    )(inputs.x)  # fmt: skip
+    deep = layers.Logit(l2=l2, name="deep_logit")(deep)
 
-    return first_order + second_order + deep
+    return layers.total(first_order, second_order, deep)

@@ -10,11 +10,7 @@ from typing import Any
 from tnctl.model import Inputs, layers
 
 
-def build(inputs: Inputs) -> Any:
-    """The logit [B, 1]."""
-    terms = []
-    if inputs.linear is not None:
-        terms.append(inputs.linear)
-    if inputs.numeric is not None:
-        terms.append(layers.Logit(use_bias=False, name="numeric")(inputs.numeric))
-    return layers.Bias(name="bias")(sum(terms[1:], terms[0]))
+def build(inputs: Inputs, *, l2: float = 0.0) -> Any:
+    """The logit [B, 1]; `l2` is of the numbers' weights."""
+    linear = layers.linear_model(inputs.linear, inputs.numeric, l2)
+    return layers.Bias(name="bias")(linear)

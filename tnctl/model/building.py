@@ -1,19 +1,22 @@
 """From a conf to a model: sparse tables, the dense network of the recipe, the dense table."""
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from tnctl.data.statistics import Statistics
-from tnctl.errors import UserError
-from tnctl.model import aliases, recipes
+from tnctl.errors import UserError, did_you_mean
+from tnctl.model import aliases, layers, recipes
 from tnctl.model.inputs import Inputs
 from tnctl.model.layout import Layout, initials, plan, segments, table_optimizer
-from tnctl.schema import Conf
-from tnctl.tables import DenseTable, Pool, SparseTable
+from tnctl.schema import SINGLE_LABEL, Conf
+from tnctl.tables import DenseTable, Pool, SparseTable, aligned
 
 MOST_THREADS = 8  # beyond this the tables wait for memory
 
@@ -23,8 +26,9 @@ class Model:
     """Everything that is trained, and how it fits together.
 
     `tables[i]` has the rows of `layout.tables[i]`; the trainable variables of `network` live in
-    `dense`, variable i in `dense.weights[i]`. `inference_network` computes in float32 with the
-    same memory; it is `network` itself unless that computes in bfloat16.
+    `dense`, variable i in `dense.weights[i]`, and the moving statistics of batch norm in
+    `moving`. `inference_network` computes in float32 with the same memory; it is `network` itself
+    unless that computes in bfloat16. Both return a logit [B, 1] for each of `heads`, by name.
     """
 
     conf: Conf
@@ -35,6 +39,8 @@ class Model:
     network: Any
     inference_network: Any
     dense: DenseTable
+    moving: list[NDArray[np.float32]]
+    heads: tuple[str, ...]
 
     @property
     def variables(self) -> list[tf.Variable]:
@@ -44,11 +50,25 @@ class Model:
     def variable_names(self) -> list[str]:
         return [variable.path for variable in self.network.trainable_variables]
 
+    @property
+    def trained_heads(self) -> list[str]:
+        """The head of each label."""
+        labels = list(self.conf.data.all_labels)
+        return [self.heads[0]] if labels == [SINGLE_LABEL] else labels
+
+    @property
+    def logit_correction(self) -> float:
+        """What inference adds to the logits: with a share r of the negatives trained on, ln r.
+
+        Of the odds trained on, the true ones are r times as large (He et al., Practical Lessons
+        from Predicting Clicks on Ads at Facebook, 2014, section 6.3).
+        """
+        return math.log(self.conf.data.negatives)
+
     def check_aliases(self) -> None:
         """Raise unless the network still computes with the dense table's memory."""
         for network in (self.network, self.inference_network):
-            variables = [variable.value for variable in network.trainable_variables]
-            aliases.check_variables(variables, self.dense.weights)
+            place_variables(network, self.dense, self.moving, aliases.check_variables)
 
 
 def enable_determinism() -> None:
@@ -63,28 +83,44 @@ def threads(conf: Conf) -> int:
 
 def build(conf: Conf, statistics: Statistics) -> Model:
     """A model with initial weights and empty tables."""
-    layout = plan(conf)
+    layout = plan(conf, statistics)
     pool = Pool(threads(conf))
     tables = []
     for table_layout in layout.tables:
-        table = SparseTable(segments(conf, table_layout), conf.seed, pool)
+        table = SparseTable(
+            segments(conf, table_layout), conf.seed, pool, updates=conf.optimizer.updates
+        )
         for group, number in table_layout.groups.items():
             table.add_group(number, group, initials(conf, table_layout, group))
         tables.append(table)
-    network = build_network(conf, layout, conf.train.precision)
+    network, heads = build_network(conf, layout, conf.train.precision)
     inference = network
     if conf.train.precision != "float32":
-        inference = build_network(conf, layout, "float32")
+        inference, _ = build_network(conf, layout, "float32")
     sizes = [variable.value.shape.num_elements() for variable in network.trainable_variables]
-    dense = DenseTable(sizes, table_optimizer(conf.optimizer.dense), pool)
+    dense = DenseTable(sizes, table_optimizer(conf.optimizer.dense, conf.compat), pool)
+    moving = [aligned(one.value.shape.num_elements()) for one in network.non_trainable_variables]
     for one in (inference, network):
-        variables = [variable.value for variable in one.trainable_variables]
-        aliases.move_variables(variables, dense.weights)
-    return Model(conf, layout, statistics, pool, tables, network, inference, dense)
+        place_variables(one, dense, moving, aliases.move_variables)
+    return Model(conf, layout, statistics, pool, tables, network, inference, dense, moving, heads)
 
 
-def build_network(conf: Conf, layout: Layout, precision: str) -> Any:
-    """The Keras model of the recipe: [x, linear] (those that exist) -> logits [B, 1]."""
+def place_variables(
+    network: Any, dense: DenseTable, moving: list[NDArray[np.float32]], action: Any
+) -> None:
+    """Do something (move, check) with each variable and the memory that is its own."""
+    for variables, memory in (
+        (network.trainable_variables, dense.weights),
+        (network.non_trainable_variables, moving),
+    ):
+        action([variable.value for variable in variables], memory)
+
+
+def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tuple[str, ...]]:
+    """The Keras model of the recipe, and its heads.
+
+    [x, linear, sequences, lengths] (those that exist) -> a logit [B, 1] for each head, by name.
+    """
     recipe = recipes.load(conf.recipe["name"])
     settings = recipes.settings_of(conf.recipe, recipe)
     keras.backend.clear_session()
@@ -106,8 +142,35 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> Any:
         raise
     finally:
         keras.config.set_dtype_policy(policy)
-    network = keras.Model(inputs.tensors, logits)
-    if network.non_trainable_variables:
-        names = ", ".join(variable.path for variable in network.non_trainable_variables)
-        raise UserError(f"recipe {conf.recipe['name']} has weights that are not trained: {names}")
-    return network
+    named = logits if isinstance(logits, dict) else {SINGLE_LABEL: logits}
+    check_heads(conf, tuple(named))
+    network = keras.Model(inputs.tensors, named)
+    known = {id(one) for layer in batch_norms(network) for one in layer.non_trainable_variables}
+    for variable in network.non_trainable_variables:
+        if id(variable) not in known:
+            raise UserError(
+                f"recipe {conf.recipe['name']} has weights that nothing trains: {variable.path}. "
+                "Take tnctl.model.layers.BatchNorm for moving statistics"
+            )
+    return network, tuple(named)
+
+
+def check_heads(conf: Conf, heads: tuple[str, ...]) -> None:
+    """Refuse labels that no head of the recipe is trained on."""
+    labels = conf.data.labels
+    if not labels and len(heads) > 1:
+        raise UserError(
+            f"recipe {conf.recipe['name']} has heads {', '.join(heads)}; say which columns they "
+            f"are trained on: data.labels={{{heads[0]}: {{column: …}}, …}}"
+        )
+    for label in labels if heads != (SINGLE_LABEL,) or len(labels) > 1 else ():
+        if label not in heads:
+            raise UserError(
+                f"data.labels.{label}: recipe {conf.recipe['name']} has no such head. "
+                f"{did_you_mean(label, heads)}"
+            )
+
+
+def batch_norms(network: Any) -> list[Any]:
+    """The layers of a network, nested ones too, that keep moving statistics."""
+    return [one for one in network._flatten_layers() if isinstance(one, layers.BatchNorm)]

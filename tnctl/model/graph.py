@@ -11,6 +11,29 @@ from tnctl.schema import Conf
 
 BY_SLOT = "by_slot"
 PACKED = "packed"
+SEQUENCES = "sequences"
+LENGTHS = "lengths"
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """An input of a signature: float32 [B, *shape], lengths int32.
+
+    `source` is where its columns come from: x, linear, sequences or lengths, from column `at`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    source: str
+    at: int = 0
+
+    @property
+    def columns(self) -> int:
+        """How many columns of its source it is."""
+        columns = 1
+        for size in self.shape:
+            columns *= size
+        return columns
 
 
 def conf_to_json(conf: Conf) -> dict[str, Any]:
@@ -18,44 +41,78 @@ def conf_to_json(conf: Conf) -> dict[str, Any]:
     return dataclasses.asdict(conf)
 
 
-def packed_inputs(layout: Layout) -> dict[str, int]:
-    """The inputs of signature `packed`: name -> columns."""
-    inputs = {"x": layout.width} if layout.width else {}
-    return inputs | ({LINEAR: 1} if layout.tables else {})
+def packed_inputs(layout: Layout) -> list[Input]:
+    """The inputs of signature `packed`, in the order the network takes them."""
+    found = [Input("x", (layout.width,), "x")] if layout.width else []
+    if layout.has_linear:
+        found.append(Input(LINEAR, (1,), LINEAR))
+    if layout.sequences:
+        found.append(Input(SEQUENCES, (layout.sequences_width,), SEQUENCES))
+        found.append(Input(LENGTHS, (len(layout.sequences),), LENGTHS))
+    return found
 
 
-def slot_inputs(layout: Layout) -> dict[str, int]:
-    """The inputs of signature `by_slot`: name -> columns, in the order they stand in x."""
-    inputs = {slot: table.width for table in layout.tables for slot in table.slots if table.width}
-    inputs |= dict.fromkeys(layout.numeric, 1)
-    return inputs | ({LINEAR: 1} if layout.tables else {})
+def slot_inputs(layout: Layout) -> list[Input]:
+    """The inputs of signature `by_slot`, in the order they stand in their sources.
+
+    A pooled slot [B, d], a numeric input or one-hot slot [B, n], `linear` [B, 1]; a sequence
+    [B, L, d] with its number of values, `NAME_length` [B].
+    """
+    places = layout.pooled | layout.numeric_columns
+    found = [Input(name, (width,), "x", at) for name, (at, width) in places.items()]
+    if layout.has_linear:
+        found.append(Input(LINEAR, (1,), LINEAR))
+    for name, one in layout.sequences.items():
+        found.append(Input(name, (one.length, one.width), SEQUENCES, one.column))
+        found.append(Input(f"{name}_length", (), LENGTHS, one.number))
+    return found
+
+
+def head_outputs(heads: tuple[str, ...]) -> dict[str, str]:
+    """The outputs that hold logits: name -> head. The first head is the main one."""
+    named = {f"logits_{head}": head for head in heads}
+    return {"logits": heads[0]} | (named if len(heads) > 1 else {})
 
 
 def save(model: Model, folder: str) -> None:
     """Write the float32 inference graph as a SavedModel into a local folder.
 
-    Signature `by_slot` (also the default) takes each slot's pooled embedding [B, d] and each
-    numeric input [B, 1] by name, and `linear` [B, 1]; `packed` takes x [B, W] and `linear`. Both
-    return `logits` [B] and `predictions` [B], the sigmoid of the logits.
+    Signature `by_slot` (also the default) takes each input by name, `packed` takes x [B, W],
+    `linear` [B, 1] and the sequences. Both return `logits` [B] and `predictions` [B], the sigmoid
+    of the logits (of a squared loss: the logits), of the main head; with several heads those of
+    each too, as `logits_HEAD` and `predictions_HEAD`.
     """
     network = model.inference_network
     layout = model.layout
+    regression = model.conf.train.loss.name == "mse"
 
     def scores(tensors: list[Any]) -> dict[str, Any]:
-        logits = network(tensors, training=False)[:, 0]
-        return {"logits": logits, "predictions": tf.sigmoid(logits)}
+        outputs = network(tensors, training=False)
+        found = {}
+        for name, head in head_outputs(model.heads).items():
+            logits = outputs[head][:, 0]
+            if model.logit_correction:
+                logits += model.logit_correction
+            found[name] = logits
+            predicted = name.replace("logits", "predictions", 1)
+            found[predicted] = tf.identity(logits) if regression else tf.sigmoid(logits)
+        return found
 
     def packed(**inputs: Any) -> dict[str, Any]:
-        return scores([inputs[name] for name in packed_inputs(layout)])
+        return scores([inputs[one.name] for one in packed_inputs(layout)])
 
     def by_slot(**inputs: Any) -> dict[str, Any]:
-        columns = [inputs[name] for name in slot_inputs(layout) if name != LINEAR]
-        x = [tf.concat(columns, axis=1)] if columns else []
-        return scores(x + ([inputs[LINEAR]] if layout.tables else []))
+        tensors = []
+        for whole in packed_inputs(layout):
+            parts = [one for one in slot_inputs(layout) if one.source == whole.name]
+            # A length is [B], and a sequence is flat in its source.
+            columns = [tf.reshape(inputs[one.name], [-1, one.columns]) for one in parts]
+            tensors.append(columns[0] if len(columns) == 1 else tf.concat(columns, axis=1))
+        return scores(tensors)
 
     # A bare module: Keras' own exporters store every variable twice.
     module = tf.Module()
-    module.weights = [variable.value for variable in network.trainable_variables]
+    module.weights = [variable.value for variable in network.variables]
     signatures = {
         PACKED: concrete(packed, packed_inputs(layout)),
         BY_SLOT: concrete(by_slot, slot_inputs(layout)),
@@ -64,9 +121,12 @@ def save(model: Model, folder: str) -> None:
     tf.saved_model.save(module, folder, signatures=signatures)
 
 
-def concrete(function: Any, inputs: dict[str, int]) -> Any:
-    """A concrete function of named float32 inputs [B, columns]."""
+def concrete(function: Any, inputs: list[Input]) -> Any:
+    """A concrete function of named inputs [B, *shape]."""
     specs = {
-        name: tf.TensorSpec([None, columns], tf.float32, name) for name, columns in inputs.items()
+        one.name: tf.TensorSpec(
+            [None, *one.shape], tf.int32 if one.source == LENGTHS else tf.float32, one.name
+        )
+        for one in inputs
     }
     return tf.function(function, autograph=False).get_concrete_function(**specs)

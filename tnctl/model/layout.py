@@ -1,99 +1,255 @@
-"""Where every input of the conf has its place: tables, groups, columns of x."""
+"""Where every input of the conf has its place: tables, groups, columns of x, sequences."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tnctl.schema import Conf, Optimizer
-from tnctl.tables import Initial, Segment, SlotPlan
+from tnctl.data.features import indicator_width
+from tnctl.data.statistics import Statistics
+from tnctl.schema import Conf, GroupOptimizers, Initial, Optimizer, Slot
+from tnctl.tables import Initial as TableInitial
 from tnctl.tables import Optimizer as TableOptimizer
+from tnctl.tables import Segment, SlotPlan
 
 LINEAR = "linear"
 EMBEDDING = "embedding"
 
 
 @dataclass(frozen=True)
-class TableLayout:
-    """Slots whose rows have the same segments, in the order their values stand in x.
+class RowKind:
+    """What rows consist of and how they train: slots of one kind share a table."""
 
-    `groups` maps a share group's name to its number in this table.
+    width: int  # floats per embedding; 0: none
+    linear: bool
+    frozen: bool
+    linear_optimizer: Optimizer | None
+    embedding_optimizer: Optimizer | None
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """The slots of a table.
+
+    `groups` maps a share group's name to its number in this table. A slot is `spreads` cells of
+    an example: one, or for a sequence one for each place. `columns` say where its embedding
+    starts in x, or for a sequence in `sequences`.
     """
 
     name: str
-    width: int
+    kind: RowKind
     slots: tuple[str, ...]
+    spreads: tuple[int, ...]
     groups: dict[str, int]
     group_of: tuple[int, ...]
     columns: tuple[int, ...]
 
+    @property
+    def width(self) -> int:
+        """Floats per embedding."""
+        return self.kind.width
+
+    @property
+    def linear(self) -> bool:
+        """Whether rows have a linear weight."""
+        return self.kind.linear
+
+    @property
+    def cells(self) -> int:
+        """Cells of one example."""
+        return sum(self.spreads)
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A slot that keeps its values apart: [L, d] at `column` of an example's sequences."""
+
+    column: int
+    length: int
+    width: int
+    number: int  # its column in lengths
+
 
 @dataclass(frozen=True)
 class Layout:
-    """x[B, width]: the embeddings of each table's slots, then the numeric inputs."""
+    """The inputs of the dense model.
+
+    x [B, width]: the pooled embeddings of each table's slots, then the numbers. `numeric` maps
+    numeric inputs, then one-hot slots, to how many columns they have. `sequences` [B,
+    sequences_width] holds the slots that are not pooled.
+    """
 
     tables: tuple[TableLayout, ...]
-    numeric: tuple[str, ...]
+    numeric: dict[str, int]
+    indicators: tuple[str, ...]
     width: int
     numeric_at: int
+    sequences: dict[str, Sequence]
+
+    @property
+    def has_linear(self) -> bool:
+        """Whether any slot has a linear weight."""
+        return any(table.linear for table in self.tables)
+
+    @property
+    def sequences_width(self) -> int:
+        """Floats of an example's sequences."""
+        return sum(one.length * one.width for one in self.sequences.values())
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """All slots in canonical order: that of x, and of the sum that is `linear`."""
+        """The slots that have rows, in the order of the tables: that of the sum `linear`."""
         return tuple(slot for table in self.tables for slot in table.slots)
 
-    def columns_of(self, slot: str) -> tuple[int, int]:
-        """The first column of a slot's embedding in x, and its width."""
-        for table in self.tables:
-            if slot in table.slots:
-                return table.columns[table.slots.index(slot)], table.width
-        raise KeyError(slot)
+    @property
+    def pooled(self) -> dict[str, tuple[int, int]]:
+        """The slots whose pooled embedding is in x, in its order: (first column, width)."""
+        return {
+            slot: (column, table.width)
+            for table in self.tables
+            if table.width
+            for slot, column in zip(table.slots, table.columns, strict=True)
+            if slot not in self.sequences
+        }
+
+    @property
+    def numeric_columns(self) -> dict[str, tuple[int, int]]:
+        """The numeric inputs and one-hot slots in x: (first column, width)."""
+        found, at = {}, self.numeric_at
+        for name, width in self.numeric.items():
+            found[name] = (at, width)
+            at += width
+        return found
+
+    @property
+    def cells(self) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
+        """For each table its slots and how many cells each is, as `Features` takes them."""
+        return [(table.slots, table.spreads) for table in self.tables]
 
 
-def plan(conf: Conf) -> Layout:
-    """The layout of a conf. Slots of equal width share a table; in one width, one table."""
-    tables = []
-    column = 0
-    if conf.slots:
-        width = conf.embedding.width
+def plan(conf: Conf, statistics: Statistics) -> Layout:
+    """The layout of a conf, whose one-hot widths may have been measured."""
+    tables: list[TableLayout] = []
+    sequences: dict[str, Sequence] = {}
+    column = apart = 0
+    for kind, names in row_kinds(conf):
         groups: dict[str, int] = {}
-        columns, group_of = [], []
-        for name, slot in conf.slots.items():
-            group_of.append(groups.setdefault(slot.group or name, len(groups)))
-            columns.append(column)
-            column += width
-        name = f"{EMBEDDING}{width}" if width else LINEAR
+        spreads, columns = [], []
+        for name in names:
+            slot = conf.slots[name]
+            groups.setdefault(slot.group or name, len(groups))
+            if slot.pooling == "none" and slot.max_length is not None:
+                sequences[name] = Sequence(apart, slot.max_length, kind.width, len(sequences))
+                columns.append(apart)
+                spreads.append(slot.max_length)
+                apart += slot.max_length * kind.width
+            else:
+                columns.append(column)
+                spreads.append(1)
+                column += kind.width
+        table_name = _table_name(kind, [table.name for table in tables])
+        group_of = tuple(groups[conf.slots[name].group or name] for name in names)
         tables.append(
-            TableLayout(name, width, tuple(conf.slots), groups, tuple(group_of), tuple(columns))
+            TableLayout(
+                table_name, kind, tuple(names), tuple(spreads), groups, group_of, tuple(columns)
+            )
         )
-    return Layout(tuple(tables), tuple(conf.numeric), column + len(conf.numeric), column)
+    numeric = {name: one.numbers for name, one in conf.numeric.items()}
+    indicators = tuple(name for name, slot in conf.slots.items() if slot.indicator)
+    numeric |= {name: indicator_width(name, conf.slots[name], statistics) for name in indicators}
+    return Layout(
+        tuple(tables), numeric, indicators, column + sum(numeric.values()), column, sequences
+    )
+
+
+def row_kinds(conf: Conf) -> list[tuple[RowKind, list[str]]]:
+    """The slots that have rows, by what the rows are, in the order of the conf."""
+    found: list[tuple[RowKind, list[str]]] = []
+    for name, slot in conf.slots.items():
+        width, linear = conf.width_of(slot), conf.has_linear(slot)
+        if not width and not linear:
+            continue  # one-hot, or a part of a cross only
+        of_linear, of_embedding = optimizers_of(conf, name, slot)
+        kind = RowKind(
+            width,
+            linear,
+            slot.frozen,
+            of_linear if linear else None,
+            of_embedding if width else None,
+        )
+        names = next((names for other, names in found if other == kind), None)
+        if names is None:
+            found.append((kind, [name]))
+        else:
+            names.append(name)
+    return found
+
+
+def _table_name(kind: RowKind, taken: list[str]) -> str:
+    name = f"{EMBEDDING}{kind.width}" if kind.width else LINEAR
+    name += "_frozen" if kind.frozen else ""
+    same = sum(other == name or other.startswith(f"{name}_part") for other in taken)
+    return f"{name}_part{same + 1}" if same else name
+
+
+def optimizers_of(conf: Conf, name: str, slot: Slot) -> tuple[Optimizer, Optimizer]:
+    """The optimizers of a slot's linear weight and embedding: of its group, else of all."""
+    own = conf.optimizer.groups.get(slot.group or name, GroupOptimizers())
+    embedding = own.embedding or conf.optimizer.embedding
+    if slot.max_norm is not None:
+        embedding = replace(embedding, max_norm=slot.max_norm)
+    return own.linear or conf.optimizer.linear, embedding
 
 
 def segments(conf: Conf, table: TableLayout) -> list[Segment]:
-    """The segments of a table's rows: the linear weight, and the embedding if it has a width."""
-    linear = Segment(LINEAR, 1, "sum", table_optimizer(conf.optimizer.linear))
-    if table.width == 0:
-        return [linear]
-    embedding = table_optimizer(conf.optimizer.embedding)
-    return [linear, Segment(EMBEDDING, table.width, "concat", embedding)]
+    """The segments of a table's rows: the linear weight and the embedding, where it has them."""
+    found = []
+    kind = table.kind
+    if kind.linear_optimizer is not None:
+        optimizer = table_optimizer(kind.linear_optimizer, conf.compat)
+        found.append(Segment(LINEAR, 1, "sum", optimizer))
+    if kind.embedding_optimizer is not None:
+        optimizer = table_optimizer(kind.embedding_optimizer, conf.compat)
+        found.append(Segment(EMBEDDING, kind.width, "concat", optimizer))
+    return found
 
 
-def initials(conf: Conf, table: TableLayout, group: str) -> list[Initial]:
-    """How new rows of a group start: linear weights at zero, embeddings as the conf says."""
-    # Slots of one group have one scale.
-    scales = [
-        slot.initial_scale for name, slot in conf.slots.items() if (slot.group or name) == group
-    ]
-    scale = conf.embedding.initial.scale if scales[0] is None else scales[0]
-    embedding = Initial(conf.embedding.initial.kind, scale)
-    return [Initial("zeros", 0.0), embedding][: 1 if table.width == 0 else 2]
+def initials(conf: Conf, table: TableLayout, group: str) -> list[TableInitial]:
+    """How new rows of a group start, by segment. Slots of one group have one initial."""
+    slot = next(slot for name, slot in conf.slots.items() if (slot.group or name) == group)
+    of_all = conf.embedding.initial
+    kind = of_all.kind if slot.initial is None else slot.initial
+    scale = of_all.scale if slot.initial_scale is None else slot.initial_scale
+    linear = conf.embedding.linear_initial
+    if conf.compat == "tensornet":
+        # N(0, 1/sqrt(dim)) * scale, of linear weights too (optimizer_kernel.h).
+        linear, scale = Initial(kind, scale), scale / max(table.width, 1) ** 0.5
+    found = [TableInitial(linear.kind, linear.scale)] if table.linear else []
+    return found + ([TableInitial(kind, scale)] if table.width else [])
 
 
 def slot_plans(conf: Conf, table: TableLayout) -> list[SlotPlan]:
-    """The slots of a table as its batches need them."""
-    return [
-        SlotPlan(group, conf.slots[name].pooling, column)
-        for name, group, column in zip(table.slots, table.group_of, table.columns, strict=True)
-    ]
+    """The cells of a table as its batches need them; a sequence is a cell for each place."""
+    plans = []
+    for name, group, column, spread in zip(
+        table.slots, table.group_of, table.columns, table.spreads, strict=True
+    ):
+        pooling = conf.slots[name].pooling
+        if pooling == "none":
+            plans += [
+                SlotPlan(group, "sum", column + place * table.width, apart=True)
+                for place in range(spread)
+            ]
+        else:
+            plans.append(SlotPlan(group, pooling, column))
+    return plans
 
 
-def table_optimizer(optimizer: Optimizer) -> TableOptimizer:
+# The conf's words for what the tables call otherwise.
+NAMES = {"weight_decay": "decay", "momentum_decay": "beta1", "gradient_decay": "beta2"}
+
+
+def table_optimizer(optimizer: Optimizer, compat: str | None) -> TableOptimizer:
     """The conf's optimizer as the C tables take it."""
-    return TableOptimizer(optimizer.name, optimizer.learning_rate, **optimizer.settings())
+    name = "adam" if optimizer.name == "adamw" else optimizer.name
+    if compat == "tensornet" and f"tensornet_{name}" in Optimizer.DEFAULTS:
+        name = f"tensornet_{name}"
+    settings = {NAMES.get(key, key): value for key, value in optimizer.settings(name).items()}
+    return TableOptimizer(name, optimizer.learning_rate, **settings)

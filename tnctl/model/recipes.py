@@ -1,50 +1,184 @@
-"""A recipe by its name: the function `build(inputs, **settings)` of a file in recipes/."""
+"""A recipe by its name: the function `build(inputs, **settings)` of a file.
 
+A name is that of a shipped recipe (a file in recipes/), or the path of the user's own file, which
+ends in .py. What goes wrong in a user's file is told in one line, with the file and the line.
+"""
+
+import functools
+import hashlib
 import inspect
-from collections.abc import Callable, Sequence
+import re
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from types import ModuleType, NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tnctl import shipped
 from tnctl.errors import UserError, did_you_mean
 
+Recipe = Callable[..., Any]
 
-def load(name: str) -> Callable[..., Any]:
-    """The `build` of a shipped recipe."""
+# File of the user's -> digest of what was loaded, whatever becomes of the file while it trains.
+_digests: dict[Path, str] = {}
+
+
+def load(name: str) -> Recipe:
+    """The `build` of a shipped recipe, or of the user's own file."""
+    if name.endswith(".py"):
+        return load_file(name)
     if name not in shipped.recipes():
-        raise UserError(f"no recipe '{name}'. {did_you_mean(name, shipped.recipes())}")
-    build: Callable[..., Any] = import_module(f"tnctl.recipes.{name}").build
+        raise UserError(
+            f"no recipe '{name}'. {did_you_mean(name, shipped.recipes())} A recipe of your own is "
+            "the path of a file that ends in .py"
+        )
+    build: Recipe = import_module(f"tnctl.recipes.{name}").build
     return build
 
 
-def settings_of(recipe: dict[str, Any], build: Callable[..., Any]) -> dict[str, Any]:
-    """The settings of a conf's recipe, refused when `build` does not take one of them."""
-    hints = get_type_hints(build)
-    known = [name for name in inspect.signature(build).parameters if name != "inputs"]
+def load_file(name: str) -> Recipe:
+    """The `build` of a user's file; a path that is not absolute starts at the working directory.
+
+    Nothing is written beside the file, as an import would: a run writes under its output only.
+    """
+    path = file_of(name)
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"recipe.name={name}: cannot read {path} ({error.strerror}). A model is built by its "
+            "recipe, so its file must be where the conf says, seen from the working directory"
+        ) from None
+    _digests[path] = hashlib.sha256(source).hexdigest()
+    module = ModuleType(path.stem)
+    module.__file__ = str(path)
+    with told(name, path):
+        exec(compile(source, str(path), "exec"), module.__dict__)
+    build = getattr(module, "build", None)
+    if not callable(build):
+        raise UserError(
+            f"{name} has no function build(inputs, …) that returns the logit [B, 1]; "
+            "docs/recipes.md shows one"
+        )
+
+    @functools.wraps(build)
+    def building(*arguments: Any, **settings: Any) -> Any:
+        with told(name, path):
+            return build(*arguments, **settings)
+
+    return building
+
+
+def file_of(name: str) -> Path:
+    """The user's file of a name that ends in .py."""
+    return Path(name).expanduser().resolve()
+
+
+@contextmanager
+def told(name: str, path: Path) -> Iterator[None]:
+    """Within it, an error of a user's file becomes a UserError that says where in it it was."""
+    try:
+        yield
+    except Exception as error:
+        line = line_of(error, path)
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        where = name if line is None else f"{name}, line {line}"
+        raise UserError(f"recipe {where}: {kind}{reason_of(error)}") from error
+
+
+def line_of(error: Exception, path: Path) -> int | None:
+    """The line of a file that an error came through last, or None."""
+    if isinstance(error, SyntaxError):
+        return error.lineno
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((one.lineno for one in reversed(frames) if one.filename == str(path)), None)
+
+
+def reason_of(error: Exception) -> str:
+    """What an error says, without the colors and the list of arguments that Keras adds."""
+    if isinstance(error, SyntaxError):
+        return error.msg
+    text = re.sub(r"\x1b\[\d*m", "", str(error)).partition("Arguments received by")[0]
+    return text.strip() or "(no message)"
+
+
+def settings_of(recipe: dict[str, Any], build: Recipe) -> dict[str, Any]:
+    """The settings of a conf's recipe, refused when `build` does not take one of them as it is."""
+    try:
+        hints = get_type_hints(build)
+    except (NameError, TypeError):  # names that only a type checker knows
+        hints = {}
+    # The first is the inputs, whatever its name.
+    parameters = list(inspect.signature(build).parameters.values())[1:]
+    named = [one for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    known = {one.name: hints.get(one.name, Any) for one in named}
     settings = {key: value for key, value in recipe.items() if key != "name"}
-    for key in settings:
-        if key not in known:
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    for key, value in settings.items():
+        if key in known:
+            check(f"recipe.{key}", value, known[key])
+        elif not takes_any:
             raise UserError(
-                f"recipe {recipe['name']} has no setting '{key}'. {did_you_mean(key, known)}"
+                f"recipe {recipe['name']} has no setting '{key}'. {did_you_mean(key, known)} "
+                f"(~recipe.{key} takes it out of the conf)"
             )
-        hint = hints.get(key)
-        if not fits(settings[key], hint):
-            of = "".join(f" of {one.__name__}" for one in get_args(hint))
-            kind = f"{getattr(hint, '__name__', hint)}{of}"
-            raise UserError(f"recipe.{key} must be {kind}. Received: recipe.{key}={settings[key]}")
+    for one in named:
+        if one.default is one.empty and one.name not in settings:
+            raise UserError(
+                f"recipe {recipe['name']} needs recipe.{one.name}={spelled(known[one.name])}"
+            )
     return settings
+
+
+def check(key: str, value: Any, hint: Any) -> None:
+    """Refuse a value from a conf that is not what a recipe declares."""
+    if fits(value, hint):
+        return
+    near = ""
+    if get_origin(hint) is Literal and isinstance(value, str):
+        near = f". {did_you_mean(value, map(str, get_args(hint)))}"
+    raise UserError(f"{key} must be {spelled(hint)}. Received: {key}={value}{near}")
 
 
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value from a conf is of the type that a recipe declares."""
-    if get_origin(hint) is Sequence:
-        return isinstance(value, list | tuple) and all(fits(v, get_args(hint)[0]) for v in value)
+    kind, of = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        return any(fits(value, one) for one in of)
+    if kind is Literal:
+        return any(type(value) is type(one) and value == one for one in of)
+    if kind in (Sequence, list, tuple):
+        return isinstance(value, list | tuple) and all(fits(one, of[0]) for one in value)
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint in (None, NoneType):
+        return value is None
     return type(value) is hint if hint in (int, str, bool) else True
 
 
-def source_of(name: str) -> Path:
-    """The file of a recipe, whose digest a checkpoint records."""
-    return Path(inspect.getfile(load(name)))
+NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def spelled(hint: Any) -> str:
+    """A type in words."""
+    kind, of = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        return " or ".join(spelled(one) for one in of)
+    if kind is Literal:
+        return " or ".join(str(one) for one in of)
+    if kind in (Sequence, list, tuple):
+        return f"a list of {of[0].__name__}" if of[0] in NAMES else "a list"
+    if hint in (None, NoneType):
+        return "null"
+    return NAMES.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def digest_of(name: str) -> str:
+    """SHA-256 of a recipe's source, which a checkpoint records."""
+    if not name.endswith(".py"):
+        return hashlib.sha256(Path(inspect.getfile(load(name))).read_bytes()).hexdigest()
+    if file_of(name) not in _digests:
+        load(name)
+    return _digests[file_of(name)]

@@ -1,0 +1,24 @@
+"""Factorization machine: linear weights, and a product of vectors for every pair of inputs.
+
+    logit = w_0 + <w, x> + sum over i < j of <v_i, v_j> x_i x_j            (equation 1)
+
+Rendle, Factorization Machines, ICDM 2010. An input is a slot, whose vector is its pooled embedding,
+or a number x_k with a vector v_k of its own.
+"""
+
+from typing import Any
+
+from tnctl.model import Inputs, layers
+
+
+def build(inputs: Inputs, *, l2: float = 0.0) -> Any:
+    """The logit [B, 1]; `l2` is of the numbers' weights and vectors."""
+    numeric, vectors = inputs.numeric, inputs.embeddings
+    first_order = layers.linear_model(inputs.linear, numeric, l2)
+    if numeric is not None:
+        factors = layers.NumericFactors(vectors.shape[-1], l2=l2, name="factors")(numeric)
+        vectors = layers.concatenated(vectors, factors)
+
+    second_order = layers.FactorizationMachine(name="fm")(vectors)
+
+    return layers.Bias(name="bias")(layers.total(first_order, second_order))

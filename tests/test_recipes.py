@@ -1,0 +1,516 @@
+"""The shipped recipes against float64 numpy models of their papers; recipes of one's own."""
+
+import hashlib
+import inspect
+import json
+import re
+import shutil
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import yaml
+
+from tnctl import shipped
+from tnctl.data.statistics import Statistics
+from tnctl.errors import UserError
+from tnctl.model import building, recipes
+from tnctl.model.layout import plan
+from tnctl.schema import Conf, Data, Embedding, Label, Numeric, Slot
+
+ROOT = Path(__file__).resolve().parent.parent
+ROWS, WIDTH, LONGEST = 6, 3, 4
+SLOTS = {"a": Slot(), "b": Slot(), "c": Slot()}
+HISTORY = {
+    "a": Slot(group="a"),
+    "b": Slot(),
+    "past": Slot(group="a", pooling="none", max_length=LONGEST),
+}
+NUMBERS = {"m": Numeric(), "n": Numeric()}
+
+
+def network_of(recipe, slots=SLOTS, numeric=NUMBERS, precision="float32", **conf):
+    """The dense network of a recipe, its heads, and its weights by path; none is at its start."""
+    linear = conf.pop("linear", True)
+    conf = Conf(
+        recipe=recipe,
+        slots=dict(slots),
+        numeric=dict(numeric),
+        embedding=Embedding(WIDTH, linear),
+        data=Data(train="none", **conf),
+    )
+    layout = plan(conf, Statistics())
+    network, heads = building.build_network(conf, layout, precision)
+    random = np.random.default_rng(8)
+    for variable in network.variables:
+        value = random.normal(size=variable.shape) * 0.5
+        variable.assign(np.abs(value) + 0.5 if "variance" in variable.name else value)
+    weights = {one.path: np.asarray(one).astype(np.float64) for one in network.variables}
+    return network, heads, weights
+
+
+def arrays_of(network):
+    """Something for each input of a network, by name."""
+    random = np.random.default_rng(4)
+    arrays = {
+        one.name: random.normal(size=(ROWS, *one.shape[1:])).astype(np.float32)
+        for one in network.inputs
+    }
+    if "lengths" in arrays:
+        arrays["lengths"] = np.array([[0], [1], [4], [3], [2], [4]], np.int32)
+    return arrays
+
+
+def run(network, arrays):
+    """The logits of a network by head, in a graph, where written-out gradients want to be."""
+    function = tf.function(lambda *inputs: network(list(inputs), training=False), autograph=False)
+    return function(*(tf.constant(arrays[one.name]) for one in network.inputs))
+
+
+def logits_of(recipe, **conf):
+    """What a recipe computes, [B, heads]; its weights; its inputs in float64."""
+    network, heads, weights = network_of(recipe, **conf)
+    arrays = arrays_of(network)
+    outputs = run(network, arrays)
+    found = {head: np.asarray(outputs[head])[:, 0] for head in heads}
+    return found, weights, {name: array.astype(np.float64) for name, array in arrays.items()}
+
+
+def tower(w, name, x, first=0, activation=np.tanh, batch_norm=False):
+    """Two layers of a tower; Keras counts all Dense of a network, from `first` on."""
+    for number in (first, first + 1):
+        at = f"{name}/dense_{number}" if number else f"{name}/dense"
+        x = x @ w[f"{at}/kernel"] + w[f"{at}/bias"]
+        if batch_norm:
+            at = f"{at}/batch_norm"
+            x = (x - w[f"{at}/moving_mean"]) / np.sqrt(w[f"{at}/moving_variance"] + 1e-5)
+            x = x * w[f"{at}/gamma"] + w[f"{at}/beta"]
+        x = activation(x)
+    return x
+
+
+def logit(w, name, x):
+    return (x @ w[f"{name}/kernel"] + w.get(f"{name}/bias", 0.0))[:, 0]
+
+
+def pairs(vectors):
+    count = vectors.shape[1]
+    return sum(
+        (vectors[:, i] * vectors[:, j]).sum(axis=1)
+        for i in range(count)
+        for j in range(i + 1, count)
+    )
+
+
+def parts(x, slots=3):
+    """The embeddings [B, S, d] and the numbers [B, N] of x."""
+    return x[:, : slots * WIDTH].reshape(len(x), slots, WIDTH), x[:, slots * WIDTH :]
+
+
+TOWER = {"hidden": [5, 4], "activation": "tanh"}
+
+
+def near(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+
+
+def test_lr():
+    found, w, given = logits_of({"name": "lr"})
+    _, numbers = parts(given["x"])
+    near(found["label"], given["linear"][:, 0] + logit(w, "numeric", numbers) + w["bias/bias"])
+    found, w, given = logits_of({"name": "lr"}, numeric={})
+    near(found["label"], given["linear"][:, 0] + w["bias/bias"])
+
+
+def test_fm():
+    found, w, given = logits_of({"name": "fm"})
+    vectors, numbers = parts(given["x"])
+    both = np.concatenate([vectors, numbers[:, :, None] * w["factors/factors"]], axis=1)
+    first = given["linear"][:, 0] + logit(w, "numeric", numbers)
+    near(found["label"], w["bias/bias"] + first + pairs(both))
+    found, w, given = logits_of({"name": "fm"}, numeric={}, linear=False)
+    near(found["label"], w["bias/bias"] + pairs(parts(given["x"])[0]))
+
+
+def test_wide_deep():
+    """The wide part is what the rows' linear weights sum to, a cross's among them."""
+    slots = {**SLOTS, "ab": Slot(cross=["a", "b"], width=0)}
+    found, w, given = logits_of({"name": "wide_deep", **TOWER}, slots=slots)
+    wide = given["linear"][:, 0] + logit(w, "numeric", parts(given["x"])[1])
+    near(found["label"], wide + logit(w, "deep_logit", tower(w, "deep", given["x"])))
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_deepfm(batch_norm):
+    recipe = {"name": "deepfm", **TOWER, "batch_norm": batch_norm, "dropout": 0.5}
+    found, w, given = logits_of(recipe)
+    vectors, numbers = parts(given["x"])
+    first = given["linear"][:, 0] + logit(w, "numeric", numbers)
+    deep = tower(w, "deep", given["x"], batch_norm=batch_norm)
+    near(found["label"], first + pairs(vectors) + logit(w, "deep_logit", deep))
+
+
+CROSSES = [
+    {"version": 1},
+    {"version": 2},
+    {"version": 2, "low_rank": 2},
+    {"version": 2, "low_rank": 2, "experts": 3},
+]
+
+
+def crossed(w, x, version, low_rank=0, experts=1, count=2):
+    """The cross network, as the papers write it."""
+    start = x
+    for layer in range(count):
+        bias = w["cross/bias"][layer] if version == 1 else w[f"cross/bias_{layer}"]
+        if version == 1:
+            x = start * (x @ w["cross/kernel"][:, layer : layer + 1]) + bias + x
+        elif experts == 1:
+            kernel = w[f"cross/v_{layer}"] @ w[f"cross/u_{layer}"] if low_rank else (
+                w[f"cross/kernel_{layer}"]
+            )  # fmt: skip
+            x = start * (x @ kernel + bias) + x
+        else:
+            scores = np.exp(x @ w[f"cross/gates_{layer}"])
+            gates = scores / scores.sum(axis=1, keepdims=True)
+            mixed = np.zeros_like(x)
+            for one in range(experts):
+                of = slice(one * low_rank, (one + 1) * low_rank)
+                h = np.tanh(x @ w[f"cross/v_{layer}"][:, of])
+                h = np.tanh(h @ w[f"cross/c_{layer}"][one]) @ w[f"cross/u_{layer}"][of]
+                mixed += gates[:, one : one + 1] * start * (h + bias)
+            x = mixed + x
+    return x
+
+
+@pytest.mark.parametrize("cross", CROSSES, ids=str)
+@pytest.mark.parametrize("structure", ["parallel", "stacked"])
+def test_dcn(structure, cross):
+    recipe = {"name": "dcn", "structure": structure, "layers": 2, **cross, **TOWER}
+    found, w, given = logits_of(recipe, linear=False)
+    assert "linear" not in given
+    x = given["x"]
+    x_l = crossed(w, x, **cross)
+    if structure == "stacked":
+        expected = logit(w, "logit", tower(w, "deep", x_l))
+    else:
+        deep = logit(w, "deep_logit", tower(w, "deep", x))
+        expected = logit(w, "cross_logit", x_l) + deep
+    near(found["label"], expected)
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+def test_din(softmax):
+    recipe = {"name": "din", "behavior": "past", "target": "a", "softmax": softmax,
+              "attention": [5, 4], "attention_activation": "tanh", **TOWER}  # fmt: skip
+    found, w, given = logits_of(recipe, slots=HISTORY, linear=False)
+    sequences = given["sequences"].reshape(ROWS, LONGEST, WIDTH)
+    target = given["x"][:, :WIDTH]  # slot a is the first
+    interest = np.zeros((ROWS, WIDTH))
+    for row in range(ROWS):
+        past = sequences[row, : int(given["lengths"][row, 0])]
+        if len(past):
+            repeated = np.repeat(target[row : row + 1], len(past), axis=0)
+            unit = np.hstack([past, past * repeated, repeated])
+            scores = logit(w, "attention/score", tower(w, "attention/unit", unit))
+            weights = np.exp(scores) / np.exp(scores).sum() if softmax else scores
+            interest[row] = weights @ past
+    x = np.hstack([interest, given["x"]])
+    near(found["label"], logit(w, "logit", tower(w, "deep", x, first=2)))
+
+
+def test_din_runs_with_its_own_activation():
+    recipe = {"name": "din", "behavior": ["past"], "target": ["a"], "hidden": [4], "attention": [4]}
+    found, w, _ = logits_of(recipe, slots=HISTORY)
+    assert np.isfinite(found["label"]).all()
+    assert [path for path in w if path.endswith("standardized/moving_mean")]
+
+
+LABELS = {"ctr": Label("click"), "ctcvr": Label("buy")}
+
+
+def test_esmm():
+    found, w, given = logits_of({"name": "esmm", **TOWER}, labels=LABELS, linear=False)
+    assert list(found) == ["ctr", "ctcvr", "cvr"]
+    ctr = logit(w, "ctr_logit", tower(w, "ctr", given["x"]))
+    cvr = logit(w, "cvr_logit", tower(w, "cvr", given["x"], first=2))
+    near(found["ctr"], ctr)
+    near(found["cvr"], cvr)
+    product = 1 / (1 + np.exp(-ctr)) / (1 + np.exp(-cvr))
+    near(1 / (1 + np.exp(-found["ctcvr"])), product)
+
+
+EVERY = {
+    "lr": {},
+    "fm": {},
+    "wide_deep": TOWER,
+    "deepfm": TOWER,
+    "dcn": TOWER,
+    "din": {"behavior": "past", "target": "a", **TOWER},
+    "esmm": TOWER,
+}
+
+
+def test_every_shipped_recipe_is_here():
+    assert sorted(EVERY) == shipped.recipes()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_bfloat16_trains_the_same_variables(name):
+    slots = HISTORY if name == "din" else SLOTS
+    labels = LABELS if name == "esmm" else {}
+    recipe = {"name": name, **EVERY[name]}
+    exact, _, _ = network_of(recipe, slots, labels=labels)
+    rough, _, _ = network_of(recipe, slots, precision="bfloat16", labels=labels)
+    assert [one.path for one in rough.variables] == [one.path for one in exact.variables]
+    arrays = arrays_of(exact)
+    ours, theirs = run(rough, arrays), run(exact, arrays)
+    assert ours.keys() == theirs.keys()
+    for head, one in ours.items():
+        assert keras.backend.standardize_dtype(one.dtype) == "float32"
+        np.testing.assert_allclose(one, theirs[head], rtol=0.1, atol=0.2)
+
+
+def settings_of(name):
+    """The parameters of a shipped recipe after its inputs."""
+    parameters = inspect.signature(recipes.load(name)).parameters
+    return {key: one for key, one in parameters.items() if key != "inputs"}
+
+
+@pytest.mark.parametrize("name", shipped.recipes())
+def test_the_conf_of_a_recipe_spells_all_its_settings(name):
+    """The group's file has every setting of `build`, with its default."""
+    path = shipped.folder("conf") / f"recipe/{name}.yaml"
+    assert path.read_text().startswith("# @package _global_\n")
+    group = yaml.safe_load(path.read_text())["recipe"]
+    assert group.pop("name") == name
+    parameters = settings_of(name).values()
+    assert list(group) == [one.name for one in parameters]
+    for one in parameters:
+        default = "???" if one.default is one.empty else one.default
+        assert group[one.name] == (list(default) if isinstance(default, tuple) else default)
+        assert one.kind is one.KEYWORD_ONLY
+
+
+def declared(
+    inputs,
+    *,
+    widths: Sequence[int] = (1,),
+    rate: float = 0.1,
+    kind: Literal["parallel", "stacked", 2] = "parallel",
+    names: str | list[str] = "a",
+    most: int | None = None,
+    free=None,
+    flag: bool = False,
+): ...
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"widths": [3, 4]}, {"widths": []}, {"rate": 1}, {"rate": 0.5}, {"kind": "stacked"},
+        {"kind": 2}, {"names": "x"}, {"names": ["x", "y"]}, {"most": None}, {"most": 3},
+        {"free": {"a": 1}}, {"flag": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_settings_that_fit(setting):
+    assert recipes.settings_of({"name": "x", **setting}, declared) == setting
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"widths": 3}, "recipe.widths must be a list of int. Received: recipe.widths=3"),
+        ({"widths": [3, "x"]}, "must be a list of int"),
+        ({"widths": [True]}, "must be a list of int"),
+        ({"rate": "x"}, "recipe.rate must be a number. Received: recipe.rate=x"),
+        ({"rate": True}, "recipe.rate must be a number"),
+        ({"kind": "paralel"}, "must be parallel or stacked or 2. Received: recipe.kind=paralel. "
+                              "Did you mean 'parallel'"),
+        ({"kind": 3}, "must be parallel or stacked or 2. Received: recipe.kind=3"),
+        ({"names": [1]}, "recipe.names must be a text or a list of str"),
+        ({"most": "3"}, "recipe.most must be a whole number or null"),
+        ({"flag": 1}, "recipe.flag must be true or false"),
+        ({"wdths": [3]}, "recipe x has no setting 'wdths'. Did you mean 'widths'"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_settings_that_do_not_fit(setting, words):
+    with pytest.raises(UserError) as caught:
+        recipes.settings_of({"name": "x", **setting}, declared)
+    assert words in str(caught.value)
+
+
+def test_a_setting_without_a_default_must_be_given():
+    with pytest.raises(UserError, match=r"recipe din needs recipe.target=a text or a list of str"):
+        recipes.settings_of({"name": "din", "behavior": "x"}, recipes.load("din"))
+
+
+def test_any_setting_goes_where_build_takes_any():
+    def build(x, **settings): ...
+
+    assert recipes.settings_of({"name": "x", "depth": 3}, build) == {"depth": 3}
+
+
+def written(folder, text, name="mine.py"):
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+OWN = """\
+    from tnctl.model import layers
+    def build(inputs, *, hidden: list[int] = (8, 4), scale: float = 1.0):
+        return inputs.linear + layers.Logit()(layers.Mlp(hidden)(inputs.x)) * scale
+"""
+
+
+def test_a_recipe_of_ones_own_is_the_path_of_a_file(tmp_path, monkeypatch):
+    path = written(tmp_path, OWN)
+    recipe = {"name": str(path), "hidden": [5]}
+    found, w, given = logits_of(recipe)
+    h = np.maximum(given["x"] @ w["mlp/dense/kernel"] + w["mlp/dense/bias"], 0)
+    near(found["label"], given["linear"][:, 0] + logit(w, "logit", h))
+    assert recipes.digest_of(str(path)) == hashlib.sha256(path.read_bytes()).hexdigest()
+    monkeypatch.chdir(tmp_path)
+    relative, _, _ = logits_of({"name": "mine.py", "hidden": [5]})
+    np.testing.assert_array_equal(relative["label"], found["label"])
+    assert [one.name for one in tmp_path.iterdir()] == ["mine.py"]  # no __pycache__
+    with pytest.raises(UserError, match=r"recipe\.scale must be a number"):
+        logits_of({"name": "mine.py", "scale": "x"})
+    with pytest.raises(UserError, match=r"no setting 'hiden'\. Did you mean 'hidden'"):
+        logits_of({"name": "mine.py", "hiden": [3]})
+
+
+def test_the_recipe_in_the_documentation(tmp_path):
+    page = (ROOT / "docs/recipes.md").read_text()
+    [code] = [
+        part for part in re.findall(r"```python\n(.*?)```", page, re.S) if "def build" in part
+    ]
+    found, w, _ = logits_of({"name": str(written(tmp_path, code)), "hidden": [4]})
+    assert np.isfinite(found["label"]).all()
+    assert w["mlp/dense/kernel"].shape == (3 * WIDTH + 2, 4)
+    for name in shipped.recipes():
+        assert f"\n## {name}\n" in page
+        for setting in settings_of(name):
+            assert f"`{setting}`" in page, (name, setting)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("def build(inputs)\n    return 1\n", "mine.py, line 1: SyntaxError: expected ':'"),
+        ("import nothing_of_this_name\n", "mine.py, line 1: ModuleNotFoundError: No module named"),
+        ("x = 1\n", "has no function build(inputs, …)"),
+        ("def build(inputs):\n    y = inputs.x\n    return y + undefined\n",
+         "mine.py, line 3: NameError: name 'undefined' is not defined"),
+        ("from tnctl.model import layers\n\ndef build(inputs):\n    return layers.Mlp([0])(2)\n",
+         "mine.py, line 4: a layer must be at least 1 wide. Received: 0"),
+        ("def build(inputs):\n    return inputs.slot('aa')\n", "mine.py, line 2: the conf has no"),
+        ("import keras\n\ndef build(inputs):\n    return keras.layers.Dense(-1)(inputs.x)\n",
+         "mine.py, line 4: ValueError: "),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_file_is_told_with_its_line(tmp_path, text, words):
+    path = written(tmp_path, text)
+    with pytest.raises(UserError) as caught:
+        logits_of({"name": str(path)})
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there():
+    with pytest.raises(UserError, match=r"recipe.name=gone.py: cannot read .* \(No such file"):
+        recipes.load("gone.py")
+    with pytest.raises(UserError, match=r"no recipe 'deepmf'. Did you mean 'deepfm'\?"):
+        recipes.load("deepmf")
+
+
+def report_of(folder):
+    return json.loads((folder / "report.json").read_text())
+
+
+SMALL = ["data.train=0:12000", "data.validation=12000:15000", "data.test=null",
+         "train.batch_size=512"]  # fmt: skip
+
+
+@pytest.mark.parametrize("conf", ["dcn", "din", "esmm", "fm", "wide_deep"])
+def test_a_recipe_trains_and_is_served(here, tmp_path, conf):
+    extra = []
+    if conf == "dcn":
+        extra = ["recipe.batch_norm=true", "recipe.dropout=0.1", "recipe.l2=1e-4",
+                 "recipe.low_rank=8", "recipe.experts=2", "recipe.activation=dice",
+                 "train.batch_size=128", "optimizer.dense.learning_rate=0.005"]  # fmt: skip
+    done = here("train", f"conf={conf}", *SMALL, "output=run", *extra, cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert report_of(tmp_path / "run")["auc"] > 0.6
+    for command in ("split-graph", "export-embeddings", "verify-serving"):
+        done = here(command, "output=run", cwd=tmp_path)
+        assert done.code == 0, (command, done.err)
+
+
+def test_batch_norm_and_dropout_go_on_where_they_were(here, tmp_path):
+    """Two epochs at once are two epochs with a stop between them, to the bit."""
+    arguments = ["conf=deepfm", *SMALL, "recipe.batch_norm=true", "recipe.dropout=0.3"]
+    whole = here("train", *arguments, "train.epochs=2", "output=whole", cwd=tmp_path)
+    assert whole.code == 0, whole.err
+    again = here("train", *arguments, "train.epochs=2", "output=again", cwd=tmp_path)
+    assert again.code == 0, again.err
+    # As if the process had ended after the first epoch: its checkpoint is the newest.
+    checkpoints = sorted((tmp_path / "again/checkpoints").iterdir())
+    shutil.rmtree(checkpoints[-1])
+    (tmp_path / "again/report.json").unlink()
+    resumed = here("train", *arguments, "train.epochs=2", "output=again", cwd=tmp_path)
+    assert resumed.code == 0, resumed.err
+    assert "going on from" in resumed.err
+    reports = [report_of(tmp_path / name) for name in ("whole", "again")]
+    assert reports[0]["auc"] == reports[1]["auc"]
+    assert reports[0]["logloss"] == reports[1]["logloss"]
+
+
+OWN_CONF = """\
+    defaults: [schema, data: generated, _self_]
+    recipe: {name: mine.py, hidden: [16]}
+"""
+
+
+def test_a_recipe_of_ones_own_from_training_to_serving(process, here, tmp_path):
+    source = written(tmp_path, OWN)
+    written(tmp_path, OWN_CONF, "own.yaml")
+    done = process("train", "conf=own.yaml", *SMALL, "output=run", cwd=tmp_path)
+    assert done.code == 0, done.err
+    [manifest] = (tmp_path / "run/checkpoints").glob("*/manifest.json")
+    recorded = json.loads(manifest.read_text())["recipe"]
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    assert recorded == {"name": "mine.py", "hidden": [16], "sha256": digest}
+    for command in ("evaluate", "split-graph", "export-embeddings", "verify-serving"):
+        done = here(command, "output=run", cwd=tmp_path)
+        assert done.code == 0, (command, done.err)
+        assert "has changed" not in done.err
+    with source.open("a") as file:
+        file.write("# another remark\n")
+    done = here("evaluate", "output=run", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "mine.py has changed since run/checkpoints/" in done.err
+    # The split graph needs the file no more; what builds the model says so.
+    source.unlink()
+    done = here("split-graph", "output=run", "to=elsewhere", cwd=tmp_path)
+    assert done.code == 0, done.err
+    done = here("evaluate", "output=run", cwd=tmp_path)
+    assert done.code == 2
+    assert "recipe.name=mine.py: cannot read" in done.last
+
+
+def test_a_mistake_in_a_recipe_of_ones_own_is_one_line(here, tmp_path):
+    written(tmp_path, "def build(inputs):\n    return inputs.linear * two\n")
+    written(tmp_path, OWN_CONF.replace(", hidden: [16]", ""), "own.yaml")
+    done = here("train", "conf=own.yaml", *SMALL, "output=run", cwd=tmp_path)
+    assert done.code == 2
+    assert "recipe mine.py, line 2: NameError: name 'two' is not defined" in done.last

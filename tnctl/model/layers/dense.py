@@ -1,0 +1,210 @@
+"""Fully connected layers: single ones, towers of them, and the units that end in a logit."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from tnctl.errors import UserError
+from tnctl.model.layers.activations import Dice, activation_of
+from tnctl.model.layers.gradients import add_bias, columns_of, times_column
+from tnctl.model.layers.normalization import BatchNorm, Dropout
+
+
+def l2_regularizer(l2: float) -> Any:
+    """L2 of λ adds λ w to the gradient of a kernel: λ/2 of the squared norm (None when λ is 0)."""
+    if l2 < 0:
+        raise UserError(f"l2 must be at least 0. Received: {l2}")
+    # Keras' own L2 of λ is λ times the squared norm.
+    return keras.regularizers.L2(l2 / 2) if l2 else None
+
+
+class Columns(keras.layers.Layer):
+    """Neighboring columns of x, from `first` on, in the precision that x has.
+
+    Input shape: [B, W]. Output shape: [B, count].
+    """
+
+    def __init__(self, first: int, count: int, **settings: Any) -> None:
+        super().__init__(autocast=False, **settings)
+        self.first = first
+        self.count = count
+
+    def call(self, x: Any) -> Any:
+        if self.count == x.shape[1]:
+            return x
+        return columns_of(x, self.first, self.count)
+
+
+def concatenated(*tensors: Any) -> Any:
+    """What exists (is not None) of some tensors, side by side along axis 1."""
+    present = [tensor for tensor in tensors if tensor is not None]
+    return present[0] if len(present) == 1 else ops.concatenate(present, axis=1)
+
+
+def total(*terms: Any) -> Any:
+    """The sum of the terms that exist (are not None)."""
+    present = [term for term in terms if term is not None]
+    return sum(present[1:], present[0])
+
+
+class Dense(keras.layers.Layer):
+    """One fully connected layer: y = activation(norm(x W + b)), norm being none or BatchNorm.
+
+    The kernel starts as in He et al., 2015, the scale that keeps the variance through rectifiers.
+    `l2` as in l2_regularizer, `where` (bool [B]) as in BatchNorm.
+
+    Input shape: [B, n]. Output shape: [B, width].
+    """
+
+    def __init__(
+        self,
+        width: int,
+        activation: str | None = None,
+        *,
+        batch_norm: bool = False,
+        l2: float = 0.0,
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        if width < 1:
+            raise UserError(f"a layer must be at least 1 wide. Received: {width}")
+        self.width = width
+        self.regularizer = l2_regularizer(l2)
+        # PyTorch's constants, which public benchmarks are made with. Some epochs are so short that
+        # with 0.99 they end before the moving statistics have forgotten where they started.
+        self.norm = BatchNorm(0.9, 1e-5, name="batch_norm") if batch_norm else None
+        self.activation = activation_of(activation)
+
+    def build(self, shape: Sequence[int]) -> None:
+        self.kernel = self.add_weight(
+            shape=(shape[-1], self.width),
+            initializer="he_normal",
+            regularizer=self.regularizer,
+            name="kernel",
+        )
+        self.bias = self.add_weight(shape=(self.width,), initializer="zeros", name="bias")
+        for layer in (self.norm, self.activation):
+            if isinstance(layer, keras.layers.Layer):
+                layer.build((shape[0], self.width))
+
+    def call(self, x: Any, where: Any = None, training: bool | None = None) -> Any:
+        y = add_bias(ops.matmul(x, self.kernel), ops.convert_to_tensor(self.bias))
+        if self.norm is not None:
+            y = self.norm(y, where=where, training=training)
+        if isinstance(self.activation, Dice):
+            return self.activation(y, where=where, training=training)
+        return self.activation(y)
+
+
+class Mlp(keras.layers.Layer):
+    """Fully connected layers: h_k = dropout(activation(norm(h_{k-1} W_k + b_k))).
+
+    With `residual`, h_{k-1} is added where its width is that of h_k (He et al., Deep Residual
+    Learning, CVPR 2016, equation 1). `batch_norm`, `l2` and `where` as in Dense.
+
+    Input shape: [B, n]. Output shape: [B, hidden[-1]]; without hidden layers [B, n], x itself.
+    """
+
+    def __init__(
+        self,
+        hidden: Sequence[int],
+        activation: str = "relu",
+        *,
+        batch_norm: bool = False,
+        dropout: float = 0.0,
+        l2: float = 0.0,
+        residual: bool = False,
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        self.hidden = [Dense(width, activation, batch_norm=batch_norm, l2=l2) for width in hidden]
+        self.dropouts = [Dropout(dropout, name=f"dropout_{k}") for k in range(len(self.hidden))]
+        self.residual = residual
+
+    def build(self, shape: Sequence[int]) -> None:
+        for layer, dropout in zip(self.hidden, self.dropouts, strict=True):
+            layer.build(shape)
+            shape = (shape[0], layer.width)
+            dropout.build(shape)
+
+    def call(self, x: Any, where: Any = None, training: bool | None = None) -> Any:
+        for layer, dropout in zip(self.hidden, self.dropouts, strict=True):
+            h = dropout(layer(x, where=where, training=training), training=training)
+            if self.residual and h.shape[-1] == x.shape[-1]:
+                h = h + ops.cast(x, h.dtype)
+            x = h
+        return x
+
+
+class Logit(keras.layers.Layer):
+    """One linear unit, y = x w + b, in float32 whatever the precision of the rest.
+
+    `l2` as in l2_regularizer.
+
+    Input shape: [B, n]. Output shape: [B, 1].
+    """
+
+    def __init__(self, use_bias: bool = True, l2: float = 0.0, **settings: Any) -> None:
+        super().__init__(dtype="float32", **settings)
+        self.use_bias = use_bias
+        self.regularizer = l2_regularizer(l2)
+
+    def build(self, shape: Sequence[int]) -> None:
+        self.kernel = self.add_weight(
+            shape=(shape[-1], 1),
+            initializer="glorot_uniform",
+            regularizer=self.regularizer,
+            name="kernel",
+        )
+        if self.use_bias:
+            self.bias = self.add_weight(shape=(1,), initializer="zeros", name="bias")
+
+    def call(self, x: Any) -> Any:
+        y = times_column(x, ops.convert_to_tensor(self.kernel))
+        return y + self.bias if self.use_bias else y
+
+
+def linear_model(linear: Any, numeric: Any, l2: float = 0.0) -> Any:
+    """The linear part of a model, [B, 1]: the rows' `linear` [B, 1] + <w, numeric> of [B, N].
+
+    Either may be None; both, and there is no linear part: None.
+    """
+    if numeric is not None:
+        numeric = Logit(use_bias=False, l2=l2, name="numeric")(numeric)
+    return None if linear is None and numeric is None else total(linear, numeric)
+
+
+class Bias(keras.layers.Layer):
+    """y = x + b, one b for all.
+
+    Input shape: [B, 1]. Output shape: [B, 1].
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(dtype="float32", **settings)
+
+    def build(self, shape: Sequence[int | None]) -> None:  # noqa: ARG002 (Keras' signature)
+        self.bias = self.add_weight(shape=(1,), initializer="zeros", name="bias")
+
+    def call(self, x: Any) -> Any:
+        return x + self.bias
+
+
+class LogitOfBoth(keras.layers.Layer):
+    """The logit of p(a) p(b), of two logits a and b: both things happen.
+
+    logit(sigmoid(a) sigmoid(b)) = -ln(e^-a + e^-b + e^(-a-b))
+
+    With it a product of probabilities (Ma et al., ESMM, SIGIR 2018, equation 1) is trained and
+    served as a logit, and no probability is ever rounded to 0 or 1. Always float32.
+
+    Input shape: two of [B, 1]. Output shape: [B, 1].
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(dtype="float32", **settings)
+
+    def call(self, a: Any, b: Any) -> Any:
+        return -ops.logsumexp(ops.concatenate([-a, -b, -a - b], axis=1), axis=1, keepdims=True)

@@ -1,0 +1,212 @@
+"""Layers that multiply inputs with each other: the factorization machine and cross networks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from tnctl.errors import UserError
+from tnctl.model.layers.dense import l2_regularizer
+from tnctl.model.layers.gradients import add_bias, pairwise_products
+
+
+class FactorizationMachine(keras.layers.Layer):
+    """Second-order interactions of all pairs of slots.
+
+    y = sum over i < j of <v_i, v_j> = 1/2 * sum over f of ((sum_i v_if)^2 - sum_i v_if^2)
+
+    Rendle, Factorization Machines, ICDM 2010, lemma 3.1. Always float32: it is a sum of squares.
+
+    Input shape: [B, S, d], the embeddings of S slots. Output shape: [B, 1].
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(dtype="float32", **settings)
+
+    def call(self, embeddings: Any) -> Any:
+        return pairwise_products(embeddings)
+
+
+class NumericFactors(keras.layers.Layer):
+    """The vectors v_k x_k of numbers x_k, which take part in a factorization machine.
+
+    Rendle, Factorization Machines, ICDM 2010, equation 1, where an input may be any real number.
+
+    Input shape: [B, N]. Output shape: [B, N, width].
+    """
+
+    def __init__(self, width: int, l2: float = 0.0, **settings: Any) -> None:
+        super().__init__(dtype="float32", **settings)
+        self.width = width
+        self.regularizer = l2_regularizer(l2)
+
+    def build(self, shape: Sequence[int]) -> None:
+        self.factors = self.add_weight(
+            shape=(shape[-1], self.width),
+            initializer=keras.initializers.RandomNormal(stddev=0.01),
+            regularizer=self.regularizer,
+            name="factors",
+        )
+
+    def call(self, numbers: Any) -> Any:
+        return numbers[:, :, None] * self.factors
+
+
+class VectorCross(keras.layers.Layer):
+    """The cross network of DCN: `layers` times x_{l+1} = x_0 (x_l^T w_l) + b_l + x_l.
+
+    Wang et al., Deep & Cross Network for Ad Click Predictions, ADKDD 2017, equation 3.
+
+    Every x_l is a_l x_0 + c_l, with a number a_l per example and c_l = b_0 + … + b_{l-1}. So all
+    products with x_0 are one matrix product, and the recursion is over numbers:
+
+        a_{l+1} = a_l + a_l <x_0, w_l> + <c_l, w_l>,   a_0 = 1
+
+    Always float32: it is a polynomial of degree layers + 1. `l2` as in l2_regularizer.
+
+    Input shape: [B, n]. Output shape: [B, n].
+    """
+
+    def __init__(self, layers: int, l2: float = 0.0, **settings: Any) -> None:
+        super().__init__(dtype="float32", **settings)
+        self.layers_ = at_least_one(layers)
+        self.regularizer = l2_regularizer(l2)
+
+    def build(self, shape: Sequence[int]) -> None:
+        self.kernel = self.add_weight(
+            shape=(shape[-1], self.layers_),
+            initializer="glorot_uniform",
+            regularizer=self.regularizer,
+            name="kernel",
+        )
+        self.bias = self.add_weight(
+            shape=(self.layers_, shape[-1]), initializer="zeros", name="bias"
+        )
+
+    def call(self, x: Any) -> Any:
+        kernel, bias = ops.convert_to_tensor(self.kernel), ops.convert_to_tensor(self.bias)
+        products = tf.unstack(tf.matmul(x, kernel), axis=1)
+        before = tf.cumsum(bias, exclusive=True)  # c_l
+        constants = tf.unstack(tf.reduce_sum(before * tf.transpose(kernel), axis=1))
+        factor = tf.ones_like(x[:, 0])
+        for product, constant in zip(products, constants, strict=True):
+            factor += factor * product + constant
+        return factor[:, None] * x + tf.reduce_sum(bias, axis=0)
+
+
+class MatrixCross(keras.layers.Layer):
+    """The cross network of DCN-V2: `layers` times x_{l+1} = x_0 * (W_l x_l + b_l) + x_l.
+
+    Wang et al., DCN V2, WWW 2021, equation 1 (* is per element). With `low_rank` r, W_l is
+    U_l V_l^T of [n, r] and [r, n], equation 2. `l2` as in l2_regularizer.
+
+    Input shape: [B, n]. Output shape: [B, n].
+    """
+
+    def __init__(self, layers: int, low_rank: int = 0, l2: float = 0.0, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.layers_ = at_least_one(layers)
+        self.low_rank = low_rank
+        self.regularizer = l2_regularizer(l2)
+
+    def build(self, shape: Sequence[int]) -> None:
+        width = shape[-1]
+        shapes = {"kernel": (width, width)}
+        if self.low_rank:
+            shapes = {"v": (width, self.low_rank), "u": (self.low_rank, width)}
+        self.kernels = [
+            [self._kernel(of, f"{name}_{layer}") for name, of in shapes.items()]
+            for layer in range(self.layers_)
+        ]
+        self.biases = [
+            self.add_weight(shape=(width,), initializer="zeros", name=f"bias_{layer}")
+            for layer in range(self.layers_)
+        ]
+
+    def _kernel(self, shape: tuple[int, int], name: str) -> Any:
+        return self.add_weight(
+            shape=shape, initializer="glorot_uniform", regularizer=self.regularizer, name=name
+        )
+
+    def call(self, x: Any) -> Any:
+        start = x
+        for kernels, bias in zip(self.kernels, self.biases, strict=True):
+            y = x
+            for kernel in kernels:
+                y = ops.matmul(y, kernel)
+            x = start * add_bias(y, ops.convert_to_tensor(bias)) + x
+        return x
+
+
+class MixtureCross(keras.layers.Layer):
+    """The cross network of DCN-Mix: `layers` times a gated sum over low-rank experts.
+
+    x_{l+1} = sum over i of G_i(x_l) E_i(x_l) + x_l                          (equation 3)
+    E_i(x)  = x_0 * (U_i tanh(C_i tanh(V_i^T x)) + b_l)                      (equation 4)
+    G(x)    = softmax over the experts of x_l gates
+
+    Wang et al., DCN V2, WWW 2021. U_i and V_i are [n, low_rank], C_i [low_rank, low_rank]. As the
+    gates sum to 1, they can weigh the experts' small vectors instead of the wide ones; then the U_i
+    of all experts are one matrix, as are the V_i. `l2` as in l2_regularizer, on all but the biases.
+
+    Input shape: [B, n]. Output shape: [B, n].
+    """
+
+    def __init__(
+        self, layers: int, low_rank: int, experts: int, l2: float = 0.0, **settings: Any
+    ) -> None:
+        super().__init__(**settings)
+        if low_rank < 1 or experts < 1:
+            raise UserError(
+                "a mixture of low-rank experts needs low_rank and experts of at least 1. "
+                f"Received: low_rank={low_rank} and experts={experts}"
+            )
+        self.layers_ = at_least_one(layers)
+        self.low_rank = low_rank
+        self.experts = experts
+        self.regularizer = l2_regularizer(l2)
+
+    def build(self, shape: Sequence[int]) -> None:
+        width, rank, experts = shape[-1], self.low_rank, self.experts
+        shapes = {
+            "v": (width, experts * rank),
+            "c": (experts, rank, rank),
+            "u": (experts * rank, width),
+            "gates": (width, experts),
+        }
+        self.kernels = [
+            [
+                self.add_weight(
+                    shape=of,
+                    initializer="glorot_uniform",
+                    regularizer=self.regularizer,
+                    name=f"{name}_{layer}",
+                )
+                for name, of in shapes.items()
+            ]
+            for layer in range(self.layers_)
+        ]
+        self.biases = [
+            self.add_weight(shape=(width,), initializer="zeros", name=f"bias_{layer}")
+            for layer in range(self.layers_)
+        ]
+
+    def call(self, x: Any) -> Any:
+        start = x
+        for (v, c, u, gates), bias in zip(self.kernels, self.biases, strict=True):
+            h = ops.tanh(ops.matmul(x, v))
+            h = ops.reshape(h, (-1, self.experts, self.low_rank))
+            h = ops.transpose(ops.matmul(ops.transpose(h, (1, 0, 2)), c), (1, 0, 2))
+            h = ops.tanh(h) * ops.softmax(ops.matmul(x, gates))[:, :, None]
+            h = ops.reshape(h, (-1, self.experts * self.low_rank))
+            x = start * add_bias(ops.matmul(h, u), ops.convert_to_tensor(bias)) + x
+        return x
+
+
+def at_least_one(layers: int) -> int:
+    """The number of cross layers. Raises UserError when there is none."""
+    if layers < 1:
+        raise UserError(f"a cross network has at least 1 layer. Received: layers={layers}")
+    return layers
