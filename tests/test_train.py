@@ -1,9 +1,11 @@
 """`tnctl train`: what it writes, that it repeats, and what the same command does again."""
 
+import contextlib
 import gzip
 import hashlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from tnctl.checkpoint import manifest
+from tnctl import manifest
 
 TRAIN = ("train", "conf=small.yaml", "output=run")
 
@@ -24,6 +26,13 @@ def report_of(run, timing=False):
     report = json.loads((run / "report.json").read_text())
     assert set(report["timing"]) >= {"seconds", "examples_per_second"}
     return report if timing else {k: v for k, v in report.items() if k != "timing"}
+
+
+def log_of(run):
+    """The lines of log.jsonl, without what depends on the clock."""
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert all("timing" in line for line in lines)
+    return [{k: v for k, v in line.items() if k != "timing"} for line in lines]
 
 
 def checkpoints(run):
@@ -58,6 +67,7 @@ def test_a_run_writes_what_it_says(trained):
     assert sorted(path.name for path in run.iterdir()) == [
         "checkpoints",
         "log.jsonl",
+        "report.html",
         "report.json",
     ]
     [checkpoint] = checkpoints(run)
@@ -73,13 +83,24 @@ def test_a_run_writes_what_it_says(trained):
     assert report["split"] == "test"
     assert (report["examples"], report["steps"]) == (700, 12)
     assert report["checkpoint"] == "checkpoints/step-0000000012"
-    for key in ("auc", "logloss", "ctr", "pctr", "copc", "reference_auc"):
+    for key in ("auc", "logloss", "ctr", "pctr", "copc", "accuracy", "mse", "mae", "mape",
+                "reference_auc"):  # fmt: skip
         assert np.isfinite(report[key])
+    assert sum(one["count"] for one in report["calibration"]) == 700
     [epoch] = report["epochs"]
     assert (epoch["epoch"], epoch["examples"]) == (1, 3000)
     assert epoch["validation"]["examples"] == 900
-    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    assert lines == [{"event": "epoch", **epoch}]
+    [evaluation] = report["evaluations"]
+    assert evaluation == {"step": 12, "epoch": 1, "validation": epoch["validation"]}
+    best = {"monitor": "auc", "value": epoch["validation"]["auc"], "step": 12, "kept": True}
+    assert report["best"] == best
+    step, *others = log_of(run)
+    assert (step["event"], step["step"], step["examples"]) == ("step", 10, 2560)
+    assert 0 < step["loss"] < 1
+    assert others == [
+        {"event": "evaluation", **evaluation, "better": True},
+        {"event": "epoch", **epoch},
+    ]
     assert (
         sum(table["rows"] for table in content["tables"]) == report["tables"]["embedding4"]["rows"]
     )
@@ -107,8 +128,9 @@ def test_the_metrics_are_those_of_the_scored_rows(trained, here):
     assert done.code == 0, done.err
     shown = json.loads(done.out)
     report = report_of(trained / "run")
-    for key in ("split", "examples", "auc", "logloss", "ctr", "pctr", "copc", "reference_auc"):
-        assert shown[key] == report[key]
+    del shown["checkpoint"]
+    assert {**report, **shown} == report
+    assert "calibration" in shown
     done = here("evaluate", "output=run", "data.test=null", cwd=trained)
     assert json.loads(done.out) | report["epochs"][0]["validation"] == json.loads(done.out)
 
@@ -199,7 +221,7 @@ def test_a_killed_run_goes_on_as_if_it_never_was(workspace, here, tmp_path):
     overrides = ["train.epochs=2", "data.train=[train.csv,train.csv,train.csv]"]
     train(here, workspace, *overrides)
     whole = report_of(workspace / "run"), weights_of(checkpoints(workspace / "run")[1])
-    log = (workspace / "run/log.jsonl").read_text()
+    log = log_of(workspace / "run")
     os.rename(workspace / "run", tmp_path / "whole")
 
     assert interrupted(workspace, *overrides) == ["step-0000000036"]
@@ -208,7 +230,7 @@ def test_a_killed_run_goes_on_as_if_it_never_was(workspace, here, tmp_path):
     assert "going on from run/checkpoints/step-0000000036" in done.err
     assert report_of(workspace / "run") == whole[0]
     assert weights_of(checkpoints(workspace / "run")[1]) == whole[1]
-    assert (workspace / "run/log.jsonl").read_text() == log
+    assert log_of(workspace / "run") == log
 
 
 def test_a_run_without_its_report_is_finished_from_its_checkpoint(run_copy, here):
@@ -218,6 +240,229 @@ def test_a_run_without_its_report_is_finished_from_its_checkpoint(run_copy, here
     train(here, run_copy)
     assert report_of(run_copy / "run") == before
     assert state_of(run_copy / "run/checkpoints") == checkpoint
+
+
+# On so few rows the embeddings soon know them by heart, and validation gets worse.
+OVERFITS = ["train.epochs=5", "optimizer.embedding.learning_rate=0.5", "train.batch_size=512",
+            "data.test=null", "golden=0"]  # fmt: skip
+
+
+def test_keep_best_ends_with_the_best_model(workspace, here):
+    train(here, workspace, *OVERFITS, "evaluation.every_steps=4", "output=last")
+    last = report_of(workspace / "last")
+    values = [one["validation"]["auc"] for one in last["evaluations"]]
+    assert [one["step"] for one in last["evaluations"]] == sorted(
+        {*range(4, 31, 4), *range(6, 31, 6)}
+    )
+    best = int(np.argmax(values))
+    assert 0 < best < len(values) - 1
+    assert last["best"]["step"] == last["evaluations"][best]["step"]
+    assert last["best"]["kept"] is False
+    assert last["auc"] == values[-1]
+
+    train(here, workspace, *OVERFITS, "evaluation.every_steps=4", "evaluation.keep=best")
+    run = workspace / "run"
+    report = report_of(run)
+    assert report["evaluations"] == last["evaluations"]
+    assert report["epochs"] == last["epochs"]
+    assert (report["auc"], report["steps"]) == (values[best], 30)
+    assert report["best"] == {**last["best"], "kept": True}
+    # The newest checkpoint is the kept model, and nothing else of it is left.
+    assert not (run / "best").exists()
+    assert report["checkpoint"] == "checkpoints/step-0000000030"
+    done = here("evaluate", "output=run", cwd=workspace)
+    assert json.loads(done.out)["auc"] == values[best]
+    # It is what a run of so many steps ends with.
+    weights = weights_of(checkpoints(run)[-1])
+    assert weights != weights_of(checkpoints(workspace / "last")[-1])
+    if last["best"]["step"] % 6 == 0:
+        of_epoch = checkpoints(run)[last["best"]["step"] // 6 - 1]
+        assert weights == weights_of(of_epoch)
+
+
+def test_early_stopping(workspace, here):
+    overrides = [*OVERFITS, "evaluation.patience=2", "evaluation.keep=best"]
+    done = train(here, workspace, *overrides)
+    report = report_of(workspace / "run")
+    values = [one["validation"]["auc"] for one in report["evaluations"]]
+    assert len(values) < 5
+    assert int(np.argmax(values)) == len(values) - 3
+    assert report["auc"] == max(values)
+    assert "stopped early: 2 evaluations without a better auc" in done.err
+    assert "finished" in train(here, workspace, *overrides).err
+    # In the middle of an epoch too, and for good.
+    overrides = [*OVERFITS, "evaluation.patience=2", "evaluation.every_steps=4",
+                 "evaluation.min_delta=1"]  # fmt: skip
+    train(here, workspace, *overrides, "overwrite=true")
+    report = report_of(workspace / "run")
+    assert [one["step"] for one in report["evaluations"]] == [4, 6, 8]
+    assert (report["steps"], report["epochs"][1]["examples"]) == (8, 2 * 512)
+    content = manifest.read(str(checkpoints(workspace / "run")[-1]), "tnctl checkpoint")
+    assert content["finished"] is True
+    (workspace / "run/report.json").unlink()
+    train(here, workspace, *overrides)
+    assert report_of(workspace / "run") == report
+
+
+PLATEAU = ["+optimizer.schedule={name: plateau, patience: 1, reduce: 0.5, end: 0.2}",
+           "evaluation.min_delta=0.5"]  # fmt: skip
+
+
+def rates(run):
+    return [line["rate_factor"] for line in log_of(run) if line["event"] == "step"]
+
+
+def test_plateaus_and_schedules_reach_the_steps(workspace, here):
+    train(here, workspace, "train.batch_size=300", "train.epochs=4", *PLATEAU)
+    assert rates(workspace / "run") == [1, 1, 0.5, 0.25]
+    weights = weights_of(checkpoints(workspace / "run")[0])
+    cosine = "+optimizer.schedule={name: cosine, warmup_steps: 20, decay_steps: 20}"
+    train(here, workspace, "train.batch_size=300", "train.epochs=4", cosine, "overwrite=true")
+    found = rates(workspace / "run")
+    assert found[:2] == [9 / 20, 19 / 20]
+    assert found[2] == pytest.approx((1 + np.cos(np.pi * 9 / 20)) / 2)
+    # The first step of a warm-up has rate 0, and another rate is another model, sparse and dense.
+    other = weights_of(checkpoints(workspace / "run")[0])
+    assert all(weights[name] != other[name] for name in weights)
+
+
+def test_a_rate_of_nothing_changes_nothing(workspace, here):
+    off = "+optimizer.schedule={name: step, boundaries: [5], factors: [0.0]}"
+    train(here, workspace, "train.batch_size=500", off, "train.epochs=3")
+    first, second, third = (dense_of(path) for path in checkpoints(workspace / "run"))
+    assert first == second == third
+    found = [one["auc"] for one in evaluations(workspace / "run")]
+    assert found[0] == found[1] == found[2]
+
+
+def dense_of(checkpoint):
+    """The dense weights, without their optimizer's state."""
+    content = manifest.read(str(checkpoint), "tnctl checkpoint")["dense"]
+    count = sum(int(np.prod(one["shape"])) for one in content["variables"])
+    return (checkpoint / "dense.bin").read_bytes()[16 : 16 + 4 * count]
+
+
+def evaluations(run):
+    return [one["validation"] for one in report_of(run)["evaluations"]]
+
+
+def test_a_killed_run_goes_on_with_its_best_and_its_plateau(workspace, here, tmp_path):
+    overrides = ["train.epochs=3", "data.train=[train.csv,train.csv,train.csv]", "data.test=null",
+                 "optimizer.embedding.learning_rate=0.5", "evaluation.keep=best",
+                 "evaluation.every_steps=20", PLATEAU[0], "golden=0"]  # fmt: skip
+    train(here, workspace, *overrides)
+    run = workspace / "run"
+    whole = report_of(run), weights_of(checkpoints(run)[-1]), log_of(run)
+    os.rename(run, tmp_path / "whole")
+    assert interrupted(workspace, *overrides) == ["step-0000000036"]
+    train(here, workspace, *overrides)
+    assert report_of(run) == whole[0]
+    assert weights_of(checkpoints(run)[-1]) == whole[1]
+    assert log_of(run) == whole[2]
+    assert len(set(rates(run))) > 1
+    assert not (run / "best").exists()
+
+
+def test_what_needs_validation_says_so(workspace, here):
+    for change in ("evaluation.patience=3", "evaluation.keep=best", "evaluation.every_steps=5",
+                   "+optimizer.schedule={name: plateau}"):  # fmt: skip
+        done = train(here, workspace, "data.validation=null", change, expected=2)
+        assert "data.validation=FILES" in done.line
+    assert not (workspace / "run").exists()
+    loss = "+train.loss={name: mse}"
+    done = train(here, workspace, loss, "evaluation.monitor=logloss", expected=2)
+    assert "evaluation.monitor=mse" in done.line
+
+
+def test_squared_error(workspace, here):
+    train(here, workspace, "+train.loss={name: mse}", "evaluation.monitor=mse", "data.test=null")
+    report = report_of(workspace / "run")
+    assert "logloss" not in report
+    assert 0.5 < report["auc"] < 1
+    assert report["mse"] == report["best"]["value"]
+    assert report["epochs"][0]["running_auc"] is None
+
+
+def test_groups_and_weights(workspace, here):
+    overrides = ["data.group=user_id", "data.weight=region", "evaluation.monitor=gauc"]
+    train(here, workspace, *overrides)
+    report = report_of(workspace / "run")
+    assert 0.4 < report["gauc"] < 1
+    assert report["best"]["value"] == evaluations(workspace / "run")[0]["gauc"]
+
+
+def test_tensorboard(workspace, here):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util.tensor_util import make_ndarray
+
+    train(here, workspace, "train.tensorboard=true", "train.profile=[3,5]", "train.epochs=2")
+    folder = workspace / "run/tensorboard"
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    tags = found.Tags()
+    assert tags["graph"]
+    assert {"train/loss", "train/running_auc", "train/rate_factor", "train/rows", "validation/auc",
+            "validation/logloss", "train/examples_per_second"} <= set(tags["tensors"])  # fmt: skip
+    loss = found.Tensors("train/loss")
+    lines = [line for line in log_of(workspace / "run") if line["event"] == "step"]
+    assert [one.step for one in loss] == [line["step"] for line in lines] == [10, 20]
+    assert [float(make_ndarray(one.tensor_proto)) for one in loss] == pytest.approx(
+        [line["loss"] for line in lines]
+    )
+    auc = [float(make_ndarray(one.tensor_proto)) for one in found.Tensors("validation/auc")]
+    assert auc == pytest.approx([one["auc"] for one in evaluations(workspace / "run")])
+    # Histograms: [buckets, (left, right, count)] of weights, and of the norms of embeddings.
+    for prefix in ("dense/", "norms/embedding4"):
+        tag = next(tag for tag in tags["tensors"] if tag.startswith(prefix))
+        [_, last] = found.Tensors(tag)
+        assert make_ndarray(last.tensor_proto)[:, 2].sum() > 0
+    assert list(folder.glob("plugins/profile/*/*.xplane.pb"))
+    train(here, workspace, "overwrite=true")
+    assert not folder.exists()
+
+
+def test_tensorboard_on_another_storage(workspace, here):
+    import fsspec
+
+    train(here, workspace, "train.tensorboard=true", "output=memory://board/run")
+    storage = fsspec.filesystem("memory")
+    names = [name.split("/")[-1] for name in storage.ls("/board/run/tensorboard", detail=False)]
+    assert len(names) == 1
+    assert names[0].startswith("events.out.tfevents.")
+    assert storage.size(f"/board/run/tensorboard/{names[0]}") > 1000
+    lines = storage.cat("/board/run/log.jsonl").decode().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["step", "evaluation", "epoch"]
+    storage.rm("/board", recursive=True)
+
+
+def test_a_terminal_sees_it_live_and_ctrl_c_leaves_it_clean(workspace):
+    command = [sys.executable, "-m", "tnctl", *TRAIN, "train.epochs=500", "golden=0"]
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
+    running = subprocess.Popen(command, cwd=workspace, stderr=theirs, env=environment)
+    os.close(theirs)
+    seen, sent = b"", False
+    try:
+        with contextlib.suppress(OSError):  # of Linux, when the other side is closed
+            while part := os.read(ours, 1 << 16):
+                seen += part
+                if not sent and b"epoch 2/500" in seen:
+                    running.send_signal(signal.SIGINT)
+                    sent = True
+        running.wait(timeout=60)
+    finally:
+        running.kill()
+        os.close(ours)
+    text = seen.decode()
+    assert running.returncode == 130
+    assert "Traceback" not in text
+    for words in ("\x1b[2mexamples/s", "rows\x1b[0m", "\x1b[2mwaited", "epoch 1/500"):
+        assert words in text
+    *_, told, last = text.splitlines()
+    assert "stopped after step" in told
+    assert "the same command goes on from there" in told
+    assert last == "tnctl train: interrupted"
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is back
 
 
 def as_gzip(path):

@@ -1,17 +1,21 @@
-"""What a user sees of a long run: a live line in a terminal, plain lines elsewhere."""
+"""What a user sees of a long run: a live display in a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 SECONDS_BETWEEN_LINES = 10.0
 
 console = Console(stderr=True, highlight=False, soft_wrap=True)
+# The displays that are shown now, for a terminal has room for one live thing at a time.
+_open: list["Display"] = []
 
 
 def say(text: str) -> None:
@@ -20,71 +24,165 @@ def say(text: str) -> None:
 
 
 class Display:
-    """Shows how far something is: `update(done, text)` as often as one likes.
+    """Shows how far something is: `update(done, figures)` as often as one likes.
 
-    A terminal shows a bar, the text and the time left; anything else gets a plain line every ten
-    seconds and one at the end.
+    A terminal shows a bar, the time left and the figures under their names. Anything else gets a
+    plain line of them every ten seconds. `total` is what there is to do; `guessed` says that it is
+    an estimate. Leaving it by an exception, Ctrl-C too, leaves the terminal as it was.
     """
 
-    def __init__(self, title: str, total: int | None) -> None:
+    def __init__(self, title: str, total: int | None, guessed: bool = False) -> None:
         self._title = title
-        self._total = total
-        self._text = ""
+        self._total, self._guessed = total, guessed
         self._done = 0
-        self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
-        self._progress: Progress | None = None
+        self._figures: Mapping[str, str] = {}
+        self._note = ""
+        self._started = time.monotonic()
+        self._apart = 0.0  # seconds spent on something else
+        self._next_line = self._started + SECONDS_BETWEEN_LINES
+        self._live: Live | None = None
         if console.is_terminal:
             self._progress = Progress(
                 SpinnerColumn(),
                 TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
-                TextColumn("{task.percentage:>3.0f}%" if total else ""),
-                TextColumn("{task.fields[text]}"),
-                TimeRemainingColumn(),
+                BarColumn(bar_width=32),
+                TextColumn("{task.fields[share]}"),
+                TextColumn("{task.fields[left]}", style="progress.remaining"),
                 console=console,
-                transient=True,
-                refresh_per_second=5,
             )
-            self._task = self._progress.add_task(title, total=total, text="")
+            self._task = self._progress.add_task(title, total=total, share="", left="")
+            self._live = Live(
+                get_renderable=self._shown, console=console, transient=True, refresh_per_second=5
+            )
 
     def __enter__(self) -> "Display":
-        if self._progress:
-            self._progress.start()
+        try:
+            _open.append(self)
+            if self._live:
+                self._live.start()
+        except BaseException:
+            # Ctrl-C may come here, and then nobody else stops the thread that draws.
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._progress:
-            self._progress.stop()
+        if self in _open:
+            _open.remove(self)
+        if self._live:
+            self._live.stop()
 
-    def update(self, done: int, text: str = "") -> None:
-        self._done, self._text = done, text
-        if self._progress:
-            self._progress.update(self._task, completed=done, text=text)
+    def update(self, done: int, figures: Mapping[str, str] | str) -> None:
+        """Where it is: how much is done, and figures by their names, or a text."""
+        self._done = done
+        self._figures = {"": figures} if isinstance(figures, str) else figures
+        if self._total is not None and self._guessed and done > self._total:
+            self._total = None  # the estimate was wrong
+        if self._live:
+            self._progress.update(
+                self._task,
+                completed=done,
+                total=self._total,
+                share=self._share(),
+                left=self._left(),
+            )
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
-            say(self._line())
+            say(self._line(f"  {left}" if (left := self._left()) else ""))
+
+    @contextmanager
+    def meanwhile(self, note: str) -> Iterator[None]:
+        """Something else is done in between, whose time is not counted."""
+        started, before, self._note = time.monotonic(), self._note, note
+        apart = self._apart
+        try:
+            yield
+        finally:
+            self._note = before
+            # Not twice what was done in between of this.
+            self._apart = apart + time.monotonic() - started
 
     def finish(self) -> None:
         """Leave one line about the whole."""
-        if self._progress:
-            self._progress.stop()
+        if self._live:
+            self._live.stop()
+        self._total = None
         say(self._line())
 
-    def _line(self) -> str:
-        share = (
-            f" {self._done / self._total:4.0%}" if self._total and self._done < self._total else ""
+    def seconds_left(self) -> float | None:
+        """How long it takes at the pace so far; None when nobody knows."""
+        seconds = time.monotonic() - self._started - self._apart
+        if self._total is None or not self._done or not seconds:
+            return None
+        return (self._total - self._done) * seconds / self._done
+
+    def _share(self) -> str:
+        if not self._total:
+            return ""
+        return f"{'~' if self._guessed else ''}{self._done / self._total:.0%}"
+
+    def _left(self) -> str:
+        seconds = self.seconds_left()
+        return "" if seconds is None else f"{clock(seconds)} left"
+
+    def _line(self, more: str = "") -> str:
+        share = f" {self._share():>4}" if self._total and self._done < self._total else ""
+        figures = "  ".join(
+            f"{value} {name}" if name == "examples" else f"{name} {value}".strip()
+            for name, value in self._figures.items()
         )
-        return f"{self._title}{share}  {self._text}".rstrip()
+        return f"{self._title}{share}  {figures}{more}".rstrip()
+
+    def _shown(self) -> Group:
+        grid = Table.grid(padding=(0, 3))
+        names, values = [], []
+        for name, value in self._figures.items():
+            names.append(Text(name, style="dim"))
+            values.append(Text(value, style="bold"))
+        for _ in names:
+            grid.add_column(justify="right")
+        if names:
+            grid.add_row(*names)
+            grid.add_row(*values)
+        parts: list[Any] = [self._progress, grid]
+        if self._note:
+            parts.append(Text(self._note, style="italic"))
+        return Group(*parts)
+
+
+def clock(seconds: float) -> str:
+    """Seconds as a person reads them: 45 s, 3:07, 2:03:07."""
+    whole = round(max(seconds, 0))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def size(count: int) -> str:
+    """Bytes as a person reads them."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:,.0f} {unit}" if unit in ("B", "KiB") else f"{value:,.1f} {unit}"
+        value /= 1024
+    return f"{value:,.1f} TiB"
 
 
 @contextmanager
 def waiting(title: str) -> Iterator[None]:
-    """A spinner around something short; a plain line when not in a terminal."""
-    if console.is_terminal:
-        with console.status(title):
-            yield
-    else:
-        say(title)
+    """A spinner around something short, or a note in the display that is open; else a line."""
+    with ExitStack() as stack:
+        if _open:
+            stack.enter_context(_open[-1].meanwhile(title))
+        if not console.is_terminal:
+            say(title)
+        elif not _open:
+            status = console.status(title)
+            # First, for Ctrl-C may come while it starts.
+            stack.callback(status.stop)
+            status.start()
         yield
 
 

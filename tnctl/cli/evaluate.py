@@ -4,7 +4,6 @@ import json
 from typing import TYPE_CHECKING
 
 from tnctl.cli.target import with_checkpoint
-from tnctl.errors import UserError
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:
@@ -22,14 +21,10 @@ def run(given: list[str]) -> int:
 def evaluate(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:  # noqa: ARG001
     from tnctl.checkpoint.load import load
     from tnctl.progress import waiting
-    from tnctl.training.evaluation import reported_split, score
+    from tnctl.training.evaluation import score, split_to_evaluate
     from tnctl.training.step import Inference
 
-    split = reported_split(conf)
-    if split is None:
-        raise UserError(
-            "there is nothing to evaluate on. Give data.test=FILES or data.validation=FILES"
-        )
+    split = split_to_evaluate(conf)
     with waiting(f"loading {checkpoint.folder}"):
         inference = Inference(load(checkpoint, conf), conf.train.batch_size)
     with waiting(f"evaluating on data.{split}"):

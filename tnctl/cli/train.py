@@ -1,12 +1,12 @@
 """`tnctl train`."""
 
-from tnctl.cli import arguments, compose
+from tnctl.cli import arguments, compose, sweep
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError
 from tnctl.schema import Conf
 
 TAKES = ("conf", "overwrite", "golden")
-USAGE = "conf=NAME [output=URL] [key=value …]"
+USAGE = "conf=NAME [output=URL] [key=value …] [-m key=value,value …]"
 
 
 def run(given: list[str]) -> int:
@@ -16,6 +16,8 @@ def run(given: list[str]) -> int:
         raise UserError(f"give conf=NAME. {compose.choose_conf('')}")
     overwrite, golden = arguments.flag(own, "overwrite"), arguments.count(own, "golden", 200)
     path = compose.conf_file(own["conf"])
+    if arguments.options(overrides)[0].sweep:
+        return sweep.train(path, overrides, overwrite, golden)
     return compose.with_conf(path, overrides, lambda conf: train(conf, overwrite, golden))
 
 

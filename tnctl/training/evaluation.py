@@ -1,12 +1,15 @@
 """Score a split of the data, read-only."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from tnctl.data.features import Features, Window
 from tnctl.data.windows import ReadAhead, batches, windows
+from tnctl.errors import UserError
 from tnctl.model.building import Model
+from tnctl.model.layout import Layout
 from tnctl.schema import Conf
 from tnctl.training.metrics import Scored
 from tnctl.training.step import Inference
@@ -14,9 +17,11 @@ from tnctl.training.step import Inference
 READ_AHEAD = 2
 
 
-def features_of(conf: Conf, model: Model) -> Features:
+def features_of(
+    conf: Conf, model: Model, *, labelled: bool = True, carry: Sequence[str] = ()
+) -> Features:
     """The way from the conf's columns to the model's inputs."""
-    return Features(conf, [list(table.slots) for table in model.layout.tables], model.statistics)
+    return Features(conf, model.layout.cells, model.statistics, labelled=labelled, carry=carry)
 
 
 def in_file_order(
@@ -28,21 +33,82 @@ def in_file_order(
         yield from batches(window, order, conf.train.batch_size)
 
 
-def score(inference: Inference, conf: Conf, split: str, limit: int | None = None) -> Scored:
-    """The logits of a split, in file order. Raises Failure when it cannot be read."""
-    logits, labels, reference = [], [], []
+def labelled_heads(model: Model) -> list[tuple[str, int, int]]:
+    """Name, place among the heads, and place among the labels of every head that has a label.
+
+    In the order of the heads: the main one is the first.
+    """
+    places = enumerate(model.trained_heads)
+    found = [(head, model.heads.index(head), label) for label, head in places]
+    return sorted(found, key=lambda one: one[1])
+
+
+class Counts:
+    """How often each input of a model is there, over the batches that it is shown."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._slots = [
+            (table.slots, np.append(0, np.cumsum(table.spreads)[:-1])) for table in layout.tables
+        ]
+        self.examples = 0
+        self.present: dict[str, int] = {}
+        """examples with an id, or with a number that is not 0"""
+        self.ids: dict[str, int] = {}
+
+    def add(self, batch: Window) -> None:
+        """Count one batch."""
+        self.examples += batch.rows
+        for (names, starts), offsets in zip(self._slots, batch.offsets, strict=True):
+            cells = np.diff(offsets).reshape(batch.rows, -1)
+            lengths = np.add.reduceat(cells, starts, axis=1)
+            for name, present, ids in zip(
+                names, np.count_nonzero(lengths, axis=0), lengths.sum(axis=0), strict=True
+            ):
+                self._count(name, int(present), int(ids))
+        for name, (column, width) in self._layout.numeric_columns.items():
+            first = column - self._layout.numeric_at
+            numbers = batch.numeric[:, first : first + width]
+            present = int(numbers.any(axis=1).sum())
+            ids = int(numbers.sum()) if name in self._layout.indicators else 0
+            self._count(name, present, ids)
+
+    def _count(self, name: str, present: int, ids: int) -> None:
+        self.present[name] = self.present.get(name, 0) + present
+        self.ids[name] = self.ids.get(name, 0) + ids
+
+
+def score(
+    inference: Inference,
+    conf: Conf,
+    split: str,
+    limit: int | None = None,
+    counts: Counts | None = None,
+) -> Scored:
+    """The logits of a split's labelled heads, in file order; `counts` sees every batch.
+
+    Raises Failure when the split cannot be read.
+    """
+    heads = labelled_heads(inference.model)
+    of_heads = [head for _, head, _ in heads]
+    of_labels = [label for _, _, label in heads]
+    parts: dict[str, list[Any]] = {}
     features = features_of(conf, inference.model)
     with ReadAhead(in_file_order(conf, features, split, limit), READ_AHEAD) as ahead:
         for batch in ahead:
-            logits.append(inference(batch))
-            labels.append(batch.labels)
-            if batch.reference is not None:
-                reference.append(batch.reference)
-    return Scored(
-        np.concatenate(logits),
-        np.concatenate(labels),
-        np.concatenate(reference) if reference else None,
-    )
+            for name, part in (
+                ("logits", inference(batch)[:, of_heads]),
+                ("labels", batch.labels[:, of_labels]),
+                ("weight", batch.weight),
+                ("reference", batch.reference),
+                ("group", batch.group),
+            ):
+                if part is not None:
+                    parts.setdefault(name, []).append(part)
+            if counts is not None:
+                counts.add(batch)
+    whole = {name: np.concatenate(of) for name, of in parts.items()}
+    return Scored([name for name, _, _ in heads], **whole, squared=conf.train.loss.name == "mse")
 
 
 def reported_split(conf: Conf) -> str | None:
@@ -50,3 +116,13 @@ def reported_split(conf: Conf) -> str | None:
     if conf.data.test is not None:
         return "test"
     return "validation" if conf.data.validation is not None else None
+
+
+def split_to_evaluate(conf: Conf) -> str:
+    """The split that a command evaluates on. Raises UserError when the conf has none."""
+    split = reported_split(conf)
+    if split is None:
+        raise UserError(
+            "there is nothing to evaluate on. Give data.test=FILES or data.validation=FILES"
+        )
+    return split

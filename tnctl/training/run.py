@@ -11,8 +11,20 @@ from tnctl.schema import Conf
 
 REPORT = "report.json"
 LOG = "log.jsonl"
+PAGE = "report.html"
+BEST = "best"
+TENSORBOARD = "tensorboard"
+PREDICTIONS = "predictions"
+# The formats, and suffixes, of predictions.
+KINDS = ("parquet", "csv", "jsonl")
 # Folders beside the checkpoints, and the file that shows that tnctl made them.
 MADE_FROM_A_RUN = {"graph": "serving.json", "embeddings": "manifest.json"}
+# Other folders of a run, and how the names of what tnctl puts there start.
+FOLDERS = {
+    "checkpoints": ("step-",),
+    BEST: ("step-",),
+    TENSORBOARD: ("events.out.tfevents.", "plugins"),
+}
 NOT_COMPARED = {"output"}
 
 
@@ -37,15 +49,23 @@ def start(conf: Conf, overwrite: bool) -> Checkpoint | None:
 
 def remove(output: str) -> None:
     """Remove a run, and nothing that tnctl did not make; first what says that it is finished."""
-    files.remove(files.join(output, REPORT))
-    files.remove(files.join(output, LOG))
-    checkpoints = files.join(output, "checkpoints")
-    for name in files.list_folder(checkpoints):
-        if name.startswith("step-"):
-            files.remove(files.join(checkpoints, name))
+    for name in (REPORT, LOG, PAGE, *(f"{PREDICTIONS}.{kind}" for kind in KINDS)):
+        files.remove(files.join(output, name))
+    for name, starts in FOLDERS.items():
+        remove_from(files.join(output, name), starts)
     for name, mark in MADE_FROM_A_RUN.items():
         if files.exists(files.join(output, f"{name}/{mark}")):
             files.remove(files.join(output, name))
+
+
+def remove_from(folder: str, starts: tuple[str, ...]) -> None:
+    """Remove what has a name that starts so, and the folder if it is empty then."""
+    names = files.list_folder(folder)
+    for name in names:
+        if name.startswith(starts):
+            files.remove(files.join(folder, name))
+    if names and all(name.startswith(starts) for name in names):
+        files.remove(folder)
 
 
 def finished(conf: Conf) -> dict[str, Any] | None:
@@ -71,16 +91,47 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
 
 
 class Log:
-    """log.jsonl: one JSON object per line, rewritten whole, for object stores cannot append."""
+    """log.jsonl: one JSON object per line, each with its `event` and the `step` it is about.
 
-    def __init__(self, output: str) -> None:
+    A local file is appended to. Object stores cannot append: there the whole is written at each
+    `flush`, which comes with evaluations and checkpoints and not with every line.
+    """
+
+    def __init__(self, output: str, steps: int | None = None) -> None:
+        """A new log; with `steps`, the one that is there as far as that many steps reach."""
         self._url = files.join(output, LOG)
-        self._lines: list[str] = []
+        self._local = files.local_path(self._url)
+        self.events: list[dict[str, Any]] = []
+        if steps is not None and files.exists(self._url):
+            self.events = _events_until(files.read_bytes(self._url), steps)
+        # Now, for an output that cannot be written should not be found out after hours.
+        files.write_bytes(self._url, _lines(self.events))
 
     def add(self, event: str, **fields: Any) -> None:
-        self._lines.append(json.dumps({"event": event, **fields}))
-        self.write()
+        """One more line."""
+        self.events.append({"event": event, **fields})
+        if self._local is not None:
+            with files.translated(self._url, "written"), self._local.open("ab") as stream:
+                stream.write(_lines(self.events[-1:]))
 
-    def write(self) -> None:
-        """Write the lines so far; none make an empty file."""
-        files.write_bytes(self._url, "".join(f"{line}\n" for line in self._lines).encode())
+    def flush(self) -> None:
+        """Everything so far is in the file afterwards."""
+        if self._local is None:
+            files.write_bytes(self._url, _lines(self.events))
+
+
+def _lines(events: list[dict[str, Any]]) -> bytes:
+    return "".join(f"{json.dumps(event)}\n" for event in events).encode()
+
+
+def _events_until(text: bytes, steps: int) -> list[dict[str, Any]]:
+    """The events of an earlier process, without those after a step; a cut last line is none."""
+    found = []
+    for line in text.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and event.get("step", 0) <= steps:
+            found.append(event)
+    return found

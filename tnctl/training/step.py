@@ -10,14 +10,19 @@ from numpy.typing import NDArray
 
 from tnctl.data.features import Window
 from tnctl.errors import Failure
-from tnctl.model.building import Model
-from tnctl.tables import NotFiniteError
+from tnctl.model import layers, losses
+from tnctl.model.aliases import tensor_over
+from tnctl.model.building import Model, batch_norms
+from tnctl.tables import NotFiniteError, aligned
 from tnctl.training.buffers import Buffers
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step computed: the mean loss and the logits float32 [B], valid until the next step."""
+    """What a step computed: the mean loss, and logits float32 [B, labels], before the update.
+
+    The logits are valid until the next step.
+    """
 
     loss: float
     logits: NDArray[np.float32]
@@ -27,33 +32,57 @@ class TrainingStep:
     """Trains a model on one batch at a time.
 
     TensorFlow computes in the memory of the C tables and returns only gradients. All of them are
-    checked finite before any weight changes.
+    checked finite before any weight changes. `rate_factor` multiplies every learning rate.
     """
 
     def __init__(self, model: Model, batch_size: int) -> None:
         self.model = model
         self.steps = 0
+        self._rate_factor = 1.0
         self._buffers = Buffers(model, batch_size)
+        self._number = aligned(1, np.int64)
+        self._number_tensor = tensor_over(self._number)
+        self._moving = moving_statistics(model)
         compiled = model.conf.train.xla and model.conf.train.precision == "float32"
         self._whole = gradient_function(model, batch_size, compiled)
         self._partial: Callable[..., Any] | None = None
 
+    @property
+    def rate_factor(self) -> float:
+        """What every learning rate is multiplied by."""
+        return self._rate_factor
+
+    @rate_factor.setter
+    def rate_factor(self, factor: float) -> None:
+        if factor == self._rate_factor:
+            return
+        self._rate_factor = factor
+        for table in self.model.tables:
+            for number, segment in enumerate(table.segments):
+                table.set_learning_rate(number, segment.optimizer.learning_rate * factor)
+        dense = self.model.dense
+        dense.set_learning_rate(dense.optimizer.learning_rate * factor)
+
     def __call__(self, batch: Window) -> StepResult:
         """Train on a batch of at most `batch_size` rows."""
+        self._number[0] = self.steps + 1
         for table in self.model.tables:
             table.set_step(self.steps + 1)
         self._buffers.fill(batch, insert=True)
-        outputs = self._function(batch.rows)(*self._buffers.tensors(batch.rows))
-        loss, logits, inputs, dense = outputs
+        tensors = self._buffers.tensors(batch.rows)
+        outputs = self._function(batch.rows)(*tensors, self._number_tensor)
+        loss, logits, inputs, dense, statistics = outputs
         with self.model.pool.awake():
             self._push(inputs, dense, loss)
+        for (moving, momentum), measured in zip(self._moving, statistics, strict=True):
+            moving += np.float32(1 - momentum) * (np.asarray(memoryview(measured)) - moving)
         self.steps += 1
         return StepResult(float(loss), np.asarray(memoryview(logits)))
 
     def _push(self, inputs: list[Any], dense: list[Any], loss: Any) -> None:
         """Apply all gradients, or none when one of them is not finite."""
         try:
-            if self.model.tables:
+            if inputs:
                 self._buffers.accumulate(inputs)
             self.model.dense.check(dense)
         except NotFiniteError as error:
@@ -62,8 +91,17 @@ class TrainingStep:
                 f"{float(loss):g}); no weight was changed. Take a smaller learning_rate, or look "
                 "for extreme numbers in the data (transform: standardize or log1p)"
             ) from error
-        self._buffers.apply()
-        self.model.dense.apply(dense)
+        scale = self._scale(dense)
+        self._buffers.apply(scale)
+        self.model.dense.apply(dense, scale)
+
+    def _scale(self, dense: list[Any]) -> float:
+        """What brings the norm of all gradients together down to optimizer.clip_norm."""
+        limit = self.model.conf.optimizer.clip_norm
+        if not limit:
+            return 1.0
+        norm = (self._buffers.squares() + self.model.dense.squares(dense)) ** 0.5
+        return float(limit / norm) if norm > limit else 1.0
 
     def _function(self, rows: int) -> Callable[..., Any]:
         if rows == self._buffers.batch_size:
@@ -73,31 +111,53 @@ class TrainingStep:
         return self._partial
 
 
-def gradient_function(model: Model, rows: int | None, compiled: bool) -> Callable[..., Any]:
-    """A concrete function: inputs, labels -> loss, logits [B], input gradients, dense gradients.
+def moving_statistics(model: Model) -> list[tuple[NDArray[np.float32], float]]:
+    """The memory of each moving statistic in the order of `batch_statistics`, and its momentum."""
+    places = {id(one): number for number, one in enumerate(model.network.non_trainable_variables)}
+    return [
+        (model.moving[places[id(variable)]], layer.momentum)
+        for layer in batch_norms(model.network)
+        for variable in (layer.moving_mean, layer.moving_variance)
+    ]
 
-    The loss is the mean binary cross-entropy of the logits, plus the recipe's regularisers.
+
+def gradient_function(model: Model, rows: int | None, compiled: bool) -> Callable[..., Any]:
+    """A concrete function: inputs, labels[, weights], step -> what a step needs.
+
+    It returns the loss, the logits [B, labels], the gradients of the inputs that are floats and of
+    the dense weights, and the batch statistics of batch norms. The loss is that of the conf, plus
+    the recipe's regularisers.
     """
-    variables = model.variables
+    conf, variables, norms = model.conf, model.variables, batch_norms(model.network)
+    heads = model.trained_heads
+    label_weights = [label.weight for label in conf.data.all_labels.values()]
+    count = len(model.network.inputs)
 
     @tf.function(autograph=False, jit_compile=compiled)
     def gradients(*tensors: tf.Tensor) -> Any:
-        inputs, labels = list(tensors[:-1]), tensors[-1]
+        inputs, targets, step = list(tensors[:count]), tensors[count:-1], tensors[-1][0]
+        watched = [tensor for tensor in inputs if tensor.dtype == tf.float32]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(inputs)
+            tape.watch(watched)
             tape.watch(variables)
-            logits = model.network(inputs, training=True)[:, 0]
-            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
-            loss = tf.add_n([tf.reduce_mean(losses), *model.network.losses])
+            with layers.at_step(step, conf.seed):
+                outputs = model.network(inputs, training=True)
+            logits = [outputs[head] for head in heads]
+            stacked = logits[0] if len(logits) == 1 else tf.concat(logits, axis=1)
+            examples = targets[1] if len(targets) > 1 else None
+            loss = losses.total(conf.train.loss, label_weights, targets[0], stacked, examples)
+            loss = tf.add_n([loss, *model.network.losses])
         of_inputs, of_variables = tape.gradient(
-            loss, (inputs, variables), unconnected_gradients=tf.UnconnectedGradients.ZERO
+            loss, (watched, variables), unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
-        return loss, logits, of_inputs, of_variables
+        statistics = [one for layer in norms for one in layer.batch_statistics]
+        return loss, stacked, of_inputs, of_variables, statistics
 
-    specs = [
-        tf.TensorSpec([rows, *tensor.shape[1:]], tf.float32) for tensor in model.network.inputs
-    ]
-    return gradients.get_concrete_function(*specs, tf.TensorSpec([rows], tf.float32))
+    specs = [tf.TensorSpec([rows, *one.shape[1:]], one.dtype) for one in model.network.inputs]
+    specs.append(tf.TensorSpec([rows, len(label_weights)], tf.float32))
+    if conf.data.weight:
+        specs.append(tf.TensorSpec([rows], tf.float32))
+    return gradients.get_concrete_function(*specs, tf.TensorSpec([1], tf.int64))
 
 
 class Inference:
@@ -106,17 +166,21 @@ class Inference:
     def __init__(self, model: Model, batch_size: int) -> None:
         self.model = model
         self.buffers = Buffers(model, batch_size)
-        specs = [tf.TensorSpec([None, *i.shape[1:]], tf.float32) for i in model.network.inputs]
+        specs = [tf.TensorSpec([None, *one.shape[1:]], one.dtype) for one in model.network.inputs]
 
         @tf.function(autograph=False)
         def logits(*inputs: tf.Tensor) -> tf.Tensor:
-            return model.inference_network(list(inputs), training=False)[:, 0]
+            outputs = model.inference_network(list(inputs), training=False)
+            found = tf.concat([outputs[head] for head in model.heads], axis=1)
+            return found + model.logit_correction if model.logit_correction else found
 
         self._logits = logits.get_concrete_function(*specs)
 
     def __call__(self, batch: Window) -> NDArray[np.float32]:
-        """The logits float32 [B] of a batch of at most `batch_size` rows; they may be kept."""
+        """The logits float32 [B, heads] of a batch of at most `batch_size` rows; to be kept.
+
+        Corrected for data.negatives, as the split graph's are.
+        """
         self.buffers.fill(batch, insert=False)
-        tensors = self.buffers.tensors(batch.rows)[:-1]
-        result: NDArray[np.float32] = self._logits(*tensors).numpy()
+        result: NDArray[np.float32] = self._logits(*self.buffers.inputs(batch.rows)).numpy()
         return result

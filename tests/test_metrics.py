@@ -1,0 +1,248 @@
+"""Every metric against a slow obvious model of it."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from tnctl.training import metrics
+from tnctl.training.metrics import Scored
+
+
+def slow_auc(scores, labels, weights):
+    pairs = [
+        (wi * wj, 1.0 if si > sj else 0.5 if si == sj else 0.0)
+        for si, yi, wi in zip(scores, labels, weights, strict=True)
+        if yi >= 0.5
+        for sj, yj, wj in zip(scores, labels, weights, strict=True)
+        if yj < 0.5
+    ]
+    total = sum(weight for weight, _ in pairs)
+    return sum(weight * won for weight, won in pairs) / total if total else 0.5
+
+
+def slow_gauc(scores, labels, groups, weights):
+    total = won = 0.0
+    for group in np.unique(groups):
+        of = groups == group
+        if len({label >= 0.5 for label in labels[of]}) == 2:
+            total += weights[of].sum()
+            won += weights[of].sum() * slow_auc(scores[of], labels[of], weights[of])
+    return won / total if total else 0.5
+
+
+def slow_logloss(logits, labels, weights):
+    losses = []
+    for z, y in zip(logits.astype(float), labels.astype(float), strict=True):
+        p = 1 / (1 + math.exp(-z))
+        losses.append(-(y * math.log(p) + (1 - y) * math.log(1 - p)))
+    return float(np.average(losses, weights=weights))
+
+
+def examples(n=120, seed=0, distinct=9):
+    """Scores with many ties, labels, weights and groups, some of one class only."""
+    rng = np.random.default_rng(seed)
+    logits = (rng.integers(0, distinct, n) - 4).astype(np.float32) / 3
+    labels = (rng.random(n) < 1 / (1 + np.exp(-logits))).astype(np.float32)
+    weights = rng.random(n).astype(np.float32)
+    groups = rng.integers(0, 25, n).astype(np.uint64) * np.uint64(2**59)
+    return logits, labels, weights, groups
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("distinct", [2, 9, 10**6])
+def test_auc_and_gauc(seed, distinct):
+    logits, labels, weights, groups = examples(seed=seed, distinct=distinct)
+    ones = np.ones(len(logits))
+    assert metrics.auc(logits, labels) == pytest.approx(slow_auc(logits, labels, ones), abs=1e-15)
+    assert metrics.gauc(logits, labels, groups) == pytest.approx(
+        slow_gauc(logits, labels, groups, ones), abs=1e-14
+    )
+    assert metrics.auc(logits, labels, weights) == pytest.approx(
+        slow_auc(logits, labels, weights.astype(float)), abs=1e-12
+    )
+    assert metrics.gauc(logits, labels, groups, weights) == pytest.approx(
+        slow_gauc(logits, labels, groups, weights.astype(float)), abs=1e-12
+    )
+
+
+def test_auc_at_the_edges():
+    none = np.empty(0, np.float32)
+    assert metrics.auc(none, none) == 0.5
+    assert metrics.gauc(none, none, none) == 0.5
+    one = np.ones(1, np.float32)
+    assert metrics.auc(one, one) == 0.5
+    assert metrics.auc(np.arange(4.0), np.ones(4)) == 0.5
+    assert metrics.auc(np.zeros(4), np.array([0, 1, 0, 1.0])) == 0.5
+    assert metrics.auc(np.arange(4.0), np.array([0, 0, 0.5, 1])) == 1.0
+    assert metrics.auc(np.arange(4.0)[::-1], np.array([0, 0, 0.49, 1])) == 0.0
+    # Every group has one class: nothing can be ordered.
+    assert metrics.gauc(np.arange(4.0), np.array([0, 0, 1, 1]), np.array([1, 1, 2, 2])) == 0.5
+    # Examples of weight 0 are as if they were not there.
+    weights = np.array([1, 1, 0, 0.0])
+    assert metrics.auc(np.arange(4.0), np.array([0, 1, 1, 0]), weights) == 1.0
+    assert metrics.auc(np.arange(4.0), np.array([0, 1, 1, 0]), np.zeros(4)) == 0.5
+
+
+def test_auc_is_exact_for_many():
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=300_001).astype(np.float32)
+    labels = (rng.random(300_001) < 0.3).astype(np.float32)
+    # Integers count the pairs without a rounding.
+    order = np.argsort(scores)
+    clicks = labels[order].astype(np.int64)
+    assert len(np.unique(scores)) < len(scores)
+    pairs = 0
+    below = 0
+    starts = np.append(np.flatnonzero(np.diff(scores[order], prepend=-np.inf)), len(scores))
+    for start, end in itertools.pairwise(starts):
+        positive = int(clicks[start:end].sum())
+        negative = int(end - start) - positive
+        pairs += positive * (2 * below + negative)
+        below += negative
+    assert metrics.auc(scores, labels) == pairs / 2 / (int(clicks.sum()) * below)
+
+
+def test_a_group_counts_as_often_as_it_has_examples():
+    scores = np.array([1, 2, 1, 2, 3, 4.0])
+    labels = np.array([0, 1, 1, 0, 0, 0.0])
+    groups = np.array([7, 7, 9, 9, 9, 9])
+    assert metrics.gauc(scores, labels, groups) == (2 * 1 + 4 * 0) / 6
+
+
+def test_logloss_and_means():
+    logits, labels, weights, _ = examples()
+    assert metrics.logloss(logits, labels) == pytest.approx(
+        slow_logloss(logits, labels, None), rel=1e-12
+    )
+    assert metrics.logloss(logits, labels, weights) == pytest.approx(
+        slow_logloss(logits, labels, weights.astype(float)), rel=1e-12
+    )
+    extreme = np.array([1000, -1000, 0], np.float32)
+    assert metrics.logloss(extreme, np.array([0, 1, 1.0])) == pytest.approx(
+        (2000 + math.log(2)) / 3
+    )
+    assert metrics.sigmoid(extreme).tolist() == [1.0, 0.0, 0.5]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("squared", [False, True])
+def test_all_figures_of_a_head(weighted, squared):
+    logits, labels, weights, groups = examples()
+    weight = weights if weighted else None
+    found = metrics.of_head(logits, labels, weights=weight, groups=groups, squared=squared)
+    w = weights.astype(float) if weighted else np.ones(len(logits))
+    z, y = logits.astype(float), labels.astype(float)
+    p = z if squared else 1 / (1 + np.exp(-z))
+    some = y != 0
+    expected = {
+        "auc": slow_auc(logits, labels, w),
+        "gauc": slow_gauc(logits, labels, groups, w),
+        "logloss": slow_logloss(logits, labels, w),
+        "ctr": np.average(y, weights=w),
+        "pctr": np.average(p, weights=w),
+        "copc": y.sum() / p.sum(),  # TensorNet's: never weighted
+        "accuracy": np.average((p >= 0.5) == (y >= 0.5), weights=w),
+        "mse": np.average((p - y) ** 2, weights=w),
+        "mae": np.average(np.abs(p - y), weights=w),
+        "mape": np.average(np.abs(p - y)[some] / y[some], weights=w[some]),
+    }
+    if squared:
+        del expected["logloss"]
+    assert {**found, "calibration": None} == pytest.approx({**expected, "calibration": None})
+    assert all(type(value) is float for name, value in found.items() if name != "calibration")
+
+
+def test_labels_that_are_numbers():
+    logits = np.array([2.5, 3.0, 4.0], np.float32)
+    labels = np.array([2.0, 4.0, 0.0], np.float32)
+    found = metrics.of_head(logits, labels, squared=True)
+    assert not {"auc", "accuracy", "logloss"} & found.keys()
+    assert found["mse"] == pytest.approx((0.25 + 1 + 16) / 3)
+    assert found["mae"] == pytest.approx((0.5 + 1 + 4) / 3)
+    assert found["mape"] == pytest.approx((0.25 + 0.25) / 2)  # the label 0 is left out
+    assert metrics.of_head(logits, 0 * labels)["mape"] is None
+
+
+def slow_calibration(predictions, labels, weights, bins):
+    shared = [
+        np.average(labels[predictions == p], weights=weights[predictions == p]) for p in predictions
+    ]
+    means = [weights[predictions == p].mean() for p in predictions]
+    order = sorted(range(len(predictions)), key=lambda i: predictions[i])
+    found, at = [], 0
+    for number in range(bins):
+        size = len(order) // bins + (number < len(order) % bins)
+        part, at = order[at : at + size], at + size
+        found.append(
+            {
+                "prediction": np.average([predictions[i] for i in part],
+                                         weights=[means[i] for i in part]),
+                "label": np.average([shared[i] for i in part], weights=[means[i] for i in part]),
+                "count": size,
+            }
+        )  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("n", [10, 37, 120])
+@pytest.mark.parametrize("distinct", [3, 10**6])
+def test_calibration(n, distinct):
+    logits, labels, weights, _ = examples(n, distinct=distinct)
+    p, w = logits.astype(float), weights.astype(float)
+    for given, used in ((None, np.ones(n)), (weights, w)):
+        found = metrics.calibration(p, labels, given)
+        expected = slow_calibration(p, labels, used, 10)
+        assert len(found) == 10
+        for one, other in zip(found, expected, strict=True):
+            assert one == pytest.approx(other)
+    # The order of the examples does not matter.
+    shuffled = np.random.default_rng(1).permutation(n)
+    again = metrics.calibration(p[shuffled], labels[shuffled])
+    for one, other in zip(metrics.calibration(p, labels), again, strict=True):
+        assert one == pytest.approx(other)
+
+
+def test_calibration_of_few():
+    few = metrics.calibration(np.array([0.5, 0.25]), np.array([1, 0.0]))
+    assert few == [
+        {"prediction": 0.25, "label": 0.0, "count": 1},
+        {"prediction": 0.5, "label": 1.0, "count": 1},
+    ]
+
+
+def scored(**changes):
+    logits, labels, weights, groups = examples(60)
+    given = {
+        "heads": ("ctr", "ctcvr"),
+        "logits": np.stack([logits, logits * 2], axis=1),
+        "labels": np.stack([labels, 1 - labels], axis=1),
+        "weight": weights,
+        "group": groups,
+    }
+    return Scored(**{**given, **changes})
+
+
+def test_several_heads():
+    logits, labels, weights, groups = examples(60)
+    found = scored(reference=np.where(labels > 0, 2.0, np.nan)).metrics()
+    main = metrics.of_head(logits, labels, weights=weights, groups=groups)
+    other = metrics.of_head(logits * 2, 1 - labels, weights=weights, groups=groups)
+    assert found["heads"] == {"ctcvr": other}
+    assert {**found, **main} == found
+    assert found["examples"] == 60
+    assert found["reference_auc"] == 0.5
+    kept = metrics.scalars(found)
+    assert "calibration" not in kept
+    assert "calibration" not in kept["heads"]["ctcvr"]
+    assert kept["heads"]["ctcvr"]["auc"] == other["auc"]
+
+
+def test_the_reference_where_it_is_known():
+    logits, labels, _, _ = examples(60)
+    reference = logits.astype(np.float64)
+    reference[::3] = np.nan
+    found = scored(reference=reference, weight=None).metrics()
+    known = ~np.isnan(reference)
+    assert found["reference_auc"] == metrics.auc(logits[known], labels[known])

@@ -1,0 +1,209 @@
+"""report.html: well-formed, on its own, and true to report.json and log.jsonl."""
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+
+from tnctl.training import charts, page
+from tnctl.training.charts import Series, lines, number, scale_of, thinned, ticks
+from tnctl.training.page import InputRow, render
+
+EVIL = "<script>alert('x')</script>&\"'"
+
+
+class Checked(HTMLParser):
+    """Notes what an HTML parser sees: tags that do not match, and what is fetched."""
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.open, self.tags, self.text, self.fetched = [], [], "", []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.fetched += [v for name, v in attrs if name in ("src", "href", "xlink:href")]
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, (tag, self.open)
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] not in ("script", "style"):
+            self.text += data + " "
+
+
+def checked(html):
+    """The page as a browser's parser reads it; it must also be well-formed XML."""
+    assert html.startswith("<!DOCTYPE html>")
+    ElementTree.fromstring(html)
+    seen = Checked()
+    seen.feed(html)
+    seen.close()
+    assert seen.open == []
+    assert seen.fetched == []  # nothing comes from elsewhere
+    assert not re.search(r"https?://|@import|url\(", html)
+    assert seen.tags.count("script") == 1
+    for tag in ("html", "head", "title", "style", "body", "main", "h1"):
+        assert seen.tags.count(tag) == 1, tag
+    return seen
+
+
+def conf(**changes):
+    return {
+        "recipe": {"name": "deepfm"}, "slots": {"user": {}}, "numeric": {}, "seed": 1,
+        "train": {"batch_size": 256}, "data": {"missing": [EVIL]}, **changes,
+    }  # fmt: skip
+
+
+def metrics(auc=0.7):
+    return {
+        "examples": 700, "auc": auc, "logloss": 0.4, "ctr": 0.2, "pctr": 0.21, "copc": 0.95,
+        "accuracy": 0.8, "mse": 0.1, "mae": 0.2, "mape": None,
+    }  # fmt: skip
+
+
+def report(**changes):
+    bins = [{"prediction": n / 20, "label": n / 21, "count": 70} for n in range(10)]
+    evaluations = [
+        {"step": step, "epoch": 1, "validation": metrics(0.6 + step / 1000)} for step in (10, 20)
+    ]
+    return {
+        **metrics(), "calibration": bins, "split": "test", "steps": 20, "reference_auc": 0.75,
+        "heads": {EVIL: metrics(0.65)}, "evaluations": evaluations, "epochs": [],
+        "best": {"monitor": "auc", "value": 0.62, "step": 20, "kept": True},
+        "tables": {"embedding8": {"rows": 1234, "bytes": 5 << 20}}, "dense_weights": 99,
+        "importance_of": "auc on data.validation",
+        "timing": {"seconds": 100.0, "training_seconds": 60.0, "input_wait_seconds": 5.0,
+                   "evaluation_seconds": 20.0, "save_seconds": 3.0, "examples_per_second": 5000.0},
+        **changes,
+    }  # fmt: skip
+
+
+def events():
+    found = [
+        {"event": "step", "step": n, "epoch": 1, "loss": 0.7 - n / 100, "running_auc": 0.5 + n / 99,
+         "rate_factor": 1 / n, "rows": 50 * n, "timing": {}}
+        for n in range(1, 21)
+    ]  # fmt: skip
+    return [*found, *({"event": "evaluation", **one} for one in report()["evaluations"])]
+
+
+INPUTS = [
+    InputRow(EVIL, "slot", 0.9, 1.5, "shared", 1000, 40_000, 0.25, 0.01),
+    InputRow("page", "slot", 1.0, 1.0, "shared", 1000, 40_000, 0.25, -0.0001),
+    InputRow("price", "number", 0.5, None, None, None, None, None, 0.002),
+]
+
+
+def test_the_page_is_whole_and_says_what_the_report_does():
+    html = render(EVIL, conf(), report(), events(), INPUTS)
+    seen = checked(html)
+    assert seen.tags.count("svg") == 5  # loss, AUC, rows, rate, calibration
+    for words in (EVIL, "0.70000", "the reference 0.7500", "1,234", "5.0 MiB", "90.0%", "(shared)",
+                  "+0.01000", "-0.00010", "recipe deepfm", "5,000", "1:40", "step 20"):  # fmt: skip
+        assert words in seen.text, words
+    assert "<script>alert" not in html
+    assert 'name="viewport"' in html
+    assert "prefers-color-scheme:dark" in html
+
+
+def test_the_page_of_little():
+    """No evaluation data, no steps that were logged, no slots, no time."""
+    bare = {
+        "split": None, "steps": 3, "epochs": [], "evaluations": [], "tables": {},
+        "dense_weights": 4, "checkpoint": "", "timing": {"seconds": 0.0},
+    }  # fmt: skip
+    seen = checked(render("run", conf(slots={}), bare, [], []))
+    assert "svg" not in seen.tags
+    assert "Calibration" not in seen.text
+    numbers = report(auc=None, logloss=None)
+    for key in ("auc", "logloss", "accuracy", "heads", "best"):
+        del numbers[key]
+    for one in numbers["evaluations"]:
+        del one["validation"]["auc"], one["validation"]["logloss"], one["validation"]["accuracy"]
+    seen = checked(render("run", conf(), numbers, events()[:1], INPUTS[2:]))
+    assert "MSE" in seen.text
+
+
+def test_the_script_is_safe_where_it_stands():
+    for text in (page.SCRIPT, page.STYLE):
+        assert not re.search(r"[<&]", text)
+
+
+def test_the_charts_data_is_what_was_given():
+    html = lines("loss", "step", [Series("a", [(1, 0.5), (2, 0.25)], 1), Series("none", [], 2)])
+    figure = ElementTree.fromstring(html)
+    data = json.loads(figure.find("svg").get("data-series"))
+    assert [one["name"] for one in data] == ["a"]
+    assert [at[2:] for at in data[0]["at"]] == [[1, 0.5], [2, 0.25]]
+    assert lines("loss", "step", [Series("none", [], 1)]) == ""
+    assert lines("loss", "step", [Series("nan", [(1, math.nan)], 1)]) == ""
+    # A single point is a dot, for it is no line.
+    assert "<circle" in lines("loss", "step", [Series("one", [(5, 0.5)], 1)])
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 1), (0.61234, 0.61301), (-3, 7), (1, 1_000_000), (5, 5), (1e-9, 2e-9)]
+)
+def test_ticks_are_round_and_inside(low, high):
+    found = ticks(low, high)
+    assert 1 <= len(found) <= 11
+    span = high - low
+    assert all(low - 1e-6 * span <= value <= high + 1e-6 * span for value in found)
+    if span:
+        assert len(found) >= 3
+        step = (found[1] - found[0]) / 10 ** math.floor(math.log10(found[1] - found[0]) + 1e-9)
+        assert min(abs(step - k) for k in (1, 2, 5, 10)) < 1e-6
+        # Their texts can be told apart.
+        if span > 1e-6:
+            assert len({number(value) for value in found}) == len(found)
+
+
+def test_scales():
+    scale = scale_of([1.0, 3.0], 100, 0, 0.0)
+    assert (scale(1.0), scale(2.0), scale(3.0)) == (100, 50, 0)
+    for values in ([0.0], [5.0], [-2.0, -2.0]):
+        one = scale_of(values, 0, 10, 0.05)
+        assert 0 <= one(values[0]) <= 10
+
+
+def test_long_curves_are_thinned_to_their_ends():
+    points = [(float(n), math.sin(n)) for n in range(100_000)]
+    found = thinned(points)
+    assert len(found) == charts.MOST_POINTS
+    assert (found[0], found[-1]) == (points[0], points[-1])
+    assert thinned(points[:7]) == points[:7]
+
+
+def test_a_runs_page(trained):
+    run = trained / "run"
+    html = (run / "report.html").read_text()
+    seen = checked(html)
+    content = json.loads((run / "report.json").read_text())
+    for words in (f"{content['auc']:.5f}", "user_id", "interests", "quality", "(shared)",
+                  "embedding4"):  # fmt: skip
+        assert words in seen.text, words
+    # One point of the curves for every ten steps, and the evaluation.
+    tree = ElementTree.fromstring(html)
+    loss = next(svg for svg in tree.iter("svg") if svg.get("aria-label") == "loss")
+    training, validation = json.loads(loss.get("data-series"))
+    assert [at[2] for at in training["at"]] == [10]
+    assert [at[2:] for at in validation["at"]] == [
+        [12, content["epochs"][0]["validation"]["logloss"]]
+    ]
+
+
+def test_importance_on_the_page(workspace, here):
+    done = here("train", "conf=small.yaml", "output=run", "evaluation.ablate=true", cwd=workspace)
+    assert done.code == 0, done.err
+    content = json.loads((workspace / "run/report.json").read_text())
+    inputs = ["user_id", "item_id", "device", "region", "interests", "price_range", "price",
+              "quality"]  # fmt: skip
+    assert sorted(content["importance"]) == sorted(inputs)
+    assert content["importance_of"] == "auc on data.validation"
+    seen = checked((workspace / "run/report.html").read_text())
+    for name, lost in content["importance"].items():
+        assert f"{lost:+.5f}" in seen.text, name

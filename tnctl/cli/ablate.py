@@ -1,0 +1,38 @@
+"""`tnctl ablate`."""
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+from tnctl.cli.target import with_checkpoint
+from tnctl.errors import UserError
+from tnctl.schema import Conf
+
+if TYPE_CHECKING:
+    from tnctl.checkpoint.load import Checkpoint
+
+TAKES = ("conf", "checkpoint")
+USAGE = "conf=NAME | output=URL | checkpoint=URL [data.validation=FILES] [key=value …]"
+
+
+def run(given: list[str]) -> int:
+    """Show what each input is worth, and print it as one JSON object."""
+    return with_checkpoint(given, TAKES, ablate)
+
+
+def ablate(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:  # noqa: ARG001
+    from tnctl.checkpoint.load import load
+    from tnctl.progress import waiting
+    from tnctl.training import ablation, show
+    from tnctl.training.step import Inference
+
+    split = "validation" if conf.data.validation is not None else "test"
+    if split == "test" and conf.data.test is None:
+        raise UserError("there is nothing to score. Give data.validation=FILES or data.test=FILES")
+    with waiting(f"loading {checkpoint.folder}"):
+        inference = Inference(load(checkpoint, conf), conf.train.batch_size)
+    with waiting(f"scoring data.{split} without each input"):
+        found = ablation.ablate(inference, conf, split)
+    show.ablation(found)
+    print(json.dumps({"checkpoint": checkpoint.folder, **dataclasses.asdict(found)}, indent=2))
+    return 0

@@ -1,0 +1,48 @@
+"""`tnctl predict`."""
+
+from typing import TYPE_CHECKING
+
+from tnctl import files
+from tnctl.cli.target import with_checkpoint
+from tnctl.errors import UserError, did_you_mean
+from tnctl.schema import Conf
+
+if TYPE_CHECKING:
+    from tnctl.checkpoint.load import Checkpoint
+
+TAKES = ("conf", "checkpoint", "to", "format")
+USAGE = (
+    "conf=NAME | output=URL | checkpoint=URL data.test=FILES [data.carry=[COLUMN,…]] "
+    "[to=URL] [format=parquet|csv|jsonl]"
+)
+FORMATS = ("parquet", "csv", "jsonl")
+
+
+def run(given: list[str]) -> int:
+    """Write the scores of data.test to `to`, by default output/predictions.<format>."""
+    return with_checkpoint(given, TAKES, predict)
+
+
+def predict(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
+    kind = own.get("format") or format_of(own.get("to", ""))
+    if kind not in FORMATS:
+        raise UserError(f"no format '{kind}'. {did_you_mean(kind, FORMATS)}")
+    if conf.data.test is None:
+        raise UserError("there is nothing to score. Give data.test=FILES")
+    from tnctl.checkpoint.load import load
+    from tnctl.progress import say, waiting
+    from tnctl.training import predicting
+    from tnctl.training.run import PREDICTIONS
+    from tnctl.training.step import Inference
+
+    to = own.get("to") or files.join(conf.output, f"{PREDICTIONS}.{kind}")
+    with waiting(f"loading {checkpoint.folder}"):
+        inference = Inference(load(checkpoint, conf), conf.train.batch_size)
+    rows = predicting.predict(inference, conf, "test", to, kind)
+    say(f"{rows:,} predictions of step {checkpoint.step} written to {to}")
+    return 0
+
+
+def format_of(to: str) -> str:
+    """The format that a file's name says, else Parquet."""
+    return next((kind for kind in FORMATS if to.endswith(f".{kind}")), "parquet")

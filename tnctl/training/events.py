@@ -1,0 +1,143 @@
+"""TensorBoard files of a run: scalars, histograms, the graph, and a profile of some steps."""
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.histogram import summary_v2 as histograms
+from tensorboard.plugins.scalar import summary_v2 as scalars
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from tnctl import files
+from tnctl.model.building import Model
+from tnctl.schema import Conf
+from tnctl.training import run
+from tnctl.training.inputs import sampled_norms
+
+ROWS_SAMPLED = 1 << 14
+
+
+class Events:
+    """Writes event files into `tensorboard` under the output of a run.
+
+    TensorBoard's own writer appends to local files only; for another storage they are written to a
+    temporary folder, and copied at each `flush`.
+    """
+
+    def __init__(self, conf: Conf, steps: int) -> None:
+        """Events of an earlier process after `steps` no longer count."""
+        self._url = files.join(conf.output, run.TENSORBOARD)
+        local = files.local_path(self._url)
+        self._spool = None
+        if local is None:
+            self._spool = tempfile.TemporaryDirectory(prefix="tnctl-tensorboard-")
+            local = Path(self._spool.name)
+        self.folder = local
+        self._profile = conf.train.profile
+        self._profiling = False
+        self._writer: Any = None
+        if conf.train.tensorboard:
+            with files.translated(self._url, "written"):
+                self._writer = EventFileWriter(str(self.folder))
+            start = SessionLog(status=SessionLog.START)
+            # The first event of a file names its version; a restart drops what comes after it.
+            self._add(Event(session_log=start), steps + 1)
+
+    def scalars(self, steps: int, values: dict[str, float]) -> None:
+        """Numbers by their tags, such as `train/loss`."""
+        for tag, value in values.items():
+            self._summary(steps, scalars.scalar_pb(tag, value))
+
+    def metrics(self, steps: int, metrics: dict[str, Any]) -> None:
+        """The metrics of an evaluation on data.validation, of other heads under their names."""
+        self.scalars(steps, {f"validation/{name}": v for name, v in numbers(metrics).items()})
+        for head, of in metrics.get("heads", {}).items():
+            self.scalars(steps, {f"validation/{head}/{n}": v for n, v in numbers(of).items()})
+
+    def histogram(self, steps: int, tag: str, values: NDArray[Any]) -> None:
+        """The distribution of some numbers."""
+        self._summary(steps, histograms.histogram_pb(tag, values.reshape(-1)))
+
+    def weights(self, steps: int, model: Model) -> None:
+        """Histograms of every dense weight, and of the norms of each table's embeddings."""
+        if self._writer is None:
+            return
+        for name, weights in zip(model.variable_names, model.dense.weights, strict=True):
+            self.histogram(steps, f"dense/{name}", weights)
+        for layout, table in zip(model.layout.tables, model.tables, strict=True):
+            if layout.width and table.rows:
+                _, norms = sampled_norms(table, ROWS_SAMPLED)
+                self.histogram(steps, f"norms/{layout.name}", norms)
+
+    def graph(self, model: Model) -> None:
+        """The dense model, as TensorBoard's graph tab shows it."""
+        if self._writer is None:
+            return
+        network = model.inference_network
+        specs = [tf.TensorSpec([None, *one.shape[1:]], one.dtype) for one in network.inputs]
+
+        @tf.function(autograph=False)
+        def scores(*inputs: tf.Tensor) -> Any:
+            return network(list(inputs), training=False)
+
+        graph = scores.get_concrete_function(*specs).graph.as_graph_def(add_shapes=True)
+        self._add(Event(graph_def=graph.SerializeToString()), 0)
+
+    def before_step(self, step: int) -> None:
+        """Starts the profiler when `step`, from 1, is the first to be profiled."""
+        if self._profile is not None and step == self._profile[0]:
+            with files.translated(self._url, "written"):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                tf.profiler.experimental.start(str(self.folder))
+            self._profiling = True
+
+    def after_step(self, step: int) -> None:
+        """Writes the profile when `step` was the last of it."""
+        if self._profiling and self._profile is not None and step >= self._profile[1]:
+            self._stop_profiler()
+
+    def _stop_profiler(self) -> None:
+        self._profiling = False
+        with files.translated(self._url, "written"):
+            tf.profiler.experimental.stop()
+
+    def flush(self) -> None:
+        """Everything so far is in the files of the output afterwards."""
+        if self._writer is not None:
+            with files.translated(self._url, "written"):
+                self._writer.flush()
+        if self._spool is not None:
+            files.upload_folder(self._spool.name, self._url)
+
+    def close(self) -> None:
+        """Ends the files; a profile that was begun is kept."""
+        if self._profiling:
+            self._stop_profiler()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        if self._spool is not None:
+            files.upload_folder(self._spool.name, self._url)
+            self._spool.cleanup()
+            self._spool = None
+
+    def _summary(self, steps: int, summary: Any) -> None:
+        # TensorFlow's messages and TensorBoard's own are of two classes with one meaning.
+        same = Summary.FromString(summary.SerializeToString())
+        self._add(Event(summary=same), steps)
+
+    def _add(self, event: Any, steps: int) -> None:
+        if self._writer is not None:
+            event.step, event.wall_time = steps, time.time()
+            with files.translated(self._url, "written"):
+                self._writer.add_event(event)
+
+
+def numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    """The metrics that are numbers."""
+    return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}

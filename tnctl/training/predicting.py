@@ -1,0 +1,147 @@
+"""Scores of a split, written beside columns of its rows, in file order and never all in memory."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from tnctl import files
+from tnctl.data.features import Window
+from tnctl.data.windows import ReadAhead, batches, count_hint, windows
+from tnctl.errors import Failure, UserError
+from tnctl.progress import Display
+from tnctl.schema import Conf
+from tnctl.training.evaluation import features_of
+from tnctl.training.metrics import sigmoid
+from tnctl.training.step import Inference
+
+WINDOWS_AHEAD = 1
+
+
+def predict(inference: Inference, conf: Conf, split: str, to: str, kind: str) -> int:
+    """Write the predictions of a split to one file; returns how many rows it has.
+
+    Columns: those of data.carry as they are read, then for each head `prediction_<head>` and
+    `logit_<head>`, or `prediction` and `logit` when there is one head. The prediction is the
+    sigmoid of the logit, with train.loss=mse the logit itself. `kind` is parquet, csv or jsonl.
+    Labels are not read. Raises Failure when the data cannot be read or the file not written.
+    """
+    names = columns_written(inference.model.heads)
+    if both := [name for name in conf.data.carry if name in names]:
+        raise UserError(f"data.carry has {both[0]}, which is a column that predict writes")
+    features = features_of(conf, inference.model, labelled=False, carry=conf.data.carry)
+    rows = 0
+    source = windows(conf, features, split)
+    with (
+        Display("predict", count_hint(conf, split)) as display,
+        ReadAhead(source, WINDOWS_AHEAD) as ahead,
+        writing(to, kind) as write,
+    ):
+        for window in ahead:
+            write(scored(inference, window, conf, names))
+            rows += window.rows
+            display.update(rows, f"{rows:,} rows to {to}")
+        display.finish()
+    return rows
+
+
+def columns_written(heads: tuple[str, ...]) -> list[str]:
+    """The columns of predictions and logits, head after head."""
+    if len(heads) == 1:
+        return ["prediction", "logit"]
+    return [f"{what}_{head}" for head in heads for what in ("prediction", "logit")]
+
+
+def scored(inference: Inference, window: Window, conf: Conf, names: list[str]) -> pa.Table:
+    """The carried columns of a window, then predictions (float64) and logits (float32)."""
+    order = np.arange(window.rows, dtype=np.uint32)
+    logits = np.concatenate(
+        [inference(batch) for batch in batches(window, order, conf.train.batch_size)]
+    )
+    squared = conf.train.loss.name == "mse"
+    table = window.carried if window.carried is not None else pa.table({})
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    for head in range(logits.shape[1]):
+        of_head = np.ascontiguousarray(logits[:, head])
+        columns[names[2 * head]] = pa.array(
+            of_head.astype(np.float64) if squared else sigmoid(of_head)
+        )
+        columns[names[2 * head + 1]] = pa.array(of_head)
+    return pa.table(columns)
+
+
+@contextmanager
+def writing(to: str, kind: str) -> Iterator[Callable[[pa.Table], None]]:
+    """A file that Arrow tables of one schema are written into, one after the other."""
+    with files.open_output(to) as stream, ExitStack() as stack:
+        if kind == "jsonl":
+            yield lambda table: _write_lines(stream, table)
+            return
+        make = pq.ParquetWriter if kind == "parquet" else pyarrow.csv.CSVWriter
+        opened: list[Any] = []
+
+        def write(table: pa.Table) -> None:
+            table = _writable(table) if kind == "csv" else table
+            if not opened:
+                opened[:] = [stack.enter_context(make(stream, table.schema)), table.schema]
+            table = _cast(table, opened[1], to)
+            try:
+                opened[0].write_table(table)
+            except pa.ArrowInvalid as error:
+                raise Failure(
+                    f"{to}: {kind} cannot hold what data.carry has ({error}). Take format=parquet"
+                ) from error
+
+        yield write
+
+
+def _cast(table: pa.Table, schema: pa.Schema, to: str) -> pa.Table:
+    """A table as the first one was; files of one split may differ in their types."""
+    try:
+        return table.cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise Failure(
+            f"{to}: a column of data.carry changes its type from file to file ({error}). Leave it "
+            "out, or write format=jsonl"
+        ) from error
+
+
+def _writable(table: pa.Table) -> pa.Table:
+    """The same with lists and records as JSON text, which CSV can hold."""
+    columns = {
+        name: pa.array(
+            [None if one is None else _as_json(one) for one in column.to_pylist()], pa.string()
+        )
+        if pa.types.is_nested(column.type)
+        else column
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    }
+    return pa.table(columns)
+
+
+def _write_lines(stream: IO[bytes], table: pa.Table) -> None:
+    lines = (_as_json(row) for row in table.to_pylist())
+    stream.write("".join(f"{line}\n" for line in lines).encode())
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(_plain(value), ensure_ascii=True, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON holds it: bytes by UTF-8 or surrogates, NaN and infinity as null."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int | bool) else str(value)

@@ -1,0 +1,34 @@
+"""The factor of all learning rates: a function of the steps done, and of plateaus."""
+
+import math
+
+from tnctl.schema import Schedule
+
+
+def factor(schedule: Schedule, steps: int, plateau: float = 1.0) -> float:
+    """The factor of the step that follows `steps` steps.
+
+    With s = steps, w = warmup_steps, t = s - w, e = end:
+
+    - s < w: s / w, whatever the schedule
+    - constant: 1
+    - exponential: max(decay_rate ^ (t / decay_steps), e)
+    - step: the factor of the last boundary below s (boundaries count all steps, also warm-up's)
+    - cosine: e + (1 - e) * (1 + cos(pi * min(t / decay_steps, 1))) / 2
+    - plateau: `plateau`, which evaluations reduce
+
+    Up to the warm-up of others than cosine, these are Keras' ExponentialDecay,
+    PiecewiseConstantDecay and CosineDecay.
+    """
+    if steps < schedule.warmup_steps:
+        return steps / schedule.warmup_steps
+    after = steps - schedule.warmup_steps
+    if schedule.name == "exponential":
+        return max(schedule.decay_rate ** (after / schedule.decay_steps), schedule.end)
+    if schedule.name == "step":
+        passed = sum(boundary < steps for boundary in schedule.boundaries)
+        return schedule.factors[passed - 1] if passed else 1.0
+    if schedule.name == "cosine":
+        share = min(after / schedule.decay_steps, 1.0)
+        return schedule.end + (1 - schedule.end) * (1 + math.cos(math.pi * share)) / 2
+    return plateau if schedule.name == "plateau" else 1.0
