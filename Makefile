@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 SOURCES := $(wildcard csrc/*.c csrc/*.h csrc/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all bench lint format system-packages clean
+.PHONY: help install demo test test-all bench lint format docs system-packages clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 18
@@ -50,9 +50,12 @@ format: $(INSTALLED)  ## rewrite the sources in the project's style
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i csrc/*.c csrc/*.h csrc/tests/*.c csrc/tests/*.h
 
-system-packages:  ## Debian packages that tests use: a C compiler with its sanitizers
+docs: $(INSTALLED)  ## docs/conf.md from the schema
+	$(BIN)/python -m tnctl.cli.reference > docs/conf.md
+
+system-packages:  ## Debian packages that tests use: a C compiler with its sanitizers, shells
 	apt-get update --quiet --quiet
-	DEBIAN_FRONTEND=noninteractive apt-get install --quiet --quiet --yes gcc libc6-dev make python3-venv
+	DEBIAN_FRONTEND=noninteractive apt-get install --quiet --quiet --yes gcc libc6-dev make python3-venv zsh fish
 
 clean:  ## everything that was made
 	rm -rf $(VENV) build dist *.egg-info runs tnctl/_tables.c tnctl/*.so csrc/*.o .pytest_cache .mypy_cache .ruff_cache

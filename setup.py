@@ -30,10 +30,15 @@ setup(
         "fsspec>=2024.2",
         "rich>=13",
         "pyarrow>=17",
+        "tensorboard>=2.18",
     ],
     extras_require={
         "s3": ["s3fs"],
+        "http": ["aiohttp"],
         "dev": [
+            "aiohttp",
+            "s3fs",
+            "moto[server]>=5",
             "pytest>=8",
             "ruff>=0.9",
             "mypy>=1.13",

@@ -8,9 +8,9 @@ import shutil
 import numpy as np
 import pytest
 
-from tnctl import schema
+from tnctl import manifest, schema
 from tnctl.checkpoint import load as loading
-from tnctl.checkpoint import manifest, rows
+from tnctl.checkpoint import rows
 from tnctl.checkpoint.save import Position, save
 from tnctl.errors import Failure
 

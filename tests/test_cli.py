@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -9,14 +10,19 @@ import time
 import pytest
 import yaml
 
-from tnctl import shipped
+from tnctl import schema, shipped
 
 COMMANDS = {
+    "check": ["conf", "rows", "format"],
+    "prepare": ["conf", "to"],
     "train": ["conf", "overwrite", "golden"],
     "evaluate": ["conf", "checkpoint"],
+    "predict": ["conf", "checkpoint", "to", "format"],
+    "ablate": ["conf", "checkpoint"],
     "split-graph": ["conf", "checkpoint", "to"],
     "export-embeddings": ["conf", "checkpoint", "to", "format"],
     "verify-serving": ["conf", "checkpoint", "graph", "embeddings"],
+    "completion": [],
 }
 FIXED_KEYS = [
     "seed", "output", "recipe", "slots", "data.root", "data.train", "data.validation", "data.test",
@@ -66,12 +72,36 @@ def test_help_of_a_command(process, tmp_path, command):
     lines = [line.strip() for line in done.out.splitlines()]
     for argument in COMMANDS[command]:
         assert any(line.startswith(f"{argument}= ") for line in lines), argument
-    for key in FIXED_KEYS:
-        key = key.replace("slots", "slots.NAME.column")
-        assert any(line.startswith(f"{key}=") for line in lines), key
-    for group in ("data", "recipe"):
+    keys = {line.split("=")[0] for line in lines if re.match(r"[\w.]+=\S", line)}
+    for key in schema.all_keys() if command in ("train", "check") else ():
+        owner = schema.all_keys()[key].owner
+        alike = [one for one, found in schema.all_keys().items() if found.owner is owner]
+        assert keys & set(alike), key
+    for key in FIXED_KEYS if command in ("train", "check") else ():
+        assert key.replace("slots", "slots.NAME.column") in keys
+    if command in ("evaluate", "predict", "ablate"):
+        assert {"output", "data.test", "train.batch_size"} <= keys
+        assert not keys & {"train.epochs", "data.train", "data.shuffle", "optimizer.linear.name"}
+    if command == "split-graph":
+        assert keys == {"output"}
+    for group in () if command == "completion" else ("data", "recipe"):
         for path in (shipped.folder("conf") / group).glob("*.yaml"):
             assert path.stem in done.out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_short_help_of_a_command(process, tmp_path, command):
+    done = process(command, "-h", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert len(done.out.splitlines()) <= 50
+    assert f"usage: tnctl {command}" in done.out
+    assert all(len(line) <= 110 or line[:5] == "usage" for line in done.out.splitlines())
+
+
+def test_help_fits_a_terminal(process, tmp_path):
+    done = process("train", "--help", cwd=tmp_path, env={"COLUMNS": "80"})
+    too_long = [line for line in done.out.splitlines() if len(line) > 80]
+    assert all(line.startswith("usage") for line in too_long)
 
 
 def test_every_conf_and_group_composes(here, tmp_path):
@@ -102,7 +132,7 @@ def test_cfg_job_prints_and_runs_nothing(process, tmp_path):
     composed = yaml.safe_load(done.out)
     assert composed["seed"] == 7
     assert composed["train"]["batch_size"] == 17
-    assert composed["recipe"] == {"name": "deepfm", "hidden": [64, 32], "activation": "relu"}
+    assert composed["recipe"].items() >= {"name": "deepfm", "hidden": [64, 32]}.items()
     assert not list(tmp_path.iterdir())
 
 
@@ -123,6 +153,57 @@ def test_overrides_of_every_form(here, tmp_path):
     assert composed["data"]["validation"] is None
     assert composed["data"]["train"] == ["a.csv", "b.csv"]
     assert composed["data"]["test"] == {"files": "c.csv", "skip_rows": 1}
+
+
+ADDED = [
+    ("+slots.new.column=x", ["slots", "new", "column"], "x"),
+    ("+slots.new={column: x, pooling: mean}", ["slots", "new", "pooling"], "mean"),
+    ("+slots.new.vocabulary=[a,'b c']", ["slots", "new", "vocabulary"], ["a", "b c"]),
+    ("+slots.new.vocabulary_file=a{b}#", ["slots", "new", "vocabulary_file"], "a{b}#"),
+    ("+numeric.new.clip=[0,1]", ["numeric", "new", "clip"], [0.0, 1.0]),
+    ("+data.labels.ctr.column=x", ["data", "labels", "ctr", "column"], "x"),
+    (
+        "+optimizer.groups.device.embedding.name=adam",
+        ["optimizer", "groups", "device", "embedding", "name"],
+        "adam",
+    ),
+]
+
+
+@pytest.mark.parametrize(("argument", "path", "value"), ADDED)
+def test_a_plus_adds_a_name(here, tmp_path, argument, path, value):
+    done = here("train", "conf=deepfm", argument, "--cfg", "job", cwd=tmp_path)
+    assert done.code == 0, done.err
+    found = composed = yaml.safe_load(done.out)
+    for part in path:
+        found = found[part]
+    assert found == value
+    assert composed["slots"]["user_id"]["pooling"] == "sum"
+
+
+def test_keys_of_a_new_name_add_up(here, tmp_path):
+    done = here(
+        "train", "conf=deepfm", "+slots.new.column=x", "+slots.new.pooling=mean",
+        "slots.new.width=3", "--cfg", "job", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    new = yaml.safe_load(done.out)["slots"]["new"]
+    assert (new["column"], new["pooling"], new["width"]) == ("x", "mean", 3)
+
+
+def test_another_recipe_leaves_out_what_it_does_not_have(here, tmp_path):
+    (tmp_path / "mine.py").write_text("def build(inputs, *, depth: int = 2): ...\n")
+    for override, recipe in (
+        (["recipe=lr"], {"name": "lr", "l2": 0.0}),
+        (["recipe=mine.py"], {"name": "mine.py"}),
+        (["recipe.name=mine.py", "recipe.depth=3"], {"name": "mine.py", "depth": 3}),
+    ):
+        done = here("train", "conf=deepfm", *override, "--cfg", "job", cwd=tmp_path)
+        assert done.code == 0, done.err
+        assert yaml.safe_load(done.out)["recipe"] == recipe
+    assert "'recipe.depth'" in here(
+        "train", "conf=deepfm", "recipe=mine.py", "recipe.dept=3", cwd=tmp_path
+    ).line  # fmt: skip
 
 
 def test_a_conf_of_ones_own_starts_from_a_shipped_one(here, tmp_path):
@@ -166,7 +247,8 @@ MISTAKES = [
     ([*CLI, "data=criteoo"], ["no data 'criteoo'", "'criteo'"]),
     ([*CLI, "recipe=deepmf"], ["no recipe 'deepmf'", "'deepfm'"]),
     ([*CLI, "recipe.hiden=3"], ["'recipe.hiden'", "'recipe.hidden'"]),
-    ([*CLI, "+recipe.hiden=3"], ["no setting 'hiden'", "'hidden'"]),
+    ([*CLI, "+recipe.hiden=3"], ["no setting 'hiden'", "'recipe.hidden'"]),
+    ([*CLI, "recipe=lr", "recipe.hidden=[3]"], ["recipe lr has no setting 'hidden'"]),
     ([*CLI, "recipe.hidden=wide"], ["recipe.hidden must be", "int", "wide"]),
     ([*CLI, "train.batch_size=big"], ["train.batch_size", "whole number", "train.batch_size=big"]),
     ([*CLI, "train.batch_size=1.5"], ["train.batch_size", "whole number", "1.5"]),
@@ -179,7 +261,28 @@ MISTAKES = [
     ([*CLI, "slots.user_id.poling=sum"], ["slots.user_id.poling", "'slots.user_id.pooling'"]),
     ([*CLI, "slots.user_id.pooling=summ"], ["slots.user_id.pooling", "'summ'", "'sum'"]),
     ([*CLI, "slots.user.pooling=sum"], ["no slots.user", "--cfg job"]),
-    ([*CLI, "+slots.new.column=x"], ["+slots={new: {column: NAME}}"]),
+    ([*CLI, "slots.new.column=x"], ["no slots.new", "+slots.new.column="]),
+    ([*CLI, "+slots.new.colum=x"], ["'slots.new.colum'", "'slots.new.column'"]),
+    ([*CLI, "+slots.new=3"], ["slots.new takes no value", "slots.new.column"]),
+    ([*CLI, "slots=3"], ["slots takes no value", "+slots.NAME.column="]),
+    ([*CLI, "~slots.new"], ["no slots.new", "--cfg job"]),
+    ([*CLI, "slots.user_id.boundaries=[a]"], ["slots.user_id.boundaries[0]", "a number"]),
+    ([*CLI, "slots.user_id.cross=x"], ["slots.user_id.cross is a list", "cross=x"]),
+    ([*CLI, "data.labels.ctr.colum=x"], ["'data.labels.ctr.column'"]),
+    ([*CLI, "+data.labels.ctr.colum=x"], ["'data.labels.ctr.column'"]),
+    ([*CLI, "data.labels.ctr.column=x"], ["no data.labels.ctr", "+data.labels.ctr.column="]),
+    ([*CLI, "optimizer.embedding.name=adgrad"], ["optimizer.embedding.name", "'adagrad'"]),
+    ([*CLI, "optimizer.embeding.name=adam"], ["'optimizer.embedding.name'"]),
+    ([*CLI, "optimizer.embedding=adam"], ["takes no value", "optimizer.embedding.name"]),
+    ([*CLI, "+optimizer.groups.device.linear.nam=x"], ["'optimizer.groups.device.linear.name'"]),
+    ([*CLI, "+optimizer.groups.devic.linear.name=sgd"], ["optimizer.groups.devic", "'device'"]),
+    ([*CLI, "optimizer.groups.device.linear.name=sgd"], ["+optimizer.groups.device.linear.name="]),
+    ([*CLI, "optimizer.schedule.boundaries=[1,x]"], ["boundaries[1]", "a whole number"]),
+    ([*CLI, "train.epochs=null"], ["train.epochs needs a value"]),
+    ([*CLI, "+train.epochs=2"], ["train.epochs is a key already", "+"]),
+    ([*CLI, "train.profile=3"], ["train.profile is a list"]),
+    ([*CLI, "seed=1,2"], ["seed=1,2 has several values", "-m"]),
+    ([*CLI, "recipe=nope.py"], ["nope.py"]),
     ([*CLI, "train=3"], ["train takes no value", "train.batch_size"]),
     ([*CLI, "to=x"], ["takes no to=", "conf"]),
     ([*CLI, "graph=x"], ["takes no graph="]),
@@ -193,6 +296,10 @@ MISTAKES = [
     (["evaluate"], ["output=URL", "checkpoint=URL", "conf=NAME"]),
     (["evaluate", "conf=deepfm", "overwrite=true"], ["takes no overwrite="]),
     (["split-graph", "conf=deepfm", "format=parquet"], ["takes no format="]),
+    (["split-graph", "conf=deepfm", "-m"], ["-m is for train"]),
+    (["check"], ["conf=NAME"]),
+    (["check", "conf=deepfm", "format=xml"], ["no format 'xml'", "json"]),
+    (["check", "conf=deepfm", "rows=0"], ["rows", "at least 1"]),
 ]  # fmt: skip
 
 

@@ -11,7 +11,8 @@ PACKAGE = ROOT / "tnctl"
 # Each part may import those before it. Parts of the ground floor know errors, and no other.
 GROUND = ["errors", "files", "progress", "shipped"]
 LAYERS = [
-    *GROUND, "schema", "tables", "data", "model", "checkpoint", "training", "serving", "cli",
+    *GROUND, "manifest", "schema", "tables", "data", "model", "checkpoint", "training", "serving",
+    "cli",
 ]  # fmt: skip
 
 # Library -> the parts that may import it.
@@ -23,8 +24,10 @@ OWNERS = {
     "tnctl._tables": {"tables"},
     "fsspec": {"files"},
     "rich": {"progress"},
-    "tensorflow": {"model", "training", "serving"},
+    "tensorflow": {"data", "model", "training", "serving"},
+    "google": {"data"},
     "keras": {"model", "training", "serving"},
+    "tensorboard": {"training"},
     "grpc": {"cluster"},
     "ray": {"launch"},
 }
@@ -85,6 +88,16 @@ def test_libraries_have_owners(path):
         for library, owners in OWNERS.items():
             if module == library or module.startswith(f"{library}."):
                 assert part in owners, f"{part} imports {module}"
+
+
+def test_data_knows_tensorflow_only_to_decode_records():
+    users = {
+        name_of(path)
+        for path in FILES
+        if part_of(name_of(path)) == "data"
+        and any(module.startswith(("tensorflow", "google")) for module in imports_of(path))
+    }
+    assert users == {"tnctl.data.tfrecord_files"}
 
 
 def test_only_model_loads_recipes():

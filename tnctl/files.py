@@ -128,9 +128,8 @@ class _Input(io.RawIOBase):
             return cast(bytes, self._stream.read() if whole else self._stream.read(size))
 
     def readinto(self, buffer: Any, /) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+        with translated(self._url):
+            return int(self._stream.readinto(buffer))
 
     def readable(self) -> bool:
         return True

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tnctl.errors import UserError, did_you_mean
 
@@ -9,15 +10,18 @@ ARGUMENTS = {
     "conf": "a shipped conf by name, or a YAML file of your own",
     "checkpoint": "the folder or URL of one checkpoint",
     "to": "the folder or URL to write to",
-    "format": "the format of the files: parquet",
+    "format": "the format of what is written",
     "graph": "the folder or URL of a split graph",
     "embeddings": "the folder or URL of exported embeddings",
     "overwrite": "true: remove what an earlier run left in output",
+    "rows": "how many rows of data.train are looked at (default 100,000)",
     "golden": "how many raw validation rows a checkpoint keeps (default 200; 0: none)",
 }
 # Keys whose values are URLs or paths, which Hydra's grammar would misread.
 TEXT_KEYS = re.compile(
-    r"\+{0,2}(output|save\.spool|data\.(root|train|validation|test)(\.files)?)=(.*)", re.S
+    r"\+{0,2}(?:output|save\.spool|data\.(?:root|prepared|(?:train|validation|test)(?:\.files)?)"
+    r"|slots\.\w+\.vocabulary_file|recipe\.name)=(.*)",
+    re.S,
 )
 
 
@@ -46,11 +50,11 @@ def part(arguments: Sequence[str], taken: Sequence[str]) -> tuple[dict[str, str]
 def quoted(argument: str) -> str:
     """`key=value` with a path or URL in the quotes that Hydra's grammar wants."""
     match = TEXT_KEYS.fullmatch(argument)
-    if not match or spelled_for_hydra(match[4]):
+    if not match or spelled_for_hydra(match[1]):
         return argument
     # In Hydra's quotes a backslash counts only before a quote, and at the end.
-    escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), match[4])
-    return f"{argument[: match.start(4)]}'{escaped}'"
+    escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), match[1])
+    return f"{argument[: match.start(1)]}'{escaped}'"
 
 
 def spelled_for_hydra(value: str) -> bool:
@@ -58,6 +62,34 @@ def spelled_for_hydra(value: str) -> bool:
     pairs = {"'": "'", '"': '"', "[": "]", "{": "}"}
     enclosed = len(value) > 1 and pairs.get(value[0]) == value[-1]
     return value == "null" or (enclosed and (value[0] != "{" or ":" in value))
+
+
+@dataclass
+class Options:
+    """What is asked for with dashes."""
+
+    show: bool = False  # --cfg job
+    sweep: bool = False  # -m
+
+
+def options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
+    """The options, wherever they stand, and the rest."""
+    found, rest = Options(), []
+    given = iter(arguments)
+    for argument in given:
+        name, equals, value = argument.partition("=")
+        if name in ("--cfg", "-c"):
+            value = value if equals else next(given, "")
+            if value != "job":
+                raise UserError(f"{name} takes job: it shows the conf. Received: '{value}'")
+            found.show = True
+        elif argument in ("-m", "--multirun"):
+            found.sweep = True
+        elif argument.startswith("-"):
+            raise UserError(f"no option {argument}. The options are --help, --cfg job and -m")
+        else:
+            rest.append(argument)
+    return found, rest
 
 
 def flag(own: dict[str, str], key: str) -> bool:

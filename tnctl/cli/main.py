@@ -8,11 +8,16 @@ from tnctl import __version__, shipped
 from tnctl.errors import UserError, did_you_mean
 
 COMMANDS = {
+    "check": "look at a conf and a sample of its data before anything is trained",
+    "prepare": "write the data of a conf as ids, for training that parses nothing",
     "train": "train a conf and save its model",
     "evaluate": "the metrics of a trained model on its test or validation data",
+    "predict": "write a model's scores of data.test, in file order, beside columns of the data",
+    "ablate": "what each input is worth to a trained model, beside the bytes it costs",
     "split-graph": "write the dense inference graph, servable without tnctl",
     "export-embeddings": "write the sparse dictionary, to any storage",
     "verify-serving": "prove that graph and embeddings score as the trained model does",
+    "completion": "a script by which bash, zsh or fish completes words of tnctl",
 }
 
 
@@ -49,7 +54,7 @@ def run(command: str, arguments: list[str]) -> int:
     if any(argument in ("-h", "--help") for argument in arguments):
         from tnctl.cli.help import command_help
 
-        print(command_help(command, COMMANDS[command], module))
+        print(command_help(command, COMMANDS[command], module, whole="--help" in arguments))
         return 0
     return int(module.run(arguments))
 
@@ -66,7 +71,7 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "`tnctl COMMAND --help` tells its arguments and every key; `--cfg job` shows a conf.",
+            "`tnctl COMMAND -h` tells its arguments, and --help every key; --cfg job shows a conf.",
             f"confs: {', '.join(shipped.confs())}; conf=my/run.yaml is your own.",
         ]
     )

@@ -17,6 +17,8 @@ def quiet_tensorflow() -> None:
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     if chatty:
         return
+    # Made while stderr is held back, its console would think that there is no terminal.
+    import_module("tnctl.progress")
     # Until its logging has started TensorFlow heeds no level, so what it writes while it is
     # imported is held back, and shown only when the import fails.
     sys.stderr.flush()

@@ -8,13 +8,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tnctl.checkpoint import manifest, rows
+from tnctl import manifest
+from tnctl.checkpoint import rows
 from tnctl.checkpoint.load import Checkpoint
-from tnctl.checkpoint.manifest import HashingWriter, Inventory
 from tnctl.errors import Failure
+from tnctl.manifest import HashingWriter, Inventory
 from tnctl.model.layout import EMBEDDING, LINEAR
 from tnctl.progress import Display
 from tnctl.schema import Conf
+from tnctl.tables import Optimizer, decay_factors
 
 FORMAT = "tnctl embeddings"
 ROWS_PER_GROUP = 1 << 16
@@ -23,8 +25,8 @@ ROWS_PER_GROUP = 1 << 16
 def export(checkpoint: Checkpoint, conf: Conf, to: str) -> dict[str, Any]:
     """Write one Parquet file per share group, and last the manifest, to the folder or URL `to`.
 
-    A file has columns id (uint64), linear (float) and, when rows have embeddings, embedding (list
-    of width floats), in the order of the checkpoint: by hash. The table is never whole in memory.
+    A file has columns id (uint64) and, when rows have them, linear (float) and embedding (list of
+    width floats), in the order of the checkpoint: by hash. The table is never whole in memory.
     """
     names = [group["name"] for table in checkpoint.manifest["tables"] for group in table["groups"]]
     manifest.make_room(to, manifest.NAME, map(file_of, names))
@@ -40,12 +42,14 @@ def export(checkpoint: Checkpoint, conf: Conf, to: str) -> dict[str, Any]:
                     "group": group["name"],
                     "file": file_of(group["name"]),
                     "rows": group["rows"],
+                    "linear": bool(rows.width_of(table, LINEAR)),
                     "width": rows.width_of(table, EMBEDDING),
                 }
                 for group in table["groups"]
             ]
         display.update(done, f"{done:,} rows to {to}")
         display.finish()
+    with_rows = [slot for table in checkpoint.manifest["tables"] for slot in table["slots"]]
     content = {
         "checkpoint": {
             "folder": checkpoint.folder,
@@ -57,6 +61,7 @@ def export(checkpoint: Checkpoint, conf: Conf, to: str) -> dict[str, Any]:
         "slots": [
             {"slot": slot, "group": settings.group or slot, "pooling": settings.pooling}
             for slot, settings in conf.slots.items()
+            if slot in with_rows
         ],
     }
     inventory.commit(FORMAT, content)
@@ -78,7 +83,7 @@ def export_table(
             for group in table["groups"]
         }
         for records in rows.stream(checkpoint.folder, checkpoint.manifest, table):
-            for number, part in by_group(records):
+            for number, part in by_group(as_read(records, table, checkpoint.step)):
                 writers[number].add(part)
             done += len(records)
             display.update(done, f"{done:,} rows")
@@ -91,6 +96,18 @@ def export_table(
                     f"manifest says {group['rows']:,}. Take another checkpoint"
                 )
     return done
+
+
+def as_read(records: NDArray[Any], table: dict[str, Any], step: int) -> NDArray[Any]:
+    """Records with the weights that reading them at a step gives: weight decay is lazy."""
+    for segment in table["segments"]:
+        optimizer = Optimizer(**segment["optimizer"])
+        if optimizer.decay:
+            records = records.copy()
+            unread = (step - records["changed"]).astype(np.uint32)
+            factors = decay_factors(optimizer.decay_factor, unread)
+            records[segment["name"]] *= factors[:, np.newaxis]
+    return records
 
 
 def by_group(records: NDArray[Any]) -> list[tuple[int, NDArray[Any]]]:
@@ -109,7 +126,10 @@ class GroupWriter:
         self, stack: ExitStack, inventory: Inventory, group: str, table: dict[str, Any]
     ) -> None:
         self._width = rows.width_of(table, EMBEDDING)
-        columns = [("id", pa.uint64()), (LINEAR, pa.float32())]
+        self._linear = rows.width_of(table, LINEAR)
+        columns = [("id", pa.uint64())]
+        if self._linear:
+            columns.append((LINEAR, pa.float32()))
         if self._width:
             columns.append((EMBEDDING, pa.list_(pa.float32(), self._width)))
         self._schema = pa.schema(columns)
@@ -141,7 +161,9 @@ class GroupWriter:
 
     def _flush(self) -> None:
         records = np.concatenate(self._waiting)
-        arrays = [pa.array(records["id"]), pa.array(records[LINEAR][:, 0])]
+        arrays = [pa.array(records["id"])]
+        if self._linear:
+            arrays.append(pa.array(records[LINEAR][:, 0]))
         if self._width:
             floats = pa.array(np.ascontiguousarray(records[EMBEDDING]).reshape(-1))
             arrays.append(pa.FixedSizeListArray.from_arrays(floats, self._width))

@@ -14,18 +14,17 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from tnctl import files
-from tnctl.checkpoint import manifest
+from tnctl import files, manifest
 from tnctl.checkpoint.load import Checkpoint, load
 from tnctl.data.features import Window
 from tnctl.data.windows import joined, windows
 from tnctl.errors import Failure
 from tnctl.model.building import Model
-from tnctl.model.graph import BY_SLOT, PACKED
-from tnctl.model.layout import LINEAR
+from tnctl.model.graph import BY_SLOT, LENGTHS, PACKED, SEQUENCES, head_outputs, packed_inputs
+from tnctl.model.layout import LINEAR, TableLayout
 from tnctl.schema import Conf
 from tnctl.serving import split
-from tnctl.serving.dictionary import Dictionary, pooled
+from tnctl.serving.dictionary import Dictionary, Row, pooled
 from tnctl.training.evaluation import features_of
 from tnctl.training.step import Inference
 
@@ -59,34 +58,25 @@ def verify(checkpoint: Checkpoint, conf: Conf, graph: str, embeddings: str) -> l
     batch = joined(list(windows(conf, features, split_name, limit=EXAMPLES)))
     inference = Inference(model, batch.rows)
     trained = inference(batch)
-    x, linear, known = from_dictionary(model, batch, dictionary)
-    same = {
-        "x": differing(inference.buffers.x, x),
-        LINEAR: differing(inference.buffers.linear, linear),
-    }
-    worst = {
-        signature: deviation(trained, served.logits(signature, x, linear))
-        for signature in (PACKED, BY_SLOT)
-    }
-    examples, cells = batch.rows, sum(len(ids) for ids in batch.ids)
-    findings = [
-        Finding(
-            f"{name} from the files, bit by bit", not count, f"{count} of {examples} rows differ"
+    inputs, known = from_dictionary(model, batch, dictionary)
+    findings = []
+    for name, array in inputs.items():
+        count = differing(getattr(inference.buffers, name), array)
+        figure = f"{count} of {batch.rows} rows differ"
+        findings.append(Finding(f"{name} from the files, bit by bit", not count, figure))
+    for signature in (PACKED, BY_SLOT):
+        outputs = served.outputs(signature, inputs)
+        worst = max(
+            deviation(trained[:, model.heads.index(head)], outputs[name])
+            for name, head in head_outputs(model.heads).items()
         )
-        for name, count in same.items()
-    ]
-    return (
-        findings
-        + [
-            Finding(
-                f"logits of signature {name}",
-                figure <= 1,
-                f"{figure * TOLERANCE:.1e} of {TOLERANCE}",
-            )
-            for name, figure in worst.items()
-        ]
-        + [Finding("ids that the files know", known > 0 or not cells, f"{known:,} of {cells:,}")]
+        figure = f"{worst * TOLERANCE:.1e} of {TOLERANCE}"
+        findings.append(Finding(f"logits of signature {signature}", worst <= 1, figure))
+    cells = sum(len(ids) for ids in batch.ids)
+    findings.append(
+        Finding("ids that the files know", known > 0 or not cells, f"{known:,} of {cells:,}")
     )
+    return findings
 
 
 def compared_split(conf: Conf) -> str:
@@ -111,46 +101,66 @@ def deviation(trained: NDArray[np.float32], served: NDArray[np.float32]) -> floa
 
 def from_dictionary(
     model: Model, batch: Window, dictionary: Dictionary
-) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
-    """`x` [B, W] and `linear` [B, 1] from exported files alone, and how many ids were known.
+) -> tuple[dict[str, NDArray[Any]], int]:
+    """The inputs of signature `packed` from exported files alone, and how many ids were known.
 
     An id that the files lack reads zeros.
     """
     layout = model.layout
     x = np.zeros((batch.rows, layout.width), np.float32)
     linear = np.zeros((batch.rows, 1), np.float32)
+    sequences = np.zeros((batch.rows, layout.sequences_width), np.float32)
+    lengths = np.zeros((batch.rows, len(layout.sequences)), np.int32)
     x[:, layout.numeric_at :] = batch.numeric
     known = 0
-    for table, ids, offsets in zip(layout.tables, batch.ids, batch.offsets, strict=True):
-        names = list(table.groups)
-        slots = len(table.slots)
-        counts = (offsets[1:] - offsets[:-1]).astype(np.int64)
-        slot_of = np.repeat(np.arange(len(counts)), counts) % slots
-        group_of = np.asarray(table.group_of)[slot_of]
-        rows = {
-            number: dictionary.rows(name, ids[group_of == number])
-            for number, name in enumerate(names)
-        }
-        known += sum(int(ids[k]) in rows[int(group_of[k])] for k in range(len(ids)))
-        missing = (np.float32(0), np.zeros(table.width, np.float32))
+    for number, table in enumerate(layout.tables):
+        ids, offsets, weights = batch.ids[number], batch.offsets[number], batch.weights[number]
+        rows, of_table = rows_of(table, ids, offsets, dictionary)
+        known += of_table
         for example in range(batch.rows):
-            for slot in range(slots):
-                cell = example * slots + slot
-                of_group = rows[table.group_of[slot]]
-                found = [
-                    of_group.get(int(id_), missing)
-                    for id_ in ids[offsets[cell] : offsets[cell + 1]]
-                ]
-                pooling = model.conf.slots[table.slots[slot]].pooling
-                weights = [np.array([row[0]], np.float32) for row in found]
-                linear[example] += pooled(weights, 1, pooling)
+            cell = example * table.cells
+            for slot, group, column, spread in zip(
+                table.slots, table.group_of, table.columns, table.spreads, strict=True
+            ):
+                first, last = int(offsets[cell]), int(offsets[cell + spread])
+                cell += spread
+                found = [rows[group].get(int(id_), nothing(table)) for id_ in ids[first:last]]
+                of_ids = None if weights is None else weights[first:last]
+                if slot in layout.sequences:
+                    lengths[example, layout.sequences[slot].number] = len(found)
+                    for place, row in enumerate(found):
+                        at = column + place * table.width
+                        sequences[example, at : at + table.width] = row[1]
+                        if table.linear:
+                            linear[example] += row[0]
+                    continue
+                pooling = model.conf.slots[slot].pooling
+                if table.linear:
+                    linear[example] += pooled([row[0] for row in found], 1, pooling, of_ids)
                 if table.width:
-                    start = table.columns[slot]
-                    embeddings = [row[1] for row in found]
-                    x[example, start : start + table.width] = pooled(
-                        embeddings, table.width, pooling
+                    x[example, column : column + table.width] = pooled(
+                        [row[1] for row in found], table.width, pooling, of_ids
                     )
-    return x, linear, known
+    inputs = {"x": x, LINEAR: linear, SEQUENCES: sequences, LENGTHS: lengths}
+    return {one.name: inputs[one.name] for one in packed_inputs(layout)}, known
+
+
+def nothing(table: TableLayout) -> Row:
+    """What an unknown id reads."""
+    return np.zeros(int(table.linear), np.float32), np.zeros(table.width, np.float32)
+
+
+def rows_of(
+    table: TableLayout, ids: NDArray[Any], offsets: NDArray[Any], dictionary: Dictionary
+) -> tuple[list[dict[int, Row]], int]:
+    """For each group of a table the rows of a batch's ids, and how many ids have one."""
+    counts = (offsets[1:] - offsets[:-1]).astype(np.int64)
+    group_of_cell = np.repeat(table.group_of, table.spreads)
+    group_of = np.repeat(group_of_cell[np.arange(len(counts)) % table.cells], counts)
+    rows = [
+        dictionary.rows(name, ids[group_of == number]) for number, name in enumerate(table.groups)
+    ]
+    return rows, sum(int(id_) in rows[g] for id_, g in zip(ids, group_of, strict=True))
 
 
 class ServedGraph:
@@ -167,16 +177,15 @@ class ServedGraph:
                 local = Path(temporary)
             self._loaded = tf.saved_model.load(str(local))
 
-    def logits(
-        self, signature: str, x: NDArray[np.float32], linear: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
-        """The logits [B] that a signature computes from x, cut into its inputs, and linear."""
-        inputs: dict[str, Any] = {}
+    def outputs(
+        self, signature: str, inputs: dict[str, NDArray[Any]]
+    ) -> dict[str, NDArray[np.float32]]:
+        """What a signature computes from the inputs of `packed`, cut into its own."""
+        given: dict[str, Any] = {}
         for described in self.description["signatures"][signature]:
-            name, at = described["name"], described.get("at", 0)
-            if name == LINEAR:
-                inputs[name] = tf.constant(linear)
-            else:
-                inputs[name] = tf.constant(x[:, at : at + described["columns"]])
-        result: NDArray[np.float32] = self._loaded.signatures[signature](**inputs)["logits"].numpy()
-        return result
+            source = inputs[described.get("source", described["name"])]
+            at = described.get("at", 0)
+            part = source[:, at : at + described["columns"]]
+            given[described["name"]] = tf.constant(part.reshape(-1, *described["shape"]))
+        outputs = self._loaded.signatures[signature](**given)
+        return {name: tensor.numpy() for name, tensor in outputs.items()}

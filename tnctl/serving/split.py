@@ -1,12 +1,14 @@
 """`tnctl split-graph`: the dense inference graph of a checkpoint, servable without tnctl."""
 
+import dataclasses
 from typing import Any
 
-from tnctl.checkpoint import manifest
+from tnctl import manifest
 from tnctl.checkpoint.load import Checkpoint
-from tnctl.checkpoint.manifest import Inventory
-from tnctl.model.graph import BY_SLOT, PACKED, packed_inputs, slot_inputs
-from tnctl.model.layout import LINEAR, plan
+from tnctl.data.statistics import Statistics
+from tnctl.manifest import Inventory
+from tnctl.model.graph import BY_SLOT, PACKED, Input, packed_inputs, slot_inputs
+from tnctl.model.layout import plan
 from tnctl.schema import Conf
 
 FORMAT = "tnctl graph"
@@ -32,7 +34,8 @@ def split(checkpoint: Checkpoint, conf: Conf, to: str) -> dict[str, Any]:
 
 def describe(checkpoint: Checkpoint, conf: Conf) -> dict[str, Any]:
     """What a scorer needs to know: inputs in order, and how raw values become ids and numbers."""
-    layout = plan(conf)
+    statistics = checkpoint.statistics
+    layout = plan(conf, statistics)
     return {
         "checkpoint": {
             "folder": checkpoint.folder,
@@ -40,59 +43,69 @@ def describe(checkpoint: Checkpoint, conf: Conf) -> dict[str, Any]:
             "step": checkpoint.step,
         },
         "recipe": checkpoint.manifest["recipe"],
+        "heads": checkpoint.manifest["heads"],
+        "logit_correction": checkpoint.manifest["logit_correction"],
         "signatures": {
-            BY_SLOT: in_order(slot_inputs(layout)),
-            PACKED: in_order(packed_inputs(layout)),
+            BY_SLOT: described_inputs(slot_inputs(layout)),
+            PACKED: described_inputs(packed_inputs(layout)),
         },
-        "outputs": {"logits": "[B] float32", "predictions": "[B] float32, sigmoid of logits"},
-        "slots": {name: describe_slot(checkpoint, conf, name) for name in layout.slots},
-        "numeric": {name: describe_numeric(checkpoint, conf, name) for name in layout.numeric},
-        "linear": {"adds": list(layout.slots)},
+        "outputs": {
+            "logits": "[B] float32 of the first head; with several heads also logits_HEAD",
+            "predictions": "[B] float32, likewise: "
+            + ("the logits" if conf.train.loss.name == "mse" else "the sigmoid of the logits"),
+        },
+        "slots": {name: describe_slot(conf, statistics, name) for name in conf.slots},
+        "numeric": {name: describe_numeric(conf, statistics, name) for name in conf.numeric},
+        "linear": {"adds": [t for one in layout.tables if one.linear for t in one.slots]},
         "missing": list(conf.data.missing),
         "strip": conf.data.strip,
     }
 
 
-def in_order(inputs: dict[str, int]) -> list[dict[str, Any]]:
-    """Inputs as a list, for JSON objects have no order: `at` is where each stands in x."""
-    described, at = [], 0
-    for name, columns in inputs.items():
-        if name in ("x", LINEAR):
-            described.append({"name": name, "columns": columns})
-        else:
-            described.append({"name": name, "columns": columns, "at": at})
-            at += columns
+def described_inputs(inputs: list[Input]) -> list[dict[str, Any]]:
+    """Inputs as a list, for JSON objects have no order: `at` is where each stands in its source."""
+    described = []
+    for one in inputs:
+        entry = {"name": one.name, "shape": list(one.shape), "columns": one.columns}
+        if one.name != one.source:
+            entry |= {"source": one.source, "at": one.at}
+        described.append(entry)
     return described
 
 
-def describe_slot(checkpoint: Checkpoint, conf: Conf, name: str) -> dict[str, Any]:
-    """How the values of a slot become ids, and their rows its input."""
+# Keys of a slot that only training needs.
+NOT_SERVED = ("initial", "initial_scale", "max_norm", "frozen", "vocabulary_file", "buckets")
+
+
+def describe_slot(conf: Conf, statistics: Statistics, name: str) -> dict[str, Any]:
+    """How the values of a slot become ids, and their rows its input.
+
+    The keys are those of the conf; those that are null are left out.
+    """
     slot = conf.slots[name]
     described: dict[str, Any] = {
+        key: value
+        for key, value in dataclasses.asdict(slot).items()
+        if value is not None and key not in NOT_SERVED
+    }
+    described |= {
         "column": slot.column or name,
         "group": slot.group or name,
-        "ids": slot.ids,
-        "separator": slot.separator,
-        "missing": slot.missing,
-        "pooling": slot.pooling,
-        "width": conf.embedding.width,
+        "width": conf.width_of(slot),
+        "linear": conf.has_linear(slot),
     }
-    if slot.ids == "hash":
-        described["seed"] = slot.seed
-    if slot.ids == "quantiles":
-        described["boundaries"] = checkpoint.manifest["statistics"]["boundaries"][name]
+    if name in statistics.boundaries:
+        described["boundaries"] = statistics.boundaries[name].tolist()
+    if name in statistics.vocabularies:
+        described["vocabulary"] = statistics.vocabularies[name]
     return described
 
 
-def describe_numeric(checkpoint: Checkpoint, conf: Conf, name: str) -> dict[str, Any]:
-    """How the value of a numeric input is transformed before the graph takes it."""
+def describe_numeric(conf: Conf, statistics: Statistics, name: str) -> dict[str, Any]:
+    """How the values of a numeric input are transformed before the graph takes them."""
     numeric = conf.numeric[name]
-    described: dict[str, Any] = {
-        "column": numeric.column or name,
-        "transform": numeric.transform,
-        "default": numeric.default,
-    }
-    if numeric.transform == "standardize":
-        mean, deviation = checkpoint.manifest["statistics"]["standardize"][name]
+    described = dataclasses.asdict(numeric) | {"column": numeric.column or name}
+    if name in statistics.standardize:
+        mean, deviation = statistics.standardize[name]
         described |= {"mean": mean, "deviation": deviation}
     return described

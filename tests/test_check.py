@@ -1,0 +1,332 @@
+"""`tnctl check`: growth against truths, what it tells of data, what it refuses and warns of."""
+
+import gzip
+import json
+import math
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tnctl.cli.check import short, size, span
+from tnctl.data.growth import growth
+from tnctl.tables import Batch, Initial, Optimizer, Pool, Segment, SlotPlan, SparseTable
+from tnctl.training.inspection import INDEX_BYTES, first_met, stride
+
+SAMPLE = 100_000
+TRUTHS = {
+    "few": lambda draw, n: draw.integers(0, 200, n),
+    "uniform 1e4": lambda draw, n: draw.integers(0, 10_000, n),
+    "uniform 1e5": lambda draw, n: draw.integers(0, 100_000, n),
+    "uniform 1e6": lambda draw, n: draw.integers(0, 1_000_000, n),
+    "zipf 1.2": lambda draw, n: draw.zipf(1.2, n),
+    "zipf 1.5": lambda draw, n: draw.zipf(1.5, n),
+    "1/rank of 1e4": lambda draw, n: np.exp(draw.random(n) * np.log(1e4)).astype(int),
+    "1/rank of 1e6": lambda draw, n: np.exp(draw.random(n) * np.log(1e6)).astype(int),
+    "log-normal": lambda draw, n: np.exp(draw.normal(8, 3, n)).astype(np.int64),
+    "always new": lambda _, n: np.arange(n),
+    "half of them new": lambda draw, n: np.where(
+        draw.random(n) < 0.5, np.arange(n) + 10**6, draw.integers(0, 1000, n)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("times", [2, 20])
+@pytest.mark.parametrize("truth", TRUTHS)
+def test_growth_is_within_its_bounds(truth, times):
+    draw = np.random.default_rng(list(TRUTHS).index(truth))
+    ids = TRUTHS[truth](draw, SAMPLE * times)
+    _, first, counts = np.unique(ids[:SAMPLE], return_index=True, return_counts=True)
+    found = growth(first, counts, SAMPLE, SAMPLE * times)
+    true = len(np.unique(ids))
+    assert found.now == len(first)
+    assert found.now <= found.low <= found.end <= found.high
+    assert found.low * 0.99 <= true <= found.high * 1.01
+    if times == 2:
+        assert found.end == pytest.approx(true, rel=0.15)
+
+
+def test_growth_at_its_edges():
+    none = np.empty(0, np.int64)
+    assert growth(none, none, 100, 1000).end == 0
+    first, counts = np.array([0, 3, 5]), np.array([4, 1, 1])
+    whole = growth(first, counts, 6, 6)
+    assert (whole.end, whole.low, whole.high) == (3, 3, 3)
+    few = growth(first, counts, 6, 60)
+    assert few.low <= few.end <= few.high <= 30
+    most = growth(np.arange(1000), np.ones(1000, int), 1000, 1e6, most=5000)
+    assert most.high == most.end == 5000
+
+
+def test_first_met_is_what_a_loop_finds():
+    draw = np.random.default_rng(5)
+    ids = draw.integers(0, 50, 300).astype(np.uint64)
+    owners = np.sort(draw.integers(0, 100, 300))
+    shuffled = draw.permutation(300)
+    firsts, times = first_met(ids[shuffled], owners[shuffled])
+    for number, one in enumerate(np.unique(ids)):
+        assert firsts[number] == owners[ids == one].min()
+        assert times[number] == (ids == one).sum()
+    assert [len(one) for one in first_met(ids[:0], owners[:0])] == [0, 0]
+
+
+@pytest.mark.parametrize("width", [1, 8, 17])
+def test_the_bytes_of_a_row_are_those_of_a_table(width):
+    optimizer = Optimizer("adagrad", 0.1)
+    segments = [Segment("linear", 1, "sum", optimizer), Segment("e", width, "concat", optimizer)]
+    table = SparseTable(segments, 1, Pool(1))
+    table.add_group(0, "g", [Initial("zeros", 0.0), Initial("zeros", 0.0)])
+    batch = Batch(table, [SlotPlan(0, "sum", 0)])
+    rows = 200_000
+    offsets = np.arange(rows + 1, dtype=np.uint32)
+    batch.find(np.arange(rows, dtype=np.uint64), offsets, rows, insert=True)
+    # A table takes memory in blocks, one at least for each of its shards.
+    assert rows * stride(table) == pytest.approx(table.row_bytes, rel=0.1, abs=8 << 20)
+    assert rows * INDEX_BYTES == pytest.approx(table.index_bytes, rel=0.2)
+
+
+def test_figures_for_people():
+    numbers = {0: "0", 940: "940", 12_345: "12.3 k", 1.239e6: "1.24 M", 4e9: "4 G"}
+    assert {number: short(number) for number in numbers} == numbers
+    sizes = {12: "12 B", 2048: "2.0 KiB", 3 << 20: "3.0 MiB", 5 << 30: "5.0 GiB"}
+    assert {number: size(number) for number in sizes} == sizes
+    assert span(5, 5, 5) == "5"
+    assert span(2e6, 1e6, 3e6) == "2 M (1 M to 3 M)"
+
+
+def check(here, cwd, *arguments):
+    done = here("check", *arguments, "format=json", cwd=cwd)
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+@pytest.fixture(scope="module")
+def found(here, _workspace):
+    return check(here, _workspace, "conf=small.yaml", "rows=2000")
+
+
+def test_slots_of_the_sample(found):
+    assert found["sample_rows"] == 2000
+    slots = found["slots"]
+    assert slots["user_id"]["coverage"] == 1
+    assert slots["item_id"] | {"distinct": 0} == {
+        "coverage": 1.0, "mean_ids": 1.0, "most_ids": 1, "distinct": 0, "group": "item_id",
+    }  # fmt: skip
+    assert 0.7 < slots["interests"]["coverage"] < 0.9
+    assert 1.8 < slots["interests"]["mean_ids"] < 2.2
+    assert slots["interests"]["most_ids"] == 4
+    assert slots["device"]["group"] == slots["region"]["group"] == "shared"
+    assert slots["price_range"]["distinct"] == 8
+
+
+def test_growth_of_the_data(found):
+    assert found["rows"]["low"] <= 3000 <= found["rows"]["high"]
+    groups = found["groups"]
+    assert set(groups) == {"user_id", "item_id", "shared", "interests", "price_range"}
+    assert groups["price_range"]["at_end"] == {"estimate": 8, "low": 8, "high": 8}
+    assert groups["user_id"]["distinct"] <= groups["user_id"]["at_end"]["low"]
+    assert 5 + 40 <= groups["shared"]["distinct"] <= 5 + 50
+
+
+def test_tables_and_dense_part(found):
+    [(name, table)] = found["tables"].items()
+    assert name == "embedding4"
+    at_end = sum(group["at_end"]["estimate"] for group in found["groups"].values())
+    assert table["rows"]["estimate"] == pytest.approx(at_end, abs=5)
+    assert table["row_bytes"] == pytest.approx(20 + 4 * (1 + 1 + 1 + 4) + INDEX_BYTES, abs=7)
+    assert table["bytes"]["estimate"] == 4 << 20  # a table takes no less
+    # x is 6 slots of 4 and 2 numbers: 16 + 8 + 1 units with their biases, at least.
+    assert found["dense_weights"] >= 26 * 16 + 16 + 16 * 8 + 8 + 8 + 1
+
+
+def test_the_order_of_the_inputs(found):
+    assert [one["input"] for one in found["x"]] == [
+        "user_id", "item_id", "device", "region", "interests", "price_range", "price", "quality",
+    ]  # fmt: skip
+    assert [one["column"] for one in found["x"]] == [0, 4, 8, 12, 16, 20, 24, 25]
+    assert found["linear"] == ["user_id", "item_id", "device", "region", "interests", "price_range"]
+    assert found["heads"] == ["label"]
+
+
+def test_labels_and_columns(found, _workspace):
+    rate = found["labels"]["label"]
+    assert 0.15 < rate < 0.35
+    assert found["unused"] == []
+    assert found["warnings"] == []
+
+
+def test_what_it_says_of_rows_holds(_trained, found):
+    """The run that was trained has as many rows as the check said beforehand."""
+    report = json.loads((_trained / "run/report.json").read_text())
+    [table] = found["tables"].values()
+    assert table["rows"]["low"] <= report["tables"]["embedding4"]["rows"] <= table["rows"]["high"]
+    assert found["dense_weights"] == report["dense_weights"]
+
+
+def test_as_text(process, workspace):
+    done = process("check", "conf=small.yaml", cwd=workspace)
+    assert done.code == 0, done.err
+    assert done.out == ""
+    assert "read 3,000 rows of 3,000 in data.train" in done.err
+    for word in ("user_id", "coverage", "embedding4", "dense weights", "x [B, 26]: user_id 0-3"):
+        assert word in done.err
+    assert {path.name for path in workspace.iterdir()} == {"small.yaml", "clicks"}
+
+
+def test_columns_that_nothing_uses(here, workspace):
+    found = check(here, workspace, "conf=small.yaml", "~slots.device", "~numeric.quality")
+    assert found["unused"] == ["device", "quality"]
+    found = check(here, workspace, "conf=small.yaml", "~slots.device", "data.carry=[device]")
+    assert found["unused"] == []
+
+
+def test_warnings(here, workspace):
+    clicks = workspace / "clicks"
+    lines = (clicks / "train.csv").read_text().splitlines()
+    head = lines[0].replace('"', "").split(",")
+    place, price, label = head.index("device"), head.index("price"), head.index("label")
+    rows = [line.split(",") for line in lines[1:]]
+    for row in rows:
+        row[place], row[price], row[label] = "", "7", "0"
+    (clicks / "odd.csv").write_text("\n".join([lines[0], *map(",".join, rows)]) + "\n")
+    found = check(
+        here, workspace, "conf=small.yaml", "data.train=odd.csv", "data.test=odd.csv",
+        "~slots.price_range",
+    )  # fmt: skip
+    said = "\n".join(found["warnings"])
+    assert "slots.device has no id in the sample" in said
+    assert "numeric.price is the same number" in said
+    assert "label label is 0 in every row" in said
+    assert "data.test reads clicks/odd.csv, which is trained on" in said
+    assert len(found["warnings"]) == 4
+
+
+def test_memory_that_the_machine_does_not_have(here, workspace, monkeypatch):
+    from tnctl.training import inspection
+
+    monkeypatch.setattr(inspection, "memory_of_machine", lambda: 1000)
+    found = check(here, workspace, "conf=small.yaml")
+    assert any("will need more than" in warning for warning in found["warnings"])
+
+
+def test_several_tables_sequences_and_numbers(here, workspace):
+    found = check(
+        here, workspace, "conf=small.yaml", "recipe=wide_deep", "slots.user_id.width=2",
+        "slots.interests.pooling=none", "slots.interests.max_length=3",
+        "slots.price_range.indicator=true", "~numeric.quality",
+    )  # fmt: skip
+    assert found["sequences"] == [{"input": "interests", "length": 3, "width": 4}]
+    assert found["slots"]["interests"]["most_ids"] == 3
+    assert set(found["tables"]) == {"embedding2", "embedding4"}
+    widths = {one["input"]: one["width"] for one in found["x"]}
+    assert widths == {
+        "user_id": 2, "item_id": 4, "device": 4, "region": 4, "price": 1, "price_range": 8,
+    }  # fmt: skip
+
+
+REFUSED = [
+    (["data.train=none.csv"], 1, "none.csv was not found"),
+    (["data.test=none.csv"], 1, "none.csv was not found"),
+    (["slots.user_id.column=userid"], 1, "no column 'userid'"),
+    (["data.label.column=price"], 1, "label"),
+    (["recipe.hidden=[0]"], 2, "at least 1"),
+    (["numeric.price.column=user_id"], 1, "user_id"),
+    (["recipe=fm", "embedding.width=0"], 2, "embeddings"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), REFUSED, ids=lambda v: str(v)[:40])
+def test_what_cannot_work_is_refused(here, workspace, arguments, code, words):
+    done = here("check", "conf=small.yaml", *arguments, cwd=workspace)
+    assert done.code == code
+    assert words in done.last
+    assert done.last.startswith("tnctl check: ")
+
+
+def test_generated_data(here, tmp_path):
+    found = check(here, tmp_path, "conf=deepfm", "rows=20000")
+    assert found["rows"] == {"estimate": 5_000_000, "low": 5_000_000, "high": 5_000_000}
+    assert found["groups"]["user_id"]["at_end"]["low"] <= 300
+    assert found["groups"]["user_id"]["at_end"]["high"] >= 300
+    assert "planted_additive" in found["unused"]
+    assert not list(tmp_path.iterdir())
+
+
+ROWS = 40_000
+
+
+def write(folder, form):
+    """The same rows, in every format."""
+    draw = np.random.default_rng(3)
+    users = [f"u{i}" for i in draw.zipf(1.3, ROWS)]
+    table = pa.table(
+        {"user": users, "price": draw.random(ROWS).round(4), "label": draw.integers(0, 2, ROWS)}
+    )
+    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    text = "\n".join(["user,price,label", *(f"{u},{p},{y}" for u, p, y in rows), ""])
+    path = folder / f"train.{form}"
+    if form == "csv":
+        path.write_text(text)
+    elif form == "csv.gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    elif form == "csv.zst":
+        with pa.CompressedOutputStream(str(path), "zstd") as out:
+            out.write(text.encode())
+    elif form == "parquet":
+        pq.write_table(table, path)
+    elif form == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    elif form == "paddle":
+        path.write_text("".join(f"user:{u} price:{p} label:{y}\n" for u, p, y in rows))
+    else:
+        write_records(path, rows)
+
+
+def write_records(path, rows):
+    import tensorflow as tf
+
+    def feature(kind, values):
+        return tf.train.Feature(**{f"{kind}_list": getattr(tf.train, KINDS[kind])(value=values)})
+
+    with tf.io.TFRecordWriter(str(path)) as out:
+        for user, price, label in rows:
+            named = {
+                "user": feature("bytes", [user.encode()]),
+                "price": feature("float", [price]),
+                "label": feature("int64", [label]),
+            }
+            features = tf.train.Features(feature=named)
+            out.write(tf.train.Example(features=features).SerializeToString())
+
+
+KINDS = {"bytes": "BytesList", "float": "FloatList", "int64": "Int64List"}
+FORMS = ["csv", "csv.gz", "csv.zst", "parquet", "jsonl", "paddle", "tfrecord"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_of_every_format(here, tmp_path, form):
+    write(tmp_path, form)
+    kind = form.split(".")[0]
+    (tmp_path / "my.yaml").write_text(
+        "defaults: [schema, {recipe: lr}, _self_]\nslots: {user: {}}\n"
+        f"data: {{train: train.{form}, format: {kind}}}\n"
+    )
+    found = check(here, tmp_path, "conf=my.yaml", "rows=5000")
+    rows = found["rows"]
+    assert rows["estimate"] == pytest.approx(ROWS, rel=0 if kind == "parquet" else 0.05)
+    assert rows["low"] <= ROWS <= rows["high"]
+    assert found["unused"] == ["price"]
+    true = len(set(np.random.default_rng(3).zipf(1.3, ROWS)))
+    grown = found["groups"]["user"]["at_end"]
+    assert grown["low"] <= true <= grown["high"]
+
+
+def test_files_of_several_sizes(here, workspace):
+    clicks = workspace / "clicks"
+    for number in range(6):
+        shutil.copy(clicks / "train.csv", clicks / f"part-{number}.csv")
+    found = check(here, workspace, "conf=small.yaml", "data.train=part-*.csv", "rows=1000")
+    assert found["rows"]["estimate"] == pytest.approx(18_000, rel=0.02)
+    assert math.isfinite(found["rows"]["high"])

@@ -1,0 +1,188 @@
+"""Completion: the words themselves, and each shell asking for them."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tnctl import shipped
+from tnctl.cli.completion import SCRIPTS, words
+from tnctl.cli.main import COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("tnctl tra", ["train"]),
+        ("tnctl trai", ["train"]),
+        ("tnctl nope x", []),
+        ("tnctl nope", []),
+        ("tnctl train conf=deepf", ["conf=deepfm"]),
+        ("tnctl train over", ["overwrite="]),
+        ("tnctl train overwrite=", ["overwrite=true", "overwrite=false"]),
+        ("tnctl train overwrite=true over", []),
+        ("tnctl evaluate over", []),
+        ("tnctl train opti", ["optimizer."]),
+        ("tnctl train optimizer.den", ["optimizer.dense."]),
+        ("tnctl train optimizer.dense.learn", ["optimizer.dense.learning_rate="]),
+        ("tnctl train optimizer.dense.name=adamw", ["optimizer.dense.name=adamw"]),
+        ("tnctl train data.format=par", ["data.format=parquet"]),
+        ("tnctl train data.shuf", ["data.shuffle="]),
+        ("tnctl train data.shuffle=t", ["data.shuffle=true"]),
+        ("tnctl train recipe=deepf", ["recipe=deepfm"]),
+        ("tnctl train data=crit", ["data=criteo"]),
+        ("tnctl train -m recipe=lr,deepf", ["recipe=lr,deepfm"]),
+        ("tnctl train recipe=lr,deepf", []),
+        ("tnctl train --c", ["--cfg"]),
+        ("tnctl train conf=lr --cfg ", ["job"]),
+        ("tnctl train conf=deepfm slots.user_id.pool", ["slots.user_id.pooling="]),
+        ("tnctl train conf=deepfm slots.item_id.pooling=m", ["slots.item_id.pooling=mean"]),
+        ("tnctl train conf=deepfm ~slots.us", ["~slots.user_id."]),
+        ("tnctl train conf=lr +optimizer.groups.hour.l", ["+optimizer.groups.hour.linear."]),
+        ("tnctl train slots.user", []),
+        ("tnctl train conf=deepfm recipe.hid", ["recipe.hidden="]),
+        ("tnctl train conf=lr recipe.hid", []),
+        ("tnctl train conf=lr recipe=deepfm recipe.hid", ["recipe.hidden="]),
+        ("tnctl completion z", ["zsh"]),
+        ("tnctl split-graph optim", []),
+        ("tnctl train bogus.key=", []),
+    ],
+)  # fmt: skip
+def test_words(line, found, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert words(line) == found
+
+
+def test_words_of_every_command_and_group():
+    assert set(COMMANDS) < set(words("tnctl "))
+    assert words("tnctl train conf=") == [f"conf={name}" for name in shipped.confs()]
+    assert {"golden=", "data.", "recipe=", "slots."} <= set(words("tnctl train conf=deepfm "))
+    confs = (shipped.folder("conf") / "recipe").glob("*.yaml")
+    assert words("tnctl train recipe=") == [
+        f"recipe={name}" for name in sorted(p.stem for p in confs)
+    ]
+
+
+def test_files_are_words(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clicks").mkdir()
+    (tmp_path / "clicks/train.csv").touch()
+    (tmp_path / "clicks/.hidden").touch()
+    (tmp_path / "clicks.yaml").write_text(
+        "defaults: [schema, recipe: lr, data: generated, _self_]\nslots: {mine: {}}\n"
+    )
+    (tmp_path / "my.py").touch()
+    assert words("tnctl train conf=cl") == ["conf=clicks/", "conf=clicks.yaml"]
+    assert words("tnctl train recipe=my") == ["recipe=my.py"]
+    assert words("tnctl train data.root=cl") == ["data.root=clicks/", "data.root=clicks.yaml"]
+    assert words("tnctl train data.train=clicks/") == ["data.train=clicks/train.csv"]
+    assert words("tnctl train data.root=clicks data.train=") == ["data.train=train.csv"]
+    assert words("tnctl evaluate checkpoint=clicks/t") == ["checkpoint=clicks/train.csv"]
+    assert words("tnctl train conf=clicks.yaml slots.mi") == ["slots.mine."]
+    assert words("tnctl train conf=clicks.yaml slots.us") == ["slots.user_id."]
+    assert words("tnctl train data.root=none/") == []
+
+
+def ask(shell, script):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    arguments = {"bash": ["--norc", "-c"], "zsh": ["-f", "-c"], "fish": ["--no-config", "-c"]}
+    done = subprocess.run(
+        [shell, *arguments[shell], script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": path},
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
+    return done.stdout.split("\n")[:-1]
+
+
+BASH = """\
+source <(tnctl completion bash)
+complete -p tnctl
+COMP_LINE='{line}' COMP_POINT=${{#COMP_LINE}}
+_tnctl
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("tnctl tra", ["train"]),
+        # What stands before = is a word of its own to bash, and stays.
+        ("tnctl train conf=deepf", ["deepfm"]),
+        ("tnctl train optimizer.dense.learn", ["optimizer.dense.learning_rate="]),
+        ("tnctl train -m recipe=lr,deepf", ["lr,deepfm"]),
+    ],
+)
+def test_bash(line, found):
+    first, *rest = ask("bash", BASH.format(line=line))
+    assert first == "complete -F _tnctl tnctl"
+    assert rest == found
+
+
+def test_bash_without_breaks():
+    script = "COMP_WORDBREAKS=' '\n" + BASH.format(line="tnctl train conf=deepf")
+    assert ask("bash", script)[1:] == ["conf=deepfm"]
+
+
+ZSH = """\
+compdef() {{ print "compdef $*" }}
+source <(tnctl completion zsh)
+compadd() {{ print -r -- "$@" }}
+words=({words}) CURRENT={current} PREFIX='{prefix}'
+_tnctl
+"""
+
+
+def test_zsh():
+    script = ZSH.format(words="tnctl train op", current=3, prefix="op")
+    assert ask("zsh", script) == ["compdef _tnctl tnctl", "-Q -S  -- optimizer."]
+    script = ZSH.format(words="tnctl tra", current=2, prefix="tra")
+    assert ask("zsh", script)[1:] == ["-Q -- train"]
+
+
+def test_zsh_of_a_real_start():
+    script = "source <(tnctl completion zsh); print $_comps[tnctl]"
+    assert ask("zsh", script) == ["_tnctl"]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [("tnctl tra", ["train"]), ("tnctl train conf=deepf", ["conf=deepfm"])],
+)
+def test_fish(line, found):
+    assert ask("fish", f"tnctl completion fish | source; complete -C '{line}'") == found
+
+
+def test_the_command(here, tmp_path):
+    for shell, script in SCRIPTS.items():
+        done = here("completion", shell, cwd=tmp_path)
+        assert (done.code, done.out, done.err) == (0, script, "")
+    done = here("completion", "tcsh", cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert "'tcsh'" in done.line
+    assert "bash" in done.line
+    assert "bash" in here("completion", cwd=tmp_path).line
+
+
+def test_it_is_quick():
+    """A key press should not be felt: nothing heavy is imported."""
+    code = (
+        "import sys\nfrom tnctl.cli.completion import words\n"
+        "words('tnctl train conf=deepfm slots.user_id.pooling=')\n"
+        "print(*sys.modules)"
+    )
+    started = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert time.perf_counter() - started < 2
+    loaded = {name.split(".")[0] for name in done.stdout.split()}
+    heavy = {"tensorflow", "keras", "hydra", "omegaconf", "pyarrow", "numpy", "fsspec", "rich"}
+    assert not loaded & heavy

@@ -1,0 +1,61 @@
+"""`tnctl train -m`: one conf trained several times, with other keys or groups each time."""
+
+import hashlib
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tnctl.cli import arguments, compose
+from tnctl.cli.quiet import quiet_tensorflow
+from tnctl.errors import UserError
+
+if TYPE_CHECKING:
+    from tnctl.training.sweeping import Run
+
+LONGEST_NAME = 200  # of a folder; file systems take 255 bytes
+
+
+def train(path: Path, overrides: list[str], overwrite: bool, golden: int) -> int:
+    """Train every job of a sweep; the exit code is the worst of theirs.
+
+    All confs are checked before the first is trained. A job that fails does not stop the others.
+    """
+    options, overrides = arguments.options(overrides)
+    if options.show:
+        raise UserError("--cfg job shows one conf: leave -m out")
+    from tnctl import files
+
+    jobs = compose.sweep(path, overrides)
+    names = folders([job.swept for job in jobs])
+    runs: list[Run] = []
+    for job, name in zip(jobs, names, strict=True):
+        try:
+            conf = compose.compose(path.parent, path.stem, job.overrides)
+        except UserError as error:
+            raise UserError(f"{words(job.swept)}: {error}", error.exit_code) from None
+        runs.append((words(job.swept), replace(conf, output=files.join(conf.output, name))))
+    quiet_tensorflow()
+    from tnctl.training import sweeping
+
+    return sweeping.train(runs, overwrite=overwrite, golden=golden)
+
+
+def words(swept: dict[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in swept.items())
+
+
+def folders(jobs: list[dict[str, str]]) -> list[str]:
+    """A folder's name for each job: its overrides, such as `recipe=lr,seed=1`."""
+    whole = [",".join(f"{key}={value}" for key, value in job.items()) for job in jobs]
+    plain = [re.sub(r"[^\w.=+,-]+", "_", name) for name in whole]
+    return [
+        one
+        if plain.count(one) == 1 and len(one.encode()) <= LONGEST_NAME
+        else f"{one.encode()[: LONGEST_NAME - 9].decode(errors='ignore')}-{_digest(name)}"
+        for one, name in zip(plain, whole, strict=True)
+    ]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
