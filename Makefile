@@ -30,10 +30,10 @@ demo: $(INSTALLED)  ## the main job on generated clicks: train, evaluate, split,
 	@printf '%s\n' "checkpoint  runs/demo/checkpoints" "graph       runs/demo/graph" "embeddings  runs/demo/embeddings" "report      runs/demo/report.json"
 
 test: $(INSTALLED)  ## the test suite (under 10 minutes on 2 cores)
-	$(BIN)/python -m pytest -m 'not long'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not long'
 
 test-all: $(INSTALLED) lint  ## the test suite with its long forms, and the linters
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 bench: $(INSTALLED)  ## every benchmark, one table each; an idle machine is needed
 	$(BIN)/python -m benchmarks.table

@@ -40,6 +40,7 @@ setup(
             "s3fs",
             "moto[server]>=5",
             "pytest>=8",
+            "pytest-xdist>=3.6",
             "ruff>=0.9",
             "mypy>=1.13",
             "clang-format>=19,<20",

@@ -226,10 +226,11 @@ def scored(**changes):
 
 def test_several_heads():
     logits, labels, weights, groups = examples(60)
+    assert "head" not in scored(heads=("ctr",)).metrics()
     found = scored(reference=np.where(labels > 0, 2.0, np.nan)).metrics()
     main = metrics.of_head(logits, labels, weights=weights, groups=groups)
     other = metrics.of_head(logits * 2, 1 - labels, weights=weights, groups=groups)
-    assert found["heads"] == {"ctcvr": other}
+    assert (found["head"], found["heads"]) == ("ctr", {"ctcvr": other})
     assert {**found, **main} == found
     assert found["examples"] == 60
     assert found["reference_auc"] == 0.5

@@ -217,8 +217,8 @@ class Slot:
                 raise UserError(f"cross needs two names or more. Received: cross={self.cross}")
             if self.ids not in ("hash", "modulo") or self.column or self.separator or self.weights:
                 raise UserError(
-                    "a cross makes its ids of the ids of others: leave column, separator and "
-                    "weights out, and take ids=hash or modulo"
+                    "cross makes ids of the ids of others: leave column, separator and weights "
+                    "out, and take ids=hash or modulo"
                 )
         if self.indicator and (
             self.ids not in COUNTED_IDS or (self.ids == "integer" and self.size is None)
@@ -258,8 +258,8 @@ class Numeric:
     )
     mean: float | None = documented(None, "standardize: given instead of measured on data.train")
     deviation: float | None = documented(None, "standardize: given instead of measured")
-    clip: list[float] | None = documented(
-        None, "[low, high]: numbers outside are moved to it, before the transform"
+    clip: list[float | None] | None = documented(
+        None, "[low, high]: numbers outside are moved to it, before the transform; null: no limit"
     )
     default: float | None = documented(
         None, "stands for a missing value, before the transform (standardize: the mean; else 0)"
@@ -278,9 +278,7 @@ class Numeric:
             raise UserError("mean and deviation are for transform=standardize")
         if self.deviation is not None and self.deviation <= 0:
             raise UserError(f"deviation must be above 0. Received: deviation={self.deviation}")
-        if self.clip is not None and (len(self.clip) != 2 or not self.clip[0] <= self.clip[1]):
-            raise UserError(f"clip must be [low, high]. Received: clip={self.clip}")
-        low, high = self.clip or (-math.inf, math.inf)
+        low, high = self._limits()
         if self.default is not None and not low <= self.default <= high:
             raise UserError(
                 f"default must be inside of clip. Received: default={self.default}, "
@@ -291,6 +289,20 @@ class Numeric:
                 raise UserError("columns stands alone: leave column, separator and width out")
             if not self.columns:
                 raise UserError("columns must name a column")
+
+    def _limits(self) -> tuple[float, float]:
+        """The ends of `clip`, infinite where it has none; null is the one way to say so."""
+        if self.clip is None:
+            return -math.inf, math.inf
+        if len(self.clip) != 2:
+            raise UserError(f"clip must be [low, high]. Received: clip={self.clip}")
+        low = -math.inf if self.clip[0] is None else self.clip[0]
+        high = math.inf if self.clip[1] is None else self.clip[1]
+        if not low <= high:  # NaN too
+            raise UserError(f"clip must be [low, high]. Received: clip={self.clip}")
+        # JSON, in which checkpoints keep the conf, has no infinity.
+        self.clip = [low if math.isfinite(low) else None, high if math.isfinite(high) else None]
+        return low, high
 
     @property
     def numbers(self) -> int:
@@ -498,6 +510,18 @@ class Optimizer:
                 within(key, value, least, most)
         for key in self.EVERYWHERE:
             within(key, getattr(self, key), 0, 1_000_000)
+        if self.name in ("ftrl", "tensornet_ftrl"):
+            own = self.settings()
+            if self.weight_decay:
+                raise UserError(
+                    "ftrl makes weights anew from its sums, so weight_decay would be undone; "
+                    "take its l2"
+                )
+            if not (own["beta"] or own["l2"] or own.get("initial_accumulator")):
+                raise UserError(
+                    "ftrl divides by beta + l2 + the root of its accumulator: one of beta, l2 and "
+                    "initial_accumulator must be above 0"
+                )
         if self.learning_rate * self.weight_decay >= 1:
             raise UserError("weight_decay * learning_rate must be below 1: nothing would be left")
 
@@ -547,6 +571,8 @@ class Schedule:
         within("end", self.end, 0, 1)
         within("reduce", self.reduce, 0, 1)
         within("patience", self.patience, 1)
+        for factor in self.factors:
+            within("factors", factor, 0, 1_000_000)
         if len(self.boundaries) != len(self.factors):
             raise UserError(
                 "boundaries and factors have one entry for each change. Received: "
@@ -607,6 +633,9 @@ class Loss:
         within("gamma", self.gamma, 0, 100)
         if self.alpha is not None:
             within("alpha", self.alpha, 0, 1)
+        for key, name in (("smoothing", "cross_entropy"), ("alpha", "focal")):
+            if getattr(self, key) and self.name != name:
+                raise UserError(f"{key} is for name={name}. Received: name={self.name}")
 
 
 @dataclass
@@ -668,6 +697,8 @@ class Train:
         if self.threads is not None:
             within("threads", self.threads, 1, 64)
         one_of("precision", self.precision, ("float32", "bfloat16"))
+        if self.xla and self.precision != "float32":
+            raise UserError("xla=true needs precision=float32: XLA has no fast bfloat16 on CPUs")
         if self.profile is not None and not (
             len(self.profile) == 2 and 1 <= self.profile[0] <= self.profile[1]
         ):
@@ -681,7 +712,9 @@ class Conf:
     seed: int = documented(1, "of initial weights and of the order of examples")
     output: str = documented("runs/${hydra:job.config_name}", "the folder or URL of the run")
     compat: str | None = documented(
-        None, "tensornet: adagrad, adam and ftrl by TensorNet's formulas, and its initial weights"
+        None,
+        "tensornet: adagrad, adam and ftrl by TensorNet's formulas, and new weights, linear ones "
+        "too, from N(0, 1/width) times embedding.initial.scale; conf=tensornet has its rates",
     )
     recipe: dict[str, Any] = documented(
         {}, "the dense model: its name, or the .py file of your own, and its settings"
@@ -713,13 +746,38 @@ class Conf:
                     )
         if both := sorted(self.slots.keys() & self.numeric.keys()):
             raise UserError(f"{both[0]} names a slot and a numeric input; rename one of them")
-        if self.optimizer.dense.momentum_decay is not None and (
-            self.compat is None and not self.optimizer.dense.name.startswith("tensornet")
-        ):
-            raise UserError("optimizer.dense.momentum_decay is for compat=tensornet")
+        self._check_optimizers()
         self._check_labels()
         self._check_groups()
         self._check_rows()
+
+    def _check_optimizers(self) -> None:
+        """What TensorNet's formulas have, and where."""
+        tensornet = self.compat == "tensornet"
+        dense = self.optimizer.dense
+        of_rows = {"linear": self.optimizer.linear, "embedding": self.optimizer.embedding}
+        for group, own in self.optimizer.groups.items():
+            of_rows |= {f"groups.{group}.linear": own.linear or Optimizer()}
+            of_rows |= {f"groups.{group}.embedding": own.embedding or Optimizer()}
+        for where, one in {"dense": dense, **of_rows}.items():
+            has_them = where == "dense" and (tensornet or one.name.startswith("tensornet"))
+            for key in ("gradient_decay", "momentum_decay"):
+                if getattr(one, key) is not None and not has_them:
+                    raise UserError(
+                        f"optimizer.{where}.{key} is a setting of dense adagrad with "
+                        "compat=tensornet; leave it out"
+                    )
+        rule = f"tensornet_{dense.name}" if tensornet else dense.name
+        if rule == "tensornet_ftrl":
+            raise UserError(
+                "TensorNet has no ftrl for dense weights (its kernel is empty). Take "
+                "optimizer.dense.name=adam or adagrad"
+            )
+        if rule == "tensornet_adagrad" and dense.settings(rule)["momentum_decay"] == 1:
+            raise UserError(
+                "TensorNet's dense adagrad never moves with its default momentum_decay of 1. Give "
+                "optimizer.dense.momentum_decay below 1, such as 0.9, or take another optimizer"
+            )
 
     def _check_labels(self) -> None:
         if self.data.negatives < 1 and self.train.loss.name != "cross_entropy":
@@ -745,10 +803,13 @@ class Conf:
                 "initial", "initial_scale", "width", "linear", "max_norm", "frozen",
             ):  # fmt: skip
                 if getattr(slot, key) != getattr(other, key):
+                    one, two = (
+                        "the default" if value is None else value
+                        for value in (getattr(other, key), getattr(slot, key))
+                    )
                     raise UserError(
                         f"slots {first} and {name} share the rows of group {group}, so their "
-                        f"{key} must be the same. Received: {key}={getattr(other, key)} and "
-                        f"{key}={getattr(slot, key)}"
+                        f"{key} must be the same. Received: {key}={one} and {key}={two}"
                     )
         for group in self.optimizer.groups:
             if group not in groups:

@@ -97,6 +97,8 @@ def load(checkpoint: Checkpoint, conf: Conf) -> Model:
         if saved != layout.groups:
             raise Failure(f"{checkpoint.folder} has groups {saved}, the conf {layout.groups}")
         rows.read(checkpoint.folder, checkpoint.manifest, part, table)
+        # What reading a row gives depends on the step where weights decay.
+        table.set_step(checkpoint.step)
         if table.rows != part["rows"]:
             raise Failure(
                 f"{checkpoint.folder} table {layout.name} has {table.rows:,} rows, the manifest "

@@ -1,5 +1,6 @@
 """Arrow columns of any type to numbers, missing values and bad ones told apart."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tnctl.data.bad_rows import BadRowsError
 from tnctl.data.reading import Where
 from tnctl.errors import Failure
 
+INTEGER = re.compile(r"-?[0-9]+")
 MOST_NAMED = 1024  # bad values that are looked for before the good ones are tried again
 
 
@@ -98,7 +100,15 @@ def parsed(array: pa.Array, missing: list[str], column: str, where: Where) -> ND
     kind = array.type
     if is_text(kind):
         array = _parsed_texts(texts(array, column, where), missing, column, where)
-    elif pt.is_integer(kind) or pt.is_floating(kind) or pt.is_boolean(kind) or pt.is_decimal(kind):
+    elif pt.is_integer(kind):
+        # As in text: an integer is missing when its decimal text is.
+        absent = [text.strip() for text in missing if INTEGER.fullmatch(text.strip())]
+        values = array.cast(pa.float64(), safe=False)
+        if absent:
+            gone = pc.is_in(array.cast(pa.string()), value_set=pa.array(absent, pa.string()))
+            values = pc.if_else(gone, None, values)
+        array = values
+    elif pt.is_floating(kind) or pt.is_boolean(kind) or pt.is_decimal(kind):
         array = array.cast(pa.float64(), safe=False)
     elif not pt.is_null(kind):
         raise Failure(

@@ -15,7 +15,7 @@ from tnctl.errors import UserError, did_you_mean
 from tnctl.model import aliases, layers, recipes
 from tnctl.model.inputs import Inputs
 from tnctl.model.layout import Layout, initials, plan, segments, table_optimizer
-from tnctl.schema import SINGLE_LABEL, Conf
+from tnctl.schema import SINGLE_LABEL, SLOT_NAME, Conf
 from tnctl.tables import DenseTable, Pool, SparseTable, aligned
 
 MOST_THREADS = 8  # beyond this the tables wait for memory
@@ -52,9 +52,8 @@ class Model:
 
     @property
     def trained_heads(self) -> list[str]:
-        """The head of each label."""
-        labels = list(self.conf.data.all_labels)
-        return [self.heads[0]] if labels == [SINGLE_LABEL] else labels
+        """The head of each label. A recipe's only head takes the only label, whatever its name."""
+        return [self.heads[0]] if len(self.heads) == 1 else list(self.conf.data.all_labels)
 
     @property
     def logit_correction(self) -> float:
@@ -143,6 +142,7 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
     finally:
         keras.config.set_dtype_policy(policy)
     named = logits if isinstance(logits, dict) else {SINGLE_LABEL: logits}
+    check_logits(conf, named)
     check_heads(conf, tuple(named))
     network = keras.Model(inputs.tensors, named)
     known = {id(one) for layer in batch_norms(network) for one in layer.non_trainable_variables}
@@ -150,20 +150,36 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
         if id(variable) not in known:
             raise UserError(
                 f"recipe {conf.recipe['name']} has weights that nothing trains: {variable.path}. "
-                "Take tnctl.model.layers.BatchNorm for moving statistics"
+                "Take tnctl.model.layers.BatchNorm and Dropout in the place of Keras' own; layers "
+                "that draw random numbers themselves (LSTM and GRU too) cannot be used"
             )
     return network, tuple(named)
+
+
+def check_logits(conf: Conf, logits: dict[str, Any]) -> None:
+    """Refuse what a recipe returned unless each head is a logit, [B, 1]."""
+    for head, tensor in logits.items() or {"": None}.items():
+        shape = tuple(getattr(tensor, "shape", ()))
+        if len(shape) != 2 or shape[1] != 1 or not SLOT_NAME.fullmatch(str(head)):
+            received = f"{list(shape)}" if shape else f"{tensor!r}".split("\n")[0]
+            raise UserError(
+                f"recipe {conf.recipe['name']} must return a logit [B, 1], or a dict of them by "
+                f"name. Received: {head + ' ' if head else ''}{received}. "
+                "End with tnctl.model.layers.Logit()"
+            )
 
 
 def check_heads(conf: Conf, heads: tuple[str, ...]) -> None:
     """Refuse labels that no head of the recipe is trained on."""
     labels = conf.data.labels
-    if not labels and len(heads) > 1:
+    if len(heads) == 1 and len(labels) <= 1:
+        return
+    if not labels:
         raise UserError(
             f"recipe {conf.recipe['name']} has heads {', '.join(heads)}; say which columns they "
             f"are trained on: data.labels={{{heads[0]}: {{column: …}}, …}}"
         )
-    for label in labels if heads != (SINGLE_LABEL,) or len(labels) > 1 else ():
+    for label in labels:
         if label not in heads:
             raise UserError(
                 f"data.labels.{label}: recipe {conf.recipe['name']} has no such head. "

@@ -1,9 +1,12 @@
 """Rows before the first step, for `optimizer.updates=all`: a dense variable has all of its rows."""
 
+import os
+
 import numpy as np
 
 from tnctl.data.features import Features, counted_ids
 from tnctl.data.windows import batches, windows
+from tnctl.errors import UserError
 from tnctl.model.building import Model
 from tnctl.tables import Batch, SlotPlan, SparseTable
 from tnctl.training.buffers import Buffers
@@ -17,6 +20,7 @@ def insert_rows(model: Model, features: Features) -> None:
     Ids that are counted (of a vocabulary, a modulo, buckets) are all inserted, met or not; for
     the others one pass over the data finds them. Raises Failure when the data cannot be read.
     """
+    check_memory(model)
     uncounted = False
     for table, layout in zip(model.tables, model.layout.tables, strict=True):
         for slot, group in zip(layout.slots, layout.group_of, strict=True):
@@ -30,6 +34,23 @@ def insert_rows(model: Model, features: Features) -> None:
     for window in windows(model.conf, features, "train"):
         for batch in batches(window, np.arange(window.rows, dtype=np.uint32), size):
             buffers.find(batch, insert=True)
+
+
+def check_memory(model: Model) -> None:
+    """Refuse more counted rows than the machine's memory can hold."""
+    needed = 0
+    for table, layout in zip(model.tables, model.layout.tables, strict=True):
+        counts = {
+            group: counted_ids(slot, model.conf.slots[slot], model.statistics) or 0
+            for slot, group in zip(layout.slots, layout.group_of, strict=True)
+        }
+        needed += sum(counts.values()) * table.record_dtype.itemsize
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise UserError(
+            f"optimizer.updates=all makes every row before the first step: {needed:,} bytes, and "
+            f"this machine has {memory:,}. Take a smaller size, or updates=touched"
+        )
 
 
 def insert_counted(table: SparseTable, group: int, count: int) -> None:

@@ -203,7 +203,10 @@ class Scored:
     squared: bool = False
 
     def metrics(self) -> dict[str, Any]:
-        """What a report says: the main head's figures, and under `heads` those of the others."""
+        """What a report says: the main head's figures, and under `heads` those of the others.
+
+        `head` names the main one where there are several.
+        """
         main, *others = [
             of_head(
                 np.ascontiguousarray(self.logits[:, head]),
@@ -221,6 +224,7 @@ class Scored:
                 self.reference[known], self.labels[known, 0], _chosen(self.weight, known)
             )
         if others:
+            figures["head"] = self.heads[0]
             figures["heads"] = dict(zip(self.heads[1:], others, strict=True))
         return figures
 

@@ -229,7 +229,7 @@ def _metrics(report: dict[str, Any]) -> str:
         values = [report[key], *(of.get(key) for of in heads.values())]
         cells = "".join(f"<td>{NONE if v is None else f'{v:.6f}'}</td>" for v in values)
         body += f"<tr><th>{escape(key)}</th>{cells}</tr>"
-    names = ["", "main head" if heads else f"data.{report['split']}", *heads]
+    names = ["", report.get("head", "main head") if heads else f"data.{report['split']}", *heads]
     return _table(names, body, "")
 
 

@@ -1,0 +1,83 @@
+"""Settings that cannot come to anything are refused before any work, in one line."""
+
+import pytest
+
+from tnctl import schema
+from tnctl.data.statistics import Statistics
+from tnctl.errors import UserError
+from tnctl.model import building
+
+BASE = {"recipe": {"name": "lr"}, "output": "none", "slots": {"a": {}}}
+FTRL = {"name": "ftrl", "learning_rate": 0.1}
+
+
+def merged(values, changes):
+    out = dict(values)
+    for key, value in changes.items():
+        both = isinstance(value, dict) and isinstance(out.get(key), dict)
+        out[key] = merged(out[key], value) if both else value
+    return out
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"optimizer": {"embedding": {**FTRL, "beta": 0.0}}}, "one of beta, l2"),
+        ({"optimizer": {"linear": {**FTRL, "weight_decay": 0.1}}}, "take its l2"),
+        ({"optimizer": {"dense": {"name": "tensornet_ftrl"}}}, "no ftrl for dense"),
+        ({"compat": "tensornet", "optimizer": {"dense": FTRL}}, "no ftrl for dense"),
+        (
+            {"compat": "tensornet", "optimizer": {"dense": {"name": "adagrad"}}},
+            "never moves with its default momentum_decay",
+        ),
+        ({"optimizer": {"dense": {"name": "adagrad", "gradient_decay": 0.9}}}, "compat=tensornet"),
+        (
+            {"compat": "tensornet", "optimizer": {"embedding": {"momentum_decay": 0.9}}},
+            "optimizer.embedding.momentum_decay is a setting of dense",
+        ),
+        (
+            {"optimizer": {"schedule": {"name": "step", "boundaries": [5], "factors": [-1.0]}}},
+            "factors must be",
+        ),
+        ({"train": {"loss": {"name": "focal", "smoothing": 0.1}}}, "smoothing is for"),
+        ({"train": {"loss": {"name": "mse", "alpha": 0.1}}}, "alpha is for"),
+        ({"train": {"xla": True, "precision": "bfloat16"}}, "xla=true needs"),
+        ({"numeric": {"n": {"clip": [float("nan"), 1.0]}}}, "clip must be"),
+        ({"slots": {"b": {"cross": ["a", "c"], "column": "b"}}}, r"slots\.b\.cross makes ids"),
+        ({"slots": {"b": {"group": "a", "width": 4}}}, "width=the default and width=4"),
+    ],
+)
+def test_refused(changes, words):
+    with pytest.raises(UserError, match=words) as caught:
+        schema.from_values(merged(BASE, changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_clip_without_an_end_is_json():
+    numeric = schema.Numeric(clip=[-float("inf"), 3.0])
+    assert numeric.clip == [None, 3.0]
+    assert schema.Numeric(clip=[None, 3.0]).clip == [None, 3.0]
+
+
+RECIPES = {
+    "wide": "import keras\n\ndef build(inputs):\n    return keras.layers.Dense(2)(inputs.x)\n",
+    "x": "def build(inputs):\n    return inputs.x\n",
+    "flat": "def build(inputs):\n    return inputs.x[:, 0]\n",
+    "nothing": "def build(inputs):\n    return None\n",
+    "empty": "def build(inputs):\n    return {}\n",
+    "list": "def build(inputs):\n    return [inputs.linear]\n",
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_must_return_logits(tmp_path, recipe):
+    (tmp_path / "own.py").write_text(RECIPES[recipe])
+    conf = schema.from_values({**BASE, "recipe": {"name": str(tmp_path / "own.py")}})
+    with pytest.raises(UserError, match=r"must return a logit \[B, 1\]"):
+        building.build(conf, Statistics())
+
+
+def test_one_label_of_any_name_is_the_only_heads():
+    conf = schema.from_values({**BASE, "data": {"labels": {"click": {"column": "y"}}}})
+    model = building.build(conf, Statistics())
+    assert model.trained_heads == ["label"]
