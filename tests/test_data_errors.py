@@ -1,6 +1,7 @@
 """Every bad input is one line that names the file, the row and the way out."""
 
 import gzip
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -91,6 +92,9 @@ def test_empty_files_and_splits(tmp_path):
     refused(conf_of(tmp_path, ["a.csv", "empty.csv"]), "empty.csv", "is empty")
     refused(conf_of(tmp_path, "header.csv"), "data.train", "no rows", "header.csv")
     refused(conf_of(tmp_path, "a.csv", skip_rows=9), "data.train", "no rows")
+    (tmp_path / "bad.csv").write_bytes(b"a,n,y\nx,1\n")
+    words = ("no row of data.train is left: 1 cannot be read. The first: ", "bad.csv, line 2: ")
+    refused(conf_of(tmp_path, "bad.csv", bad_rows=5), *words)
     conf = conf_of(tmp_path, ["header.csv", "a.csv"])
     found = list(windows(conf, Features(conf, [(["a"], [1])], Statistics()), "train"))
     assert [window.rows for window in found] == [1]
@@ -137,6 +141,31 @@ def test_parquet_rows_and_types_are_named(tmp_path):
     refused(conf, "a.parquet", "column 'a'", "UTF", "check_utf8=false")
 
 
+def test_values_are_shown_in_part_and_printable(tmp_path):
+    conf = conf_of(tmp_path, "a.jsonl", format="jsonl", slots={"a": Slot(ids="integer")})
+    for value, shown in (("x" * 10**6, "x" * 80 + "…"), ("\x1b[31m\u0000é", r"\x1b[31m\x00é")):
+        for name in ("a", "n"):
+            row = {"a": "1", "n": "1", "y": 0, name: value}
+            (tmp_path / "a.jsonl").write_text(json.dumps(row))
+            refused(conf, f"a.jsonl, line 1, column '{name}': '{shown}' is not a")
+    pq.write_table(pa.table({"a": [b"\xff\x07" * 99], "n": [1], "y": [0]}), tmp_path / "a.parquet")
+    conf = conf_of(tmp_path, "a.parquet", format="parquet", slots=conf.slots)
+    refused(conf, "row 1, column 'a': '" + r"\xff\x07" * 10)
+    with pytest.raises(Failure) as caught:
+        list(windows(conf, features_of(conf), "train"))
+    assert len(str(caught.value)) < 500
+
+
+def test_the_way_out_of_infinite_numbers(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"a,n,y\nx,inf,0\n")
+    conf = conf_of(tmp_path, numeric={"n": Numeric(transform="log1p")})
+    with pytest.raises(Failure, match=r"column 'n': inf is infinite. Mend the row$"):
+        list(windows(conf, features_of(conf), "train"))
+    (tmp_path / "a.csv").write_bytes(b"a,n,y\nx,1e300,0\n")
+    refused(conf_of(tmp_path), "column 'n': 1e+300 is too large", "transform=log1p")
+    list(windows(conf, features_of(conf), "train"))
+
+
 def test_keys_asked_wrongly(tmp_path):
     refused(conf_of(tmp_path, None), "data.train", kind=UserError)
     refused(conf_of(tmp_path, {"file": "a.csv"}), "no key 'file'", "'files'", kind=UserError)
@@ -155,7 +184,7 @@ def test_quantiles_of_nothing(tmp_path):
     with pytest.raises(Failure, match=r"no number in data\.train"):
         measure(conf)
     (tmp_path / "a.csv").write_bytes(b"a,n,y\ninf,1,0\n")
-    with pytest.raises(Failure, match=r"a\.csv, row 2, column 'a'.*infinite"):
+    with pytest.raises(Failure, match=r"a\.csv, line 2, column 'a'.*infinite"):
         measure(conf)
 
 

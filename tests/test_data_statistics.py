@@ -144,8 +144,8 @@ def test_bad_numbers_are_left_out_up_to_the_limit(tmp_path):
     )
     assert measure(conf).standardize["n"] == (3.0, pytest.approx(np.std([1, 3, 5])))
     conf.data.bad_rows = 1
-    with pytest.raises(Failure, match=r"over 1 rows .*a\.jsonl, row 2, column 'n': 'x'"):
+    with pytest.raises(Failure, match=r"over 1 rows .*a\.jsonl, line 2, column 'n': 'x'"):
         measure(conf)
     conf.data.bad_rows = 0
-    with pytest.raises(Failure, match=r"a\.jsonl, row 2, column 'n': 'x' is not a number"):
+    with pytest.raises(Failure, match=r"a\.jsonl, line 2, column 'n': 'x' is not a number"):
         measure(conf)

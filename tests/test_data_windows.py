@@ -148,7 +148,7 @@ def test_bad_rows_are_left_out_and_counted(tmp_path, capsys):
     assert np.concatenate([window.ids[0] for window in found]).tolist() == good
     assert np.concatenate([window.numeric[:, 0] for window in found]).tolist() == good
     assert skipped.rows == 5
-    assert "a.jsonl, row 4, column 'a': 'x' is not an integer" in skipped.first
+    assert "a.jsonl, line 4, column 'a': 'x' is not an integer" in skipped.first
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert said[0].startswith("data.train: 5 rows cannot be read and were left out. The first: ")
@@ -159,12 +159,12 @@ def test_bad_rows_are_left_out_and_counted(tmp_path, capsys):
 
 
 def test_more_bad_rows_than_allowed_are_a_failure(tmp_path):
-    for allowed, words in ((0, "row 4, column 'a'"), (4, "over 4 rows that cannot be read")):
+    for allowed, words in ((0, "line 4, column 'a'"), (4, "over 4 rows that cannot be read")):
         conf = with_bad_rows(tmp_path, allowed)
         features = Features(conf, [(["a"], [1])], Statistics())
         with pytest.raises(Failure, match=words) as caught:
             list(windows.windows(conf, features, "train"))
-        assert "a.jsonl, row 4" in str(caught.value)
+        assert "a.jsonl, line 4" in str(caught.value)
 
 
 def test_bad_rows_among_sampled_negatives(tmp_path):
@@ -180,7 +180,7 @@ def test_bad_rows_among_sampled_negatives(tmp_path):
 
 @pytest.mark.parametrize(
     ("a", "negatives", "words"),
-    [("1", 1e-9, "data.negatives=1e-09 keeps none"), ("x", 1.0, "3 cannot be read.*row 1")],
+    [("1", 1e-9, "data.negatives=1e-09 keeps none"), ("x", 1.0, "3 cannot be read.*line 1")],
 )
 def test_no_row_left_is_a_failure(tmp_path, a, negatives, words):
     conf = with_bad_rows(tmp_path, 5, negatives=negatives)

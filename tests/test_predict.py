@@ -157,6 +157,17 @@ def test_odd_values_in_text(tmp_path):
         write(ODD)
 
 
+def test_lists_of_one_value_are_carried_as_values():
+    several: set[str] = set()
+    table = pa.table({"id": [["u0"], [], None], "tags": [["a"], ["b", "c"], []], "n": [[1]] * 3})
+    found = predicting._unpacked(table, several)
+    assert found.to_pydict() == {
+        "id": ["u0", None, None], "tags": [["a"], ["b", "c"], []], "n": [1, 1, 1],
+    }  # fmt: skip
+    # The next table is written into the same columns.
+    assert predicting._unpacked(table.slice(0, 1), several).schema == found.schema
+
+
 def test_a_column_that_changes_its_type(tmp_path):
     to = tmp_path / "out.parquet"
     with writing(str(to), "parquet") as write:

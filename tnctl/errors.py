@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+SHOWN = 80  # characters of a value that a message shows
+
 
 class UserError(Exception):
     """A mistake that the user can mend: shown as one line, without a traceback.
@@ -13,7 +15,7 @@ class UserError(Exception):
     """
 
     def __init__(self, message: str, exit_code: int = 2) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(printable(" ".join(message.split())))
         self.exit_code = exit_code
 
 
@@ -24,10 +26,28 @@ class Failure(UserError):
         super().__init__(message, exit_code=1)
 
 
+def printable(text: str) -> str:
+    """A text with escapes for what a terminal would not show, or would obey."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
+
+
+def quoted(value: str | bytes) -> str:
+    """A value of the user's as a message shows it: printable, and cut where it is long."""
+    if isinstance(value, bytes):
+        # No character has more than four bytes, so what is shown stays whole.
+        value = value[: 4 * SHOWN + 4].decode("utf-8", "backslashreplace")
+    return f"'{printable(value[:SHOWN])}{'…' if len(value) > SHOWN else ''}'"
+
+
 def did_you_mean(received: str, choices: Iterable[str]) -> str:
     """`Did you mean 'x'?` when a choice is near, else the list of choices."""
     names = sorted(choices)
     near = difflib.get_close_matches(received, names, n=1, cutoff=0.6)
     if near:
-        return f"Did you mean '{near[0]}'?"
-    return f"Choose from: {', '.join(names)}." if names else "There is none."
+        return f"Did you mean {quoted(near[0])}?"
+    shown = [name if len(name) <= SHOWN else name[:SHOWN] + "…" for name in names]
+    return f"Choose from: {', '.join(shown)}." if names else "There is none."

@@ -118,9 +118,10 @@ def _matches(url: str, pattern: str) -> list[str]:
 class _Input(io.RawIOBase):
     """A binary file whose every read says what failed, naming the URL."""
 
-    def __init__(self, url: str, stream: Any) -> None:
+    def __init__(self, url: str, stream: Any, seekable: bool = False) -> None:
         self._url = url
         self._stream = stream
+        self._seekable = seekable
 
     def read(self, size: int | None = -1, /) -> bytes:
         with translated(self._url):
@@ -135,7 +136,7 @@ class _Input(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        return bool(self._stream.seekable())
+        return self._seekable
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         with translated(self._url):
@@ -161,11 +162,29 @@ def open_input(url: str, decompress: bool = True) -> BinaryIO:
         system, path = _storage(url)
         if system.isdir(path):
             raise IsADirectoryError(url)
-        stream = _Input(url, system.open(path, "rb"))
+        stream = _Input(url, *_opened(system, path))
         codec = CODECS.get(Path(path).suffix) if decompress else None
         if codec:
             return cast(BinaryIO, _Input(url, pa.CompressedInputStream(stream, codec)))
         return cast(BinaryIO, stream)
+
+
+def _opened(system: Any, path: str) -> tuple[Any, bool]:
+    """A stored file, and whether it can be read from any place."""
+    stream = system.open(path, "rb")
+    if "http" not in system.protocol:
+        return stream, bool(stream.seekable())
+    if stream.size is None:
+        return io.BufferedReader(stream), False
+    # A server without ranges is found out at the first read that is not at the start.
+    try:
+        stream.seek(stream.size - 1)
+        stream.read(1)
+        stream.seek(0)
+    except ValueError:
+        stream.close()
+        return io.BufferedReader(system.open(path, "rb", block_size=0)), False
+    return stream, True
 
 
 class _Output(io.RawIOBase):

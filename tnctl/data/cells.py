@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tnctl.data import numbers
 from tnctl.data.bad_rows import BadRowsError, owned
 from tnctl.data.parts import Parts, parts
-from tnctl.data.reading import Where
+from tnctl.data.reading import Where, named
 from tnctl.data.vocabulary import Vocabulary
 from tnctl.errors import UserError
 from tnctl.schema import Data, Slot
@@ -190,9 +190,8 @@ class Encoder:
             assert found.lengths is not None
             wrong = np.flatnonzero(values.lengths != found.lengths)
             if len(wrong):
-                url, number = where(int(wrong[0]))
                 raise BadRowsError(
-                    f"{url}, row {number}: column '{self.column}' has "
+                    f"{named(where(int(wrong[0])))}: column '{self.column}' has "
                     f"{values.lengths[wrong[0]]} values and column '{column}' "
                     f"{found.lengths[wrong[0]]} weights. Mend the row, or leave out "
                     f"slots.{self.name}.weights",
@@ -213,11 +212,10 @@ class Encoder:
             wrong &= ~gone
         if wrong.any():
             rows = np.flatnonzero(wrong)
-            url, number = where(int(rows[0]))
             shown = "none" if np.isnan(weights[rows[0]]) else weights[rows[0]]
             raise BadRowsError(
-                f"{url}, row {number}, column '{self.slot.weights}': the weight of a value must be "
-                f"a finite number. Received: {shown}. Mend the row",
+                f"{named(where(int(rows[0])))}, column '{self.slot.weights}': the weight of a "
+                f"value must be a finite number. Received: {shown}. Mend the row",
                 rows,
             )
         return found
@@ -315,7 +313,7 @@ class Encoder:
         for row in range(len(array)):
             if not array[row].is_valid:
                 continue
-            text = numbers.shown(array, row)
+            text = numbers.bytes_at(array, row).decode("utf-8", "replace")
             if DECIMAL.fullmatch(text) and len(text) <= 40 and -(2**63) <= int(text) < 2**64:
                 out[row] = int(text) % 2**64
             else:

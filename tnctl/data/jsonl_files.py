@@ -3,6 +3,9 @@
 Arrow parses whole blocks; it wants the type of every column beforehand, which the first lines of
 the block tell. A block that it refuses is read line by line, which finds the bad row, or takes
 what differs in type from line to line.
+
+In a column of ids a number with a point is a bad row: with it, Arrow would take the integers of the
+whole block for such numbers.
 """
 
 import json
@@ -13,7 +16,8 @@ import pyarrow as pa
 import pyarrow.json
 
 from tnctl.data import lines
-from tnctl.data.reading import BadRows, Piece, tell_absent
+from tnctl.data.reading import BadRows, Piece, id_columns, tell_absent
+from tnctl.errors import quoted
 from tnctl.schema import Conf
 
 SAMPLE = 64  # lines of a block that tell its types
@@ -25,32 +29,34 @@ def pieces(conf: Conf, url: str, needed: list[str], skip_rows: int) -> Iterator[
     Raises `Failure` naming the file and the line.
     """
     bad = BadRows(conf)
+    of_ids = id_columns(conf)
     for line, block in lines.blocks(url, skip_rows):
         rows = [
             (number, text) for number, text in enumerate(block.split(b"\n"), line) if text.strip()
         ]
         if not rows:
             continue
-        sample = [found for found in map(_parsed, (text for _, text in rows[:SAMPLE])) if found]
+        sample = [found for found in map(parsed, (text for _, text in rows[:SAMPLE])) if found]
         tell_absent(
             url,
             needed,
             [any(one.get(name) is not None for one in sample) for name in needed],
             lambda found=sample: {key for one in found for key in one},  # type: ignore[misc]
         )
-        table = _by_arrow(block, len(rows), sample, needed)
+        table = _by_arrow(block, len(rows), sample, needed, of_ids)
         if table is None:
-            table, rows = _one_by_one(url, rows, needed, bad)
+            table, rows = _one_by_one(url, rows, needed, of_ids, bad)
         yield bad.piece(table, lambda row, kept=rows: (url, kept[row][0]))  # type: ignore[misc]
 
 
 def _by_arrow(
-    block: bytes, n: int, sample: list[dict[str, Any]], needed: list[str]
+    block: bytes, n: int, sample: list[dict[str, Any]], needed: list[str], of_ids: set[str]
 ) -> pa.Table | None:
     """The rows of a block, or None when Arrow does not take it as the sample has its types."""
     try:
         block.decode()  # Arrow does not look
-        schema = pa.schema([(name, _kind([one.get(name) for one in sample])) for name in needed])
+        kinds = [_kind([one.get(name) for one in sample], name in of_ids) for name in needed]
+        schema = pa.schema(list(zip(needed, kinds, strict=True)))
         table = pyarrow.json.read_json(
             pa.BufferReader(block),
             pyarrow.json.ReadOptions(use_threads=False, block_size=max(len(block), 1) + 1),
@@ -62,9 +68,12 @@ def _by_arrow(
     return table.select(needed) if table.num_rows == n else None
 
 
-def _kind(values: list[Any]) -> pa.DataType:
-    """The type of a column. Raises `ValueError` or `OverflowError` where Arrow has none."""
+def _kind(values: list[Any], of_ids: bool) -> pa.DataType:
+    """The type of a column. Raises `ValueError` or `OverflowError` where there is none for it."""
     kind = pa.array(values).type
+    value = kind.value_type if pa.types.is_list(kind) else kind
+    if of_ids and (pa.types.is_floating(value) or pa.types.is_boolean(value)):
+        raise ValueError(kind)
     if pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_list(kind) and pa.types.is_null(kind.value_type):
@@ -73,16 +82,20 @@ def _kind(values: list[Any]) -> pa.DataType:
 
 
 def _one_by_one(
-    url: str, rows: list[tuple[int, bytes]], needed: list[str], bad: BadRows
+    url: str, rows: list[tuple[int, bytes]], needed: list[str], of_ids: set[str], bad: BadRows
 ) -> tuple[pa.Table, list[tuple[int, bytes]]]:
     """The rows that are objects, as a table, and which they are."""
     found, kept = [], []
     for number, text in rows:
-        values = _parsed(text)
-        if values is None or not all(_fits(values.get(name)) for name in needed):
-            what = "no JSON object" if values is None else "an object with values no column has"
-            shown = repr(text[:80].decode("utf-8", "replace") + ("…" if len(text) > 80 else ""))
-            bad.add(f"{url}, line {number}: {what}: {shown}. Mend or remove the line")
+        values = parsed(text)
+        if values is None:
+            bad.add(
+                f"{url}, line {number}: no JSON object: {quoted(text)}. Mend or remove the line"
+            )
+            continue
+        complaints = ((name, _complaint(values.get(name), name in of_ids)) for name in needed)
+        if wrong := next((one for one in complaints if one[1]), None):
+            bad.add(f"{url}, line {number}, column '{wrong[0]}': {wrong[1]}")
             continue
         found.append(values)
         kept.append((number, text))
@@ -90,7 +103,7 @@ def _one_by_one(
     return pa.table(columns, names=needed), kept
 
 
-def _parsed(text: bytes) -> dict[str, Any] | None:
+def parsed(text: bytes) -> dict[str, Any] | None:
     """The object on a line, or None when there is none."""
     try:
         values = json.loads(text.decode())
@@ -99,13 +112,26 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else None
 
 
-def _fits(value: Any) -> bool:
-    """Whether a value is one, or a list of those, that columns are made of."""
+def _complaint(value: Any, of_ids: bool) -> str | None:
+    """What is wrong with a value that is none, nor a list of those, that columns are made of."""
     if isinstance(value, list):
-        return all(not isinstance(part, list) and _fits(part) for part in value)
+        if any(isinstance(part, list) for part in value):
+            return "a list in a list. Write one list of all values"
+        return next((found for part in value if (found := _complaint(part, of_ids))), None)
+    if isinstance(value, dict):
+        return "an object where a value should be. Write its values as columns of their own"
     if isinstance(value, str):
-        return not any("\ud800" <= character <= "\udfff" for character in value)
-    return isinstance(value, float | None) or (isinstance(value, int) and abs(value) < 2**64)
+        if not any("\ud800" <= character <= "\udfff" for character in value):
+            return None
+        return f"{quoted(value)} has half of a surrogate pair, which is no character. Mend the text"
+    if of_ids and isinstance(value, float | bool):
+        return (
+            f"{json.dumps(value)} is no id, which are texts and integers. Mend the line, write it "
+            "as text, or read the column as numbers (ids=boundaries or quantiles, or numeric)"
+        )
+    if isinstance(value, int) and abs(value) >= 2**64:
+        return f"{quoted(str(value))} has more than 64 bits. Write it as text"
+    return None
 
 
 def _array(values: list[Any]) -> pa.Array:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tnctl import files
 from tnctl.data.reading import BadRows, Where
-from tnctl.errors import Failure
+from tnctl.errors import Failure, quoted
 
 BLOCK_BYTES = 4 << 20
 LINE_LIMIT = 256 << 20  # bytes: what is longer is no text in lines
@@ -117,7 +117,7 @@ class Words:
             return False
         word = int(wrong.argmax())
         rows = self.rows
-        shown = self.shown(int(self.starts[word]), int(self.ends[word]))
+        shown = quoted(self.bytes[self.starts[word] : self.ends[word]].tobytes())
         dropped = np.zeros(len(self.firsts), bool)
         dropped[rows[wrong]] = True
         bad.add(
@@ -153,11 +153,6 @@ class Words:
             kind, len(offsets) - 1, [None, pa.py_buffer(offsets), self._buffer]
         )
         return mixed.take(pa.array(np.arange(0, len(offsets), 2)))
-
-    def shown(self, start: int, end: int) -> str:
-        """A text as an error shows it."""
-        text = self.bytes[start : min(end, start + 80)].tobytes().decode("utf-8", "replace")
-        return repr(text + ("…" if end - start > 80 else ""))
 
 
 def _is_utf8(text: bytes) -> bool:

@@ -10,8 +10,8 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from tnctl.data.bad_rows import BadRowsError
-from tnctl.data.reading import Where
-from tnctl.errors import Failure
+from tnctl.data.reading import Where, named
+from tnctl.errors import Failure, quoted
 
 INTEGER = re.compile(r"-?[0-9]+")
 MOST_NAMED = 1024  # bad values that are looked for before the good ones are tried again
@@ -81,9 +81,8 @@ def single(array: pa.Array, column: str, where: Where) -> pa.Array:
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     if (lengths > 1).any():
         wrong = np.flatnonzero(lengths > 1)
-        url, number = where(int(wrong[0]))
         raise BadRowsError(
-            f"{url}, row {number}: column '{column}' must have one value. Received: "
+            f"{named(where(int(wrong[0])))}: column '{column}' must have one value. Received: "
             f"{lengths[wrong[0]]} values. Mend the row",
             wrong,
         )
@@ -130,19 +129,19 @@ def _parsed_texts(array: pa.Array, missing: list[str], column: str, where: Where
         ) from None
 
 
-def shown(array: pa.Array, row: int) -> str:
-    """A text as an error shows it, whatever its bytes are."""
-    return str(array.slice(row, 1).cast(pa.large_binary())[0].as_py(), "utf-8", "replace")
+def bytes_at(array: pa.Array, row: int) -> bytes:
+    """A text of a column as its bytes, whatever they are."""
+    found: bytes = array.slice(row, 1).cast(pa.large_binary())[0].as_py()
+    return found
 
 
 def not_a_number(
     array: pa.Array, rows: list[int], kind: str, column: str, where: Where
 ) -> BadRowsError:
     """What to say of texts that do not parse."""
-    url, number = where(rows[0])
     return BadRowsError(
-        f"{url}, row {number}, column '{column}': {shown(array, rows[0])!r} is not {kind}. Mend "
-        "it, or add it to data.missing",
+        f"{named(where(rows[0]))}, column '{column}': {quoted(bytes_at(array, rows[0]))} is not "
+        f"{kind}. Mend it, or add it to data.missing",
         rows,
     )
 
@@ -169,9 +168,10 @@ def refuse_infinite(out: NDArray[Any], values: NDArray[Any], column: str, where:
     wrong = np.isinf(out)
     if wrong.any():
         rows = np.flatnonzero(wrong)
-        url, number = where(int(rows[0]))
+        value = values[rows[0]]
+        what = "infinite. Mend the row"
+        if np.isfinite(value):
+            what = "too large for float32. Mend the row, or take transform=log1p"
         raise BadRowsError(
-            f"{url}, row {number}, column '{column}': {values[rows[0]]} is infinite or too large "
-            "for float32. Mend the row, or take transform=log1p",
-            rows,
+            f"{named(where(int(rows[0])))}, column '{column}': {value} is {what}", rows
         )

@@ -60,17 +60,16 @@ def seekable(url: str) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def translated(url: str) -> Iterator[None]:
-    """What Arrow says of a file that is not whole, as a `Failure` that names it."""
+def translated(
+    url: str, way: str = "Write it again, or set data.format to what it is"
+) -> Iterator[None]:
+    """What Arrow says of a file that is not whole, as a `Failure` that names it, and the way."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         # Damaged names of columns are not UTF-8 and end as Python's own errors.
         reason = str(error).strip().split("\n")[0].rstrip(".")
-        raise Failure(
-            f"{url} is not a whole Parquet file ({reason}). Write it again, or set "
-            "data.format to what it is"
-        ) from error
+        raise Failure(f"{url} is not a whole Parquet file ({reason}). {way}") from error
 
 
 def _where(url: str, numbers: np.ndarray) -> Where:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from tnctl.data import numbers
 from tnctl.data.bad_rows import BadRowsError
-from tnctl.data.reading import Where
+from tnctl.data.reading import Where, named
+from tnctl.errors import quoted
 from tnctl.schema import Data
 
 JSON = "json"
@@ -82,11 +83,11 @@ def _of_json(array: pa.Array, column: str, where: Where, fractions: bool) -> pa.
             found.append(None)
             wrong.append(row)
     if wrong:
-        url, number = where(wrong[0])
         kinds = "texts and numbers" if fractions else "texts and integers"
         raise BadRowsError(
-            f"{url}, row {number}, column '{column}': {numbers.shown(array, wrong[0])!r} is not a "
-            f"JSON list of {kinds}. Mend it, or add it to data.missing",
+            f"{named(where(wrong[0]))}, column '{column}': "
+            f"{quoted(numbers.bytes_at(array, wrong[0]))} is not a JSON list of {kinds}. Mend it, "
+            "or add it to data.missing",
             wrong,
         )
     return pa.array(found, pa.large_list(pa.large_binary()))

@@ -18,6 +18,7 @@ from tnctl.errors import Failure, UserError
 from tnctl.schema import Conf, Data, Numeric, Slot
 
 FORMAT = "tnctl prepared"
+AGAIN = "Prepare the data again"
 SPLITS = ("train", "validation", "test")
 # How rows are trained, not what they are: these keys of slots may differ.
 OF_ROWS = {
@@ -127,10 +128,10 @@ def pieces(conf: Conf, split: str) -> Iterator[Piece]:
         if size != stored:
             raise Failure(
                 f"{url} is cut short or too long: {size:,} bytes, the manifest says {stored:,}. "
-                "Prepare the data again"
+                f"{AGAIN}"
             )
         row = 1
-        with seekable(url) as stream, translated(url):
+        with seekable(url) as stream, translated(url, AGAIN):
             source = pq.ParquetFile(stream, page_checksum_verification=True)
             for group in range(source.num_row_groups):
                 table = source.read_row_group(group)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -11,6 +12,32 @@ from tnctl.schema import Conf, Numeric, Slot
 
 # Maps a row of a table, from 0, to the file it came from and its line or row there, from 1.
 Where = Callable[[int], tuple[str, int]]
+
+
+class Line(NamedTuple):
+    """Where a row is in a file of text."""
+
+    url: str
+    number: int
+
+
+class Record(NamedTuple):
+    """Where a row is in a file of records."""
+
+    url: str
+    number: int
+
+
+def named(place: tuple[str, int]) -> str:
+    """The place of a row as messages name it."""
+    url, number = place
+    word = "line" if isinstance(place, Line) else "record" if isinstance(place, Record) else "row"
+    return f"{url}, {word} {number}"
+
+
+def in_lines(where: Where) -> Where:
+    """The same places, of rows that are lines."""
+    return lambda row: Line(*where(row))
 
 
 @dataclass
@@ -113,15 +140,23 @@ def columns_read(conf: Conf, labelled: bool = True) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def id_columns(conf: Conf) -> set[str]:
+    """The columns whose values become ids by their text: texts and integers, never fractions."""
+    names = {conf.data.group} if conf.data.group else set()
+    for name, slot in conf.slots.items():
+        if slot.cross is not None:
+            names |= set(slot_columns(conf, name, slot))
+        elif slot.ids not in ("boundaries", "quantiles"):
+            names.add(slot_column(name, slot))
+    return names
+
+
 def text_columns(conf: Conf) -> set[str]:
     """The columns whose text matters: a file that has only text must not parse them as numbers."""
-    names = {*conf.data.carry} | ({conf.data.group} if conf.data.group else set())
+    names = {*conf.data.carry} | id_columns(conf)
     for name, slot in conf.slots.items():
-        columns = slot_columns(conf, name, slot)
-        if slot.cross is not None or slot.separator is not None:
-            names |= set(columns)
-        elif slot.ids not in ("boundaries", "quantiles"):
-            names.add(columns[0])
+        if slot.separator is not None:
+            names |= set(slot_columns(conf, name, slot))
     for name, numeric in conf.numeric.items():
         if numeric.separator is not None:
             names |= set(numeric_columns(name, numeric))

@@ -1,7 +1,7 @@
 """The pieces of a split, file after file."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tnctl import files
@@ -15,7 +15,7 @@ from tnctl.data import (
     prepared_files,
     tfrecord_files,
 )
-from tnctl.data.reading import Piece
+from tnctl.data.reading import Piece, in_lines
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.schema import Conf
 
@@ -75,10 +75,16 @@ def pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:
     With data.prepared they are prepared rows, whatever is needed. Raises `Failure` when a file
     cannot be read, or when all of them together have no row.
     """
-    rows = 0
+    rows, skipped, reason = 0, 0, ""
     for piece in _all_pieces(conf, split, needed):
         rows += piece.table.num_rows
+        skipped += piece.skipped
+        reason = reason or piece.reason
         yield piece
+    if rows == 0 and skipped:
+        raise Failure(
+            f"no row of data.{split} is left: {skipped:,} cannot be read. The first: {reason}"
+        )
     if rows == 0:
         raise Failure(f"data.{split} has no rows ({split_of(conf, split).spec}). Name other files")
 
@@ -97,7 +103,8 @@ def _all_pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:
         elif conf.data.format == "tfrecord":
             yield from tfrecord_files.pieces(conf, url, needed)
         else:
-            yield from TEXT[conf.data.format](conf, url, needed, skip_rows)
+            for piece in TEXT[conf.data.format](conf, url, needed, skip_rows):
+                yield replace(piece, where=in_lines(piece.where))
 
 
 def count_hint(conf: Conf, split: str) -> int | None:

@@ -1,7 +1,6 @@
 """What can be known of files without reading them whole: their columns, and about how many rows."""
 
 import itertools
-import json
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +12,9 @@ import pyarrow.csv as pv
 import pyarrow.parquet as pq
 
 from tnctl import files
-from tnctl.data import generated, sources, tfrecord_files
+from tnctl.data import generated, jsonl_files, sources, tfrecord_files
+from tnctl.data.lines import BYTE_ORDER_MARK
+from tnctl.data.parquet_files import seekable
 from tnctl.errors import Failure
 from tnctl.schema import Conf
 
@@ -102,7 +103,7 @@ def columns_of(conf: Conf, split: str) -> list[str] | None:
         return list(generated.COLUMNS)
     url = sources.files_of(conf, split)[0]
     if data.format == "parquet":
-        with files.open_input(url) as stream, files.translated(url):
+        with seekable(url) as stream, files.translated(url):
             return list(pq.read_schema(stream).names)
     if data.format == "jsonl":
         return _names_in_lines(url)
@@ -132,11 +133,7 @@ def _names_in_lines(url: str) -> list[str]:
     names: dict[str, None] = {}
     with files.open_input(url) as stream:
         for line in _lines(stream):
-            try:
-                found = json.loads(line)
-            except ValueError:
-                continue
-            names |= dict.fromkeys(found if isinstance(found, dict) else ())
+            names |= dict.fromkeys(jsonl_files.parsed(line) or ())
     return list(names)
 
 
@@ -161,4 +158,5 @@ def _slots_in_lines(url: str, pairs: str) -> list[str]:
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    yield from _read(stream, HEAD_BYTES).split(b"\n")[:HEAD_LINES]
+    text = _read(stream, HEAD_BYTES).removeprefix(BYTE_ORDER_MARK)
+    yield from text.split(b"\n")[:HEAD_LINES]

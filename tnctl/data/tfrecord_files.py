@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tnctl import files
-from tnctl.data.reading import BadRows, Piece, Where, tell_absent
+from tnctl.data.reading import BadRows, Piece, Record, Where, tell_absent
 from tnctl.errors import Failure
 from tnctl.schema import Conf
 from tnctl.tables import checksums
@@ -62,7 +62,7 @@ class _Records:
 
 
 def _where(records: _Records) -> Where:
-    return lambda row: (records.url, records.numbers[row])
+    return lambda row: Record(records.url, records.numbers[row])
 
 
 def _payloads(url: str, bad: BadRows) -> Iterator[_Records]:

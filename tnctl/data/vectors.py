@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from tnctl.data import numbers
 from tnctl.data.bad_rows import BadRowsError, owned
 from tnctl.data.parts import Parts, parts
-from tnctl.data.reading import Where, numeric_columns
+from tnctl.data.reading import Where, named, numeric_columns
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Data, Numeric
 
@@ -54,10 +54,10 @@ def _of_lists(
         )
     wrong = np.flatnonzero((split.lengths != width) & (split.lengths != 0))
     if len(wrong):
-        url, number = where(int(wrong[0]))
         raise BadRowsError(
-            f"{url}, row {number}, column '{column}': the row must have as many numbers as "
-            f"numeric.{name}.width={width}. Received: {split.lengths[wrong[0]]}. Mend one of them",
+            f"{named(where(int(wrong[0])))}, column '{column}': the row must have as many numbers "
+            f"as numeric.{name}.width={width}. Received: {split.lengths[wrong[0]]}. Mend one of "
+            "them",
             wrong,
         )
     out = np.full((len(split.lengths), width), np.nan)

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl import files
-from tnctl.errors import Failure, UserError
+from tnctl.errors import Failure, UserError, quoted
 from tnctl.tables import columns as c_columns
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -26,11 +26,15 @@ def read(url: str) -> list[str]:
         try:
             value = line.removesuffix(b"\r").decode()
         except UnicodeDecodeError as error:
-            raise Failure(f"{place}: {line!r} is not UTF-8. Write the file as UTF-8") from error
+            raise Failure(
+                f"{place}: {quoted(line)} is not UTF-8. Write the file as UTF-8"
+            ) from error
         if not value:
             raise Failure(f"{place} is empty. A vocabulary has one value per line")
         if (first := seen.setdefault(value, number)) != number:
-            raise Failure(f"{place}: '{value}' is in line {first} already. Remove one of them")
+            raise Failure(
+                f"{place}: {quoted(value)} is in line {first} already. Remove one of them"
+            )
     if not seen:
         raise Failure(f"{url} has no line. A vocabulary has one value per line")
     return list(seen)

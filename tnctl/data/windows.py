@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tnctl.data import numbers, prepared, prepared_files, sources
-from tnctl.data.ahead import ReadAhead
+from tnctl.data.ahead import ReadAhead, in_order
 from tnctl.data.bad_rows import Skipped, chosen
 from tnctl.data.features import Features, Window, labels_of
 from tnctl.data.reading import Where, columns_read, shifted
@@ -55,31 +55,19 @@ def windows(
     size = window_rows(conf)
     encode = prepared.encoder(features) if conf.data.prepared else features.encode
     skipped = skipped or Skipped(split, conf.data.bad_rows)
+    tables = _tables(conf, features.columns, encode, split, skipped)
+    make = _good_parts if conf.data.bad_rows else _parts
     parts: list[Window] = []
-    at = 0
-    for table, where in _tables(conf, features.columns, encode, split, skipped):
-        done = 0
-        while done < table.num_rows and at != limit:
-            rows = min(size - at % size, table.num_rows - done)
-            rows = rows if limit is None else min(rows, limit - at)
-            number = at // size
-            # Where rows may be bad, only encoding tells how many of them a window has.
-            if number >= start or conf.data.bad_rows:
-                part, _ = skipped.good(table.slice(done, rows), shifted(where, done), encode)
-                at += part.rows
-                if number >= start and part.rows:
-                    parts.append(part)
-            else:
-                at += rows
-            done += rows
-            if at % size == 0 and parts:
-                yield joined(parts)
-                parts = []
-        if at == limit:
-            break
+    rows = 0
+    for part in make(tables, encode, size, start, limit, skipped):
+        parts.append(part)
+        rows += part.rows
+        if rows % size == 0:
+            yield joined(parts)
+            parts = []
     if parts:
         yield joined(parts)
-    if at == 0 and limit != 0:
+    if rows == 0 and start == 0 and limit != 0:
         why = f"data.negatives={conf.data.negatives} keeps none. Raise it"
         if skipped.rows:
             why = f"{skipped.rows:,} cannot be read. The first: {skipped.first}"
@@ -89,6 +77,58 @@ def windows(
             f"data.{split}: {skipped.rows:,} rows cannot be read and were left out. "
             f"The first: {skipped.first}"
         )
+
+
+def _parts(
+    tables: Iterator[tuple[pa.Table, Where]],
+    encode: Encode,
+    size: int,
+    start: int,
+    limit: int | None,
+    _: Skipped,
+) -> Iterator[Window]:
+    """The rows of windows from `start` on, in parts that do not cross a window's end.
+
+    They are encoded on all CPUs, and come in their order.
+    """
+
+    def cut() -> Iterator[tuple[pa.Table, Where]]:
+        at = 0
+        for table, where in tables:
+            done = 0
+            while done < table.num_rows and at != limit:
+                rows = min(size - at % size, table.num_rows - done)
+                rows = rows if limit is None else min(rows, limit - at)
+                if at // size >= start:
+                    yield table.slice(done, rows), shifted(where, done)
+                at, done = at + rows, done + rows
+            if at == limit:
+                return
+
+    yield from in_order(lambda part: encode(*part), cut())
+
+
+def _good_parts(
+    tables: Iterator[tuple[pa.Table, Where]],
+    encode: Encode,
+    size: int,
+    start: int,
+    limit: int | None,
+    skipped: Skipped,
+) -> Iterator[Window]:
+    """The same where rows may be bad: how many a window takes is known once they are encoded."""
+    at = 0
+    for table, where in tables:
+        done = 0
+        while done < table.num_rows and at != limit:
+            rows = min(size - at % size, table.num_rows - done)
+            rows = rows if limit is None else min(rows, limit - at)
+            part, _ = skipped.good(table.slice(done, rows), shifted(where, done), encode)
+            if at // size >= start and part.rows:
+                yield part
+            at, done = at + part.rows, done + rows
+        if at == limit:
+            return
 
 
 def _tables(

@@ -43,8 +43,10 @@ class Ablation:
     inputs: list[Worth]
 
 
-def ablate(inference: Inference, conf: Conf, split: str) -> Ablation:
+def ablate(inference: Inference, conf: Conf, split: str, limit: int | None = None) -> Ablation:
     """Score a split without each slot and numeric input in turn, all in few passes over the data.
+
+    `limit` takes only that many rows, the first.
 
     Without a slot is as if no example had an id of it: its embedding, its sequence and its part of
     `linear` are zeros. A numeric input and a one-hot slot are zeros too. The metric is the main
@@ -52,7 +54,7 @@ def ablate(inference: Inference, conf: Conf, split: str) -> Ablation:
     """
     layout, model = inference.model.layout, inference.model
     names = [*layout.slots, *layout.numeric]
-    whole = score(inference, conf, split)
+    whole = score(inference, conf, split, limit)
     base = of_head(
         whole.logits[:, 0], whole.labels[:, 0], weights=whole.weight, squared=whole.squared
     )
@@ -62,7 +64,8 @@ def ablate(inference: Inference, conf: Conf, split: str) -> Ablation:
     costs = held(model)
     for start in range(0, len(names), at_a_time):
         some = names[start : start + at_a_time]
-        for name, logits in zip(some, _logits_without(inference, conf, split, some), strict=True):
+        without_some = _logits_without(inference, conf, split, some, limit)
+        for name, logits in zip(some, without_some, strict=True):
             figures = of_head(
                 logits, whole.labels[:, 0], weights=whole.weight, squared=whole.squared
             )
@@ -74,14 +77,14 @@ def ablate(inference: Inference, conf: Conf, split: str) -> Ablation:
 
 
 def _logits_without(
-    inference: Inference, conf: Conf, split: str, names: Sequence[str]
+    inference: Inference, conf: Conf, split: str, names: Sequence[str], limit: int | None
 ) -> list[NDArray[np.float32]]:
     """The main head's logits of a split without each of some inputs: float32 [n] each."""
     [(_, head, _), *_] = labelled_heads(inference.model)
     layout = inference.model.layout
     parts: list[list[NDArray[np.float32]]] = [[] for _ in names]
     features = features_of(conf, inference.model)
-    with ReadAhead(in_file_order(conf, features, split), READ_AHEAD) as ahead:
+    with ReadAhead(in_file_order(conf, features, split, limit), READ_AHEAD) as ahead:
         for batch in ahead:
             for name, logits in zip(names, parts, strict=True):
                 logits.append(inference(without(batch, layout, name))[:, head].copy())

@@ -21,6 +21,7 @@ from tnctl.model.building import Model, build
 from tnctl.model.layout import Layout
 from tnctl.schema import Conf
 from tnctl.tables import SparseTable
+from tnctl.training import watch
 
 ROWS = 100_000  # of the sample
 ROWS_OF_OTHER_SPLITS = 1000
@@ -85,6 +86,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Findings:
 
     Raises `UserError` or `Failure` for whatever would keep the conf from being trained.
     """
+    watch.check(conf)
     total = survey.count_rows(conf, "train")
     measured = statistics.measure(conf, rows)
     model = build(conf, measured)
@@ -136,7 +138,8 @@ def read_sample(
     """The first rows of a split, each slot as a table of its own; negatives are all kept."""
     data = replace(conf.data, negatives=1.0, window=WINDOW_ROWS)
     whole = replace(conf, data=data, train=replace(conf.train, batch_size=1))
-    features = Features(whole, [([name], [spread(conf, name)]) for name in conf.slots], measured)
+    tables = [([name], [spread(conf, name)]) for name in conf.slots]
+    features = Features(whole, tables, measured, carry=conf.data.carry)
     return list(windows(whole, features, skipped.split, limit=rows, skipped=skipped))
 
 

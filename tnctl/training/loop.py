@@ -17,7 +17,7 @@ from tnctl.data.bad_rows import Skipped
 from tnctl.data.features import Features, Window
 from tnctl.data.survey import count_rows
 from tnctl.data.windows import ReadAhead, batches, order, raw_rows, windows
-from tnctl.errors import Failure, UserError
+from tnctl.errors import Failure
 from tnctl.model import recipes
 from tnctl.model.building import Model, build, enable_determinism
 from tnctl.model.graph import conf_to_json
@@ -38,6 +38,7 @@ from tnctl.training.watch import Watch
 WINDOWS_AHEAD = 1
 BATCHES_AHEAD = 4
 STEPS_BETWEEN_UPDATES = 8
+ABLATED_ROWS = 50_000  # for the report; `tnctl ablate` takes all
 EVALUATING = "evaluating on data.{}"
 GOES_ON = "{} is saved, and the same command goes on from there"
 
@@ -71,7 +72,7 @@ class Clock:
 
 def train(conf: Conf, *, overwrite: bool = False, golden: int = 200) -> dict[str, Any]:
     """Train a conf to its end and return the report. A finished run is left as it is."""
-    check(conf)
+    watch.check(conf)
     checkpoint = run.start(conf, overwrite)
     if checkpoint is not None and (report := run.finished(conf)) is not None:
         say(f"{conf.output} is finished: nothing to do (overwrite=true starts anew)")
@@ -95,24 +96,6 @@ def train(conf: Conf, *, overwrite: bool = False, golden: int = 200) -> dict[str
     with Trainer(conf, model, clock, golden, log, checkpoint) as trainer:
         trainer.train()
         return trainer.report()
-
-
-def check(conf: Conf) -> None:
-    """Refuse evaluation settings that nothing can come of."""
-    evaluation = conf.evaluation
-    if conf.data.validation is None:
-        if watch.matters(conf) or evaluation.every_steps is not None:
-            raise UserError(
-                "evaluation.every_steps, patience, keep=best and schedule.name=plateau need "
-                "data.validation, which is not given. Give data.validation=FILES"
-            )
-        if evaluation.ablate and conf.data.test is None:
-            raise UserError("evaluation.ablate needs data.validation or data.test")
-    if conf.train.loss.name == "mse" and evaluation.monitor == "logloss":
-        raise UserError(
-            "evaluation.monitor=logloss does not exist with train.loss.name=mse. "
-            "Take evaluation.monitor=mse"
-        )
 
 
 class Trainer:
@@ -364,10 +347,10 @@ class Trainer:
         counts = None if self.last is None else self.last[2]
         importance: dict[str, float] = {}
         of_what = ""
-        if self.conf.evaluation.ablate:
+        if self.conf.evaluation.ablate and split is not None:
             on = "validation" if self.conf.data.validation is not None else "test"
             with waiting(f"measuring what each input is worth on data.{on}"):
-                found = ablate(self.inference, self.conf, on)
+                found = ablate(self.inference, self.conf, on, ABLATED_ROWS)
             importance = {one.name: one.loss for one in found.inputs}
             of_what = f"{found.metric} on data.{on}"
         report = {

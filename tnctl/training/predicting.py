@@ -12,6 +12,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from tnctl import files
+from tnctl.data import numbers
+from tnctl.data.bad_rows import BadRowsError
 from tnctl.data.features import Window
 from tnctl.data.windows import ReadAhead, batches, count_hint, windows
 from tnctl.errors import Failure, UserError
@@ -22,12 +24,14 @@ from tnctl.training.metrics import sigmoid
 from tnctl.training.step import Inference
 
 WINDOWS_AHEAD = 1
+ONLY_LISTS = ("tfrecord", "paddle")  # the formats whose every column is a list
 
 
 def predict(inference: Inference, conf: Conf, split: str, to: str, kind: str) -> int:
     """Write the predictions of a split to one file; returns how many rows it has.
 
-    Columns: those of data.carry as they are read, then for each head `prediction_<head>` and
+    Columns: those of data.carry as they are read (of formats that know only lists, columns of one
+    value per row as values), then for each head `prediction_<head>` and
     `logit_<head>`, or `prediction` and `logit` when there is one head. The prediction is the
     sigmoid of the logit, with train.loss=mse the logit itself. `kind` is parquet, csv or jsonl.
     Labels are not read. Raises Failure when the data cannot be read or the file not written.
@@ -36,6 +40,7 @@ def predict(inference: Inference, conf: Conf, split: str, to: str, kind: str) ->
     if both := [name for name in conf.data.carry if name in names]:
         raise UserError(f"data.carry has {both[0]}, which is a column that predict writes")
     features = features_of(conf, inference.model, labelled=False, carry=conf.data.carry)
+    several: set[str] = set()
     rows = 0
     source = windows(conf, features, split)
     with (
@@ -44,7 +49,8 @@ def predict(inference: Inference, conf: Conf, split: str, to: str, kind: str) ->
         writing(to, kind) as write,
     ):
         for window in ahead:
-            write(scored(inference, window, conf, names))
+            table = scored(inference, window, conf, names)
+            write(_unpacked(table, several) if conf.data.format in ONLY_LISTS else table)
             rows += window.rows
             display.update(rows, f"{rows:,} rows to {to}")
         display.finish()
@@ -73,6 +79,23 @@ def scored(inference: Inference, window: Window, conf: Conf, names: list[str]) -
             of_head.astype(np.float64) if squared else sigmoid(of_head)
         )
         columns[names[2 * head + 1]] = pa.array(of_head)
+    return pa.table(columns)
+
+
+def _unpacked(table: pa.Table, several: set[str]) -> pa.Table:
+    """The same, with lists of at most one value in every row as these values.
+
+    `several` are the columns that had more in a table before; those of this one are added.
+    """
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        array = numbers.flat(column)
+        try:
+            one = array if name in several else numbers.single(array, name, lambda row: ("", row))
+            columns[name] = one
+        except BadRowsError:
+            several.add(name)
+            columns[name] = array
     return pa.table(columns)
 
 
@@ -107,8 +130,8 @@ def _cast(table: pa.Table, schema: pa.Schema, to: str) -> pa.Table:
         return table.cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise Failure(
-            f"{to}: a column of data.carry changes its type from file to file ({error}). Leave it "
-            "out, or write format=jsonl"
+            f"{to}: a column of data.carry changes its type on the way ({error}). Leave it out, or "
+            "write format=jsonl"
         ) from error
 
 

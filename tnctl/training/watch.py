@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from tnctl.errors import UserError
 from tnctl.schema import Conf
 
 
@@ -65,3 +66,18 @@ def matters(conf: Conf) -> bool:
         or conf.evaluation.keep == "best"
         or conf.optimizer.schedule.name == "plateau"
     )
+
+
+def check(conf: Conf) -> None:
+    """Refuse evaluation settings that nothing can come of."""
+    evaluation = conf.evaluation
+    if conf.data.validation is None and (matters(conf) or evaluation.every_steps is not None):
+        raise UserError(
+            "evaluation.every_steps, patience, keep=best and schedule.name=plateau need "
+            "data.validation, which is not given. Give data.validation=FILES"
+        )
+    if conf.train.loss.name == "mse" and evaluation.monitor == "logloss":
+        raise UserError(
+            "evaluation.monitor=logloss does not exist with train.loss.name=mse. "
+            "Take evaluation.monitor=mse"
+        )
