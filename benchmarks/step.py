@@ -72,9 +72,9 @@ def batches(workload: Workload, batch_size: int) -> list[Window]:
         Window(
             [np.ascontiguousarray(workload.ids[rows], np.uint64).reshape(-1)],
             [offsets],
+            [None],
             workload.numeric[rows],
-            workload.labels[rows],
-            None,
+            workload.labels[rows].reshape(-1, 1),
         )
         for rows in (slice(i * batch_size, (i + 1) * batch_size) for i in range(whole))
     ]

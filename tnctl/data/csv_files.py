@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tnctl import files
 from tnctl.data.ahead import in_order
 from tnctl.data.reading import Piece, Where, require, text_columns
-from tnctl.errors import Failure, UserError, did_you_mean
+from tnctl.errors import Failure, UserError, did_you_mean, quoted
 from tnctl.schema import Conf, Data
 from tnctl.tables import text
 
@@ -187,6 +187,8 @@ def _names(conf: Conf, url: str, needed: list[str], header: bytes) -> list[str]:
             "data.columns"
         ) from error
     names = [name.strip() for name in names] if conf.data.strip else names
+    if header.lstrip().startswith(b"{") and not set(needed) <= set(names):
+        raise Failure(f"{url} looks like JSON lines. Set data.format=jsonl")
     require(url, needed, names)
     return names
 
@@ -314,13 +316,13 @@ def _bad_value(block: Block, lines: text.Lines, starts: np.ndarray, row: int) ->
                 value.decode()
             except UnicodeDecodeError:
                 return Failure(
-                    f"{place}: {value!r} is not UTF-8. Write the file as UTF-8, or set "
+                    f"{place}: {quoted(value)} is not UTF-8. Write the file as UTF-8, or set "
                     "data.check_utf8=false to hash its bytes"
                 )
         if name in layout.numbers and value not in layout.missing:
             shown = value.decode()
             if not _is_number(pa.scalar(shown.strip(" \t"))):
                 return Failure(
-                    f"{place}: {shown!r} is not a number. Mend it, or add it to data.missing"
+                    f"{place}: {quoted(shown)} is not a number. Mend it, or add it to data.missing"
                 )
     raise AssertionError(f"line {block.line_at(int(starts[row]))} of {layout.url} is not bad")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tnctl.data import numbers
 from tnctl.data.bad_rows import BadRowsError
 from tnctl.data.cells import BUCKETS, Cells, Encoder
-from tnctl.data.reading import Where, columns_read, numeric_columns
+from tnctl.data.reading import Where, columns_read, named, numeric_columns
 from tnctl.data.statistics import Statistics
 from tnctl.data.vectors import transformed, vectors
 from tnctl.errors import UserError
@@ -34,10 +34,10 @@ class Window:
     weights: list[NDArray[np.float32] | None]  # per table: one per id; None without weights
     numeric: NDArray[np.float32]  # [rows, N]: numeric inputs, transformed, then one-hot counts
     labels: NDArray[np.float32]  # [rows, number of labels]; zeros when read without
-    weight: NDArray[np.float32] | None  # [rows], of each example
-    reference: NDArray[np.float64] | None  # [rows], NaN where missing
-    group: NDArray[np.uint64] | None  # [rows], the hash of data.group's value
-    carried: pa.Table | None  # the columns asked for, as they are in the files
+    weight: NDArray[np.float32] | None = None  # [rows], of each example
+    reference: NDArray[np.float64] | None = None  # [rows], NaN where missing
+    group: NDArray[np.uint64] | None = None  # [rows], the hash of data.group's value
+    carried: pa.Table | None = None  # the columns asked for, as they are in the files
 
     @property
     def rows(self) -> int:
@@ -268,10 +268,9 @@ def labels_of(column: pa.Array, label: Label, conf: Conf, where: Where) -> NDArr
         )
     if wrong.any():
         rows = np.flatnonzero(wrong)
-        url, number = where(int(rows[0]))
         raise BadRowsError(
-            f"{url}, row {number}: the label in column '{label.column}' must be {allowed}. "
-            f"Received: {column[int(rows[0])].as_py()}. {way}",
+            f"{named(where(int(rows[0])))}: the label in column '{label.column}' must be "
+            f"{allowed}. Received: {column[int(rows[0])].as_py()}. {way}",
             rows,
         )
     return (values if label.above is None else values > label.above).astype(np.float32)
@@ -285,9 +284,9 @@ def _labels_of_texts(
     absent = pc.is_in(texts, value_set=pa.array([*(text.strip() for text in missing), None]))
     if pc.any(absent).as_py():
         rows = np.flatnonzero(absent.to_numpy(zero_copy_only=False))
-        url, number = where(int(rows[0]))
         raise BadRowsError(
-            f"{url}, row {number}: the label in column '{name}' is missing. Mend or remove the row",
+            f"{named(where(int(rows[0])))}: the label in column '{name}' is missing. Mend or "
+            "remove the row",
             rows,
         )
     found = pc.is_in(texts, value_set=pa.array([text.strip() for text in positive], pa.string()))
@@ -303,10 +302,9 @@ def weights_of(column: pa.Array, conf: Conf, where: Where) -> NDArray[np.float32
     wrong = ~(np.isfinite(found) & (found >= 0))
     if wrong.any():
         rows = np.flatnonzero(wrong)
-        url, number = where(int(rows[0]))
         raise BadRowsError(
-            f"{url}, row {number}: the weight in column '{name}' must be a finite number, at least "
-            f"0. Received: {column[int(rows[0])].as_py()}. Mend or remove the row",
+            f"{named(where(int(rows[0])))}: the weight in column '{name}' must be a finite "
+            f"number, at least 0. Received: {column[int(rows[0])].as_py()}. Mend or remove the row",
             rows,
         )
     return found
