@@ -232,3 +232,26 @@ def test_heads_and_labels_must_agree(tmp_path):
         conf = conf_of(tmp_path, recipe={"name": str(tmp_path / "heads.py")}, data=data)
         with pytest.raises(UserError, match=words):
             building.build(conf, Statistics())
+
+
+def test_moving_statistics_are_a_mean_at_first(tmp_path):
+    """What they start with, zeros and ones, is of no batch and must not show."""
+    (tmp_path / "norm.py").write_text(
+        "from tnctl.model import layers\n\n"
+        "def build(inputs):\n"
+        "    norm = layers.BatchNorm(momentum=0.5, name='norm')(inputs.numeric)\n"
+        "    return layers.Logit()(norm) + inputs.linear\n"
+    )
+    model = building.build(
+        conf_of(tmp_path, recipe={"name": str(tmp_path / "norm.py")}), Statistics()
+    )
+    step = TrainingStep(model, 5)
+    mean, variance = np.zeros(7), np.ones(7)
+    for number, seed in enumerate(range(4), start=1):
+        batch = batch_of(model, 5, seed)
+        step(batch)
+        rate = max(0.5, 1 / number)
+        mean += rate * (batch.numeric.mean(axis=0) - mean)
+        variance += rate * (batch.numeric.var(axis=0) - variance)
+        np.testing.assert_allclose(model.moving[0], mean, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(model.moving[1], variance, rtol=1e-4, atol=1e-6)

@@ -74,9 +74,11 @@ class TrainingStep:
         loss, logits, inputs, dense, statistics = outputs
         with self.model.pool.awake():
             self._push(inputs, dense, loss)
-        for (moving, momentum), measured in zip(self._moving, statistics, strict=True):
-            moving += np.float32(1 - momentum) * (np.asarray(memoryview(measured)) - moving)
         self.steps += 1
+        for (moving, momentum), measured in zip(self._moving, statistics, strict=True):
+            # A plain mean at first: what the statistics start with is of no batch.
+            rate = np.float32(max(1 - momentum, 1 / self.steps))
+            moving += rate * (np.asarray(memoryview(measured)) - moving)
         return StepResult(float(loss), np.asarray(memoryview(logits)))
 
     def _push(self, inputs: list[Any], dense: list[Any], loss: Any) -> None:

@@ -42,7 +42,7 @@ class BatchNorm(keras.layers.Layer):
 
     The layer never assigns: a training call leaves the batch's statistics, two tensors [n], in
     `batch_statistics`, and whoever trains moves the moving ones:
-    moving = momentum * moving + (1 - momentum) * batch.
+    moving += max(1 - momentum, 1 / step) * (batch - moving): a plain mean of the first batches.
 
     Input shape: [B, n]. Output shape: [B, n]. With `where`, bool [B], only the rows it marks count
     in the statistics.
