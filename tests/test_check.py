@@ -13,7 +13,7 @@ import pytest
 from tnctl.cli.check import short, size, span
 from tnctl.data.growth import growth
 from tnctl.tables import Batch, Initial, Optimizer, Pool, Segment, SlotPlan, SparseTable
-from tnctl.training.inspection import INDEX_BYTES, first_met, stride
+from tnctl.training.inspection import INDEX_BYTES, first_met
 
 SAMPLE = 100_000
 TRUTHS = {
@@ -83,7 +83,7 @@ def test_the_bytes_of_a_row_are_those_of_a_table(width):
     offsets = np.arange(rows + 1, dtype=np.uint32)
     batch.find(np.arange(rows, dtype=np.uint64), offsets, rows, insert=True)
     # A table takes memory in blocks, one at least for each of its shards.
-    assert rows * stride(table) == pytest.approx(table.row_bytes, rel=0.1, abs=8 << 20)
+    assert rows * table.stride == pytest.approx(table.row_bytes, rel=0.1, abs=8 << 20)
     assert rows * INDEX_BYTES == pytest.approx(table.index_bytes, rel=0.2)
 
 

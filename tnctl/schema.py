@@ -889,16 +889,20 @@ def _converted(hint: Any, value: Any, path: str) -> Any:
 
 def _dataclass_of(hint: Any) -> Any:
     """The dataclass of a hint, also of `X | None`; None for any other."""
-    return (
-        next((one for one in (hint, *get_args(hint)) if dataclasses.is_dataclass(one)), None)
-        if (get_origin(hint) is not dict)
-        else None
-    )
+    if get_origin(hint) is dict:
+        return None
+    return next((one for one in (hint, *get_args(hint)) if dataclasses.is_dataclass(one)), None)
 
 
-def sentences() -> dict[str, tuple[Any, str]]:
-    """Every key of a conf by its path: (default, sentence). Named inputs stand as NAME."""
-    return {path: (key.default, key.sentence) for path, key in all_keys().items()}
+def differences(one: Any, other: Any, path: str = "") -> list[str]:
+    """The dotted keys whose values differ, of two confs as plain values."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return [
+            found
+            for key in dict.fromkeys([*one, *other])
+            for found in differences(one.get(key), other.get(key), f"{path}.{key}".lstrip("."))
+        ]
+    return [] if one == other else [path]
 
 
 @dataclass(frozen=True)

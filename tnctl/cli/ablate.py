@@ -4,7 +4,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING
 
-from tnctl.cli.target import with_checkpoint
+from tnctl.cli.target import loaded, with_checkpoint
 from tnctl.errors import UserError
 from tnctl.schema import Conf
 
@@ -21,16 +21,13 @@ def run(given: list[str]) -> int:
 
 
 def ablate(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:  # noqa: ARG001
-    from tnctl.checkpoint.load import load
     from tnctl.progress import waiting
     from tnctl.training import ablation, show
-    from tnctl.training.step import Inference
 
-    split = "validation" if conf.data.validation is not None else "test"
-    if split == "test" and conf.data.test is None:
+    split = ablation.ablated_split(conf)
+    if split is None:
         raise UserError("there is nothing to score. Give data.validation=FILES or data.test=FILES")
-    with waiting(f"loading {checkpoint.folder}"):
-        inference = Inference(load(checkpoint, conf), conf.train.batch_size)
+    inference = loaded(checkpoint, conf)
     with waiting(f"scoring data.{split} without each input"):
         found = ablation.ablate(inference, conf, split)
     show.ablation(found)

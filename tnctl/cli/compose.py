@@ -49,27 +49,22 @@ def with_conf(path: Path, overrides: list[str], job: Callable[[Conf], int]) -> i
 
     `--cfg job` prints the conf instead of running.
     """
-    options, overrides = arguments.options(overrides)
-    if options.sweep:
-        raise UserError("-m is for train: this command takes one conf")
-    return _run(path.parent, path.stem, options.show, overrides, job)
+    return _run(path.parent, path.stem, overrides, job)
 
 
 def with_saved(values: dict[str, Any], overrides: list[str], job: Callable[[Conf], int]) -> int:
     """As with_conf, with the conf that a checkpoint carries."""
-    options, overrides = arguments.options(overrides)
-    if options.sweep:
-        raise UserError("-m is for train: this command takes one conf")
     with TemporaryDirectory(prefix="tnctl-conf-") as folder:
         saved = {"defaults": ["schema", "_self_"], **values}
         (Path(folder) / "saved.yaml").write_text(json.dumps(saved))
-        return _run(Path(folder), "saved", options.show, overrides, job)
+        return _run(Path(folder), "saved", overrides, job)
 
 
-def _run(
-    folder: Path, name: str, show: bool, overrides: list[str], job: Callable[[Conf], int]
-) -> int:
-    if show:
+def _run(folder: Path, name: str, overrides: list[str], job: Callable[[Conf], int]) -> int:
+    options, overrides = arguments.options(overrides)
+    if options.sweep:
+        raise UserError("-m is for train: this command takes one conf")
+    if options.show:
         from omegaconf import OmegaConf
 
         with _composed(folder, name, overrides) as composed:

@@ -3,7 +3,7 @@
 import json
 from typing import TYPE_CHECKING
 
-from tnctl.cli.target import with_checkpoint
+from tnctl.cli.target import loaded, with_checkpoint
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:
@@ -19,14 +19,11 @@ def run(given: list[str]) -> int:
 
 
 def evaluate(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:  # noqa: ARG001
-    from tnctl.checkpoint.load import load
     from tnctl.progress import waiting
     from tnctl.training.evaluation import score, split_to_evaluate
-    from tnctl.training.step import Inference
 
     split = split_to_evaluate(conf)
-    with waiting(f"loading {checkpoint.folder}"):
-        inference = Inference(load(checkpoint, conf), conf.train.batch_size)
+    inference = loaded(checkpoint, conf)
     with waiting(f"evaluating on data.{split}"):
         metrics = score(inference, conf, split).metrics()
     print(json.dumps({"checkpoint": checkpoint.folder, "split": split, **metrics}, indent=2))

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tnctl import files
-from tnctl.cli.target import with_checkpoint
+from tnctl.cli.target import loaded, with_checkpoint
 from tnctl.errors import UserError, did_you_mean
 from tnctl.schema import Conf
 
@@ -29,15 +29,12 @@ def predict(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
         raise UserError(f"no format '{kind}'. {did_you_mean(kind, FORMATS)}")
     if conf.data.test is None:
         raise UserError("there is nothing to score. Give data.test=FILES")
-    from tnctl.checkpoint.load import load
-    from tnctl.progress import say, waiting
+    from tnctl.progress import say
     from tnctl.training import predicting
     from tnctl.training.run import PREDICTIONS
-    from tnctl.training.step import Inference
 
     to = own.get("to") or files.join(conf.output, f"{PREDICTIONS}.{kind}")
-    with waiting(f"loading {checkpoint.folder}"):
-        inference = Inference(load(checkpoint, conf), conf.train.batch_size)
+    inference = loaded(checkpoint, conf)
     rows = predicting.predict(inference, conf, "test", to, kind)
     say(f"{rows:,} predictions of step {checkpoint.step} written to {to}")
     return 0

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 from tnctl.cli import arguments, compose
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError
-from tnctl.schema import Conf
+from tnctl.schema import Conf, differences
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
+    from tnctl.training.step import Inference
 
 # What a checkpoint was trained with cannot be changed by a conf that is composed later.
 FIXED = ("seed", "recipe", "slots", "numeric", "embedding", "optimizer")
@@ -47,16 +48,25 @@ def with_composed(own: dict[str, str], conf: Conf, job: Callable[..., int]) -> i
     """Run the job with a composed conf, which must be of the model that the checkpoint has."""
     checkpoint = find(own, conf.output)
     from tnctl.model.graph import conf_to_json
-    from tnctl.training import run
 
     saved, now = checkpoint.conf(), conf_to_json(conf)
-    differing = [key for name in FIXED for key in run.differences(now[name], saved[name], name)]
+    differing = [key for name in FIXED for key in differences(now[name], saved[name], name)]
     if differing:
         raise UserError(
             f"{checkpoint.folder} was trained with another conf; these keys differ: "
             f"{', '.join(differing)}. Leave conf= out to take the checkpoint's own"
         )
     return job(checkpoint, conf, own)
+
+
+def loaded(checkpoint: "Checkpoint", conf: Conf) -> "Inference":
+    """The model of a checkpoint, ready to score."""
+    from tnctl.checkpoint.load import load
+    from tnctl.progress import waiting
+    from tnctl.training.step import Inference
+
+    with waiting(f"loading {checkpoint.folder}"):
+        return Inference(load(checkpoint, conf), conf.train.batch_size)
 
 
 def output_of(overrides: list[str]) -> str | None:

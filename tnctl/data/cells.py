@@ -1,6 +1,5 @@
 """The column of one slot to its cells: zero, one or many ids per row."""
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,7 +18,6 @@ from tnctl.errors import UserError
 from tnctl.schema import Data, Slot
 from tnctl.tables import columns as c_columns
 
-DECIMAL = re.compile(r"-?[0-9]+")
 VIEW_BYTES = 16
 BUCKETS = ("boundaries", "quantiles")  # the kinds whose values are numbers
 
@@ -314,7 +312,11 @@ class Encoder:
             if not array[row].is_valid:
                 continue
             text = numbers.bytes_at(array, row).decode("utf-8", "replace")
-            if DECIMAL.fullmatch(text) and len(text) <= 40 and -(2**63) <= int(text) < 2**64:
+            if (
+                numbers.INTEGER.fullmatch(text)
+                and len(text) <= 40
+                and -(2**63) <= int(text) < 2**64
+            ):
                 out[row] = int(text) % 2**64
             else:
                 wrong.append(row)

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tnctl import files
+from tnctl.data import numbers
 from tnctl.data.reading import BadRows, Where
 from tnctl.errors import Failure, quoted
 
@@ -183,17 +184,5 @@ def numbers_of(array: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
         return pc.cast(texts, pa.float64()), np.zeros(len(array), bool)
     except pa.ArrowInvalid:
         wrong = np.zeros(len(array), bool)
-        _mark(texts, 0, len(texts), wrong)
+        wrong[numbers.bad_places(texts, pa.float64(), len(texts))] = True
         return pc.cast(pc.if_else(pa.array(wrong), None, texts), pa.float64()), wrong
-
-
-def _mark(texts: pa.Array, low: int, high: int, wrong: NDArray[np.bool_]) -> None:
-    try:
-        pc.cast(texts.slice(low, high - low), pa.float64())
-    except pa.ArrowInvalid:
-        if high - low == 1:
-            wrong[low] = True
-            return
-        middle = (low + high) // 2
-        _mark(texts, low, middle, wrong)
-        _mark(texts, middle, high, wrong)

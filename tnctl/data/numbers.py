@@ -146,11 +146,11 @@ def not_a_number(
     )
 
 
-def bad_places(array: pa.Array, kind: pa.DataType) -> list[int]:
-    """The first values, up to MOST_NAMED, that do not cast to `kind`, by halving."""
+def bad_places(array: pa.Array, kind: pa.DataType, most: int = MOST_NAMED) -> list[int]:
+    """The first values, at most so many, that do not cast to `kind`, by halving."""
     found: list[int] = []
     ranges = [(0, len(array))]
-    while ranges and len(found) < MOST_NAMED:
+    while ranges and len(found) < most:
         low, high = ranges.pop()
         try:
             pc.cast(array.slice(low, high - low), kind)

@@ -15,7 +15,7 @@ from tnctl import files, manifest
 from tnctl.data.parquet_files import seekable, translated
 from tnctl.data.reading import Piece, counted
 from tnctl.errors import Failure, UserError
-from tnctl.schema import Conf, Data, Numeric, Slot
+from tnctl.schema import Conf, Data, Numeric, Slot, differences
 
 FORMAT = "tnctl prepared"
 AGAIN = "Prepare the data again"
@@ -82,18 +82,6 @@ def _completed(found: dict[str, Any]) -> dict[str, Any]:
         "numeric": {name: numeric | one for name, one in found["numeric"].items()},
         "data": {key: getattr(data, key) for key in OF_DATA} | found["data"],
     }
-
-
-def differences(a: Any, b: Any, path: str = "") -> list[str]:
-    """The paths of the keys whose values differ."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        keys = dict.fromkeys([*a, *b])
-        return [
-            one
-            for key in keys
-            for one in differences(a.get(key), b.get(key), f"{path}.{key}" if path else key)
-        ]
-    return [] if a == b else [path]
 
 
 def part_of(found: dict[str, Any], conf: Conf, split: str) -> dict[str, Any]:

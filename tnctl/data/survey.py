@@ -21,7 +21,6 @@ from tnctl.schema import Conf
 HEAD_BYTES = 4 << 20
 HEAD_LINES = 1000
 FILES_LOOKED_AT = 4
-IN_LINES = ("csv", "libsvm", "paddle", "jsonl")
 
 
 @dataclass(frozen=True)

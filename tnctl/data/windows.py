@@ -56,10 +56,13 @@ def windows(
     encode = prepared.encoder(features) if conf.data.prepared else features.encode
     skipped = skipped or Skipped(split, conf.data.bad_rows)
     tables = _tables(conf, features.columns, encode, split, skipped)
-    make = _good_parts if conf.data.bad_rows else _parts
+    if conf.data.bad_rows:
+        encoded = _good_parts(tables, encode, size, start, limit, skipped)
+    else:
+        encoded = in_order(lambda part: encode(*part), _parts(tables, size, start, limit))
     parts: list[Window] = []
     rows = 0
-    for part in make(tables, encode, size, start, limit, skipped):
+    for part in encoded:
         parts.append(part)
         rows += part.rows
         if rows % size == 0:
@@ -79,33 +82,26 @@ def windows(
         )
 
 
+def _room(at: int, size: int, limit: int | None) -> int:
+    """How many rows fit after `at` of them, before the end of a window or of all."""
+    room = size - at % size
+    return room if limit is None else min(room, limit - at)
+
+
 def _parts(
-    tables: Iterator[tuple[pa.Table, Where]],
-    encode: Encode,
-    size: int,
-    start: int,
-    limit: int | None,
-    _: Skipped,
-) -> Iterator[Window]:
-    """The rows of windows from `start` on, in parts that do not cross a window's end.
-
-    They are encoded on all CPUs, and come in their order.
-    """
-
-    def cut() -> Iterator[tuple[pa.Table, Where]]:
-        at = 0
-        for table, where in tables:
-            done = 0
-            while done < table.num_rows and at != limit:
-                rows = min(size - at % size, table.num_rows - done)
-                rows = rows if limit is None else min(rows, limit - at)
-                if at // size >= start:
-                    yield table.slice(done, rows), shifted(where, done)
-                at, done = at + rows, done + rows
-            if at == limit:
-                return
-
-    yield from in_order(lambda part: encode(*part), cut())
+    tables: Iterator[tuple[pa.Table, Where]], size: int, start: int, limit: int | None
+) -> Iterator[tuple[pa.Table, Where]]:
+    """The rows of windows from `start` on, in parts that do not cross a window's end."""
+    at = 0
+    for table, where in tables:
+        done = 0
+        while done < table.num_rows and (room := _room(at, size, limit)):
+            rows = min(room, table.num_rows - done)
+            if at // size >= start:
+                yield table.slice(done, rows), shifted(where, done)
+            at, done = at + rows, done + rows
+        if at == limit:
+            return
 
 
 def _good_parts(
@@ -116,13 +112,12 @@ def _good_parts(
     limit: int | None,
     skipped: Skipped,
 ) -> Iterator[Window]:
-    """The same where rows may be bad: how many a window takes is known once they are encoded."""
+    """The same, encoded, where rows may be bad: only then is known how many a window takes."""
     at = 0
     for table, where in tables:
         done = 0
-        while done < table.num_rows and at != limit:
-            rows = min(size - at % size, table.num_rows - done)
-            rows = rows if limit is None else min(rows, limit - at)
+        while done < table.num_rows and (room := _room(at, size, limit)):
+            rows = min(room, table.num_rows - done)
             part, _ = skipped.good(table.slice(done, rows), shifted(where, done), encode)
             if at // size >= start and part.rows:
                 yield part

@@ -206,6 +206,11 @@ class SparseTable:
         return int(lib.tn_table_row_bytes(self.handle))
 
     @property
+    def stride(self) -> int:
+        """Bytes of a row in memory."""
+        return int(lib.tn_table_stride(self.handle))
+
+    @property
     def record_dtype(self) -> np.dtype[Any]:
         """One encoded row: id, group, flags, changed, then state and weights of each segment."""
         parts: list[tuple[Any, ...]] = [

@@ -43,6 +43,13 @@ class Ablation:
     inputs: list[Worth]
 
 
+def ablated_split(conf: Conf) -> str | None:
+    """The split that inputs are taken away on: validation if given, else test, else None."""
+    return next(
+        (one for one in ("validation", "test") if getattr(conf.data, one) is not None), None
+    )
+
+
 def ablate(inference: Inference, conf: Conf, split: str, limit: int | None = None) -> Ablation:
     """Score a split without each slot and numeric input in turn, all in few passes over the data.
 

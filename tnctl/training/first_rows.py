@@ -1,7 +1,5 @@
 """Rows before the first step, for `optimizer.updates=all`: a dense variable has all of its rows."""
 
-import os
-
 import numpy as np
 
 from tnctl.data.features import Features, counted_ids
@@ -10,6 +8,7 @@ from tnctl.errors import UserError
 from tnctl.model.building import Model
 from tnctl.tables import Batch, SlotPlan, SparseTable
 from tnctl.training.buffers import Buffers
+from tnctl.training.inspection import memory_of_machine
 
 IDS_AT_A_TIME = 1 << 20
 
@@ -20,14 +19,12 @@ def insert_rows(model: Model, features: Features) -> None:
     Ids that are counted (of a vocabulary, a modulo, buckets) are all inserted, met or not; for
     the others one pass over the data finds them. Raises Failure when the data cannot be read.
     """
-    check_memory(model)
-    uncounted = False
-    for table, layout in zip(model.tables, model.layout.tables, strict=True):
-        for slot, group in zip(layout.slots, layout.group_of, strict=True):
-            count = counted_ids(slot, model.conf.slots[slot], model.statistics)
-            uncounted |= count is None
+    counts = counted_rows(model)
+    check_memory(model, counts)
+    for table, of_groups in zip(model.tables, counts, strict=True):
+        for group, count in of_groups.items():
             insert_counted(table, group, count or 0)
-    if not uncounted:
+    if all(count is not None for of_groups in counts for count in of_groups.values()):
         return
     size = model.conf.train.batch_size
     buffers = Buffers(model, size)
@@ -36,16 +33,26 @@ def insert_rows(model: Model, features: Features) -> None:
             buffers.find(batch, insert=True)
 
 
-def check_memory(model: Model) -> None:
-    """Refuse more counted rows than the machine's memory can hold."""
-    needed = 0
-    for table, layout in zip(model.tables, model.layout.tables, strict=True):
-        counts = {
-            group: counted_ids(slot, model.conf.slots[slot], model.statistics) or 0
-            for slot, group in zip(layout.slots, layout.group_of, strict=True)
-        }
-        needed += sum(counts.values()) * table.record_dtype.itemsize
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def counted_rows(model: Model) -> list[dict[int, int | None]]:
+    """For each table, how many ids each group can have; None where they cannot be counted."""
+    found: list[dict[int, int | None]] = []
+    for layout in model.layout.tables:
+        counts: dict[int, int | None] = {}
+        for slot, group in zip(layout.slots, layout.group_of, strict=True):
+            count = counted_ids(slot, model.conf.slots[slot], model.statistics)
+            # Slots of one group have ids of one kind; buckets that are measured may differ.
+            counts[group] = None if count is None else max(count, counts.get(group) or 0)
+        found.append(counts)
+    return found
+
+
+def check_memory(model: Model, counts: list[dict[int, int | None]]) -> None:
+    """Refuse more counted rows, by table and group, than the machine's memory can hold."""
+    needed = sum(
+        table.stride * sum(count or 0 for count in of_groups.values())
+        for table, of_groups in zip(model.tables, counts, strict=True)
+    )
+    memory = memory_of_machine()
     if needed > memory:
         raise UserError(
             f"optimizer.updates=all makes every row before the first step: {needed:,} bytes, and "

@@ -31,8 +31,6 @@ WINDOW_ROWS = 8192
 INDEX_BYTES = 8 * (2 - 4 / 3) / math.log(1.5)
 # Each of its 64 shards takes rows in blocks of 64 KiB.
 LEAST_BYTES = 64 << 16
-UIDX_BYTES = 4  # of a row in memory, not in files
-ROW_ALIGNMENT = 8
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -240,13 +238,7 @@ def table_findings(
         sum(one.low for one in each),
         sum(one.high for one in each),
     )
-    return TableFindings(stride(table) + INDEX_BYTES, rows)
-
-
-def stride(table: SparseTable) -> int:
-    """The bytes of a row in memory."""
-    size = table.record_dtype.itemsize + UIDX_BYTES
-    return -(-size // ROW_ALIGNMENT) * ROW_ALIGNMENT
+    return TableFindings(table.stride + INDEX_BYTES, rows)
 
 
 def dense_bytes(model: Model) -> int:

@@ -25,7 +25,7 @@ from tnctl.progress import Display, say, size, waiting
 from tnctl.schema import Conf
 from tnctl.tables import StreamingAuc
 from tnctl.training import page, run, watch
-from tnctl.training.ablation import ablate
+from tnctl.training.ablation import ablate, ablated_split
 from tnctl.training.evaluation import Counts, features_of, labelled_heads, reported_split, score
 from tnctl.training.events import Events
 from tnctl.training.first_rows import insert_rows
@@ -347,8 +347,8 @@ class Trainer:
         counts = None if self.last is None else self.last[2]
         importance: dict[str, float] = {}
         of_what = ""
-        if self.conf.evaluation.ablate and split is not None:
-            on = "validation" if self.conf.data.validation is not None else "test"
+        on = ablated_split(self.conf)
+        if self.conf.evaluation.ablate and on is not None:
             with waiting(f"measuring what each input is worth on data.{on}"):
                 found = ablate(self.inference, self.conf, on, ABLATED_ROWS)
             importance = {one.name: one.loss for one in found.inputs}

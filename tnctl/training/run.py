@@ -7,7 +7,7 @@ from tnctl import files
 from tnctl.checkpoint.load import Checkpoint, newest
 from tnctl.errors import UserError
 from tnctl.model.graph import conf_to_json
-from tnctl.schema import Conf
+from tnctl.schema import Conf, differences
 
 REPORT = "report.json"
 LOG = "log.jsonl"
@@ -38,7 +38,11 @@ def start(conf: Conf, overwrite: bool) -> Checkpoint | None:
         return None
     checkpoint = newest(conf.output)
     if checkpoint is not None:
-        differing = differences(conf_to_json(conf), checkpoint.conf())
+        differing = [
+            key
+            for key in differences(conf_to_json(conf), checkpoint.conf())
+            if key not in NOT_COMPARED
+        ]
         if differing:
             raise UserError(
                 f"{conf.output} has a run of another conf; these keys differ: "
@@ -75,19 +79,6 @@ def finished(conf: Conf) -> dict[str, Any] | None:
         return None
     report: dict[str, Any] = json.loads(files.read_bytes(url))
     return report
-
-
-def differences(one: Any, other: Any, path: str = "") -> list[str]:
-    """The dotted keys whose values differ."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        keys = dict.fromkeys([*one, *other])
-        return [
-            found
-            for key in keys
-            if (where := f"{path}.{key}".lstrip(".")) not in NOT_COMPARED
-            for found in differences(one.get(key), other.get(key), where)
-        ]
-    return [] if one == other else [path]
 
 
 class Log:
