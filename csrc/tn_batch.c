@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "tn_admission.h"
 #include "tn_dense.h"
 
 #define MAX_ENTRIES UINT64_C(0xfffffff0) /* ids x threads: their places have 32 bits */
@@ -81,10 +82,12 @@ static uint64_t cut_arrays(tn_batch *batch, char *workspace, uint64_t cells, uin
     batch->offsets = cut(workspace, &used, (cells + 1) * sizeof *batch->offsets);
     batch->entry_of = cut(workspace, &used, (ids + AHEAD) * sizeof *batch->entry_of);
     batch->row_of = cut(workspace, &used, ids * sizeof *batch->row_of);
-    uint64_t decayed = batch->table->has_decay ? ids * batch->table->stride : 0;
-    batch->decayed = cut(workspace, &used, decayed);
+    uint64_t copies = batch->table->copies ? ids * batch->table->copy_stride : 0;
+    batch->copies = cut(workspace, &used, copies);
     batch->rows = cut(workspace, &used, ids * sizeof *batch->rows);
     batch->sums = cut(workspace, &used, ids * batch->sums_stride * sizeof *batch->sums);
+    uint64_t shows = batch->table->shows ? 2 * ids * sizeof *batch->shows : 0;
+    batch->shows = cut(workspace, &used, shows);
     /* Every list may have to hold all ids of its part; pages that none reaches take no memory. */
     uint64_t entries = ids * (uint64_t)batch->threads;
     batch->entries = cut(workspace, &used, entries * sizeof *batch->entries);
@@ -224,6 +227,8 @@ static int find_list(tn_batch *batch, tn_owner *owner, tn_entry *entries, uint64
             candidates[i] = candidate(table, hash[i]);
             if (candidates[i] != NULL) {
                 TN_PREFETCH_WRITE(candidates[i]);
+            } else if (insert && table->sketch != NULL) {
+                tn_admission_prefetch(table, hash[i]);
             }
         }
         for (uint64_t i = 0; i < count; i++) {
@@ -233,6 +238,11 @@ static int find_list(tn_batch *batch, tn_owner *owner, tn_entry *entries, uint64
             if (TN_UNLIKELY(row == NULL || !is_key(row, of, id))) {
                 row = tn_row_find(table, of, id, hash[i]);
                 if (row == NULL && insert) {
+                    if (!tn_admit(table, of, hash[i])) {
+                        group[i].place = (uint32_t)owner->no_row;
+                        group[i].row = (tn_row *)(void *)table->zero_row;
+                        continue;
+                    }
                     int code = tn_row_insert(table, of, id, hash[i], &row);
                     if (code != TN_OK) {
                         return code;
@@ -307,6 +317,7 @@ static int find_locked(tn_batch *batch, const uint64_t *ids, const uint32_t *off
         for (int t = 0; t < batch->threads; t++) {
             first_row += batch->counts[t][o];
         }
+        batch->owners[o].no_row = first_row - 1; /* of no ids, nothing asks */
     }
     tn_pool_run(batch->table->pool, insert ? find_inserting : find_reading, batch);
     for (int o = 0; o < batch->threads; o++) {
@@ -315,6 +326,8 @@ static int find_locked(tn_batch *batch, const uint64_t *ids, const uint32_t *off
         }
     }
     batch->found = insert ? 2 : 1;
+    batch->removals = batch->table->removals;
+    batch->counted = 0;
     batch->met = insert ? 0 : batch->met;
     for (int o = 0; o < batch->threads; o++) {
         batch->met += batch->owners[o].rows; /* 0 when reading */

@@ -31,6 +31,7 @@ typedef struct {
 
 typedef struct {
     uint64_t first_row, rows; /* this owner's part of batch->rows */
+    uint64_t no_row;          /* the last place of its part: no row has it when an id has no row */
     int code;
 } tn_owner;
 
@@ -40,7 +41,8 @@ struct tn_batch {
     uint32_t n_slots;
     uint64_t cell_factor; /* cell / n_slots = cell * cell_factor >> 64 */
     int threads, sum_only, any_apart;
-    int found; /* 0 nothing yet, 1 reading, 2 inserting, 3 gradients summed */
+    int found;         /* 0 nothing yet, 1 reading, 2 inserting, 3 gradients summed */
+    uint64_t removals; /* the table's, at the last tn_find */
 
     const uint64_t *ids; /* the caller's, as the weights: during tn_find only */
     const float *given_weights;
@@ -51,7 +53,7 @@ struct tn_batch {
     uint64_t room_for_cells, room_for_ids;
     uint32_t *entry_of; /* per id: its place in entries */
     tn_row **row_of;    /* per id, while pooling */
-    char *decayed;      /* per id, while pooling: its row as it reads, where weights decay */
+    char *copies;       /* per id, while pooling: its row as it reads, where rows are copied */
     tn_entry *entries;
     int weighted;         /* the three below hold what the last tn_find was given */
     float *weights;       /* per id */
@@ -62,6 +64,8 @@ struct tn_batch {
     tn_row **rows;
     float *sums;
     uint32_t sums_stride;
+    float *shows; /* per row, where the table keeps them: its occurrences and their clicks, */
+    int counted;  /* once tn_count has summed them */
     tn_owner owners[MAX_THREADS];
     uint64_t met; /* distinct rows of the last inserting tn_find */
 };
@@ -69,6 +73,22 @@ struct tn_batch {
 static inline tn_entry *list_of(const tn_batch *batch, uint64_t first_id, uint64_t ids_of_part,
                                 int owner) {
     return batch->entries + first_id * (uint64_t)batch->threads + ids_of_part * (uint64_t)owner;
+}
+
+/* What the last tn_find is still good for: nothing once rows were removed. */
+static inline int found(const tn_batch *batch) {
+    return batch->removals == batch->table->removals ? batch->found : 0;
+}
+
+static inline uint32_t example_of(const tn_batch *batch, uint32_t cell) {
+    /* With one slot the factor would be 2^64. */
+    return batch->n_slots == 1 ? cell : (uint32_t)((tn_wide)batch->cell_factor * cell >> 64);
+}
+
+/* Whether an entry of an inserting batch is an occurrence before its id's row is made. It reads
+ * zeros, and its gradient goes to a place of the sums that belongs to no row. */
+static inline int waits(const tn_batch *batch, const tn_entry *entry) {
+    return entry->row == (const tn_row *)(const void *)batch->table->zero_row;
 }
 
 /* The ids of part t: [*from, *to). */

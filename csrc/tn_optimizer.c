@@ -1,8 +1,9 @@
 /* tn_optimizer.c - the update rules, of rows and of dense weights.
  *
- * The formulas stand in tnctl.h. Powers of beta come from repeated multiplication in double; the
- * only other function is sqrt, which every CPU rounds alike. Tables of row-wise AdaGrad and Adam
- * without extras have a loop of their own; one more loop does everything. */
+ * The formulas stand in tnctl.h. Powers of beta come from repeated
+ * multiplication in double; the only other function is sqrt, which every CPU
+ * rounds alike. Tables of row-wise AdaGrad and Adam without extras have a loop
+ * of their own; one more loop does everything. */
 #include <math.h>
 
 #include "tn_dense.h"
@@ -143,8 +144,8 @@ uint32_t tn_dense_accumulator(const tn_optimizer *o) {
     }
 }
 
-/* Not inlined: where two of these stand together, GCC 12 makes a vector of them and drops both
- * roundings. */
+/* Not inlined: where two of these stand together, GCC 12 makes a vector of them
+ * and drops both roundings. */
 __attribute__((noinline)) double tn_beta(double beta) {
     return (double)(float)beta;
 }
@@ -272,8 +273,8 @@ TN_INLINE float clamp(float value, float bound) {
     return low > -bound ? low : -bound;
 }
 
-/* sqrt(n+g^2) - sqrt(n) as g^2 / (sqrt(n+g^2) + sqrt(n)): a large n cancels all digits of the
- * difference. */
+/* sqrt(n+g^2) - sqrt(n) as g^2 / (sqrt(n+g^2) + sqrt(n)): a large n cancels all
+ * digits of the difference. */
 TN_INLINE void ftrl_weights(const tn_optimizer *o, float *restrict w, float *restrict sum,
                             float *restrict z, const float *restrict g, uint64_t n) {
     if (o->learning_rate == 0) {
@@ -413,7 +414,8 @@ TN_INLINE void update_segment_any(const tn_table *table, const tn_layout *segmen
     if (scale != 1) {
         multiply(g, scale, width);
     }
-    /* Where all rows train, one that is inserted stands for one that was there since step 1. */
+    /* Where all rows train, one that is inserted stands for one that was there
+     * since step 1. */
     if (o->decay > 0 && (table->all || row->changed < table->step)) {
         multiply(w, (float)segment->keep, width);
     }
@@ -479,11 +481,26 @@ void tn_rows_update_any(const tn_table *table, const tn_summed *batch, float sca
     }
 }
 
+/* ---- Rows: show and click ------------------------------------------------ */
+
+void tn_rows_count(const tn_table *table, const tn_summed *batch) {
+    tn_row *const *rows = batch->rows + batch->first_row;
+    uint32_t day = tn_day_of(table, table->step);
+    for (uint64_t i = 0; i < batch->n; i++) {
+        if (i + AHEAD < batch->n) {
+            TN_PREFETCH_WRITE(rows[i + AHEAD]);
+            TN_PREFETCH_WRITE(row_shows(table, rows[i + AHEAD]));
+        }
+        tn_row_count(table, rows[i], batch->counts ? batch->counts + 2 * i : NULL, day);
+    }
+}
+
 /* ---- Rows: all of a shard ------------------------------------------------ */
 
 static const float NO_GRADIENT[MAX_SEGMENTS * MAX_WIDTH];
 
-/* The sums of a row, which is in the batch if the row at its place there is this one. */
+/* The sums of a row, which is in the batch if the row at its place there is
+ * this one. */
 TN_INLINE const float *sums_of(const tn_summed *batch, const tn_row *row) {
     uint64_t i = row->uidx - batch->first_row;
     if (i < batch->n && batch->rows[row->uidx] == row) {
@@ -492,33 +509,32 @@ TN_INLINE const float *sums_of(const tn_summed *batch, const tn_row *row) {
     return NO_GRADIENT;
 }
 
-/* Rows in the order they lie in memory. The rows of a block follow each other, so the CPU sees the
- * stream; only the next block has to be announced. */
-#define FOR_ROWS_OF_SHARD(table, shard, row, statement)                                            \
-    do {                                                                                           \
-        uint64_t in_block = UINT64_C(1) << (table)->block_log;                                     \
-        for (uint64_t start = 0; start < (shard)->next_row; start += in_block) {                   \
-            uint64_t left = (shard)->next_row - start, n = left < in_block ? left : in_block;      \
-            char *at = (shard)->blocks[start >> (table)->block_log];                               \
-            for (uint64_t i = 0; i < n; i++, at += (table)->stride) {                              \
-                tn_row *row = (tn_row *)(void *)at;                                                \
-                TN_PREFETCH_WRITE(at + 2048);                                                      \
-                statement;                                                                         \
-            }                                                                                      \
-        }                                                                                          \
-    } while (0)
+/* What was counted of the row that has these sums. */
+TN_INLINE const float *counts_of(const tn_summed *batch, const float *sums) {
+    if (batch->counts == NULL || sums == NO_GRADIENT) {
+        return NULL;
+    }
+    return batch->counts + 2 * ((uint64_t)(sums - batch->sums) / batch->sums_stride);
+}
 
 TN_CLONES
 void tn_shard_update(const tn_table *table, const tn_shard *shard, const tn_summed *batch,
                      float scale) {
-    if (table->plain && scale == 1) {
-        FOR_ROWS_OF_SHARD(table, shard, row, {
+    if (table->plain && scale == 1 && !table->shows) {
+        FOR_ROWS_OF_SHARD(table, shard, row, number, {
             row->changed = table->step;
             update_row(table, row_floats(row), sums_of(batch, row));
         });
         return;
     }
-    FOR_ROWS_OF_SHARD(table, shard, row, update_row_any(table, row, sums_of(batch, row), scale));
+    uint32_t day = table->shows ? tn_day_of(table, table->step) : 0;
+    FOR_ROWS_OF_SHARD(table, shard, row, number, {
+        const float *sums = sums_of(batch, row);
+        if (table->shows) {
+            tn_row_count(table, row, counts_of(batch, sums), day);
+        }
+        update_row_any(table, row, sums, scale);
+    });
 }
 
 /* ---- Rows: the norm ------------------------------------------------------ */
@@ -551,7 +567,7 @@ void tn_rows_norm(const tn_table *table, const tn_summed *batch, tn_squares *squ
 TN_CLONES
 void tn_shard_norm(const tn_table *table, const tn_shard *shard, const tn_summed *batch,
                    tn_squares *squares) {
-    FOR_ROWS_OF_SHARD(table, shard, row,
+    FOR_ROWS_OF_SHARD(table, shard, row, number,
                       tn_squares_add(squares, row_squares(table, row, sums_of(batch, row))));
 }
 
@@ -626,7 +642,8 @@ double tn_dense_squares(const tn_optimizer *o, const float *w, const float *g, u
 
 TN_CLONES
 int tn_all_finite(const float *values, uint64_t n) {
-    /* An exponent of 58 or more: large, infinite or NaN. On integers the test takes whole vectors.
+    /* An exponent of 58 or more: large, infinite or NaN. On integers the test
+     * takes whole vectors.
      */
     uint32_t bad = 0;
     for (uint64_t i = 0; i < n; i++) {
@@ -674,7 +691,8 @@ double tn_squares_total(const tn_squares *sum) {
     return total * unit;
 }
 
-/* ---- Decay, for readers of records ---------------------------------------- */
+/* ---- Decay, for readers of records ----------------------------------------
+ */
 
 void tn_decay_factors(double f, const uint32_t *counts, uint64_t n, float *factors) {
     for (uint64_t i = 0; i < n; i++) {

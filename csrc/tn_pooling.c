@@ -1,10 +1,11 @@
-/* tn_pooling.c - gather: rows to the model's input; accumulate and apply: its gradient to rows. */
+/* tn_pooling.c - gather: rows to the model's input; accumulate and apply: its
+ * gradient to rows. */
 #include <math.h>
 
 #include "tn_batch.h"
 
-/* Runs a statement with WIDTH known while compiling for the widths most tables have: it becomes
- * straight vector code. */
+/* Runs a statement with WIDTH known while compiling for the widths most tables
+ * have: it becomes straight vector code. */
 #define FOR_WIDTH(width, statement)                                                                \
     do {                                                                                           \
         switch (width) {                                                                           \
@@ -30,12 +31,10 @@
         }                                                                                          \
     } while (0)
 
-__extension__ typedef unsigned __int128 uint128;
-
 /* ---- Gather ------------------------------------------------------------- */
 
-/* Matrices come in two sets: 0 the usual one, 1 that of the slots set apart; the same one twice
- * when no slot is. */
+/* Matrices come in two sets: 0 the usual one, 1 that of the slots set apart;
+ * the same one twice when no slot is. */
 typedef struct {
     tn_batch *batch;
     float *const *outputs[2];
@@ -44,7 +43,8 @@ typedef struct {
     int add;
 } batch_call;
 
-/* Which loops a batch needs; each is compiled without what the ways before it do not. */
+/* Which loops a batch needs; each is compiled without what the ways before it
+ * do not. */
 typedef enum {
     PLAIN,
     APART,   /* some slots are set apart */
@@ -73,7 +73,8 @@ TN_INLINE float divisor(uint16_t pooling, uint32_t count) {
     return pooling == TN_POOL_MEAN ? (float)count : sqrtf((float)count);
 }
 
-/* The rows of ids first .. last - 1, in their order, from the lists they were dealt to. */
+/* The rows of ids first .. last - 1, in their order, from the lists they were
+ * dealt to. */
 TN_INLINE void collect_rows(const tn_batch *batch, uint64_t first, uint64_t last) {
     const tn_entry *entries = batch->entries;
     const uint32_t *entry_of = batch->entry_of;
@@ -83,18 +84,20 @@ TN_INLINE void collect_rows(const tn_batch *batch, uint64_t first, uint64_t last
     }
 }
 
-/* Puts copies with decayed weights in the place of the rows of ids first .. last - 1. */
-static void decay_rows(const tn_batch *batch, uint64_t first, uint64_t last) {
+/* Puts copies in the place of the rows of ids first .. last - 1: rows as they
+ * read. */
+static void copy_rows(const tn_batch *batch, uint64_t first, uint64_t last) {
     const tn_table *table = batch->table;
     uint32_t at = batch->found == 1 ? table->step : tn_last_step(table);
     for (uint64_t k = first; k < last; k++) {
-        tn_row *copy = (tn_row *)(void *)(batch->decayed + k * table->stride);
-        tn_row_read(table, batch->row_of[k], at, row_floats(copy) + table->weights_at);
+        tn_row *copy = (tn_row *)(void *)(batch->copies + k * table->copy_stride);
+        tn_row_read(table, batch->row_of[k], at, row_floats(copy));
         batch->row_of[k] = copy;
     }
 }
 
-/* The pooled weights of one cell, `width` of them from `at` of each of its rows. */
+/* The pooled weights of one cell, `width` of them from `at` of each of its
+ * rows. */
 TN_INLINE void pool_cell(float *restrict to, tn_row *const *rows, uint32_t count, uint32_t at,
                          uint32_t width, uint16_t pooling) {
     if (TN_LIKELY(count == 1)) {
@@ -111,7 +114,8 @@ TN_INLINE void pool_cell(float *restrict to, tn_row *const *rows, uint32_t count
     }
 }
 
-/* The same with a weight per id. A sum that nothing sensible divides is zeros. */
+/* The same with a weight per id. A sum that nothing sensible divides is zeros.
+ */
 TN_INLINE void pool_weighted(float *restrict to, tn_row *const *rows, const float *weights,
                              uint32_t count, uint32_t at, uint32_t width, float by) {
     memset(to, 0, width * sizeof(float));
@@ -152,7 +156,8 @@ TN_INLINE void gather_concat(const tn_batch *batch, uint32_t at, uint64_t b, flo
     }
 }
 
-/* One TN_SUM segment of one example; the running total stays in registers for known widths. */
+/* One TN_SUM segment of one example; the running total stays in registers for
+ * known widths. */
 TN_INLINE void gather_sum(const tn_batch *batch, uint32_t at, uint64_t b, float *restrict output,
                           uint32_t width, int add, way_through way) {
     const uint32_t *offsets = batch->offsets + b * batch->n_slots;
@@ -172,10 +177,10 @@ TN_INLINE void gather_segment(const batch_call *call, uint32_t s, uint64_t b, ui
     const tn_layout *segment = &call->batch->table->layout[s];
     float *output = call->outputs[0][s] + b * call->strides[0][s];
     if (segment->as_given.output == TN_SUM) {
-        gather_sum(call->batch, segment->weights_at, b, output, width, call->add, way);
+        gather_sum(call->batch, segment->read_at, b, output, width, call->add, way);
     } else {
         float *outputs[2] = {output, call->outputs[1][s] + b * call->strides[1][s]};
-        gather_concat(call->batch, segment->weights_at, b, outputs, width, way);
+        gather_concat(call->batch, segment->read_at, b, outputs, width, way);
     }
 }
 
@@ -185,13 +190,12 @@ TN_INLINE void gather_examples(const batch_call *call, uint64_t first, uint64_t 
     for (uint64_t b = first; b < last; b++) {
         collect_rows(batch, batch->offsets[b * batch->n_slots],
                      batch->offsets[(b + 1) * batch->n_slots]);
-        if (TN_UNLIKELY(batch->table->has_decay)) {
-            decay_rows(batch, batch->offsets[b * batch->n_slots],
-                       batch->offsets[(b + 1) * batch->n_slots]);
+        if (TN_UNLIKELY(batch->table->copies)) {
+            copy_rows(batch, batch->offsets[b * batch->n_slots],
+                      batch->offsets[(b + 1) * batch->n_slots]);
         }
         for (uint32_t s = 0; s < batch->table->n_segments; s++) {
-            FOR_WIDTH(batch->table->layout[s].as_given.width,
-                      gather_segment(call, s, b, WIDTH, way));
+            FOR_WIDTH(batch->table->layout[s].read_width, gather_segment(call, s, b, WIDTH, way));
         }
     }
 }
@@ -230,11 +234,11 @@ static void gather_part(void *argument, int thread, int threads) {
 /* Whether each slot's columns lie inside a row of the matrices it uses. */
 static int columns_fit(const tn_batch *batch, const uint32_t *const *strides) {
     for (uint32_t s = 0; s < batch->table->n_segments; s++) {
-        const tn_segment *segment = &batch->table->layout[s].as_given;
-        int concat = segment->output == TN_CONCAT;
+        const tn_layout *segment = &batch->table->layout[s];
+        int concat = segment->as_given.output == TN_CONCAT;
         for (uint32_t slot = 0; slot < batch->n_slots; slot++) {
             uint64_t column = concat ? batch->slots[slot].column : 0;
-            if (column + segment->width > strides[concat && batch->slots[slot].apart][s]) {
+            if (column + segment->read_width > strides[concat && batch->slots[slot].apart][s]) {
                 return 0;
             }
         }
@@ -242,7 +246,8 @@ static int columns_fit(const tn_batch *batch, const uint32_t *const *strides) {
     return 1;
 }
 
-/* Whether the matrices of the slots set apart are there: one for each TN_CONCAT segment. */
+/* Whether the matrices of the slots set apart are there: one for each TN_CONCAT
+ * segment. */
 static int apart_given(const tn_batch *batch, const float *const *apart, const uint32_t *strides) {
     for (uint32_t s = 0; s < batch->table->n_segments; s++) {
         if (batch->table->layout[s].as_given.output == TN_CONCAT &&
@@ -266,7 +271,7 @@ int tn_gather(tn_batch *batch, float *const *outputs, const uint32_t *strides, f
         return TN_BAD_VALUE;
     }
     pthread_mutex_lock(&batch->table->lock);
-    int code = batch->found ? TN_OK : TN_NO_BATCH;
+    int code = found(batch) ? TN_OK : TN_NO_BATCH;
     if (code == TN_OK) {
         tn_pool_run(batch->table->pool, gather_part, &call);
     }
@@ -315,8 +320,7 @@ TN_INLINE void find_paths(const tn_batch *batch, const tn_entry *entries, uint64
     uint32_t n_slots = batch->n_slots;
     for (uint64_t i = 0; i < n; i++) {
         uint32_t cell = entries[i].cell;
-        /* With one slot the factor would be 2^64. */
-        uint32_t b = n_slots == 1 ? cell : (uint32_t)((uint128)batch->cell_factor * cell >> 64);
+        uint32_t b = example_of(batch, cell);
         const tn_slot *slot = &batch->slots[cell - b * n_slots];
         paths->sums[i] = batch->sums + (uint64_t)entries[i].place * batch->sums_stride;
         paths->example[i] = b;
@@ -420,7 +424,7 @@ int tn_accumulate(tn_batch *batch, const float *const *gradients, const uint32_t
         return TN_BAD_VALUE;
     }
     pthread_mutex_lock(&batch->table->lock);
-    int code = batch->found == 2 ? TN_OK : TN_NO_BATCH;
+    int code = found(batch) == 2 ? TN_OK : TN_NO_BATCH;
     if (code == TN_OK) {
         tn_pool_run(batch->table->pool, accumulate_owned, &call);
         for (int o = 0; o < batch->threads && code == TN_OK; o++) {
@@ -432,13 +436,75 @@ int tn_accumulate(tn_batch *batch, const float *const *gradients, const uint32_t
     return code;
 }
 
+/* ---- Show and click ----------------------------------------------------- */
+
+typedef struct {
+    tn_batch *batch;
+    const float *clicks;
+} count_call;
+
+static void count_owned(void *argument, int thread, int threads) {
+    const count_call *call = argument;
+    tn_batch *batch = call->batch;
+    const tn_owner *owner = &batch->owners[thread];
+    memset(batch->shows + 2 * owner->first_row, 0, 2 * owner->rows * sizeof *batch->shows);
+    for (int t = 0; t < threads; t++) {
+        uint64_t from, to;
+        part_of(batch, t, &from, &to);
+        const tn_entry *list = list_of(batch, from, to - from, thread);
+        for (uint64_t i = 0; i < batch->counts[t][thread]; i++) {
+            if (waits(batch, &list[i])) {
+                continue;
+            }
+            float *counts = batch->shows + 2 * (uint64_t)list[i].place;
+            counts[0] += 1;
+            counts[1] += call->clicks[example_of(batch, list[i].cell)];
+        }
+    }
+}
+
+static int clicks_fit(const float *clicks, uint32_t examples) {
+    int fit = tn_all_finite(clicks, examples);
+    for (uint32_t b = 0; b < examples; b++) {
+        fit &= clicks[b] >= 0;
+    }
+    return fit;
+}
+
+int tn_count(tn_batch *batch, const float *clicks) {
+    pthread_mutex_lock(&batch->table->lock);
+    int code = found(batch) >= 2 ? TN_OK : TN_NO_BATCH;
+    if (!batch->table->shows || (code == TN_OK && !clicks_fit(clicks, batch->examples))) {
+        code = TN_BAD_VALUE;
+    }
+    if (code == TN_OK) {
+        tn_pool_run(batch->table->pool, count_owned, &(count_call){batch, clicks});
+        batch->counted = 1;
+    }
+    pthread_mutex_unlock(&batch->table->lock);
+    return code;
+}
+
+/* ---- Updates ------------------------------------------------------------ */
+
 static tn_summed summed_of(const tn_batch *batch, int thread) {
     const tn_owner *owner = &batch->owners[thread];
     return (tn_summed){.rows = batch->rows,
                        .first_row = owner->first_row,
                        .n = owner->rows,
                        .sums = batch->sums + owner->first_row * batch->sums_stride,
-                       .sums_stride = batch->sums_stride};
+                       .sums_stride = batch->sums_stride,
+                       .counts = batch->counted ? batch->shows + 2 * owner->first_row : NULL};
+}
+
+/* Rows from .. to - 1 of those that an owner has. */
+static tn_summed some_of(const tn_summed *all, uint64_t from, uint64_t to) {
+    tn_summed some = *all;
+    some.first_row += from;
+    some.n = to - from;
+    some.sums += from * all->sums_stride;
+    some.counts = all->counts ? all->counts + 2 * from : NULL;
+    return some;
 }
 
 typedef struct {
@@ -478,7 +544,7 @@ static void norm_owned(void *argument, int thread, int threads) {
 int tn_norm(tn_batch *batch, double *squares) {
     tn_squares sum = {{0}};
     pthread_mutex_lock(&batch->table->lock);
-    int code = batch->found == 3 ? TN_OK : TN_NO_BATCH;
+    int code = found(batch) == 3 ? TN_OK : TN_NO_BATCH;
     if (code == TN_OK) {
         update_call call = {.batch = batch, .squares = &sum};
         pthread_mutex_init(&call.lock, NULL);
@@ -490,6 +556,17 @@ int tn_norm(tn_batch *batch, double *squares) {
     return code;
 }
 
+static void update_rows(const tn_table *table, const tn_summed *summed, float scale) {
+    if (table->plain && scale == 1) {
+        tn_rows_update(table, summed->rows + summed->first_row, summed->n, summed->sums,
+                       summed->sums_stride);
+    } else {
+        tn_rows_update_any(table, summed, scale);
+    }
+}
+
+#define COUNTED 256
+
 static void apply_owned(void *argument, int thread, int threads) {
     const update_call *call = argument;
     const tn_table *table = call->batch->table;
@@ -500,11 +577,16 @@ static void apply_owned(void *argument, int thread, int threads) {
                 tn_shard_update(table, &table->shards[i], &summed, call->scale);
             }
         }
-    } else if (table->plain && call->scale == 1) {
-        tn_rows_update(table, summed.rows + summed.first_row, summed.n, summed.sums,
-                       summed.sums_stride);
+    } else if (!table->shows) {
+        update_rows(table, &summed, call->scale);
     } else {
-        tn_rows_update_any(table, &summed, call->scale);
+        /* In pieces that the cache keeps from the one loop to the other. */
+        for (uint64_t from = 0; from < summed.n; from += COUNTED) {
+            uint64_t to = from + COUNTED < summed.n ? from + COUNTED : summed.n;
+            tn_summed some = some_of(&summed, from, to);
+            tn_rows_count(table, &some);
+            update_rows(table, &some, call->scale);
+        }
     }
 }
 
@@ -513,7 +595,7 @@ int tn_apply(tn_batch *batch, float scale) {
         return TN_BAD_VALUE;
     }
     pthread_mutex_lock(&batch->table->lock);
-    int code = batch->found == 3 ? TN_OK : TN_NO_BATCH;
+    int code = found(batch) == 3 ? TN_OK : TN_NO_BATCH;
     if (code == TN_OK) {
         update_call call = {.batch = batch, .scale = scale};
         tn_pool_run(batch->table->pool, apply_owned, &call);

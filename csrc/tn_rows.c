@@ -31,10 +31,10 @@ static void put_entry(tn_shard *shard, uint64_t entry) {
     shard->entries[at] = entry;
 }
 
-/* Half as large again, in one pass over the entries in their order. */
-static int grow_index(tn_shard *shard) {
+/* In one pass over the entries in their order. */
+static int resize_index(tn_shard *shard, uint64_t capacity) {
     tn_shard larger = *shard;
-    larger.capacity = shard->capacity + shard->capacity / 2;
+    larger.capacity = capacity;
     larger.grow_at = fill_limit(larger.capacity);
     larger.entries = tn_large_alloc(entries_bytes(&larger));
     if (larger.entries == NULL) {
@@ -48,6 +48,43 @@ static int grow_index(tn_shard *shard) {
     tn_large_free(shard->entries, entries_bytes(shard));
     *shard = larger;
     return TN_OK;
+}
+
+/* Half as large again, as often as it takes: the capacity it would have grown to. */
+int tn_shard_reserve(tn_shard *shard, uint64_t rows) {
+    uint64_t capacity = shard->capacity;
+    while (rows > fill_limit(capacity)) {
+        capacity += capacity / 2;
+    }
+    return capacity == shard->capacity ? TN_OK : resize_index(shard, capacity);
+}
+
+void tn_index_remove(tn_shard *shard, const uint64_t *marks) {
+    /* From an empty place on, so that no run is met in its middle. What follows a
+     * removed entry in its run is put again: at its place or before it, never
+     * past what is still to be met. */
+    uint64_t start = 0;
+    while (shard->entries[start] != 0) {
+        start++;
+    }
+    int moved = 0;
+    for (uint64_t i = 1; i <= shard->capacity; i++) {
+        uint64_t at = start + i < shard->capacity ? start + i : start + i - shard->capacity;
+        uint64_t entry = shard->entries[at];
+        if (entry == 0) {
+            moved = 0;
+            continue;
+        }
+        uint32_t number = (uint32_t)entry - 1;
+        int gone = (int)(marks[number / 64] >> number % 64 & 1);
+        moved |= gone;
+        if (moved) {
+            shard->entries[at] = 0;
+        }
+        if (moved && !gone) {
+            put_entry(shard, entry);
+        }
+    }
 }
 
 /* ---- Memory of rows ----------------------------------------------------- */
@@ -101,6 +138,19 @@ static int add_block(tn_table *table, tn_shard *shard) {
     return code;
 }
 
+int tn_shard_make_room(tn_table *table, tn_shard *shard, uint64_t rows) {
+    uint64_t more = rows > shard->free_rows ? rows - shard->free_rows : 0;
+    if (more > MAX_ROWS + 1 - shard->next_row) {
+        return TN_TABLE_FULL;
+    }
+    int code = tn_shard_reserve(shard, shard->used + rows);
+    while (code == TN_OK &&
+           (uint64_t)shard->n_blocks << table->block_log < shard->next_row + more) {
+        code = add_block(table, shard);
+    }
+    return code;
+}
+
 /* ---- New rows ----------------------------------------------------------- */
 
 /* Weights by + and x alone, the same on every CPU. Four 16-bit pieces of a hash, centred, are
@@ -121,7 +171,7 @@ static void initial_weights(const tn_initial *initial, uint64_t seed, float *wei
     }
 }
 
-static void start_row(tn_table *table, tn_row *row, uint16_t group, uint64_t id, uint64_t hash) {
+void tn_row_start(const tn_table *table, tn_row *row, uint16_t group, uint64_t id, uint64_t hash) {
     memset(row, 0, table->stride);
     row->id = id;
     row->group = group;
@@ -136,24 +186,52 @@ static void start_row(tn_table *table, tn_row *row, uint16_t group, uint64_t id,
     }
 }
 
-int tn_row_insert(tn_table *table, uint16_t group, uint64_t id, uint64_t hash, tn_row **out) {
-    tn_shard *shard = &table->shards[shard_of(hash)];
+static int take_row(tn_table *table, tn_shard *shard, uint32_t *number) {
+    if (shard->free_rows > 0) {
+        *number = shard->first_free;
+        shard->first_free = row_at(table, shard, *number)->changed;
+        shard->free_rows--;
+        if (shard->free_rows > 0) {
+            TN_PREFETCH_WRITE(row_at(table, shard, shard->first_free));
+        }
+        return TN_OK;
+    }
     if (shard->next_row > MAX_ROWS) {
         return TN_TABLE_FULL;
-    }
-    if (shard->used + 1 > shard->grow_at && grow_index(shard) != TN_OK) {
-        return TN_NO_MEMORY;
     }
     if (shard->next_row >> table->block_log >= shard->n_blocks &&
         add_block(table, shard) != TN_OK) {
         return TN_NO_MEMORY;
     }
-    uint32_t number = (uint32_t)shard->next_row++;
+    *number = (uint32_t)shard->next_row++;
+    return TN_OK;
+}
+
+int tn_row_place(tn_table *table, uint16_t group, uint64_t id, uint64_t hash, tn_row **out) {
+    tn_shard *shard = &table->shards[shard_of(hash)];
+    if (shard->used + 1 > shard->grow_at && tn_shard_reserve(shard, shard->used + 1) != TN_OK) {
+        return TN_NO_MEMORY;
+    }
+    uint32_t number;
+    int code = take_row(table, shard, &number);
+    if (code != TN_OK) {
+        return code;
+    }
     shard->used++;
     tn_row *row = row_at(table, shard, number);
-    start_row(table, row, group, id, hash);
+    row->id = id;
+    row->group = group;
+    row->uidx = 0; /* of a row that was free, it is FREE_ROW */
     put_entry(shard, (uint64_t)tag_of(hash) << 32 | (number + 1u));
-    atomic_fetch_add_explicit(&table->groups[group].rows, 1, memory_order_relaxed);
     *out = row;
     return TN_OK;
+}
+
+int tn_row_insert(tn_table *table, uint16_t group, uint64_t id, uint64_t hash, tn_row **out) {
+    int code = tn_row_place(table, group, id, hash, out);
+    if (code == TN_OK) {
+        atomic_fetch_add_explicit(&table->groups[group].rows, 1, memory_order_relaxed);
+        tn_row_start(table, *out, group, id, hash);
+    }
+    return code;
 }

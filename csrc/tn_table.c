@@ -8,9 +8,23 @@
 
 /* ---- Making a table ----------------------------------------------------- */
 
+static void plan_reads(tn_table *table) {
+    table->reads = 0;
+    table->copies = table->has_decay || table->cvm;
+    for (uint32_t s = 0; s < table->n_segments; s++) {
+        tn_layout *segment = &table->layout[s];
+        int cvm = table->cvm && segment->as_given.output == TN_CONCAT;
+        segment->read_width = segment->as_given.width + (cvm ? CVM_COLUMNS : 0);
+        segment->read_at = table->copies ? table->reads : segment->weights_at;
+        table->reads += segment->read_width;
+    }
+    table->copy_stride = (HEADER + 4 * table->reads + 7) / 8 * 8;
+}
+
 static int plan_layout(tn_table *table, const tn_segment *segments) {
     uint32_t at = 0;
     table->plain = 1;
+    table->has_decay = 0;
     for (uint32_t s = 0; s < table->n_segments; s++) {
         tn_layout *segment = &table->layout[s];
         segment->as_given = segments[s];
@@ -35,7 +49,12 @@ static int plan_layout(tn_table *table, const tn_segment *segments) {
         table->layout[s].weights_at = at;
         at += segments[s].width;
     }
+    table->weights = at - table->weights_at;
+    table->shows_at = at;
+    at += table->shows ? 2 : 0;
+    plan_reads(table);
     for (uint32_t s = 0; s < table->n_segments; s++) {
+        table->layout[s].sums_at = 0;
         for (uint32_t other = 0; other < table->n_segments; other++) {
             int earlier = segments[other].width > segments[s].width ||
                           (segments[other].width == segments[s].width && other < s);
@@ -43,9 +62,9 @@ static int plan_layout(tn_table *table, const tn_segment *segments) {
         }
     }
     table->floats = at;
-    table->weights = at - table->weights_at;
     table->record_size = HEADER - 4 + 4 * at;
     table->stride = (HEADER + 4 * at + 7) / 8 * 8;
+    table->block_log = 0;
     while ((2u << table->block_log) * table->stride <= BLOCK_BYTES) {
         table->block_log++;
     }
@@ -67,8 +86,9 @@ static int fill_table(tn_table *table, const tn_segment *segments) {
     }
     for (uint32_t i = 0; i < SHARDS; i++) {
         tn_shard *shard = &table->shards[i];
-        /* First sizes spread over one growth step, so that shards, which fill alike, never grow
-         * all in the same batch, and the memory per key is the same at every size. */
+        /* First sizes spread over one growth step, so that shards, which fill
+         * alike, never grow all in the same batch, and the memory per key is the
+         * same at every size. */
         shard->capacity = FIRST_CAPACITY + FIRST_CAPACITY / 2 * i / SHARDS;
         shard->grow_at = fill_limit(shard->capacity);
         shard->entries = tn_large_alloc(entries_bytes(shard));
@@ -109,6 +129,7 @@ void tn_table_free(tn_table *table) {
     for (uint32_t i = 0; i < SHARDS; i++) {
         tn_large_free(table->shards[i].entries, entries_bytes(&table->shards[i]));
         TN_FREE(table->shards[i].blocks);
+        TN_FREE(table->gone[i].keys);
     }
     for (uint64_t i = 0; i < table->n_chunks; i++) {
         tn_large_free(table->chunks[i], CHUNK_BYTES);
@@ -116,10 +137,13 @@ void tn_table_free(tn_table *table) {
     for (uint32_t s = 0; s < table->n_segments; s++) {
         TN_FREE(table->layout[s].corrections);
     }
+    tn_sketch_free(table);
     TN_FREE(table->chunks);
     TN_FREE(table->groups);
     TN_FREE(table->salts);
     TN_FREE(table->zero_row);
+    TN_FREE(table->days);
+    TN_FREE(table->first_steps);
     pthread_mutex_destroy(&table->arena_lock);
     pthread_mutex_destroy(&table->lock);
     TN_FREE(table);
@@ -146,10 +170,6 @@ static int grow_groups(tn_table *table, uint32_t n) {
     return TN_OK;
 }
 
-static int group_declared(const tn_table *table, uint16_t number) {
-    return number < table->n_groups && table->groups[number].declared;
-}
-
 static int add_group(tn_table *table, uint16_t number, const char *name,
                      const tn_initial *initial) {
     for (uint32_t s = 0; s < table->n_segments; s++) {
@@ -157,7 +177,7 @@ static int add_group(tn_table *table, uint16_t number, const char *name,
             return TN_BAD_VALUE;
         }
     }
-    if (group_declared(table, number)) {
+    if (tn_group_declared(table, number)) {
         return TN_BAD_VALUE;
     }
     if (number >= table->n_groups && grow_groups(table, number + 1u) != TN_OK) {
@@ -166,6 +186,8 @@ static int add_group(tn_table *table, uint16_t number, const char *name,
     tn_group *group = &table->groups[number];
     group->declared = 1;
     table->salts[number] = tn_group_salt(name);
+    group->life = (tn_life){
+        .admit_after = 1, .admit_probability = 1, .show_decay = 1, .nonclick = 0.1, .click = 1};
     for (uint32_t s = 0; s < table->n_segments; s++) {
         group->initial[s] = initial[s];
         group->initial_seed[s] = mix64(mix64(table->seed ^ table->salts[number]) + s);
@@ -207,6 +229,32 @@ int tn_table_set_updates(tn_table *table, int all) {
     return TN_OK;
 }
 
+static int set_shows(tn_table *table, int shows, int cvm) {
+    if (table->n_groups > 0 || (cvm && !shows)) {
+        return TN_BAD_VALUE;
+    }
+    tn_segment segments[MAX_SEGMENTS];
+    for (uint32_t s = 0; s < table->n_segments; s++) {
+        segments[s] = table->layout[s].as_given;
+    }
+    char *zero_row = TN_CALLOC(1, table->stride + 2 * sizeof(float));
+    if (zero_row == NULL) {
+        return TN_NO_MEMORY;
+    }
+    TN_FREE(table->zero_row);
+    table->zero_row = zero_row;
+    table->shows = shows != 0;
+    table->cvm = cvm != 0;
+    return plan_layout(table, segments);
+}
+
+int tn_table_set_shows(tn_table *table, int shows, int cvm) {
+    pthread_mutex_lock(&table->lock);
+    int code = set_shows(table, shows, cvm);
+    pthread_mutex_unlock(&table->lock);
+    return code;
+}
+
 uint64_t tn_table_rows(tn_table *table) {
     pthread_mutex_lock(&table->lock);
     uint64_t rows = 0;
@@ -219,7 +267,7 @@ uint64_t tn_table_rows(tn_table *table) {
 
 uint64_t tn_table_group_rows(tn_table *table, uint16_t number) {
     pthread_mutex_lock(&table->lock);
-    uint64_t rows = group_declared(table, number) ? atomic_load(&table->groups[number].rows) : 0;
+    uint64_t rows = tn_group_declared(table, number) ? atomic_load(&table->groups[number].rows) : 0;
     pthread_mutex_unlock(&table->lock);
     return rows;
 }
@@ -251,27 +299,38 @@ uint32_t tn_table_record_size(tn_table *table) {
 
 /* ---- One key ------------------------------------------------------------- */
 
-void tn_row_read(const tn_table *table, const tn_row *row, uint32_t at, float *weights) {
+void tn_row_read(const tn_table *table, const tn_row *row, uint32_t at, float *to) {
+    float cvm[CVM_COLUMNS];
+    if (table->cvm) {
+        const float *shows = row_shows(table, row);
+        float kept = tn_show_kept(table, row->group, row->changed, table->today);
+        tn_cvm(shows[0] * kept, shows[1] * kept, cvm);
+    }
     for (uint32_t s = 0; s < table->n_segments; s++) {
         const tn_layout *segment = &table->layout[s];
-        const float *kept = row_floats(row) + segment->weights_at;
-        float factor = tn_kept(segment, row->changed, at);
-        for (uint32_t j = 0; j < segment->as_given.width; j++) {
-            *weights++ = kept[j] * factor;
+        const float *weights = row_floats(row) + segment->weights_at;
+        uint32_t width = segment->as_given.width;
+        float kept = table->has_decay ? tn_kept(segment, row->changed, at) : 1;
+        for (uint32_t j = 0; j < width; j++) {
+            to[j] = weights[j] * kept;
         }
+        if (segment->read_width > width) {
+            memcpy(to + width, cvm, sizeof cvm);
+        }
+        to += segment->read_width;
     }
 }
 
 int tn_table_lookup(tn_table *table, uint16_t group, uint64_t id, float *weights, int *found) {
     pthread_mutex_lock(&table->lock);
-    int code = group_declared(table, group) ? TN_OK : TN_NO_GROUP;
+    int code = tn_group_declared(table, group) ? TN_OK : TN_NO_GROUP;
     if (code == TN_OK) {
         const tn_row *row = tn_row_find(table, group, id, key_hash(table, group, id));
         *found = row != NULL;
         if (row != NULL) {
             tn_row_read(table, row, table->step, weights);
         } else {
-            memset(weights, 0, table->weights * sizeof *weights);
+            memset(weights, 0, table->reads * sizeof *weights);
         }
     }
     pthread_mutex_unlock(&table->lock);

@@ -18,6 +18,7 @@
  *     +--------+------+------+------+--------+-------------------+-------------------+
  *       u64      u32    u16    u16    u32      f32, per segment    f32, per segment
  *
+ * and, where a table keeps them, show and click (f32).
  * With `linear` (1) and `embedding` (8), both row-wise AdaGrad, it is 64 bytes
  * and the embedding starts at byte 32. `uidx` has a meaning only inside one
  * tn_find: the row's place among the rows of the batch, believed only if the
@@ -48,7 +49,8 @@
  *  - No call keeps a pointer it was given, except tn_pool in what was built on
  *    it: free the pool last, and batches before their table.
  *  - When memory runs out in tn_find, rows inserted before the failing one
- *    stay, with their initial weights; nothing else changes.
+ *    stay, with their initial weights, and what the sketch counted stays
+ *    counted; nothing else changes.
  *  - Weights do not depend on the CPU only while compiled without fused
  *    multiply-add and -ffast-math (setup.py sees to it).
  *
@@ -194,6 +196,94 @@ uint32_t tn_table_stride(tn_table *table);
 /* Bytes of one encoded record: the row without uidx and without padding. */
 uint32_t tn_table_record_size(tn_table *table);
 
+/* ---- A row's life ------------------------------------------------------- */
+
+/* Show and click: how often a key was in a batch, and the sum of its examples' clicks, two floats a
+ * row after its weights. They are those of the row's last update (`changed`), which tn_encode
+ * writes, and read as their product with show_decay^(days since then), the power taken as that of
+ * the weights' decay: a day's end touches no row.
+ *
+ * With `cvm` rows of a TN_CONCAT segment read two columns more, wherever rows are read (tn_gather,
+ * tn_table_lookup): [weights, show, ln(click + 1) - ln(show + 1)], pooled as the weights are.
+ * Gradients have these columns too, and they are ignored.
+ *
+ * To be set before the first group. `cvm` needs `shows`. */
+int tn_table_set_shows(tn_table *table, int shows, int cvm);
+
+/* The days of the steps: day i begins with step first_steps[i], neither ever falling; `n` of them,
+ * all each time. The day of a step is that of the last i with first_steps[i] <= step, and the first
+ * day before that. The table's own day, at which rows are read, is the last one, or 0 without. */
+int tn_table_set_days(tn_table *table, const uint32_t *days, const uint32_t *first_steps,
+                      uint32_t n);
+uint32_t tn_table_day(tn_table *table);
+
+/* The two columns of records, show and click times factors[i] (tn_decay_factors): columns[2 * i]
+ * and columns[2 * i + 1]. */
+void tn_cvm_columns(const float *show, const float *click, const float *factors, uint64_t n,
+                    float *columns);
+
+/* The rules of a group. */
+typedef struct tn_life {
+    /* Admission: the occurrence of an id that makes its row, 1 to 255; or the chance of each. */
+    uint32_t admit_after;
+    double admit_probability; /* above 0, up to 1; below 1 only with admit_after 1 */
+    double show_decay;        /* what a day leaves of show and click, 0 to 1 */
+    /* Eviction; a rule is off at 0. */
+    uint32_t unseen_steps, unseen_days; /* rows not updated for more than that */
+    double show;                        /* rows whose show is below this, as it reads */
+    uint32_t both;                      /* 1: rows that `show` and an unseen rule name; 0: either */
+    /* Rows whose (show - click) * nonclick + click * this `click` is below `score`. */
+    double score, nonclick, click;
+    uint64_t most_rows; /* the bound, see tn_bound */
+} tn_life;
+
+/* Off by default. TN_BAD_VALUE for a number out of its range, rules by show or score in a table
+ * without shows, and `both` without the two rules. */
+int tn_table_set_life(tn_table *table, uint16_t group, const tn_life *life);
+
+/* Removes every row that its group's rules name, at the table's step and day; the bound is none of
+ * them. The memory of a removed row is the next inserted row's. A batch under way ends when rows
+ * are removed: it needs a new tn_find. Nothing is removed when memory runs out. */
+int tn_evict(tn_table *table, uint64_t *evicted);
+/* Brings each group with more than most_rows down to most_rows - most_rows / 16. The least
+ * valuable go: those with the lowest score as above (rounded to float), in a table without shows
+ * the longest unseen; among equals lower `changed`, then lower hash. When no group has more, it
+ * costs nothing. */
+int tn_bound(tn_table *table, uint64_t *evicted);
+
+/* The keys removed since the last call, at most tn_removed_keys of them, each once (with its last
+ * removal), whether they came back or not: packed, id u64, group u16, step u32 (the table's step
+ * when it was removed), in (hash, group) order. TN_BAD_VALUE, and nothing is lost, when `capacity`
+ * is less than tn_removed_keys. */
+uint64_t tn_removed_keys(tn_table *table);
+int tn_take_removed(tn_table *table, void *keys, uint64_t capacity, uint64_t *n);
+
+typedef struct tn_figures {
+    uint64_t rows;
+    uint64_t admitted; /* rows made ever: rows + evicted */
+    uint64_t waiting;  /* ids counted for admission that have no row, estimated */
+    uint64_t evicted;  /* rows removed ever */
+} tn_figures;
+
+int tn_table_figures(tn_table *table, uint16_t group, tn_figures *out);
+/* Sets `waiting` and `evicted`, the others follow. */
+int tn_table_set_figures(tn_table *table, uint16_t group, const tn_figures *figures);
+
+/* Admission. A sketch counts the occurrences of ids that have no row, in groups with such a rule,
+ * in the order of the batch. The one that makes the row reads it; those before, of the same batch
+ * too, read zeros and take no gradient. An id that is evicted keeps its count.
+ *
+ * The sketch is count-min with conservative update: for each of 64 equal ranges of the hash 4 lines
+ * of bytes / 256 counters of 8 bits. A count is never too low, and it is more than e / width * N
+ * too high with a probability below e^-4, N being the occurrences counted in the range. Beyond 255
+ * every occurrence makes a row. By chance, occurrence n of a key does when
+ * mix64(mix64(mix64(seed ^ 0x61646d6974) ^ hash) + n * 0x9e3779b97f4a7c15) < probability * 2^64. */
+
+/* Once, and before a group gets a rule that needs it. */
+int tn_table_set_sketch(tn_table *table, uint64_t bytes);
+/* The counters, to be saved and filled, range after range; NULL and 0 bytes without. */
+uint8_t *tn_table_sketch(tn_table *table, uint64_t *bytes);
+
 /* ---- A batch of examples ------------------------------------------------ */
 
 typedef struct tn_batch tn_batch;
@@ -216,13 +306,14 @@ void tn_batch_free(tn_batch *batch);
 
 /* Looks up `examples` x n_slots cells, example after example: cell c has the ids
  * ids[offsets[c]] .. ids[offsets[c + 1] - 1]; zero, one or many. With `insert` a missing id gets a
- * row; without, it reads zeros and nothing is written: not the table, and no gradient can follow.
- * `weights`, a float per id, weigh the pooling of this batch, of cells of one id too; NULL: all are
- * 1. They are copied, and must be finite and below 2^58. A cell whose sum(w_i) or sum(w_i^2) it
- * should be divided by is not above 0 is zeros, and no gradient goes through it. */
+ * row, once it is admitted; without, it reads zeros and nothing is written: not the table, and no
+ * gradient can follow. `weights`, a float per id, weigh the pooling of this batch, of cells of one
+ * id too; NULL: all are 1. They are copied, and must be finite and below 2^58. A cell whose
+ * sum(w_i) or sum(w_i^2) it should be divided by is not above 0 is zeros, and no gradient goes
+ * through it. */
 int tn_find(tn_batch *batch, const uint64_t *ids, const uint32_t *offsets, const float *weights,
             uint32_t examples, int insert);
-/* How many distinct rows the last inserting tn_find met. */
+/* How many distinct rows the last inserting tn_find met; ids that wait have none. */
 uint64_t tn_batch_rows(tn_batch *batch);
 
 /* Writes the found rows, pooled, into outputs[s] for each segment s; row b of it starts at
@@ -241,22 +332,41 @@ int tn_accumulate(tn_batch *batch, const float *const *gradients, const uint32_t
 /* The sum of the squares of the gradients that tn_apply would use at scale 1: clipped, with l2*w.
  * Exact sums of the rows' own, so it depends neither on threads nor on the order of rows. */
 int tn_norm(tn_batch *batch, double *squares);
+/* Counts the batch, after a tn_find that inserts: each row's occurrences, and the sum of `clicks`,
+ * one per example, of those, in the order of the batch. tn_apply adds both to the row's show and
+ * click. TN_BAD_VALUE in a table without shows, and for clicks that are negative or not finite. */
+int tn_count(tn_batch *batch, const float *clicks);
 /* Updates every row of the batch (tn_table_set_updates: of the table) once with its summed
  * gradient times `scale`, finite and at least 0. */
 int tn_apply(tn_batch *batch, float scale);
 
 /* ---- Rows to bytes and back --------------------------------------------- */
 
-/* Records, little-endian and packed: id u64, group u16, flags u16, changed u32, state, weights. */
+/* Records, little-endian and packed: id u64, group u16, flags u16, changed u32, state, weights;
+ * show and click in a table that keeps them. */
 
-/* Writes up to `capacity` records with first <= hash <= last in (hash, group) order. `written`
- * tells how many; `next` is the hash to go on from, `more` 0 when the range is done. A capacity
- * below 65536 may be too small for keys that share a hash: TN_BAD_VALUE. */
-int tn_encode(tn_table *table, uint64_t first, uint64_t last, void *records, uint64_t capacity,
-              uint64_t *written, uint64_t *next, int *more);
-/* Inserts `n` records. All are checked (order, groups, keys) before the first goes in. */
+/* Writes up to `capacity` records with first <= hash <= last, of rows whose `changed` is at least
+ * `changed_from` (0: all), in (hash, group) order. `written` tells how many; `next` is the hash to
+ * go on from, `more` 0 when the range is done. A capacity below 65536 may be too small for keys
+ * that share a hash: TN_BAD_VALUE. */
+int tn_encode(tn_table *table, uint64_t first, uint64_t last, uint32_t changed_from, void *records,
+              uint64_t capacity, uint64_t *written, uint64_t *next, int *more);
+/* Inserts `n` records, all or, when one is wrong (order, groups, keys) or memory runs out, none. */
 int tn_decode(tn_table *table, const void *records, uint64_t n);
-/* Copies the weights of (group, id) out, or zeros; `found` tells. */
+/* Makes the index as large as it will be with `rows` rows. Before many rows are decoded this must
+ * be called: in the order of their hash they would crowd in the first part of a smaller one, and
+ * each take a hundred times as long. */
+int tn_table_reserve(tn_table *table, uint64_t rows);
+/* The records that these keys would have if they were inserted now, in the order given. */
+int tn_fresh(tn_table *table, const uint16_t *groups, const uint64_t *ids, uint64_t n,
+             void *records);
+/* found[i] becomes 1 where the table has a row of key i, else 0. */
+int tn_table_contains(tn_table *table, const uint16_t *groups, const uint64_t *ids, uint64_t n,
+                      uint8_t *found);
+/* hashes[i] = mix64(ids[i] ^ salts[groups[i]]); TN_NO_GROUP for a group that is not declared[]. */
+int tn_key_hashes(const uint64_t *salts, const uint8_t *declared, uint32_t n_groups,
+                  const uint16_t *groups, const uint64_t *ids, uint64_t n, uint64_t *hashes);
+/* Copies the weights of (group, id) out, with cvm's columns, or zeros; `found` tells. */
 int tn_table_lookup(tn_table *table, uint16_t group, uint64_t id, float *weights, int *found);
 
 /* ---- Dense table -------------------------------------------------------- */

@@ -103,7 +103,7 @@ static inline void plan_groups(test_plan *plan, random_source *random) {
 static inline void plan_slots(test_plan *plan, random_source *random) {
     uint32_t widest = 0;
     for (uint32_t s = 0; s < plan->n_segments; s++) {
-        widest = plan->segments[s].width > widest ? plan->segments[s].width : widest;
+        widest = read_width(plan, s) > widest ? read_width(plan, s) : widest;
     }
     plan->n_slots = 1 + random_below(random, MAX_TEST_SLOTS);
     int sums_only = random_below(random, 3) == 0; /* these take a shorter way through the code */
@@ -123,13 +123,39 @@ static inline void plan_slots(test_plan *plan, random_source *random) {
     }
 }
 
+static inline double some_or_none(random_source *random, double some) {
+    return random_below(random, 3) == 0 ? some : 0;
+}
+
+static inline void plan_rules(test_plan *plan, random_source *random) {
+    for (uint32_t g = 0; g < plan->n_groups; g++) {
+        tn_life *life = &plan->lives[g];
+        *life = (tn_life){.admit_after = 1, .admit_probability = 1, .nonclick = 0.1, .click = 1};
+        life->show_decay = 1 - some_or_none(random, 0.02 + 0.9 * random_below(random, 2));
+        life->unseen_steps = (uint32_t)some_or_none(random, 1 + random_below(random, 20));
+        life->unseen_days = (uint32_t)some_or_none(random, 1 + random_below(random, 4));
+        life->most_rows = (uint64_t)some_or_none(random, 1 + random_below(random, 300));
+        if (plan->shows) {
+            life->show = some_or_none(random, 2.5);
+            life->score = some_or_none(random, 0.5);
+            life->nonclick = 0.5 * random_below(random, 3);
+        }
+        life->both = life->show > 0 && (life->unseen_steps || life->unseen_days)
+                         ? random_below(random, 2)
+                         : 0;
+    }
+}
+
 static inline void make_plan(test_plan *plan, random_source *random, uint32_t layout) {
     memset(plan, 0, sizeof *plan);
     plan->seed = random_word(random);
     plan->all = random_below(random, 4) == 0;
+    plan->shows = random_below(random, 2) == 0;
+    plan->cvm = plan->shows && random_below(random, 2) == 0;
     plan_segments(plan, random, layout);
     plan_groups(plan, random);
     plan_slots(plan, random);
+    plan_rules(plan, random);
 }
 
 /* ---- Ids ---------------------------------------------------------------- */
@@ -207,18 +233,41 @@ static inline void free_cells(test_cells *cells) {
     free(cells->weights);
 }
 
+/* A day more or less, or all anew: as many as fit. */
+static inline void random_days(naive_table *naive, random_source *random) {
+    uint32_t toss = random_below(random, 4);
+    if (toss == 0 || naive->n_days == MAX_TEST_DAYS) {
+        naive->n_days = random_below(random, 20);
+        uint32_t day = random_below(random, 1000), step = naive->step - random_below(random, 40);
+        for (uint32_t i = 0; i < naive->n_days; i++) {
+            naive->days[i] = day += random_below(random, 3);
+            naive->first_steps[i] = step += random_below(random, 5);
+            if (i > 0 && step < naive->first_steps[i - 1]) {
+                naive->first_steps[i] = step = naive->first_steps[i - 1];
+            }
+        }
+    } else if (naive->n_days > 0) {
+        uint32_t last = naive->n_days++ - 1, next = naive->step + 1;
+        naive->days[last + 1] = naive->days[last] + toss;
+        naive->first_steps[last + 1] =
+            next > naive->first_steps[last] ? next : naive->first_steps[last];
+    }
+}
+
 /* ---- The real table ----------------------------------------------------- */
 
 static inline void add_groups(tn_table *table, const test_plan *plan) {
     for (uint32_t g = 0; g < plan->n_groups; g++) {
         CHECK_OK(tn_table_add_group(table, plan->group_numbers[g], plan->group_names[g],
                                     plan->initial[g]));
+        CHECK_OK(tn_table_set_life(table, plan->group_numbers[g], &plan->lives[g]));
     }
 }
 
 static inline tn_table *make_table(const test_plan *plan, tn_pool *pool) {
     tn_table *table = NULL;
     CHECK_OK(tn_table_new(plan->segments, plan->n_segments, plan->seed, pool, &table));
+    CHECK_OK(tn_table_set_shows(table, plan->shows, plan->cvm));
     add_groups(table, plan);
     CHECK_OK(tn_table_set_updates(table, plan->all));
     CHECK(tn_table_record_size(table) == record_size_of(plan));
@@ -312,11 +361,25 @@ static inline void check_gather(tn_batch *batch, naive_table *naive, const test_
     free_matrices(wanted);
 }
 
+static inline void check_count(tn_batch *batch, naive_table *naive, const test_cells *cells,
+                               random_source *random) {
+    float *clicks = test_memory((cells->examples + 1) * sizeof *clicks);
+    for (uint32_t b = 0; b < cells->examples; b++) {
+        clicks[b] = random_below(random, 3) ? 0 : 1 + random_float(random);
+    }
+    CHECK_OK(tn_count(batch, clicks));
+    naive_count(naive, cells, clicks);
+    free(clicks);
+}
+
 static inline void check_update(tn_batch *batch, naive_table *naive, const test_cells *cells,
                                 random_source *random) {
     const test_plan *plan = naive->plan;
     float *gradients[MAX_TEST_MATRICES];
     make_matrices(gradients, plan, random, cells->examples);
+    if (plan->shows && random_below(random, 4) > 0) {
+        check_count(batch, naive, cells, random);
+    }
     float scale = random_below(random, 2) ? 1 : 0.5f * random_float(random) + 0.5f;
     double squares = -1;
     CHECK_CODE(tn_norm(batch, &squares), TN_NO_BATCH);
@@ -341,7 +404,7 @@ static inline void check_records(tn_table *table, const naive_table *naive) {
     int more;
     char *wanted = naive_encode(naive, 0, UINT64_MAX, &n);
     char *real = test_memory(n * record_size_of(naive->plan));
-    CHECK_OK(tn_encode(table, 0, UINT64_MAX, real, n, &written, &next, &more));
+    CHECK_OK(tn_encode(table, 0, UINT64_MAX, 0, real, n, &written, &next, &more));
     CHECK(written == n && more == 0);
     CHECK(memcmp(real, wanted, n * record_size_of(naive->plan)) == 0);
     free(real);
@@ -356,8 +419,43 @@ static inline void check_counts(tn_table *table, const naive_table *naive) {
     }
     CHECK(tn_table_rows(table) == naive->n_rows);
     for (uint32_t g = 0; g < plan->n_groups; g++) {
+        tn_figures figures;
         CHECK(tn_table_group_rows(table, plan->group_numbers[g]) == counts[g]);
+        CHECK_OK(tn_table_figures(table, plan->group_numbers[g], &figures));
+        CHECK(figures.rows == counts[g] && figures.evicted == naive->evicted[g]);
+        CHECK(figures.admitted == counts[g] + naive->evicted[g]);
     }
+}
+
+static inline int compare_removed(const void *left, const void *right) {
+    const naive_row *a = *(naive_row *const *)left, *b = *(naive_row *const *)right;
+    int order = compare_rows(left, right);
+    return order != 0 ? order : (a->changed > b->changed) - (a->changed < b->changed);
+}
+
+/* The keys that were removed since the last time, each once. */
+static inline void check_removed(tn_table *table, naive_table *naive) {
+    uint64_t capacity = tn_removed_keys(table), n = 7, wanted = 0;
+    CHECK(capacity == naive->n_removed);
+    char *keys = test_memory(capacity * 14);
+    if (capacity > 0) {
+        CHECK_CODE(tn_take_removed(table, keys, capacity - 1, &n), TN_BAD_VALUE);
+        CHECK(n == 7);
+        qsort(naive->removed, naive->n_removed, sizeof *naive->removed, compare_removed);
+    }
+    CHECK_OK(tn_take_removed(table, keys, capacity, &n));
+    for (uint64_t i = 0; i < naive->n_removed; i++) {
+        naive_row *row = naive->removed[i];
+        if (i + 1 == naive->n_removed || compare_rows(&row, &naive->removed[i + 1]) != 0) {
+            const char *key = keys + 14 * wanted++;
+            CHECK(wanted <= n && memcmp(key, &row->id, 8) == 0);
+            CHECK(memcmp(key + 8, &row->group, 2) == 0 && memcmp(key + 10, &row->changed, 4) == 0);
+        }
+        free(row);
+    }
+    naive->n_removed = 0;
+    CHECK(n == wanted && tn_removed_keys(table) == 0);
+    free(keys);
 }
 
 #endif

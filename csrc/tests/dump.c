@@ -15,6 +15,7 @@ static void dump_table(uint32_t seed, tn_pool *pool, uint64_t steps) {
     make_plan(&plan, &random, seed % N_LAYOUTS);
     tn_table *table = make_table(&plan, pool);
     tn_batch *batch = make_batch(table, &plan);
+    static const uint32_t days[3] = {3, 4, 6}, first_steps[3] = {2, 4, 5};
     for (uint64_t i = 0; i < steps; i++) {
         test_cells cells;
         float *gradients[MAX_TEST_MATRICES];
@@ -27,17 +28,34 @@ static void dump_table(uint32_t seed, tn_pool *pool, uint64_t steps) {
         CHECK_OK(tn_norm(batch, &squares));
         write_bytes(&squares, sizeof squares);
         CHECK_OK(tn_table_set_step(table, (uint32_t)i + 1));
+        if (plan.shows) {
+            float clicks[100];
+            for (uint32_t b = 0; b < 100; b++) {
+                clicks[b] = 1 + random_float(&random);
+            }
+            CHECK_OK(tn_count(batch, clicks));
+        }
         CHECK_OK(tn_apply(batch, i % 2 ? 1 : 0.5f));
         for (uint32_t m = 0; m < MAX_TEST_MATRICES; m++) {
             write_bytes(gradients[m], (uint64_t)100 * plan.strides[m] * sizeof(float));
         }
+        uint64_t evicted[2];
+        CHECK_OK(tn_table_set_days(table, days, first_steps, 1 + (uint32_t)i % 3));
+        CHECK_OK(tn_evict(table, &evicted[0]));
+        CHECK_OK(tn_bound(table, &evicted[1]));
+        write_bytes(evicted, sizeof evicted);
         free_matrices(gradients);
         free_cells(&cells);
     }
+    uint64_t keys = tn_removed_keys(table);
+    char *removed = test_memory(14 * keys);
+    CHECK_OK(tn_take_removed(table, removed, keys, &keys));
+    write_bytes(removed, 14 * keys);
+    free(removed);
     uint64_t rows = tn_table_rows(table), written, next;
     int more;
     char *records = test_memory(rows * record_size_of(&plan));
-    CHECK_OK(tn_encode(table, 0, UINT64_MAX, records, rows, &written, &next, &more));
+    CHECK_OK(tn_encode(table, 0, UINT64_MAX, 0, records, rows, &written, &next, &more));
     write_bytes(records, rows * record_size_of(&plan));
     free(records);
     tn_batch_free(batch);

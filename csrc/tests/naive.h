@@ -14,6 +14,7 @@
 #define MAX_TEST_GROUPS 8
 #define MAX_TEST_SLOTS 12
 #define MAX_TEST_MATRICES (2 * MAX_TEST_SEGMENTS) /* one a segment, then those set apart */
+#define MAX_TEST_DAYS 64
 #define BUCKETS 65536u
 
 /* What a table and its batches are made of; the same for the real and the naive one. */
@@ -27,6 +28,8 @@ typedef struct {
     uint32_t strides[MAX_TEST_MATRICES];
     uint64_t seed;
     int all; /* every row is updated */
+    int shows, cvm;
+    tn_life lives[MAX_TEST_GROUPS];
 } test_plan;
 
 /* The cells of a batch. */
@@ -43,7 +46,8 @@ typedef struct naive_row {
     uint64_t hash, id;
     uint16_t group, flags;
     uint32_t changed;
-    float *floats;   /* state of all segments, then weights */
+    float *floats;   /* state of all segments, then weights, then show and click */
+    float counts[2]; /* of the step under way */
     float *gradient; /* of the step under way, or NULL */
     double power1[MAX_TEST_SEGMENTS], power2[MAX_TEST_SEGMENTS]; /* Adam: beta^t */
 } naive_row;
@@ -60,6 +64,10 @@ typedef struct {
     uint64_t n_rows, room;
     naive_row **touched; /* rows that have a gradient */
     uint64_t n_touched, touched_room;
+    uint32_t days[MAX_TEST_DAYS], first_steps[MAX_TEST_DAYS], n_days;
+    naive_row **removed; /* in the order of their removal; `changed` is the step of it */
+    uint64_t n_removed, removed_room;
+    uint64_t evicted[MAX_TEST_GROUPS];
 } naive_table;
 
 /* ---- Layout ------------------------------------------------------------- */
@@ -94,10 +102,15 @@ static inline uint32_t weights_at(const test_plan *plan, uint32_t s) {
     return at;
 }
 static inline uint32_t row_floats_of(const test_plan *plan) {
-    return weights_at(plan, plan->n_segments);
+    return weights_at(plan, plan->n_segments) + (plan->shows ? 2 : 0);
 }
 static inline uint32_t weights_of(const test_plan *plan) {
-    return row_floats_of(plan) - weights_at(plan, 0);
+    return weights_at(plan, plan->n_segments) - weights_at(plan, 0);
+}
+/* What is read of a segment: its weights, and cvm's columns. */
+static inline uint32_t read_width(const test_plan *plan, uint32_t s) {
+    int cvm = plan->cvm && plan->segments[s].output == TN_CONCAT;
+    return plan->segments[s].width + (cvm ? 2 : 0);
 }
 static inline uint32_t record_size_of(const test_plan *plan) {
     return 16 + 4 * row_floats_of(plan);
@@ -131,8 +144,12 @@ static inline void naive_free(naive_table *naive) {
         free(naive->rows[i]->gradient);
         free(naive->rows[i]);
     }
+    for (uint64_t i = 0; i < naive->n_removed; i++) {
+        free(naive->removed[i]);
+    }
     free(naive->rows);
     free(naive->touched);
+    free(naive->removed);
     free(naive);
 }
 
@@ -273,6 +290,85 @@ static inline float naive_weight(const test_plan *plan, const naive_row *row, ui
     return row->floats[weights_at(plan, s) + j] * naive_kept(plan, s, row, step);
 }
 
+/* ---- Show and click ----------------------------------------------------- */
+
+static inline uint32_t naive_day(const naive_table *naive, uint32_t step) {
+    uint32_t day = naive->n_days > 0 ? naive->days[0] : 0;
+    for (uint32_t i = 0; i < naive->n_days; i++) {
+        if (naive->first_steps[i] <= step) {
+            day = naive->days[i];
+        }
+    }
+    return day;
+}
+static inline uint32_t naive_today(const naive_table *naive) {
+    return naive->n_days > 0 ? naive->days[naive->n_days - 1] : 0;
+}
+static inline const tn_life *life_of(const naive_table *naive, const naive_row *row) {
+    return &naive->plan->lives[place_of_group(naive->plan, row->group)];
+}
+
+/* What is left on a day. */
+static inline float naive_shows_kept(const naive_table *naive, const naive_row *row, uint32_t day) {
+    uint32_t then = naive_day(naive, row->changed);
+    uint32_t days = then < day ? day - then : 0;
+    double square = life_of(naive, row)->show_decay, power = 1;
+    for (; days > 0; days /= 2) {
+        if (days % 2 == 1) {
+            power *= square;
+        }
+        square *= square;
+    }
+    return (float)power;
+}
+
+/* Show (0) or click (1) as they read. */
+static inline float naive_show(const naive_table *naive, const naive_row *row, uint32_t which) {
+    const float *shows = row->floats + weights_at(naive->plan, naive->plan->n_segments);
+    return shows[which] * naive_shows_kept(naive, row, naive_today(naive));
+}
+
+static inline void naive_count(naive_table *naive, const test_cells *cells, const float *clicks) {
+    const test_plan *plan = naive->plan;
+    for (uint64_t i = 0; i < naive->n_rows; i++) {
+        naive->rows[i]->counts[0] = naive->rows[i]->counts[1] = 0;
+    }
+    for (uint64_t c = 0; c < (uint64_t)cells->examples * plan->n_slots; c++) {
+        for (uint32_t k = cells->offsets[c]; k < cells->offsets[c + 1]; k++) {
+            uint16_t group = plan->slots[c % plan->n_slots].group;
+            naive_row *row = naive_find(naive, group, cells->ids[k]);
+            row->counts[0] += 1;
+            row->counts[1] += clicks[c / plan->n_slots];
+        }
+    }
+}
+
+/* Before `changed` is set. */
+static inline void naive_add_counts(const naive_table *naive, naive_row *row) {
+    if (naive->plan->shows) {
+        float *shows = row->floats + weights_at(naive->plan, naive->plan->n_segments);
+        float kept = naive_shows_kept(naive, row, naive_day(naive, naive->step));
+        for (int i = 0; i < 2; i++) {
+            shows[i] = shows[i] * kept + row->counts[i];
+            row->counts[i] = 0;
+        }
+    }
+}
+
+/* ---- Reading ------------------------------------------------------------ */
+
+/* Coordinate j of what is read of a segment, the weights as at a step. */
+static inline float naive_read(const naive_table *naive, const naive_row *row, uint32_t s,
+                               uint32_t j, uint32_t step) {
+    const test_plan *plan = naive->plan;
+    if (j < plan->segments[s].width) {
+        return naive_weight(plan, row, s, j, step);
+    }
+    float show = naive_show(naive, row, 0), click = naive_show(naive, row, 1), columns[2], one = 1;
+    tn_cvm_columns(&show, &click, &one, 1, columns);
+    return columns[j - plan->segments[s].width];
+}
+
 /* The step whose weights a step under way reads, or a reader. */
 static inline uint32_t naive_read_step(const naive_table *naive) {
     return naive->step - (naive->inserting && naive->step > 0);
@@ -322,7 +418,7 @@ static inline float naive_pool(naive_table *naive, const test_cells *cells, uint
     float sum = 0, by = divisor_of(plan, cells, c);
     for (uint32_t k = cells->offsets[c]; k < cells->offsets[c + 1]; k++) {
         const naive_row *row = naive_find(naive, slot_of(plan, c)->group, cells->ids[k]);
-        float weight = row ? naive_weight(plan, row, s, j, naive_read_step(naive)) : 0;
+        float weight = row ? naive_read(naive, row, s, j, naive_read_step(naive)) : 0;
         /* One id keeps its sign: decay makes -0. */
         int alone = cells->weights == NULL && cells->offsets[c + 1] - cells->offsets[c] == 1;
         sum = alone ? weight : sum + weight_of(cells, k) * weight;
@@ -336,7 +432,7 @@ static inline void naive_gather(naive_table *naive, const test_cells *cells, flo
     for (uint64_t c = 0; c < (uint64_t)cells->examples * plan->n_slots; c++) {
         for (uint32_t s = 0; s < plan->n_segments; s++) {
             float *output = outputs[matrix_of(plan, c, s)] + place_of(plan, c, s);
-            for (uint32_t j = 0; j < plan->segments[s].width; j++) {
+            for (uint32_t j = 0; j < read_width(plan, s); j++) {
                 float pooled = naive_pool(naive, cells, c, s, j);
                 if (plan->segments[s].output == TN_CONCAT) {
                     output[j] = pooled;
@@ -365,7 +461,11 @@ static inline void naive_accumulate(naive_table *naive, const test_cells *cells,
         uint16_t group = slot_of(plan, c)->group;
         float by = divisor_of(plan, cells, c);
         for (uint32_t k = cells->offsets[c]; k < cells->offsets[c + 1]; k++) {
-            float *sums = gradient_of(naive, naive_find(naive, group, cells->ids[k]));
+            naive_row *row = naive_find(naive, group, cells->ids[k]);
+            if (row == NULL) { /* not admitted yet */
+                continue;
+            }
+            float *sums = gradient_of(naive, row);
             for (uint32_t s = 0; s < plan->n_segments; s++) {
                 const float *from = gradients[matrix_of(plan, c, s)] + place_of(plan, c, s);
                 for (uint32_t j = 0; j < plan->segments[s].width; j++) {
@@ -488,6 +588,7 @@ static inline void naive_update(naive_table *naive, naive_row *row, float scale)
     const test_plan *plan = naive->plan;
     const float *sums = row->gradient;
     uint32_t last = naive->step - (naive->step > 0);
+    naive_add_counts(naive, row);
     for (uint32_t s = 0; s < plan->n_segments; s++) {
         const tn_optimizer *o = &naive->optimizers[s];
         float *state = row->floats + state_at(plan, s), *w = row->floats + weights_at(plan, s);
@@ -540,6 +641,90 @@ static inline void naive_apply(naive_table *naive, float scale) {
         naive->touched[i]->gradient = NULL;
     }
     naive->n_touched = 0;
+}
+
+/* ---- Removal ------------------------------------------------------------ */
+
+static inline double naive_score(const naive_table *naive, const naive_row *row) {
+    const tn_life *life = life_of(naive, row);
+    double show = (double)naive_show(naive, row, 0), click = (double)naive_show(naive, row, 1);
+    return (show - click) * life->nonclick + click * life->click;
+}
+
+static inline int naive_is_named(const naive_table *naive, const naive_row *row) {
+    const tn_life *life = life_of(naive, row);
+    uint32_t steps = naive->step > row->changed ? naive->step - row->changed : 0;
+    uint32_t days = naive_today(naive) - naive_day(naive, row->changed);
+    int unseen = (life->unseen_steps && steps > life->unseen_steps) ||
+                 (life->unseen_days && days > life->unseen_days);
+    int below = life->show > 0 && (double)naive_show(naive, row, 0) < life->show;
+    if (life->score > 0 && naive_score(naive, row) < life->score) {
+        return 1;
+    }
+    return life->both ? below && unseen : below || unseen;
+}
+
+static inline void naive_remove(naive_table *naive, naive_row *row) {
+    naive_row **link = bucket_of(naive, row->group, row->id);
+    while (*link != row) {
+        link = &(*link)->next_in_bucket;
+    }
+    *link = row->next_in_bucket;
+    uint64_t place = 0;
+    while (naive->rows[place] != row) {
+        place++;
+    }
+    naive->rows[place] = naive->rows[--naive->n_rows];
+    free(row->floats);
+    row->floats = NULL;
+    row->changed = naive->step;
+    push_row(&naive->removed, &naive->n_removed, &naive->removed_room, row);
+    naive->evicted[place_of_group(naive->plan, row->group)]++;
+}
+
+static inline uint64_t naive_evict(naive_table *naive) {
+    uint64_t before = naive->n_rows;
+    for (uint64_t i = naive->n_rows; i-- > 0;) {
+        if (naive_is_named(naive, naive->rows[i])) {
+            naive_remove(naive, naive->rows[i]);
+        }
+    }
+    return before - naive->n_rows;
+}
+
+/* Whether row a is worth less than row b of the same group. */
+static inline int is_worth_less(const naive_table *naive, const naive_row *a, const naive_row *b) {
+    if (naive->plan->shows) {
+        float one = (float)naive_score(naive, a), other = (float)naive_score(naive, b);
+        if (one != other) {
+            return one < other;
+        }
+    }
+    return a->changed != b->changed ? a->changed < b->changed : a->hash < b->hash;
+}
+
+/* One by one. */
+static inline uint64_t naive_bound(naive_table *naive) {
+    uint64_t before = naive->n_rows;
+    for (uint32_t g = 0; g < naive->plan->n_groups; g++) {
+        uint64_t rows = 0, most = naive->plan->lives[g].most_rows;
+        for (uint64_t i = 0; i < naive->n_rows; i++) {
+            rows += naive->rows[i]->group == naive->plan->group_numbers[g];
+        }
+        uint64_t left = most > 0 && rows > most ? most - most / 16 : rows;
+        for (; rows > left; rows--) {
+            naive_row *least = NULL;
+            for (uint64_t i = 0; i < naive->n_rows; i++) {
+                naive_row *row = naive->rows[i];
+                if (row->group == naive->plan->group_numbers[g] &&
+                    (least == NULL || is_worth_less(naive, row, least))) {
+                    least = row;
+                }
+            }
+            naive_remove(naive, least);
+        }
+    }
+    return before - naive->n_rows;
 }
 
 /* ---- Records ------------------------------------------------------------ */

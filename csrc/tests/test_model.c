@@ -105,7 +105,7 @@ static void refuse_gradient(test_case *test) {
 }
 
 static void look_up(test_case *test) {
-    float weights[MAX_TEST_SEGMENTS * 64];
+    float weights[MAX_TEST_SEGMENTS * 66];
     for (int i = 0; i < 50; i++) {
         uint16_t group = test->plan.group_numbers[random_below(&test->random, test->plan.n_groups)];
         uint32_t kind = random_below(&test->random, ID_KINDS);
@@ -116,9 +116,9 @@ static void look_up(test_case *test) {
         CHECK(found == (row != NULL));
         const float *weight = weights;
         for (uint32_t s = 0; s < test->plan.n_segments; s++) {
-            for (uint32_t j = 0; j < test->plan.segments[s].width; j++) {
+            for (uint32_t j = 0; j < read_width(&test->plan, s); j++) {
                 uint32_t step = test->naive->step;
-                CHECK(*weight++ == (row ? naive_weight(&test->plan, row, s, j, step) : 0));
+                CHECK(*weight++ == (row ? naive_read(test->naive, row, s, j, step) : 0));
             }
         }
     }
@@ -135,17 +135,161 @@ static void set_numbers(test_case *test) {
     CHECK_OK(tn_table_set_step(test->table, test->naive->step));
 }
 
+/* ---- The life of rows --------------------------------------------------- */
+
+static void set_days(test_case *test) {
+    naive_table *naive = test->naive;
+    random_days(naive, &test->random);
+    CHECK_OK(tn_table_set_days(test->table, naive->days, naive->first_steps, naive->n_days));
+    CHECK(tn_table_day(test->table) == naive_today(naive));
+    if (naive->n_days > 1 && naive->days[0] < naive->days[1]) {
+        uint32_t falling[2] = {naive->days[1], naive->days[0]}, steps[2] = {1, 1};
+        CHECK_CODE(tn_table_set_days(test->table, falling, steps, 2), TN_BAD_VALUE);
+        CHECK_CODE(tn_table_set_days(test->table, steps, falling, 2), TN_BAD_VALUE);
+        CHECK(tn_table_day(test->table) == naive_today(naive));
+    }
+}
+
+/* Rows go while a batch is under way: it is none any more, unless none went. */
+static void remove_rows(test_case *test, int (*remove)(tn_table *, uint64_t *),
+                        uint64_t (*naive_removal)(naive_table *)) {
+    test_cells cells;
+    float *matrices[MAX_TEST_MATRICES], clicks[64] = {0};
+    uint64_t removed = 7;
+    random_cells(test, &cells);
+    make_matrices(matrices, &test->plan, &test->random, cells.examples);
+    int insert = (int)random_below(&test->random, 2);
+    CHECK_OK(find(test->batch, &cells, insert));
+    test->naive->inserting = insert;
+    if (insert) {
+        naive_insert_cells(test->naive, &cells);
+    }
+    CHECK_OK(remove(test->table, &removed));
+    CHECK(removed == naive_removal(test->naive));
+    if (removed == 0) {
+        check_gather(test->batch, test->naive, &cells, &test->random);
+    } else {
+        CHECK_CODE(gather(test->batch, &test->plan, matrices, 0), TN_NO_BATCH);
+        CHECK_CODE(accumulate(test->batch, &test->plan, matrices), TN_NO_BATCH);
+        CHECK_CODE(tn_apply(test->batch, 1), TN_NO_BATCH);
+        CHECK_CODE(tn_count(test->batch, clicks), test->plan.shows ? TN_NO_BATCH : TN_BAD_VALUE);
+        check_records(test->table, test->naive);
+    }
+    free_matrices(matrices);
+    free_cells(&cells);
+}
+
+static void evict(test_case *test) {
+    remove_rows(test, tn_evict, naive_evict);
+}
+
+static void bound(test_case *test) {
+    remove_rows(test, tn_bound, naive_bound);
+    uint64_t again = 7;
+    CHECK_OK(tn_bound(test->table, &again));
+    CHECK(again == 0);
+}
+
+/* Rows that come back as records, in the memory they left, go again. */
+static void evict_twice(test_case *test) {
+    uint64_t n, back = 0, removed = 7, again = 7, size = record_size_of(&test->plan);
+    char *records = naive_encode(test->naive, 0, UINT64_MAX, &n);
+    check_removed(test->table, test->naive);
+    CHECK_OK(tn_evict(test->table, &removed));
+    CHECK(naive_evict(test->naive) == removed);
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t id;
+        uint16_t group;
+        memcpy(&id, records + i * size, sizeof id);
+        memcpy(&group, records + i * size + 8, sizeof group);
+        if (naive_find(test->naive, group, id) == NULL) {
+            memmove(records + back++ * size, records + i * size, size);
+        }
+    }
+    CHECK(back == removed);
+    CHECK_OK(tn_decode(test->table, records, back));
+    CHECK(tn_table_rows(test->table) == n);
+    CHECK_OK(tn_evict(test->table, &again));
+    CHECK(again == removed && tn_removed_keys(test->table) == 2 * removed);
+    CHECK_OK(tn_take_removed(test->table, records, 2 * removed, &again));
+    CHECK(again == removed); /* each key once */
+    for (uint32_t g = 0; g < test->plan.n_groups; g++) {
+        tn_figures figures = {.evicted = test->naive->evicted[g]};
+        CHECK_OK(tn_table_set_figures(test->table, test->plan.group_numbers[g], &figures));
+    }
+    for (uint64_t i = 0; i < test->naive->n_removed; i++) {
+        free(test->naive->removed[i]);
+    }
+    test->naive->n_removed = 0;
+    free(records);
+}
+
+static void take_removed(test_case *test) {
+    check_removed(test->table, test->naive);
+}
+
+/* Numbers that no group's rules can have. */
+static void refuse_lives(test_case *test) {
+    uint16_t group = test->plan.group_numbers[0];
+    const tn_life none = {.admit_after = 1, .admit_probability = 1};
+    tn_life wrong[10];
+    for (int i = 0; i < 10; i++) {
+        wrong[i] = none;
+    }
+    wrong[0].admit_after = 0;
+    wrong[1].admit_after = 256;
+    wrong[2].admit_probability = 0;
+    wrong[3].show_decay = 1.5;
+    wrong[4].score = NAN;
+    wrong[5].nonclick = -1;
+    wrong[6].click = INFINITY;
+    wrong[7].show = -1;
+    wrong[8].both = 1; /* without the rules */
+    wrong[9].both = 2;
+    for (int i = 0; i < 10; i++) {
+        CHECK_CODE(tn_table_set_life(test->table, group, &wrong[i]), TN_BAD_VALUE);
+    }
+    CHECK_CODE(tn_table_set_life(test->table, 500, &none), TN_NO_GROUP);
+    tn_life by_shows = none;
+    by_shows.show = 1;
+    CHECK_CODE(tn_table_set_life(test->table, group, &by_shows),
+               test->plan.shows ? TN_OK : TN_BAD_VALUE);
+    CHECK_OK(tn_table_set_life(test->table, group, &test->plan.lives[0]));
+    CHECK_CODE(tn_table_set_shows(test->table, 1, 0), TN_BAD_VALUE); /* it has groups */
+}
+
+/* Clicks that cannot be counted, and batches that do not insert. */
+static void refuse_clicks(test_case *test) {
+    static const float BAD[] = {-1, NAN, INFINITY};
+    test_cells cells;
+    random_cells(test, &cells);
+    float *clicks = test_memory((cells.examples + 1) * sizeof *clicks);
+    int no_batch = test->plan.shows ? TN_NO_BATCH : TN_BAD_VALUE;
+    CHECK_OK(find(test->batch, &cells, 0));
+    CHECK_CODE(tn_count(test->batch, clicks), no_batch);
+    CHECK_OK(find(test->batch, &cells, 1));
+    naive_insert_cells(test->naive, &cells);
+    if (cells.examples > 0) {
+        clicks[random_below(&test->random, cells.examples)] = BAD[random_below(&test->random, 3)];
+        CHECK_CODE(tn_count(test->batch, clicks), TN_BAD_VALUE);
+    }
+    free(clicks);
+    check_update(test->batch, test->naive, &cells, &test->random);
+    free_cells(&cells);
+}
+
 /* ---- Records ------------------------------------------------------------ */
 
 /* Encodes [first, last] in pieces of `capacity` records, and counts them. */
-static uint64_t encode_pieces(tn_table *table, uint64_t first, uint64_t last, char *to,
-                              uint64_t capacity) {
+static uint64_t encode_pieces(tn_table *table, uint64_t first, uint64_t last, uint32_t changed_from,
+                              char *to, uint64_t capacity) {
     uint64_t n = 0, written, size = tn_table_record_size(table);
     for (int more = 1; more;) {
         written = UINT64_MAX;
         char *piece = test_memory(capacity * size); /* exact: the sanitizer sees a byte too many */
         uint64_t from = first;
-        CHECK_OK(tn_encode(table, first, last, piece, capacity, &written, &first, &more));
+        CHECK_OK(
+            tn_encode(table, first, last, changed_from, piece, capacity, &written, &first, &more));
         CHECK(written <= capacity && (!more || (written > 0 && first > from)));
         memcpy(to + n * size, piece, written * size);
         n += written;
@@ -164,12 +308,25 @@ static uint64_t random_end(test_case *test) {
                                           : random_hash(&test->random, LAST_TAGS);
 }
 
+/* Keeps the records of rows that changed at this step or later. */
+static uint64_t keep_changed(char *records, uint64_t n, uint64_t size, uint32_t changed_from) {
+    uint64_t kept = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t changed;
+        memcpy(&changed, records + i * size + 12, sizeof changed);
+        if (changed >= changed_from) {
+            memmove(records + kept++ * size, records + i * size, size);
+        }
+    }
+    return kept;
+}
+
 static void encode_range(test_case *test) {
     uint64_t first = random_end(test), last = random_end(test), n;
     if (first > last) {
         int more = 7;
         uint64_t unused = 7;
-        CHECK_CODE(tn_encode(test->table, first, last, NULL, 0, &unused, &unused, &more),
+        CHECK_CODE(tn_encode(test->table, first, last, 0, NULL, 0, &unused, &unused, &more),
                    TN_BAD_VALUE);
         CHECK(more == 7 && unused == 7);
         uint64_t kept = first;
@@ -178,10 +335,13 @@ static void encode_range(test_case *test) {
     }
     uint64_t size = record_size_of(&test->plan);
     char *wanted = naive_encode(test->naive, first, last, &n);
+    uint32_t delta = random_below(&test->random, 2); /* of about half the rows */
+    uint32_t changed_from = delta ? test->naive->step - random_below(&test->random, 4) : 0;
+    n = keep_changed(wanted, n, size, changed_from);
     char *real = test_memory(test->naive->n_rows * size);
     /* As many as may share a hash always fit. */
     uint64_t capacity = MAX_TEST_GROUPS + random_below(&test->random, 100);
-    CHECK(encode_pieces(test->table, first, last, real, capacity) == n);
+    CHECK(encode_pieces(test->table, first, last, changed_from, real, capacity) == n);
     CHECK(memcmp(real, wanted, n * size) == 0);
     free(real);
     free(wanted);
@@ -224,6 +384,7 @@ static void copy_table(test_case *test) {
     tn_table *copy = NULL;
     const test_plan *plan = &test->plan;
     CHECK_OK(tn_table_new(plan->segments, plan->n_segments, ~plan->seed, test->other_pool, &copy));
+    CHECK_OK(tn_table_set_shows(copy, plan->shows, plan->cvm));
     for (uint32_t g = plan->n_groups; g-- > 0;) {
         CHECK_OK(tn_table_add_group(copy, plan->group_numbers[g], plan->group_names[g],
                                     plan->initial[g]));
@@ -232,6 +393,10 @@ static void copy_table(test_case *test) {
     for (uint64_t p = 0; p < pieces; p++) {
         uint64_t from = n * p / pieces, to = n * (p + 1) / pieces;
         CHECK_OK(tn_decode(copy, records + from * size, to - from));
+    }
+    for (uint32_t g = 0; g < plan->n_groups; g++) {
+        tn_figures figures = {.evicted = test->naive->evicted[g]};
+        CHECK_OK(tn_table_set_figures(copy, plan->group_numbers[g], &figures));
     }
     check_records(copy, test->naive);
     check_counts(copy, test->naive);
@@ -243,6 +408,7 @@ static void copy_table(test_case *test) {
 static void replace_table(test_case *test) {
     uint64_t n;
     char *records = naive_encode(test->naive, 0, UINT64_MAX, &n);
+    check_removed(test->table, test->naive);
     tn_batch_free(test->batch);
     tn_table_free(test->table);
     tn_pool *kept = test->pool;
@@ -252,6 +418,12 @@ static void replace_table(test_case *test) {
     test->batch = make_batch(test->table, &test->plan);
     CHECK_OK(tn_decode(test->table, records, n));
     CHECK_OK(tn_table_set_step(test->table, test->naive->step));
+    CHECK_OK(tn_table_set_days(test->table, test->naive->days, test->naive->first_steps,
+                               test->naive->n_days));
+    for (uint32_t g = 0; g < test->plan.n_groups; g++) {
+        tn_figures figures = {.evicted = test->naive->evicted[g]};
+        CHECK_OK(tn_table_set_figures(test->table, test->plan.group_numbers[g], &figures));
+    }
     for (uint32_t s = 0; s < test->plan.n_segments; s++) {
         CHECK_OK(
             tn_table_set_learning_rate(test->table, s, test->naive->optimizers[s].learning_rate));
@@ -261,8 +433,10 @@ static void replace_table(test_case *test) {
 
 static void run_case(uint64_t seed, uint32_t layout, uint64_t rounds) {
     void (*const CALLS[])(test_case *) = {
-        train,        train, train,       train,      look_up,         read_only,    encode_range,
-        encode_range, train, set_numbers, copy_table, refuse_gradient, replace_table};
+        train,         train,         train,      train,       look_up,    read_only,
+        encode_range,  encode_range,  train,      set_numbers, copy_table, refuse_gradient,
+        replace_table, set_days,      evict,      bound,       evict,      take_removed,
+        refuse_lives,  refuse_clicks, evict_twice};
     test_case test;
     start_case(&test, seed, layout);
     for (uint64_t i = 0; i < rounds; i++) {
@@ -371,7 +545,7 @@ static void refuse_groups(const test_plan *plan, tn_table *table) {
     CHECK_CODE(tn_table_set_learning_rate(table, plan->n_segments, 0.1f), TN_BAD_VALUE);
     CHECK_CODE(tn_table_set_learning_rate(table, 0, -0.1f), TN_BAD_VALUE);
     CHECK_CODE(tn_table_set_learning_rate(table, 0, NAN), TN_BAD_VALUE);
-    float weights[MAX_TEST_SEGMENTS * 64];
+    float weights[MAX_TEST_SEGMENTS * 66];
     int found = 7;
     CHECK_CODE(tn_table_lookup(table, 500, 1, weights, &found), TN_NO_GROUP);
     CHECK(found == 7);
@@ -399,7 +573,7 @@ static uint32_t least_stride(const test_plan *plan, uint32_t s) {
         int same = matrix_of(plan, slot, s) == matrix_of(plan, 0, s);
         last = same && column > last ? column : last;
     }
-    return last + plan->segments[s].width;
+    return last + read_width(plan, s);
 }
 
 /* Matrices that are too narrow, or not there. */
@@ -505,11 +679,13 @@ static void share_one_hash(void) {
     int more;
     char *all = naive_encode(naive, 0, UINT64_MAX, &n);
     CHECK_OK(tn_decode(table, all, n));
-    CHECK_CODE(tn_encode(table, 0, UINT64_MAX, records, 2, &written, &next, &more), TN_BAD_VALUE);
-    CHECK_CODE(tn_encode(table, 0, UINT64_MAX, records, 0, &written, &next, &more), TN_BAD_VALUE);
-    CHECK_OK(tn_encode(table, hash, hash, records, 3, &written, &next, &more));
+    CHECK_CODE(tn_encode(table, 0, UINT64_MAX, 0, records, 2, &written, &next, &more),
+               TN_BAD_VALUE);
+    CHECK_CODE(tn_encode(table, 0, UINT64_MAX, 0, records, 0, &written, &next, &more),
+               TN_BAD_VALUE);
+    CHECK_OK(tn_encode(table, hash, hash, 0, records, 3, &written, &next, &more));
     CHECK(written == 3 && !more && memcmp(records, all, 3 * record_size_of(&plan)) == 0);
-    CHECK_OK(tn_encode(table, hash + 1, UINT64_MAX, records, 0, &written, &next, &more));
+    CHECK_OK(tn_encode(table, hash + 1, UINT64_MAX, 0, records, 0, &written, &next, &more));
     CHECK(written == 0 && !more);
     free(all);
     free(records);

@@ -92,10 +92,13 @@ static tn_table *table_at_last(const test_plan *plan, tn_pool *pool) {
     }
     atomic_store(&failing, 1);
     CHECK_OK(tn_table_set_updates(table, plan->all));
+    while (!may_fail(tn_table_set_shows(table, plan->shows, plan->cvm))) {
+    }
     for (uint32_t g = 0; g < plan->n_groups; g++) {
         while (!may_fail(tn_table_add_group(table, plan->group_numbers[g], plan->group_names[g],
                                             plan->initial[g]))) {
         }
+        CHECK_OK(tn_table_set_life(table, plan->group_numbers[g], &plan->lives[g]));
     }
     return table;
 }
@@ -133,7 +136,7 @@ typedef struct {
 } oom_case;
 
 static int is_there(tn_table *table, uint16_t group, uint64_t id) {
-    float weights[MAX_TEST_SEGMENTS * 64];
+    float weights[MAX_TEST_SEGMENTS * 66];
     int found;
     CHECK_OK(tn_table_lookup(table, group, id, weights, &found));
     return found;
@@ -195,7 +198,7 @@ static void encode(oom_case *test) {
     int more = 7;
     char *wanted = naive_encode(test->naive, 0, UINT64_MAX, &n);
     char *real = test_memory(n * size);
-    if (may_fail(tn_encode(test->table, 0, UINT64_MAX, real, n, &written, &next, &more))) {
+    if (may_fail(tn_encode(test->table, 0, UINT64_MAX, 0, real, n, &written, &next, &more))) {
         CHECK(written == n && more == 0 && memcmp(real, wanted, n * size) == 0);
     } else {
         CHECK(written == 7 && next == 7 && more == 7);
@@ -204,19 +207,69 @@ static void encode(oom_case *test) {
     free(wanted);
 }
 
-/* A decode that fails leaves the records before the failing one. The rest goes in later. */
+static void set_days(oom_case *test) {
+    while (!may_fail(tn_table_set_days(test->table, test->naive->days, test->naive->first_steps,
+                                       test->naive->n_days))) {
+    }
+}
+
+/* Rows go all at once or not at all. */
+static void remove_rows(oom_case *test) {
+    uint64_t evicted = 7;
+    if (may_fail(tn_evict(test->table, &evicted))) {
+        CHECK(naive_evict(test->naive) == evicted);
+    } else {
+        CHECK(evicted == 7);
+    }
+    evicted = 7;
+    if (may_fail(tn_bound(test->table, &evicted))) {
+        CHECK(naive_bound(test->naive) == evicted);
+    } else {
+        CHECK(evicted == 7);
+    }
+    check_counts(test->table, test->naive);
+}
+
+/* Records of keys that stay out of the table. */
+static void start_rows(oom_case *test) {
+    uint16_t groups[3];
+    uint64_t ids[3], size = record_size_of(&test->plan), rows = tn_table_rows(test->table);
+    char *records = test_memory(3 * size);
+    for (uint64_t i = 0; i < 3; i++) {
+        groups[i] = test->plan.group_numbers[0];
+        ids[i] = random_word(&test->random);
+    }
+    if (may_fail(tn_fresh(test->table, groups, ids, 3, records))) {
+        CHECK(memcmp(records + 2 * size, &ids[2], sizeof ids[2]) == 0);
+    }
+    CHECK(tn_table_rows(test->table) == rows);
+    free(records);
+}
+
+/* A sketch comes whole or not at all. */
+static void add_sketch(oom_case *test) {
+    uint64_t bytes;
+    int there = may_fail(tn_table_set_sketch(test->table, 1 << 20));
+    CHECK((tn_table_sketch(test->table, &bytes) != NULL) == there && (bytes > 0) == there);
+}
+
+/* A decode that fails leaves no record; it is tried again. */
 static void replace_table(oom_case *test) {
-    uint64_t n, size = record_size_of(&test->plan), done = 0;
+    uint64_t n;
     char *records = naive_encode(test->naive, 0, UINT64_MAX, &n);
     tn_table *copy = table_at_last(&test->plan, test->pool);
-    while (!may_fail(tn_decode(copy, records + done * size, n - done))) {
-        uint64_t rows = tn_table_rows(copy);
-        CHECK(rows >= done && rows < n);
-        done = rows;
+    while (!may_fail(tn_decode(copy, records, n))) {
+        CHECK(tn_table_rows(copy) == 0);
     }
+    check_removed(test->table, test->naive);
     tn_batch_free(test->batch);
     tn_table_free(test->table);
     test->table = copy;
+    for (uint32_t g = 0; g < test->plan.n_groups; g++) {
+        tn_figures figures = {.evicted = test->naive->evicted[g]};
+        CHECK_OK(tn_table_set_figures(copy, test->plan.group_numbers[g], &figures));
+    }
+    set_days(test);
     test->batch = batch_at_last(copy, &test->plan);
     free(records);
 }
@@ -235,8 +288,15 @@ static void run_case(uint64_t seed, uint64_t rounds) {
         train(&test, threads == 1);
         read_only(&test);
         encode(&test);
+        if (i % 4 == 3) {
+            remove_rows(&test);
+            random_days(test.naive, &test.random);
+            set_days(&test);
+        }
+        start_rows(&test);
         if (i % 8 == 7) {
             replace_table(&test);
+            add_sketch(&test);
         }
     }
     atomic_store(&failing, 0);

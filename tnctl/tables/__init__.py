@@ -4,19 +4,27 @@ from tnctl.tables.auc import StreamingAuc
 from tnctl.tables.dense import DenseTable
 from tnctl.tables.memory import NotFiniteError, Pool, aligned
 from tnctl.tables.sparse import (
+    REMOVED_DTYPE,
     Batch,
+    Figures,
     Initial,
+    Life,
     Optimizer,
     Segment,
     SlotPlan,
     SparseTable,
+    cvm_columns,
     decay_factors,
+    key_hashes,
 )
 
 __all__ = [
+    "REMOVED_DTYPE",
     "Batch",
     "DenseTable",
+    "Figures",
     "Initial",
+    "Life",
     "NotFiniteError",
     "Optimizer",
     "Pool",
@@ -25,5 +33,7 @@ __all__ = [
     "SparseTable",
     "StreamingAuc",
     "aligned",
+    "cvm_columns",
     "decay_factors",
+    "key_hashes",
 ]

@@ -29,6 +29,11 @@ class StreamingAuc:
             BINS,
         )
 
+    @property
+    def counts(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Clicks and others per bin, uint64 [65536] each: all there is to save, and to fill."""
+        return self._clicks, self._others
+
     def result(self) -> float:
         """The area; 0.5 before both classes were seen."""
         clicks, others = pointer(self._clicks, np.uint64), pointer(self._others, np.uint64)

@@ -11,6 +11,7 @@ from tnctl._tables import ffi, lib
 
 _CTYPES = {
     np.dtype(np.uint8): "uint8_t[]",
+    np.dtype(np.uint16): "uint16_t[]",
     np.dtype(np.int32): "int32_t[]",
     np.dtype(np.uint32): "uint32_t[]",
     np.dtype(np.int64): "int64_t[]",

@@ -1,6 +1,6 @@
 """Sparse tables: (group, 64-bit id) -> a row of weights and optimizer state."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl._tables import ffi, lib
-from tnctl.tables.memory import Pool, check, pointer
+from tnctl.tables.memory import Pool, array_over, check, pointer
 
 OPTIMIZERS = {
     "adagrad": lib.TN_ADAGRAD,
@@ -36,6 +36,9 @@ UPDATES = ("touched", "all")
 OUTPUTS = {"concat": lib.TN_CONCAT, "sum": lib.TN_SUM}
 INITIALS = {"zeros": lib.TN_ZEROS, "uniform": lib.TN_UNIFORM, "normal": lib.TN_NORMAL}
 POOLINGS = {"sum": lib.TN_POOL_SUM, "mean": lib.TN_POOL_MEAN, "sqrtn": lib.TN_POOL_SQRTN}
+CVM_COLUMNS = 2
+# A key that was removed, and the table's step then.
+REMOVED_DTYPE = np.dtype([("id", "<u8"), ("group", "<u2"), ("step", "<u4")])
 LAST_HASH = 2**64 - 1
 RECORDS_AT_A_TIME = 1 << 17
 
@@ -122,6 +125,68 @@ def decay_factors(f: float, counts: NDArray[np.uint32]) -> NDArray[np.float32]:
     return factors
 
 
+def cvm_columns(
+    show: NDArray[np.float32], click: NDArray[np.float32], factors: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """What a table with `cvm` reads after the weights of records, float32 [n, 2].
+
+    With s = show * factor and c = click * factor it is [s, ln(c + 1) - ln(s + 1)]; the factors are
+    `decay_factors` of the days since each record's `changed`.
+    """
+    if not len(show) == len(click) == len(factors):
+        raise ValueError(
+            "expected a click and a factor for each show. Received: "
+            f"{len(show)}, {len(click)} and {len(factors)}"
+        )
+    columns = np.empty((len(show), CVM_COLUMNS), np.float32)
+    given = [np.ascontiguousarray(array) for array in (show, click, factors)]
+    lib.tn_cvm_columns(
+        *(pointer(array, np.float32) for array in given),
+        len(show),
+        pointer(columns, np.float32, True),
+    )
+    return columns
+
+
+@dataclass(frozen=True)
+class Life:
+    """The rules by which rows of a group come and go; all off by default. See csrc/tnctl.h.
+
+    A row is made by the occurrence number `admit_after` of its id, or by each one with
+    `admit_probability`. `evict` removes rows not updated for more than `unseen_steps` or
+    `unseen_days`, rows whose decayed show is below `show` (with `both`: only if they are unseen for
+    too long as well), and rows whose (show - clicks) * nonclick + clicks * click is below
+    `score`. `bound` removes the least valuable rows beyond `most_rows`. 0 turns a rule off.
+    """
+
+    admit_after: int = 1
+    admit_probability: float = 1.0
+    show_decay: float = 1.0
+    unseen_steps: int = 0
+    unseen_days: int = 0
+    show: float = 0.0
+    both: bool = False
+    score: float = 0.0
+    nonclick: float = 0.1
+    click: float = 1.0
+    most_rows: int = 0
+
+    def fill(self, target: Any) -> None:
+        """Write these rules into a tn_life."""
+        for field in fields(self):
+            setattr(target, field.name, getattr(self, field.name))
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A group's rows, and those ever made and removed; ids that wait for a row, estimated."""
+
+    rows: int = 0
+    admitted: int = 0
+    waiting: int = 0
+    evicted: int = 0
+
+
 @dataclass(frozen=True)
 class Segment:
     """A part of every row: `concat` is pooled to each slot's columns, `sum` over all slots."""
@@ -157,16 +222,28 @@ class SparseTable:
     """A growing table of rows with the same segments. All methods take the table's lock.
 
     `updates` says which rows a step updates: those of the batch (`touched`), or `all` of the
-    table, as a dense variable trains.
+    table, as a dense variable trains. With `shows` rows keep show and click; with `cvm` too, two
+    columns made of them are read after the weights of each `concat` segment, wherever rows are
+    read, and gradients have them too (ignored). `sketch_bytes` are those of the counters of
+    admission, which groups with such a rule need.
     """
 
     def __init__(
-        self, segments: Sequence[Segment], seed: int, pool: Pool, updates: str = "touched"
+        self,
+        segments: Sequence[Segment],
+        seed: int,
+        pool: Pool,
+        updates: str = "touched",
+        shows: bool = False,
+        cvm: bool = False,
+        sketch_bytes: int = 0,
     ) -> None:
         self.segments = tuple(segments)
         if updates not in UPDATES:
             raise ValueError(f"expected updates to be one of {UPDATES}. Received: {updates!r}")
+        self.shows, self.cvm = shows, cvm
         self._pool = pool
+        self._names: dict[int, str] = {}  # of groups
         given = ffi.new("tn_segment[]", len(segments))
         for target, segment in zip(given, segments, strict=True):
             target.width, target.output = segment.width, OUTPUTS[segment.output]
@@ -175,6 +252,8 @@ class SparseTable:
         check(lib.tn_table_new(given, len(segments), seed, pool.handle, out))
         self.handle = ffi.gc(out[0], lib.tn_table_free)
         check(lib.tn_table_set_updates(self.handle, updates == "all"))
+        check(lib.tn_table_set_shows(self.handle, shows, cvm))
+        check(lib.tn_table_set_sketch(self.handle, sketch_bytes))
 
     def add_group(self, number: int, name: str, initial: Sequence[Initial]) -> None:
         """Declare a group; `initial` has one entry per segment."""
@@ -182,6 +261,7 @@ class SparseTable:
             raise ValueError(f"expected {len(self.segments)} initials. Received: {len(initial)}")
         given = ffi.new("tn_initial[]", [(INITIALS[i.kind], i.scale) for i in initial])
         check(lib.tn_table_add_group(self.handle, number, name.encode(), given))
+        self._names[number] = name
 
     def set_learning_rate(self, segment: int, learning_rate: float) -> None:
         check(lib.tn_table_set_learning_rate(self.handle, segment, learning_rate))
@@ -189,6 +269,80 @@ class SparseTable:
     def set_step(self, step: int) -> None:
         """What rows record as `changed` from now on, and what decay counts."""
         check(lib.tn_table_set_step(self.handle, step))
+
+    def set_life(self, group: int, life: Life) -> None:
+        """Set the rules of a declared group.
+
+        Raises ValueError for numbers out of their range, for rules by show or score in a table
+        without `shows`, and for admission in a table without a sketch.
+        """
+        given = ffi.new("tn_life *")
+        life.fill(given)
+        check(lib.tn_table_set_life(self.handle, group, given))
+
+    def set_days(self, days: Sequence[tuple[int, int]]) -> None:
+        """Set all days: (day, first step) each, neither ever falling.
+
+        A step is of the last day that began by then, and of the first day before that. The table
+        reads rows at the last day.
+        """
+        numbers = np.array([day for day, _ in days], np.uint32)
+        first_steps = np.array([step for _, step in days], np.uint32)
+        check(
+            lib.tn_table_set_days(
+                self.handle,
+                pointer(numbers, np.uint32),
+                pointer(first_steps, np.uint32),
+                len(days),
+            )
+        )
+
+    @property
+    def day(self) -> int:
+        """The last of the days, or 0 without days."""
+        return int(lib.tn_table_day(self.handle))
+
+    def evict(self) -> int:
+        """Remove the rows that their groups' rules name; how many went.
+
+        Between steps: a batch under way needs a new `find` then. The memory is used for new rows.
+        """
+        return self._removed(lib.tn_evict)
+
+    def bound(self) -> int:
+        """Bring groups with more than `most_rows` down to 15/16 of it; how many rows went.
+
+        The least valuable go: those of the lowest score, without shows the longest unseen. As
+        `evict`, between steps.
+        """
+        return self._removed(lib.tn_bound)
+
+    def _removed(self, remove: Any) -> int:
+        evicted = ffi.new("uint64_t *")
+        check(remove(self.handle, evicted))
+        return int(evicted[0])
+
+    def take_removed(self) -> NDArray[Any]:
+        """The keys removed since the last call, of REMOVED_DTYPE, in (hash, group) order.
+
+        Each once, with the table's step at its last removal, whether it came back since or not.
+        """
+        keys = np.empty(lib.tn_removed_keys(self.handle), REMOVED_DTYPE)
+        buffer = ffi.from_buffer(keys, require_writable=True)
+        n = ffi.new("uint64_t *")
+        check(lib.tn_take_removed(self.handle, buffer, len(keys), n))
+        return keys[: n[0]]
+
+    def figures(self, group: int) -> Figures:
+        out = ffi.new("tn_figures *")
+        check(lib.tn_table_figures(self.handle, group, out))
+        return Figures(out.rows, out.admitted, out.waiting, out.evicted)
+
+    def set_figures(self, group: int, figures: Figures) -> None:
+        """Go on from figures of a checkpoint: `waiting` and `evicted`, which the others follow."""
+        given = ffi.new("tn_figures *")
+        given.waiting, given.evicted = figures.waiting, figures.evicted
+        check(lib.tn_table_set_figures(self.handle, group, given))
 
     @property
     def rows(self) -> int:
@@ -212,7 +366,7 @@ class SparseTable:
 
     @property
     def record_dtype(self) -> np.dtype[Any]:
-        """One encoded row: id, group, flags, changed, then state and weights of each segment."""
+        """One encoded row: id, group, flags, changed, state and weights of each segment; shows."""
         parts: list[tuple[Any, ...]] = [
             ("id", "<u8"),
             ("group", "<u2"),
@@ -223,16 +377,23 @@ class SparseTable:
             for name, kind, count in segment.optimizer.state_names(segment.width):
                 parts.append((f"{segment.name}.{name}", kind, (count,)))
         parts += [(one.name, "<f4", (one.width,)) for one in self.segments]
+        if self.shows:
+            parts += [("show", "<f4", (1,)), ("click", "<f4", (1,))]
         dtype: np.dtype[Any] = np.dtype(parts)
         assert dtype.itemsize == lib.tn_table_record_size(self.handle)
         return dtype
 
     def records(
-        self, first: int = 0, last: int = LAST_HASH, at_a_time: int = RECORDS_AT_A_TIME
+        self,
+        first: int = 0,
+        last: int = LAST_HASH,
+        at_a_time: int = RECORDS_AT_A_TIME,
+        changed_from: int = 0,
     ) -> Iterator[NDArray[Any]]:
         """The rows with first <= hash <= last in (hash, group) order, `at_a_time` or fewer.
 
-        Each array is new: it stays valid after the next one is taken.
+        With `changed_from` only those whose `changed` is that step or a later one. Each array is
+        new: it stays valid after the next one is taken.
         """
         dtype = self.record_dtype
         written, following, more = (
@@ -243,28 +404,116 @@ class SparseTable:
             out = np.empty(at_a_time, dtype)
             buffer = ffi.from_buffer(out, require_writable=True)
             check(
-                lib.tn_encode(self.handle, first, last, buffer, at_a_time, written, following, more)
+                lib.tn_encode(
+                    self.handle,
+                    first,
+                    last,
+                    changed_from,
+                    buffer,
+                    at_a_time,
+                    written,
+                    following,
+                    more,
+                )
             )
             first = following[0]
             if written[0]:
                 yield out[: written[0]]
 
+    def reserve(self, rows: int) -> None:
+        """Make the index as large as it will be with `rows` rows: call it before a load.
+
+        Rows come in the order of their hash, which would crowd them in a part of a smaller one.
+        """
+        check(lib.tn_table_reserve(self.handle, rows))
+
     def insert_records(self, records: Any) -> None:
-        """Insert rows as `records` gave them, a buffer; all are checked before any goes in."""
+        """Insert rows as `records` gave them, a buffer; all are checked before any goes in.
+
+        See `reserve` for many. Raises ValueError for records that are not in (hash, group) order,
+        of a group that the table lacks, or of a key that it has.
+        """
         size = self.record_dtype.itemsize
         data = memoryview(records).cast("B")
         if data.nbytes % size:
             raise ValueError(f"expected records of {size} bytes. Received: {data.nbytes} bytes")
         check(lib.tn_decode(self.handle, ffi.from_buffer(data), data.nbytes // size))
 
+    def fresh_records(self, groups: NDArray[np.uint16], ids: NDArray[np.uint64]) -> NDArray[Any]:
+        """The records, of `record_dtype` [n], that keys [n] would have if inserted at this step.
+
+        Nothing is inserted. Raises ValueError for a group that the table lacks.
+        """
+        out = np.empty(len(ids), self.record_dtype)
+        buffer = ffi.from_buffer(out, require_writable=True)
+        check(lib.tn_fresh(self.handle, *_keys(groups, ids), buffer))
+        return out
+
+    def contains(self, groups: NDArray[np.uint16], ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which of the keys [n] have a row. Raises ValueError for a group that the table lacks."""
+        found = np.empty(len(ids), np.uint8)
+        check(
+            lib.tn_table_contains(self.handle, *_keys(groups, ids), pointer(found, np.uint8, True))
+        )
+        return found.view(np.bool_)
+
+    def hashes(self, groups: NDArray[np.uint16], ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The hash of each key [n], as `key_hashes` gives it."""
+        return key_hashes(self._names, groups, ids)
+
+    @property
+    def sketch(self) -> NDArray[np.uint8]:
+        """The counters of admission, to be saved and filled, while the table lives; may be none."""
+        size = ffi.new("uint64_t *")
+        address = lib.tn_table_sketch(self.handle, size)
+        return array_over(address, size[0], np.uint8) if size[0] else np.empty(0, np.uint8)
+
+    def has_cvm(self, segment: Segment) -> bool:
+        """Whether two columns of show and click are read after a segment's weights."""
+        return self.cvm and segment.output == "concat"
+
     def lookup(self, group: int, id_: int) -> NDArray[np.float32] | None:
-        """The weights of a key, all segments after each other, or None."""
-        weights = np.zeros(sum(segment.width for segment in self.segments), np.float32)
+        """What is read of a key, float32: all segments' weights, cvm's columns; or None."""
+        widths = [one.width + CVM_COLUMNS * self.has_cvm(one) for one in self.segments]
+        weights = np.zeros(sum(widths), np.float32)
         found = ffi.new("int *")
         check(
             lib.tn_table_lookup(self.handle, group, id_, pointer(weights, np.float32, True), found)
         )
         return weights if found[0] else None
+
+
+def key_hashes(
+    names: Mapping[int, str], groups: NDArray[np.uint16], ids: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    """The hash of each key: what rows are ordered by (and then by group), uint64 [n].
+
+    `names` are those of the groups by number: with the id, all that a hash depends on. Raises
+    ValueError for a group without a name.
+    """
+    count = max(names, default=-1) + 1
+    salts, declared = np.zeros(count, np.uint64), np.zeros(count, np.uint8)
+    for number, name in names.items():
+        salts[number], declared[number] = lib.tn_group_salt(name.encode()), 1
+    hashes = np.empty(len(ids), np.uint64)
+    check(
+        lib.tn_key_hashes(
+            pointer(salts, np.uint64),
+            pointer(declared, np.uint8),
+            count,
+            *_keys(groups, ids),
+            pointer(hashes, np.uint64, True),
+        )
+    )
+    return hashes
+
+
+def _keys(groups: NDArray[np.uint16], ids: NDArray[np.uint64]) -> tuple[Any, Any, int]:
+    """Pointers to keys, of fields of records too, and how many they are."""
+    if len(groups) != len(ids):
+        raise ValueError(f"expected a group for each of {len(ids)} ids. Received: {len(groups)}")
+    flat = (np.ascontiguousarray(groups), np.ascontiguousarray(ids))
+    return pointer(flat[0], np.uint16), pointer(flat[1], np.uint64), len(ids)
 
 
 class Batch:
@@ -345,6 +594,16 @@ class Batch:
     ) -> None:
         """Sum gradients, shaped as gather's outputs, per row. Raises NotFiniteError."""
         check(lib.tn_accumulate(self.handle, *self._matrices(gradients, apart, write=False)))
+
+    def count(self, clicks: NDArray[np.float32]) -> None:
+        """Count the batch, found with `insert`: `apply` adds to each row's show and click.
+
+        To show its occurrences; to click the clicks of those, `clicks` having one per example,
+        float32 [examples], at least 0. Raises ValueError for others, and in a table without shows.
+        """
+        if len(clicks) != self._examples:
+            raise ValueError(f"expected {self._examples} clicks. Received: {len(clicks)}")
+        check(lib.tn_count(self.handle, pointer(clicks, np.float32)))
 
     def squares(self) -> float:
         """The sum of squares of the gradients that `apply` would use, clipped and with l2."""

@@ -1,0 +1,185 @@
+"""Rows to records and back: ranges, deltas, fresh records, many keys at once."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tnctl.tables import (
+    Batch,
+    Initial,
+    Optimizer,
+    Pool,
+    Segment,
+    SlotPlan,
+    SparseTable,
+    key_hashes,
+)
+
+NAMES = {0: "item", 9: "user", 4: "tag"}
+SEGMENTS = [
+    Segment("linear", 1, "sum", Optimizer("ftrl", learning_rate=0.1)),
+    Segment("embedding", 5, "concat", Optimizer("adam", learning_rate=0.1)),
+]
+
+
+def new_table(threads: int) -> SparseTable:
+    table = SparseTable(SEGMENTS, 3, Pool(threads))
+    for number, name in NAMES.items():
+        table.add_group(number, name, [Initial("zeros", 0.0), Initial("normal", 0.1)])
+    return table
+
+
+def train(table: SparseTable, ids: dict[int, NDArray[np.uint64]], step: int) -> None:
+    """One example whose cells are the ids of each group."""
+    batch = Batch(table, [SlotPlan(group, "sum", 0) for group in ids])
+    flat = np.concatenate(list(ids.values()))
+    offsets = np.cumsum([0, *map(len, ids.values())]).astype(np.uint32)
+    table.set_step(step)
+    batch.find(flat, offsets, 1, insert=True)
+    rng = np.random.default_rng(step)
+    batch.accumulate([rng.standard_normal((1, n)).astype(np.float32) for n in (1, 5)])
+    batch.apply()
+
+
+def filled_table(rows: int, threads: int = 2, steps: int = 5) -> SparseTable:
+    """About `rows` rows, changed at steps 1 to `steps`."""
+    table, rng = new_table(threads), np.random.default_rng(1)
+    for step in range(1, steps + 1):
+        chosen = {group: rng.integers(0, rows, rows // 6).astype(np.uint64) for group in NAMES}
+        train(table, chosen, step)
+    return table
+
+
+def all_records(table: SparseTable, **options: int) -> NDArray[Any]:
+    parts = list(table.records(**options))
+    return np.concatenate(parts) if parts else np.empty(0, table.record_dtype)
+
+
+# ---- Deltas ----------------------------------------------------------------
+
+
+def test_a_delta_is_the_rows_changed_from_a_step_on() -> None:
+    table = filled_table(3000)
+    whole = all_records(table)
+    assert set(whole["changed"].tolist()) == {1, 2, 3, 4, 5}
+    for step in (0, 1, 2, 5, 6, 2**32 - 1):
+        wanted = whole[whole["changed"] >= step]
+        assert np.array_equal(all_records(table, changed_from=step), wanted)
+    half = 2**63
+    parts = [
+        all_records(table, first=0, last=half - 1, changed_from=4, at_a_time=100),
+        all_records(table, first=half, changed_from=4, at_a_time=100),
+    ]
+    assert np.array_equal(np.concatenate(parts), whole[whole["changed"] >= 4])
+
+
+def test_records_are_in_the_order_of_the_hash() -> None:
+    table = filled_table(3000)
+    whole = all_records(table)
+    hashes = table.hashes(whole["group"], whole["id"])
+    assert np.all(hashes[1:] > hashes[:-1])
+    middle = hashes[len(hashes) // 2]
+    assert np.array_equal(all_records(table, last=int(middle)), whole[hashes <= middle])
+
+
+# ---- Loading ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("at_a_time", [100, 1 << 17])
+def test_loaded_records_are_the_same_again(threads: int, at_a_time: int) -> None:
+    table = filled_table(4000)
+    copy = new_table(threads)
+    copy.reserve(table.rows)
+    for records in table.records(at_a_time=at_a_time):
+        copy.insert_records(records.view("u1"))
+    assert np.array_equal(all_records(copy), all_records(table))
+    assert [copy.group_rows(group) for group in NAMES] == [table.group_rows(g) for g in NAMES]
+    # it trains on as the one it came from
+    ids = {group: np.arange(1000, 2000, dtype=np.uint64) for group in NAMES}
+    for each in (table, copy):
+        train(each, ids, 6)
+    assert np.array_equal(all_records(copy), all_records(table))
+
+
+def test_reserving_takes_the_memory_that_growing_takes() -> None:
+    table = filled_table(200_000)
+    copy = new_table(1)
+    copy.reserve(table.rows)
+    before = copy.index_bytes
+    copy.insert_records(all_records(table).view("u1"))
+    # beside the index these are the lists of blocks, which grow with the rows
+    assert copy.index_bytes - before < 0.01 * before
+    assert abs(copy.index_bytes - table.index_bytes) < 0.25 * table.index_bytes
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_wrong_records_are_refused_and_none_goes_in(threads: int) -> None:
+    records = all_records(filled_table(2000))
+    for place in (0, len(records) // 2, len(records) - 2):
+        swapped = records.copy()
+        swapped[[place, place + 1]] = records[[place + 1, place]]
+        unknown = records.copy()
+        unknown["group"][place] = 77
+        for wrong, message in ((swapped, "order"), (unknown, "no such group")):
+            table = new_table(threads)
+            with pytest.raises(ValueError, match=message):
+                table.insert_records(wrong.view("u1"))
+            assert table.rows == 0
+        table = new_table(threads)
+        table.insert_records(records[place : place + 1].view("u1"))
+        with pytest.raises(ValueError, match="already"):
+            table.insert_records(records.view("u1"))
+        assert table.rows == 1
+    with pytest.raises(ValueError, match="expected records of"):
+        table.insert_records(b"short")
+
+
+# ---- Keys ------------------------------------------------------------------
+
+
+def test_fresh_records_are_those_of_rows_just_inserted() -> None:
+    table = new_table(3)
+    ids = {group: np.arange(100, dtype=np.uint64) * 7 for group in NAMES}
+    batch = Batch(table, [SlotPlan(group, "sum", 0) for group in NAMES])
+    table.set_step(12)
+    offsets = np.array([0, 100, 200, 300], np.uint32)
+    batch.find(np.concatenate(list(ids.values())), offsets, 1, insert=True)
+    whole = all_records(table)
+    other = new_table(2)
+    other.set_step(12)
+    assert np.array_equal(other.fresh_records(whole["group"], whole["id"]), whole)
+    assert other.rows == 0
+    backwards = other.fresh_records(whole["group"][::-1], whole["id"][::-1])
+    assert np.array_equal(backwards, whole[::-1])
+    assert len(other.fresh_records(np.empty(0, np.uint16), np.empty(0, np.uint64))) == 0
+
+
+def test_contains_tells_for_each_key() -> None:
+    table = filled_table(2000)
+    there = all_records(table)
+    rng = np.random.default_rng(2)
+    groups = rng.choice(list(NAMES), 5000).astype(np.uint16)
+    ids = rng.integers(0, 4000, 5000).astype(np.uint64)
+    known = set(zip(there["group"].tolist(), there["id"].tolist(), strict=True))
+    wanted = [key in known for key in zip(groups.tolist(), ids.tolist(), strict=True)]
+    assert table.contains(groups, ids).tolist() == wanted
+    assert any(wanted) and not all(wanted)
+    assert table.contains(there["group"], there["id"]).all()
+
+
+def test_keys_of_unknown_groups_are_refused() -> None:
+    table = new_table(1)
+    for groups in ([0, 1], [0, 200]):
+        keys = np.array(groups, np.uint16), np.zeros(2, np.uint64)
+        for call in (table.contains, table.fresh_records, table.hashes):
+            with pytest.raises(ValueError, match="no such group"):
+                call(*keys)
+    with pytest.raises(ValueError, match="no such group"):
+        key_hashes({}, *keys)
+    with pytest.raises(ValueError, match="a group for each of 2 ids"):
+        table.contains(np.zeros(1, np.uint16), np.zeros(2, np.uint64))
+    with pytest.raises(TypeError, match="uint16"):
+        table.contains(np.zeros(2, np.int64), np.zeros(2, np.uint64))
