@@ -11,7 +11,7 @@ import pytest
 from tnctl import manifest, schema
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import rows
-from tnctl.checkpoint.save import Position, save
+from tnctl.checkpoint.save import save
 from tnctl.errors import Failure
 
 STEP = "run/checkpoints/step-0000000012"
@@ -27,11 +27,19 @@ def saved_again(checkpoint, model, folder):
     save(
         model,
         str(folder),
-        step=checkpoint.step,
-        position=Position(**content["position"]),
+        clock=checkpoint.clock,
+        position=checkpoint.position,
         finished=content["finished"],
         golden=checkpoint.golden(),
         metrics=content["metrics"],
+        data=checkpoint.data,
+        days=checkpoint.days,
+        calendar=checkpoint.calendar,
+        extras={
+            name.removeprefix("extra/"): checkpoint.extra(name.removeprefix("extra/"))
+            for name in content["files"]
+            if name.startswith("extra/")
+        },
     )
 
 
@@ -61,7 +69,7 @@ def test_save_load_save_gives_the_same_bytes(trained, tmp_path):
     floats = [(f / data).read_bytes() for f in (trained / STEP, tmp_path / "again")]
     assert len(floats[0]) == len(floats[1])
     for key in checkpoint.manifest:
-        if key not in ("files", "sha256"):
+        if key not in ("files", "sha256", "saved"):
             assert again[key] == checkpoint.manifest[key], key
 
 
@@ -69,7 +77,7 @@ def test_rows_are_in_hash_order_and_as_the_manifest_says(trained):
     checkpoint, conf = opened(trained / STEP)
     model = loading.load(checkpoint, conf)
     [part] = checkpoint.manifest["tables"]
-    records = np.concatenate(list(rows.stream(str(trained / STEP), checkpoint.manifest, part)))
+    records = np.concatenate(list(rows.stream(checkpoint, part["name"])))
     assert len(records) == part["rows"] == sum(group["rows"] for group in part["groups"])
     from tnctl.tables.columns import group_salt, mix64
 
@@ -203,13 +211,13 @@ def test_a_crash_while_saving_leaves_the_one_before(run_copy, here, monkeypatch)
     for crash_at in (1, count):
         seen = 0
 
-        def failing(url, at=crash_at):
+        def failing(url, at=crash_at, **options):
             nonlocal seen
             if "step-0000000024" in url:
                 seen += 1
                 if seen > at:
                     raise KeyboardInterrupt
-            return write(url)
+            return write(url, **options)
 
         monkeypatch.setattr(files, "open_output", failing)
         assert here(*more, "overwrite=true", cwd=run_copy).code == 130

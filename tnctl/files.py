@@ -22,6 +22,17 @@ from tnctl.errors import Failure, UserError
 PART = ".tnctl-part"  # what a crash may leave of a file that was being replaced
 CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 MAGIC = frozenset("*?[")
+# More at once makes the kernel look for memory in large pieces: up to eight times the time.
+WRITE_BYTES = 128 << 10
+UPLOAD_BYTES = 16 << 20  # what an upload holds in memory, a part of it at a time
+
+
+class AbsentError(Failure):
+    """What was named is not there: no file of the name, or none that matches."""
+
+
+class MissingError(Failure):
+    """A file that is not there."""
 
 
 @contextlib.contextmanager
@@ -35,7 +46,9 @@ def translated(url: str, done: str = "read") -> Iterator[None]:
     except (UserError, MemoryError):
         raise
     except Exception as error:
-        raise Failure(_sentence(url, done, error)) from error
+        missing = done == "read" and isinstance(error, FileNotFoundError)
+        kind = MissingError if missing else Failure
+        raise kind(_sentence(url, done, error)) from error
 
 
 def _sentence(url: str, done: str, error: Exception) -> str:
@@ -99,7 +112,9 @@ def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
         if system.isdir(path):
             raise Failure(f"{url} is a folder. Name its files with a glob, such as {url}/*.csv")
     if not MAGIC.intersection(spec):
-        raise Failure(f"{url} was not found. Check the name, and data.root if it starts from there")
+        raise AbsentError(
+            f"{url} was not found. Check the name, and data.root if it starts from there"
+        )
     return _matches(url, glob.escape(url.removesuffix(spec)) + spec)
 
 
@@ -109,7 +124,7 @@ def _matches(url: str, pattern: str) -> list[str]:
         found = system.glob(path, detail=True)
         names = sorted(name for name, info in found.items() if info["type"] == "file")
         if not names:
-            raise Failure(
+            raise AbsentError(
                 f"{url} matches no file. Check the glob, and data.root if it starts there"
             )
         return [system.unstrip_protocol(name) if "://" in url else name for name in names]
@@ -195,8 +210,11 @@ class _Output(io.RawIOBase):
         self._stream = stream
 
     def write(self, data: Any, /) -> int:
+        view = memoryview(data).cast("B")
         with translated(self._url, "written"):
-            return int(self._stream.write(data))
+            for at in range(0, view.nbytes, WRITE_BYTES):
+                self._stream.write(view[at : at + WRITE_BYTES])
+        return view.nbytes
 
     def writable(self) -> bool:
         return True
@@ -204,13 +222,19 @@ class _Output(io.RawIOBase):
     def tell(self) -> int:
         return int(self._stream.tell())
 
+    def begin_write_back(self, first: int, end: int) -> None:
+        """Have the disk of this machine begin with the bytes from `first` to `end`."""
+        # It drops from memory what is on the disk, and starts writing what is not.
+        os.posix_fadvise(self._stream.fileno(), first, end - first, os.POSIX_FADV_DONTNEED)
+
 
 @contextlib.contextmanager
-def open_output(url: str) -> Iterator[IO[bytes]]:
+def open_output(url: str, durable: bool = True) -> Iterator[IO[bytes]]:
     """A binary file opened for writing, complete only when the block ends without an exception.
 
-    Parent folders of a local file are made, and it is on the disk when the block has ended. After
-    an exception a local file is removed and an upload discarded, where the storage can.
+    Parent folders of a local file are made, and it is on the disk when the block has ended, unless
+    `durable` is false. After an exception a local file is removed and an upload discarded, where
+    the storage can. What is written to a name that ends in .zst is not compressed here.
     """
     local = local_path(url)
     with translated(url, "written"):
@@ -219,19 +243,19 @@ def open_output(url: str) -> Iterator[IO[bytes]]:
             stream: Any = open(local, "wb")  # noqa: SIM115 (closed by _finish or _abandon)
         else:
             system, path = _storage(url)
-            stream = system.open(path, "wb")
+            stream = system.open(path, "wb", block_size=UPLOAD_BYTES)
     output = _Output(url, stream)
     try:
         yield cast(IO[bytes], output)
         with translated(url, "written"):
-            _finish(stream, local is not None)
+            _finish(stream, durable and local is not None)
     except BaseException:
         _abandon(stream, local)
         raise
 
 
-def _finish(stream: Any, local: bool) -> None:
-    if local:
+def _finish(stream: Any, durable: bool) -> None:
+    if durable:
         stream.flush()
         os.fsync(stream.fileno())
     stream.close()
@@ -243,10 +267,42 @@ def _abandon(stream: Any, local: Path | None) -> None:
         if local is not None:
             local.unlink(missing_ok=True)
             stream.close()
-        elif hasattr(stream, "discard"):
-            stream.discard()
+        else:
             # Else closing, or its destructor, would complete the upload.
-            stream.closed = True
+            with contextlib.suppress(AttributeError):
+                stream.closed = True
+            if hasattr(stream, "discard"):
+                stream.discard()
+
+
+@contextlib.contextmanager
+def compressing(stream: Any, name: str) -> Iterator[Any]:
+    """A binary stream that compresses what is written to it, by the suffix of `name`, or not."""
+    codec = CODECS.get(Path(name).suffix)
+    if codec is None:
+        yield stream
+        return
+    with pa.CompressedOutputStream(pa.PythonFile(stream, mode="w"), codec) as compressed:
+        yield compressed
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, of this machine to the disk."""
+    with translated(str(path), "written"):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def free_bytes(folder: str | Path) -> int:
+    """The bytes that are free for this user where a folder of this machine is, or will be."""
+    place = Path(folder).absolute()
+    with translated(str(folder)):
+        while not place.exists():
+            place = place.parent
+        return shutil.disk_usage(place).free
 
 
 def exists(url: str) -> bool:
@@ -264,6 +320,27 @@ def size(url: str) -> int:
     if found is None:
         raise Failure(f"{url} does not tell its size. Copy it to a storage that does")
     return int(found)
+
+
+def fingerprint(url: str) -> dict[str, Any]:
+    """What tells whether a file was changed: its `bytes`, and its `etag` or when it was `modified`.
+
+    `modified` is in nanoseconds on this machine, a time as text elsewhere, and absent where the
+    storage does not tell.
+    """
+    local = local_path(url)
+    with translated(url):
+        if local is not None:
+            found = local.stat()
+            return {"bytes": found.st_size, "modified": found.st_mtime_ns}
+        system, path = _storage(url)
+        info = system.info(path)
+        if etag := info.get("ETag") or info.get("etag"):
+            return {"bytes": info["size"], "etag": str(etag)}
+        try:
+            return {"bytes": info["size"], "modified": system.modified(path).isoformat()}
+        except NotImplementedError:
+            return {"bytes": info["size"]}
 
 
 def read_bytes(url: str) -> bytes:
@@ -285,6 +362,7 @@ def write_bytes(url: str, data: bytes) -> None:
             with open_output(str(part)) as stream:
                 stream.write(data)
             os.replace(part, local)
+            sync(local.parent)
         except UserError as error:
             raise Failure(str(error).replace(str(part), url)) from error
 
@@ -295,6 +373,15 @@ def remove(url: str) -> None:
         system, path = _storage(url)
         if system.exists(path):
             system.rm(path, recursive=True)
+
+
+def move(url: str, to: str) -> None:
+    """Give a file, or a folder with all that is in it, another name on its storage."""
+    with translated(url, "moved"):
+        system, path = _storage(url)
+        _, target = _storage(to)
+        system.makedirs(system._parent(target), exist_ok=True)
+        system.mv(path, target, recursive=True)
 
 
 def list_folder(url: str) -> list[str]:

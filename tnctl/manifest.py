@@ -7,8 +7,8 @@ agrees with its own checksum the folder does not count.
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from tnctl import files
@@ -17,24 +17,38 @@ from tnctl.errors import Failure, UserError
 NAME = "manifest.json"
 CHECKSUM = '  "sha256": "'
 
+# Opens a file of a folder, by its name, for writing: Inventory.writing, and what is like it.
+Opening = Callable[[str], AbstractContextManager[Any]]
+
 
 class DamagedError(Failure):
-    """A manifest that does not agree with its own checksum: its folder does not count."""
+    """A manifest, or a file, that is not what a checksum says: `folder` does not count.
+
+    `what` says what is wrong, `way` the way out; together they are the error's line.
+    """
+
+    def __init__(self, folder: str, what: str, way: str) -> None:
+        super().__init__(f"{what}. {way}")
+        self.folder, self.what, self.way = folder, what, way
 
 
 class Inventory:
-    """Writes files into a folder and remembers the size and checksum of each."""
+    """Writes files into a folder and remembers the size and checksum of each, as stored.
+
+    What is written to a name that ends in .zst is compressed.
+    """
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.files: dict[str, dict[str, Any]] = {}
 
     @contextmanager
-    def writing(self, name: str) -> Iterator["HashingWriter"]:
-        """A file of the folder, open for writing."""
+    def writing(self, name: str) -> Iterator[Any]:
+        """A file of the folder, open for writing; pyarrow can write to it."""
         with files.open_output(files.join(self.folder, name)) as stream:
             writer = HashingWriter(stream)
-            yield writer
+            with files.compressing(writer, name) as target:
+                yield target
         self.files[name] = writer.entry()
 
     def write(self, name: str, data: bytes) -> None:
@@ -42,10 +56,13 @@ class Inventory:
         with self.writing(name) as writer:
             writer.write(data)
 
-    def commit(self, kind: str, content: dict[str, Any], name: str = NAME) -> None:
-        """Write the manifest: from now on the folder counts."""
+    def commit(self, kind: str, content: dict[str, Any], name: str = NAME) -> dict[str, Any]:
+        """Write the manifest: from now on the folder counts. Returns it, with its checksum."""
         body = {"format": kind, "version": 1, **content, "files": self.files}
-        files.write_bytes(files.join(self.folder, name), sealed(body))
+        text = sealed(body)
+        files.write_bytes(files.join(self.folder, name), text)
+        whole: dict[str, Any] = json.loads(text)
+        return whole
 
 
 class HashingWriter:
@@ -94,7 +111,11 @@ def read(folder: str, kind: str, name: str = NAME) -> dict[str, Any]:
     text = files.read_bytes(url)
     start, mark, end = text.rpartition(CHECKSUM.encode())
     if not mark or hashlib.sha256(start).hexdigest().encode() + b'"\n}\n' != end:
-        raise DamagedError(f"{url} is damaged: it is not what its own checksum says. Take another")
+        raise DamagedError(
+            folder,
+            f"{url} is damaged: it is not what its own checksum says",
+            f"Take another {kind}",
+        )
     content: dict[str, Any] = json.loads(text)
     if content.get("format") != kind:
         raise Failure(f"{url} is the manifest of a {content.get('format')}, not of a {kind}")
@@ -129,18 +150,22 @@ def make_room(folder: str, name: str, ours: Iterable[str]) -> None:
 
 def check_file(folder: str, manifest: dict[str, Any], name: str, data: bytes) -> bytes:
     """`data`, if it is what the manifest says of the file `name`."""
-    entry = manifest["files"][name]
-    if len(data) != entry["bytes"]:
-        raise Failure(
-            f"{files.join(folder, name)} is cut short or too long: {len(data):,} bytes, the "
-            f"manifest says {entry['bytes']:,}. Take another {manifest['format']}"
-        )
-    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
-        raise Failure(
-            f"{files.join(folder, name)} is damaged: its checksum is not the manifest's. "
-            f"Take another {manifest['format']}"
-        )
+    check_entry(folder, manifest, name, len(data), hashlib.sha256(data).hexdigest())
     return data
+
+
+def check_entry(folder: str, manifest: dict[str, Any], name: str, size: int, sha256: str) -> None:
+    """Raise DamagedError unless the manifest says this size and checksum of the file `name`."""
+    entry, way = manifest["files"][name], f"Take another {manifest['format']}"
+    url = files.join(folder, name)
+    if size != entry["bytes"]:
+        raise DamagedError(
+            folder,
+            f"{url} is cut short or too long: {size:,} bytes, the manifest says {entry['bytes']:,}",
+            way,
+        )
+    if sha256 != entry["sha256"]:
+        raise DamagedError(folder, f"{url} is damaged: its checksum is not the manifest's", way)
 
 
 def check_stored(folder: str, manifest: dict[str, Any], name: str) -> None:
@@ -156,7 +181,22 @@ def check_stored(folder: str, manifest: dict[str, Any], name: str) -> None:
 
 def read_file(folder: str, manifest: dict[str, Any], name: str) -> bytes:
     """A whole file of the folder, verified."""
-    return check_file(folder, manifest, name, files.read_bytes(files.join(folder, name)))
+    with present(folder, manifest, name):
+        data = files.read_bytes(files.join(folder, name))
+    return check_file(folder, manifest, name, data)
+
+
+@contextmanager
+def present(folder: str, manifest: dict[str, Any], name: str) -> Iterator[None]:
+    """Turns the absence of a file that the manifest names into a DamagedError."""
+    try:
+        yield
+    except files.MissingError as error:
+        raise DamagedError(
+            folder,
+            f"{files.join(folder, name)} is gone, though the manifest names it",
+            f"Take another {manifest['format']}",
+        ) from error
 
 
 def identity(manifest: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ round results: AdaGrad 12 + 2^2 = 16, weight 0 - 2 / sqrt(16) * 2 = -1; Adam m =
     clicks.csv     six examples: four are trained on in step 1, two are only inserted in step 2
     ids.json       hashes of values and salts of groups
     checkpoint/    the checkpoint after step 2
+    chain/         a full checkpoint and a compressed delta of it: CHAIN, four steps, rows removed
     embeddings/    its export
     graph/         its split graph
     prepared/      clicks.csv as `tnctl prepare` writes it
@@ -19,6 +20,7 @@ round results: AdaGrad 12 + 2^2 = 16, weight 0 - 2 / sqrt(16) * 2 = -1; Adam m =
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,19 @@ CONF: dict[str, Any] = {
     "data": {"train": "clicks.csv"},
     "train": {"batch_size": 8, "threads": 2},
 }
+CHAIN: dict[str, Any] = {
+    **CONF,
+    "output": "chain",
+    "save": {"full_every": 2, "keep": 0, "compression": "zstd"},
+    "life": {
+        "sketch": 65_536,
+        "admission": {"after": 2},
+        "shows": {"keep": True, "decay": 0.5},
+        "eviction": {"unseen_steps": 1},
+    },
+}
+# First example, end, day; the clicks of the first two are 1. After steps 2 and 4 it is saved.
+CHAIN_STEPS = ((0, 4, 10), (0, 4, 10), (2, 6, 12), (2, 6, 12))
 
 
 def trained(values: dict[str, Any]) -> Any:
@@ -105,12 +120,58 @@ def save(model: Any, folder: str) -> None:
     saving.save(
         model,
         folder,
-        step=len(STEPS),
-        position=saving.Position(1, 0, 0),
+        clock=saving.Clock(len(STEPS)),
+        position=saving.Position(None, 1, 0, 0, 1),
         finished=True,
         golden=raw_rows(model.conf, "train", 6),
         metrics={"epochs": []},
     )
+
+
+def chain(values: dict[str, Any]) -> list[str]:
+    """Train the steps of CHAIN and save twice; the folders below the conf's output."""
+    from tnctl import schema
+    from tnctl.checkpoint import save as saving
+    from tnctl.checkpoint.saver import Saver
+    from tnctl.data import statistics
+    from tnctl.data.windows import raw_rows, taken, windows
+    from tnctl.model import building
+    from tnctl.model.layout import slot_plans
+    from tnctl.tables import Batch
+    from tnctl.training.evaluation import features_of
+
+    conf = schema.from_values(values)
+    model = building.build(conf, statistics.measure(conf))
+    [window] = windows(conf, features_of(conf, model), "train")
+    [table], [layout] = model.tables, model.layout.tables
+    workspace, saver = Batch(table, slot_plans(conf, layout)), Saver(conf, None)
+    days: list[tuple[int, int]] = []
+    folders = []
+    for number, (first, end, day) in enumerate(CHAIN_STEPS):
+        if not days or day > days[-1][0]:
+            days.append((day, number + 1))
+            table.set_days(days)
+        table.set_step(number + 1)
+        batch = taken(window, np.arange(first, end, dtype=np.uint32))
+        workspace.find(batch.ids[0], batch.offsets[0], batch.rows, True, batch.weights[0])
+        workspace.count(np.array([1, 1, 0, 0], np.float32))
+        linear = np.full((batch.rows, 1), 2, np.float32)
+        workspace.accumulate([linear, np.full((batch.rows, model.layout.width), 2, np.float32)])
+        workspace.apply()
+        if number % 2:
+            table.evict()
+            folder = saver.save(
+                model,
+                clock=saving.Clock(number + 1, tuple(days)),
+                position=saving.Position(str(day), 0, 0, end, number),
+                finished=False,
+                golden=raw_rows(conf, "train", 2),
+                metrics={"epochs": []},
+                extras={"running": b"figures"},
+            )
+            saver.wait()
+            folders.append(folder)
+    return folders
 
 
 def hashes() -> dict[str, Any]:
@@ -140,6 +201,8 @@ def main() -> None:
     Path("ids.json").write_text(json.dumps(hashes(), indent=1, ensure_ascii=False) + "\n")
     model = trained(CONF)
     save(model, "checkpoint")
+    shutil.rmtree("chain", ignore_errors=True)
+    chain(CHAIN)
     checkpoint = load.open_checkpoint("checkpoint")
     export.export(checkpoint, model.conf, "embeddings")
     split.split(checkpoint, model.conf, "graph")

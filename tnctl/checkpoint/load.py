@@ -1,85 +1,26 @@
-"""Find a checkpoint of a run, and bring it back to life."""
+"""Bring a checkpoint back to life."""
 
+import hashlib
 import json
-from dataclasses import dataclass
 from typing import Any
 
-from tnctl import files, manifest
-from tnctl.checkpoint import dense, rows
-from tnctl.checkpoint.save import CONF, FORMAT, GOLDEN
-from tnctl.data.statistics import Statistics
+from tnctl.checkpoint import dense, rows, sketches
+from tnctl.checkpoint.chain import (
+    Checkpoint,
+    newest,
+    newest_or_fail,
+    offering,
+    open_checkpoint,
+)
 from tnctl.errors import Failure
+from tnctl.manifest import DamagedError, read_file
 from tnctl.model import building, recipes
 from tnctl.model.building import Model
 from tnctl.progress import say
 from tnctl.schema import Conf
+from tnctl.tables import Figures, SparseTable
 
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A complete checkpoint: its folder and its verified manifest."""
-
-    folder: str
-    manifest: dict[str, Any]
-
-    @property
-    def step(self) -> int:
-        return int(self.manifest["clock"]["step"])
-
-    @property
-    def statistics(self) -> Statistics:
-        return Statistics.from_json(self.manifest["statistics"])
-
-    def conf(self) -> dict[str, Any]:
-        """The conf it was trained with, as plain values."""
-        content: dict[str, Any] = json.loads(manifest.read_file(self.folder, self.manifest, CONF))
-        return content
-
-    def golden(self) -> list[dict[str, Any]]:
-        """The raw validation rows of the conformance kit."""
-        text = manifest.read_file(self.folder, self.manifest, GOLDEN).decode()
-        return [json.loads(line) for line in text.splitlines()]
-
-
-def open_checkpoint(folder: str) -> Checkpoint:
-    """The checkpoint in a folder. Raises Failure unless it is complete."""
-    return Checkpoint(folder, manifest.read(folder, FORMAT))
-
-
-def newest(output: str) -> Checkpoint | None:
-    """The newest complete checkpoint of a run, or None.
-
-    One whose manifest is damaged is left out, with a word. Raises its Failure when there is no
-    other.
-    """
-    parent = files.join(output, "checkpoints")
-    damage: Failure | None = None
-    for name in reversed(files.list_folder(parent)):
-        folder = files.join(parent, name)
-        if not files.exists(files.join(folder, manifest.NAME)):
-            continue
-        try:
-            found = open_checkpoint(folder)
-        except manifest.DamagedError as error:
-            damage = damage or error
-            continue
-        if damage is not None:
-            say(f"{damage}; going on with {folder}")
-        return found
-    if damage is not None:
-        raise damage
-    return None
-
-
-def newest_or_fail(output: str) -> Checkpoint:
-    """The newest complete checkpoint of a run. Raises Failure when there is none."""
-    checkpoint = newest(output)
-    if checkpoint is None:
-        raise Failure(
-            f"{output} has no complete checkpoint. Train first (tnctl train … output={output}), "
-            "or name one with checkpoint=URL"
-        )
-    return checkpoint
+__all__ = ["Checkpoint", "digest", "load", "newest", "newest_or_fail", "open_checkpoint"]
 
 
 def load(checkpoint: Checkpoint, conf: Conf) -> Model:
@@ -91,19 +32,61 @@ def load(checkpoint: Checkpoint, conf: Conf) -> Model:
     parts = {part["name"]: part for part in checkpoint.manifest["tables"]}
     if sorted(parts) != sorted(layout.name for layout in model.layout.tables):
         raise Failure(f"{checkpoint.folder} has tables {sorted(parts)}, the conf needs others")
-    for layout, table in zip(model.layout.tables, model.tables, strict=True):
-        part = parts[layout.name]
-        saved = {group["name"]: group["number"] for group in part["groups"]}
-        if saved != layout.groups:
-            raise Failure(f"{checkpoint.folder} has groups {saved}, the conf {layout.groups}")
-        rows.read(checkpoint.folder, checkpoint.manifest, part, table)
-        # What reading a row gives depends on the step where weights decay.
-        table.set_step(checkpoint.step)
-        if table.rows != part["rows"]:
-            raise Failure(
-                f"{checkpoint.folder} table {layout.name} has {table.rows:,} rows, the manifest "
-                f"says {part['rows']:,}. Take another checkpoint"
-            )
-    dense.read(checkpoint.folder, checkpoint.manifest, model)
+    with offering(checkpoint):
+        for layout, table in zip(model.layout.tables, model.tables, strict=True):
+            part = parts[layout.name]
+            saved = {group["name"]: group["number"] for group in part["groups"]}
+            if saved != layout.groups:
+                raise Failure(f"{checkpoint.folder} has groups {saved}, the conf {layout.groups}")
+            load_table(checkpoint, part, table)
+        dense.read(checkpoint.folder, checkpoint.manifest, model)
     model.check_aliases()
     return model
+
+
+def load_table(checkpoint: Checkpoint, part: dict[str, Any], table: SparseTable) -> None:
+    """Fill an empty table. Raises Failure when the rows are not what the manifest says."""
+    if rows.record_dtype(part) != table.record_dtype:
+        raise Failure(
+            f"{checkpoint.folder} table {part['name']} has records of "
+            f"{rows.record_dtype(part).names}, the conf needs {table.record_dtype.names}. "
+            "Use the conf that it was saved with"
+        )
+    table.reserve(part["rows"])
+    for records in rows.stream(checkpoint, part["name"]):
+        try:
+            table.insert_records(records.view("u1"))
+        except ValueError as error:
+            rows.raise_damage(checkpoint, part["name"], f"is damaged ({error})")
+    if table.rows != part["rows"]:
+        raise DamagedError(
+            checkpoint.folder,
+            f"{checkpoint.folder} table {part['name']} has {table.rows:,} rows, the manifest says "
+            f"{part['rows']:,}",
+            "Take another checkpoint",
+        )
+    sketches.read(checkpoint, part, table)
+    # What reading a row gives depends on the step where weights decay, and on the day.
+    table.set_step(checkpoint.step)
+    table.set_days(checkpoint.clock.days)
+    for group in part["groups"]:
+        counted = {key: group[key] for key in ("rows", "admitted", "waiting", "evicted")}
+        table.set_figures(group["number"], Figures(**counted))
+
+
+def digest(checkpoint: Checkpoint) -> str:
+    """The SHA-256, hexadecimal, of all that training goes on from.
+
+    Of each table in the manifest's order its name, all rows of the chain and the sketch; then the
+    dense file and the clock. It is the same for a chain and for the full checkpoint it amounts to.
+    """
+    hashed = hashlib.sha256()
+    for part in checkpoint.manifest["tables"]:
+        hashed.update(part["name"].encode() + b"\0")
+        for records in rows.stream(checkpoint, part["name"]):
+            hashed.update(records.view("u1").data)
+        if part["sketch"] is not None:
+            hashed.update(read_file(checkpoint.folder, checkpoint.manifest, part["sketch"]["file"]))
+    hashed.update(read_file(checkpoint.folder, checkpoint.manifest, dense.NAME))
+    hashed.update(json.dumps(checkpoint.manifest["clock"], sort_keys=True).encode())
+    return hashed.hexdigest()

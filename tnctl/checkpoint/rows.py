@@ -1,23 +1,28 @@
-"""Table files: the rows of a hash range. docs/formats/checkpoint.md."""
+"""Table files: the rows of a hash range, and the keys that were removed. docs/formats."""
 
 import hashlib
 import struct
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tnctl import files
-from tnctl.errors import Failure
-from tnctl.manifest import Inventory
-from tnctl.tables import SparseTable
+from tnctl.checkpoint import tombstones as tombstone_files
+from tnctl.checkpoint.chain import Checkpoint, offering
+from tnctl.checkpoint.merging import DisorderError, Keys, newest
+from tnctl.data.ahead import ReadAhead
+from tnctl.manifest import DamagedError, Opening, check_entry, present
 
 HEADER = struct.Struct("<8sIIQQ")  # magic, version, bytes per record, first and last hash
 MAGIC = b"tnctlrow"
 KEY = ("id", "group", "flags", "changed")  # one number each; all other fields are arrays
+LAST_HASH = 2**64 - 1
 BYTES_PER_FILE = 256 << 20
-READ_RECORDS = 1 << 16
+BYTES_PER_READ = 4 << 20
+READS_AHEAD = 2
 
 
 def ranges(rows: int, record_size: int) -> list[tuple[int, int]]:
@@ -29,20 +34,30 @@ def ranges(rows: int, record_size: int) -> list[tuple[int, int]]:
     return [(i * width, (i + 1) * width - 1) for i in range(count)]
 
 
-def write(inventory: Inventory, folder: str, table: SparseTable) -> list[dict[str, Any]]:
-    """Write all rows of a table; returns what the manifest says of each file."""
+def write(
+    opening: Opening,
+    folder: str,
+    suffix: str,
+    record_size: int,
+    rows: int,
+    records: Callable[[int, int], Iterator[NDArray[Any]]],
+) -> list[dict[str, Any]]:
+    """Write the rows files of a table; returns what the manifest says of each.
+
+    `records(first, last)` gives those of a range of hashes, in (hash, group) order; `rows` is
+    about how many there are. `suffix` is ".zst" for compressed files, or nothing.
+    """
     entries = []
-    record_size = table.record_dtype.itemsize
-    for number, (first, last) in enumerate(ranges(table.rows, record_size)):
-        name = f"{folder}/{number:05d}.rows"
-        rows = 0
-        with inventory.writing(name) as stream:
+    for number, (first, last) in enumerate(ranges(rows, record_size)):
+        name = f"{folder}/{number:05d}.rows{suffix}"
+        written = 0
+        with opening(name) as stream, ReadAhead(records(first, last), READS_AHEAD) as ahead:
             stream.write(HEADER.pack(MAGIC, 1, record_size, first, last))
-            for records in table.records(first, last):
-                stream.write(records.view("u1"))
-                rows += len(records)
+            for some in ahead:
+                stream.write(some.view("u1").data)
+                written += len(some)
         entries.append(
-            {"file": name, "first": f"{first:016x}", "last": f"{last:016x}", "rows": rows}
+            {"file": name, "first": f"{first:016x}", "last": f"{last:016x}", "rows": written}
         )
     return entries
 
@@ -61,57 +76,240 @@ def width_of(table: dict[str, Any], segment: str) -> int:
     return next((int(f["count"]) for f in table["record"] if f["name"] == segment), 0)
 
 
-def read(folder: str, manifest: dict[str, Any], part: dict[str, Any], table: SparseTable) -> None:
-    """Insert all rows of a table. Raises Failure when a file is not what the manifest says."""
-    if record_dtype(part) != table.record_dtype:
-        raise Failure(
-            f"{folder} table {part['name']} has records of {record_dtype(part).names}, the conf "
-            f"needs {table.record_dtype.names}. Use the conf that it was saved with"
+def keys_of(table: dict[str, Any]) -> Keys:
+    """The hashes of a table's keys, by its groups."""
+    return Keys({group["number"]: group["name"] for group in table["groups"]})
+
+
+def stream(
+    checkpoint: Checkpoint, table: str, first: int = 0, last: int = LAST_HASH
+) -> Iterator[NDArray[Any]]:
+    """The rows of a table with first <= hash <= last, in (hash, group) order.
+
+    They are those of the whole chain: the newest record of a key, and none that was removed since.
+    Arrays of the table's record dtype, never much at a time. Raises DamagedError, for a damaged
+    file after the records in it.
+    """
+    with offering(checkpoint):
+        try:
+            yield from _merged(checkpoint, table, first, last)
+        except DisorderError as error:
+            raise_damage(checkpoint, table, str(error))
+
+
+def _merged(checkpoint: Checkpoint, table: str, first: int, last: int) -> Iterator[NDArray[Any]]:
+    chain = checkpoint.chain()
+    if len(chain) == 1:
+        for _, records in _of_one(checkpoint, table, first, last):
+            yield records
+        return
+    sources = []
+    for one in reversed(chain):
+        sources.append(_rows_in(one, table, first, last, len(chain)))
+        # What the first of a chain removed is not in it, and nothing is older.
+        removed = one is not chain[0]
+        sources.append(_removed_in(one, table, first, last) if removed else iter(()))
+    part = checkpoint.table(table)
+    for block in newest(sources, keys_of(part)):
+        yield from block.of(range(0, len(sources), 2), record_dtype(part))
+
+
+def tombstones(checkpoint: Checkpoint, table: str) -> Iterator[NDArray[Any]]:
+    """The removed keys that a chain keeps: (id, group, step), in (hash, group) order.
+
+    The newest of each key, without those that have a row again.
+    """
+    with offering(checkpoint):
+        chain = checkpoint.chain()
+        sources = []
+        for one in reversed(chain):
+            sources.append(_removed_in(one, table, 0, LAST_HASH))
+            # The first one's rows have no tombstones of its own, and are older than all others.
+            rows = one is not chain[0]
+            sources.append(_rows_in(one, table, 0, LAST_HASH, len(chain)) if rows else iter(()))
+        try:
+            for block in newest(sources, keys_of(checkpoint.table(table))):
+                yield from block.of(range(0, len(sources), 2), tombstone_files.DTYPE)
+        except DisorderError as error:
+            raise_damage(checkpoint, table, str(error))
+
+
+def raise_damage(checkpoint: Checkpoint, table: str, what: str) -> NoReturn:
+    """Raise DamagedError for the file of a table whose checksum is wrong, else for what it has.
+
+    Records are used before the checksum of their file is known, so what is wrong with them is most
+    often a damaged file.
+    """
+    for one in checkpoint.chain():
+        part = one.table(table)
+        entries = [*part["files"], *([part["tombstones"]] if part["tombstones"] else [])]
+        for entry in entries:
+            url = files.join(one.folder, entry["file"])
+            with files.open_input(url, decompress=False) as file:
+                stored = _Stored(file)
+                while stored.read(BYTES_PER_READ):
+                    pass
+            check_entry(one.folder, one.manifest, entry["file"], stored.bytes, stored.sha256)
+    raise DamagedError(
+        checkpoint.folder,
+        f"{checkpoint.folder} table {table} {what}",
+        "Take another checkpoint",
+    )
+
+
+def files_of(checkpoint: Checkpoint, table: str) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The records of one checkpoint's own files, a delta's alone: (file, records) after each other.
+
+    Raises DamagedError, for a damaged file after the records in it.
+    """
+    with offering(checkpoint):
+        yield from _of_one(checkpoint, table, 0, LAST_HASH)
+
+
+def _rows_in(
+    checkpoint: Checkpoint, table: str, first: int, last: int, sources: int
+) -> Iterator[NDArray[Any]]:
+    """The same without the files' names, when so many are read at once."""
+    for _, records in _of_one(checkpoint, table, first, last, BYTES_PER_READ // sources):
+        yield records
+
+
+def _of_one(
+    checkpoint: Checkpoint, table: str, first: int, last: int, at_a_time: int = BYTES_PER_READ
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The records of one checkpoint's own files whose hash is in a range."""
+    part = checkpoint.table(table)
+    dtype, keys = record_dtype(part), keys_of(part)
+    for entry in part["files"]:
+        low, high = int(entry["first"], 16), int(entry["last"], 16)
+        if high < first or low > last:
+            continue
+        header = HEADER.pack(MAGIC, 1, dtype.itemsize, low, high)
+        rows = 0
+        for records in verified(checkpoint, entry["file"], header, dtype, at_a_time):
+            rows += len(records)
+            if low < first or high > last:
+                hashes = keys.hashes(records)
+                records = records[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]
+            if len(records):
+                yield entry["file"], records
+        check_rows(checkpoint, entry["file"], rows, entry["rows"])
+
+
+def _removed_in(
+    checkpoint: Checkpoint, table: str, first: int, last: int
+) -> Iterator[NDArray[Any]]:
+    """The keys that one checkpoint's own file says were removed."""
+    part = checkpoint.table(table)
+    entry = part["tombstones"]
+    if entry is None:
+        return
+    rows, keys = 0, keys_of(part)
+    for removed in verified(
+        checkpoint, entry["file"], tombstone_files.START, tombstone_files.DTYPE
+    ):
+        rows += len(removed)
+        if first > 0 or last < LAST_HASH:
+            hashes = keys.hashes(removed)
+            removed = removed[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]
+        if len(removed):
+            yield removed
+    check_rows(checkpoint, entry["file"], rows, entry["rows"])
+
+
+def check_rows(checkpoint: Checkpoint, name: str, rows: int, said: int) -> None:
+    """Raise DamagedError unless a file has as many records as the manifest says."""
+    if rows != said:
+        raise DamagedError(
+            checkpoint.folder,
+            f"{files.join(checkpoint.folder, name)} has {rows:,} records, the manifest says "
+            f"{said:,}",
+            "Take another checkpoint",
         )
-    for entry in part["files"]:
-        for records in verified(folder, manifest, entry, table.record_dtype):
-            try:
-                table.insert_records(records.view("u1"))
-            except ValueError as error:
-                url = files.join(folder, entry["file"])
-                raise Failure(f"{url} is damaged ({error}). Take another checkpoint") from error
-
-
-def stream(folder: str, manifest: dict[str, Any], part: dict[str, Any]) -> Iterator[NDArray[Any]]:
-    """All records of a table, file after file, never many at a time."""
-    for entry in part["files"]:
-        yield from verified(folder, manifest, entry, record_dtype(part))
 
 
 def verified(
-    folder: str, manifest: dict[str, Any], entry: dict[str, Any], dtype: np.dtype[Any]
+    checkpoint: Checkpoint,
+    name: str,
+    header: bytes,
+    dtype: np.dtype[Any],
+    at_a_time: int = BYTES_PER_READ,
 ) -> Iterator[NDArray[Any]]:
-    """The records of one file; its checksum is known to be right only after the last of them."""
-    url, expected = files.join(folder, entry["file"]), manifest["files"][entry["file"]]
-    first, last = int(entry["first"], 16), int(entry["last"], 16)
-    hashed, size, whole = hashlib.sha256(), 0, True
-    with files.open_input(url, decompress=False) as file:
-        header = read_fully(file, HEADER.size)
-        hashed.update(header)
-        size += len(header)
-        if header != HEADER.pack(MAGIC, 1, dtype.itemsize, first, last):
-            raise Failure(f"{url} is not the table file that the manifest describes. Take another")
-        while whole and (data := read_fully(file, READ_RECORDS * dtype.itemsize)):
-            hashed.update(data)
-            size += len(data)
-            whole = len(data) % dtype.itemsize == 0
-            if whole:
-                yield np.frombuffer(data, dtype)
-    if size != expected["bytes"] or hashed.hexdigest() != expected["sha256"]:
-        raise Failure(
-            f"{url} is damaged: {size:,} bytes, or another checksum than the manifest's of "
-            f"{expected['bytes']:,} bytes. Take another checkpoint"
-        )
+    """The records of one file, read and hashed in a thread, about so many bytes at a time.
+
+    Its checksum is known to be right only after the last of them.
+    """
+    with ReadAhead(_blocks(checkpoint, name, header, dtype, at_a_time), READS_AHEAD) as ahead:
+        yield from ahead
+
+
+def _blocks(
+    checkpoint: Checkpoint, name: str, header: bytes, dtype: np.dtype[Any], at_a_time: int
+) -> Iterator[NDArray[Any]]:
+    url = files.join(checkpoint.folder, name)
+
+    def damaged(what: str) -> DamagedError:
+        return DamagedError(checkpoint.folder, f"{url} {what}", "Take another checkpoint")
+
+    whole = True
+    with (
+        present(checkpoint.folder, checkpoint.manifest, name),
+        files.open_input(url, decompress=False) as file,
+    ):
+        stored = _Stored(file)
+        content: Any = stored
+        if name.endswith(".zst"):
+            content = pa.CompressedInputStream(pa.PythonFile(stored, mode="r"), "zstd")
+        try:
+            if read_fully(content, len(header)) != header:
+                raise damaged("is not the file that the manifest describes")
+            size = max(1, at_a_time // dtype.itemsize) * dtype.itemsize
+            while whole and (data := read_fully(content, size)):
+                whole = len(data) % dtype.itemsize == 0
+                if whole:
+                    yield np.frombuffer(data, dtype)
+        except (OSError, pa.ArrowException) as error:  # of the decompression
+            raise damaged(f"is damaged ({error})") from error
+        while stored.read(BYTES_PER_READ):
+            pass
+    check_entry(checkpoint.folder, checkpoint.manifest, name, stored.bytes, stored.sha256)
+    if not whole:
+        raise damaged("ends within a record")
+
+
+class _Stored:
+    """A stored file that counts and hashes what is read of it."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._hash = file, hashlib.sha256()
+        self.bytes = 0
+
+    def read(self, size: int) -> bytes:
+        data: bytes = self._file.read(size)
+        self._hash.update(data)
+        self.bytes += len(data)
+        return data
+
+    closed = False
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Whoever opened the file closes it."""
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
 
 
 def read_fully(file: Any, size: int) -> bytes:
     """`size` bytes, or fewer at the end of the file only."""
-    parts = []
+    data: bytes = file.read(size)
+    if len(data) == size or not data:
+        return data
+    parts = [data]
+    size -= len(data)
     while size and (data := file.read(size)):
         parts.append(data)
         size -= len(data)

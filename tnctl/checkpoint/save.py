@@ -1,85 +1,191 @@
-"""Write a checkpoint: tables, dense weights, inference graph, conf, golden rows, manifest last."""
+"""What a checkpoint holds: tables, dense weights, inference graph, conf, golden rows, manifest."""
 
 import json
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from tnctl import __version__, files
-from tnctl.checkpoint import dense, rows
-from tnctl.manifest import NAME, Inventory
+from tnctl.checkpoint import dense, rows, sketches, tombstones
+from tnctl.checkpoint.chain import (
+    CONF,
+    EXTRA,
+    FOLDER,
+    FORMAT,
+    GOLDEN,
+    Checkpoint,
+    Clock,
+    Position,
+)
+from tnctl.manifest import NAME, Inventory, Opening, identity
 from tnctl.model import graph, recipes
 from tnctl.model.building import Model
+from tnctl.model.layout import TableLayout
+from tnctl.schema import Conf
+from tnctl.tables import SparseTable
 
-FORMAT = "tnctl checkpoint"
-CONF = "conf.json"
-GOLDEN = "golden.jsonl"
+GRAPH = "graph"
+
+__all__ = ["Clock", "Contents", "Graph", "Position", "folder_of", "save", "stage"]
 
 
 @dataclass(frozen=True)
-class Position:
-    """Where training stands in the data: the next batch to consume."""
+class Contents:
+    """What is saved beside the model."""
 
-    epoch: int
-    window: int
-    offset: int
+    clock: Clock
+    position: Position
+    finished: bool
+    golden: list[dict[str, Any]]
+    metrics: dict[str, Any]
+    extras: Mapping[str, bytes] = field(default_factory=dict)
+    data: list[dict[str, Any]] = field(default_factory=list)
+    days: list[dict[str, Any]] = field(default_factory=list)
+    calendar: tuple[tuple[int, int], ...] = ()
 
 
 def folder_of(output: str, step: int) -> str:
-    """The folder of the checkpoint of a step."""
-    return files.join(output, f"checkpoints/step-{step:010d}")
+    """The folder of the (first) checkpoint of a step."""
+    return files.join(output, f"{FOLDER}/step-{step:010d}")
 
 
-def save(
-    model: Model,
-    folder: str,
-    *,
-    step: int,
-    position: Position,
-    finished: bool,
-    golden: list[dict[str, Any]],
-    metrics: dict[str, Any],
-) -> None:
-    """Write a checkpoint into `folder`; it counts only once its manifest is written."""
-    model.check_aliases()
+class Graph:
+    """The inference graph of a run: exported once, its weights filled in at each save."""
+
+    def __init__(self) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def write(self, opening: Opening, model: Model) -> None:
+        """Write the graph with the model's weights, by a local folder: TensorFlow needs one."""
+        if self._folder is None:
+            folder = tempfile.TemporaryDirectory(prefix="tnctl-graph-")
+            graph.save(model, folder.name)
+            self._folder = folder
+        else:
+            graph.refill(model, self._folder.name)
+        root = Path(self._folder.name)
+        for path in sorted(path for path in root.rglob("*") if path.is_file()):
+            with opening(f"{GRAPH}/{path.relative_to(root).as_posix()}") as stream:
+                stream.write(path.read_bytes())
+
+
+def save(model: Model, folder: str, **contents: Any) -> None:
+    """Write a full checkpoint into `folder` at once; `contents` are those of `Contents`."""
     # What a crash left there must not be taken for a part of this one.
     files.remove(files.join(folder, NAME))
     files.remove(folder)
     inventory = Inventory(folder)
-    tables = [
-        {
-            **table_description(model, number),
-            "files": rows.write(inventory, f"tables/{layout.name}", model.tables[number]),
-        }
-        for number, layout in enumerate(model.layout.tables)
-    ]
-    dense_part = dense.write(inventory, model)
-    write_graph(inventory, model)
-    inventory.write(CONF, as_json(graph.conf_to_json(model.conf)))
-    # ASCII: bytes that are no UTF-8 come as lone surrogates, which only JSON's escapes can hold.
-    lines = [json.dumps(row, allow_nan=False) for row in golden]
-    inventory.write(GOLDEN, "".join(f"{line}\n" for line in lines).encode())
+    inventory.commit(FORMAT, stage(inventory.writing, model, Contents(**contents), Graph()))
+
+
+def stage(
+    opening: Opening,
+    model: Model,
+    contents: Contents,
+    inference: Graph,
+    *,
+    parent: Checkpoint | None = None,
+    removed: Mapping[str, Iterable[NDArray[Any]]] | None = None,
+    suffix: str = "",
+) -> dict[str, Any]:
+    """Write the files of a checkpoint, and return what its manifest says beside them.
+
+    It is a delta of `parent`, or a full one. `removed` has the removed keys to keep, by the tables'
+    names; `suffix` is that of compressed rows files.
+    """
+    model.check_aliases()
+    tables = []
+    for number, layout in enumerate(model.layout.tables):
+        table, folder = model.tables[number], f"tables/{layout.name}"
+        written = rows.write(
+            opening,
+            folder,
+            suffix,
+            table.record_dtype.itemsize,
+            table.rows,
+            partial(records_of, table, len(layout.groups), parent),
+        )
+        tables.append(
+            {
+                **table_description(model, number),
+                "files": written,
+                "tombstones": tombstones.write(
+                    opening, folder, (removed or {}).get(layout.name, ())
+                ),
+                "sketch": sketches.write(opening, folder, table),
+            }
+        )
+    dense_part = dense.write(opening, model)
+    inference.write(opening, model)
+    with opening(CONF) as stream:
+        stream.write(as_json(graph.conf_to_json(model.conf)))
+    with opening(GOLDEN) as stream:
+        # ASCII: bytes that are no UTF-8 come as lone surrogates, which only escapes can hold.
+        lines = [json.dumps(row, allow_nan=False) for row in contents.golden]
+        stream.write("".join(f"{line}\n" for line in lines).encode())
+    for name, data in contents.extras.items():
+        with opening(f"{EXTRA}/{name}") as stream:
+            stream.write(data)
     recipe = model.conf.recipe
-    inventory.commit(
-        FORMAT,
-        {
-            "tnctl": __version__,
-            "clock": {"step": step, "day": None},
-            "position": vars(position),
-            "finished": finished,
-            "recipe": {**recipe, "sha256": recipes.digest_of(recipe["name"])},
-            "statistics": model.statistics.to_json(),
-            "tables": tables,
-            "dense": dense_part,
-            "heads": list(model.heads),
-            "logit_correction": model.logit_correction,
-            "graph": "graph",
-            "conf": CONF,
-            "golden": {"file": GOLDEN, "rows": len(golden)},
-            "metrics": metrics,
-        },
-    )
+    return {
+        "tnctl": __version__,
+        "kind": "full" if parent is None else "delta",
+        "parent": None
+        if parent is None
+        else {"folder": parent.name, "sha256": identity(parent.manifest)},
+        "saved": datetime.now(UTC).isoformat(timespec="seconds"),
+        "clock": contents.clock.to_json(),
+        "position": vars(contents.position),
+        "finished": contents.finished,
+        "recipe": {**recipe, "sha256": recipes.digest_of(recipe["name"])},
+        "statistics": model.statistics.to_json(),
+        "tables": tables,
+        "dense": dense_part,
+        "heads": list(model.heads),
+        "logit_correction": model.logit_correction,
+        "graph": GRAPH,
+        "conf": CONF,
+        "golden": {"file": GOLDEN, "rows": len(contents.golden)},
+        "metrics": contents.metrics,
+        "data": contents.data,
+        "days": contents.days,
+        "calendar": [list(one) for one in contents.calendar],
+    }
+
+
+def records_of(
+    table: SparseTable, groups: int, parent: Checkpoint | None, first: int, last: int
+) -> Iterator[NDArray[Any]]:
+    """The rows of a range of hashes that changed since a checkpoint, or all."""
+    # No more keys than there are groups share a hash, and those must fit, and one more.
+    most = max(rows.BYTES_PER_READ // table.record_dtype.itemsize, groups + 1)
+    changed_from = 0 if parent is None else parent.step + 1
+    return table.records(first, last, most, changed_from)
+
+
+def group_figures(table: SparseTable, number: int) -> dict[str, int]:
+    """How many rows a group has, and what became of its ids: `waiting` is an estimate."""
+    found = table.figures(number)
+    return {
+        "rows": found.rows,
+        "admitted": found.admitted,
+        "waiting": found.waiting,
+        "evicted": found.evicted,
+    }
+
+
+def life_of(conf: Conf, layout: TableLayout) -> dict[str, Any]:
+    """Whether rows keep show and click and are read with them, and what a day leaves of those."""
+    kept: dict[str, Any] = {"shows": layout.kind.shows, "cvm": layout.kind.cvm}
+    if layout.kind.shows:
+        kept["decay"] = {name: conf.life_of(name).shows.decay for name in layout.groups}
+    return kept
 
 
 def table_description(model: Model, number: int) -> dict[str, Any]:
@@ -99,9 +205,10 @@ def table_description(model: Model, number: int) -> dict[str, Any]:
             for segment in table.segments
         ],
         "groups": [
-            {"name": name, "number": number_, "rows": table.group_rows(number_)}
+            {"name": name, "number": number_, **group_figures(table, number_)}
             for name, number_ in layout.groups.items()
         ],
+        "life": life_of(model.conf, layout),
         "record": [
             {
                 "name": name,
@@ -113,17 +220,6 @@ def table_description(model: Model, number: int) -> dict[str, Any]:
             )
         ],
     }
-
-
-def write_graph(inventory: Inventory, model: Model) -> None:
-    """The inference graph, through a local folder: TensorFlow writes to no other storage."""
-    with tempfile.TemporaryDirectory(prefix="tnctl-graph-") as temporary:
-        graph.save(model, temporary)
-        for path in sorted(Path(temporary).rglob("*")):
-            if path.is_file():
-                inventory.write(
-                    f"graph/{path.relative_to(temporary).as_posix()}", path.read_bytes()
-                )
 
 
 def as_json(value: Any) -> bytes:

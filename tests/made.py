@@ -1,0 +1,205 @@
+"""Small checkpoints made of plain dicts of rows, for the tests that read them."""
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+
+from tnctl import manifest
+from tnctl.checkpoint import dense, rows, tombstones
+from tnctl.checkpoint.chain import FORMAT, open_checkpoint
+from tnctl.manifest import Inventory
+
+TABLE = "embedding3"
+GROUPS = {"user": 0, "item": 1, "shop": 5}
+DTYPE = np.dtype(
+    [
+        ("id", "<u8"),
+        ("group", "<u2"),
+        ("flags", "<u2"),
+        ("changed", "<u4"),
+        ("linear.accumulator", "<f4", (1,)),
+        ("embedding.accumulator", "<f4", (1,)),
+        ("linear", "<f4", (1,)),
+        ("embedding", "<f4", (3,)),
+        ("show", "<f4", (1,)),
+        ("click", "<f4", (1,)),
+    ]
+)
+OPTIMIZER = {
+    "name": "adagrad", "learning_rate": 0.05, "epsilon": 1e-8, "initial_accumulator": 1e-6,
+}  # fmt: skip
+VARIABLES = [{"name": "deep/kernel", "shape": [3, 2]}, {"name": "deep/bias", "shape": [2]}]
+DAYS = [[738_000, 1], [738_001, 11], [738_003, 21]]
+DECAY = 0.5
+
+
+@dataclasses.dataclass
+class Saved:
+    """What a checkpoint was made of: all rows of its model, by (number of the group, id)."""
+
+    folder: str
+    step: int
+    rows: dict[tuple[int, int], Any]
+    removed: dict[tuple[int, int], int]  # key -> step, of all that are kept
+    kernel: Any
+
+
+def keys():
+    return rows.keys_of({"groups": [{"name": n, "number": i} for n, i in GROUPS.items()]})
+
+
+def in_order(records):
+    """Records in the order of (hash, group)."""
+    return records[np.lexsort((records["group"], keys().hashes(records)))]
+
+
+def as_array(found, dtype=None):
+    """Rows as an array in the order of a file."""
+    dtype = DTYPE if dtype is None else dtype
+    return in_order(np.array(list(found), dtype)) if found else np.empty(0, dtype)
+
+
+def history(output, steps=(10, 20, 30, 40), full_every=4, count=400, seed=3, suffix="", files=1):
+    """The checkpoints of a run that adds, changes and removes rows; a list of Saved."""
+    chance = np.random.default_rng(seed)
+    there: dict[tuple[int, int], Any] = {}
+    removed: dict[tuple[int, int], int] = {}
+    saved: list[Saved] = []
+    kernel = chance.normal(size=6).astype("<f4")
+    for number, step in enumerate(steps):
+        before = steps[number - 1] if number else 0
+        for _ in range(count if not number else count // 4):
+            key = (int(chance.choice([*GROUPS.values()])), int(chance.integers(1, 3 * count)))
+            there[key] = record(chance, key, before + 1 + int(chance.integers(step - before)))
+            removed.pop(key, None)
+        for key in [*there][:: 37 if number else 10**9]:
+            del there[key]
+            removed[key] = step
+        kernel = kernel + np.float32(0.25)
+        folder = f"{output}/checkpoints/step-{step:010d}"
+        is_full = number % full_every == 0
+        parent = None if is_full else open_checkpoint(saved[-1].folder)
+        since = 0 if parent is None else parent.step
+        write(
+            folder,
+            step,
+            [one for one in there.values() if int(one["changed"]) > since],
+            there,
+            {key: at for key, at in removed.items() if parent is None or at > since},
+            kernel,
+            parent,
+            suffix,
+            files,
+        )
+        saved.append(Saved(folder, step, dict(there), dict(removed), kernel))
+    return saved
+
+
+def record(chance, key, step):
+    """A row with some weights."""
+    one = np.zeros((), DTYPE)
+    one["group"], one["id"], one["changed"] = key[0], key[1], step
+    for name in ("linear", "embedding"):
+        one[name] = chance.normal(size=one[name].shape)
+    one["linear.accumulator"] = one["embedding.accumulator"] = chance.random()
+    one["show"] = chance.integers(1, 100)
+    one["click"] = chance.integers(0, int(one["show"][0]) + 1)
+    return one
+
+
+def write(folder, step, own, there, removed, kernel, parent=None, suffix="", files=1):
+    """A checkpoint with the rows `own` in its files, of a model with the rows `there`."""
+    inventory = Inventory(str(folder))
+    found = as_array(own)
+    hashes = keys().hashes(found)
+
+    def between(first, last):
+        yield found[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]
+
+    keep, rows.BYTES_PER_FILE = rows.BYTES_PER_FILE, max(1, found.nbytes // files)
+    try:
+        written = rows.write(
+            inventory.writing, f"tables/{TABLE}", suffix, DTYPE.itemsize, len(found), between
+        )
+    finally:
+        rows.BYTES_PER_FILE = keep
+    gone = as_array([(key[1], key[0], at) for key, at in removed.items()], tombstones.DTYPE)
+    counts = {number: sum(one == number for one, _ in there) for number in GROUPS.values()}
+    with inventory.writing(f"tables/{TABLE}/sketch.bin") as stream:
+        stream.write(b"tnctlskt" + (1).to_bytes(4, "little") + bytes(4) + bytes(range(256)))
+    table = {
+        "name": TABLE,
+        "rows": len(there),
+        "slots": [*GROUPS],
+        "segments": [
+            {"name": "linear", "width": 1, "output": "sum", "optimizer": OPTIMIZER},
+            {"name": "embedding", "width": 3, "output": "concat", "optimizer": OPTIMIZER},
+        ],
+        "groups": [
+            {
+                "name": name,
+                "number": number,
+                "rows": counts[number],
+                "admitted": counts[number] + 7,
+                "waiting": 3,
+                "evicted": 7,
+            }
+            for name, number in GROUPS.items()
+        ],
+        "life": {"shows": True, "cvm": False, "decay": dict.fromkeys(GROUPS, DECAY)},
+        "record": [
+            {"name": name, "type": kind.base.str, "count": kind.itemsize // kind.base.itemsize}
+            for name, (kind, *_) in DTYPE.fields.items()
+        ],
+        "files": written,
+        "tombstones": tombstones.write(inventory.writing, f"tables/{TABLE}", [gone]),
+        "sketch": {"file": f"tables/{TABLE}/sketch.bin", "bytes": 256},
+    }
+    with inventory.writing(dense.NAME) as stream:
+        stream.write(dense.HEADER.pack(dense.MAGIC, 1, len(VARIABLES)))
+        stream.write(np.concatenate([kernel, np.zeros(2 + 8 + 1)]).astype("<f4").tobytes())
+    inventory.write(
+        "conf.json", json.dumps({"seed": step, "evaluation": {"monitor": "auc"}}).encode()
+    )
+    inventory.write("golden.jsonl", b'{"user": "u1"}\n{"user": null}\n')
+    inventory.write("extra/running", bytes(range(64)))
+    inventory.write("graph/saved_model.pb", b"a graph")
+    evaluation = {"step": step, "epoch": 1, "validation": {"auc": 0.5 + step / 1000}}
+    return inventory.commit(
+        FORMAT,
+        {
+            "tnctl": "0.1.0",
+            "kind": "delta" if parent else "full",
+            "parent": parent
+            and {"folder": parent.name, "sha256": manifest.identity(parent.manifest)},
+            "saved": "2026-01-02T03:04:05+00:00",
+            "clock": {"step": step, "days": [day for day in DAYS if day[1] <= step]},
+            "position": {"day": "2021-07-24", "epoch": 0, "window": 1, "offset": 2, "passes": 3},
+            "finished": False,
+            "recipe": {"name": "deepfm", "sha256": "0" * 64},
+            "statistics": {"standardize": {}, "boundaries": {}, "vocabularies": {}},
+            "tables": [table],
+            "dense": {
+                "file": dense.NAME,
+                "optimizer": OPTIMIZER,
+                "step": step,
+                "states": ["accumulator"],
+                "variables": VARIABLES,
+                "moving": [{"name": "norm/mean", "shape": [1]}],
+            },
+            "heads": ["label"],
+            "logit_correction": 0.0,
+            "graph": "graph",
+            "conf": "conf.json",
+            "golden": {"file": "golden.jsonl", "rows": 2},
+            "metrics": {
+                "epochs": [],
+                "evaluations": [evaluation],
+                "watch": {"best": 0.52, "best_step": 20},
+            },
+            "data": [],
+            "days": [],
+        },
+    )

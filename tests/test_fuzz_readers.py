@@ -1,0 +1,406 @@
+"""Damage of every kind to every kind of file that tnctl reads of its own.
+
+A reader may refuse (in one line) or give what it gave before the damage. It may not crash, hang,
+or give something else. Where the checksums are made to fit the damage, it may give anything, and
+still not crash or hang.
+"""
+
+import contextlib
+import dataclasses
+import io
+import json
+import shutil
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import made
+import numpy as np
+import pytest
+
+from tnctl import manifest, schema
+from tnctl.checkpoint import (
+    compaction,
+    dense,
+    difference,
+    inspection,
+    listing,
+    rows,
+    sketches,
+    verification,
+)
+from tnctl.checkpoint.chain import open_checkpoint
+from tnctl.errors import UserError
+
+SECONDS = 20
+LEAST, MOST = 30, 1000  # rounds of the short and the long form
+
+
+def flip(chance, data, _):
+    data[chance.integers(len(data))] ^= 1 << chance.integers(8)
+
+
+def flip_many(chance, data, _):
+    for _ in range(chance.integers(2, 20)):
+        data[chance.integers(len(data))] = chance.integers(256)
+
+
+def cut(chance, data, _):
+    del data[chance.integers(len(data)) :]
+
+
+def cut_inside(chance, data, _):
+    first = int(chance.integers(len(data)))
+    del data[first : first + int(chance.integers(1, 64))]
+
+
+def insert(chance, data, _):
+    at = int(chance.integers(len(data) + 1))
+    data[at:at] = chance.bytes(int(chance.integers(1, 64)))
+
+
+def repeat(chance, data, _):
+    first = int(chance.integers(len(data)))
+    data[first:first] = data[first : first + int(chance.integers(1, 200))]
+
+
+def zeros(chance, data, _):
+    first, count = int(chance.integers(len(data))), int(chance.integers(1, 200))
+    data[first : first + count] = bytes(len(data[first : first + count]))
+
+
+def swap(chance, data, _):
+    count = int(chance.integers(1, 65))
+    one, other = sorted(int(at) for at in chance.integers(len(data), size=2))
+    count = min(count, other - one, len(data) - other)
+    data[one : one + count], data[other : other + count] = (
+        data[other : other + count],
+        data[one : one + count],
+    )
+
+
+def another(chance, data, others):
+    data[:] = others[chance.integers(len(others))]
+
+
+DAMAGES = (flip, flip_many, cut, cut_inside, insert, repeat, zeros, swap, another)
+
+
+@contextlib.contextmanager
+def in_time():
+    """Fail where the block takes too long."""
+
+    def late(*_):
+        raise AssertionError(f"still reading after {SECONDS} seconds")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def fuzz(folder, read, rounds, seed, names=None, reseal=False):
+    """Damage one file of a folder at a time, read, and put it back."""
+    chance = np.random.default_rng(seed)
+    paths = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+    if names is not None:
+        paths = [path for path in paths if names(path)]
+    assert paths
+    whole = {path: path.read_bytes() for path in paths}
+    contents = list(whole.values())
+    right = read()
+    refused = 0
+    for number in range(rounds):
+        # Every kind of damage to every file, before any of them comes again.
+        path = paths[number % len(paths)]
+        damage = DAMAGES[(number // len(paths)) % len(DAMAGES)]
+        data = bytearray(whole[path])
+        if not data:
+            continue
+        damage(chance, data, contents)
+        if data == whole[path]:
+            continue
+        path.write_bytes(data)
+        sealed = resealed(path) if reseal else {}
+        told = f"{path.relative_to(folder)}: {damage.__name__}, round {number}, seed {seed}"
+        try:
+            with in_time():
+                found = read()
+        except UserError as error:
+            refused += 1
+            assert "\n" not in str(error), told
+        except BaseException as error:
+            raise AssertionError(f"{told} ({type(error).__name__}: {error})") from error
+        else:
+            assert reseal or found == right, told
+        finally:
+            path.write_bytes(whole[path])
+            for changed, before in sealed.items():
+                changed.write_bytes(before)
+    assert refused
+    return refused
+
+
+def resealed(path):
+    """Give the manifest of a file its size and checksum as they are; what was there before."""
+    folder = next(one for one in path.parents if (one / manifest.NAME).exists())
+    inventory = manifest.Inventory(str(folder))
+    inventory.write(path.relative_to(folder).as_posix(), path.read_bytes())
+    stored = folder / manifest.NAME
+    before = stored.read_bytes()
+    content = json.loads(before)
+    del content["sha256"]
+    content["files"] |= inventory.files
+    stored.write_bytes(manifest.sealed(content))
+    # What is built on it would be refused for that alone.
+    changed, digest = {stored: before}, json.loads(stored.read_bytes())["sha256"]
+    for child in sorted(folder.parent.glob(f"*/{manifest.NAME}")):
+        content = json.loads(child.read_bytes())
+        if (content.get("parent") or {}).get("folder") == folder.name:
+            changed[child] = child.read_bytes()
+            del content["sha256"]
+            content["parent"]["sha256"] = digest
+            child.write_bytes(manifest.sealed(content))
+            digest, folder = json.loads(child.read_bytes())["sha256"], child.parent
+    return changed
+
+
+def many(long):
+    return MOST if long else LEAST
+
+
+BOTH = pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.long)])
+
+
+@pytest.fixture(params=["", ".zst"], ids=["plain", "zstd"])
+def run(request, tmp_path):
+    """The output of a run: a full checkpoint and two deltas."""
+    output = tmp_path / "run"
+    made.history(str(output), steps=(10, 20, 30), count=60, suffix=request.param, files=2)
+    return output
+
+
+def newest(run):
+    return str(run / "checkpoints/step-0000000030")
+
+
+def everything(folder):
+    """All that reading a checkpoint gives, as plain values."""
+    checkpoint = open_checkpoint(folder)
+    [part] = checkpoint.manifest["tables"]
+    table = SimpleNamespace(sketch=np.zeros(256, np.uint8))
+    sketches.read(checkpoint, part, table)
+    return (
+        checkpoint.manifest,
+        b"".join(some.tobytes() for some in rows.stream(checkpoint, part["name"])),
+        b"".join(some.tobytes() for some in rows.tombstones(checkpoint, part["name"])),
+        dense.floats(folder, checkpoint.manifest).tobytes(),
+        checkpoint.conf(),
+        checkpoint.golden(),
+        checkpoint.extra("running"),
+        table.sketch.tobytes(),
+    )
+
+
+def is_read(path):
+    """The graph is TensorFlow's to read."""
+    return "graph" not in path.parts
+
+
+@BOTH
+def test_checkpoints(run, long):
+    # Of the parents only the rows are read.
+    fuzz(run, lambda: everything(newest(run)), 3 * many(long), 1, is_read)
+
+
+@BOTH
+def test_checkpoints_whose_checksums_fit(run, long):
+    names = lambda path: is_read(path) and path.name != manifest.NAME  # noqa: E731
+    fuzz(run, lambda: everything(newest(run)), 3 * many(long), 2, names, reseal=True)
+
+
+@BOTH
+def test_inspect(run, long):
+    read = lambda: inspection.inspect(open_checkpoint(newest(run))).to_json()  # noqa: E731
+    fuzz(run, read, many(long), 3)
+    names = lambda path: path.name != manifest.NAME  # noqa: E731
+    fuzz(run, read, many(long), 4, names, reseal=True)
+
+
+@BOTH
+def test_diff(run, tmp_path, long):
+    made.history(str(tmp_path / "other"), steps=(10, 20), count=60, seed=4)
+    other = str(tmp_path / "other/checkpoints/step-0000000020")
+
+    def read():
+        found = difference.compare(open_checkpoint(newest(run)), open_checkpoint(other))
+        return json.dumps(dataclasses.asdict(found))
+
+    fuzz(run, read, many(long), 5)
+    names = lambda path: path.name != manifest.NAME  # noqa: E731
+    fuzz(run, read, many(long), 6, names, reseal=True)
+
+
+@BOTH
+def test_compact(run, tmp_path, long):
+    to = tmp_path / "folded"
+
+    def read():
+        shutil.rmtree(to, ignore_errors=True)
+        compaction.compact(open_checkpoint(newest(run)), str(to))
+        return {p: p.read_bytes() for p in to.rglob("*") if p.is_file()}
+
+    fuzz(run, read, many(long), 7)
+
+
+@BOTH
+def test_list(run, long):
+    def read():
+        return listing.entries(listing.all_meant(str(run)))
+
+    def refusing():
+        """What cannot be used is listed as such."""
+        found = read()
+        if any(one.problem or one.monitor is None for one in found):
+            raise UserError("damaged")
+        return found
+
+    names = lambda path: path.name in (manifest.NAME, "conf.json")  # noqa: E731
+    fuzz(run, refusing, many(long), 8, names)
+
+
+@BOTH
+def test_verify(run, long):
+    """It finds all damage, and is never at a loss."""
+
+    def read():
+        found = verification.verify(newest(run))
+        if found.findings:
+            raise UserError(found.findings[0])
+
+    chance = many(long)
+    assert fuzz(run, read, chance, 9) > 0.9 * chance
+    names = lambda path: path.name != manifest.NAME  # noqa: E731
+    fuzz(run, read, chance, 10, names, reseal=True)
+
+
+@BOTH
+def test_models(run_copy, long):
+    """The checkpoint of a real run, into the C tables and the network."""
+    from tnctl.checkpoint.load import load
+
+    [*_, folder] = sorted((run_copy / "run/checkpoints").iterdir())
+
+    def read():
+        checkpoint = open_checkpoint(str(folder))
+        with contextlib.redirect_stderr(io.StringIO()):
+            model = load(checkpoint, schema.from_values(checkpoint.conf()))
+        return (
+            [b"".join(some.tobytes() for some in table.records()) for table in model.tables],
+            [memory.tobytes() for part in model.dense.states for memory in part],
+            [memory.tobytes() for memory in model.dense.weights],
+        )
+
+    fuzz(folder, read, many(long) // 3, 11, is_read)
+    names = lambda path: path.suffix in (".rows", ".bin")  # noqa: E731
+    fuzz(folder, read, many(long) // 5, 12, names, reseal=True)
+
+
+@BOTH
+def test_exporting(run_copy, tmp_path, long):
+    from tnctl.serving.export import FORMAT, export
+
+    [*_, folder] = sorted((run_copy / "run/checkpoints").iterdir())
+
+    def read():
+        checkpoint = open_checkpoint(str(folder))
+        with contextlib.redirect_stderr(io.StringIO()):
+            export(checkpoint, schema.from_values(checkpoint.conf()), str(tmp_path / "out"))
+        return manifest.read(str(tmp_path / "out"), FORMAT)["files"]
+
+    names = lambda path: path.suffix in (".rows", ".json")  # noqa: E731
+    fuzz(folder, read, many(long), 16, names)
+    names = lambda path: path.suffix == ".rows"  # noqa: E731
+    fuzz(folder, read, many(long), 17, names, reseal=True)
+
+
+@BOTH
+def test_warm_starts(run_copy, long):
+    from tnctl.model.building import build
+    from tnctl.training import warm
+
+    [*_, folder] = sorted((run_copy / "run/checkpoints").iterdir())
+    saved = open_checkpoint(str(folder))
+    values = saved.conf()
+    values["warm"]["start"] = str(folder)
+    conf = schema.from_values(values)
+
+    def read():
+        with contextlib.redirect_stderr(io.StringIO()):
+            start = warm.begin(conf)
+            model = build(conf, start.statistics(lambda _: saved.statistics))
+            start.fill(model)
+        return [b"".join(some.tobytes() for some in table.records()) for table in model.tables]
+
+    fuzz(folder, read, many(long) // 3, 18, is_read)
+    names = lambda path: path.suffix in (".rows", ".bin")  # noqa: E731
+    fuzz(folder, read, many(long) // 5, 19, names, reseal=True)
+
+
+@BOTH
+def test_exports(run_copy, here, long):
+    from tnctl.serving.dictionary import Dictionary
+
+    done = here("export-embeddings", "output=run", "to=out", cwd=run_copy)
+    assert done.code == 0, done.err
+    content = json.loads((run_copy / "out/manifest.json").read_text())
+    wanted = np.arange(1000, dtype=np.uint64)
+
+    def read():
+        found = Dictionary(str(run_copy / "out"))
+        return [
+            {id_: b"".join(part.tobytes() for part in row) for id_, row in one.items()}
+            for one in (found.rows(group["group"], wanted) for group in content["groups"])
+        ]
+
+    fuzz(run_copy / "out", read, many(long), 13)
+
+
+@BOTH
+def test_graphs(run_copy, here, long):
+    """Nothing of a damaged graph reaches TensorFlow."""
+    from tnctl.serving.parity import ServedGraph
+
+    assert here("split-graph", "output=run", "to=out", cwd=run_copy).code == 0
+    fuzz(run_copy / "out", lambda: ServedGraph(str(run_copy / "out")).description, many(long), 14)
+
+
+@BOTH
+def test_prepared_data(workspace, here, long):
+    from tnctl.data import prepared_files, statistics
+    from tnctl.data.features import Features
+    from tnctl.data.windows import windows
+
+    done = here("prepare", "conf=small.yaml", "to=out", cwd=workspace)
+    assert done.code == 0, done.err
+    saved = json.loads((workspace / "out/manifest.json").read_text())
+    assert saved["format"] == prepared_files.FORMAT
+    composed = here("train", "conf=small.yaml", "data.prepared=out", "--cfg", "job", cwd=workspace)
+    import yaml
+
+    values = yaml.safe_load(composed.out)
+    values["data"]["prepared"] = str(workspace / "out")
+    conf = schema.from_values(values)
+    tables = [([name], [1]) for name in conf.slots]
+
+    def read():
+        features = Features(conf, tables, statistics.measure(conf))
+        return [
+            [array.tobytes() for array in (*one.ids, *one.offsets, one.numeric, one.labels)]
+            for one in windows(conf, features, "train")
+        ]
+
+    fuzz(workspace / "out", read, many(long), 15)

@@ -1,0 +1,602 @@
+"""Saving while training goes on: deltas, chains, tombstones, pruning, crashes, full disks."""
+
+import errno
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from saving import LIFE, Run, conf_of
+
+from tnctl import files, manifest
+from tnctl.checkpoint import dense, merging, rows, sketches, spool, tombstones
+from tnctl.checkpoint import load as loading
+from tnctl.checkpoint import save as saving
+from tnctl.checkpoint.chain import before
+from tnctl.checkpoint.saver import Saver
+from tnctl.errors import Failure
+from tnctl.manifest import DamagedError
+
+TABLE = "embedding3"
+
+
+def opened(folder):
+    return loading.open_checkpoint(str(folder))
+
+
+def all_of(parts, dtype=None):
+    found = list(parts)
+    return np.concatenate(found) if found else np.empty(0, dtype)
+
+
+def full_copy(checkpoint, conf, folder):
+    """What the chain of a checkpoint amounts to, as a full one."""
+    model = loading.load(checkpoint, conf)
+    saving.save(
+        model,
+        str(folder),
+        clock=checkpoint.clock,
+        position=checkpoint.position,
+        finished=False,
+        golden=checkpoint.golden(),
+        metrics=checkpoint.manifest["metrics"],
+    )
+    return opened(folder)
+
+
+# ---- Chains -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("compression", "life"), [("none", LIFE), ("zstd", {})], ids=["life", "compressed"]
+)
+def test_a_chain_is_the_full_checkpoint(tmp_path, compression, life):
+    conf = conf_of(tmp_path / "run", {"full_every": 4, "compression": compression}, life)
+    run, folders, records = Run(conf), [], []
+    for steps in (3, 4, 1, 0, 5):
+        run.train(steps)
+        run.evict()
+        folders.append(run.save(extras={"running": b"\0\1"}))
+        records.append(run.records())
+    kinds = [opened(folder).manifest["kind"] for folder in folders]
+    assert kinds == ["full", "delta", "delta", "delta", "full"]
+    if life:
+        assert sum(f.evicted for f in map(run.model.tables[0].figures, (0, 1))) > 0
+    for number, folder in enumerate(folders):
+        checkpoint = opened(folder)
+        assert [one.folder for one in checkpoint.chain()] == folders[4 * (number // 4) : number + 1]
+        assert checkpoint.extra("running") == b"\0\1" and checkpoint.extra("other") is None
+        again = loading.load(checkpoint, conf)
+        assert Run(conf, model=again).records() == records[number]
+        copy = full_copy(checkpoint, conf, tmp_path / f"full{number}")
+        assert loading.digest(copy) == loading.digest(checkpoint)
+        for name in ("rows", "groups", "sketch"):
+            assert copy.table(TABLE)[name] == checkpoint.table(TABLE)[name]
+    assert len({loading.digest(opened(folder)) for folder in folders}) == 4  # one had no steps
+
+
+def test_training_goes_on_from_a_chain_as_if_it_had_not_stopped(tmp_path):
+    """The same rows, sketch, figures and removed keys."""
+    straight = Run(conf_of(tmp_path / "a", {"full_every": 3}, LIFE))
+    for _ in range(4):
+        straight.train(3)
+        straight.evict()
+        last = straight.save()
+    conf = conf_of(tmp_path / "b", {"full_every": 3}, LIFE)
+    stopped = Run(conf)
+    for _ in range(4):
+        stopped.train(3)
+        stopped.evict()
+        folder = stopped.save()
+        checkpoint = loading.newest(conf.output)
+        assert checkpoint.folder == folder
+        model = loading.load(checkpoint, conf)
+        stopped = Run(conf, checkpoint, model, stopped.steps)
+    assert loading.digest(opened(last)) == loading.digest(opened(folder))
+    for one, other in zip(opened(last).chain(), opened(folder).chain(), strict=True):
+        assert one.table(TABLE) == other.table(TABLE)
+        kept = [all_of(rows.tombstones(c, TABLE), tombstones.DTYPE) for c in (one, other)]
+        np.testing.assert_array_equal(*kept)
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 64])
+def test_any_number_of_ranges(tmp_path, count, monkeypatch):
+    run = Run(conf_of(tmp_path / "run", {"full_every": 2}, {"eviction": {"unseen_steps": 2}}))
+    size = run.train(8, 300).model.tables[0].record_dtype.itemsize
+    monkeypatch.setattr(rows, "BYTES_PER_FILE", run.model.tables[0].rows * size / count)
+    full = run.save()
+    assert len(opened(full).table(TABLE)["files"]) == count
+    # A delta has ranges of its own.
+    monkeypatch.setattr(rows, "BYTES_PER_FILE", 1 << 30)
+    run.train(2, 300).evict()
+    delta = run.save()
+    for folder in (full, delta):
+        checkpoint = opened(folder)
+        whole = all_of(rows.stream(checkpoint, TABLE))
+        for parts in (1, 3, 16, 256):
+            edges = [2**64 * i // parts for i in range(parts + 1)]
+            slices = [
+                some
+                for first, end in itertools.pairwise(edges)
+                for some in rows.stream(checkpoint, TABLE, first, end - 1)
+            ]
+            np.testing.assert_array_equal(all_of(slices), whole)
+    assert Run(run.conf, model=loading.load(opened(delta), run.conf)).records() == run.records()
+
+
+def test_tombstones_are_the_removed_keys_without_a_row(tmp_path):
+    """Against a dict: removed since the parent, not there again; the newest step of each."""
+    life = {"eviction": {"unseen_steps": 2}}
+    run = Run(conf_of(tmp_path / "run", {"full_every": 3}, life))
+    removed, previous = {}, {}
+    keys = rows.keys_of({"groups": [{"number": 0, "name": "user"}, {"number": 1, "name": "item"}]})
+    for number in range(7):
+        run.train(3)
+        there = present(run)
+        run.evict()
+        removed |= dict.fromkeys(there - present(run), run.steps)
+        folder = run.save()
+        checkpoint = opened(folder)
+        there = present(run)
+        removed = {key: step for key, step in removed.items() if key not in there}
+        found = all_of(rows.tombstones(checkpoint, TABLE), tombstones.DTYPE)
+        as_dict = {(int(g), int(i)): int(step) for i, g, step in found}
+        assert as_dict == removed
+        hashes = keys.hashes(found)
+        assert (np.lexsort((found["group"], hashes)) == np.arange(len(found))).all()
+        if number % 3:  # a delta has those since its parent alone
+            own = checkpoint.table(TABLE)["tombstones"]
+            since = {key for key, step in removed.items() if step > previous["step"]}
+            assert (own["rows"] if own else 0) == len(since)
+        previous = {"step": run.steps}
+    assert removed
+
+
+def present(run):
+    return {
+        (int(one["group"]), int(one["id"]))
+        for table in run.model.tables
+        for some in table.records()
+        for one in some
+    }
+
+
+def test_old_tombstones_go(tmp_path):
+    run = Run(conf_of(tmp_path / "run", {"tombstone_days": 2}, {"eviction": {"unseen_steps": 1}}))
+    steps = []
+    for day in (1, 2, 5, 6):
+        run.days.append((day, run.steps + 1))
+        for table in run.model.tables:
+            table.set_days(run.days)
+        run.train(3)
+        run.evict()
+        kept = all_of(rows.tombstones(opened(run.save()), TABLE), tombstones.DTYPE)
+        steps.append(set(kept["step"].tolist()))
+    # Of day 1: day 1. Day 2: both. Day 5: those before day 4 go. Day 6: day 5 and 6.
+    assert steps[0] == {3}
+    assert steps[1] <= {3, 6} and 6 in steps[1]
+    assert steps[2] == {9}
+    assert steps[3] <= {9, 12} and 12 in steps[3]
+
+
+def test_removed_keys_are_not_lost_with_a_failed_checkpoint(tmp_path, monkeypatch):
+    run = Run(conf_of(tmp_path / "run", {"full_every": 5}, {"eviction": {"unseen_steps": 1}}))
+    run.train(3)
+    run.save()
+    run.train(3)
+    assert run.evict()
+    there = present(run)
+    monkeypatch.setattr(
+        spool.Spool, "commit", lambda *_: (_ for _ in ()).throw(Failure("no network"))
+    )
+    with pytest.raises(Failure, match="no network"):
+        run.save()
+    monkeypatch.undo()
+    run.train(1)
+    checkpoint = opened(run.save())
+    assert checkpoint.manifest["kind"] == "delta"
+    gone = all_of(rows.tombstones(checkpoint, TABLE), tombstones.DTYPE)
+    assert len(gone) and there
+    assert Run(run.conf, model=loading.load(checkpoint, run.conf)).records() == run.records()
+
+
+def test_a_broken_chain_is_refused(tmp_path):
+    conf = conf_of(tmp_path / "run", {"full_every": 4})
+    run = Run(conf)
+    first, second, third = (run.train(2).save() for _ in range(3))
+
+    def refused(*words):
+        for use in (loading.load, lambda c, _: list(rows.stream(c, TABLE))):
+            with pytest.raises(DamagedError) as caught:
+                use(opened(third), conf)
+            for word in words:
+                assert word in str(caught.value), caught.value
+
+    os.rename(second, tmp_path / "kept")
+    refused(third, second, "not there", f"checkpoint={first}")
+    assert loading.newest(conf.output).folder == first
+    # Another one in its place, whole in itself.
+    shutil.copytree(first, second)
+    refused(second, "another")
+    shutil.rmtree(second)
+    os.rename(tmp_path / "kept", second)
+    loading.load(opened(third), conf)
+    # Its parent is after it.
+    content = json.loads(Path(third, "manifest.json").read_text())
+    parent = json.loads(Path(second, "manifest.json").read_text())
+    later = reseal(second, parent | {"clock": {"step": 99, "days": []}})
+    reseal(third, content | {"parent": {"folder": "step-0000000004", "sha256": later}})
+    refused(second, "99", "after its own")
+
+
+def reseal(folder, content):
+    """Write a manifest with a right checksum; returns that."""
+    del content["sha256"]
+    text = manifest.sealed(content)
+    Path(folder, "manifest.json").write_bytes(text)
+    return json.loads(text)["sha256"]
+
+
+def test_a_second_checkpoint_of_a_step_stands_beside_the_first(tmp_path):
+    run = Run(conf_of(tmp_path / "run", {"full_every": 2}))
+    run.train(3)
+    names = [Path(run.save()).name for _ in range(3)]
+    assert names == ["step-0000000003", "step-0000000003-02", "step-0000000003-03"]
+    assert loading.newest(run.conf.output).name == names[-1]
+    assert len({loading.digest(opened(f"{run.conf.output}/checkpoints/{n}")) for n in names}) == 1
+
+
+# ---- Merging ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_merging_is_a_dict_that_newer_sources_update(seed):
+    rng = np.random.default_rng(seed)
+    keys = merging.Keys({0: "a", 1: "b", 5: "c"})
+    dtype = np.dtype([("id", "<u8"), ("group", "<u2"), ("value", "<u4")])
+    sources, expected = [], {}
+    for number in range(int(rng.integers(1, 5))):
+        count = int(rng.integers(0, 300))
+        some = np.zeros(count, dtype)
+        some["id"], some["group"] = rng.integers(0, 150, count), rng.choice([0, 1, 5], count)
+        some = np.unique(some)
+        some["value"] = number
+        some = some[np.lexsort((some["group"], keys.hashes(some)))]
+        cuts = np.sort(rng.integers(0, len(some) + 1, int(rng.integers(0, 30))))
+        sources.append(np.split(some, cuts))
+        for one in some.tolist():
+            expected.setdefault(one[:2], one[2])  # the newest come first
+    wanted = range(0, len(sources), 2)
+    found = all_of(
+        (
+            some
+            for block in merging.newest([iter(parts) for parts in sources], keys)
+            for some in block.of(wanted, dtype)
+        ),
+        dtype,
+    )
+    assert {one[:2]: one[2] for one in found.tolist()} == {
+        key: value for key, value in expected.items() if value in wanted
+    }
+    order = np.lexsort((found["group"], keys.hashes(found)))
+    assert (order == np.arange(len(found))).all()
+
+
+def test_keys_of_several_groups_may_share_a_hash():
+    """Ids that were chosen so: id ^ salt is the same."""
+    from tnctl.tables.columns import group_salt
+
+    keys = merging.Keys({0: "a", 1: "b"})
+    dtype = np.dtype([("id", "<u8"), ("group", "<u2")])
+    twin = 77 ^ group_salt("a") ^ group_salt("b")
+    both = np.array([(77, 0), (twin, 1)], dtype)
+    assert len(set(keys.hashes(both).tolist())) == 1
+    sources = [[both[1:]], [both[:1], both[1:]]]
+    for cut in (sources, sources[::-1], [[both], [both[:1]]]):
+        found = [
+            s for b in merging.newest([iter(x) for x in cut], keys) for s in b.of(range(2), dtype)
+        ]
+        np.testing.assert_array_equal(all_of(found), both)
+
+
+# ---- What stays -------------------------------------------------------------
+
+
+def test_the_newest_the_best_and_what_they_are_built_on_stay(tmp_path):
+    run = Run(conf_of(tmp_path / "run", {"full_every": 2, "keep": 2}))
+    kept = []
+    for number in range(7):
+        run.train(2)
+        if number == 2:
+            run.saver.protect(run.steps)
+        run.save()
+        kept.append(sorted(os.listdir(tmp_path / "run/checkpoints")))
+    names = {n: f"step-{n:010d}" for n in range(2, 15, 2)}
+    # Odd ones are full: 2, 6, 10, 14; and 4, 8, 12 are built on the one before.
+    assert kept[2] == [names[2], names[4], names[6]]
+    assert kept[4] == [names[6], names[8], names[10]]
+    assert kept[6] == [names[6], names[10], names[12], names[14]]
+    for name in kept[6]:
+        loading.load(opened(tmp_path / "run/checkpoints" / name), run.conf)
+
+
+def test_leftovers_go_and_what_is_foreign_stays(tmp_path):
+    parent = tmp_path / "run/checkpoints"
+    for name in ("step-0000000001/tables", "mine", "step-by-step", "step-0000000007"):
+        (parent / name).mkdir(parents=True)
+        (parent / name / "x").write_text("half")
+    (parent / "notes.txt").write_text("mine")
+    Run(conf_of(tmp_path / "run")).train(7).save()
+    assert sorted(os.listdir(parent)) == ["mine", "notes.txt", "step-0000000007", "step-by-step"]
+    assert not (parent / "step-0000000007/x").exists()
+
+
+def test_spools_of_dead_processes_go(tmp_path):
+    mine, lock = spool.own_folder(tmp_path)
+    dead, closed = spool.own_folder(tmp_path)
+    os.close(closed)
+    (tmp_path / "other").mkdir()
+    (dead / "half").write_text("x")
+    spool.remove_left_behind(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([mine, tmp_path / "other"])
+    os.close(lock)
+
+
+def test_the_spool_is_empty_afterwards(tmp_path):
+    url = f"memory://spooled-{tmp_path.name}"
+    run = Run(conf_of(url, {"spool": str(tmp_path / "spool"), "full_every": 2}))
+    for _ in range(3):
+        folder = run.train(2).save()
+    assert not any((tmp_path / "spool").iterdir())
+    assert Run(run.conf, model=loading.load(opened(folder), run.conf)).records() == run.records()
+    assert run.saver.bytes_written > 10_000 and run.saver.seconds_stalled > 0
+
+
+# ---- When it goes wrong -----------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["spool", "output"])
+def test_without_room_nothing_is_begun(tmp_path, monkeypatch, where):
+    output = f"memory://full-{tmp_path.name}" if where == "spool" else tmp_path / "run"
+    run = Run(conf_of(output, {"spool": str(tmp_path / "spool")})).train(2)
+    monkeypatch.setattr(files, "free_bytes", lambda _: 1000)
+    with pytest.raises(Failure, match=rf"1,000 B free, and a checkpoint needs .*{where}="):
+        run.save()
+    monkeypatch.undo()
+    opened(run.save())
+
+
+class Killed(BaseException):
+    """As if the process had ended here: nothing is cleaned up."""
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_process_that_ends_anywhere_leaves_the_one_before(tmp_path, monkeypatch, compression):
+    """At each opening, write, sync and replacement of a file."""
+    conf = conf_of(tmp_path / "run", {"full_every": 2, "compression": compression})
+    run = Run(conf)
+    first = run.train(2).save()
+    monkeypatch.setattr(spool.Spool, "abandon", lambda _: None)
+    steps, reached, at = 0, 1, -1
+    while reached > at:
+        at += 1
+        reached = die_at(at, monkeypatch, lambda: run.train(1).save())
+        steps += 1
+        found = loading.newest(conf.output)
+        if reached > at:
+            # Its last operation comes after the manifest is there.
+            assert found.folder == first or found.step == run.steps, at
+            first = found.folder
+            assert sum(map(len, rows.stream(found, TABLE))) == found.table(TABLE)["rows"]
+            # The next process; it would export the graph anew.
+            exported = run.saver._graph
+            run.saver = Saver(conf, found)
+            run.saver._graph = exported
+    assert steps > 20
+    assert found.step == run.steps
+    complete = {"step-0000000002", Path(first).name, found.name}
+    assert complete == set(os.listdir(tmp_path / "run/checkpoints"))  # each process cleaned up
+    assert Run(conf, model=loading.load(found, conf)).records() == run.records()
+
+
+def die_at(at, monkeypatch, action):
+    """Run an action that ends at a file operation's number; returns how many there were."""
+    count = 0
+    with monkeypatch.context() as patch:
+
+        def dying(function):
+            def called(*arguments, **options):
+                nonlocal count
+                count += 1
+                if count > at:
+                    raise Killed
+                return function(*arguments, **options)
+
+            return called
+
+        patch.setattr(os, "fsync", dying(os.fsync))
+        patch.setattr(os, "replace", dying(os.replace))
+        patch.setattr(files, "open_output", dying(files.open_output))
+        try:
+            action()
+        except Killed:
+            return count
+    return count if count <= at else at
+
+
+KINDS = {
+    "rows": f"tables/{TABLE}/00000.rows",
+    "tombstones": f"tables/{TABLE}/tombstones.bin",
+    "sketch": f"tables/{TABLE}/sketch.bin",
+    "dense": "dense.bin",
+    "conf": "conf.json",
+    "golden": "golden.jsonl",
+    "extra": "extra/running",
+    "zstd": f"tables/{TABLE}/00000.rows.zst",
+}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Two full checkpoints with every kind of file, plain and compressed."""
+    made = {}
+    for compression in ("none", "zstd"):
+        output = tmp_path_factory.mktemp("two") / compression
+        run = Run(conf_of(output, {"compression": compression}, LIFE))
+        for _ in range(2):
+            run.train(8)
+            run.evict()
+            run.save(extras={"running": b"figures"})
+        made[compression] = run.conf
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone", "longer"])
+def test_damage_is_named_and_the_one_before_offered(two, tmp_path, kind, damage):
+    conf = two["zstd" if kind == "zstd" else "none"]
+    shutil.copytree(conf.output, tmp_path / "run")
+    older, newer = sorted((tmp_path / "run/checkpoints").iterdir())
+    path = newer / KINDS[kind]
+    data = bytearray(path.read_bytes())
+    if damage == "flip":
+        data[len(data) * 2 // 3] ^= 4
+    elif damage == "cut":
+        del data[-5:]
+    elif damage == "longer":
+        data += b"\0\0"
+    path.write_bytes(data)
+    if damage == "gone":
+        path.unlink()
+    checkpoint = opened(newer)
+    use = {
+        "conf": checkpoint.conf,
+        "golden": checkpoint.golden,
+        "extra": lambda: checkpoint.extra("running"),
+        "tombstones": lambda: list(rows.tombstones(checkpoint, TABLE)),
+        "rows": lambda: list(rows.stream(checkpoint, TABLE)),
+        "zstd": lambda: list(rows.stream(checkpoint, TABLE)),
+    }.get(kind, lambda: loading.load(checkpoint, conf))
+    with pytest.raises(DamagedError) as caught:
+        use()
+    assert str(path) in str(caught.value)
+    assert f"checkpoint={older}" in str(caught.value)
+    assert before(checkpoint, caught.value.folder).folder == str(older)
+
+
+def test_every_byte_of_a_small_checkpoint_counts(two, tmp_path):
+    """One flipped bit, wherever it is in a file that loading reads, is noticed."""
+    conf = two["none"]
+    source = sorted(Path(conf.output, "checkpoints").iterdir())[-1]
+    shutil.copytree(source, tmp_path / "one")
+    folder, rng = tmp_path / "one", random.Random(3)
+    model = loading.load(opened(folder), conf)
+    readers = {
+        "rows": lambda c: list(rows.stream(c, TABLE)),
+        "tombstones": lambda c: list(rows.tombstones(c, TABLE)),
+        "sketch": lambda c: sketches.read(c, c.table(TABLE), model.tables[0]),
+        "dense": lambda c: dense.read(c.folder, c.manifest, model),
+    }
+    for kind, read in readers.items():
+        path = folder / KINDS[kind]
+        whole = path.read_bytes()
+        places = {0, len(whole) - 1, *(rng.randrange(len(whole)) for _ in range(40))}
+        for place in places:
+            changed = bytearray(whole)
+            changed[place] ^= 1 << rng.randrange(8)
+            path.write_bytes(changed)
+            with pytest.raises(Failure):
+                read(opened(folder))
+        path.write_bytes(whole)
+        read(opened(folder))
+
+
+def test_a_full_disk_leaves_the_one_before(tmp_path, monkeypatch):
+    """A real small file system where it can be mounted, else what one says."""
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tnctl-test", str(small)]
+    mounted = subprocess.run(mount, capture_output=True).returncode == 0
+    monkeypatch.setattr(files, "free_bytes", lambda _: 1 << 40)  # it fills while it saves
+    try:
+        run = Run(conf_of(small / "run")).train(2)
+        first = run.save()
+        if mounted:
+            (small / "other").write_bytes(bytes((1 << 20) - used(small) - 40_000))
+        else:
+            real = os.fsync
+
+            def full(descriptor):
+                if "step-0000000003" in os.readlink(f"/proc/self/fd/{descriptor}"):
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                real(descriptor)
+
+            monkeypatch.setattr(os, "fsync", full)
+        run.train(1, 2000)
+        with pytest.raises(Failure, match="no space is left"):
+            run.save()
+        assert loading.newest(run.conf.output).folder == first
+        assert os.listdir(small / "run/checkpoints") == [Path(first).name]
+        (small / "other").unlink(missing_ok=True)
+        monkeypatch.undo()
+        monkeypatch.setattr(files, "free_bytes", lambda _: 1 << 40)
+        assert loading.newest(run.conf.output).folder != run.save()
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(small)], check=True)
+
+
+def used(folder):
+    return sum(-(-p.stat().st_size // 4096) * 4096 for p in folder.rglob("*") if p.is_file())
+
+
+SAVING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from saving import Run, conf_of, LIFE
+from tnctl.checkpoint import load
+conf = conf_of(sys.argv[2], {"full_every": 3, "keep": 2}, LIFE)
+last = load.newest(conf.output)
+run = Run(conf, last, load.load(last, conf) if last else None, last.step if last else 0)
+while True:
+    run.train(1, 3000)
+    run.evict()
+    run.save(wait=False)
+    if run.steps == (last.step if last else 0) + 2:
+        print("ready", flush=True)
+"""
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.long)])
+def test_killed_while_it_saves(tmp_path, kills):
+    """Really: what is there is whole, as of an unkilled run, and a process goes on from it."""
+    rng, reached = random.Random(kills), 0
+    for _ in range(kills):
+        process = subprocess.Popen(
+            [sys.executable, "-c", SAVING, str(Path(__file__).parent), str(tmp_path / "run")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(rng.random() / 2)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        found = loading.newest(str(tmp_path / "run"))
+        assert found.step > reached
+        reached = found.step
+        list(rows.stream(found, TABLE))
+    conf = conf_of(tmp_path / "run", {"full_every": 3}, LIFE)
+    unkilled = Run(conf)
+    while unkilled.steps < reached:
+        unkilled.train(1, 3000)
+        unkilled.evict()
+    assert Run(conf, model=loading.load(found, conf)).records() == unkilled.records()

@@ -1,0 +1,256 @@
+"""Complete checkpoints: their folders and manifests, and the chains that deltas make."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tnctl import files, manifest
+from tnctl.data.statistics import Statistics
+from tnctl.errors import Failure
+from tnctl.manifest import DamagedError
+from tnctl.progress import say
+
+FORMAT = "tnctl checkpoint"
+FOLDER = "checkpoints"
+CONF = "conf.json"
+GOLDEN = "golden.jsonl"
+EXTRA = "extra"
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where training stands in the data: the next row to consume.
+
+    `day` is the name of the day whose data it is, None without daily training. `window` and
+    `offset` (rows of the window that are consumed, in their shuffled order) are within the pass
+    over the data that is under way; `passes` were begun before it, and its number seeds its order.
+    """
+
+    day: str | None = None
+    epoch: int = 0
+    window: int = 0
+    offset: int = 0
+    passes: int = 0
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The steps done, and each day's first step: (day, first step), ascending."""
+
+    step: int
+    days: tuple[tuple[int, int], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"step": self.step, "days": [list(one) for one in self.days]}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint: its folder and its verified manifest."""
+
+    folder: str
+    manifest: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return split(self.folder)[1]
+
+    @property
+    def step(self) -> int:
+        return int(self.manifest["clock"]["step"])
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(self.step, _pairs(self.manifest["clock"]["days"]))
+
+    @property
+    def calendar(self) -> tuple[tuple[int, int], ...]:
+        """The days of the real calendar on which the run trained: (day, first step)."""
+        return _pairs(self.manifest["calendar"])
+
+    @property
+    def position(self) -> Position:
+        return Position(**self.manifest["position"])
+
+    @property
+    def days(self) -> list[dict[str, Any]]:
+        """The record of the days that were trained."""
+        return list(self.manifest["days"])
+
+    @property
+    def data(self) -> list[dict[str, Any]]:
+        """The files of the pass under way, as they were when it began."""
+        return list(self.manifest["data"])
+
+    @property
+    def parent(self) -> dict[str, Any] | None:
+        """Of a delta, `folder` (a name) and `sha256` (of the manifest) of what it is built on."""
+        found: dict[str, Any] | None = self.manifest["parent"]
+        return found
+
+    @property
+    def statistics(self) -> Statistics:
+        return Statistics.from_json(self.manifest["statistics"])
+
+    def table(self, name: str) -> dict[str, Any]:
+        """What the manifest says of a table."""
+        for part in self.manifest["tables"]:
+            if part["name"] == name:
+                return dict(part)
+        known = ", ".join(part["name"] for part in self.manifest["tables"]) or "none"
+        raise Failure(f"{self.folder} has no table {name}. It has {known}")
+
+    def conf(self) -> dict[str, Any]:
+        """The conf it was trained with, as plain values."""
+        with offering(self):
+            [content] = self._parsed(CONF, [manifest.read_file(self.folder, self.manifest, CONF)])
+        return content
+
+    def golden(self) -> list[dict[str, Any]]:
+        """The raw validation rows of the conformance kit."""
+        with offering(self):
+            text = manifest.read_file(self.folder, self.manifest, GOLDEN)
+            return self._parsed(GOLDEN, text.splitlines())
+
+    def _parsed(self, name: str, texts: list[bytes]) -> list[dict[str, Any]]:
+        """The JSON objects of a file. Raises DamagedError for anything else."""
+        try:
+            found = [json.loads(text) for text in texts]
+            if not all(isinstance(one, dict) for one in found):
+                raise ValueError("not an object")
+        except (ValueError, RecursionError) as error:
+            what = f"{files.join(self.folder, name)} is no JSON of tnctl ({error})"
+            raise DamagedError(self.folder, what, "Take another checkpoint") from error
+        return found
+
+    def extra(self, name: str) -> bytes | None:
+        """What was saved under a name of the caller's, or None."""
+        path = f"{EXTRA}/{name}"
+        if path not in self.manifest["files"]:
+            return None
+        with offering(self):
+            return manifest.read_file(self.folder, self.manifest, path)
+
+    def chain(self) -> list["Checkpoint"]:
+        """The full checkpoint that this one is built on, the deltas since, and this one.
+
+        Raises DamagedError where one is missing, another one, or of a later step.
+        """
+        return list(self._chain)
+
+    @cached_property
+    def _chain(self) -> tuple["Checkpoint", ...]:
+        found = [self]
+        while (parent := found[-1].parent) is not None:
+            found.append(_parent_of(found[-1], parent))
+        return tuple(reversed(found))
+
+
+def _pairs(days: list[list[int]]) -> tuple[tuple[int, int], ...]:
+    return tuple((int(day), int(first)) for day, first in days)
+
+
+def _parent_of(child: Checkpoint, parent: dict[str, Any]) -> Checkpoint:
+    """The checkpoint that a delta is built on."""
+    folder = files.join(split(child.folder)[0], parent["folder"])
+    way = "Bring that one back, or take an earlier checkpoint"
+
+    def broken(what: str) -> DamagedError:
+        return DamagedError(child.folder, f"{child.folder} is a delta of {what}", way)
+
+    if not files.exists(files.join(folder, manifest.NAME)):
+        raise broken(f"{folder}, which is not there or not complete")
+    found = open_checkpoint(folder)
+    if manifest.identity(found.manifest) != parent["sha256"]:
+        raise broken(f"another {folder} than the one that is there")
+    if found.step > child.step:
+        raise broken(f"{folder}, whose step {found.step:,} is after its own, {child.step:,}")
+    return found
+
+
+def following(parent: Checkpoint | None, folder: str, manifest: dict[str, Any]) -> Checkpoint:
+    """A checkpoint that was just written: its chain is known, and not read again."""
+    made = Checkpoint(folder, manifest)
+    made.__dict__["_chain"] = (*(parent.chain() if parent else ()), made)
+    return made
+
+
+def split(folder: str) -> tuple[str, str]:
+    """Where a checkpoint's folder is, and its name."""
+    above, slash, name = folder.rstrip("/").rpartition("/")
+    return above or ("/" if slash else "."), name
+
+
+def open_checkpoint(folder: str) -> Checkpoint:
+    """The checkpoint in a folder. Raises Failure unless it is complete."""
+    return Checkpoint(folder, manifest.read(folder, FORMAT))
+
+
+def newest(output: str) -> Checkpoint | None:
+    """The newest complete checkpoint of a run, or None.
+
+    One whose manifest, or that of one that it is built on, is damaged is left out, with a word.
+    Raises its Failure when there is no other.
+    """
+    parent = files.join(output, FOLDER)
+    damage: Failure | None = None
+    for folder in reversed(_complete(parent)):
+        try:
+            found = open_checkpoint(folder)
+            found.chain()
+        except DamagedError as error:
+            damage = damage or error
+            continue
+        if damage is not None:
+            say(f"{damage}; going on with {folder}")
+        return found
+    if damage is not None:
+        raise damage
+    return None
+
+
+def _complete(parent: str) -> list[str]:
+    """The folders in a folder that have a manifest."""
+    folders = [files.join(parent, name) for name in files.list_folder(parent)]
+    return [folder for folder in folders if files.exists(files.join(folder, manifest.NAME))]
+
+
+def newest_or_fail(output: str) -> Checkpoint:
+    """The newest complete checkpoint of a run. Raises Failure when there is none."""
+    checkpoint = newest(output)
+    if checkpoint is None:
+        raise Failure(
+            f"{output} has no complete checkpoint. Train first (tnctl train … output={output}), "
+            "or name one with checkpoint=URL"
+        )
+    return checkpoint
+
+
+def before(checkpoint: Checkpoint, damaged: str) -> Checkpoint | None:
+    """The newest complete checkpoint before one that does not need the folder `damaged`."""
+    parent, name = split(checkpoint.folder)
+    for folder in reversed(_complete(parent)):
+        if split(folder)[1] >= name:
+            continue
+        with contextlib.suppress(Failure):
+            found = open_checkpoint(folder)
+            if all(one.folder != damaged for one in found.chain()):
+                return found
+    return None
+
+
+@contextlib.contextmanager
+def offering(checkpoint: Checkpoint) -> Iterator[None]:
+    """What is found damaged inside the block is said with the checkpoint to take instead."""
+    try:
+        yield
+    except DamagedError as error:
+        other = before(checkpoint, error.folder)
+        if other is None:
+            raise
+        way = f"Take the one before it: checkpoint={other.folder}"
+        raise DamagedError(error.folder, error.what, way) from error

@@ -1,0 +1,206 @@
+"""The checkpoints of an output, as their manifests tell. No rows are read."""
+
+import contextlib
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tnctl import files, manifest
+from tnctl.checkpoint.chain import FOLDER, FORMAT, Checkpoint, split
+from tnctl.errors import Failure, UserError
+from tnctl.progress import say
+
+NAME = re.compile(r"step-(\d{10})(?:-\d\d)?")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One folder of checkpoints; `problem` says why it cannot be used, None when it can."""
+
+    name: str
+    folder: str
+    manifest: dict[str, Any]  # empty when it is absent or damaged
+    problem: str | None
+    complete: bool = True  # it has a manifest, be it damaged
+
+    @property
+    def step(self) -> int:
+        match = NAME.fullmatch(self.name)
+        return int(match[1]) if match else 0
+
+    @property
+    def parent(self) -> str | None:
+        """The name of the checkpoint that this one is a delta of."""
+        parent = self.manifest.get("parent")
+        return parent["folder"] if parent else None
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of its files, without the manifest."""
+        return sum(entry["bytes"] for entry in self.manifest.get("files", {}).values())
+
+    @property
+    def rows(self) -> int:
+        """The rows of all tables of the model, those of its parents too."""
+        return sum(table["rows"] for table in self.manifest.get("tables", ()))
+
+    @property
+    def day(self) -> str | None:
+        """The name of the day that was trained last."""
+        day = self.manifest.get("position", {}).get("day")
+        return None if day is None else str(day)
+
+
+def stored(folder: str) -> list[Stored]:
+    """What is in a folder of checkpoints, the oldest first."""
+    found = [_stored(folder, name) for name in files.list_folder(folder) if NAME.fullmatch(name)]
+    return with_chains(found)
+
+
+def _stored(parent: str, name: str) -> Stored:
+    folder = files.join(parent, name)
+    if not files.exists(files.join(folder, manifest.NAME)):
+        problem = f"{folder} has no {manifest.NAME}: it was never completed"
+        return Stored(name, folder, {}, problem, complete=False)
+    try:
+        return Stored(name, folder, manifest.read(folder, FORMAT), None)
+    except Failure as error:
+        return Stored(name, folder, {}, str(error))
+
+
+def with_chains(found: list[Stored]) -> list[Stored]:
+    """The same with the problem of each whose chain of parents is broken. Ascending steps."""
+    usable: dict[str, Stored] = {}
+    checked = []
+    for one in found:
+        problem = one.problem or broken_link(one, usable)
+        if problem is None:
+            usable[one.name] = one
+            checked.append(one)
+        else:
+            checked.append(replace(one, problem=problem))
+    return checked
+
+
+def broken_link(one: Stored, usable: dict[str, Stored]) -> str | None:
+    """Why a delta cannot be read from the usable checkpoints before it; None when it can."""
+    if one.parent is None:
+        return None
+    parent = usable.get(one.parent)
+    if parent is None:
+        return f"{one.folder} is a delta of {one.parent}, which is not there or damaged"
+    if one.manifest["parent"]["sha256"] != manifest.identity(parent.manifest):
+        return f"{one.folder} is a delta of another {one.parent} than the one that is there"
+    return None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One checkpoint as `tnctl checkpoint list` tells of it."""
+
+    name: str
+    folder: str
+    step: int
+    day: str | None
+    kind: str
+    parent: str | None
+    rows: int
+    bytes: int
+    saved: str | None  # when, in ISO 8601
+    monitor: str | None
+    value: float | None  # of the monitored metric, at its last evaluation
+    finished: bool
+    best: bool
+    problem: str | None
+
+
+def entries(found: list[Stored]) -> list[Entry]:
+    """What manifests and the newest conf tell of checkpoints, the oldest first."""
+    best, monitor = best_steps(found), monitored(found)
+    return [
+        Entry(
+            name=one.name,
+            folder=one.folder,
+            step=one.step,
+            day=one.day,
+            kind="delta" if one.parent else "full",
+            parent=one.parent,
+            rows=one.rows,
+            bytes=one.bytes,
+            saved=one.manifest.get("saved"),
+            monitor=monitor,
+            value=value_of(one, monitor),
+            finished=bool(one.manifest.get("finished")),
+            best=one.step in best,
+            problem=one.problem,
+        )
+        for one in found
+    ]
+
+
+def monitored(found: list[Stored]) -> str | None:
+    """The metric that the newest usable checkpoint's conf monitors; None where it is damaged."""
+    newest = next((one for one in reversed(found) if one.problem is None), None)
+    if newest is not None:
+        with contextlib.suppress(Failure):
+            conf = Checkpoint(newest.folder, newest.manifest).conf()
+            return str(conf["evaluation"]["monitor"])
+    return None
+
+
+def value_of(one: Stored, monitor: str | None) -> float | None:
+    """The monitored metric at the last evaluation before a checkpoint."""
+    evaluations = one.manifest.get("metrics", {}).get("evaluations") or [{}]
+    figures = evaluations[-1].get("validation", {})
+    return figures.get(monitor) if monitor else None
+
+
+def best_steps(found: list[Stored]) -> set[int]:
+    """The step of the best model so far, by the newest usable manifest."""
+    newest = next((one for one in reversed(found) if one.problem is None), None)
+    watch = newest.manifest.get("metrics", {}).get("watch") if newest else None
+    return {int(watch["best_step"])} if watch and watch["best"] is not None else set()
+
+
+def folder_meant(url: str) -> tuple[str, str | None]:
+    """The folder of checkpoints that a URL means, and the name of the one in it, if it is one.
+
+    A URL is a run's output, its folder of checkpoints, or the folder of one checkpoint.
+    """
+    above, name = split(url)
+    if NAME.fullmatch(name) or files.exists(files.join(url, manifest.NAME)):
+        return above, name
+    if any(NAME.fullmatch(entry) for entry in files.list_folder(url)):
+        return url, None
+    return files.join(url, FOLDER), None
+
+
+def all_meant(url: str) -> list[Stored]:
+    """The checkpoints of an output or of a folder of them. Raises Failure when there is none."""
+    folder, name = folder_meant(url)
+    if name is not None:
+        raise UserError(f"{url} is one checkpoint. Give the output of its run, or {folder}")
+    found = stored(folder)
+    if not found:
+        raise Failure(f"{url} has no checkpoint. Give the output of a run, or check the URL")
+    return found
+
+
+def one_meant(url: str, usable: bool = True) -> str:
+    """The folder of the checkpoint that a URL means: itself, or the newest usable one of a run.
+
+    A damaged one is left out with a word; unless `usable`, it is what is meant. Raises Failure
+    when there is none.
+    """
+    if folder_meant(url)[1] is not None:
+        return url.rstrip("/")
+    found = all_meant(url)
+    damage: str | None = None
+    for one in reversed(found):
+        if one.problem is None or (one.complete and not usable):
+            if damage is not None:
+                say(f"{damage}; going on with {one.folder}")
+            return one.folder
+        if one.complete:
+            damage = damage or one.problem
+    raise Failure(f"{url} has no usable checkpoint: {damage or found[-1].problem}")

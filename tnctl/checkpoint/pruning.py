@@ -1,0 +1,53 @@
+"""Which checkpoints stay, and the removal of the others."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from tnctl import files, manifest
+from tnctl.checkpoint.chain import FOLDER
+from tnctl.checkpoint.listing import Stored, stored
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What pruning would do: folders to remove in this order, and why others stay, by name."""
+
+    removed: list[Stored]
+    kept: dict[str, str]
+
+
+def plan(found: list[Stored], keep: int, protected_steps: Collection[int]) -> Plan:
+    """The `keep` newest usable checkpoints stay, those of protected steps, and what they build on.
+
+    What cannot be used (damaged, never completed, a delta without its parent) is neither counted
+    nor removed: whoever owns it may still want to look at it. keep=0 keeps all.
+    """
+    usable = {one.name: one for one in found if one.problem is None}
+    newest = list(usable)[-keep:]
+    kept = dict.fromkeys(newest, "newest")
+    for name, one in usable.items():
+        if one.step in protected_steps:
+            kept.setdefault(name, "best")
+    for name in list(kept):
+        child = usable[name]
+        while child.parent is not None and child.parent not in kept:
+            kept[child.parent] = f"{child.name} is built on it"
+            child = usable[child.parent]
+    kept |= {one.name: one.problem for one in found if one.problem is not None}
+    # The newest first: stopped midway, no delta is left without its parent.
+    removed = [usable[name] for name in reversed(usable) if name not in kept]
+    return Plan(removed, kept)
+
+
+def prune(output: str, keep: int, protected_steps: Collection[int]) -> list[str]:
+    """Remove the checkpoints of an output that `plan` says; returns their folders."""
+    return remove(plan(stored(files.join(output, FOLDER)), keep, protected_steps))
+
+
+def remove(chosen: Plan) -> list[str]:
+    """Remove what a plan says; returns the folders."""
+    for one in chosen.removed:
+        # Without its manifest it does not count, so a half-removed one is never read.
+        files.remove(files.join(one.folder, manifest.NAME))
+        files.remove(one.folder)
+    return [one.folder for one in chosen.removed]

@@ -1,0 +1,61 @@
+"""Rows of a checkpoint as reading them at its step and day gives: decay is lazy."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl.checkpoint import rows
+from tnctl.checkpoint.chain import Checkpoint
+from tnctl.tables import Optimizer, decay_factors
+
+
+def known_rows(checkpoint: Checkpoint, table: str) -> Iterator[NDArray[Any]]:
+    """The rows of a table, all of groups that the manifest has. Raises DamagedError.
+
+    Of a damaged file the checksum is known to be wrong only after its last record.
+    """
+    numbers = [group["number"] for group in checkpoint.table(table)["groups"]]
+    for records in rows.stream(checkpoint, table):
+        if not np.isin(records["group"], numbers).all():
+            rows.raise_damage(checkpoint, table, "has a row of a group that is not there")
+        yield records
+
+
+def as_read(records: NDArray[Any], table: dict[str, Any], step: int) -> NDArray[Any]:
+    """Records with the weights that reading them at a step gives."""
+    for segment in table["segments"]:
+        optimizer = Optimizer(**segment["optimizer"])
+        if optimizer.decay:
+            records = records.copy()
+            unread = (step - records["changed"]).astype(np.uint32)
+            factors = decay_factors(optimizer.decay_factor, unread)
+            records[segment["name"]] *= factors[:, np.newaxis]
+    return records
+
+
+def shows_as_read(
+    records: NDArray[Any], table: dict[str, Any], days: Sequence[tuple[int, int]]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Show and click of records, float64 [n] each, as they read on the last of the days.
+
+    `days` are (day, first step), ascending.
+    """
+    unseen = unseen_days(records["changed"], days)
+    decays = np.ones(1 << 16)
+    for group in table["groups"]:
+        decays[group["number"]] = table["life"]["decay"][group["name"]]
+    left = decays[records["group"]] ** unseen
+    return records["show"][:, 0] * left, records["click"][:, 0] * left
+
+
+def unseen_days(changed: NDArray[np.uint32], days: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+    """The days between the steps of last updates and the last of the days, int64 [n].
+
+    A step before the first day is of that day, as in the tables; without days all are of one.
+    """
+    numbers = np.array([day for day, _ in [*days[:1], *days]] or [0], np.int64)
+    firsts = np.array([first for _, first in days], np.int64)
+    own = numbers[np.searchsorted(firsts, changed, side="right")]
+    return numbers[-1] - own
