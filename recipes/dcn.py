@@ -36,7 +36,7 @@ def build(
     l2: float = 0.0,
 ) -> Any:
     """The logit [B, 1]; `layers` are those of the cross network, `hidden` the tower's widths."""
-    x = inputs.x
+    x = inputs.deep
     if version == 1:
         cross = VectorCross(layers, l2=l2, name="cross")(x)
     elif experts == 1:

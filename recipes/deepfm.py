@@ -32,7 +32,7 @@ def build(
     deep = layers.Mlp(
         hidden, activation, batch_norm=batch_norm, dropout=dropout, residual=residual, l2=l2,
         name="deep",
-    )(inputs.x)  # fmt: skip
+    )(inputs.deep)  # fmt: skip
     deep = layers.Logit(l2=l2, name="deep_logit")(deep)
 
     return layers.total(first_order, second_order, deep)

@@ -41,5 +41,5 @@ def build(
     deep = layers.Mlp(
         hidden, activation, batch_norm=batch_norm, dropout=dropout, residual=residual, l2=l2,
         name="deep",
-    )(layers.concatenated(interest, inputs.x))  # fmt: skip
+    )(layers.concatenated(interest, inputs.deep))  # fmt: skip
     return layers.Logit(l2=l2, name="logit")(deep)

@@ -31,7 +31,7 @@ def build(
         deep = layers.Mlp(
             hidden, activation, batch_norm=batch_norm, dropout=dropout, residual=residual, l2=l2,
             name=name,
-        )(inputs.x)  # fmt: skip
+        )(inputs.deep)  # fmt: skip
         return layers.Logit(l2=l2, name=f"{name}_logit")(deep)
 
     ctr, cvr = tower("ctr"), tower("cvr")

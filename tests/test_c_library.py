@@ -36,6 +36,7 @@ FLAVOURS = {
 FAILING_MEMORY = '-DTN_MEMORY_HEADER="tests/failing_memory.h"'
 PROGRAMS = {
     "test_model": [],
+    "test_admission": [],
     "test_columns": [],
     "test_oom": [FAILING_MEMORY],
     "test_far_rows": [],
@@ -46,6 +47,7 @@ PROGRAMS = {
 # Arguments that keep all of them under a minute on two cores, and those of `make test-all`.
 SHORT = {
     "test_model": ["32", "40", "200000"],
+    "test_admission": ["12", "30"],
     "test_columns": ["300"],
     "test_oom": ["6", "16"],
     "test_far_rows": [],
@@ -55,6 +57,7 @@ SHORT = {
 }
 LONG = {
     "test_model": ["600", "100", "1000000", "1000"],
+    "test_admission": ["200", "60", "1000"],
     "test_columns": ["30000", "1000"],
     "test_oom": ["60", "40", "1000"],
     "test_far_rows": [],

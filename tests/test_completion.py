@@ -50,6 +50,12 @@ from tnctl.cli.main import COMMANDS
         ("tnctl completion z", ["zsh"]),
         ("tnctl split-graph optim", []),
         ("tnctl train bogus.key=", []),
+        ("tnctl checkpoint ver", ["verify"]),
+        ("tnctl checkpoint nope ", []),
+        ("tnctl checkpoint list --j", ["--json"]),
+        ("tnctl checkpoint list ke", []),
+        ("tnctl checkpoint prune run k", ["keep="]),
+        ("tnctl checkpoint prune run keep=1 yes=t", ["yes=true"]),
     ],
 )  # fmt: skip
 def test_words(line, found, tmp_path, monkeypatch):

@@ -164,7 +164,7 @@ def test_a_discarded_upload_is_not_completed(monkeypatch):
             raise AssertionError("completed")
 
     class Storage:
-        def open(self, _path, _mode):
+        def open(self, _path, _mode, **_):
             return upload
 
     upload = Upload()
@@ -174,6 +174,21 @@ def test_a_discarded_upload_is_not_completed(monkeypatch):
         raise ZeroDivisionError
     assert upload.discarded
     assert upload.closed
+
+
+def test_a_fingerprint_tells_a_changed_file(root):
+    url = files.join(root, "a.csv")
+    files.write_bytes(url, b"one")
+    first = files.fingerprint(url)
+    assert first["bytes"] == 3 and first["modified"]
+    assert files.fingerprint(url) == first
+    files.write_bytes(url, b"three")
+    assert files.fingerprint(url) != first
+    refused(lambda: files.fingerprint(files.join(root, "gone")), "gone", "not found")
+
+
+def test_free_bytes_of_a_folder_to_be(tmp_path):
+    assert files.free_bytes(tmp_path / "not/yet") > 0
 
 
 @pytest.mark.parametrize(

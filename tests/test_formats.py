@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -60,12 +61,43 @@ def read_manifest(folder: Path, name: str = "manifest.json") -> dict[str, Any]:
 def read_rows(folder: Path, table: dict[str, Any], entry: dict[str, Any]) -> np.ndarray:
     """The records of one file of a table."""
     fields = [(f["name"], f["type"], (f["count"],)) for f in table["record"]]
-    data = (folder / entry["file"]).read_bytes()
+    data = read_stored(folder, entry["file"])
     magic, version, size, first, last = struct.unpack_from("<8sIIQQ", data)
     assert (magic, version) == (b"tnctlrow", 1)
     assert (first, last) == (int(entry["first"], 16), int(entry["last"], 16))
     assert size == np.dtype(fields).itemsize and len(data) == 32 + size * entry["rows"]
     return np.frombuffer(data, fields, offset=32)
+
+
+def read_stored(folder: Path, name: str) -> bytes:
+    """A file of a checkpoint, decompressed by its suffix."""
+    data = (folder / name).read_bytes()
+    return pa.input_stream(pa.py_buffer(data), "zstd").read() if name.endswith(".zst") else data
+
+
+def read_chain(folder: Path) -> tuple[dict[tuple[int, int], Any], dict[tuple[int, int], int]]:
+    """The rows, and the removed keys with their steps, of the only table: by (group, id)."""
+    manifest = read_manifest(folder)
+    rows: dict[tuple[int, int], Any] = {}
+    removed: dict[tuple[int, int], int] = {}
+    if manifest["parent"] is not None:
+        above = folder.parent / manifest["parent"]["folder"]
+        assert read_manifest(above)["sha256"] == manifest["parent"]["sha256"]
+        rows, removed = read_chain(above)
+    [table] = manifest["tables"]
+    if table["tombstones"] is not None:
+        data = read_stored(folder, table["tombstones"]["file"])
+        assert struct.unpack_from("<8sII", data) == (b"tnctltmb", 1, 14)
+        for id_, group, step in struct.iter_unpack("<QHI", data[16:]):
+            rows.pop((group, id_), None)
+            removed[group, id_] = step
+    for entry in table["files"]:
+        for record in read_rows(folder, table, entry):
+            key = int(record["group"][0]), int(record["id"][0])
+            rows[key] = record
+            removed.pop(key, None)
+    assert len(rows) == table["rows"]
+    return rows, removed
 
 
 def read_dense(folder: Path, part: dict[str, Any]) -> dict[str, dict[str, np.ndarray]]:
@@ -446,6 +478,56 @@ def test_tnctl_still_writes_the_same_bytes(tmp_path: Path, threads: int) -> None
         shapes = [variable["shape"] for variable in manifest["dense"].pop("variables")]
         assert shapes == [[2, 1], [17, 2], [2], [2, 1], [1]]
     assert now["dense"] == then["dense"]
+
+
+CHAIN = GOLDEN / "chain/checkpoints"
+
+
+def test_golden_chain() -> None:
+    full, delta = sorted(CHAIN.iterdir())
+    before, none = read_chain(full)
+    assert not none and read_manifest(full)["kind"] == "full"
+    rows, removed = read_chain(delta)
+    [table] = read_manifest(delta)["tables"]
+    assert read_manifest(delta)["kind"] == "delta" and table["files"][0]["file"].endswith(".zst")
+    # Rows of the first two steps alone were unseen for 2 steps, which is more than 1.
+    assert removed and set(removed) == set(before) - set(rows) and set(removed.values()) == {4}
+    assert sum(group["evicted"] for group in table["groups"]) == len(removed)
+    names = {group["number"]: group["name"] for group in table["groups"]}
+    # u2 is in example 1 alone, which the last two steps did not train on.
+    assert {names[group] for group, _ in removed} >= {"user"}
+    for record in rows.values():
+        assert record["changed"][0] in (3, 4) and record["show"][0] > 0
+        assert 0 <= record["click"][0] <= record["show"][0]
+    sketch = read_stored(delta, table["sketch"]["file"])
+    assert struct.unpack_from("<8sII", sketch) == (b"tnctlskt", 1, 0)
+    assert len(sketch) == 16 + table["sketch"]["bytes"] and table["sketch"]["bytes"] % 256 == 0
+    # Each counted id is in one counter of each of the 4 lines of its range, unless two share one.
+    counters = np.frombuffer(sketch, np.uint8, offset=16).reshape(64, 4, -1)
+    assert counters.any(axis=2).any(axis=1).sum() > 1
+    assert (counters.any(axis=2).all(axis=1) == counters.any(axis=2).any(axis=1)).all()
+
+
+def test_tnctl_reads_and_writes_the_golden_chain(tmp_path: Path) -> None:
+    from tnctl import schema
+    from tnctl.checkpoint import load, rows
+
+    maker = make()
+    conf = with_root(maker.CHAIN, 3) | {"output": str(tmp_path)}
+    for name in maker.chain(conf):
+        then, now = (load.open_checkpoint(str(top / name)) for top in (GOLDEN / "chain", tmp_path))
+        assert load.digest(now) == load.digest(then)
+        table = then.manifest["tables"][0]["name"]
+        assert now.table(table) == then.table(table)
+        mine, removed = read_chain(Path(then.folder))
+        found = np.concatenate(list(rows.stream(then, table)))
+        keys = [(int(one["group"]), int(one["id"])) for one in found]
+        assert set(keys) == set(mine)
+        for key, record in zip(keys, found, strict=True):
+            assert record.tobytes() == mine[key].tobytes()
+        kept = [one for some in rows.tombstones(then, table) for one in some.tolist()]
+        assert {(group, id_): step for id_, group, step in kept} == removed
+        load.load(then, schema.from_values(conf))
 
 
 # ---- The documents ----------------------------------------------------------

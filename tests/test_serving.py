@@ -120,7 +120,7 @@ def same_as_the_checkpoint(folder, read):
     """Every group's file has the checkpoint's rows, in the checkpoint's order, bit by bit."""
     checkpoint = loading.open_checkpoint(str(folder / STEP))
     [part] = checkpoint.manifest["tables"]
-    records = np.concatenate(list(rows.stream(checkpoint.folder, checkpoint.manifest, part)))
+    records = np.concatenate(list(rows.stream(checkpoint, part["name"])))
     for group in part["groups"]:
         of_group = records[records["group"] == group["number"]]
         ids, linear, floats = read(f"{group['name']}.parquet")
@@ -144,11 +144,22 @@ def test_an_export_is_the_checkpoints_rows(served):
     assert schema_.field("embedding").type == pa.list_(pa.float32(), 4)
 
 
+def in_parts(stream, size):
+    """The same records, so many at a time."""
+
+    def parts(*arguments):
+        for records in stream(*arguments):
+            for start in range(0, len(records), size):
+                yield records[start : start + size]
+
+    return parts
+
+
 def test_an_export_in_small_parts_is_the_same(run_copy, here, monkeypatch):
     from tnctl.serving import export
 
     monkeypatch.setattr(export, "ROWS_PER_GROUP", 10)
-    monkeypatch.setattr(rows, "READ_RECORDS", 7)
+    monkeypatch.setattr(rows, "stream", in_parts(rows.stream, 7))
     assert here("export-embeddings", "output=run", cwd=run_copy).code == 0
     folder = run_copy / "run/embeddings"
     same_as_the_checkpoint(run_copy, lambda name: read_parquet(folder / name))
@@ -301,7 +312,7 @@ def test_an_interrupted_export_does_not_count(served, here, monkeypatch):
             raise KeyboardInterrupt
         add(self, records[:30])
 
-    monkeypatch.setattr(rows, "READ_RECORDS", 30)
+    monkeypatch.setattr(rows, "stream", in_parts(rows.stream, 30))
     monkeypatch.setattr(export.GroupWriter, "add", failing)
     assert here("export-embeddings", "output=run", cwd=served).code == 130
     assert not list((served / "run/embeddings").glob("*"))

@@ -26,6 +26,17 @@ class Failure(UserError):
         super().__init__(message, exit_code=1)
 
 
+class Stopped(KeyboardInterrupt):
+    """A command that was asked to stop, and has: what it leaves behind, in one line.
+
+    `exit_code` is that of the signal: 130 of Ctrl-C, 143 of SIGTERM.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 def printable(text: str) -> str:
     """A text with escapes for what a terminal would not show, or would obey."""
     if text.isprintable():

@@ -1,7 +1,7 @@
 """What a user sees of a long run: a live display in a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -27,14 +27,17 @@ class Display:
     """Shows how far something is: `update(done, figures)` as often as one likes.
 
     A terminal shows a bar, the time left and the figures under their names. Anything else gets a
-    plain line of them every ten seconds. `total` is what there is to do; `guessed` says that it is
-    an estimate. Leaving it by an exception, Ctrl-C too, leaves the terminal as it was.
+    plain line of them every ten seconds. `total` is what there is to do, `before` what was done
+    of it earlier; `guessed` says that the total is an estimate. Leaving it by an exception, Ctrl-C
+    too, leaves the terminal as it was.
     """
 
-    def __init__(self, title: str, total: int | None, guessed: bool = False) -> None:
+    def __init__(
+        self, title: str, total: int | None, guessed: bool = False, before: int = 0
+    ) -> None:
         self._title = title
         self._total, self._guessed = total, guessed
-        self._done = 0
+        self._before = self._done = before
         self._figures: Mapping[str, str] = {}
         self._note = ""
         self._started = time.monotonic()
@@ -112,9 +115,10 @@ class Display:
     def seconds_left(self) -> float | None:
         """How long it takes at the pace so far; None when nobody knows."""
         seconds = time.monotonic() - self._started - self._apart
-        if self._total is None or not self._done or not seconds:
+        done = self._done - self._before
+        if self._total is None or not done or not seconds:
             return None
-        return (self._total - self._done) * seconds / self._done
+        return (self._total - self._done) * seconds / done
 
     def _share(self) -> str:
         if not self._total:
@@ -186,11 +190,16 @@ def waiting(title: str) -> Iterator[None]:
         yield
 
 
-def table(title: str, headings: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
-    """A small table, such as the figures of a report."""
+def table(
+    title: str,
+    headings: Iterable[str],
+    rows: Iterable[Iterable[Any]],
+    left: Container[int] = (0,),
+) -> None:
+    """A small table, such as the figures of a report; columns are flush right but for `left`."""
     shown = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for number, heading in enumerate(headings):
-        shown.add_column(heading, justify="left" if number == 0 else "right")
+        shown.add_column(heading, justify="left" if number in left else "right")
     for row in rows:
         shown.add_row(*(str(value) for value in row))
     console.print(shown)

@@ -376,6 +376,11 @@ class Data:
         {}, "several labels, by the names of the recipe's heads; used instead of label"
     )
     weight: str | None = documented(None, "a column with the weight of each example in the loss")
+    days: Any = documented(
+        None,
+        "daily training, with {day} in data.train: a list of days, FIRST..LAST, FIRST.. or "
+        "..LAST (default: all that are there)",
+    )
     negatives: float = documented(
         1.0,
         "the share of examples with label 0 that are trained on, chosen by (seed, row); the "
@@ -706,6 +711,252 @@ class Train:
 
 
 @dataclass
+class Save:
+    """Checkpoints: when one is written, how, and which stay."""
+
+    every_steps: int | None = documented(None, "a checkpoint every so many steps (default: not)")
+    every_minutes: float | None = documented(
+        30.0, "a checkpoint when so many minutes have passed since the last one (null: not)"
+    )
+    keep: int = documented(
+        3,
+        "how many of the newest checkpoints stay, beside the best (evaluation.monitor) and those "
+        "that a delta is built on (0: all)",
+    )
+    full_every: int = documented(
+        1, "every so many checkpoints is a full one, those between are deltas (1: all are full)"
+    )
+    compression: str = documented("none", "of rows: none or zstd")
+    spool: str | None = documented(
+        None,
+        "a local folder where checkpoints wait for their upload (default: the system's temporary "
+        "folder; a local output needs none)",
+    )
+    tombstone_days: int = documented(
+        30, "how many days the keys of evicted rows are kept, for deltas of exports"
+    )
+
+    def __post_init__(self) -> None:
+        if self.every_steps is not None:
+            within("every_steps", self.every_steps, 1)
+        if self.every_minutes is not None:
+            within("every_minutes", self.every_minutes, 0.01, 100_000)
+        within("keep", self.keep, 0)
+        within("full_every", self.full_every, 1, 1_000)
+        one_of("compression", self.compression, ("none", "zstd"))
+        within("tombstone_days", self.tombstone_days, 1, 100_000)
+        if self.spool is not None and "://" in self.spool.removeprefix("file://"):
+            raise UserError(f"spool is a folder of this machine. Received: spool={self.spool}")
+
+
+@dataclass
+class Admission:
+    """When an id gets a row. Until then it reads zeros and takes no memory but the sketch's."""
+
+    after: int = documented(1, "the occurrence of an id that makes its row (1: the first)")
+    probability: float = documented(
+        1.0, "instead of `after`: the chance of each occurrence, a function of seed, id and number"
+    )
+
+    def __post_init__(self) -> None:
+        within("after", self.after, 1, 255)
+        within("probability", self.probability, 1e-6, 1)
+        if self.after > 1 and self.probability < 1:
+            raise UserError(
+                "admission is by `after` or by `probability`. Received: "
+                f"after={self.after} and probability={self.probability}"
+            )
+
+
+@dataclass
+class Shows:
+    """How often ids were shown and clicked (the first label), decayed day by day."""
+
+    keep: bool = documented(
+        False, "keep show and click of each row; eviction by them, and cvm, keep them too"
+    )
+    decay: float = documented(0.98, "what a day (of daily training) leaves of show and click")
+    cvm: bool = documented(
+        False,
+        "show and ln(click+1) - ln(show+1) stand after each embedding, as inputs that nothing "
+        "trains; slots of width 0 have none",
+    )
+
+    def __post_init__(self) -> None:
+        within("decay", self.decay, 0, 1)
+
+
+@dataclass
+class Eviction:
+    """Which rows are removed: at each day's end, at each epoch's without days."""
+
+    unseen_days: int | None = documented(
+        None, "rows without an update for more days (of daily training) than this"
+    )
+    unseen_steps: int | None = documented(None, "rows without an update for more steps than this")
+    show: float | None = documented(None, "rows whose decayed show is below this")
+    logic: str = documented(
+        "or", "or: below show, or unseen (TensorNet's logic 0); and: below show and unseen (1)"
+    )
+    score: float | None = documented(
+        None, "rows whose (show - click) * nonclick + click * click_weight is below this (Paddle's)"
+    )
+    nonclick: float = documented(0.1, "score: the weight of a show without a click")
+    click_weight: float = documented(1.0, "score: the weight of a click")
+    rows: int | None = documented(
+        None,
+        "a bound of each share group: beyond so many rows the least valuable go at once, down to "
+        "15/16",
+    )
+    bytes: int | None = documented(None, "the same bound in bytes of rows, without their index")
+    every_steps: int | None = documented(None, "remove rows every so many steps too")
+
+    def __post_init__(self) -> None:
+        for key in ("unseen_days", "unseen_steps", "every_steps"):
+            if getattr(self, key) is not None:
+                within(key, getattr(self, key), 1, 2**31)
+        for key in ("show", "score"):
+            if getattr(self, key) is not None:
+                within(key, getattr(self, key), 0, 1e9)
+        for key in ("nonclick", "click_weight"):
+            within(key, getattr(self, key), 0, 1e6)
+        one_of("logic", self.logic, ("or", "and"))
+        if self.rows is not None:
+            within("rows", self.rows, 1, 2**40)
+        if self.bytes is not None:
+            within("bytes", self.bytes, 1024, 2**50)
+        if self.rows is not None and self.bytes is not None:
+            raise UserError("eviction is bounded by `rows` or by `bytes`, not by both")
+        unseen = self.unseen_days is not None or self.unseen_steps is not None
+        if self.logic == "and" and not (self.show is not None and unseen):
+            raise UserError("logic=and needs show, and unseen_days or unseen_steps")
+        if self.every_steps is not None and not self.removes:
+            raise UserError(
+                "every_steps says how often; say which rows too: unseen_steps, unseen_days, show "
+                "or score"
+            )
+
+    @property
+    def removes(self) -> bool:
+        """Whether it has a rule, beside the bound."""
+        rules = (self.unseen_days, self.unseen_steps, self.show, self.score)
+        return any(rule is not None for rule in rules)
+
+    @property
+    def bounds(self) -> bool:
+        """Whether it has a bound."""
+        return self.rows is not None or self.bytes is not None
+
+
+@dataclass
+class GroupLife:
+    """The life of one share group's rows, where a part of it is not that of all."""
+
+    admission: Admission | None = documented(None, "when an id gets a row")
+    shows: Shows | None = documented(None, "show and click")
+    eviction: Eviction | None = documented(None, "which rows are removed")
+
+
+@dataclass(frozen=True)
+class RowLife:
+    """The life of one share group's rows, complete."""
+
+    admission: Admission
+    shows: Shows
+    eviction: Eviction
+
+    @property
+    def waits(self) -> bool:
+        """Whether ids are counted before they get a row."""
+        return self.admission.after > 1 or self.admission.probability < 1
+
+    @property
+    def counts(self) -> bool:
+        """Whether rows keep show and click."""
+        by_shows = self.eviction.show is not None or self.eviction.score is not None
+        return self.shows.keep or self.shows.cvm or by_shows
+
+    @property
+    def eventful(self) -> bool:
+        """Whether anything is on: else a row is made at once, counts nothing and stays."""
+        return self.waits or self.counts or self.eviction.removes or self.eviction.bounds
+
+
+@dataclass
+class Life:
+    """The life of rows, from the first occurrence of an id to their removal."""
+
+    admission: Admission = documented(Admission(), "when an id gets a row")
+    shows: Shows = documented(Shows(), "show and click")
+    eviction: Eviction = documented(Eviction(), "which rows are removed")
+    sketch: int = documented(
+        16_777_216, "bytes, per table, of the sketch that counts ids that have no row yet"
+    )
+    groups: dict[str, GroupLife] = documented(
+        {}, "of the rows of single share groups: a part given here replaces that of all"
+    )
+
+    def __post_init__(self) -> None:
+        within("sketch", self.sketch, 65_536, 2**36)
+
+
+@dataclass
+class Gate:
+    """What a day must look like, beside the days before it, to be trained on."""
+
+    enabled: bool = documented(True, "whether a day that looks broken is refused")
+    days: int = documented(7, "how many of the last trained days a day is compared to")
+    coverage: float = documented(
+        0.2, "the most that a slot's coverage (share of examples with an id) may move"
+    )
+    new_ids: float = documented(
+        0.5,
+        "the most of the occurrences of ids that have a row already that may be gone: of 90 % half",
+    )
+    length: float = documented(1.5, "the most that ids per example may grow or shrink, as a factor")
+    distinct: float = documented(
+        10.0, "the most that distinct ids may grow or shrink beside the examples, as a factor"
+    )
+    label_rate: float = documented(2.0, "the most that the label's mean may move, as a factor")
+    stability: float = documented(
+        1.0, "the most that an input's population stability index may be (0.25 is a large shift)"
+    )
+
+    def __post_init__(self) -> None:
+        within("days", self.days, 1, 10_000)
+        for key in ("coverage", "new_ids"):
+            within(key, getattr(self, key), 0, 1)
+        for key in ("length", "distinct", "label_rate"):
+            within(key, getattr(self, key), 1, 1e9)
+        within("stability", self.stability, 0, 1e9)
+
+
+@dataclass
+class Warm:
+    """Where a new run's weights come from, when its conf is not the one they were trained with."""
+
+    start: str | None = documented(None, "the checkpoint, or the output of a run, to start from")
+    rename: dict[str, str] = documented(
+        {}, "slots and numeric inputs that had another name there: {new name: old name}"
+    )
+    drop: list[str] = documented([], "slots and numeric inputs of there that are not wanted here")
+    new: list[str] = documented([], "slots and numeric inputs of here that start anew")
+    optimizer: str = documented(
+        "match", "match: state of rows and weights comes along, so optimizers must be equal; fresh"
+    )
+    dense: str = documented(
+        "match",
+        "match: dense weights come along by name and shape, those of new inputs start anew; fresh",
+    )
+
+    def __post_init__(self) -> None:
+        one_of("optimizer", self.optimizer, ("match", "fresh"))
+        one_of("dense", self.dense, ("match", "fresh"))
+        if self.start is None and (self.rename or self.drop or self.new):
+            raise UserError("rename, drop and new are for start=CHECKPOINT, which is not given")
+
+
+@dataclass
 class Conf:
     """A run, from files to a trained model."""
 
@@ -726,6 +977,10 @@ class Conf:
     data: Data = documented(Data(), "the input files and how to read them")
     train: Train = documented(Train(), "the training loop")
     evaluation: Evaluation = documented(Evaluation(), "evaluation while training")
+    save: Save = documented(Save(), "checkpoints")
+    life: Life = documented(Life(), "admission, show and click, eviction of rows")
+    gate: Gate = documented(Gate(), "daily training: what a day must look like")
+    warm: Warm = documented(Warm(), "starting from a checkpoint of another conf")
 
     def __post_init__(self) -> None:
         within("seed", self.seed, 0, 2**63 - 1)
@@ -750,6 +1005,7 @@ class Conf:
         self._check_labels()
         self._check_groups()
         self._check_rows()
+        self._check_life()
 
     def _check_optimizers(self) -> None:
         """What TensorNet's formulas have, and where."""
@@ -811,12 +1067,13 @@ class Conf:
                         f"slots {first} and {name} share the rows of group {group}, so their "
                         f"{key} must be the same. Received: {key}={one} and {key}={two}"
                     )
-        for group in self.optimizer.groups:
-            if group not in groups:
-                raise UserError(
-                    f"optimizer.groups.{group}: no slot has this group. "
-                    f"{did_you_mean(group, groups)}"
-                )
+        for key, named in (("optimizer", self.optimizer.groups), ("life", self.life.groups)):
+            for group in named:
+                if group not in groups:
+                    raise UserError(
+                        f"{key}.groups.{group}: no slot has this group. "
+                        f"{did_you_mean(group, groups)}"
+                    )
 
     def _check_rows(self) -> None:
         """Every slot must be good for something."""
@@ -837,6 +1094,63 @@ class Conf:
                     raise UserError(
                         f"slots.{name}: {other} is a cross itself; name its columns instead"
                     )
+
+    def _check_life(self) -> None:
+        """What counts, waits or goes must be able to."""
+        of_all = self._own_life(GroupLife())
+        lives = {"life": of_all}
+        for group, own in self.life.groups.items():
+            lives[f"life.groups.{group}"] = life = self._own_life(own)
+            members = [slot for name, slot in self.slots.items() if (slot.group or name) == group]
+            if members[0].frozen and own != GroupLife():
+                raise UserError(
+                    f"life.groups.{group}: its rows are frozen, so they are never updated and "
+                    "have no life (that of all leaves them out too). Leave it out"
+                )
+            if own.shows is not None and life.shows.cvm and not self.width_of(members[0]):
+                raise UserError(
+                    f"life.groups.{group}.shows.cvm stands after an embedding, and its slots have "
+                    "width 0. Give them a width, or take shows.keep"
+                )
+        if of_all.shows.cvm and not any(map(self.width_of, self.slots.values())):
+            raise UserError(
+                "life.shows.cvm stands after embeddings, and no slot has one. Give "
+                "embedding.width, or take shows.keep"
+            )
+        for key, life in lives.items():
+            if life.eventful and self.optimizer.updates == "all":
+                raise UserError(
+                    f"optimizer.updates=all has every row from the start and updates it at every "
+                    f"step: leave {key} out, or take updates=touched"
+                )
+            if self.train.loss.name == "mse" and (
+                life.shows.cvm or life.eviction.score is not None
+            ):
+                raise UserError(
+                    f"{key} counts clicks, labels of 0 and 1; train.loss=mse has none. Leave cvm "
+                    "and score out"
+                )
+
+    def life_of(self, group: str) -> RowLife:
+        """The life of a share group's rows: its own where it has one, else that of all.
+
+        Frozen rows have none: nothing updates them, so they would all seem unseen.
+        """
+        if any(slot.frozen for name, slot in self.slots.items() if (slot.group or name) == group):
+            return RowLife(Admission(), Shows(), Eviction())
+        return self._own_life(self.life.groups.get(group, GroupLife()))
+
+    def _own_life(self, own: GroupLife) -> RowLife:
+        return RowLife(
+            own.admission or self.life.admission,
+            own.shows or self.life.shows,
+            own.eviction or self.life.eviction,
+        )
+
+    def cvm_of(self, name: str) -> bool:
+        """Whether two counts stand after the embedding of a slot."""
+        slot = self.slots[name]
+        return self.width_of(slot) > 0 and self.life_of(slot.group or name).shows.cvm
 
     def width_of(self, slot: Slot) -> int:
         """Floats per embedding of a slot."""

@@ -15,11 +15,14 @@ ARGUMENTS = {
     "embeddings": "the folder or URL of exported embeddings",
     "overwrite": "true: remove what an earlier run left in output",
     "rows": "how many rows of data.train are looked at (default 100,000)",
+    "accept": "true: train on a day that came late, is empty, or looks broken",
     "golden": "how many raw validation rows a checkpoint keeps (default 200; 0: none)",
+    "keep": "how many of the newest checkpoints stay",
+    "yes": "true: do it, and not only say what would be done",
 }
 # Keys whose values are URLs or paths, which Hydra's grammar would misread.
 TEXT_KEYS = re.compile(
-    r"\+{0,2}(?:output|save\.spool|data\.(?:root|prepared|(?:train|validation|test)(?:\.files)?)"
+    r"\+{0,2}(?:output|save\.spool|warm\.start|data\.(?:root|prepared|days|(?:train|validation|test)(?:\.files)?)"
     r"|slots\.\w+\.vocabulary_file|recipe\.name)=(.*)",
     re.S,
 )

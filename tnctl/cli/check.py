@@ -11,6 +11,7 @@ from tnctl.errors import UserError, did_you_mean
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:
+    from tnctl.data.days import Days
     from tnctl.training.inspection import Findings
 
 TAKES = ("conf", "rows", "format")
@@ -55,6 +56,14 @@ def described(found: "Findings") -> dict[str, Any]:
             "row_bytes": table.row_bytes,
             "rows": bounded(*table.rows),
             "bytes": bounded(*table.bytes),
+            "sketch_bytes": table.sketch_bytes,
+            "overcount": table.overcount,
+        }
+    for name, life in found.lives.items():
+        described["lives"][name] = {
+            "rules": life.rules,
+            "ids": bounded(life.ids.end, life.ids.low, life.ids.high),
+            "rows": bounded(life.rows.end, life.rows.low, life.rows.high),
         }
     for name, one in found.groups.items():
         described["groups"][name] = {
@@ -84,6 +93,8 @@ def show(conf: Conf, found: "Findings") -> None:
         f"read {found.sample_rows:,} rows of {rows_in_words(found)} in data.train"
         + (f", and {found.skipped_rows:,} that cannot be read" if found.skipped_rows else "")
     )
+    if found.days is not None:
+        show_days(found.days)
     table(
         "",
         ("slot", "coverage", "mean ids", "most", "distinct", "at the end"),
@@ -108,6 +119,7 @@ def show(conf: Conf, found: "Findings") -> None:
     rows.append(("dense weights", f"{found.dense_weights:,}", size(found.dense_bytes)))
     table("", ("at the end", "rows", "memory"), rows)
     say("")
+    show_lives(found)
     show_inputs(conf, found)
     if found.unused is not None:
         say(f"columns that nothing reads: {', '.join(found.unused) or 'none'}")
@@ -115,6 +127,48 @@ def show(conf: Conf, found: "Findings") -> None:
         say(f"warning: {warning}")
     if not found.warnings:
         say("no warnings: this conf can be trained")
+
+
+def show_days(days: "Days") -> None:
+    """The days that there are, and those that there are not."""
+    from tnctl.data.days import in_words
+    from tnctl.progress import say
+
+    there = days.there
+    say(
+        f"days in data.train: {len(there):,}"
+        + (f", {there[0]} to {there[-1]}" if len(there) > 1 else f", {there[0]}")
+        + f"; the rows read are of {there[0]}"
+    )
+    for names, what in ((days.absent, "between them and not there"), (days.later, "not there yet")):
+        if names:
+            say(f"days {what}: {in_words(names)}")
+
+
+def show_lives(found: "Findings") -> None:
+    """What becomes of ids: those of all groups with one set of rules together."""
+    from tnctl.progress import say
+
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, one in found.lives.items():
+        alike.setdefault(tuple(one.rules), []).append(name)
+    for rules, names in alike.items():
+        say(f"life of {', '.join(names)}:")
+        for rule in rules:
+            say(f"  {rule}")
+        ids, rows = (
+            sum(getattr(found.lives[name], part).end for name in names) for part in ("ids", "rows")
+        )
+        if rows < ids:
+            say(f"  -> rows for about {short(rows)} of {short(ids)} ids, before others are removed")
+    for name, table in found.tables.items():
+        if table.sketch_bytes:
+            say(
+                f"sketch of {name}: {size(table.sketch_bytes)}; at the end it counts an id at most "
+                f"{table.overcount:.2g} too high (98 % of ids)"
+            )
+    if found.lives:
+        say("")
 
 
 def show_inputs(conf: Conf, found: "Findings") -> None:
@@ -144,7 +198,8 @@ def rows_in_words(found: "Findings") -> str:
         return "an unknown number"
     if found.rows.low == found.rows.high:
         return f"{found.rows.estimate:,.0f}"
-    return f"about {short(found.rows.estimate)} (by the sizes of the files)"
+    by = "the sizes of the files" if found.days is None else f"those of {found.days.there[0]}"
+    return f"about {short(found.rows.estimate)} (by {by})"
 
 
 def at_end(found: "Findings", group: str, slot: str) -> str:

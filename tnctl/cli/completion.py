@@ -84,6 +84,8 @@ def words(line: str) -> list[str]:
         return []
     if command == "completion":
         return _beginning(word, SCRIPTS)
+    if command == "checkpoint":
+        return _checkpoint_words(word, given[1:])
     if given[-1] in ("--cfg", "-c"):
         return _beginning(word, ["job"])
     if word.startswith("-"):
@@ -95,6 +97,24 @@ def words(line: str) -> list[str]:
     *listed, last = value.split(",") if "-m" in given or "--multirun" in given else [value]
     start = f"{key}={''.join(f'{one},' for one in listed)}"
     return [start + one for one in _values(key, last, given)]
+
+
+def _checkpoint_words(word: str, given: list[str]) -> list[str]:
+    """Words of `tnctl checkpoint`: its commands, then URLs, arguments and options of one."""
+    from tnctl.cli.checkpoint import PARTS
+
+    if not given:
+        return _beginning(word, [*PARTS, "--help"])
+    if given[0] not in PARTS:
+        return []
+    if word.startswith("-"):
+        return _beginning(word, ["--json", "--help"])
+    takes = PARTS[given[0]].takes
+    key, equals, value = word.partition("=")
+    if equals and key in takes:
+        return [f"{key}={one}" for one in _values(key, value, given)]
+    done = {one.partition("=")[0] for one in given}
+    return _beginning(word, [f"{one}=" for one in takes if one not in done]) + _files(word)
 
 
 def _beginning(word: str, choices: Any) -> list[str]:
@@ -136,7 +156,7 @@ def _values(key: str, value: str, given: list[str]) -> list[str]:
     if name == "data":
         return _beginning(value, options("data"))
     if name in ARGUMENTS:
-        flags = ["true", "false"] if name == "overwrite" else []
+        flags = ["true", "false"] if name in ("overwrite", "accept", "yes") else []
         return _files(value) if name in PATH_ARGUMENTS else _beginning(value, flags)
     if name in ("data.train", "data.validation", "data.test"):
         return _files(value, root=_given(given, "data.root"))

@@ -127,13 +127,14 @@ def _search(folder: Path) -> list[str]:
 def _spelled(override: str) -> str:
     """An override as Hydra must be told it.
 
-    A setting of a recipe need not be in the conf, a recipe may be a file, and `+` adds a named
-    input, label or group, of which Hydra by itself would make a mapping without types.
+    A setting of a recipe, or a name in warm.rename, need not be in the conf; a recipe may be a
+    file; and `+` adds a named input, label or group, of which Hydra by itself would make a mapping
+    without types.
     """
     key, equals, value = override.partition("=")
     if not equals:
         return override
-    if key.startswith("recipe."):
+    if key.startswith(("recipe.", "warm.rename.")) or key == "warm.rename":
         return f"++{override}"
     if key == "recipe" and value.strip("'\"").endswith(".py"):
         return f"++recipe.name={value}"

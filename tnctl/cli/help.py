@@ -21,6 +21,7 @@ USED = {
     "split-graph": ("output",),
     "export-embeddings": ("output", "train.threads"),
     "verify-serving": ("output", "data", "train.threads"),
+    "checkpoint": (),
     "completion": (),
 }
 # Keys of `data` that only training reads.
@@ -100,6 +101,14 @@ def command_help(command: str, sentence: str, module: ModuleType, whole: bool) -
             path = f"{place}.{key.name}" if place else key.name
             lines += _key_lines(f"{path}={shown_defaults(part, key)}", key.sentence)
     return "\n".join(lines)
+
+
+def part_help(name: str, part: Any) -> str:
+    """The help of a command that is a part of another: `tnctl checkpoint list`."""
+    lines = [f"tnctl {name}: {part.sentence}", "", f"usage: tnctl {name} {part.usage}"]
+    if part.takes:
+        lines += ["", "arguments:", *(_entry(f"{one}=", ARGUMENTS[one]) for one in part.takes)]
+    return "\n".join([*lines, "", "options:", _entry("--json", "as JSON, on the standard output")])
 
 
 def _range(part: Section) -> str:

@@ -5,7 +5,7 @@ import sys
 from importlib import import_module
 
 from tnctl import __version__, shipped
-from tnctl.errors import UserError, did_you_mean
+from tnctl.errors import Stopped, UserError, did_you_mean
 
 COMMANDS = {
     "check": "look at a conf and a sample of its data before anything is trained",
@@ -17,6 +17,7 @@ COMMANDS = {
     "split-graph": "write the dense inference graph, servable without tnctl",
     "export-embeddings": "write the sparse dictionary, to any storage",
     "verify-serving": "prove that graph and embeddings score as the trained model does",
+    "checkpoint": "list, inspect, verify, diff, compact and prune checkpoints",
     "completion": "a script by which bash, zsh or fish completes words of tnctl",
 }
 
@@ -31,6 +32,9 @@ def main(arguments: list[str] | None = None) -> None:
         name = f"tnctl {command}" if command in COMMANDS else "tnctl"
         print(f"{name}: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except Stopped as stopped:
+        print(f"tnctl {command}: {stopped}", file=sys.stderr)
+        sys.exit(stopped.exit_code)
     except KeyboardInterrupt:
         print(f"tnctl {command}: interrupted", file=sys.stderr)
         sys.exit(130)
@@ -52,8 +56,12 @@ def run(command: str, arguments: list[str]) -> int:
         raise UserError(f"no command '{command}'. {did_you_mean(command, COMMANDS)}")
     module = import_module(f"tnctl.cli.{command.replace('-', '_')}")
     if any(argument in ("-h", "--help") for argument in arguments):
-        from tnctl.cli.help import command_help
+        from tnctl.cli.help import command_help, part_help
 
+        part = getattr(module, "PARTS", {}).get(arguments[0])
+        if part is not None:
+            print(part_help(f"{command} {arguments[0]}", part))
+            return 0
         print(command_help(command, COMMANDS[command], module, whole="--help" in arguments))
         return 0
     return int(module.run(arguments))

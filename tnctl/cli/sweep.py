@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 LONGEST_NAME = 200  # of a folder; file systems take 255 bytes
 
 
-def train(path: Path, overrides: list[str], overwrite: bool, golden: int) -> int:
+def train(
+    path: Path, overrides: list[str], overwrite: bool, golden: int, accept: bool = False
+) -> int:
     """Train every job of a sweep; the exit code is the worst of theirs.
 
     All confs are checked before the first is trained. A job that fails does not stop the others.
@@ -38,7 +40,7 @@ def train(path: Path, overrides: list[str], overwrite: bool, golden: int) -> int
     quiet_tensorflow()
     from tnctl.training import sweeping
 
-    return sweeping.train(runs, overwrite=overwrite, golden=golden)
+    return sweeping.train(runs, overwrite=overwrite, golden=golden, accept=accept)
 
 
 def words(swept: dict[str, str]) -> str:

@@ -5,7 +5,7 @@ from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError
 from tnctl.schema import Conf
 
-TAKES = ("conf", "overwrite", "golden")
+TAKES = ("conf", "overwrite", "golden", "accept")
 USAGE = "conf=NAME [output=URL] [key=value …] [-m key=value,value …]"
 
 
@@ -15,15 +15,17 @@ def run(given: list[str]) -> int:
     if "conf" not in own:
         raise UserError(f"give conf=NAME. {compose.choose_conf('')}")
     overwrite, golden = arguments.flag(own, "overwrite"), arguments.count(own, "golden", 200)
+    accept = arguments.flag(own, "accept")
     path = compose.conf_file(own["conf"])
     if arguments.options(overrides)[0].sweep:
-        return sweep.train(path, overrides, overwrite, golden)
-    return compose.with_conf(path, overrides, lambda conf: train(conf, overwrite, golden))
+        return sweep.train(path, overrides, overwrite, golden, accept)
+    return compose.with_conf(path, overrides, lambda conf: train(conf, overwrite, golden, accept))
 
 
-def train(conf: Conf, overwrite: bool, golden: int) -> int:
+def train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> int:
     quiet_tensorflow()
     from tnctl.training import loop, show
 
-    show.report(conf.output, loop.train(conf, overwrite=overwrite, golden=golden))
+    report = loop.train(conf, overwrite=overwrite, golden=golden, accept=accept)
+    show.report(conf.output, report)
     return 0

@@ -86,12 +86,21 @@ class ReadAhead(Generic[T]):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> T:
+    def ready(self, seconds: float | None = None) -> bool:
+        """Wait, so long at most, for the next item or the end; whether it is there."""
         shared = self._shared
         start = time.perf_counter()
         with shared.changed:
-            shared.changed.wait_for(lambda: shared.items or shared.ended or shared.stopped)
+            found = shared.changed.wait_for(
+                lambda: shared.items or shared.ended or shared.stopped, seconds
+            )
             self.seconds_waited += time.perf_counter() - start
+        return bool(found)
+
+    def __next__(self) -> T:
+        self.ready()
+        shared = self._shared
+        with shared.changed:
             if shared.items:
                 shared.changed.notify_all()
                 return shared.items.popleft()

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tnctl import files
 from tnctl.data.ahead import in_order
-from tnctl.data.reading import Piece, Where, require, text_columns
+from tnctl.data.reading import EmptyFileError, Piece, Where, require, text_columns
 from tnctl.errors import Failure, UserError, did_you_mean, quoted
 from tnctl.schema import Conf, Data
 from tnctl.tables import text
@@ -91,7 +91,7 @@ def _blocks(stream: BinaryIO, url: str, skip_rows: int) -> Iterator[tuple[int, m
         data[: len(rest)] = rest
         size = len(rest) + _fill(stream, data[len(rest) :])
         if first and not size:
-            raise Failure(f"{url} is empty. Write the file again, or leave it out of data")
+            raise EmptyFileError(f"{url} is empty. Write the file again, or leave it out of data")
         end = size < len(data)
         cut = size if end else _after_last_line(data, len(rest))
         if max(cut, size - cut) > LONGEST_BLOCK:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tnctl import files
 from tnctl.data import numbers
-from tnctl.data.reading import BadRows, Where
+from tnctl.data.reading import BadRows, EmptyFileError, Where
 from tnctl.errors import Failure, quoted
 
 BLOCK_BYTES = 4 << 20
@@ -33,7 +33,9 @@ def blocks(url: str, skip_rows: int) -> Iterator[tuple[int, bytes]]:
             data, end = rest + read, len(read) < BLOCK_BYTES
             if first:
                 if not data:
-                    raise Failure(f"{url} is empty. Write the file again, or leave it out of data")
+                    raise EmptyFileError(
+                        f"{url} is empty. Write the file again, or leave it out of data"
+                    )
                 data, first = data.removeprefix(BYTE_ORDER_MARK), False
             cut = len(data) if end else data.rfind(b"\n") + 1
             rest = data[cut:]

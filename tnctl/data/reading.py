@@ -101,6 +101,14 @@ def tell_absent(
         _met.add(name)
 
 
+class EmptyError(Failure):
+    """All files of a split are without any row."""
+
+
+class EmptyFileError(Failure):
+    """A file of no bytes."""
+
+
 def counted(url: str, first: int) -> Where:
     """Where rows are that stand in `url` one after the other, from number `first` on."""
     return lambda row: (url, first + row)

@@ -15,7 +15,8 @@ from tnctl.data import (
     prepared_files,
     tfrecord_files,
 )
-from tnctl.data.reading import Piece, in_lines
+from tnctl.data.ahead import in_order
+from tnctl.data.reading import EmptyError, Piece, in_lines
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.schema import Conf
 
@@ -26,6 +27,9 @@ TEXT = {
     "paddle": paddle_files.pieces,
     "jsonl": jsonl_files.pieces,
 }
+
+
+DAY = "{day}"  # where the day's name stands in data.train
 
 
 @dataclass
@@ -66,7 +70,19 @@ def files_of(conf: Conf, split: str) -> list[str]:
             raise UserError(
                 f"data.{split} takes a name, a glob or a list of them. Received: {name}"
             )
+        if DAY in name:
+            raise UserError(
+                f"data.{split}={name} names the files of many days, which only train takes one by "
+                f"one. Name those of one, such as data.{split}={name.replace(DAY, '2024-01-31')}"
+            )
     return files.expand(names, conf.data.root)
+
+
+def fingerprints(conf: Conf, split: str) -> list[dict[str, Any]]:
+    """The files of a split in their order, each with what tells whether it was changed."""
+    return list(
+        in_order(lambda url: {"file": url, **files.fingerprint(url)}, iter(files_of(conf, split)))
+    )
 
 
 def pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:
@@ -86,7 +102,9 @@ def pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:
             f"no row of data.{split} is left: {skipped:,} cannot be read. The first: {reason}"
         )
     if rows == 0:
-        raise Failure(f"data.{split} has no rows ({split_of(conf, split).spec}). Name other files")
+        raise EmptyError(
+            f"data.{split} has no rows ({split_of(conf, split).spec}). Name other files"
+        )
 
 
 def _all_pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:

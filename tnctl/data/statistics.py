@@ -144,7 +144,15 @@ def measure(conf: Conf, limit: int | None = None) -> Statistics:
     """
     if conf.data.prepared:
         return Statistics.from_json(prepared_files.statistics(conf))
-    found = Statistics(
+    found = given(conf)
+    if needed(conf):
+        _measure(conf, found, limit)
+    return found
+
+
+def given(conf: Conf) -> Statistics:
+    """What needs no look at the data: moments that the conf gives, and vocabularies of files."""
+    return Statistics(
         {
             name: (numeric.mean, numeric.deviation)
             for name, numeric in conf.numeric.items()
@@ -152,9 +160,6 @@ def measure(conf: Conf, limit: int | None = None) -> Statistics:
         },
         vocabularies=vocabularies(conf),
     )
-    if needed(conf):
-        _measure(conf, found, limit)
-    return found
 
 
 def vocabularies(conf: Conf) -> dict[str, list[str]]:

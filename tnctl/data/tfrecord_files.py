@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tnctl import files
-from tnctl.data.reading import BadRows, Piece, Record, Where, tell_absent
+from tnctl.data.reading import BadRows, EmptyFileError, Piece, Record, Where, tell_absent
 from tnctl.errors import Failure
 from tnctl.schema import Conf
 from tnctl.tables import checksums
@@ -97,7 +97,7 @@ def _payloads(url: str, bad: BadRows) -> Iterator[_Records]:
         bad.add(f"{url}, record {number}: the file ends within it. {AGAIN}")
         yield _Records(url, [], [])
     elif number == 1:
-        raise Failure(f"{url} is empty. Write the file again, or leave it out of data")
+        raise EmptyFileError(f"{url} is empty. Write the file again, or leave it out of data")
 
 
 AGAIN = "Write or fetch the file again"

@@ -218,14 +218,15 @@ def _joined_offsets(parts: list[NDArray[np.uint32]]) -> NDArray[np.uint32]:
     return out
 
 
-def order(conf: Conf, epoch: int, number: int, rows: int) -> NDArray[np.uint32]:
+def order(conf: Conf, passes: int, number: int, rows: int) -> NDArray[np.uint32]:
     """The order in which a window's rows are trained: uint32 [rows].
 
-    A function of conf.seed, the epoch, the window's number and its rows alone.
+    A function of conf.seed, the passes over the data before this one, the window's number and its
+    rows alone.
     """
     if not conf.data.shuffle:
         return np.arange(rows, dtype=np.uint32)
-    return c_columns.permutation(conf.seed, epoch, number, rows)
+    return c_columns.permutation(conf.seed, passes, number, rows)
 
 
 def batches(window: Window, order: NDArray[np.uint32], batch_size: int) -> Iterator[Window]:

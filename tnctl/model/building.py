@@ -14,7 +14,7 @@ from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model import aliases, layers, recipes
 from tnctl.model.inputs import Inputs
-from tnctl.model.layout import Layout, initials, plan, segments, table_optimizer
+from tnctl.model.layout import Layout, initials, plan, segments, table_life, table_optimizer
 from tnctl.schema import SINGLE_LABEL, SLOT_NAME, Conf
 from tnctl.tables import DenseTable, Pool, SparseTable, aligned
 
@@ -87,10 +87,20 @@ def build(conf: Conf, statistics: Statistics) -> Model:
     tables = []
     for table_layout in layout.tables:
         table = SparseTable(
-            segments(conf, table_layout), conf.seed, pool, updates=conf.optimizer.updates
+            segments(conf, table_layout),
+            conf.seed,
+            pool,
+            updates=conf.optimizer.updates,
+            shows=table_layout.kind.shows,
+            cvm=table_layout.kind.cvm,
+            sketch_bytes=conf.life.sketch if table_layout.waits else 0,
         )
-        for group, number in table_layout.groups.items():
+        for (group, number), life in zip(
+            table_layout.groups.items(), table_layout.lives, strict=True
+        ):
             table.add_group(number, group, initials(conf, table_layout, group))
+            if life.eventful:
+                table.set_life(number, table_life(life, table.stride))
         tables.append(table)
     network, heads = build_network(conf, layout, conf.train.precision)
     inference = network

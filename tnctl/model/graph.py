@@ -121,6 +121,21 @@ def save(model: Model, folder: str) -> None:
     tf.saved_model.save(module, folder, signatures=signatures)
 
 
+def refill(model: Model, folder: str) -> None:
+    """Write the weights, as they are now, into a SavedModel of the same network by `save`."""
+    prefix = f"{folder}/variables/variables"
+    stored = tf.train.load_checkpoint(prefix)
+    tensors = {name: stored.get_tensor(name) for name in sorted(stored.get_variable_to_shape_map())}
+    for number, variable in enumerate(model.inference_network.variables):
+        tensors[f"weights/{number}/.ATTRIBUTES/VARIABLE_VALUE"] = variable.value
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=list(tensors.values()),
+    )
+
+
 def concrete(function: Any, inputs: list[Input]) -> Any:
     """A concrete function of named inputs [B, *shape]."""
     specs = {

@@ -4,18 +4,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from tnctl.errors import UserError, did_you_mean
-from tnctl.model.layers import Columns
-from tnctl.model.layout import Layout
+from tnctl.model.layers import Columns, concatenated
+from tnctl.model.layout import CVM_COLUMNS, Layout
 
 
 class Inputs:
     """The inputs of a dense model, as symbolic Keras tensors. B is the batch.
 
-    - `x` [B, W]: every pooled slot's embedding, side by side, then the numbers; the input of a
-      deep tower as it is
+    - `x` [B, W]: every pooled slot's embedding, side by side, then the numbers. With
+      `life.shows.cvm` two counts stand after each embedding
+    - `deep` [B, W]: the input of a deep tower: x, but with ln(show + 1) where a show stands
     - `linear` [B, 1]: the sum of the linear weights of all slots' ids
     - `embeddings` [B, S, d]: the pooled embeddings of the S slots that have one, stacked; they
       must be of one width
@@ -23,9 +25,12 @@ class Inputs:
     - `slot(name)` [B, d]: one slot's pooled embedding
     - `sequence(name)`: the embeddings [B, L, d] of a slot with pooling=none, zeros past its end,
       and how many there are, int32 [B]
+    - `counts(name)`: with `life.shows.cvm` the show and ln(click + 1) - ln(show + 1) of a slot's
+      ids, [B, 2], pooled as its embedding is, or of a sequence [B, L, 2]; nothing trains them
     - `slots`, `numbers`: what there is by name, and its width; `sequences`: by name, [L, d]
 
-    An input that the conf does not have is None (`x`, `linear`, `embeddings`, `numeric`).
+    Embeddings are what is trained, without counts, but in `x` and `deep`. An input that the conf
+    does not have is None (`x`, `deep`, `linear`, `embeddings`, `numeric`).
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -37,15 +42,41 @@ class Inputs:
         if layout.sequences:
             self._sequences = keras.Input((layout.sequences_width,), name="sequences")
             self._lengths = keras.Input((len(layout.sequences),), name="lengths", dtype="int32")
-        self.slots = {name: width for name, (_, width) in layout.pooled.items()}
+        self._with_cvm = layout.with_cvm
+        self.slots = {
+            name: self._weights(name, columns) for name, (_, columns) in layout.pooled.items()
+        }
         self.numbers = dict(layout.numeric)
-        self.sequences = {name: (one.length, one.width) for name, one in layout.sequences.items()}
+        self.sequences = {
+            name: (one.length, self._weights(name, one.width))
+            for name, one in layout.sequences.items()
+        }
+
+    def _weights(self, name: str, columns: int) -> int:
+        """How many of a slot's columns are its embedding: the others are counts."""
+        return columns - CVM_COLUMNS if name in self._with_cvm else columns
 
     @property
     def tensors(self) -> list[Any]:
         """The tensors that exist, in the order the model is called with."""
         every = (self.x, self.linear, self._sequences, self._lengths)
         return [tensor for tensor in every if tensor is not None]
+
+    @property
+    def deep(self) -> Any:
+        columns = [
+            column + self.slots[name]
+            for name, (column, _) in self._layout.pooled.items()
+            if name in self._with_cvm
+        ]
+        if not columns:
+            return self.x
+        shows = ops.stop_gradient(ops.take(self.x, columns, axis=1))
+        # Weights of a pooling may be below 0, and so may their shows.
+        logs = ops.log1p(ops.maximum(shows, 0))
+        places = np.zeros((len(columns), self._layout.width), np.float32)
+        places[np.arange(len(columns)), columns] = 1
+        return ops.where(places.any(axis=0), ops.matmul(logs, places), self.x)
 
     @property
     def embeddings(self) -> Any:
@@ -61,10 +92,16 @@ class Inputs:
                 f"{self.slots[odd[0]]} where others have {usual}. Leave its width out, or take "
                 "width=0 (a linear weight only)"
             )
+        counted = [name in self._with_cvm for name in self.slots]
+        if any(counted) and not all(counted):
+            flat = concatenated(*map(self.slot, self.slots))
+            return keras.layers.Reshape((len(widths), usual), name="embeddings")(flat)
         flat = self.x
         if columns < self._layout.width:
             flat = Columns(0, columns, name="embedding_columns")(self.x)
-        return keras.layers.Reshape((len(widths), usual), name="embeddings")(flat)
+        each = columns // len(widths)
+        stacked = keras.layers.Reshape((len(widths), each), name="embeddings")(flat)
+        return stacked[:, :, :usual] if each > usual else stacked
 
     @property
     def numeric(self) -> Any:
@@ -75,8 +112,8 @@ class Inputs:
 
     def slot(self, name: str) -> Any:
         """One slot's pooled embedding [B, d]."""
-        column, width = self._place(name, self._layout.pooled, "pooled slot with an embedding")
-        return Columns(column, width)(self.x)
+        column, _ = self._place(name, self._layout.pooled, "pooled slot with an embedding")
+        return Columns(column, self.slots[name])(self.x)
 
     def number(self, name: str) -> Any:
         """One numeric input or one-hot slot [B, n]."""
@@ -90,7 +127,20 @@ class Inputs:
         size = one.length * one.width
         flat = Columns(one.column, size)(self._sequences)
         values = keras.layers.Reshape((one.length, one.width), name=f"{name}_sequence")(flat)
+        if one.cvm:
+            values = values[:, :, :-CVM_COLUMNS]
         return values, self._lengths[:, one.number]
+
+    def counts(self, name: str) -> Any:
+        """The two counts of a slot with life.shows.cvm: [B, 2], of a sequence [B, L, 2]."""
+        self._place(name, dict.fromkeys(sorted(self._with_cvm)), "slot with life.shows.cvm")
+        one = self._layout.sequences.get(name)
+        if one is None:
+            column = self._layout.pooled[name][0] + self.slots[name]
+            return ops.stop_gradient(self.x[:, column : column + CVM_COLUMNS])
+        flat = self._sequences[:, one.column : one.column + one.length * one.width]
+        values = ops.reshape(flat, (-1, one.length, one.width))
+        return ops.stop_gradient(values[:, :, -CVM_COLUMNS:])
 
     def _place(self, name: str, places: dict[str, Any], kind: str) -> Any:
         if name not in places:

@@ -4,13 +4,14 @@ from dataclasses import dataclass, replace
 
 from tnctl.data.features import indicator_width
 from tnctl.data.statistics import Statistics
-from tnctl.schema import Conf, GroupOptimizers, Initial, Optimizer, Slot
+from tnctl.schema import Conf, Eviction, GroupOptimizers, Initial, Optimizer, RowLife, Slot
 from tnctl.tables import Initial as TableInitial
+from tnctl.tables import Life, Segment, SlotPlan
 from tnctl.tables import Optimizer as TableOptimizer
-from tnctl.tables import Segment, SlotPlan
 
 LINEAR = "linear"
 EMBEDDING = "embedding"
+CVM_COLUMNS = 2  # show and ln(click + 1) - ln(show + 1)
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,14 @@ class RowKind:
     frozen: bool
     linear_optimizer: Optimizer | None
     embedding_optimizer: Optimizer | None
+    shows: bool = False  # rows keep show and click
+    cvm: bool = False  # which stand after the embedding where it is read
+    evict_every: int | None = None  # steps
+
+    @property
+    def columns(self) -> int:
+        """Floats that an embedding is read as: with cvm, two more than its width."""
+        return self.width + (CVM_COLUMNS if self.cvm else 0)
 
 
 @dataclass(frozen=True)
@@ -30,7 +39,7 @@ class TableLayout:
 
     `groups` maps a share group's name to its number in this table. A slot is `spreads` cells of
     an example: one, or for a sequence one for each place. `columns` say where its embedding
-    starts in x, or for a sequence in `sequences`.
+    starts in x, or for a sequence in `sequences`. `lives` has the life of each group's rows.
     """
 
     name: str
@@ -40,11 +49,27 @@ class TableLayout:
     groups: dict[str, int]
     group_of: tuple[int, ...]
     columns: tuple[int, ...]
+    lives: tuple[RowLife, ...] = ()
 
     @property
     def width(self) -> int:
-        """Floats per embedding."""
+        """Trained floats per embedding."""
         return self.kind.width
+
+    @property
+    def waits(self) -> bool:
+        """Whether ids of any group are counted before they get a row."""
+        return any(life.waits for life in self.lives)
+
+    @property
+    def removes(self) -> bool:
+        """Whether any group has a rule by which rows go, beside a bound."""
+        return any(life.eviction.removes for life in self.lives)
+
+    @property
+    def bounds(self) -> bool:
+        """Whether any group has a bound."""
+        return any(life.eviction.bounds for life in self.lives)
 
     @property
     def linear(self) -> bool:
@@ -59,21 +84,25 @@ class TableLayout:
 
 @dataclass(frozen=True)
 class Sequence:
-    """A slot that keeps its values apart: [L, d] at `column` of an example's sequences."""
+    """A slot that keeps its values apart: [L, width] at `column` of an example's sequences.
+
+    With cvm the last two of `width` are the counts.
+    """
 
     column: int
     length: int
     width: int
     number: int  # its column in lengths
+    cvm: bool = False
 
 
 @dataclass(frozen=True)
 class Layout:
     """The inputs of the dense model.
 
-    x [B, width]: the pooled embeddings of each table's slots, then the numbers. `numeric` maps
-    numeric inputs, then one-hot slots, to how many columns they have. `sequences` [B,
-    sequences_width] holds the slots that are not pooled.
+    x [B, width]: the pooled embeddings of each table's slots, with cvm each followed by its two
+    counts, then the numbers. `numeric` maps numeric inputs, then one-hot slots, to how many columns
+    they have. `sequences` [B, sequences_width] holds the slots that are not pooled.
     """
 
     tables: tuple[TableLayout, ...]
@@ -100,14 +129,19 @@ class Layout:
 
     @property
     def pooled(self) -> dict[str, tuple[int, int]]:
-        """The slots whose pooled embedding is in x, in its order: (first column, width)."""
+        """The slots whose pooled embedding is in x, in its order: (first column, columns)."""
         return {
-            slot: (column, table.width)
+            slot: (column, table.kind.columns)
             for table in self.tables
             if table.width
             for slot, column in zip(table.slots, table.columns, strict=True)
             if slot not in self.sequences
         }
+
+    @property
+    def with_cvm(self) -> set[str]:
+        """The slots whose counts are inputs: the last two of their columns."""
+        return {slot for table in self.tables if table.kind.cvm for slot in table.slots}
 
     @property
     def numeric_columns(self) -> dict[str, tuple[int, int]]:
@@ -136,19 +170,28 @@ def plan(conf: Conf, statistics: Statistics) -> Layout:
             slot = conf.slots[name]
             groups.setdefault(slot.group or name, len(groups))
             if slot.pooling == "none" and slot.max_length is not None:
-                sequences[name] = Sequence(apart, slot.max_length, kind.width, len(sequences))
+                sequences[name] = Sequence(
+                    apart, slot.max_length, kind.columns, len(sequences), kind.cvm
+                )
                 columns.append(apart)
                 spreads.append(slot.max_length)
-                apart += slot.max_length * kind.width
+                apart += slot.max_length * kind.columns
             else:
                 columns.append(column)
                 spreads.append(1)
-                column += kind.width
+                column += kind.columns
         table_name = _table_name(kind, [table.name for table in tables])
         group_of = tuple(groups[conf.slots[name].group or name] for name in names)
         tables.append(
             TableLayout(
-                table_name, kind, tuple(names), tuple(spreads), groups, group_of, tuple(columns)
+                table_name,
+                kind,
+                tuple(names),
+                tuple(spreads),
+                groups,
+                group_of,
+                tuple(columns),
+                tuple(map(conf.life_of, groups)),
             )
         )
     numeric = {name: one.numbers for name, one in conf.numeric.items()}
@@ -167,12 +210,16 @@ def row_kinds(conf: Conf) -> list[tuple[RowKind, list[str]]]:
         if not width and not linear:
             continue  # one-hot, or a part of a cross only
         of_linear, of_embedding = optimizers_of(conf, name, slot)
+        life = conf.life_of(slot.group or name)
         kind = RowKind(
             width,
             linear,
             slot.frozen,
             of_linear if linear else None,
             of_embedding if width else None,
+            shows=life.counts,
+            cvm=conf.cvm_of(name),
+            evict_every=life.eviction.every_steps,
         )
         names = next((names for other, names in found if other == kind), None)
         if names is None:
@@ -234,12 +281,37 @@ def slot_plans(conf: Conf, table: TableLayout) -> list[SlotPlan]:
         pooling = conf.slots[name].pooling
         if pooling == "none":
             plans += [
-                SlotPlan(group, "sum", column + place * table.width, apart=True)
+                SlotPlan(group, "sum", column + place * table.kind.columns, apart=True)
                 for place in range(spread)
             ]
         else:
             plans.append(SlotPlan(group, pooling, column))
     return plans
+
+
+def table_life(life: RowLife, stride: int) -> Life:
+    """The rules of a group as the C tables take them, of rows of `stride` bytes."""
+    eviction = life.eviction
+    return Life(
+        admit_after=life.admission.after,
+        admit_probability=life.admission.probability,
+        show_decay=life.shows.decay,
+        unseen_steps=eviction.unseen_steps or 0,
+        unseen_days=eviction.unseen_days or 0,
+        show=eviction.show or 0.0,
+        both=eviction.logic == "and",
+        score=eviction.score or 0.0,
+        nonclick=eviction.nonclick,
+        click=eviction.click_weight,
+        most_rows=most_rows(eviction, stride),
+    )
+
+
+def most_rows(eviction: Eviction, stride: int) -> int:
+    """The bound of a group in rows of `stride` bytes; 0 when it has none."""
+    if eviction.bytes is not None:
+        return max(eviction.bytes // stride, 1)
+    return eviction.rows or 0
 
 
 # The conf's words for what the tables call otherwise.

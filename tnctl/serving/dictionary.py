@@ -14,7 +14,7 @@ from tnctl.serving.export import FORMAT
 
 READ_ROWS = 1 << 17
 
-# The linear weight [1 or 0] and the embedding [width or 0] of an id.
+# The linear weight [1 or 0] and the embedding [width or 0], with cvm its counts too, of an id.
 Row = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 

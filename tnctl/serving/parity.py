@@ -129,8 +129,8 @@ def from_dictionary(
                 if slot in layout.sequences:
                     lengths[example, layout.sequences[slot].number] = len(found)
                     for place, row in enumerate(found):
-                        at = column + place * table.width
-                        sequences[example, at : at + table.width] = row[1]
+                        at = column + place * table.kind.columns
+                        sequences[example, at : at + table.kind.columns] = row[1]
                         if table.linear:
                             linear[example] += row[0]
                     continue
@@ -138,8 +138,8 @@ def from_dictionary(
                 if table.linear:
                     linear[example] += pooled([row[0] for row in found], 1, pooling, of_ids)
                 if table.width:
-                    x[example, column : column + table.width] = pooled(
-                        [row[1] for row in found], table.width, pooling, of_ids
+                    x[example, column : column + table.kind.columns] = pooled(
+                        [row[1] for row in found], table.kind.columns, pooling, of_ids
                     )
     inputs = {"x": x, LINEAR: linear, SEQUENCES: sequences, LENGTHS: lengths}
     return {one.name: inputs[one.name] for one in packed_inputs(layout)}, known
@@ -147,7 +147,7 @@ def from_dictionary(
 
 def nothing(table: TableLayout) -> Row:
     """What an unknown id reads."""
-    return np.zeros(int(table.linear), np.float32), np.zeros(table.width, np.float32)
+    return np.zeros(int(table.linear), np.float32), np.zeros(table.kind.columns, np.float32)
 
 
 def rows_of(

@@ -94,6 +94,8 @@ def describe_slot(conf: Conf, statistics: Statistics, name: str) -> dict[str, An
         "width": conf.width_of(slot),
         "linear": conf.has_linear(slot),
     }
+    if conf.cvm_of(name):
+        described["cvm"] = True
     if name in statistics.boundaries:
         described["boundaries"] = statistics.boundaries[name].tolist()
     if name in statistics.vocabularies:

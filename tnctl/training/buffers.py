@@ -54,6 +54,12 @@ class Buffers:
             if not table.kind.frozen
         ]
 
+        self._counting = [
+            workspace
+            for workspace, table in zip(self._batches, layout.tables, strict=True)
+            if table.kind.shows
+        ]
+
     def find(self, batch: Window, insert: bool) -> None:
         """Find the rows of a batch, inserting those that the tables lack."""
         for workspace, ids, offsets, weights in zip(
@@ -111,6 +117,16 @@ class Buffers:
         sequences = next(arrays) if layout.sequences else self.sequences
         for workspace in self._trained:
             workspace.accumulate(self._of_segments(workspace, x, linear), sequences)
+
+    def count(self, batch: Window) -> None:
+        """Count shows and clicks of the rows of the batch, where rows keep them.
+
+        After the gradients and before `apply`: what a step reads is from before it.
+        """
+        if self._counting:
+            clicks = np.ascontiguousarray(batch.labels[:, 0])
+            for workspace in self._counting:
+                workspace.count(clicks)
 
     def squares(self) -> float:
         """The sum of squares of all rows' gradients, after `accumulate`."""

@@ -1,7 +1,7 @@
 """Score a split of the data, read-only."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -41,6 +41,13 @@ def labelled_heads(model: Model) -> list[tuple[str, int, int]]:
     places = enumerate(model.trained_heads)
     found = [(head, model.heads.index(head), label) for label, head in places]
     return sorted(found, key=lambda one: one[1])
+
+
+class Counting(Protocol):
+    """What is shown every batch of a pass."""
+
+    def add(self, batch: Window) -> None:
+        """Take in one batch."""
 
 
 class Counts:
@@ -83,11 +90,13 @@ def score(
     conf: Conf,
     split: str,
     limit: int | None = None,
-    counts: Counts | None = None,
+    counts: Counting | None = None,
+    between: Callable[[], None] | None = None,
 ) -> Scored:
     """The logits of a split's labelled heads, in file order; `counts` sees every batch.
 
-    Raises Failure when the split cannot be read.
+    `between` is called after every batch: what it raises ends this. Raises Failure when the split
+    cannot be read.
     """
     heads = labelled_heads(inference.model)
     of_heads = [head for _, head, _ in heads]
@@ -107,6 +116,8 @@ def score(
                     parts.setdefault(name, []).append(part)
             if counts is not None:
                 counts.add(batch)
+            if between is not None:
+                between()
     whole = {name: np.concatenate(of) for name, of in parts.items()}
     return Scored([name for name, _, _ in heads], **whole, squared=conf.train.loss.name == "mse")
 

@@ -53,11 +53,11 @@ class Events:
         for tag, value in values.items():
             self._summary(steps, scalars.scalar_pb(tag, value))
 
-    def metrics(self, steps: int, metrics: dict[str, Any]) -> None:
-        """The metrics of an evaluation on data.validation, of other heads under their names."""
-        self.scalars(steps, {f"validation/{name}": v for name, v in numbers(metrics).items()})
+    def metrics(self, steps: int, metrics: dict[str, Any], of_what: str = "validation") -> None:
+        """The metrics of an evaluation, of other heads under their names."""
+        self.scalars(steps, {f"{of_what}/{name}": v for name, v in numbers(metrics).items()})
         for head, of in metrics.get("heads", {}).items():
-            self.scalars(steps, {f"validation/{head}/{n}": v for n, v in numbers(of).items()})
+            self.scalars(steps, {f"{of_what}/{head}/{n}": v for n, v in numbers(of).items()})
 
     def histogram(self, steps: int, tag: str, values: NDArray[Any]) -> None:
         """The distribution of some numbers."""

@@ -10,6 +10,7 @@ from tnctl.model.building import Model
 from tnctl.model.layout import EMBEDDING, Layout
 from tnctl.tables import SparseTable
 from tnctl.training.evaluation import Counts
+from tnctl.training.inspection import INDEX_BYTES
 from tnctl.training.page import InputRow
 
 ROWS_SAMPLED = 1 << 20
@@ -24,6 +25,15 @@ def kind_of(layout: Layout, name: str) -> str:
     return "slot" if name in layout.slots else "number"
 
 
+def row_bytes(table: SparseTable) -> float:
+    """The bytes of a row with its part of the index, by expectation.
+
+    What a table holds at a moment depends on all that it went through, rows removed and loaded: a
+    run that was stopped on its way would tell other figures than one that was not.
+    """
+    return table.stride + INDEX_BYTES
+
+
 def held(model: Model) -> dict[str, tuple[int, int]]:
     """Rows and bytes of every slot that has rows: those of its share group.
 
@@ -31,7 +41,7 @@ def held(model: Model) -> dict[str, tuple[int, int]]:
     """
     found = {}
     for layout, table in zip(model.layout.tables, model.tables, strict=True):
-        each = (table.index_bytes + table.row_bytes) / max(table.rows, 1)
+        each = row_bytes(table)
         for slot, number in zip(layout.slots, layout.group_of, strict=True):
             rows = table.group_rows(number)
             found[slot] = (rows, round(rows * each))

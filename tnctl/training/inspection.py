@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tnctl.data import statistics, survey
 from tnctl.data.bad_rows import Skipped
+from tnctl.data.days import Days, conf_of_day, daily, days_of, none_there
 from tnctl.data.features import Features, Window, counted_ids
 from tnctl.data.growth import Growth, growth
 from tnctl.data.reading import columns_read
@@ -18,10 +19,10 @@ from tnctl.data.sources import files_of
 from tnctl.data.survey import RowCount
 from tnctl.data.windows import windows
 from tnctl.model.building import Model, build
-from tnctl.model.layout import Layout
-from tnctl.schema import Conf
+from tnctl.model.layout import Layout, TableLayout, most_rows
+from tnctl.schema import Conf, RowLife
 from tnctl.tables import SparseTable
-from tnctl.training import watch
+from tnctl.training import life, watch
 
 ROWS = 100_000  # of the sample
 ROWS_OF_OTHER_SPLITS = 1000
@@ -31,6 +32,7 @@ WINDOW_ROWS = 8192
 INDEX_BYTES = 8 * (2 - 4 / 3) / math.log(1.5)
 # Each of its 64 shards takes rows in blocks of 64 KiB.
 LEAST_BYTES = 64 << 16
+DAYS_DIFFER = 1.25  # in rows, on the average
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -51,11 +53,26 @@ class TableFindings:
 
     row_bytes: float  # with its part of the index
     rows: tuple[float, float, float]  # estimate, low, high
+    sketch_bytes: int = 0
+    overcount: float = 0.0  # what the sketch counts too much at the end, at most, of most ids
 
     @property
     def bytes(self) -> tuple[float, float, float]:
-        estimate, low, high = (max(rows * self.row_bytes, LEAST_BYTES) for rows in self.rows)
+        """Of rows, index and sketch: estimate, low, high."""
+        estimate, low, high = (
+            max(rows * self.row_bytes, LEAST_BYTES) + self.sketch_bytes for rows in self.rows
+        )
         return estimate, low, high
+
+
+@dataclass
+class LifeFindings:
+    """What the life of a share group's rows comes to."""
+
+    rules: list[str]
+    ids: Growth  # distinct
+    rows: Growth  # those that get a row and are within the bound
+    counted: float  # occurrences that the sketch counts until the end
 
 
 @dataclass
@@ -67,6 +84,7 @@ class Findings:
     rows: RowCount | None  # of data.train
     slots: dict[str, SlotFindings]
     groups: dict[str, Growth]
+    lives: dict[str, LifeFindings]
     tables: dict[str, TableFindings]
     labels: dict[str, float]
     unused: list[str] | None
@@ -76,6 +94,7 @@ class Findings:
     heads: tuple[str, ...]
     dense_weights: int
     dense_bytes: int
+    days: Days | None
     warnings: list[str]
 
 
@@ -85,6 +104,14 @@ def inspect(conf: Conf, rows: int = ROWS) -> Findings:
     Raises `UserError` or `Failure` for whatever would keep the conf from being trained.
     """
     watch.check(conf)
+    life.check(conf)
+    days: Days | None = None
+    if daily(conf):
+        days = days_of(conf)
+        if not days.there:
+            raise none_there(conf)
+        # The first stands for all of them.
+        conf = conf_of_day(conf, days.there[0])
     total = survey.count_rows(conf, "train")
     measured = statistics.measure(conf, rows)
     model = build(conf, measured)
@@ -96,13 +123,20 @@ def inspect(conf: Conf, rows: int = ROWS) -> Findings:
     taken = sum(one.rows for one in sample)
     if taken < rows:  # the sample is all there is
         total = RowCount(taken, taken, taken)
+    if days is not None and total is not None:
+        number, apart = len(days.there), DAYS_DIFFER if len(days.there) > 1 else 1.0
+        total = RowCount(
+            total.estimate * number, total.low * number / apart, total.high * number * apart
+        )
     slots = look_at_slots(conf, sample)
     labels = dict(
         zip(conf.data.all_labels, np.concatenate([w.labels for w in sample]).mean(0), strict=True)
     )
-    groups = look_at_groups(conf, sample, measured, trained_rows(conf, total, labels))
+    trained = trained_rows(conf, total, labels)
+    groups = look_at_groups(conf, sample, measured, trained)
+    lives = look_at_lives(conf, sample, model, groups, trained)
     tables = {
-        layout.name: table_findings(layout.groups, table, groups)
+        layout.name: table_findings(layout, table, groups, lives)
         for layout, table in zip(model.layout.tables, model.tables, strict=True)
     }
     layout = model.layout
@@ -112,6 +146,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Findings:
         rows=total,
         slots=slots,
         groups=groups,
+        lives=lives,
         tables=tables,
         labels={name: float(rate) for name, rate in labels.items()},
         unused=unused_columns(conf),
@@ -124,6 +159,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Findings:
         heads=model.heads,
         dense_weights=sum(model.dense.sizes),
         dense_bytes=dense_bytes(model),
+        days=days,
         warnings=[],
     )
     findings.warnings = warnings(conf, layout, findings, sample)
@@ -174,36 +210,108 @@ def look_at_groups(
     conf: Conf, sample: list[Window], measured: statistics.Statistics, total: RowCount
 ) -> dict[str, Growth]:
     """The growth of the ids of every share group, over all slots of it."""
-    members: dict[str, list[int]] = {}
-    for number, (name, slot) in enumerate(conf.slots.items()):
-        members.setdefault(slot.group or name, []).append(number)
-    names = list(conf.slots)
     rows = sum(one.rows for one in sample)
     found = {}
-    for group, numbers in members.items():
-        ids, owners = [], []
-        for number in numbers:
-            first = 0
-            for window in sample:
-                counts = ids_per_row(window, number, spread(conf, names[number]))
-                ids.append(window.ids[number])
-                owners.append(np.repeat(np.arange(first, first + window.rows), counts))
-                first += window.rows
-        first_rows, times = first_met(np.concatenate(ids), np.concatenate(owners))
-        name = names[numbers[0]]
+    for group, numbers in members(conf).items():
+        name = list(conf.slots)[numbers[0]]
         most = counted_ids(name, conf.slots[name], measured)
-        limit = math.inf if most is None else most
-        grown = growth(first_rows, times, rows, total.estimate, limit)
-        # The number of rows is an estimate too.
-        grown = replace(
-            grown,
-            low=growth(first_rows, times, rows, total.low, limit).low,
-            high=growth(first_rows, times, rows, total.high, limit).high,
-        )
+        first_rows, times = first_met(*occurrences(conf, sample, numbers))
+        grown = grown_to(first_rows, times, rows, total, math.inf if most is None else most)
         if most is not None and conf.optimizer.updates == "all":
             grown = replace(grown, end=most, low=most, high=most)
         found[group] = grown
     return found
+
+
+def members(conf: Conf) -> dict[str, list[int]]:
+    """For every share group the numbers of its slots."""
+    found: dict[str, list[int]] = {}
+    for number, (name, slot) in enumerate(conf.slots.items()):
+        found.setdefault(slot.group or name, []).append(number)
+    return found
+
+
+def occurrences(
+    conf: Conf, sample: list[Window], numbers: list[int]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """All ids of some slots, and the row that each stands in."""
+    names = list(conf.slots)
+    ids, owners = [], []
+    for number in numbers:
+        first = 0
+        for window in sample:
+            counts = ids_per_row(window, number, spread(conf, names[number]))
+            ids.append(window.ids[number])
+            owners.append(np.repeat(np.arange(first, first + window.rows), counts))
+            first += window.rows
+    return np.concatenate(ids), np.concatenate(owners)
+
+
+def grown_to(
+    first_rows: NDArray[np.int64],
+    times: NDArray[np.int64],
+    rows: int,
+    total: RowCount,
+    limit: float = math.inf,
+) -> Growth:
+    """The growth to the end of the data, whose number of rows is an estimate too."""
+    return replace(
+        growth(first_rows, times, rows, total.estimate, limit),
+        low=growth(first_rows, times, rows, total.low, limit).low,
+        high=growth(first_rows, times, rows, total.high, limit).high,
+    )
+
+
+def look_at_lives(
+    conf: Conf, sample: list[Window], model: Model, groups: dict[str, Growth], total: RowCount
+) -> dict[str, LifeFindings]:
+    """What the rules for rows come to, of every share group that has some."""
+    rows = sum(one.rows for one in sample)
+    numbers = members(conf)
+    found = {}
+    for layout, table in zip(model.layout.tables, model.tables, strict=True):
+        for group, own in zip(layout.groups, layout.lives, strict=True):
+            if not own.eventful:
+                continue
+            grown, counted = groups[group], 0.0
+            if own.waits:
+                first_rows, times, waited = admitted(
+                    *occurrences(conf, sample, numbers[group]), own, conf.seed
+                )
+                grown = grown_to(first_rows, times, rows, total, groups[group].high)
+                counted = waited * max(total.estimate / rows, 1)
+            most = most_rows(own.eviction, table.stride) or math.inf
+            grown = replace(
+                grown,
+                end=min(grown.end, most),
+                low=min(grown.low, most),
+                high=min(grown.high, most),
+            )
+            found[group] = LifeFindings(life.rules(own), groups[group], grown, counted)
+    return found
+
+
+def admitted(
+    ids: NDArray[np.uint64], owners: NDArray[np.int64], own: RowLife, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """For every id that gets a row: where, and how often it is met from there on.
+
+    The third is how many occurrences were counted before. Chances are drawn anew: an expectation.
+    """
+    order = np.lexsort((owners, ids))
+    starts = np.flatnonzero(np.diff(ids[order], prepend=~ids[order[:1]]))
+    times = np.diff(starts, append=len(ids))
+    number = np.arange(len(ids)) - np.repeat(starts, times)
+    makes = number == own.admission.after - 1
+    if own.admission.probability < 1:
+        makes = np.random.default_rng(seed).random(len(ids)) < own.admission.probability
+        makes |= number >= life.MOST_COUNTED
+    # An id's occurrences up to the one that makes its row, or all of them.
+    at = np.where(makes, number, len(ids))
+    first = np.minimum.reduceat(at, starts) if len(ids) else at
+    got = first < len(ids)
+    waited = int(np.where(got, first + 1, times).sum())
+    return owners[order][starts[got] + first[got]], times[got] - first[got], waited
 
 
 def first_met(
@@ -229,16 +337,23 @@ def trained_rows(conf: Conf, total: RowCount | None, labels: dict[str, Any]) -> 
 
 
 def table_findings(
-    names: dict[str, int], table: SparseTable, groups: dict[str, Growth]
+    layout: TableLayout,
+    table: SparseTable,
+    groups: dict[str, Growth],
+    lives: dict[str, LifeFindings],
 ) -> TableFindings:
     """The size of a table from the growth of its groups."""
-    each = [groups[name] for name in names]
+    each = [lives[name].rows if name in lives else groups[name] for name in layout.groups]
     rows = (
         sum(one.end for one in each),
         sum(one.low for one in each),
         sum(one.high for one in each),
     )
-    return TableFindings(table.stride + INDEX_BYTES, rows)
+    sketch = table.sketch.nbytes if layout.waits else 0
+    counted = sum(lives[name].counted for name in layout.groups if name in lives)
+    # Cormode & Muthukrishnan 2005, theorem 1: e / width * occurrences, but for e^-lines of all ids.
+    overcount = math.e * life.SKETCH_LINES / sketch * counted if sketch else 0.0
+    return TableFindings(table.stride + INDEX_BYTES, rows, sketch, overcount)
 
 
 def dense_bytes(model: Model) -> int:
@@ -271,6 +386,12 @@ def warnings(conf: Conf, layout: Layout, found: Findings, sample: list[Window]) 
             said.append(f"label {name} is {label[0]:g} in every row of the sample: is it sorted?")
     if found.rows is None:
         said.append("the size of the files is unknown, so nothing is estimated beyond the sample")
+    said += [
+        f"life.sketch is small for table {name}: at the end it counts up to "
+        f"{table.overcount:.1f} too much, so ids get rows too early"
+        for name, table in found.tables.items()
+        if table.overcount >= 1
+    ]
     return said + same_files(conf) + memory_warnings(found)
 
 

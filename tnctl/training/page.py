@@ -11,6 +11,7 @@ from tnctl.training.charts import Series, diagonal, lines, number
 
 # What is shown of an input that the conf does not have, or that nobody measured.
 NONE = "–"
+DAYS_SHOWN = 400
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ def render(
         _section("Inputs", _inputs(inputs, report)),
         _section("Metrics", _metrics(report)),
         _section("Evaluations", _evaluations(report)),
+        _section("Days", _days(report)),
         _section("Where the time went", _time(report)),
         _section("Tables", _tables(report)),
         _section("Conf", _conf(conf)),
@@ -247,6 +249,34 @@ def _evaluations(report: dict[str, Any]) -> str:
         body += f"<tr{mark}><th>{one['step']:,}</th><td>{one['epoch']}</td>{values}</tr>"
     note = f"<p class='note'>The best, at step {best:,}, is marked.</p>" if best else ""
     return _table(("step", "epoch", *keys), body, "") + note
+
+
+def _days(report: dict[str, Any]) -> str:
+    """Each day with the metrics of the model before it was trained on the day."""
+    days = report.get("days", [])
+    if not days:
+        return ""
+    shown = days[-DAYS_SHOWN:]
+    known: dict[str, Any] = next((one["before"] for one in reversed(shown) if one["before"]), {})
+    keys = [key for key in ("auc", "gauc", "logloss", "mse") if key in known]
+    body = ""
+    for one in reversed(shown):
+        before = one["before"] or {}
+        values = [before.get(key) for key in keys]
+        figures = "".join(f"<td>{NONE if v is None else f'{v:.5f}'}</td>" for v in values)
+        new = max(one["new_ids"].items(), key=lambda two: two[1], default=None)
+        most = NONE if new is None else f"{escape(new[0])} {new[1]:.1%}"
+        accepted = escape("; ".join(one["accepted"]))
+        body += (
+            f"<tr><th>{escape(one['day'])}</th><td>{one['rows']:,}</td>{figures}<td>{most}</td>"
+            f"<td>{sum(one.get('evicted', {}).values()):,}</td><td>{accepted}</td></tr>"
+        )
+    names = ("day", "examples", *keys, "most new ids", "rows evicted", "accepted")
+    note = f" These are the last {len(shown):,} of {len(days):,}." if len(days) > len(shown) else ""
+    return (
+        "<p class='note'>Metrics are of the model before it was trained on the day; new ids are "
+        f"the share of occurrences of ids without a row.{note}</p>" + _table(names, body, "")
+    )
 
 
 def _time(report: dict[str, Any]) -> str:

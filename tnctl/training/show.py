@@ -25,6 +25,13 @@ def report(output: str, content: dict[str, Any]) -> None:
         kept = ", which is kept" if best["kept"] else ""
         shown = f"{best['value']:.5f} at step {best['step']:,}{kept}"
         rows.append((f"best {best['monitor']} on validation", shown))
+    if days := content.get("days"):
+        rows.append(("days", f"{len(days):,}, the last trained {days[-1]['day']}"))
+        before = next((one for one in reversed(days) if one["before"] is not None), None)
+        if before is not None:
+            key = "auc" if "auc" in before["before"] else "mse"
+            name = f"{key.upper()} of {before['day']} before it was trained"
+            rows.append((name, f"{before['before'][key]:.5f}"))
     for name, table in content["tables"].items():
         rows.append((f"rows of {name}", f"{table['rows']:,} ({progress.size(table['bytes'])})"))
     rows.append(("dense weights", f"{content['dense_weights']:,}"))

@@ -14,6 +14,7 @@ from tnctl.model import layers, losses
 from tnctl.model.aliases import tensor_over
 from tnctl.model.building import Model, batch_norms
 from tnctl.tables import NotFiniteError, aligned
+from tnctl.training import life
 from tnctl.training.buffers import Buffers
 
 
@@ -73,15 +74,17 @@ class TrainingStep:
         outputs = self._function(batch.rows)(*tensors, self._number_tensor)
         loss, logits, inputs, dense, statistics = outputs
         with self.model.pool.awake():
-            self._push(inputs, dense, loss)
+            self._push(batch, inputs, dense, loss)
         self.steps += 1
+        life.after_step(self.model, self.steps)
         for (moving, momentum), measured in zip(self._moving, statistics, strict=True):
-            # A plain mean at first: what the statistics start with is of no batch.
-            rate = np.float32(max(1 - momentum, 1 / self.steps))
+            # A plain mean at first: what the statistics start with is of no batch. They and the
+            # dense weights begin together, in a warm start later than the clock.
+            rate = np.float32(max(1 - momentum, 1 / self.model.dense.step))
             moving += rate * (np.asarray(memoryview(measured)) - moving)
         return StepResult(float(loss), np.asarray(memoryview(logits)))
 
-    def _push(self, inputs: list[Any], dense: list[Any], loss: Any) -> None:
+    def _push(self, batch: Window, inputs: list[Any], dense: list[Any], loss: Any) -> None:
         """Apply all gradients, or none when one of them is not finite."""
         try:
             if inputs:
@@ -94,6 +97,7 @@ class TrainingStep:
                 "for extreme numbers in the data (transform: standardize or log1p)"
             ) from error
         scale = self._scale(dense)
+        self._buffers.count(batch)
         self._buffers.apply(scale)
         self.model.dense.apply(dense, scale)
 

@@ -18,7 +18,7 @@ Run = tuple[str, Conf]
 Outcome = tuple[str, dict[str, Any] | None]
 
 
-def train(runs: Sequence[Run], *, overwrite: bool, golden: int) -> int:
+def train(runs: Sequence[Run], *, overwrite: bool, golden: int, accept: bool = False) -> int:
     """Train every run and show a table of the results; returns the worst exit code.
 
     A run that fails is told in a line, and the next one starts.
@@ -29,7 +29,7 @@ def train(runs: Sequence[Run], *, overwrite: bool, golden: int) -> int:
         progress.say(f"{number + 1}/{len(runs)}  {name}")
         report: dict[str, Any] | None = None
         try:
-            report = loop.train(conf, overwrite=overwrite, golden=golden)
+            report = loop.train(conf, overwrite=overwrite, golden=golden, accept=accept)
         except UserError as error:
             progress.say(f"{name} failed: {error}")
             worst = max(worst, error.exit_code)

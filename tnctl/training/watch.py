@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from tnctl.data.days import daily
 from tnctl.errors import UserError
 from tnctl.schema import Conf
 
@@ -17,8 +18,6 @@ class Watch:
     """the best value so far"""
     best_step: int = 0
     """the steps done when it was measured"""
-    best_folder: str = ""
-    """keep=best: the checkpoint of that step, relative to the output"""
     without: int = 0
     """evaluations since the best, for stopping"""
     flat: int = 0
@@ -71,6 +70,12 @@ def matters(conf: Conf) -> bool:
 def check(conf: Conf) -> None:
     """Refuse evaluation settings that nothing can come of."""
     evaluation = conf.evaluation
+    if daily(conf) and matters(conf):
+        raise UserError(
+            "evaluation.patience, keep=best and schedule.name=plateau go by one set of data, and "
+            "with {day} in data.train the newest day counts. Leave them out: every day is "
+            "evaluated before it is trained"
+        )
     if conf.data.validation is None and (matters(conf) or evaluation.every_steps is not None):
         raise UserError(
             "evaluation.every_steps, patience, keep=best and schedule.name=plateau need "

@@ -1,0 +1,527 @@
+"""Daily training: the days that there are, and `train` day by day, from outside."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from datetime import date
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pytest
+from conftest import CONF
+
+from tnctl import schema
+from tnctl.checkpoint.load import digest, newest
+from tnctl.cli import arguments, compose
+from tnctl.data import days as of_data
+from tnctl.data import generated
+from tnctl.data.days import Days, conf_of_day, day_number, days_of, in_order
+from tnctl.data.sources import files_of
+from tnctl.errors import Failure, UserError
+
+ROWS = 900
+DAILY = CONF.replace("train: train.csv", 'train: "day={day}/part-*.csv"').replace(
+    "  validation: validation.csv\n  test: test.csv\n", ""
+)
+TRAIN = ("train", "conf=daily.yaml", "output=run", "golden=20")
+
+
+def conf_of(train, days=None, root="data", **data):
+    return schema.from_values(
+        {
+            "recipe": {"name": "lr"},
+            "output": "run",
+            "slots": {"user": {}},
+            "data": {"train": train, "days": days, "root": root, **data},
+        }
+    )
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A folder `data` with days in several layouts."""
+    monkeypatch.chdir(tmp_path)
+    for day in ("2024-01-01", "2024-01-02", "2024-01-04"):
+        for name in (f"day={day}/a.csv", f"day={day}/b.csv", f"c-{day}-1.csv", f"{day}{day}",
+                     f"deep/x/y/{day}.csv", f"e{day.replace('-', '')}7.csv"):  # fmt: skip
+            path = tmp_path / "data" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("a\n")
+    for number in range(12):
+        (tmp_path / f"data/day_{number}.gz").write_text("")
+    (tmp_path / "data/day=latest").mkdir()
+    (tmp_path / "data/day=latest/a.csv").write_text("")
+    return tmp_path / "data"
+
+
+FOUND = {
+    "a glob of files": ("day={day}/*.csv", None, ("01", "02", "04"), ("03",), ()),
+    "a plain name": ("day={day}/a.csv", None, ("01", "02", "04"), ("03",), ()),
+    "a range": ("day={day}/a.csv", "2024-01-02..2024-01-06", ("02", "04"), ("03",), ("05", "06")),
+    "an open end": ("day={day}/a.csv", "2024-01-02..", ("02", "04"), ("03",), ()),
+    "an open beginning": ("day={day}/a.csv", "..20240102", ("01", "02"), (), ()),
+    "one day": ("day={day}/a.csv", "2024-01-02", ("02",), (), ()),
+    "a list": (
+        "day={day}/a.csv",
+        ["2024-01-05", "2024-01-01", "2024-01-03", "2024-01-04"],
+        ("01", "04"), ("03",), ("05",),
+    ),
+    "within a name": ("c-{day}-*.csv", None, ("01", "02", "04"), ("03",), ()),
+    "beside a glob": ("e{day}*.csv", None, ("01", "02", "04"), ("03",), ()),
+    "twice": ("{day}{day}", None, ("01", "02", "04"), ("03",), ()),
+    "deeper": ("**/{day}.csv", None, ("01", "02", "04"), ("03",), ()),
+    "a class of characters": ("day={day}/[!b].csv", None, ("01", "02", "04"), ("03",), ()),
+    "a list of names": (["day={day}/a.csv", "c-{day}-?.csv"], None, ("01", "02", "04"),
+                        ("03",), ()),
+    "a mapping": ({"files": "day={day}/a.csv", "skip_rows": 1}, None, ("01", "02", "04"),
+                  ("03",), ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FOUND)
+@pytest.mark.usefixtures("tree")
+def test_the_days_that_are_found(case):
+    train, asked, *expected = FOUND[case]
+    conf = conf_of(train, asked)
+    assert of_data.daily(conf)
+    found = days_of(conf)
+    form = "202401{}" if case == "beside a glob" else "2024-01-{}"
+    assert found == Days(*([form.format(day) for day in days] for days in expected))
+    day = found.there[-1]
+    names = files_of(conf_of_day(conf, day), "train")
+    assert names and all(Path(name).is_file() and day in name for name in names)
+
+
+def test_days_by_url(tree):
+    root = f"file://{tree}"
+    assert days_of(conf_of("day={day}/*.csv", root=root)).there[0] == "2024-01-01"
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for day in ("20240101", "20240103"):
+        memory.pipe(f"/clicks/{day}/a#1.csv", b"")
+    conf = conf_of("memory://clicks/{day}/a#?.csv", root=None)
+    assert days_of(conf) == Days(["20240101", "20240103"], ["20240102"], [])
+    assert files_of(conf_of_day(conf, "20240103"), "train") == ["memory:///clicks/20240103/a#1.csv"]
+
+
+@pytest.mark.usefixtures("tree")
+def test_days_that_are_no_dates():
+    names = [str(number) for number in range(12)]
+    assert days_of(conf_of("day_{day}.gz")).there == names
+    assert days_of(conf_of("day_{day}.gz", "3..10")).there == names[3:11]
+    assert days_of(conf_of("{day}.gz")).there == [f"day_{name}" for name in names]
+    assert days_of(conf_of("day_{day}.gz", [3, 2, 77])) == Days(["2", "3"], [], ["77"])
+
+
+def test_order_and_numbers():
+    assert in_order(["20240201", "2024-01-31", "19991231"]) == [
+        "19991231",
+        "2024-01-31",
+        "20240201",
+    ]
+    assert in_order(["day_10", "day_9", "a", "day_1"]) == ["a", "day_1", "day_9", "day_10"]
+    new_year = date(2024, 1, 1).toordinal()
+    assert day_number("2024-01-01", 0) == day_number("20240101", 0) == new_year
+    assert day_number("2023-12-31", new_year) == new_year  # never back
+    assert [day_number("monday", 0), day_number("2024-13-01", 1)] == [1, 2]
+
+
+REFUSED = {
+    "days without {day}": ("a.csv", "1..2", {}, "data.days is for daily training"),
+    "not in all names": (["{day}", "b"], None, {}, "b would be trained with every day"),
+    "an empty list": ("{day}", [], {}, "data.days is an empty list"),
+    "no end": ("{day}", "..", {}, "neither a first nor a last day"),
+    "a range backwards": ("{day}", "10..9", {}, "10 comes after 9"),
+    "a day twice": ("{day}", ["1", "1"], {}, "has 1 twice"),
+    "a day in two forms": ("{day}", ["2024-01-01", "20240101"], {}, "are the same day"),
+    "dates and others": ("{day}", ["2024-01-01", "x"], {}, "which have no order"),
+    "no days": ("{day}", {"a": 1}, {}, "data.days is a list of days"),
+    "in validation": ("{day}", None, {"validation": "{day}"}, "stands in data.train alone"),
+    "generated": ("{day}", None, {"format": "generated"}, "data.format=generated has no days"),
+    "prepared": ("{day}", None, {"prepared": "folder"}, "Leave data.prepared out"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_go_together(case):
+    train, days, data, words = REFUSED[case]
+    with pytest.raises(UserError, match="(?s)" + words.replace("{", r"\{")) as error:
+        of_data.daily(conf_of(train, days, **data))
+    assert error.value.exit_code == 2
+
+
+def test_two_names_of_one_day(tree):
+    for day in ("2024-02-01", "20240201"):
+        (tree / f"f{day}.csv").write_text("")
+    with pytest.raises(UserError, match="2024-02-01 and 20240201 are the same day"):
+        days_of(conf_of("f{day}.csv"))
+
+
+@pytest.mark.usefixtures("tree")
+def test_one_day_is_named_where_only_one_will_do():
+    with pytest.raises(UserError, match="such as data"):
+        files_of(conf_of("day={day}/a.csv"), "train")
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("data.days=2024-01-01..2024-01-31", "2024-01-01..2024-01-31"),
+        ("data.days=20240101", "20240101"),
+        ("data.days=..7", "..7"),
+        ("data.days=[2024-01-01,2024-01-02]", ["2024-01-01", "2024-01-02"]),
+        ("data.days=null", None),
+        ("data.train=day={day}/part-[0-9].csv?a=b#c", "day={day}/part-[0-9].csv?a=b#c"),
+        ("data.train=s3://b/day={day}/", "s3://b/day={day}/"),
+        ("data.train=[a/{day}.csv]", None),
+        ("data.train=['a/{day}.csv','b/{day}.csv']", ["a/{day}.csv", "b/{day}.csv"]),
+        ("data.train={files: 'a/{day}.csv'}", {"files": "a/{day}.csv"}),
+    ],
+)
+def test_hydra_takes_them_as_they_are(tmp_path, argument, expected):
+    (tmp_path / "daily.yaml").write_text(DAILY)
+    _, overrides = arguments.part([argument, "output=run"], ())
+    if expected is None and "[" in argument:
+        with pytest.raises(UserError, match="cannot read the argument"):
+            compose.compose(tmp_path, "daily", overrides)
+        return
+    conf = compose.compose(tmp_path, "daily", overrides)
+    assert getattr(conf.data, argument.split("=")[0].split(".")[1]) == expected
+
+
+# From here on days are trained.
+
+
+def write_day(folder, day, first, rows=ROWS, change=None):
+    """A file of clicks."""
+    table = generated.rows(first, first + rows)
+    interests = pc.binary_join(table.column("interests"), "|")
+    names = ["user_id", "item_id", "device", "region", "price", "quality", "label", "planted"]
+    table = table.select(names).append_column("interests", interests)
+    if change is not None:
+        name, values = change
+        table = table.set_column(table.column_names.index(name), name, values(table))
+    path = folder / f"clicks/day={day}/part-0.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pa.csv.write_csv(table, path, pa.csv.WriteOptions(quoting_style="none"))
+    return path
+
+
+def write_days(folder, days):
+    for day in days:
+        write_day(folder, f"2024-01-{day:02}", day * ROWS)
+
+
+@pytest.fixture(scope="module")
+def _three(tmp_path_factory, here):
+    folder = tmp_path_factory.mktemp("daily")
+    (folder / "daily.yaml").write_text(DAILY)
+    write_days(folder, (1, 2, 3))
+    done = here(*TRAIN, cwd=folder)
+    assert done.code == 0, done.err
+    return folder
+
+
+@pytest.fixture
+def three(_three, tmp_path):
+    """A folder of one's own with three days, and a run that has trained them."""
+    folder = tmp_path / "three"
+    shutil.copytree(_three, folder, copy_function=shutil.copy2)
+    return folder
+
+
+def report_of(folder, run="run"):
+    return json.loads((folder / run / "report.json").read_text())
+
+
+def days_in(folder, run="run"):
+    return [one["day"] for one in report_of(folder, run)["days"]]
+
+
+def test_every_day_is_evaluated_before_it_is_trained(_three, here, tmp_path):
+    report = report_of(_three)
+    assert [one["day"] for one in report["days"]] == ["2024-01-01", "2024-01-02", "2024-01-03"]
+    first = date(2024, 1, 1).toordinal()
+    assert [one["number"] for one in report["days"]] == [first, first + 1, first + 2]
+    assert [(one["first_step"], one["last_step"]) for one in report["days"]] == [
+        (1, 4), (5, 8), (9, 12)
+    ]  # fmt: skip
+    assert [one["rows"] for one in report["days"]] == [ROWS] * 3
+    assert report["days"][0]["before"] is None
+    clock = newest(str(_three / "run")).clock
+    assert clock.step == 12 and clock.days == ((first, 1), (first + 1, 5), (first + 2, 9))
+    events = [json.loads(line) for line in (_three / "run/log.jsonl").read_text().splitlines()]
+    assert [one["day"] for one in events if one["event"] == "day"] == days_in(_three)
+    page = (_three / "run/report.html").read_text()
+    assert "<h2>Days</h2>" in page and "2024-01-03" in page
+    # Two days, and a day alone: the same as three, and its metrics are those of `evaluate`.
+    folder = tmp_path / "one by one"
+    folder.mkdir()
+    shutil.copy(_three / "daily.yaml", folder)
+    shutil.copytree(_three / "clicks", folder / "clicks")
+    assert here(*TRAIN, "data.days=..2024-01-02", cwd=folder).code == 0
+    assert days_in(folder) == ["2024-01-01", "2024-01-02"]
+    done = here("evaluate", "output=run", "data.test=day=2024-01-03/part-0.csv", cwd=folder)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    before = report["days"][2]["before"]
+    assert {key: found[key] for key in before} == before
+    assert here(*TRAIN, cwd=folder).code == 0
+    assert report_of(folder)["days"] == report["days"]
+    assert digest(newest(str(folder / "run"))) == digest(newest(str(_three / "run")))
+
+
+def test_the_same_command_again_does_nothing(three, here):
+    before = {path: path.stat().st_mtime_ns for path in three.rglob("*")}
+    done = here(*TRAIN, cwd=three)
+    assert done.code == 0
+    assert "run is trained on every day that is there: nothing to do" in done.err
+    assert {path: path.stat().st_mtime_ns for path in three.rglob("*")} == before
+
+
+def test_a_gap_a_day_to_come_and_a_late_day(three, here):
+    write_days(three, (5,))
+    done = here(*TRAIN, "data.days=..2024-01-07", cwd=three)
+    assert done.code == 0, done.err
+    assert "data.train: 2024-01-04 left out: there is no file" in done.err
+    assert "data.train: 2024-01-06, 2024-01-07 not there yet" in done.err
+    assert days_in(three)[-1] == "2024-01-05"
+    write_days(three, (4,))
+    late = here(*TRAIN, cwd=three)
+    assert late.code == 1
+    assert late.line == (
+        "tnctl train: data.train: 2024-01-04 came late, 2024-01-05 is trained already. With "
+        "accept=true it is trained now, as the newest; or leave it out in data.days"
+    )
+    assert here(*TRAIN, "data.days=2024-01-05..", cwd=three).code == 0
+    assert days_in(three)[-1] == "2024-01-05"
+    assert here(*TRAIN, "accept=true", cwd=three).code == 0
+    assert days_in(three)[-2:] == ["2024-01-05", "2024-01-04"]
+    numbers = [one["number"] for one in report_of(three)["days"]]
+    assert numbers[-1] == numbers[-2] == date(2024, 1, 5).toordinal()
+    done = here(*TRAIN, cwd=three)
+    assert done.code == 0 and "nothing to do" in done.err
+
+
+def test_a_day_that_comes_twice(three, here):
+    path = write_day(three, "2024-01-02", 50_000)
+    done = here(*TRAIN, cwd=three)
+    assert done.code == 0
+    assert f"2024-01-02 is trained already and is not again: {path}" in done.err
+    assert "nothing to do" in done.err
+    assert days_in(three) == ["2024-01-01", "2024-01-02", "2024-01-03"]
+    # The rows of a day under the name of the next are said, and not refused.
+    shutil.copytree(three / "clicks/day=2024-01-03", three / "clicks/day=2024-01-04")
+    done = here(*TRAIN, cwd=three)
+    assert done.code == 0
+    assert "2024-01-04 seems to have the very rows of 2024-01-03" in done.err
+
+
+@pytest.mark.parametrize("content", ["no line", "only the header"])
+def test_an_empty_day(three, here, content):
+    path = write_day(three, "2024-01-04", 50_000)
+    header = path.read_bytes().splitlines(keepends=True)[0]
+    path.write_bytes(header if content == "only the header" else b"")
+    step = newest(str(three / "run")).step
+    done = here(*TRAIN, cwd=three)
+    assert done.code == 1
+    assert f"2024-01-04 has no row ({path})" in done.last and "accept=true" in done.last
+    assert newest(str(three / "run")).step == step
+    done = here(*TRAIN, "accept=true", cwd=three)
+    assert done.code == 0, done.err
+    assert report_of(three)["days"][-1]["rows"] == 0
+    if content == "no line":
+        return
+    write_days(three, (5,))
+    done = here(*TRAIN, cwd=three)
+    assert done.code == 0, done.err
+    assert days_in(three)[-2:] == ["2024-01-04", "2024-01-05"]
+    assert report_of(three)["steps"] == step + 4
+
+
+def test_a_broken_day_is_refused_before_it_is_trained(three, here):
+    whole = write_day(three, "2024-01-04", 4 * ROWS).read_bytes()
+    empty = ("item_id", lambda table: pa.nulls(len(table), pa.string()))
+    path = write_day(three, "2024-01-04", 4 * ROWS, change=empty)
+    write_days(three, (5,))
+    before = newest(str(three / "run"))
+    done = here(*TRAIN, cwd=three)
+    assert done.code == 1
+    assert done.last.startswith(
+        "tnctl train: 2024-01-04 looks broken: slots.item_id: 100.0% of its occurrences are of ids "
+        "without a row, "
+    )
+    assert "days before (gate.new_ids=0.5)" in done.last and "accept=true" in done.last
+    assert newest(str(three / "run")).manifest == before.manifest
+    # Accepted, mended, or with the gate off: it is trained, and the next day after it.
+    shutil.copytree(three / "run", three / "other")
+    done = here(*TRAIN, "accept=true", cwd=three)
+    assert done.code == 0, done.err
+    assert "2024-01-04 is trained as it is (accept=true): slots.item_id" in done.err
+    assert "slots.item_id" in report_of(three)["days"][3]["accepted"][0]
+    assert days_in(three)[-1] == "2024-01-05"
+    path.write_bytes(whole)
+    done = here(*TRAIN[:2], "output=other", cwd=three)
+    assert done.code == 0, done.err
+    assert report_of(three, "other")["days"][3]["accepted"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("label", lambda table: pc.multiply(table["label"], 0), "label label: its mean is 0, 0."),
+        (
+            "user_id",
+            lambda table: pc.binary_join_element_wise(table["user_id"], "x", ""),
+            "slots.user_id: ",
+        ),
+    ],
+)
+def test_other_broken_days(three, here, name, change, words):
+    write_day(three, "2024-01-04", 4 * ROWS, change=(name, change))
+    done = here(*TRAIN, cwd=three)
+    assert done.code == 1
+    assert f"2024-01-04 looks broken: {words}" in done.last
+    assert here(*TRAIN, "gate.enabled=false", cwd=three).code == 0
+
+
+def test_labels_turned_round(three, here):
+    """Of labels that are as often 1 as 0, only the model can tell."""
+    for day in (1, 2, 3):
+        write_day(
+            three,
+            f"2024-01-0{day}",
+            day * ROWS,
+            change=("label", lambda table, turned=day == 3: by_quality(table, turned)),
+        )
+    done = here(*TRAIN, "overwrite=true", "train.epochs=3", cwd=three)
+    assert done.code == 1, done.err
+    assert "2024-01-03 looks broken: label: the model of the days before has AUC 0." in done.last
+    assert "labels look inverted" in done.last
+
+
+def by_quality(table, turned):
+    quality = pc.fill_null(table.column("quality"), 0.0)
+    above = pc.greater(quality, pc.quantile(quality)[0])
+    return pc.cast(pc.xor(above, turned), pa.int64())
+
+
+def test_rows_that_no_day_brings_any_more_go(three, here):
+    """Of rows that three days brought, those without an update for over a day go at a day's end."""
+    done = here(*TRAIN, "output=short", "life.eviction.unseen_days=1", cwd=three)
+    assert done.code == 0, done.err
+    days = report_of(three, "short")["days"]
+    assert [sum(one["evicted"].values()) > 0 for one in days] == [False, False, True]
+    rows = [sum(one["rows"] for one in report_of(three, run)["tables"].values())
+            for run in ("run", "short")]  # fmt: skip
+    assert rows[1] == rows[0] - sum(days[2]["evicted"].values())
+
+
+def test_two_epochs_of_days_that_are_no_dates(three, here):
+    for number, day in enumerate(("2024-01-01", "2024-01-02", "2024-01-03")):
+        (three / f"clicks/day={day}").rename(three / f"clicks/day={number + 9}")
+    done = here(*TRAIN, "output=other", "train.epochs=2", cwd=three)
+    assert done.code == 0, done.err
+    report = report_of(three, "other")
+    assert days_in(three, "other") == ["9", "10", "11"]
+    assert [one["number"] for one in report["days"]] == [1, 2, 3]
+    assert [(one["day"], one["epoch"]) for one in report["epochs"]] == [
+        (day, epoch) for day in ("9", "10", "11") for epoch in (1, 2)
+    ]
+    assert report["steps"] == 24
+
+
+def test_killed_in_the_middle_of_a_day(three, here):
+    """The day goes on where the last checkpoint was, and all comes out the same."""
+    more = ("train.epochs=2", "save.every_steps=3", "train.batch_size=128", "data.window=256")
+    assert here(*TRAIN, "output=whole", *more, cwd=three).code == 0
+    command = [sys.executable, "-m", "tnctl", *TRAIN, "output=killed", *more]
+    command.remove("output=run")
+    process = subprocess.Popen(
+        command, cwd=three, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    until = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < until:
+        if len(list((three / "killed").glob("checkpoints/*/manifest.json"))) >= 3:
+            os.kill(process.pid, signal.SIGKILL)
+        time.sleep(0.02)
+    assert process.wait() == -signal.SIGKILL
+    assert len(newest(str(three / "killed")).days) < 3
+    done = here(*command[3:], cwd=three)
+    assert done.code == 0, done.err
+    assert digest(newest(str(three / "killed"))) == digest(newest(str(three / "whole")))
+    reports = [report_of(three, run) for run in ("whole", "killed")]
+    for report in reports:
+        del report["timing"]
+    assert reports[0] == reports[1]
+    assert newest(str(three / "killed")).days == newest(str(three / "whole")).days
+
+
+def test_choices_that_need_one_set(three, here):
+    for one in ("evaluation.keep=best", "evaluation.patience=1", "optimizer.schedule.name=plateau"):
+        done = here(*TRAIN, one, "data.validation=day=2024-01-03/part-0.csv", cwd=three)
+        assert done.code == 2 and "the newest day counts" in done.line
+    done = here(*TRAIN, "output=all", "optimizer.updates=all", cwd=three)
+    assert done.code == 2 and "Take updates=touched for daily training" in done.line
+
+
+def test_validation_stays_the_same_from_day_to_day(three, here):
+    validation = "data.validation=day=2024-01-03/part-0.csv"
+    days = "data.days=..2024-01-02"
+    assert here(*TRAIN, "output=other", validation, days, cwd=three).code == 0
+    report = report_of(three, "other")
+    assert [one["step"] for one in report["evaluations"]] == [4, 8]
+    assert report["split"] == "validation" and report["examples"] == ROWS
+
+
+def test_the_model_is_judged_on_all_negatives(three, here):
+    assert here(*TRAIN, "output=other", "data.negatives=0.3", cwd=three).code == 0
+    day = report_of(three, "other")["days"][2]
+    assert day["rows"] == day["before"]["examples"] == ROWS
+    assert report_of(three, "other")["epochs"][2]["examples"] < ROWS / 1.5
+
+
+def test_check_tells_of_the_days(three, here):
+    write_days(three, (5,))
+    done = here("check", "conf=daily.yaml", "data.days=..2024-01-06", cwd=three)
+    assert done.code == 0, done.err
+    said = done.out + done.err
+    assert (
+        "days in data.train: 4, 2024-01-01 to 2024-01-05; the rows read are of 2024-01-01" in said
+    )
+    assert "days between them and not there: 2024-01-04" in said
+    assert "days not there yet: 2024-01-06" in said
+    found = json.loads(here("check", "conf=daily.yaml", "format=json", cwd=three).out)
+    assert found["days"]["there"][-1] == "2024-01-05"
+    assert found["rows"]["estimate"] == 4 * ROWS
+    done = here("check", "conf=daily.yaml", "data.train=no/{day}.csv", cwd=three)
+    assert done.code == 1 and "no day of data.train=no/{day}.csv is there" in done.last
+
+
+def test_no_day_at_all(three, here):
+    done = here("train", "conf=daily.yaml", "output=x", "data.days=2030-01-01", cwd=three)
+    assert done.code == 1 and "no day of data.train=day={day}/part-*.csv is there" in done.last
+    assert not (three / "x/checkpoints").exists()
+    with pytest.raises(Failure, match="no day"):
+        raise of_data.none_there(conf_of("{day}"))
+
+
+def test_a_warm_start_goes_on_with_the_next_day(three, here):
+    write_days(three, (4,))
+    done = here(*TRAIN, "output=other", "warm.start=run", cwd=three)
+    assert done.code == 0, done.err
+    report = report_of(three, "other")
+    assert days_in(three, "other")[-1] == "2024-01-04" and report["steps"] == 16
+    assert len(report["days"]) == 4 and len(report["epochs"]) == 1
+
+
+def test_accept_is_for_days(three, here):
+    done = here(*TRAIN, "accept=true", "data.train=day=2024-01-01/part-0.csv", cwd=three)
+    assert done.code == 2 and "data.train has no {day}" in done.line

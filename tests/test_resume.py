@@ -1,0 +1,467 @@
+"""A run that was stopped anywhere ends as if it never was: the same bytes, report and log."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+
+import pytest
+
+from tnctl import manifest
+
+TRAIN = ("train", "conf=small.yaml", "output=run", "golden=0", "evaluation.ablate=false")
+
+
+class Killed(BaseException):
+    """The process is gone: nothing that training could still do is done."""
+
+
+@pytest.fixture
+def at_step(monkeypatch):
+    """Calls something instead of a step, in this process: `at_step(7, kill)`."""
+    return lambda number, what: stop_at(monkeypatch, number, what)
+
+
+def stop_at(patch, number, what):
+    from tnctl.training import loop, step
+
+    class Step(step.TrainingStep):
+        def __call__(self, batch):
+            if self.steps + 1 == number:
+                what()
+            return super().__call__(batch)
+
+    patch.setattr(loop, "TrainingStep", Step)
+
+
+def kill():
+    raise Killed
+
+
+def nothing():
+    pass
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def terminate():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def train(here, folder, *overrides, expected=0, killed=False):
+    if killed:
+        with pytest.raises(Killed):
+            here(*TRAIN, *overrides, cwd=folder)
+        return None
+    done = here(*TRAIN, *overrides, cwd=folder)
+    assert done.code == expected, done.err
+    return done
+
+
+def names(run):
+    return sorted(path.parent.name for path in run.glob("checkpoints/*/manifest.json"))
+
+
+def content_of(run, name=None):
+    return manifest.read(str(run / "checkpoints" / (name or names(run)[-1])), "tnctl checkpoint")
+
+
+def outcome(run):
+    """All that two runs that are alike have alike."""
+    from tnctl.checkpoint.load import digest, newest
+
+    report = json.loads((run / "report.json").read_text())
+    del report["timing"]
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    for line in log:
+        del line["timing"]
+    checkpoint = newest(str(run))
+    same = ("clock", "position", "finished", "metrics", "golden")
+    return {
+        "report": report,
+        "log": log,
+        "digest": digest(checkpoint),
+        **{key: checkpoint.manifest[key] for key in same},
+    }
+
+
+USUAL = ("train.epochs=2", "evaluation.every_steps=5")
+
+
+@pytest.fixture(scope="module")
+def usual(trained, here, tmp_path_factory):
+    """What a run of two passes comes to that nothing happens to."""
+    folder = tmp_path_factory.mktemp("usual")
+    (folder / "clicks").symlink_to(trained / "clicks")
+    (folder / "small.yaml").symlink_to(trained / "small.yaml")
+    train(here, folder, *USUAL, "save.every_minutes=null")
+    assert names(folder / "run") == ["step-0000000012", "step-0000000024"]
+    return outcome(folder / "run")
+
+
+WAYS = {
+    "all that counts steps": [
+        "recipe.dropout=0.3", "recipe.batch_norm=true", "optimizer.embedding={name: adam}",
+        "+optimizer.schedule={name: cosine, warmup_steps: 5, decay_steps: 20}",
+        "optimizer.dense={name: adam}", "evaluation.every_steps=3", "evaluation.patience=8",
+        "evaluation.min_delta=0.5",
+    ],
+    "the best, and deltas": [
+        "evaluation.every_steps=4", "evaluation.keep=best", "optimizer.embedding.learning_rate=0.5",
+        "+optimizer.schedule={name: plateau, patience: 1, reduce: 0.5}",
+        "evaluation.min_delta=0.01", "save.full_every=3", "save.keep=1", "save.compression=zstd",
+    ],
+    "some rows, in their order": [
+        "data.negatives=0.7", "data.bad_rows=50", "data.shuffle=false", "data.window=1000",
+    ],
+    "a row's life": [
+        "life.admission.after=2", "life.shows={keep: true, cvm: true}", "save.full_every=2",
+        "life.eviction={unseen_steps: 6, every_steps: 5, rows: 150}", "optimizer.clip_norm=0.5",
+    ],
+    "all rows": [
+        "optimizer.updates=all", "optimizer.embedding={name: ftrl}", "+train.loss={name: mse}",
+        "evaluation.monitor=mse",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_was_killed_ends_as_one_that_was_not(way, workspace, here, at_step, tmp_path):
+    """Twice: in the middle of the first pass, and of the second."""
+    overrides = [*WAYS[way], "train.epochs=2", "train.batch_size=200"]
+    if "data.bad_rows=50" in overrides:
+        break_rows(workspace / "clicks/train.csv")
+    train(here, workspace, *overrides)
+    whole = outcome(workspace / "run")
+    os.rename(workspace / "run", tmp_path / "whole")
+    saving = [*overrides, "save.every_steps=4"]
+    at_step(9, kill)
+    train(here, workspace, *saving, killed=True)
+    assert names(workspace / "run")[-1] == "step-0000000008"
+    assert content_of(workspace / "run")["position"]["offset"] > 0
+    if whole["report"]["steps"] > 20:
+        at_step(21, kill)
+        train(here, workspace, *saving, "train.threads=1", killed=True)
+    at_step(0, nothing)
+    done = train(here, workspace, *saving, "train.threads=3")
+    assert "going on from run/checkpoints/step-" in done.err
+    assert outcome(workspace / "run") == whole
+
+
+def break_rows(path):
+    lines = path.read_text().splitlines(keepends=True)
+    price = lines[0].strip().replace('"', "").split(",").index("price")
+    for at in (5, 300, 301, 2000, 2900):
+        cells = lines[at].split(",")
+        cells[price] = "cheap"
+        lines[at] = ",".join(cells)
+    path.write_text("".join(lines))
+
+
+def test_days_go_on_too(workspace, here, at_step, tmp_path):
+    """Stopped by signals and without: at days' ends rows go, and counts decay."""
+    header, *lines = (workspace / "clicks/train.csv").read_text().splitlines(keepends=True)
+    for day in range(3):
+        part = [header, *lines[day * 1000 : (day + 1) * 1000]]
+        (workspace / f"clicks/2024-01-0{day + 1}.csv").write_text("".join(part))
+    overrides = [
+        "data.train={day}.csv", "train.epochs=2", "train.batch_size=100", "data.window=300",
+        "life.admission.after=2", "life.shows={keep: true, cvm: true, decay: 0.9}",
+        "life.eviction={unseen_days: 1, show: 1.5}", "data.test=null",
+    ]  # fmt: skip
+    train(here, workspace, *overrides)
+    whole = outcome(workspace / "run")
+    assert sum(one["evicted"] for one in whole["report"]["life"].values()) > 50
+    os.rename(workspace / "run", tmp_path / "whole")
+    saving = [*overrides, "save.every_steps=3", "save.full_every=3", "save.keep=1"]
+    for step, what, code in ((17, terminate, 143), (33, kill, 0), (40, interrupt, 130)):
+        at_step(step, what)
+        train(here, workspace, *saving, expected=code, killed=what is kill)
+    at_step(0, nothing)
+    train(here, workspace, *saving)
+    assert outcome(workspace / "run") == whole
+
+
+def test_saves_change_nothing(usual, workspace, here):
+    """Neither how often, nor how: only what is kept differs."""
+    train(here, workspace, *USUAL, "save.every_steps=1", "save.keep=0", "save.full_every=4")
+    assert outcome(workspace / "run") == usual
+    assert names(workspace / "run") == [f"step-{step:010d}" for step in range(1, 25)]
+    for number, name in enumerate(names(workspace / "run")):
+        content = content_of(workspace / "run", name)
+        assert (content["kind"] == "full") == (number % 4 == 0)
+        assert content["clock"]["step"] == number + 1
+    timing = json.loads((workspace / "run/report.json").read_text())["timing"]
+    assert timing["saved_bytes"] > 24 * 10_000
+    assert 0 < timing["save_stalled_seconds"] <= timing["save_seconds"]
+
+
+def test_the_newest_and_the_best_stay(workspace, here):
+    overrides = ["train.epochs=5", "optimizer.embedding.learning_rate=0.5", "train.batch_size=512",
+                 "evaluation.every_steps=2", "save.every_steps=2", "save.keep=2"]  # fmt: skip
+    train(here, workspace, *overrides)
+    report = json.loads((workspace / "run/report.json").read_text())
+    best = report["best"]["step"]
+    assert best < 26
+    kept = [f"step-{best:010d}", "step-0000000028", "step-0000000030"]
+    assert names(workspace / "run") == kept
+
+
+def test_a_checkpoint_every_so_many_minutes(workspace, here, monkeypatch):
+    from tnctl.training import loop
+
+    now = iter(range(0, 1_000_000, 25))
+    monkeypatch.setattr(loop.time, "monotonic", lambda: next(now))
+    train(here, workspace, "save.every_minutes=1", "save.keep=0")
+    assert 3 < len(names(workspace / "run")) < 12
+
+
+@pytest.mark.parametrize(("ask", "code"), [(interrupt, 130), (terminate, 143)])
+def test_a_signal_saves_the_step_that_is_done(ask, code, usual, workspace, here, at_step):
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    for step in (7, 8):
+        at_step(step, ask)
+        done = train(here, workspace, *USUAL, expected=code)
+        assert done.last == (
+            f"tnctl train: stopped after step {step}: run/checkpoints/step-{step:010d} is saved, "
+            "and the same command goes on from there"
+        )
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+    assert names(workspace / "run") == ["step-0000000007", "step-0000000008"]
+    at_step(0, nothing)
+    train(here, workspace, *USUAL)
+    assert outcome(workspace / "run") == usual
+
+
+def test_a_signal_in_an_evaluation_ends_it(usual, workspace, here, monkeypatch):
+    """The evaluation on the way, and that at the end of a pass; both are made up for."""
+    from tnctl.training import loop
+
+    seen = []
+
+    class Inference(loop.Inference):
+        def __call__(self, batch):
+            seen.append(batch)
+            if len(seen) in asked:
+                terminate()
+            return super().__call__(batch)
+
+    # The first batch of the first evaluation; and, of the second time, that of the third.
+    for asked, step in (({1}, 5), ({10}, 12)):
+        seen.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "Inference", Inference)
+            done = here(*TRAIN, *USUAL, cwd=workspace)
+        assert done.code == 143
+        assert len(seen) in asked
+        assert content_of(workspace / "run")["clock"]["step"] == step
+        assert f"stopped after step {step}: " in done.last
+    assert content_of(workspace / "run")["position"]["epoch"] == 0
+    train(here, workspace, *USUAL)
+    assert names(workspace / "run")[-3:] == [
+        "step-0000000012", "step-0000000012-02", "step-0000000024",
+    ]  # fmt: skip
+    assert outcome(workspace / "run") == usual
+
+
+def test_a_second_signal_leaves_at_once(workspace, here, at_step, monkeypatch):
+    from tnctl.training import loop
+
+    class Saver(loop.Saver):
+        def save(self, *arguments, **named):
+            terminate()
+            return super().save(*arguments, **named)
+
+    monkeypatch.setattr(loop, "Saver", Saver)
+    at_step(7, terminate)
+    done = train(here, workspace, expected=143)
+    assert "stopped after step 7: nothing is saved yet" in done.last
+    assert names(workspace / "run") == []
+
+
+def test_nothing_is_left_to_be_finished_once_the_model_is_saved(workspace, here, monkeypatch):
+    """A signal while the report is made leaves at once; the report is made up for."""
+    from tnctl.training import loop
+
+    def ablate(*_):
+        terminate()
+        time.sleep(60)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "ablate", ablate)
+        done = here(*TRAIN, "evaluation.ablate=true", cwd=workspace)
+    assert done.code == 143
+    assert "stopped after step 12: run/checkpoints/step-0000000012 is saved" in done.last
+    assert not (workspace / "run/report.json").exists()
+    train(here, workspace, "evaluation.ablate=true")
+    assert (workspace / "run/report.json").exists()
+    assert names(workspace / "run") == ["step-0000000012"]
+
+
+@pytest.mark.parametrize("when", ["before it is begun", "while it is written"])
+def test_a_full_disk_stops_training_and_the_same_command_goes_on(
+    when, usual, workspace, here, at_step, monkeypatch
+):
+    from tnctl import files
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        if when == "before it is begun":
+            at_step(7, lambda: patch.setattr(files, "free_bytes", lambda _: 5_000_000))
+        else:
+            at_step(7, lambda: patch.setattr(files.os, "fsync", full))
+        done = train(here, workspace, *USUAL, "save.every_steps=3", expected=1)
+        assert "Traceback" not in done.err
+        assert "free" in done.last.lower()
+    assert names(workspace / "run")[-1] in ("step-0000000003", "step-0000000006")
+    at_step(0, nothing)
+    train(here, workspace, *USUAL, "save.every_steps=3")
+    assert outcome(workspace / "run") == usual
+
+
+@pytest.fixture(scope="module")
+def stopped(trained, here, tmp_path_factory):
+    """A run that was killed in the middle of its first pass, with a full checkpoint and a delta."""
+    folder = tmp_path_factory.mktemp("stopped")
+    shutil.copytree(trained / "clicks", folder / "clicks")
+    shutil.copy(trained / "small.yaml", folder)
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, 9, kill)
+        saving = ("save.every_steps=3", "save.keep=0", "save.full_every=2")
+        train(here, folder, *USUAL, *saving, killed=True)
+    assert names(folder / "run") == ["step-0000000003", "step-0000000006"]
+    return folder
+
+
+@pytest.fixture
+def stopped_copy(stopped, tmp_path):
+    """The same in a folder of one's own; files have their times."""
+    folder = tmp_path / "stopped"
+    shutil.copytree(stopped, folder)
+    return folder
+
+
+def test_a_changed_file_is_refused(stopped_copy, here):
+    clicks, run = stopped_copy / "clicks/train.csv", stopped_copy / "run"
+    text, times = clicks.read_text(), (clicks.stat().st_atime_ns, clicks.stat().st_mtime_ns)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    clicks.write_text(text + text.splitlines()[-1] + "\n")
+    done = train(here, stopped_copy, *USUAL, expected=1)
+    for words in ("clicks/train.csv", f"{len(text.encode()):,} bytes", "overwrite=true"):
+        assert words in done.last
+    # Of the same size, too.
+    clicks.write_text(text)
+    assert "modified" in train(here, stopped_copy, *USUAL, expected=1).last
+    assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    os.utime(clicks, ns=times)
+    train(here, stopped_copy, *USUAL)
+    # What was passed over whole is not read again.
+    clicks.write_text(text)
+    assert "finished" in train(here, stopped_copy, *USUAL).err
+
+
+def test_other_files_are_refused(workspace, here, at_step):
+    clicks = workspace / "clicks"
+    shutil.copy(clicks / "train.csv", clicks / "train-2.csv")
+    overrides = ["data.train=train*.csv", "save.every_steps=4"]
+    at_step(9, kill)
+    train(here, workspace, *overrides, killed=True)
+    at_step(0, nothing)
+    shutil.copy(clicks / "train.csv", clicks / "train-3.csv")
+    done = train(here, workspace, *overrides, expected=1)
+    assert "train-3.csv is not what training stopped in the middle of: it was not" in done.last
+    (clicks / "train-3.csv").unlink()
+    (clicks / "train-2.csv").rename(clicks / "train-4.csv")
+    done = train(here, workspace, *overrides, expected=1)
+    assert "and is not among the files of data.train" in done.last
+
+
+def test_keys_that_change_no_figure_may_change(usual, stopped_copy, here):
+    done = train(here, stopped_copy, *USUAL, "seed=3", expected=2)
+    assert "these keys differ: seed." in done.last
+    train(here, stopped_copy, *USUAL, "save.every_steps=5", "save.keep=2", "train.threads=1",
+          "save.compression=zstd", "train.tensorboard=true", "save.full_every=9")  # fmt: skip
+    assert outcome(stopped_copy / "run") == usual
+
+
+def test_of_a_damaged_checkpoint_the_one_before_is_taken(usual, stopped, tmp_path, here):
+    [*_, before, damaged] = names(stopped / "run")
+    for kind in ("00000.rows", "dense.bin", "conf.json", "running", "manifest.json"):
+        folder = tmp_path / kind
+        shutil.copytree(stopped, folder)
+        [path] = (folder / "run/checkpoints" / damaged).rglob(f"*{kind}")
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        done = train(here, folder, *USUAL)
+        assert str(path.relative_to(folder)) in done.err
+        assert f"going on from run/checkpoints/{before}" in done.err
+        aside = folder / "run/damaged" / damaged
+        assert (aside / "manifest.json").exists()
+        assert outcome(folder / "run") == usual, kind
+    train(here, folder, "overwrite=true")
+    assert not (folder / "run/damaged").exists()
+
+
+def test_a_signal_while_waiting_for_data_saves(usual, workspace, here, monkeypatch):
+    """The storage hangs; training does not."""
+    from tnctl.training import loop
+
+    whole = loop.training_batches
+    gone, found = threading.Event(), []
+
+    def look():
+        found.extend(names(workspace / "run"))
+        gone.set()
+
+    def hangs(*arguments, **named):
+        for number, batch in enumerate(whole(*arguments, **named)):
+            if number == 4:
+                threading.Timer(0.5, terminate).start()
+                threading.Timer(4, look).start()
+                gone.wait(60)
+            yield batch
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "training_batches", hangs)
+        done = train(here, workspace, *USUAL, expected=143)
+    assert "stopped after step 4: run/checkpoints/step-0000000004 is saved" in done.last
+    # To leave is to wait for what is being read; to save is not.
+    assert found == ["step-0000000004"]
+    train(here, workspace, *USUAL)
+    assert outcome(workspace / "run") == usual
+
+
+def test_without_a_whole_checkpoint(stopped_copy, here):
+    """The delta needs the full one."""
+    before = names(stopped_copy / "run")
+    path = stopped_copy / "run/checkpoints" / before[0] / "tables/embedding4/00000.rows"
+    path.write_bytes(path.read_bytes()[:-1])
+    done = train(here, stopped_copy, *USUAL, expected=1)
+    for words in ("no checkpoint that is whole", "00000.rows", "overwrite=true"):
+        assert words in done.last
+    assert names(stopped_copy / "run") == before
+
+
+def test_signals_in_another_thread_are_not_ours():
+    """Whoever trains in a thread of their own program keeps their handlers."""
+    from tnctl.training.signals import Signals
+
+    before, found = signal.getsignal(signal.SIGTERM), []
+
+    def use():
+        with Signals() as signals:
+            found.append(signal.getsignal(signal.SIGTERM))
+            signals.check()
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    assert found == [before]

@@ -1,0 +1,723 @@
+"""Warm start: a new run goes on from a checkpoint whose conf is another, or says why it cannot."""
+
+import dataclasses
+import itertools
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tnctl import schema
+from tnctl.checkpoint import chain
+from tnctl.checkpoint.load import load
+from tnctl.data.statistics import Statistics
+from tnctl.data.windows import windows
+from tnctl.errors import UserError
+from tnctl.model.building import build
+from tnctl.schema import Conf, Data, Embedding, Initial, Numeric, Slot, Warm
+from tnctl.tables import Batch, Optimizer, Pool, Segment, SlotPlan, SparseTable
+from tnctl.tables import Initial as TableInitial
+from tnctl.tables.sparse import decay_factors
+from tnctl.training import warm, warm_dense, warm_inputs, warm_rows
+from tnctl.training.evaluation import features_of
+from tnctl.training.step import Inference
+
+STEP = 12  # of the checkpoint of `trained`
+ROWS = 574
+
+
+def conf_of(folder, change=None, **of_warm):
+    """The conf of a run, changed by `change(values)`, with a warm start from that run."""
+    values = chain.newest(str(folder / "run")).conf()
+    values["data"]["root"] = str(folder / "clicks")
+    values["output"] = str(folder / "new")
+    if change is not None:
+        change(values)
+    values["warm"] = {"start": str(folder / "run"), **of_warm}
+    return schema.from_values(values)
+
+
+def begun(folder, change=None, **of_warm):
+    """The model that a warm start begins with, and its report."""
+    conf = conf_of(folder, change, **of_warm)
+    start = warm.begin(conf)
+    model = build(conf, start.statistics(no_measuring))
+    start.fill(model)
+    return model, start.report
+
+
+def no_measuring(_):
+    raise AssertionError("nothing starts anew that needs statistics")
+
+
+def before(folder):
+    """The model that was saved."""
+    checkpoint = chain.newest(str(folder / "run"))
+    return load(checkpoint, schema.from_values(checkpoint.conf()))
+
+
+def logits(model, folder):
+    conf = dataclasses.replace(
+        model.conf, data=dataclasses.replace(model.conf.data, root=str(folder / "clicks"))
+    )
+    inference = Inference(model, 1024)
+    return np.concatenate(
+        [inference(one) for one in windows(conf, features_of(conf, model), "validation")]
+    )
+
+
+def rows_of(model, group):
+    """The records of a group, by id."""
+    for layout, table in zip(model.layout.tables, model.tables, strict=True):
+        if group in layout.groups:
+            records = np.concatenate([*table.records(), np.empty(0, table.record_dtype)])
+            own = records[records["group"] == layout.groups[group]]
+            return {int(one["id"]): one for one in own}
+    raise AssertionError(group)
+
+
+def kernel(model, name="deep/dense/kernel", state=None):
+    number = model.variable_names.index(name)
+    part = model.dense.weights if state is None else model.dense.states[state]
+    return part[number].reshape(tuple(model.variables[number].shape))
+
+
+def added(name="more", **keys):
+    def change(values):
+        like = dataclasses.asdict(Slot(**keys))
+        values["slots"] = {"user_id": values["slots"].pop("user_id"), name: like} | values["slots"]
+
+    return change
+
+
+def test_with_nothing_changed_the_model_is_the_one_before_bit_for_bit(trained):
+    model, report = begun(trained)
+    old = before(trained)
+    for one, other in zip(model.tables, old.tables, strict=True):
+        records = [np.concatenate(list(table.records())) for table in (one, other)]
+        assert records[0].tobytes() == records[1].tobytes()
+    for one, other in zip(
+        [*model.dense.weights, *itertools.chain(*model.dense.states), *model.moving],
+        [*old.dense.weights, *itertools.chain(*old.dense.states), *old.moving],
+        strict=True,
+    ):
+        assert one.tobytes() == other.tobytes()
+    assert model.dense.step == old.dense.step == STEP
+    np.testing.assert_array_equal(logits(model, trained), logits(old, trained))
+    assert {one["outcome"] for one in report["inputs"]} == {"matched"}
+    assert report["notes"] == []
+    assert report["dense"]["matched"] == model.variable_names
+    assert report["step"] == STEP
+    [users] = [one for one in report["inputs"] if one["input"] == "user_id"]
+    assert users["rows"] == len(rows_of(model, "user_id"))
+
+
+def test_statistics_of_inputs_that_go_on_stay(trained):
+    conf = conf_of(trained)
+    start = warm.begin(conf)
+    found = start.statistics(no_measuring)
+    known = start.checkpoint.statistics
+    assert found.standardize == known.standardize
+    np.testing.assert_array_equal(found.boundaries["price_range"], known.boundaries["price_range"])
+
+
+def test_an_added_slot_starts_anew_and_changes_nothing_else(trained):
+    model, report = begun(trained, added(column="region"), new=["more"])
+    old = before(trained)
+    assert rows_of(model, "more") == {}
+    for group in ("user_id", "item_id", "shared", "interests", "price_range"):
+        one, other = rows_of(model, group), rows_of(old, group)
+        assert one.keys() == other.keys()
+        for id_, row in one.items():
+            for field in row.dtype.names:
+                if field != "group":  # its number
+                    np.testing.assert_array_equal(row[field], other[id_][field])
+    # Without a row its embedding is zeros, so whatever its new weights are, nothing comes of it.
+    np.testing.assert_allclose(logits(model, trained), logits(old, trained), atol=2e-6)
+    new, was = kernel(model), kernel(old)
+    assert len(new) == len(was) + 4
+    np.testing.assert_array_equal(np.delete(new, slice(4, 8), axis=0), was)
+    fresh = build(model.conf, model.statistics)
+    np.testing.assert_array_equal(new[4:8], kernel(fresh)[4:8])
+    np.testing.assert_array_equal(kernel(model, state=0)[4:8], 0)
+    assert (kernel(model, state=1)[:4] > 0).any()
+    assert "deep/dense/kernel" in report["dense"]["partly"]
+    assert {"input": "more", "outcome": "new", "from": None, "rows": None} in report["inputs"]
+
+
+def test_a_dropped_slot_leaves_its_rows_and_weights_behind(trained):
+    model, report = begun(trained, lambda values: values["slots"].pop("item_id"), drop=["item_id"])
+    old = before(trained)
+    at = old.layout.pooled["item_id"][0]
+    was = np.delete(kernel(old), slice(at, at + 4), axis=0)
+    np.testing.assert_array_equal(kernel(model), was)
+    assert sum(table.rows for table in model.tables) == ROWS - len(rows_of(old, "item_id"))
+    assert any("rows of group item_id stay behind" in note for note in report["notes"])
+    gone = {"input": None, "outcome": "dropped", "from": "item_id", "rows": None}
+    assert gone in report["inputs"]
+
+
+def renamed(values):
+    """Other names, and another order: columns of x of the same shape mean others."""
+    slots = values["slots"]
+    user = slots.pop("user_id") | {"column": "user_id"}
+    values["slots"] = dict(reversed(slots.items())) | {"user": user}
+    values["numeric"] = {
+        "quality": values["numeric"]["quality"],
+        "cost": values["numeric"]["price"] | {"column": "price"},
+    }
+
+
+def test_renamed_and_reordered_inputs_take_their_weights_along(trained):
+    model, report = begun(trained, renamed, rename={"user": "user_id", "cost": "price"})
+    old = before(trained)
+    assert model.variable_names == old.variable_names
+    assert kernel(model).shape == kernel(old).shape
+    assert (kernel(model) != kernel(old)).any()
+    np.testing.assert_allclose(logits(model, trained), logits(old, trained), atol=2e-6)
+    assert rows_of(model, "user").keys() == rows_of(old, "user_id").keys()
+    assert report["notes"] == []
+    [user] = [one for one in report["inputs"] if one["input"] == "user"]
+    assert user["from"] == "user_id"
+
+
+def test_a_wider_embedding_keeps_its_first_coordinates(trained):
+    model, report = begun(trained, lambda values: values["embedding"].update(width=6))
+    old = before(trained)
+    conf = model.conf
+    for group in ("user_id", "shared"):
+        rows, were = rows_of(model, group), rows_of(old, group)
+        assert rows.keys() == were.keys()
+        fresh = build(conf, model.statistics).tables[0]
+        ids = np.array(sorted(rows), np.uint64)
+        number = model.layout.tables[0].groups[group]
+        made = fresh.fresh_records(np.full(len(ids), number, np.uint16), ids)
+        for id_, initial in zip(ids, made, strict=True):
+            row, was = rows[int(id_)], were[int(id_)]
+            np.testing.assert_array_equal(row["embedding"][:4], was["embedding"])
+            np.testing.assert_array_equal(row["embedding"][4:], initial["embedding"][4:])
+            for field in ("linear", "linear.accumulator", "embedding.accumulator"):
+                np.testing.assert_array_equal(row[field], was[field])
+    for name, (at, _) in old.layout.pooled.items():
+        now = model.layout.pooled[name][0]
+        np.testing.assert_array_equal(kernel(model)[now : now + 4], kernel(old)[at : at + 4])
+    assert any("are 6 wide and were 4" in note for note in report["notes"])
+
+
+def test_linear_weights_of_one_side_only(trained):
+    model, report = begun(trained, lambda values: values["slots"]["user_id"].update(linear=False))
+    assert "group user_id: linear weights stay behind" in report["notes"]
+    old = rows_of(before(trained), "user_id")
+    for id_, row in rows_of(model, "user_id").items():
+        assert "linear" not in row.dtype.names
+        np.testing.assert_array_equal(row["embedding"], old[id_]["embedding"])
+
+
+def adam(values):
+    values["optimizer"]["embedding"] = {"name": "adam", "learning_rate": 0.01}
+
+
+def test_another_optimizer_is_refused_or_its_state_starts_anew(trained):
+    with pytest.raises(UserError, match=r"embedding weights of group .*warm.optimizer=fresh"):
+        begun(trained, adam)
+    model, report = begun(trained, adam, optimizer="fresh")
+    old = rows_of(before(trained), "user_id")
+    for id_, row in rows_of(model, "user_id").items():
+        np.testing.assert_array_equal(row["embedding"], old[id_]["embedding"])
+        assert not row["embedding.steps"].any()
+        assert not row["embedding.v"].any()
+        np.testing.assert_array_equal(row["linear.accumulator"], np.float32(1e-6))
+    np.testing.assert_array_equal(logits(model, trained), logits(before(trained), trained))
+    assert model.dense.step == 0
+    assert not any(state.any() for state in model.dense.states[0])
+    assert report["optimizer"] == "fresh"
+
+
+def test_another_learning_rate_keeps_the_state(trained):
+    def slower(values):
+        values["optimizer"]["embedding"]["learning_rate"] = 0.02
+
+    model, report = begun(trained, slower)
+    old = rows_of(before(trained), "user_id")
+    for id_, row in rows_of(model, "user_id").items():
+        assert row["embedding.accumulator"] == old[id_]["embedding.accumulator"]
+    assert any("learning_rate 0.02, it was 0.05" in note for note in report["notes"])
+
+
+@pytest.mark.parametrize("l1", [0.0, 0.003])
+def test_ftrl_goes_on_from_weights_that_another_optimizer_made(trained, l1):
+    """Its weights are made of its state: with a state of zeros, one update would lose them."""
+
+    def ftrl(values):
+        one = {
+            "name": "ftrl",
+            "learning_rate": 0.1,
+            "l1": l1,
+            "l2": 0.5,
+            "initial_accumulator": 0.2,
+        }
+        values["optimizer"].update(linear=one, embedding=one)
+        values["slots"]["user_id"]["group"] = None
+
+    model, _ = begun(trained, ftrl, optimizer="fresh")
+    [table] = model.tables
+    [layout] = model.layout.tables
+    rows = rows_of(model, "user_id")
+    ids = np.array(list(rows), np.uint64)
+    batch = Batch(table, [SlotPlan(layout.groups["user_id"], "sum", 0)])
+    batch.find(ids, np.arange(len(ids) + 1, dtype=np.uint32), len(ids), insert=True)
+    zeros = [np.zeros((len(ids), 1), np.float32), np.zeros((len(ids), 4), np.float32)]
+    batch.accumulate(zeros)
+    batch.apply()
+    for id_, row in rows_of(model, "user_id").items():
+        for name in ("linear", "embedding"):
+            np.testing.assert_allclose(row[name], rows[id_][name], rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda v: v["slots"]["user_id"].update(seed=3), "slots.user_id: seed is 3"),
+        (lambda v: v["slots"]["item_id"].update(missing="none"), "slots.item_id: missing is none"),
+        (
+            lambda v: v["slots"]["user_id"].update(ids="modulo", size=100),
+            "slots.user_id: ids is modulo",
+        ),
+        (lambda v: v["slots"]["price_range"].update(buckets=9), "buckets is 9 here and was 8"),
+        (lambda v: v["numeric"]["price"].update(transform="none"), "numeric.price: transform is"),
+        (
+            lambda v: v["numeric"]["quality"].update(mean=0.0, deviation=2.0),
+            r"numeric.quality: \[mean, deviation\] is \[0.0, 2.0\]",
+        ),
+        (lambda v: v["embedding"].update(width=3), "width is 3 here and was 4"),
+        (lambda v: v.update(compat="tensornet"), "compat is tensornet here and was None"),
+        (lambda v: v["optimizer"].update(updates="all"), "optimizer.updates is all"),
+        (lambda v: v["recipe"].update(hidden=[16, 4]), "recipe.hidden is .*warm.dense=fresh"),
+        (lambda v: v["recipe"].update(activation="tanh"), "recipe.activation is tanh .*was relu"),
+        (
+            lambda v: v["optimizer"]["dense"].update(beta1=0.8),
+            "dense weights are trained with beta1 0.8 here, and were with beta1 0.9",
+        ),
+        (
+            lambda v: v["life"]["eviction"].update(show=2.0),
+            "life.eviction.show .*kept none: all its rows would be removed",
+        ),
+        (lambda v: v["slots"].pop("device"), r"has input device, .*Give warm.drop=\[device\]"),
+        (added(), r"has no input more, which this conf has. Give warm.new=\[more\]"),
+    ],
+)
+def test_what_would_be_silently_wrong_is_refused(trained, change, told):
+    with pytest.raises(UserError, match=told):
+        begun(trained, change)
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"rename": {"user_id": "user"}}, r"warm.rename: .*no input 'user'.*'user_id'"),
+        ({"rename": {"user": "user_id"}}, "warm.rename: this conf has no input 'user'"),
+        ({"new": ["user"]}, "warm.new: this conf has no input 'user'"),
+        ({"drop": ["user"]}, "warm.drop: .*has no input 'user'"),
+        ({"rename": {"user_id": "user_id"}, "drop": ["user_id"]}, "warm.rename and in warm.drop"),
+        ({"rename": {"user_id": "user_id"}, "new": ["user_id"]}, "warm.rename and in warm.new"),
+        ({"rename": {"user_id": "item_id"}}, "has no input item_id.*and .* has input user_id"),
+        ({"rename": {"user_id": "price"}, "new": ["price"], "drop": ["user_id"]}, "kind is a slot"),
+    ],
+)
+def test_keys_that_do_not_fit_are_refused(trained, keys, told):
+    with pytest.raises(UserError, match=told):
+        begun(trained, **keys)
+
+
+def test_an_input_can_start_anew_under_its_own_name(trained):
+    change = lambda values: values["slots"]["user_id"].update(seed=3)  # noqa: E731
+    model, _ = begun(trained, change, new=["user_id"], drop=["user_id"])
+    assert rows_of(model, "user_id") == {}
+    fresh = build(model.conf, model.statistics)
+    np.testing.assert_array_equal(kernel(model)[:4], kernel(fresh)[:4])
+
+
+def test_dense_weights_start_anew_when_asked(trained):
+    def deeper(values):
+        values["recipe"] = {"name": "dcn", "hidden": [8]}
+
+    model, report = begun(trained, deeper, dense="fresh")
+    fresh = build(model.conf, model.statistics)
+    for one, other in zip(model.dense.weights, fresh.dense.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert sum(table.rows for table in model.tables) == ROWS
+    assert report["dense"]["new"] == model.variable_names
+
+
+def test_groups_are_taken_apart_and_not_together(trained):
+    def apart(values):
+        values["slots"]["device"]["group"] = None
+
+    model, report = begun(trained, apart)
+    old = rows_of(before(trained), "shared")
+    for group in ("device", "shared"):
+        found = rows_of(model, group)
+        assert found.keys() == old.keys()
+        for id_, row in found.items():
+            np.testing.assert_array_equal(row["embedding"], old[id_]["embedding"])
+    assert "the rows of group shared come to shared, device" in report["notes"] or (
+        "the rows of group shared come to device, shared" in report["notes"]
+    )
+
+    def together(values):
+        values["slots"]["user_id"]["group"] = "shared"
+
+    with pytest.raises(UserError, match="an id would have two rows"):
+        begun(trained, together)
+
+
+def test_a_vocabulary_may_grow_at_its_end():
+    old = Conf(
+        recipe={"name": "lr"},
+        slots={"a": Slot(ids="vocabulary", vocabulary=["x", "y"])},
+        data=Data(train="none"),
+    )
+
+    def found(words, **keys):
+        slot = Slot(ids="vocabulary", vocabulary=words, **keys)
+        conf = dataclasses.replace(old, slots={"a": slot})
+        pairing = warm_inputs.pair("there", old, conf)
+        warm_inputs.check(pairing, Statistics(), Statistics())
+
+    found(["x", "y", "z"])
+    for words in (["x"], ["y", "x"], ["z", "x", "y"]):
+        with pytest.raises(UserError, match=r"slots.a: vocabulary is"):
+            found(words)
+    with pytest.raises(UserError, match=r"slots.a: oov is 2"):
+        found(["x", "y"], oov=2)
+
+
+def test_crosses_are_of_the_same_parts():
+    def conf(cross, slots=("a", "b"), **keys):
+        return Conf(
+            recipe={"name": "lr"},
+            slots={**{name: Slot() for name in slots}, "both": Slot(cross=cross)},
+            data=Data(train="none"),
+            **keys,
+        )
+
+    old = conf(["a", "b"])
+    named = conf(["c", "b"], ("c", "b"), warm=Warm(start="s", rename={"c": "a"}))
+    warm_inputs.check(warm_inputs.pair("there", old, named), Statistics(), Statistics())
+    turned = conf(["b", "a"], warm=Warm(start="s"))
+    with pytest.raises(UserError, match=r"slots.both: cross is"):
+        warm_inputs.check(warm_inputs.pair("there", old, turned), Statistics(), Statistics())
+
+
+RECIPES = {
+    "lr": {},
+    "fm": {},
+    "deepfm": {"hidden": [15, 8], "batch_norm": True},  # as wide as x: 3 * 4 + 3
+    "wide_deep": {"hidden": [8], "activation": "prelu"},
+    "dcn": {"hidden": [8], "layers": 2},
+    "dcn version": {"version": 1, "hidden": [8], "structure": "stacked"},
+    "dcn mixture": {"experts": 2, "low_rank": 3, "layers": 2, "hidden": [15]},
+    "din": {"behavior": "h", "target": "a", "hidden": [8], "attention": [5]},
+}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "width"),
+    [
+        *((name, 6) for name in ("fm", "deepfm", "dcn mixture", "din")),
+        ("dcn version", 4),
+        *(
+            pytest.param(name, width, marks=pytest.mark.long)
+            for name in RECIPES
+            for width in (4, 6)
+        ),
+    ],
+)
+def test_dense_weights_follow_their_inputs_in_every_recipe(recipe, width, monkeypatch):
+    """Inputs in another order, renamed, more and wider: the logits are those of before."""
+    old, new = confs_of(recipe, width)
+    model, other = build(old, Statistics()), build(new, Statistics())
+    random = np.random.default_rng(3)
+    for array in [*model.dense.weights, *model.moving]:
+        array[:] = random.uniform(0.1, 1, len(array)) * 0.3
+    for state in model.dense.states:
+        for array in state:
+            array[:] = random.uniform(0.1, 1, len(array))
+    checkpoint = saved(model)
+    monkeypatch.setattr(warm_dense, "variables", lambda _: checkpoint.variables)
+    pairing = warm_inputs.pair("there", old, new)
+    warm_dense.check(pairing, checkpoint, other)
+    carried = warm_dense.fill(pairing, checkpoint, other)
+    assert not carried.new
+    assert not carried.dropped
+    x, linear, sequences, lengths = inputs_of(model, other, random)
+    outputs = []
+    for one, *inputs in ((model, x[0], linear, sequences[0]), (other, x[1], linear, sequences[1])):
+        inputs.append(lengths)
+        tensors = [array for array in inputs if array.shape[1]]
+        # Some gradients are written out, which only a graph takes.
+        outputs.append(tf.function(one.inference_network)(tensors)["label"].numpy())
+    assert np.std(outputs[0]) > 1e-3
+    # The new coordinates of fm's numbers multiply each other.
+    atol = 2e-3 if recipe == "fm" else 2e-5
+    np.testing.assert_allclose(outputs[1], outputs[0], rtol=2e-4, atol=atol)
+
+
+def confs_of(recipe, width):
+    """A conf, and the same with inputs renamed, in another order, and if wider more of them."""
+    more = width > 4
+    settings = {"name": recipe.split()[0], **RECIPES[recipe]}
+    din = recipe == "din"
+    sequence = Slot(group="g", pooling="none", max_length=3, separator="|")
+    apart = {"h": sequence} if din else {}
+    a = Slot(group="g") if din else Slot()
+    old = Conf(
+        recipe=settings,
+        slots={"a": a, "b": Slot(), "c": Slot(), **apart},
+        numeric={"m": Numeric(), "n": Numeric(width=2)},
+        embedding=Embedding(4, initial=Initial("normal", 0.5)),
+        data=Data(train="none"),
+    )
+    new = dataclasses.replace(
+        old,
+        recipe=settings | ({"target": "a2"} if din else {}),
+        slots={"c": Slot(), **({"y": Slot()} if more else {}), **apart, "a2": a, "b": Slot()},
+        numeric={"n": Numeric(width=2), "m": Numeric(), **({"k": Numeric()} if more else {})},
+        embedding=Embedding(width, initial=Initial("normal", 0.5)),
+        warm=Warm(start="s", rename={"a2": "a"}, new=["y", "k"] if more else []),
+    )
+    return old, new
+
+
+def saved(model):
+    """What a warm start reads of a checkpoint of a model, without writing one."""
+    names, shapes = model.variable_names, [tuple(one.shape) for one in model.variables]
+    found = {}
+    for number, (name, shape) in enumerate(zip(names, shapes, strict=True)):
+        states = {
+            state: of_all[number].reshape(shape).copy()
+            for state, of_all in zip(model.dense.state_names, model.dense.states, strict=True)
+        }
+        found[name] = warm_dense.Variable(model.dense.weights[number].reshape(shape).copy(), states)
+    for memory, one in zip(model.moving, model.network.non_trainable_variables, strict=True):
+        found[one.path] = warm_dense.Variable(memory.reshape(tuple(one.value.shape)).copy(), {})
+    dense = {"optimizer": model.dense.optimizer.described(), "step": 7}
+    manifest = {"dense": dense, "recipe": {"sha256": ""}}
+    return SimpleNamespace(statistics=Statistics(), manifest=manifest, variables=found)
+
+
+def inputs_of(model, other, random, rows=6):
+    """Random inputs of two models that say the same: zeros where only the other has columns."""
+    x = [np.zeros((rows, one.layout.width), np.float32) for one in (model, other)]
+    names = {"a": "a2"}
+    for where in ("pooled", "numeric_columns"):
+        for name, (at, width) in getattr(model.layout, where).items():
+            to = getattr(other.layout, where)[names.get(name, name)][0]
+            x[0][:, at : at + width] = random.normal(size=(rows, width))
+            x[1][:, to : to + width] = x[0][:, at : at + width]
+    sequences = [np.zeros((rows, one.layout.sequences_width), np.float32) for one in (model, other)]
+    for name, one in model.layout.sequences.items():
+        values = random.normal(size=(rows, one.length, one.width))
+        for array, layout in zip(sequences, (model.layout, other.layout), strict=True):
+            place = layout.sequences[name]
+            view = array[:, place.column : place.column + place.length * place.width]
+            view.reshape(rows, place.length, place.width)[:, :, : one.width] = values
+    lengths = random.integers(1, 4, (rows, len(model.layout.sequences))).astype(np.int32)
+    return x, random.normal(size=(rows, 1)).astype(np.float32), sequences, lengths
+
+
+def table_of(decay, shows=False):
+    optimizer = Optimizer("sgd", 0.1, decay=decay)
+    segment = Segment("embedding", 2, "concat", optimizer)
+    table = SparseTable([segment], 1, Pool(1), shows=shows)
+    table.add_group(0, "a", [TableInitial("normal", 1.0)])
+    described = {"name": "embedding", "width": 2, "optimizer": optimizer.described()}
+    return table, {"segments": [described]}
+
+
+def test_decayed_weights_come_as_they_read():
+    """With another decay, the steps since a row's last change must not be counted again."""
+    old, part = table_of(0.5)
+    old.set_step(3)
+    records = old.fresh_records(np.zeros(5, np.uint16), np.arange(5, dtype=np.uint64))
+    ones = (np.ones(5), np.ones(5))
+    factor = decay_factors(old.segments[0].optimizer.decay_factor, np.array([7], np.uint32))[0]
+    for decay, changed, expected in ((0.5, 3, 1.0), (0.0, 3, factor), (0.25, 10, factor)):
+        new, _ = table_of(decay)
+        new.set_step(10)
+        convert = warm_rows.Conversion(part, new, chain.Clock(10), True)
+        made = convert(records, records["group"], ones)
+        assert (made["changed"] == changed).all()
+        np.testing.assert_allclose(made["embedding"], records["embedding"] * expected, rtol=1e-7)
+        new.insert_records(made[np.argsort(new.hashes(made["group"], made["id"]))].view("u1"))
+        for one in records:
+            read = new.lookup(0, int(one["id"]))
+            np.testing.assert_allclose(read, one["embedding"] * factor, rtol=1e-6)
+
+
+def test_show_and_click_read_as_before_under_another_decay():
+    days = ((100, 1), (101, 5), (104, 9))
+    changed = np.array([0, 1, 4, 5, 8, 9, 12], np.uint32)
+    expected = [104, 4, 4, 3, 3, 0, 0]
+    np.testing.assert_array_equal(warm_rows.ages(days, changed), expected)
+    np.testing.assert_array_equal(warm_rows.ages((), changed), 0)
+    old, part = table_of(0.0, shows=True)
+    old.set_step(3)
+    records = old.fresh_records(np.zeros(7, np.uint16), np.arange(7, dtype=np.uint64))
+    records["changed"] = changed
+    records["show"], records["click"] = 8, 3
+    was, now = np.full(7, 0.5), np.full(7, 0.25)
+    new, _ = table_of(0.0, shows=True)
+    new.set_step(12)
+    made = warm_rows.Conversion(part, new, chain.Clock(12, days), True)
+    read = 8 * 0.5 ** np.array(expected[1:])
+    for decay in (was, now):
+        found = made(records[1:], records["group"][1:], (was[1:], decay[1:]))
+        then = np.array(expected[1:])
+        np.testing.assert_allclose(found["show"][:, 0] * decay[1:] ** then, read, rtol=1e-6)
+        np.testing.assert_allclose(found["click"][:, 0] / found["show"][:, 0], 3 / 8)
+    faster, _ = table_of(0.5, shows=True)
+    faster.set_step(12)
+    made = warm_rows.Conversion(part, faster, chain.Clock(12, days), True)
+    found = made(records[1:], records["group"][1:], (was[1:], was[1:]))
+    assert (found["changed"] == 12).all()
+    np.testing.assert_allclose(found["show"][:, 0], read, rtol=1e-6)
+
+
+ONE_MORE = ("conf=small.yaml", "warm.start=run", "+slots.more={column: region}", "warm.new=[more]")
+
+
+def test_from_the_command_line(run_copy, here):
+    """Started, told, reported, gone on with, and not done twice."""
+    done = here("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
+    assert done.code == 0, done.err
+    assert "warm start from run/checkpoints/step-0000000012" in done.err
+    report = json.loads((run_copy / "new/report.json").read_text())
+    outcomes = {one["input"]: one["outcome"] for one in report["warm"]["inputs"]}
+    assert outcomes["more"] == "new"
+    assert outcomes["user_id"] == "matched"
+    assert report["steps"] == STEP + 24
+    assert report["epochs"][0]["step"] == STEP + 12
+    first = json.loads((run_copy / "run/report.json").read_text())
+    assert report["epochs"][0]["loss"] < first["epochs"][0]["loss"]
+    # The checkpoint it began with is needed no longer.
+    (run_copy / "run").rename(run_copy / "gone")
+    done = here("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
+    assert done.code == 0
+    assert "nothing to do" in done.err
+    (run_copy / "new/report.json").unlink()
+    done = here("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
+    assert done.code == 0, done.err
+    again = json.loads((run_copy / "new/report.json").read_text())
+    assert again["warm"] == report["warm"]
+    done = here("evaluate", "output=new", cwd=run_copy)
+    assert done.code == 0, done.err
+
+
+def test_names_are_given_on_the_command_line_or_in_a_file(run_copy, here):
+    text = (run_copy / "small.yaml").read_text()
+    text = text.replace("user_id: {}", "user: {column: user_id}")
+    (run_copy / "named.yaml").write_text(text)
+    (run_copy / "said.yaml").write_text(f"{text}warm: {{start: run, rename: {{user: user_id}}}}\n")
+    for arguments in (
+        ("conf=named.yaml", "warm.start=run", "warm.rename.user=user_id"),
+        ("conf=named.yaml", "warm.start=run", "warm.rename={user: user_id}"),
+        ("conf=said.yaml",),
+    ):
+        done = here("train", *arguments, "--cfg", "job", cwd=run_copy)
+        assert done.code == 0, done.err
+        assert "  rename:\n    user: user_id\n" in done.out
+
+
+def test_refusals_on_the_command_line_remove_nothing(run_copy, here):
+    for arguments, code, told in (
+        (("warm.start=nowhere", "output=new"), 1, "is no checkpoint"),
+        (("warm.start=run", "output=run", "overwrite=true"), 2, "is in the output of this run"),
+        (
+            (f"warm.start=run/checkpoints/step-{STEP:010d}", "output=run", "overwrite=true"),
+            2,
+            "is in the output of this run",
+        ),
+        (
+            ("warm.start=run", "+slots.more={column: region}", "output=new", "overwrite=true"),
+            2,
+            "warm.new=[more]",
+        ),
+        (("warm.new=[user_id]",), 2, "start=CHECKPOINT"),
+        (("warm.start=run", "warm.optimizer=anew", "output=new"), 2, "optimizer"),
+    ):
+        done = here("train", "conf=small.yaml", *arguments, cwd=run_copy)
+        assert done.code == code, done.err
+        assert told in done.last
+        assert (run_copy / "run/report.json").exists()
+        assert not (run_copy / "new").exists()
+
+
+def test_a_schedule_begins_anew(run_copy, here):
+    """The clock goes on, but a learning rate that fell to nothing would train nothing."""
+    schedule = ("optimizer.schedule.name=cosine", "optimizer.schedule.decay_steps=13")
+    done = here("train", "conf=small.yaml", "warm.start=run", "output=new", *schedule, cwd=run_copy)
+    assert done.code == 0, done.err
+    lines = [json.loads(one) for one in (run_copy / "new/log.jsonl").read_text().splitlines()]
+    [step] = [one for one in lines if one["event"] == "step"]
+    assert step["step"] == 20
+    assert step["rate_factor"] == pytest.approx((1 + np.cos(np.pi * 7 / 13)) / 2)
+
+
+def test_from_a_chain_of_deltas(run_copy, here):
+    """What is read is the rows of the whole chain."""
+    saves = ("save.every_steps=4", "save.full_every=3", "save.compression=zstd", "save.keep=0")
+    done = here("train", "conf=small.yaml", "output=chain", *saves, cwd=run_copy)
+    assert done.code == 0, done.err
+    checkpoint = chain.newest(str(run_copy / "chain"))
+    assert checkpoint.parent is not None
+    values = checkpoint.conf() | {"warm": {"start": str(run_copy / "chain")}}
+    conf = schema.from_values(values)
+    start = warm.begin(conf)
+    model = build(conf, start.statistics(no_measuring))
+    start.fill(model)
+    old = load(checkpoint, conf)
+    for one, other in zip(model.tables, old.tables, strict=True):
+        assert one.rows == other.rows == ROWS
+        records = [np.concatenate(list(table.records())) for table in (one, other)]
+        assert records[0].tobytes() == records[1].tobytes()
+
+
+def test_day_by_day(run_copy, here):
+    """Days that were trained are not trained again; rows of no day are of the first one."""
+    lines = (run_copy / "clicks/train.csv").read_text().splitlines(keepends=True)
+    days = run_copy / "clicks/days"
+    days.mkdir()
+
+    def write(day, first):
+        (days / f"{day}.csv").write_text("".join([lines[0], *lines[first : first + 300]]))
+
+    def trained_days(output):
+        report = json.loads((run_copy / output / "report.json").read_text())
+        return [one["day"] for one in report["days"]], report["tables"]["embedding4"]["rows"]
+
+    daily = ("conf=small.yaml", "data.train=days/{day}.csv", "life.eviction.unseen_days=1")
+    write("2024-05-01", 1)
+    write("2024-05-02", 301)
+    done = here("train", *daily, "output=daily", "warm.start=run", cwd=run_copy)
+    assert done.code == 0, done.err
+    # Each row is a day old at most: without that, all but those of two small days would be gone.
+    assert trained_days("daily") == (["2024-05-01", "2024-05-02"], ROWS)
+    write("2024-05-03", 601)
+    more = ("+slots.more={column: region}", "warm.new=[more]", "warm.start=daily")
+    done = here("train", *daily, *more, "output=next", cwd=run_copy)
+    assert done.code == 0, done.err
+    found, rows = trained_days("next")
+    assert found == ["2024-05-01", "2024-05-02", "2024-05-03"]
+    report = json.loads((run_copy / "next/report.json").read_text())
+    assert report["steps"] - report["warm"]["step"] == 2  # of 300 rows
+    checkpoint = chain.newest(str(run_copy / "next"))
+    model = load(checkpoint, schema.from_values(checkpoint.conf()))
+    assert len(rows_of(model, "more")) > 0
+    # Two days old are the rows that only the run before the days had.
+    assert rows < ROWS
+    assert len(model.tables) == 1
+    changed = np.concatenate([part["changed"] for part in model.tables[0].records()])
+    assert changed.min() > STEP

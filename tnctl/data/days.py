@@ -1,0 +1,309 @@
+"""Days of data: `{day}` in data.train, which days there are, and the conf of one of them.
+
+A day is a name. When it is a date (2024-01-31 or 20240131) days are in the order of the calendar
+and a day's number is that of its date; else they are in the order of their texts, in which numbers
+count as numbers (day_2 before day_10), and their numbers go up from 1.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from typing import Any
+
+from tnctl import files
+from tnctl.data.sources import DAY, files_of
+from tnctl.errors import Failure, UserError
+from tnctl.progress import say
+from tnctl.schema import Conf
+
+DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)|(\d{4})(\d\d)(\d\d)")
+PIECES = re.compile(r"(\*\*/|\*+|\?|\[[^\]]+\]|\{day\})")
+RANGE = ".."
+NAMED = 5  # days that a message names
+LONGEST_RANGE = 100_000  # days
+
+
+@dataclass(frozen=True)
+class Days:
+    """The days of data.train that data.days asks for, each list in order.
+
+    `there` have files. `absent` should be among them and have none. `later` would come after all
+    that are there.
+    """
+
+    there: list[str]
+    absent: list[str]
+    later: list[str]
+
+
+def daily(conf: Conf) -> bool:
+    """Whether the conf is of daily training: data.train has {day}. Checks what goes with it.
+
+    Raises UserError for keys that do not go together.
+    """
+    template = any(DAY in name for name in _names(conf))
+    data = conf.data
+    if not template:
+        if data.days is not None:
+            raise UserError(
+                f"data.days is for daily training: put {DAY} into data.train, in the place of the "
+                f"day's name. Received: data.train={data.train}"
+            )
+        return False
+    for name in _names(conf):
+        if DAY not in name:
+            raise UserError(
+                f"data.train has {DAY} in some of its names, and {name} would be trained with "
+                f"every day. Put {DAY} into all, or leave it out"
+            )
+    if data.format == "generated":
+        raise UserError(f"data.format=generated has no days: leave {DAY} out of data.train")
+    if data.prepared is not None:
+        raise UserError(
+            f"data.prepared is of one data, and {DAY} in data.train of one after the other. "
+            "Leave data.prepared out for daily training"
+        )
+    for split in ("validation", "test"):
+        value = getattr(data, split)
+        if DAY in str(value):
+            raise UserError(
+                f"{DAY} stands in data.train alone: every day is evaluated before it is trained. "
+                f"Leave data.{split} out, or name files that stay. Received: {value}"
+            )
+    if conf.optimizer.updates == "all":
+        raise UserError(
+            "optimizer.updates=all makes every row before the first step, and each day brings new "
+            "ids. Take updates=touched for daily training"
+        )
+    _asked(data.days)
+    return True
+
+
+def _names(conf: Conf) -> list[str]:
+    """The texts of data.train."""
+    spec = conf.data.train
+    if isinstance(spec, Mapping):
+        spec = spec.get("files")
+    if isinstance(spec, Sequence) and not isinstance(spec, str):
+        return [name for name in spec if isinstance(name, str)]
+    return [spec] if isinstance(spec, str) else []
+
+
+def conf_of_day(conf: Conf, day: str | None) -> Conf:
+    """The conf with data.train of one day; as it is without one."""
+    if day is None:
+        return conf
+
+    def filled(spec: Any) -> Any:
+        if isinstance(spec, str):
+            return spec.replace(DAY, day)
+        if isinstance(spec, Mapping):
+            return {key: filled(value) for key, value in spec.items()}
+        return [filled(one) for one in spec] if isinstance(spec, Sequence) else spec
+
+    return replace(conf, data=replace(conf.data, train=filled(conf.data.train), days=None))
+
+
+def calendar(day: str) -> date | None:
+    """The date that a day's name is."""
+    found = DATE.fullmatch(day)
+    if found is None:
+        return None
+    try:
+        return date(*(int(part) for part in found.groups() if part is not None))
+    except ValueError:
+        return None
+
+
+def day_number(day: str, before: int) -> int:
+    """The number of a day that is trained after the day with number `before` (0: the first).
+
+    Numbers never go back: one that comes late has the number of the day before it.
+    """
+    named = calendar(day)
+    return before + 1 if named is None else max(named.toordinal(), before)
+
+
+def in_order(days: Iterable[str]) -> list[str]:
+    """Days by calendar when all are dates, else by their texts."""
+    found = sorted(days)
+    return sorted(found, key=_order(found))
+
+
+def comes_before(day: str, other: str) -> bool:
+    """Whether a day is earlier than another."""
+    key = _order([day, other])
+    return bool(key(day) < key(other))
+
+
+def _order(days: Iterable[str]) -> Callable[[str], Any]:
+    """What days are compared by."""
+    return calendar if all(calendar(day) is not None for day in days) else _natural
+
+
+def _natural(day: str) -> tuple[Any, ...]:
+    parts = re.split(r"([0-9]+)", day)
+    return (*(int(part) if at % 2 else part for at, part in enumerate(parts)), day)
+
+
+def days_of(conf: Conf) -> Days:
+    """The days of a daily conf, those of data.days or all that are there.
+
+    A list is looked up day by day; for all else the files are listed. Raises Failure when the
+    storage cannot be read, UserError for a data.days that is neither list nor range.
+    """
+    asked = _asked(conf.data.days)
+    if isinstance(asked, list):
+        days = in_order(asked)
+        there = [day for day in days if _is_there(conf, day)]
+    else:
+        first, last = asked
+        there = [day for day in in_order(_listed(conf)) if _within(day, first, last)]
+        known = there or [""]
+        days = in_order([*there, *_dates_between(first or known[0], last or known[-1], there)])
+    _refuse_two_names(there)
+    if not there:
+        return Days([], [], days)
+    absent = [day for day in days if day not in set(there)]
+    return Days(
+        there,
+        [day for day in absent if comes_before(day, there[-1])],
+        [day for day in absent if comes_before(there[-1], day)],
+    )
+
+
+def none_there(conf: Conf) -> Failure:
+    """What is said where no day of data.train has files."""
+    asked = "" if conf.data.days is None else f" (data.days={conf.data.days})"
+    return Failure(
+        f"no day of data.train={conf.data.train} is there{asked}. Check the name, data.root and "
+        "data.days"
+    )
+
+
+def _asked(value: Any) -> list[str] | tuple[str | None, str | None]:
+    """data.days as a list of days, or as the first and last of a range, either of them open."""
+    if value is None:
+        return None, None
+    if isinstance(value, list | tuple):
+        days = [_name(day) for day in value]
+        if not days:
+            raise UserError("data.days is an empty list. Leave it out for all that are there")
+        if twice := [day for day in days if days.count(day) > 1]:
+            raise UserError(f"data.days has {twice[0]} twice. Name each day once")
+        if len({calendar(day) is None for day in days}) > 1:
+            raise UserError(
+                f"data.days has dates and other names, which have no order. Received: {value}"
+            )
+        _refuse_two_names(days)
+        return days
+    text = _name(value)
+    if RANGE not in text:
+        return [text]
+    first, _, last = text.partition(RANGE)
+    if not first and not last:
+        raise UserError(
+            "data.days=.. has neither a first nor a last day. Leave it out for all that are there"
+        )
+    if first and last and _order([first, last])(first) > _order([first, last])(last):
+        raise UserError(f"data.days={text}: {first} comes after {last}. Give FIRST..LAST")
+    return first or None, last or None
+
+
+def _name(day: Any) -> str:
+    """A day of data.days as text: YAML reads 20240131 as a number."""
+    if isinstance(day, bool) or not isinstance(day, str | int) or not str(day).strip():
+        raise UserError(
+            "data.days is a list of days, FIRST..LAST, FIRST.. or ..LAST, such as "
+            f"2024-01-01..2024-01-31. Received: {day}"
+        )
+    return str(day).strip()
+
+
+def _refuse_two_names(days: list[str]) -> None:
+    known: dict[date, str] = {}
+    for day in days:
+        named = calendar(day)
+        if named is not None and known.setdefault(named, day) != day:
+            raise UserError(
+                f"{known[named]} and {day} are the same day. Keep one form of its name, or name "
+                "the days in data.days"
+            )
+
+
+def _within(day: str, first: str | None, last: str | None) -> bool:
+    after = first is None or day == first or not comes_before(day, first)
+    return after and (last is None or day == last or not comes_before(last, day))
+
+
+def _dates_between(first: str, last: str, there: list[str]) -> list[str]:
+    """The dates from `first` to `last` that are not there, when these and all there are dates."""
+    start, end = calendar(first), calendar(last)
+    known = {calendar(day) for day in there}
+    if start is None or end is None or None in known:
+        return []
+    if (end - start).days > LONGEST_RANGE:
+        raise UserError(f"data.days={first}..{last} is over {LONGEST_RANGE:,} days. Take fewer")
+    form = "%Y-%m-%d" if "-" in (there[0] if there else first) else "%Y%m%d"
+    days = [start + timedelta(days=number) for number in range((end - start).days + 1)]
+    return [day.strftime(form) for day in days if day not in known]
+
+
+def _is_there(conf: Conf, day: str) -> bool:
+    """Whether every name of data.train has files of the day."""
+    try:
+        files_of(conf_of_day(conf, day), "train")
+    except files.AbsentError:
+        return False
+    return True
+
+
+def _listed(conf: Conf) -> list[str]:
+    """The days that every name of data.train has files of."""
+    found: list[set[str]] = []
+    for name in _names(conf):
+        pattern = name.replace(f"*{DAY}", "*").replace(f"{DAY}*", "*").replace(DAY, "*")
+        try:
+            urls = files.expand(pattern, conf.data.root)
+        except files.AbsentError:
+            return []
+        place = _place_of_day(name)
+        matches = (place.search(url) for url in urls)
+        found.append({match["day"] for match in matches if match is not None})
+    days = set.intersection(*found) if found else set()
+    dates = {day for day in days if calendar(day) is not None}
+    if dates and dates != days:
+        others = sorted(days - dates)
+        say(f"data.train: left out, for they are no dates: {in_words(others)}")
+        return list(dates)
+    # Names that start so are not data for any tool that writes folders of days.
+    return [day for day in days if not day.startswith((".", "_"))]
+
+
+def _place_of_day(name: str) -> re.Pattern[str]:
+    """What finds the day in a URL that the name, with {day} as a glob, matched."""
+    fixed = re.split(r"[*?\[]|\{day\}", name)[0]
+    text, seen = "", False
+    for piece in PIECES.split(name[fixed.rfind("/") + 1 :]):
+        if piece == DAY:
+            # Of what else stands beside the day in a name, a date has its own end.
+            text += "(?P=day)" if seen else r"(?P<day>\d{4}-\d\d-\d\d|\d{8}|[^/]+)"
+            seen = True
+        elif piece == "**/":
+            text += "(?:.*/)?"
+        elif piece.startswith("*"):
+            text += ".*" if piece == "**" else "[^/]*"
+        elif piece == "?":
+            text += "[^/]"
+        elif PIECES.fullmatch(piece):
+            text += f"[^{piece[2:]}" if piece[1] in "!^" else piece
+        else:
+            text += re.escape(piece)
+    return re.compile(f"(?:^|/){text}$")
+
+
+def in_words(days: Sequence[str]) -> str:
+    """Days as a message names them: the first few."""
+    more = f" and {len(days) - NAMED:,} more" if len(days) > NAMED else ""
+    return ", ".join(days[:NAMED]) + more

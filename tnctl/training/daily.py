@@ -1,0 +1,286 @@
+"""Daily training: which days are left, what each looks like, and how the model does on it before.
+
+A checkpoint carries the record: an entry for every day that was begun. Whatever is not in it is
+trained, in order; so running the same command again does nothing, or goes on.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tnctl import files
+from tnctl.data.days import (
+    calendar,
+    comes_before,
+    conf_of_day,
+    day_number,
+    days_of,
+    in_order,
+    none_there,
+)
+from tnctl.data.days import in_words as named
+from tnctl.data.reading import EmptyError, EmptyFileError
+from tnctl.data.sources import fingerprints
+from tnctl.data.windows import ReadAhead
+from tnctl.errors import Failure
+from tnctl.model.building import Model
+from tnctl.progress import say, waiting
+from tnctl.schema import Conf
+from tnctl.training import gate
+from tnctl.training.evaluation import (
+    READ_AHEAD,
+    features_of,
+    in_file_order,
+    labelled_heads,
+    score,
+)
+from tnctl.training.gate import OfDay, Taking
+from tnctl.training.metrics import scalars
+from tnctl.training.step import Inference
+
+# Of an entry of the record: kept for the last gate.days days that have rows.
+OF_RECENT_DAYS = ("files", "statistics")
+SHOWN = ("auc", "gauc", "logloss")
+
+
+def plan(conf: Conf, record: list[dict[str, Any]], accept: bool) -> list[str]:
+    """The days that are left, in the order to train them; one that was begun is the first.
+
+    Days that are not there are named, and so are trained ones whose files have changed. Raises
+    Failure when there is no day at all, and for a day that comes late unless `accept`.
+    """
+    found = days_of(conf)
+    begun = [entry["day"] for entry in record if entry["last_step"] is None]
+    trained = [entry["day"] for entry in record]
+    if not found.there and not record:
+        raise none_there(conf)
+    known = {calendar(day) or day for day in trained}
+    left = [day for day in found.there if (calendar(day) or day) not in known]
+    newest = in_order(trained)[-1] if trained else None
+    late = [day for day in left if newest is not None and comes_before(day, newest)]
+    if late and not accept:
+        raise Failure(
+            f"data.train: {named(late)} came late, {newest} is trained already. With accept=true "
+            "it is trained now, as the newest; or leave it out in data.days"
+        )
+    tell(conf, record, left, found.absent, found.later)
+    return begun + left
+
+
+def tell(
+    conf: Conf, record: list[dict[str, Any]], left: list[str], absent: list[str], later: list[str]
+) -> None:
+    """Name the days that are not trained, and why."""
+    newest = in_order(entry["day"] for entry in record)[-1:] if record else []
+    gaps = [day for day in absent if not newest or comes_before(newest[0], day)]
+    if gaps and left:
+        say(f"data.train: {named(gaps)} left out: there is no file")
+    if later:
+        say(f"data.train: {named(later)} not there yet: the same command trains on when they are")
+    for entry in record:
+        if entry["last_step"] is not None and (url := changed_file(conf, entry)) is not None:
+            say(
+                f"data.train: {entry['day']} is trained already and is not again: {url} is new or "
+                "has changed since"
+            )
+
+
+def changed_file(conf: Conf, entry: dict[str, Any]) -> str | None:
+    """A file of a trained day that is not as it was trained; old days may be gone, all of them.
+
+    Files are known by their own names: the folder may be reached by another path than then.
+    """
+    trained = [seen(one) for one in entry.get("files", [])]
+    if not trained:
+        return None
+    try:
+        there = fingerprints(conf_of_day(conf, entry["day"]), "train")
+    except files.AbsentError:
+        return None
+    return next((one["file"] for one in there if seen(one) not in trained), None)
+
+
+def seen(file: dict[str, Any]) -> dict[str, Any]:
+    """A file as it is told from others."""
+    return {**file, "file": file["file"].rsplit("/", 1)[-1]}
+
+
+class Daily:
+    """The days of a run. `left` are to be trained, `record` is what checkpoints carry of all."""
+
+    def __init__(self, conf: Conf, record: list[dict[str, Any]], accept: bool) -> None:
+        self.conf, self.accept = conf, accept
+        self.record = [dict(entry) for entry in record]
+        self.left = plan(conf, record, accept)
+
+    @property
+    def under_way(self) -> str | None:
+        """The day that was begun and not ended."""
+        begun = [entry["day"] for entry in self.record if entry["last_step"] is None]
+        return begun[0] if begun else None
+
+    @property
+    def first(self) -> str:
+        """The day that a new run begins with."""
+        return self.left[0] if self.left else str(self.record[-1]["day"])
+
+    def all_are_in(self, report: dict[str, Any]) -> bool:
+        """Whether a report tells of every day on record."""
+        return [one["day"] for one in report.get("days", [])] == [e["day"] for e in self.record]
+
+    def begin(
+        self,
+        day: str,
+        inference: Inference,
+        steps: int,
+        before: int,
+        between: Callable[[], None] | None = None,
+    ) -> dict[str, Any]:
+        """Look at a day, evaluate the model on it, and put it on record; returns its entry.
+
+        `before` is the number of the day before, 0 where there is none.
+        One pass over its data. On the first day of a new model there is nothing to evaluate.
+        Raises Failure when the day is empty, or not as days were before, unless `accept`.
+        """
+        conf = conf_of_day(self.conf, day)
+        there = fingerprints(conf, "train")
+        recent = self._recent()
+        edges: dict[str, list[float]] = {}
+        for other in recent:
+            edges |= other.edges()
+        taking = Taking(inference.model, edges)
+        new = not steps and not any(table.rows for table in inference.model.tables)
+        metrics = None
+        found: list[str] = []
+        try:
+            with waiting(f"looking at {day}"):
+                metrics = look(inference, conf, taking, between, scored=not new)
+            looked = taking.result()
+            found = self._judge(day, looked, recent, metrics, inference.model)
+        except (EmptyError, EmptyFileError) as error:
+            if isinstance(error, EmptyFileError) and len(there) > 1:
+                raise
+            looked, found = taking.result(), ["it has no row"]
+            if not self.accept:
+                raise Failure(
+                    f"{day} has no row ({there[0]['file']}). Nothing is trained on it; write its "
+                    "files again, or accept=true to go on without it"
+                ) from error
+        if not looked.examples:
+            say(f"{day} has no row and is passed over (accept=true)")
+        elif found:
+            say(f"{day} is trained as it is (accept=true): {'; '.join(found)}")
+        entry = {
+            "day": day,
+            "number": day_number(day, before),
+            "first_step": steps + 1,
+            "last_step": None,
+            "rows": looked.examples,
+            "before": None if metrics is None else scalars(metrics),
+            "new_ids": {
+                name: round(1 - one.known, 6)
+                for name, one in looked.inputs.items()
+                if one.known is not None and not new
+            },
+            "accepted": found,
+            "files": there,
+            "statistics": looked.to_json() if looked.examples else None,
+        }
+        self.record.append(entry)
+        self._forget()
+        if metrics is not None:
+            shown = [f"{name} {metrics[name]:.4f}" for name in SHOWN if name in metrics]
+            if "logloss" not in metrics:
+                shown.append(f"mse {metrics['mse']:.4f}")
+            say(f"{day}  before it is trained: {'  '.join(shown)}  {looked.examples:,} examples")
+        return entry
+
+    def evicted(self, removed: dict[str, int]) -> None:
+        """Rows, by group, were removed at the end of the day under way."""
+        if removed:
+            known = self.record[-1].setdefault("evicted", {})
+            known |= {name: known.get(name, 0) + rows for name, rows in removed.items()}
+
+    def end(self, steps: int) -> dict[str, Any]:
+        """The day under way is trained, up to `steps`; returns what is told of it."""
+        entry = self.record[-1]
+        entry["last_step"] = steps
+        self.left = [day for day in self.left if day != entry["day"]]
+        return told(entry)
+
+    def told(self) -> list[dict[str, Any]]:
+        """Every day, as a report tells of it."""
+        return [told(entry) for entry in self.record]
+
+    def _recent(self) -> list[OfDay]:
+        """What the last gate.days days looked like, the oldest first."""
+        found = [one["statistics"] for one in self.record if one.get("statistics") is not None]
+        return [OfDay.from_json(one) for one in found[-self.conf.gate.days :]]
+
+    def _judge(
+        self,
+        day: str,
+        looked: OfDay,
+        recent: list[OfDay],
+        metrics: dict[str, Any] | None,
+        model: Model,
+    ) -> list[str]:
+        """What is accepted though it is not as it was. Raises Failure when it is not accepted."""
+        names = [e["day"] for e in self.record if e.get("statistics") is not None]
+        for name, other in zip(names[-len(recent) :], recent, strict=True):
+            if looked.same_rows(other):
+                say(f"{day} seems to have the very rows of {name}: is it the right data?")
+        if not self.conf.gate.enabled:
+            return []
+        found = gate.findings(self.conf.gate, looked, recent)
+        auc = None if metrics is None else metrics.get("auc")
+        if auc is not None and looked.labels:
+            label = list(looked.labels)[labelled_heads(model)[0][2]]
+            clicks = looked.labels[label] * looked.examples
+            before = [
+                one["before"]["auc"]
+                for one in self.record[-self.conf.gate.days :]
+                if one["before"] is not None and "auc" in one["before"]
+            ]
+            if gate.turned_round(auc, before, clicks, looked.examples - clicks):
+                found.insert(0, gate.backwards(auc, before))
+        if found and not self.accept:
+            raise Failure(
+                f"{day} looks broken: {gate.in_words(found)}. Nothing is trained on it; mend its "
+                "files, or accept=true to train it as it is"
+            )
+        return [one.sentence for one in found]
+
+    def _forget(self) -> None:
+        """Drop what only the gate needs from days that it looks at no longer."""
+        of_rows = [entry for entry in self.record if entry.get("statistics") is not None]
+        for entry in of_rows[: -self.conf.gate.days]:
+            for key in OF_RECENT_DAYS:
+                entry.pop(key, None)
+
+
+def look(
+    inference: Inference,
+    conf: Conf,
+    taking: Taking,
+    between: Callable[[], None] | None,
+    *,
+    scored: bool,
+) -> dict[str, Any] | None:
+    """One pass over a day, all its rows in file order: its figures, and metrics when `scored`."""
+    # The model is judged on all examples, also where it is trained on a part of the negatives.
+    conf = replace(conf, data=replace(conf.data, negatives=1.0))
+    if scored:
+        return score(inference, conf, "train", counts=taking, between=between).metrics()
+    features = features_of(conf, inference.model)
+    with ReadAhead(in_file_order(conf, features, "train"), READ_AHEAD) as ahead:
+        for batch in ahead:
+            taking.add(batch)
+            if between is not None:
+                between()
+    return None
+
+
+def told(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry of the record, without what only the gate needs."""
+    return {key: value for key, value in entry.items() if key not in OF_RECENT_DAYS}
