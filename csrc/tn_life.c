@@ -91,47 +91,88 @@ uint32_t tn_table_day(tn_table *table) {
 
 /* ---- Show and click as inputs ------------------------------------------- */
 
+/* Show and click as they read at the table's day. */
+static void read_shows(const tn_table *table, const tn_row *row, float *to) {
+    const float *shows = row_shows(table, row);
+    float kept = tn_show_kept(table, row->group, row->changed, table->today);
+    to[0] = shows[0] * kept;
+    to[1] = shows[1] * kept;
+}
+
 #define EXPONENT_ONE (UINT64_C(1023) << 52)
 #define FRACTION ((UINT64_C(1) << 52) - 1)
 
-static double in_one_to_two(uint64_t bits) {
+TN_INLINE double in_one_to_two(uint64_t bits) {
     double value;
     bits = (bits & FRACTION) | EXPONENT_ONE;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-/* ln(a / b) of normal doubles above 0 by + - x / alone: 2 atanh((a - b) / (a +
- * b)) of fractions that differ by a factor of at most sqrt(2), so (a - b) / (a
- * + b) is below 0.1716 and the ninth term of the series below 1e-15 of the
- * first. */
-static double log_of_ratio(double a, double b) {
+/* ln(a / b) of normal doubles above 0 by + - x / alone: 2 atanh((a - b) / (a + b)) of fractions
+ * that differ by a factor of at most sqrt(2), so (a - b) / (a + b) is below 0.1716 and the tenth
+ * term of the series below 1e-15 of the first. */
+TN_INLINE double log_of_ratio(double a, double b) {
     uint64_t a_bits, b_bits;
     memcpy(&a_bits, &a, sizeof a_bits);
     memcpy(&b_bits, &b, sizeof b_bits);
-    double twos = (double)((int64_t)(a_bits >> 52) - (int64_t)(b_bits >> 52));
+    double twos = (int32_t)(uint32_t)(a_bits >> 52) - (int32_t)(uint32_t)(b_bits >> 52);
     a = in_one_to_two(a_bits);
     b = in_one_to_two(b_bits);
-    int large = a > b * 1.4142135623730951, small = b > a * 1.4142135623730951;
-    a = large ? a / 2 : a;
-    b = small ? b / 2 : b;
-    twos += large - small;
+    double half_a = a > b * 1.4142135623730951 ? 1 : 0;
+    double half_b = b > a * 1.4142135623730951 ? 1 : 0;
+    twos += half_a - half_b;
+    a -= a * 0.5 * half_a;
+    b -= b * 0.5 * half_b;
     double s = (a - b) / (a + b), square = s * s, series = 1.0 / 17;
-    for (int n = 15; n >= 1; n -= 2) {
-        series = series * square + 1.0 / n;
-    }
+    series = series * square + 1.0 / 15;
+    series = series * square + 1.0 / 13;
+    series = series * square + 1.0 / 11;
+    series = series * square + 1.0 / 9;
+    series = series * square + 1.0 / 7;
+    series = series * square + 1.0 / 5;
+    series = series * square + 1.0 / 3;
+    series = series * square + 1;
     return twos * 0.69314718055994531 + 2 * s * series;
 }
 
-void tn_cvm(float show, float click, float *columns) {
-    columns[0] = show;
-    columns[1] = (float)log_of_ratio((double)click + 1, (double)show + 1);
+/* Of shows and clicks as they read; vector code, for several at a time. */
+TN_CLONES
+static void make_columns(const float *restrict show, const float *restrict click, uint64_t n,
+                         float *restrict columns) {
+    for (uint64_t i = 0; i < n; i++) {
+        columns[CVM_COLUMNS * i] = show[i];
+        columns[CVM_COLUMNS * i + 1] =
+            (float)log_of_ratio((double)click[i] + 1, (double)show[i] + 1);
+    }
 }
+
+#define TOGETHER 64
 
 void tn_cvm_columns(const float *show, const float *click, const float *factors, uint64_t n,
                     float *columns) {
-    for (uint64_t i = 0; i < n; i++) {
-        tn_cvm(show[i] * factors[i], click[i] * factors[i], columns + CVM_COLUMNS * i);
+    float kept[2][TOGETHER];
+    for (uint64_t start = 0; start < n; start += TOGETHER) {
+        uint64_t count = n - start < TOGETHER ? n - start : TOGETHER;
+        for (uint64_t i = 0; i < count; i++) {
+            kept[0][i] = show[start + i] * factors[start + i];
+            kept[1][i] = click[start + i] * factors[start + i];
+        }
+        make_columns(kept[0], kept[1], count, columns + CVM_COLUMNS * start);
+    }
+}
+
+void tn_rows_cvm(const tn_table *table, tn_row *const *rows, uint64_t n, float *columns) {
+    float read[2][TOGETHER];
+    for (uint64_t start = 0; start < n; start += TOGETHER) {
+        uint64_t count = n - start < TOGETHER ? n - start : TOGETHER;
+        for (uint64_t i = 0; i < count; i++) {
+            float shows[2];
+            read_shows(table, rows[start + i], shows);
+            read[0][i] = shows[0];
+            read[1][i] = shows[1];
+        }
+        make_columns(read[0], read[1], count, columns + CVM_COLUMNS * start);
     }
 }
 
@@ -170,14 +211,6 @@ int tn_table_set_life(tn_table *table, uint16_t group, const tn_life *life) {
     int code = set_life(table, group, life);
     pthread_mutex_unlock(&table->lock);
     return code;
-}
-
-/* Show and click as they read at the table's day. */
-static void read_shows(const tn_table *table, const tn_row *row, float *to) {
-    const float *shows = row_shows(table, row);
-    float kept = tn_show_kept(table, row->group, row->changed, table->today);
-    to[0] = shows[0] * kept;
-    to[1] = shows[1] * kept;
 }
 
 static double score_of(const tn_life *life, const float *shows) {
@@ -237,9 +270,8 @@ static int is_before(tn_rank a, tn_rank b) {
     return a.worth != b.worth ? a.worth < b.worth : a.hash < b.hash;
 }
 
-/* The first row that stays is found by counting, interval after interval: how
- * many rows of an interval are in each of these parts of it; the part in which
- * it must be is the next interval. */
+/* The first row that stays is found by counting, interval after interval: how many rows of an
+ * interval are in each of these parts of it; the part in which it must be is the next interval. */
 #define PARTS 1024u
 
 typedef struct {
@@ -427,8 +459,7 @@ static void remove_marked(tn_removal *removal, uint32_t i, uint64_t *removed_of)
         return;
     }
     tn_index_remove(shard, marks);
-    /* From the last to the first, so that they are taken in the order they lie
-     * in. */
+    /* From the last to the first, so that they are taken in the order they lie in. */
     for (uint64_t word = (shard->next_row + 63) / 64; word-- > 0;) {
         for (uint32_t bit = 64; marks[word] != 0 && bit-- > 0;) {
             if (marks[word] >> bit & 1) {

@@ -1,9 +1,8 @@
 /* tn_optimizer.c - the update rules, of rows and of dense weights.
  *
- * The formulas stand in tnctl.h. Powers of beta come from repeated
- * multiplication in double; the only other function is sqrt, which every CPU
- * rounds alike. Tables of row-wise AdaGrad and Adam without extras have a loop
- * of their own; one more loop does everything. */
+ * The formulas stand in tnctl.h. Powers of beta come from repeated multiplication in double; the
+ * only other function is sqrt, which every CPU rounds alike. Tables of row-wise AdaGrad and Adam
+ * without extras have a loop of their own; one more loop does everything. */
 #include <math.h>
 
 #include "tn_dense.h"
@@ -144,8 +143,8 @@ uint32_t tn_dense_accumulator(const tn_optimizer *o) {
     }
 }
 
-/* Not inlined: where two of these stand together, GCC 12 makes a vector of them
- * and drops both roundings. */
+/* Not inlined: where two of these stand together, GCC 12 makes a vector of them and drops both
+ * roundings. */
 __attribute__((noinline)) double tn_beta(double beta) {
     return (double)(float)beta;
 }
@@ -273,8 +272,8 @@ TN_INLINE float clamp(float value, float bound) {
     return low > -bound ? low : -bound;
 }
 
-/* sqrt(n+g^2) - sqrt(n) as g^2 / (sqrt(n+g^2) + sqrt(n)): a large n cancels all
- * digits of the difference. */
+/* sqrt(n+g^2) - sqrt(n) as g^2 / (sqrt(n+g^2) + sqrt(n)): a large n cancels all digits of the
+ * difference. */
 TN_INLINE void ftrl_weights(const tn_optimizer *o, float *restrict w, float *restrict sum,
                             float *restrict z, const float *restrict g, uint64_t n) {
     if (o->learning_rate == 0) {
@@ -414,8 +413,7 @@ TN_INLINE void update_segment_any(const tn_table *table, const tn_layout *segmen
     if (scale != 1) {
         multiply(g, scale, width);
     }
-    /* Where all rows train, one that is inserted stands for one that was there
-     * since step 1. */
+    /* Where all rows train, one that is inserted stands for one that was there since step 1. */
     if (o->decay > 0 && (table->all || row->changed < table->step)) {
         multiply(w, (float)segment->keep, width);
     }
@@ -499,8 +497,7 @@ void tn_rows_count(const tn_table *table, const tn_summed *batch) {
 
 static const float NO_GRADIENT[MAX_SEGMENTS * MAX_WIDTH];
 
-/* The sums of a row, which is in the batch if the row at its place there is
- * this one. */
+/* The sums of a row, which is in the batch if the row at its place there is this one. */
 TN_INLINE const float *sums_of(const tn_summed *batch, const tn_row *row) {
     uint64_t i = row->uidx - batch->first_row;
     if (i < batch->n && batch->rows[row->uidx] == row) {
@@ -642,8 +639,7 @@ double tn_dense_squares(const tn_optimizer *o, const float *w, const float *g, u
 
 TN_CLONES
 int tn_all_finite(const float *values, uint64_t n) {
-    /* An exponent of 58 or more: large, infinite or NaN. On integers the test
-     * takes whole vectors.
+    /* An exponent of 58 or more: large, infinite or NaN. On integers the test takes whole vectors.
      */
     uint32_t bad = 0;
     for (uint64_t i = 0; i < n; i++) {
@@ -691,8 +687,7 @@ double tn_squares_total(const tn_squares *sum) {
     return total * unit;
 }
 
-/* ---- Decay, for readers of records ----------------------------------------
- */
+/* ---- Decay, for readers of records ---------------------------------------- */
 
 void tn_decay_factors(double f, const uint32_t *counts, uint64_t n, float *factors) {
     for (uint64_t i = 0; i < n; i++) {

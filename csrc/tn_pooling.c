@@ -1,11 +1,10 @@
-/* tn_pooling.c - gather: rows to the model's input; accumulate and apply: its
- * gradient to rows. */
+/* tn_pooling.c - gather: rows to the model's input; accumulate and apply: its gradient to rows. */
 #include <math.h>
 
 #include "tn_batch.h"
 
-/* Runs a statement with WIDTH known while compiling for the widths most tables
- * have: it becomes straight vector code. */
+/* Runs a statement with WIDTH known while compiling for the widths most tables have: it becomes
+ * straight vector code. */
 #define FOR_WIDTH(width, statement)                                                                \
     do {                                                                                           \
         switch (width) {                                                                           \
@@ -16,6 +15,11 @@
         }                                                                                          \
         case 8: {                                                                                  \
             enum { WIDTH = 8 };                                                                    \
+            statement;                                                                             \
+            break;                                                                                 \
+        }                                                                                          \
+        case 10: { /* 8 and cvm's columns */                                                       \
+            enum { WIDTH = 10 };                                                                   \
             statement;                                                                             \
             break;                                                                                 \
         }                                                                                          \
@@ -31,10 +35,12 @@
         }                                                                                          \
     } while (0)
 
+#define COPIED 64 /* rows that are copied together */
+
 /* ---- Gather ------------------------------------------------------------- */
 
-/* Matrices come in two sets: 0 the usual one, 1 that of the slots set apart;
- * the same one twice when no slot is. */
+/* Matrices come in two sets: 0 the usual one, 1 that of the slots set apart; the same one twice
+ * when no slot is. */
 typedef struct {
     tn_batch *batch;
     float *const *outputs[2];
@@ -43,8 +49,7 @@ typedef struct {
     int add;
 } batch_call;
 
-/* Which loops a batch needs; each is compiled without what the ways before it
- * do not. */
+/* Which loops a batch needs; each is compiled without what the ways before it do not. */
 typedef enum {
     PLAIN,
     APART,   /* some slots are set apart */
@@ -73,31 +78,48 @@ TN_INLINE float divisor(uint16_t pooling, uint32_t count) {
     return pooling == TN_POOL_MEAN ? (float)count : sqrtf((float)count);
 }
 
-/* The rows of ids first .. last - 1, in their order, from the lists they were
- * dealt to. */
+/* The rows of ids first .. last - 1, in their order, from the lists they were dealt to. Rows that
+ * are not whole cache lines mostly lie in two. */
 TN_INLINE void collect_rows(const tn_batch *batch, uint64_t first, uint64_t last) {
     const tn_entry *entries = batch->entries;
     const uint32_t *entry_of = batch->entry_of;
+    if (batch->table->stride == 64) {
+        for (uint64_t k = first; k < last; k++) {
+            TN_PREFETCH(entries[entry_of[k + AHEAD]].row);
+            batch->row_of[k] = entries[entry_of[k]].row;
+        }
+        return;
+    }
+    uint32_t end = batch->table->stride - 1;
     for (uint64_t k = first; k < last; k++) {
         TN_PREFETCH(entries[entry_of[k + AHEAD]].row);
+        TN_PREFETCH((const char *)entries[entry_of[k + AHEAD]].row + end);
         batch->row_of[k] = entries[entry_of[k]].row;
     }
 }
 
-/* Puts copies in the place of the rows of ids first .. last - 1: rows as they
- * read. */
+/* Puts copies in the place of the rows of ids first .. last - 1: rows as they read. */
 static void copy_rows(const tn_batch *batch, uint64_t first, uint64_t last) {
     const tn_table *table = batch->table;
     uint32_t at = batch->found == 1 ? table->step : tn_last_step(table);
-    for (uint64_t k = first; k < last; k++) {
-        tn_row *copy = (tn_row *)(void *)(batch->copies + k * table->copy_stride);
-        tn_row_read(table, batch->row_of[k], at, row_floats(copy));
-        batch->row_of[k] = copy;
+    for (uint64_t k = first; k < last; k += COPIED) {
+        uint64_t n = last - k < COPIED ? last - k : COPIED;
+        float *copies[COPIED], columns[COPIED * CVM_COLUMNS];
+        if (table->cvm) {
+            tn_rows_cvm(table, batch->row_of + k, n, columns);
+        }
+        for (uint64_t i = 0; i < n; i++) {
+            tn_row *copy = (tn_row *)(void *)(batch->copies + (k + i) * table->copy_stride);
+            copies[i] = row_floats(copy);
+        }
+        tn_rows_read(table, batch->row_of + k, n, at, columns, copies);
+        for (uint64_t i = 0; i < n; i++) {
+            batch->row_of[k + i] = (tn_row *)(void *)((char *)copies[i] - HEADER);
+        }
     }
 }
 
-/* The pooled weights of one cell, `width` of them from `at` of each of its
- * rows. */
+/* The pooled weights of one cell, `width` of them from `at` of each of its rows. */
 TN_INLINE void pool_cell(float *restrict to, tn_row *const *rows, uint32_t count, uint32_t at,
                          uint32_t width, uint16_t pooling) {
     if (TN_LIKELY(count == 1)) {
@@ -114,8 +136,7 @@ TN_INLINE void pool_cell(float *restrict to, tn_row *const *rows, uint32_t count
     }
 }
 
-/* The same with a weight per id. A sum that nothing sensible divides is zeros.
- */
+/* The same with a weight per id. A sum that nothing sensible divides is zeros. */
 TN_INLINE void pool_weighted(float *restrict to, tn_row *const *rows, const float *weights,
                              uint32_t count, uint32_t at, uint32_t width, float by) {
     memset(to, 0, width * sizeof(float));
@@ -156,8 +177,7 @@ TN_INLINE void gather_concat(const tn_batch *batch, uint32_t at, uint64_t b, flo
     }
 }
 
-/* One TN_SUM segment of one example; the running total stays in registers for
- * known widths. */
+/* One TN_SUM segment of one example; the running total stays in registers for known widths. */
 TN_INLINE void gather_sum(const tn_batch *batch, uint32_t at, uint64_t b, float *restrict output,
                           uint32_t width, int add, way_through way) {
     const uint32_t *offsets = batch->offsets + b * batch->n_slots;
@@ -246,8 +266,7 @@ static int columns_fit(const tn_batch *batch, const uint32_t *const *strides) {
     return 1;
 }
 
-/* Whether the matrices of the slots set apart are there: one for each TN_CONCAT
- * segment. */
+/* Whether the matrices of the slots set apart are there: one for each TN_CONCAT segment. */
 static int apart_given(const tn_batch *batch, const float *const *apart, const uint32_t *strides) {
     for (uint32_t s = 0; s < batch->table->n_segments; s++) {
         if (batch->table->layout[s].as_given.output == TN_CONCAT &&

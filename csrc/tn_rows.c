@@ -60,9 +60,8 @@ int tn_shard_reserve(tn_shard *shard, uint64_t rows) {
 }
 
 void tn_index_remove(tn_shard *shard, const uint64_t *marks) {
-    /* From an empty place on, so that no run is met in its middle. What follows a
-     * removed entry in its run is put again: at its place or before it, never
-     * past what is still to be met. */
+    /* From an empty place on, so that no run is met in its middle. What follows a removed entry in
+     * its run is put again: at its place or before it, never past what is still to be met. */
     uint64_t start = 0;
     while (shard->entries[start] != 0) {
         start++;

@@ -86,9 +86,8 @@ static int fill_table(tn_table *table, const tn_segment *segments) {
     }
     for (uint32_t i = 0; i < SHARDS; i++) {
         tn_shard *shard = &table->shards[i];
-        /* First sizes spread over one growth step, so that shards, which fill
-         * alike, never grow all in the same batch, and the memory per key is the
-         * same at every size. */
+        /* First sizes spread over one growth step, so that shards, which fill alike, never grow
+         * all in the same batch, and the memory per key is the same at every size. */
         shard->capacity = FIRST_CAPACITY + FIRST_CAPACITY / 2 * i / SHARDS;
         shard->grow_at = fill_limit(shard->capacity);
         shard->entries = tn_large_alloc(entries_bytes(shard));
@@ -299,36 +298,59 @@ uint32_t tn_table_record_size(tn_table *table) {
 
 /* ---- One key ------------------------------------------------------------- */
 
-void tn_row_read(const tn_table *table, const tn_row *row, uint32_t at, float *to) {
-    float cvm[CVM_COLUMNS];
-    if (table->cvm) {
-        const float *shows = row_shows(table, row);
-        float kept = tn_show_kept(table, row->group, row->changed, table->today);
-        tn_cvm(shows[0] * kept, shows[1] * kept, cvm);
+TN_INLINE void read_segment(const tn_table *table, const tn_layout *segment, tn_row *const *rows,
+                            uint64_t n, uint32_t at, float *const *to, uint32_t first,
+                            uint32_t width) {
+    for (uint64_t i = 0; i < n; i++) {
+        const float *weights = row_floats(rows[i]) + segment->weights_at;
+        float *read = to[i] + first;
+        float kept = table->has_decay ? tn_kept(segment, rows[i]->changed, at) : 1;
+        for (uint32_t j = 0; j < width; j++) {
+            read[j] = weights[j] * kept;
+        }
     }
+}
+
+void tn_rows_read(const tn_table *table, tn_row *const *rows, uint64_t n, uint32_t at,
+                  const float *columns, float *const *to) {
+    uint32_t first = 0;
     for (uint32_t s = 0; s < table->n_segments; s++) {
         const tn_layout *segment = &table->layout[s];
-        const float *weights = row_floats(row) + segment->weights_at;
         uint32_t width = segment->as_given.width;
-        float kept = table->has_decay ? tn_kept(segment, row->changed, at) : 1;
-        for (uint32_t j = 0; j < width; j++) {
-            to[j] = weights[j] * kept;
+        switch (width) {
+        case 1:
+            read_segment(table, segment, rows, n, at, to, first, 1);
+            break;
+        case 8:
+            read_segment(table, segment, rows, n, at, to, first, 8);
+            break;
+        default:
+            read_segment(table, segment, rows, n, at, to, first, width);
         }
-        if (segment->read_width > width) {
-            memcpy(to + width, cvm, sizeof cvm);
+        for (uint64_t i = 0; i < n && segment->read_width > width; i++) {
+            memcpy(to[i] + first + width, columns + CVM_COLUMNS * i, CVM_COLUMNS * sizeof *columns);
         }
-        to += segment->read_width;
+        first += segment->read_width;
     }
+}
+
+/* As the table reads at its step and day. */
+static void read_row(const tn_table *table, tn_row *row, float *weights) {
+    float columns[CVM_COLUMNS];
+    if (table->cvm) {
+        tn_rows_cvm(table, &row, 1, columns);
+    }
+    tn_rows_read(table, &row, 1, table->step, columns, &weights);
 }
 
 int tn_table_lookup(tn_table *table, uint16_t group, uint64_t id, float *weights, int *found) {
     pthread_mutex_lock(&table->lock);
     int code = tn_group_declared(table, group) ? TN_OK : TN_NO_GROUP;
     if (code == TN_OK) {
-        const tn_row *row = tn_row_find(table, group, id, key_hash(table, group, id));
+        tn_row *row = tn_row_find(table, group, id, key_hash(table, group, id));
         *found = row != NULL;
         if (row != NULL) {
-            tn_row_read(table, row, table->step, weights);
+            read_row(table, row, weights);
         } else {
             memset(weights, 0, table->reads * sizeof *weights);
         }

@@ -34,18 +34,15 @@ typedef struct {
     uint32_t changed;
 } tn_row;
 
-/* A segment as the table keeps it: where its floats are, counted from byte 20
- * of the row. */
+/* A segment as the table keeps it: where its floats are, counted from byte 20 of the row. */
 typedef struct {
     tn_segment as_given;
     uint32_t state_floats, state_at, weights_at;
-    /* What is read of a row, counted in it, or in its copy where rows are not
-     * read as they stand; cvm's columns are a part of it. */
+    /* What is read of a row, counted in it, or in its copy where rows are not read as they stand;
+     * cvm's columns are a part of it. */
     uint32_t read_at, read_width;
-    uint32_t sums_at;    /* in the summed gradient of a row: widest segment first,
-                            for alignment */
-    double *corrections; /* Adam: sqrt(1-b2^t)/(1-b1^t) for t = 1 ..; 1 past the
-                            end */
+    uint32_t sums_at;    /* in the summed gradient of a row: widest segment first, for alignment */
+    double *corrections; /* Adam: sqrt(1-b2^t)/(1-b1^t) for t = 1 ..; 1 past the end */
     uint64_t n_corrections;
     double keep; /* what a step's decay leaves of a weight; 1 without */
 } tn_layout;
@@ -66,8 +63,8 @@ typedef struct {
     char **blocks;
     uint32_t n_blocks, room_for_blocks;
     uint64_t next_row; /* rows below this number exist */
-    /* Removed rows, to be used before new ones. With them it is 64 bytes: the
-     * shard of a hash is one shift away. */
+    /* Removed rows, to be used before new ones. With them it is 64 bytes: the shard of a hash is
+     * one shift away. */
     uint32_t free_rows, first_free;
 } tn_shard;
 
@@ -97,8 +94,7 @@ struct tn_table {
     uint32_t shows_at;           /* show, then click */
     int copies;                  /* decay or cvm: rows must not be read as they stand */
     uint32_t reads, copy_stride; /* floats that are read of a row, bytes of such a copy */
-    /* Days, ascending; `today` is the last one and began with step `today_from`.
-     */
+    /* Days, ascending; `today` is the last one and began with step `today_from`. */
     uint32_t *days, *first_steps;
     uint32_t n_days, today, today_from;
     uint64_t removals; /* calls that removed rows: a batch of before is none any
@@ -145,8 +141,8 @@ static inline uint64_t home_of(const tn_shard *shard, uint32_t tag) {
 
 /* ---- Index ------------------------------------------------------------- */
 
-/* Three quarters: a hit reads 2.5 entries on average, a miss 8.5, all but the
- * first in the same or the next cache line. */
+/* Three quarters: a hit reads 2.5 entries on average, a miss 8.5, all but the first in the same
+ * or the next cache line. */
 static inline uint64_t fill_limit(uint64_t capacity) {
     return capacity * 3 / 4;
 }
@@ -182,13 +178,11 @@ void tn_row_start(const tn_table *table, tn_row *row, uint16_t group, uint64_t i
 int tn_shard_reserve(tn_shard *shard, uint64_t rows);
 /* Room for so many more rows: none of their tn_row_place fails then. */
 int tn_shard_make_room(tn_table *table, tn_shard *shard, uint64_t rows);
-/* Takes rows out of the index, those whose bit (row number) is set; they are
- * not looked at. */
+/* Takes rows out of the index, those whose bit (row number) is set; they are not looked at. */
 void tn_index_remove(tn_shard *shard, const uint64_t *marks);
 
-/* Rows in the order they lie in memory, each with its number. The rows of a
- * block follow each other, so the CPU sees the stream; only the next block has
- * to be announced. */
+/* Rows in the order they lie in memory, each with its number. The rows of a block follow each
+ * other, so the CPU sees the stream; only the next block has to be announced. */
 #define FOR_ROWS_OF_SHARD(table, shard, row, number, statement)                                    \
     do {                                                                                           \
         uint64_t in_block = UINT64_C(1) << (table)->block_log;                                     \
@@ -223,9 +217,10 @@ static inline float tn_kept(const tn_layout *segment, uint32_t changed, uint32_t
     return changed < at ? (float)tn_power(segment->keep, at - changed) : 1;
 }
 
-/* Copies what is read of a row, all segments after each other: weights as at
- * step `at`. */
-void tn_row_read(const tn_table *table, const tn_row *row, uint32_t at, float *to);
+/* Copies what is read of some rows, all segments after each other: weights as at step `at`, and
+ * columns[2 * i], columns[2 * i + 1] in a table with cvm. */
+void tn_rows_read(const tn_table *table, tn_row *const *rows, uint64_t n, uint32_t at,
+                  const float *columns, float *const *to);
 
 /* The step before the table's: what the step under way finds. */
 static inline uint32_t tn_last_step(const tn_table *table) {
@@ -251,12 +246,11 @@ static inline float tn_show_kept(const tn_table *table, uint16_t group, uint32_t
     return then < day ? (float)tn_power(table->groups[group].life.show_decay, day - then) : 1;
 }
 
-/* Cvm's columns of a show and a click as they read. */
-void tn_cvm(float show, float click, float *columns);
+/* Cvm's columns of some rows, as tn_cvm_columns writes them. */
+void tn_rows_cvm(const tn_table *table, tn_row *const *rows, uint64_t n, float *columns);
 
-/* Adds what a batch counted (NULL: nothing) to the show and click of a row, as
- * of the table's step, whose day is `day`; to be followed by the update that
- * sets `changed`. */
+/* Adds what a batch counted (NULL: nothing) to the show and click of a row, as of the table's step,
+ * whose day is `day`; to be followed by the update that sets `changed`. */
 static inline void tn_row_count(const tn_table *table, tn_row *row, const float *counts,
                                 uint32_t day) {
     float *shows = row_shows(table, row), kept = tn_show_kept(table, row->group, row->changed, day);
@@ -268,15 +262,13 @@ static inline void tn_row_count(const tn_table *table, tn_row *row, const float 
 
 /* Floats of state that a fitting optimizer keeps for `width` weights. */
 uint32_t tn_state_floats(const tn_optimizer *optimizer, uint32_t width);
-/* Adam's bias corrections until they are 1 in double; left NULL for other
- * kinds. */
+/* Adam's bias corrections until they are 1 in double; left NULL for other kinds. */
 int tn_corrections(const tn_optimizer *optimizer, double **corrections, uint64_t *n);
 /* The state of a row inserted now, in zeroed memory. */
 void tn_state_start(const tn_table *table, const tn_layout *segment, float *state);
 /* Whether the plain loop can update rows of this segment. */
 int tn_optimizer_plain(const tn_optimizer *optimizer);
-/* Updates rows[i] with the summed gradient at sums + i * sums_stride, segment
- * after segment. */
+/* Updates rows[i] with the summed gradient at sums + i * sums_stride, segment after segment. */
 void tn_rows_update(const tn_table *table, tn_row *const *rows, uint64_t n, const float *sums,
                     uint32_t sums_stride);
 
@@ -291,11 +283,9 @@ typedef struct {
 
 /* Adds what was counted to the shows and clicks of the batch's rows. */
 void tn_rows_count(const tn_table *table, const tn_summed *batch);
-/* The same as tn_rows_update for every kind and extra, the gradients times
- * `scale`. */
+/* The same as tn_rows_update for every kind and extra, the gradients times `scale`. */
 void tn_rows_update_any(const tn_table *table, const tn_summed *batch, float scale);
-/* The same for all rows of a shard; those that are not in the batch have the
- * gradient 0. */
+/* The same for all rows of a shard; those that are not in the batch have the gradient 0. */
 void tn_shard_update(const tn_table *table, const tn_shard *shard, const tn_summed *batch,
                      float scale);
 /* Adds each row's sum of squares as tn_norm counts it. */
