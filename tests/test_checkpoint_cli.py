@@ -474,6 +474,22 @@ def test_compact_of_a_damaged_chain_leaves_no_checkpoint(here, home, name):
     assert not (home / "folded/manifest.json").exists()
 
 
+def test_rows_that_the_manifest_does_not_count(here, home):
+    """A sound file too many or too few is no checkpoint, whoever reads it."""
+    resealed(home / step(40), lambda content: content["tables"][0].update(rows=1))
+    for command in (("compact", "run", "to=folded"), ("diff", step(30), step(40))):
+        done = here("checkpoint", *command, cwd=home)
+        assert done.code == 1 and "rows, the manifest says 1" in done.last, done.err
+    assert not (home / "folded/manifest.json").exists()
+
+
+def test_compact_takes_no_older_one_for_a_damaged_newest(here, home):
+    resealed(home / step(40), lambda content: content["parent"].update(sha256="0"))
+    done = here("checkpoint", "compact", "run", "to=folded", cwd=home)
+    assert done.code == 1 and "step-0000000040" in done.last
+    assert not (home / "folded").exists()
+
+
 def stored(number, parent=None, problem=None):
     name = f"step-{number:010d}"
     link = parent and {"folder": f"step-{parent:010d}", "sha256": "x"}
@@ -552,7 +568,7 @@ def test_on_another_storage(here, home):
         (["list", "output=run"], "give the URL by itself, without output=: run"),
         (["list", "run", "keep=3"], "takes no keep="),
         (["prune", "run"], "needs keep=N"),
-        (["prune", "run", "keep=0"], "at least 1"),
+        (["prune", "run", "keep=0"], "from 1 on"),
         (["prune", "run", "keep=x"], "whole number"),
         (["prune", "run", "keep=1", "yes=maybe"], "yes is true or false"),
         (["list", step(10)], "is one checkpoint"),

@@ -324,6 +324,15 @@ def test_a_day_that_comes_twice(three, here):
     assert "2024-01-04 seems to have the very rows of 2024-01-03" in done.err
 
 
+@pytest.mark.parametrize("asked", [None, "1..9", ["1", "10"]])
+@pytest.mark.usefixtures("tree")
+def test_files_of_two_days_are_refused(asked):
+    """day_1*.gz has day_10.gz too."""
+    with pytest.raises(UserError, match=r"day_1\d\.gz is of day \d+ and of day \d+,"):
+        days_of(conf_of("day_{day}*.gz", asked))
+    assert days_of(conf_of("day_{day}.gz", ["1", "10"])).there == ["1", "10"]
+
+
 @pytest.mark.parametrize("content", ["no line", "only the header"])
 def test_an_empty_day(three, here, content):
     path = write_day(three, "2024-01-04", 50_000)

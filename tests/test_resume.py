@@ -5,6 +5,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -314,7 +316,7 @@ def test_a_full_disk_stops_training_and_the_same_command_goes_on(
 
     with monkeypatch.context() as patch:
         if when == "before it is begun":
-            at_step(7, lambda: patch.setattr(files, "free_bytes", lambda _: 5_000_000))
+            at_step(7, lambda: patch.setattr(files, "free_bytes", lambda _: 5_000))
         else:
             at_step(7, lambda: patch.setattr(files.os, "fsync", full))
         done = train(here, workspace, *USUAL, "save.every_steps=3", expected=1)
@@ -383,6 +385,33 @@ def test_other_files_are_refused(workspace, here, at_step):
     assert "and is not among the files of data.train" in done.last
 
 
+def test_of_other_data_the_way_back_is_the_pass_before(usual, workspace, here, at_step):
+    saving = (*USUAL, "save.every_steps=4", "save.keep=0")
+    at_step(22, kill)
+    train(here, workspace, *saving, killed=True)
+    at_step(0, nothing)
+    clicks, run = workspace / "clicks/train.csv", workspace / "run"
+    text = clicks.read_text()
+    clicks.rename(workspace / "away.csv")
+    this_pass = ["step-0000000016", "step-0000000020"]
+    way = (
+        f"remove the checkpoints of this pass ({' to '.join(this_pass)}) and say the same command: "
+        "it goes on from the end of the one before"
+    )
+    done = train(here, workspace, *saving, expected=1)
+    assert "train.csv is gone, and training stopped in the middle of it. Put it back, " in done.last
+    assert done.last.endswith(way)
+    clicks.write_text(text)  # of another time
+    assert train(here, workspace, *saving, expected=1).last.endswith(
+        f"Put the old one back, or {way}"
+    )
+    for name in this_pass:
+        shutil.rmtree(run / "checkpoints" / name)
+    done = train(here, workspace, *saving)
+    assert "going on from run/checkpoints/step-0000000012" in done.err
+    assert outcome(run) == usual
+
+
 def test_keys_that_change_no_figure_may_change(usual, stopped_copy, here):
     done = train(here, stopped_copy, *USUAL, "seed=3", expected=2)
     assert "these keys differ: seed." in done.last
@@ -408,6 +437,159 @@ def test_of_a_damaged_checkpoint_the_one_before_is_taken(usual, stopped, tmp_pat
         assert outcome(folder / "run") == usual, kind
     train(here, folder, "overwrite=true")
     assert not (folder / "run/damaged").exists()
+
+
+OVERFITS = ("train.epochs=5", "optimizer.embedding.learning_rate=0.5", "train.batch_size=512",
+            "evaluation.every_steps=2", "evaluation.keep=best", "data.test=null")  # fmt: skip
+
+
+def best_of(run):
+    return json.loads((run / "report.json").read_text())["best"]
+
+
+@pytest.fixture(scope="module")
+def overfitted(trained, here, tmp_path_factory):
+    """A run that was killed when its best checkpoint was not its newest; and that step."""
+    folder = tmp_path_factory.mktemp("overfitted")
+    shutil.copytree(trained / "clicks", folder / "clicks")
+    shutil.copy(trained / "small.yaml", folder)
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, 23, kill)
+        train(here, folder, *OVERFITS, "save.every_steps=7", "save.keep=1", killed=True)
+    best = content_of(folder / "run")["metrics"]["watch"]["best_step"]
+    assert names(folder / "run") == [f"step-{best:010d}", "step-0000000021"]
+    return folder, best
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_without_the_best_training_goes_on(damage, overfitted, here, tmp_path):
+    source, best = overfitted
+    folder = tmp_path / "copy"
+    shutil.copytree(source, folder)
+    run = folder / "run"
+    checkpoint = run / f"checkpoints/step-{best:010d}"
+    if damage == "gone":
+        shutil.rmtree(checkpoint)
+    else:
+        path = checkpoint / "dense.bin"
+        path.write_bytes(path.read_bytes()[:-1])
+    done = train(here, folder, *OVERFITS)
+    assert f"the best model, of step {best}, is lost; " in done.err
+    assert (run / "damaged" / checkpoint.name).exists() == (damage == "cut")
+    assert ("dense.bin is damaged" in done.err) == (damage == "cut")
+    # Of what is evaluated from there on, for nothing else is left.
+    report = json.loads((run / "report.json").read_text())
+    later = {one["step"]: one["validation"]["auc"] for one in report["evaluations"]}
+    later = {step: auc for step, auc in later.items() if step > 21}
+    assert report["best"]["kept"] is True
+    assert report["best"]["step"] == max(later, key=later.get)
+    assert report["auc"] == max(later.values())
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut"])
+def test_of_checkpoints_that_are_left_the_best_is_taken(damage, workspace, here, at_step):
+    """What the newest is built on stays where it is, whatever it lacks itself."""
+    saving = (*OVERFITS, "save.every_steps=2", "save.keep=0")
+    saving += ("save.full_every=100",) if damage == "cut" else ()
+    at_step(23, kill)
+    train(here, workspace, *saving, killed=True)
+    at_step(0, nothing)
+    run = workspace / "run"
+    metrics = content_of(run)["metrics"]
+    best = metrics["watch"]["best_step"]
+    left = {one["step"]: one["validation"]["auc"] for one in metrics["evaluations"]}
+    del left[best]
+    second = max(left, key=left.get)
+    [checkpoint] = run.glob(f"checkpoints/step-{best:010d}*")
+    if damage == "gone":
+        shutil.rmtree(checkpoint)
+    else:
+        (checkpoint / "dense.bin").unlink()
+    done = train(here, workspace, *saving)
+    assert not (run / "damaged").exists()
+    assert f"is lost; that of step {second} is the best now" in done.err
+    found = best_of(run)
+    assert (found["step"], found["value"], found["kept"]) == (second, left[second], True)
+
+
+def test_the_best_that_is_lost_at_the_end_leaves_the_last(workspace, here, at_step):
+    """The last one is whole, though those before were deltas of the best."""
+    run = workspace / "run"
+    damaged = []
+
+    def flip():
+        [best] = {content_of(run)["metrics"]["watch"]["best_step"]}
+        [path] = run.glob(f"checkpoints/step-{best:010d}/tables/*/00000.rows")
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        damaged.append((best, str(path.relative_to(workspace))))
+
+    at_step(29, flip)
+    saving = (*OVERFITS, "save.every_steps=7", "save.full_every=100")
+    done = train(here, workspace, *saving)
+    at_step(0, nothing)
+    [(best, path)] = damaged
+    assert f"{path} is damaged" in done.err
+    assert f"the best model, of step {best}, is lost; the last one is kept instead" in done.err
+    report = json.loads((run / "report.json").read_text())
+    assert (report["best"]["step"], report["best"]["kept"]) == (best, False)
+    assert report["auc"] == report["evaluations"][-1]["validation"]["auc"]
+    assert content_of(run)["finished"] and content_of(run)["clock"]["step"] == 30
+    assert json.loads(here("evaluate", "output=run", cwd=workspace).out)["auc"] == report["auc"]
+    # It stays so when the report is made again.
+    (run / "report.json").unlink()
+    train(here, workspace, *saving)
+    assert best_of(run) == report["best"]
+
+
+def test_two_cannot_train_into_one_output(workspace, here):
+    from tnctl import files
+
+    with files.locked(str(workspace / "run")):
+        done = train(here, workspace, expected=1)
+    assert done.last == (
+        f"tnctl train: another `tnctl train` (process {os.getpid()}) is working in run. Wait for "
+        "it, or choose another output"
+    )
+    assert list((workspace / "run").iterdir()) == []
+
+
+def test_who_was_killed_locks_nothing(workspace, here):
+    code = "import os\nfrom tnctl import files\nwith files.locked('run'): os.kill(os.getpid(), 9)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=workspace)
+    assert done.returncode == -signal.SIGKILL
+    assert [path.name for path in (workspace / "run").iterdir()] == [".tnctl-lock"]
+    train(here, workspace)
+    assert not (workspace / "run/.tnctl-lock").exists()
+
+
+@pytest.mark.parametrize("spool", ["small.yaml/below", "/proc/none"])
+def test_a_spool_that_cannot_be_is_told_before_training(spool, workspace, here, at_step):
+    at_step(1, lambda: pytest.fail("it trains"))
+    done = here(*TRAIN, "output=memory://spool", f"save.spool={spool}", cwd=workspace)
+    assert done.code == 1 and "Traceback" not in done.err
+    assert f"save.spool: {spool} could not be written" in done.last
+
+
+def test_without_room_for_a_checkpoint_nothing_is_begun(workspace, here, at_step, monkeypatch):
+    from tnctl import files
+
+    at_step(1, lambda: pytest.fail("it trains"))
+    monkeypatch.setattr(files, "free_bytes", lambda _: 100)
+    assert "no space is left there for a checkpoint" in train(here, workspace, expected=1).last
+
+
+@pytest.mark.parametrize("text", ["", '{"steps": 1', "{}"])
+def test_a_report_that_was_cut_is_made_again(text, run_copy, here):
+    path = run_copy / "run/report.json"
+    whole = json.loads(path.read_text())
+    path.write_text(text)
+    done = here("train", "conf=small.yaml", "output=run", cwd=run_copy)
+    assert done.code == 0, done.err
+    assert "run/report.json is damaged: it is made again" in done.err
+    made = json.loads(path.read_text())
+    assert {**made, "timing": 0} == {**whole, "timing": 0}
 
 
 def test_a_signal_while_waiting_for_data_saves(usual, workspace, here, monkeypatch):

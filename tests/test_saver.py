@@ -187,6 +187,21 @@ def test_old_tombstones_go(tmp_path):
     assert steps[3] <= {9, 12} and 12 in steps[3]
 
 
+def test_what_a_day_without_a_step_removes_is_in_its_delta(tmp_path):
+    """Its first step is one that was not done; a month lies between it and the day before."""
+    conf = conf_of(tmp_path / "run", {"full_every": 5}, {"eviction": {"unseen_days": 2}})
+    run = Run(conf)
+    for day, steps in ((1, 3), (2, 3), (40, 0)):
+        run.days.append((day, run.steps + 1))
+        for table in run.model.tables:
+            table.set_days(run.days)
+        run.train(steps)
+        removed = run.evict()
+        folder = run.save()
+    assert removed and opened(folder).manifest["kind"] == "delta"
+    assert Run(conf, model=loading.load(opened(folder), conf)).records() == run.records()
+
+
 def test_removed_keys_are_not_lost_with_a_failed_checkpoint(tmp_path, monkeypatch):
     run = Run(conf_of(tmp_path / "run", {"full_every": 5}, {"eviction": {"unseen_steps": 1}}))
     run.train(3)
@@ -368,7 +383,7 @@ def test_without_room_nothing_is_begun(tmp_path, monkeypatch, where):
     output = f"memory://full-{tmp_path.name}" if where == "spool" else tmp_path / "run"
     run = Run(conf_of(output, {"spool": str(tmp_path / "spool")})).train(2)
     monkeypatch.setattr(files, "free_bytes", lambda _: 1000)
-    with pytest.raises(Failure, match=rf"1,000 B free, and a checkpoint needs .*{where}="):
+    with pytest.raises(Failure, match=rf"no space is left .* \(1,000 B of .*{where}="):
         run.save()
     monkeypatch.undo()
     opened(run.save())

@@ -6,6 +6,7 @@ The one module that knows fsspec. Every public function takes a URL or a plain p
 
 import contextlib
 import errno
+import fcntl
 import glob
 import io
 import os
@@ -20,6 +21,7 @@ import pyarrow as pa
 from tnctl.errors import Failure, UserError
 
 PART = ".tnctl-part"  # what a crash may leave of a file that was being replaced
+LOCK = ".tnctl-lock"
 CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 MAGIC = frozenset("*?[")
 # More at once makes the kernel look for memory in large pieces: up to eight times the time.
@@ -91,8 +93,9 @@ def join(root: str | None, name: str) -> str:
 
 def local_path(url: str) -> Path | None:
     """The path of a file on this machine, or None when `url` is elsewhere."""
-    if url.startswith("file://"):
-        return Path(url.removeprefix("file://"))
+    for scheme in ("file://", "file:", "local://", "local:"):  # as fsspec has it
+        if url.startswith(scheme):
+            return Path(url.removeprefix(scheme))
     return None if "://" in url else Path(url)
 
 
@@ -294,6 +297,54 @@ def sync(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(folder: str) -> Iterator[None]:
+    """Keep other processes that ask for it out of a folder while the block runs.
+
+    Of folders of this machine only, other storages have no locks. Raises Failure at once when
+    another process is in it. What a process held that was killed, the kernel has released.
+    """
+    local = local_path(folder)
+    if local is None:
+        yield
+        return
+    path = local / LOCK
+    with translated(folder, "written"):
+        descriptor = _lock(folder, path)
+    try:
+        yield
+    finally:
+        # Before it is released: afterwards it may be another's.
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _lock(folder: str, path: Path) -> int:
+    """The open file of a lock that is held now."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 20, 0).decode("ascii", "replace")
+            os.close(descriptor)
+            process = f" (process {holder})" if holder else ""
+            raise Failure(
+                f"another `tnctl train`{process} is working in {folder}. Wait for it, or choose "
+                "another output"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        # Whoever held it may have removed it since it was opened.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                os.truncate(descriptor, 0)
+                os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+                return descriptor
+        os.close(descriptor)
 
 
 def free_bytes(folder: str | Path) -> int:

@@ -168,15 +168,17 @@ def check_entry(folder: str, manifest: dict[str, Any], name: str, size: int, sha
         raise DamagedError(folder, f"{url} is damaged: its checksum is not the manifest's", way)
 
 
-def check_stored(folder: str, manifest: dict[str, Any], name: str) -> None:
-    """Raise Failure unless a file, read in parts, is what the manifest says."""
+def check_stored(
+    folder: str, manifest: dict[str, Any], name: str, way: str = "Make it again"
+) -> None:
+    """Raise DamagedError unless a file, read in parts, is what the manifest says."""
     url, hashed, size = files.join(folder, name), hashlib.sha256(), 0
     with files.open_input(url, decompress=False) as stream:
         while data := stream.read(4 << 20):
             hashed.update(data)
             size += len(data)
     if manifest["files"][name] != {"bytes": size, "sha256": hashed.hexdigest()}:
-        raise Failure(f"{url} is damaged: it is not what the manifest says. Make it again")
+        raise DamagedError(folder, f"{url} is damaged: it is not what the manifest says", way)
 
 
 def read_file(folder: str, manifest: dict[str, Any], name: str) -> bytes:

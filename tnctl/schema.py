@@ -751,7 +751,7 @@ class Save:
 
 @dataclass
 class Admission:
-    """When an id gets a row. Until then it reads zeros and takes no memory but the sketch's."""
+    """When an id gets a row; until then it reads zeros and takes no memory."""
 
     after: int = documented(1, "the occurrence of an id that makes its row (1: the first)")
     probability: float = documented(
@@ -763,7 +763,7 @@ class Admission:
         within("probability", self.probability, 1e-6, 1)
         if self.after > 1 and self.probability < 1:
             raise UserError(
-                "admission is by `after` or by `probability`. Received: "
+                "takes `after` or `probability`, not both. Received: "
                 f"after={self.after} and probability={self.probability}"
             )
 
@@ -826,7 +826,7 @@ class Eviction:
         if self.bytes is not None:
             within("bytes", self.bytes, 1024, 2**50)
         if self.rows is not None and self.bytes is not None:
-            raise UserError("eviction is bounded by `rows` or by `bytes`, not by both")
+            raise UserError("is bounded by `rows` or by `bytes`, not by both")
         unseen = self.unseen_days is not None or self.unseen_steps is not None
         if self.logic == "and" and not (self.show is not None and unseen):
             raise UserError("logic=and needs show, and unseen_days or unseen_steps")
@@ -933,7 +933,7 @@ class Gate:
 
 @dataclass
 class Warm:
-    """Where a new run's weights come from, when its conf is not the one they were trained with."""
+    """Where the weights of a new run come from, when its conf is another."""
 
     start: str | None = documented(None, "the checkpoint, or the output of a run, to start from")
     rename: dict[str, str] = documented(

@@ -15,6 +15,7 @@ from tnctl.progress import say
 
 FORMAT = "tnctl checkpoint"
 FOLDER = "checkpoints"
+STEP = "step-"  # how the names of a run's checkpoints begin
 CONF = "conf.json"
 GOLDEN = "golden.jsonl"
 EXTRA = "extra"
@@ -234,7 +235,9 @@ def before(checkpoint: Checkpoint, damaged: str) -> Checkpoint | None:
     """The newest complete checkpoint before one that does not need the folder `damaged`."""
     parent, name = split(checkpoint.folder)
     for folder in reversed(_complete(parent)):
-        if split(folder)[1] >= name:
+        # Checkpoints of other names are of other runs.
+        other = split(folder)[1]
+        if other >= name or not (other.startswith(STEP) and name.startswith(STEP)):
             continue
         with contextlib.suppress(Failure):
             found = open_checkpoint(folder)

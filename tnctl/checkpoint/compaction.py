@@ -57,7 +57,9 @@ def write_table(
         part["rows"],
         lambda first, last: rows.stream(checkpoint, name, first, last),
     )
-    display.update(sum(entry["rows"] for entry in written), f"table {name}")
+    count = sum(entry["rows"] for entry in written)
+    rows.check_count(checkpoint, name, count)
+    display.update(count, f"table {name}")
     removed = rows.tombstones(checkpoint, name)
     return {
         **part,
@@ -76,4 +78,4 @@ def copy(checkpoint: Checkpoint, path: str, inventory: Inventory) -> None:
         while data := reading.read(COPIED_BYTES):
             writing.write(data)
     if inventory.files[path] != checkpoint.manifest["files"][path]:
-        manifest.check_stored(checkpoint.folder, checkpoint.manifest, path)
+        manifest.check_stored(checkpoint.folder, checkpoint.manifest, path, "Take another")

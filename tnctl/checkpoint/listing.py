@@ -46,8 +46,9 @@ class Stored:
 
     @property
     def day(self) -> str | None:
-        """The name of the day that was trained last."""
-        day = self.manifest.get("position", {}).get("day")
+        """The name of the day that was trained last, or is under way."""
+        position, days = self.manifest.get("position", {}), self.manifest.get("days")
+        day = position.get("day") or (days[-1]["day"] if days else None)
         return None if day is None else str(day)
 
 

@@ -13,7 +13,7 @@ from tnctl.checkpoint.chain import (
     open_checkpoint,
 )
 from tnctl.errors import Failure
-from tnctl.manifest import DamagedError, read_file
+from tnctl.manifest import read_file
 from tnctl.model import building, recipes
 from tnctl.model.building import Model
 from tnctl.progress import say
@@ -58,13 +58,6 @@ def load_table(checkpoint: Checkpoint, part: dict[str, Any], table: SparseTable)
             table.insert_records(records.view("u1"))
         except ValueError as error:
             rows.raise_damage(checkpoint, part["name"], f"is damaged ({error})")
-    if table.rows != part["rows"]:
-        raise DamagedError(
-            checkpoint.folder,
-            f"{checkpoint.folder} table {part['name']} has {table.rows:,} rows, the manifest says "
-            f"{part['rows']:,}",
-            "Take another checkpoint",
-        )
     sketches.read(checkpoint, part, table)
     # What reading a row gives depends on the step where weights decay, and on the day.
     table.set_step(checkpoint.step)

@@ -90,11 +90,16 @@ def stream(
     Arrays of the table's record dtype, never much at a time. Raises DamagedError, for a damaged
     file after the records in it.
     """
+    count = 0
     with offering(checkpoint):
         try:
-            yield from _merged(checkpoint, table, first, last)
+            for records in _merged(checkpoint, table, first, last):
+                count += len(records)
+                yield records
         except DisorderError as error:
             raise_damage(checkpoint, table, str(error))
+        if (first, last) == (0, LAST_HASH):
+            check_count(checkpoint, table, count)
 
 
 def _merged(checkpoint: Checkpoint, table: str, first: int, last: int) -> Iterator[NDArray[Any]]:
@@ -215,6 +220,17 @@ def _removed_in(
         if len(removed):
             yield removed
     check_rows(checkpoint, entry["file"], rows, entry["rows"])
+
+
+def check_count(checkpoint: Checkpoint, table: str, rows: int) -> None:
+    """Raise DamagedError unless a table has as many rows as its manifest says."""
+    said = checkpoint.table(table)["rows"]
+    if rows != said:
+        raise DamagedError(
+            checkpoint.folder,
+            f"{checkpoint.folder} table {table} has {rows:,} rows, the manifest says {said:,}",
+            "Take another checkpoint",
+        )
 
 
 def check_rows(checkpoint: Checkpoint, name: str, rows: int, said: int) -> None:

@@ -24,8 +24,6 @@ from tnctl.model.building import Model
 from tnctl.progress import say, size
 from tnctl.schema import Conf
 
-SPARE_BYTES = 64 << 20  # beside what can be told before: the graph, the files' last blocks
-
 
 class Saver:
     """Saves the checkpoints of a run, one after the other, and removes old ones.
@@ -48,6 +46,20 @@ class Saver:
         self._error: BaseException | None = None
         self.seconds_stalled = self.seconds_waited = 0.0
         self.bytes_written = 0
+
+    def check_room(self, model: Model) -> None:
+        """Raise Failure when already a checkpoint of the model as it is cannot be staged.
+
+        To be told before the first step, and not by the first checkpoint.
+        """
+        if self._names is None:
+            self._clean()
+        if self._remote:
+            try:
+                Spool(self._parent, self._spool).abandon()
+            except Failure as error:
+                raise Failure(f"save.spool: {error}") from error
+        self._check_room(model, self._parent_of_next())
 
     def save(
         self,
@@ -191,7 +203,7 @@ class Saver:
         """Raise Failure when the files will not fit where they are staged."""
         local = files.local_path(self._conf.output)
         place, key = (self._spool, "save.spool") if local is None else (local, "output")
-        needed = SPARE_BYTES + 4 * sum(model.dense.sizes) * (2 + len(model.dense.states))
+        needed = 4 * sum(model.dense.sizes) * (2 + len(model.dense.states))
         for table in model.tables:
             needed += len(table.sketch)
             # How much of a table a delta is, is not known before.
@@ -200,7 +212,8 @@ class Saver:
         free = files.free_bytes(place)
         if free < needed:
             raise Failure(
-                f"{place} has {size(free)} free, and a checkpoint needs {size(needed)} there. "
+                f"{place}: no space is left there for a checkpoint ({size(free)} of "
+                f"{size(needed)}). "
                 f"Free some, or choose another folder: {key}=FOLDER"
             )
 
@@ -226,9 +239,11 @@ class Saver:
                 self._removed[layout.name] = removed
             older: Iterable[NDArray[Any]] = ()
             if parent is None and self._last is not None:
-                older = self._kept_by(self._last, layout.name)
+                older = tombstones.since(self._kept_by(self._last, layout.name), first)
+            # Those since the last checkpoint are kept whatever the clock says: an empty day has no
+            # step of its own.
             found = tombstones.merged([removed], older, keys)
-            kept[layout.name] = tombstones.without(found, table, first)
+            kept[layout.name] = tombstones.without_rows(found, table)
         return kept
 
     @staticmethod

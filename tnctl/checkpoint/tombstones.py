@@ -57,10 +57,14 @@ def first_step_kept(days: Iterable[tuple[int, int]], kept: int) -> int:
     return next(first for day, first in all_days if day > all_days[-1][0] - kept)
 
 
-def without(
-    removed: Iterable[NDArray[Any]], table: SparseTable, first_step: int
-) -> Iterator[NDArray[Any]]:
-    """Removed keys, without those that have a row again and those removed before a step."""
+def since(removed: Iterable[NDArray[Any]], first_step: int) -> Iterator[NDArray[Any]]:
+    """Removed keys, without those removed before a step."""
+    for part in removed:
+        yield part[part["step"] >= first_step]
+
+
+def without_rows(removed: Iterable[NDArray[Any]], table: SparseTable) -> Iterator[NDArray[Any]]:
+    """Removed keys, without those that have a row again."""
     for part in removed:
         groups, ids = np.ascontiguousarray(part["group"]), np.ascontiguousarray(part["id"])
-        yield part[~table.contains(groups, ids) & (part["step"] >= first_step)]
+        yield part[~table.contains(groups, ids)]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tnctl import files, manifest
 from tnctl.checkpoint import dense, rows, tombstones
-from tnctl.checkpoint.chain import CONF, GOLDEN, Checkpoint, open_checkpoint, split
+from tnctl.checkpoint.chain import CONF, GOLDEN, Checkpoint, offering, open_checkpoint, split
 from tnctl.checkpoint.listing import NAME
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
@@ -89,8 +89,10 @@ def verify_one(found: Findings, checkpoint: Checkpoint, parent_step: int | None)
     """The files of one checkpoint; returns the rows of each group of each table in them."""
     name = split(checkpoint.folder)[1]
     match = NAME.fullmatch(name)
-    if match and int(match[1]) != checkpoint.step:
-        found.findings.append(f"{checkpoint.folder} is of step {checkpoint.step:,}")
+    # With evaluation.keep=best the last one is named after the run's steps, not after its model's.
+    step = int(checkpoint.manifest["metrics"].get("steps", checkpoint.step))
+    if match and int(match[1]) != step:
+        found.findings.append(f"{checkpoint.folder} is of step {step:,}")
     counts = []
     streamed: set[str] = set()
     for part in checkpoint.manifest["tables"]:
@@ -102,8 +104,11 @@ def verify_one(found: Findings, checkpoint: Checkpoint, parent_step: int | None)
         found.files += 1
         if path not in streamed:
             try:
-                manifest.check_stored(checkpoint.folder, checkpoint.manifest, path)
-                verify_content(checkpoint, path)
+                with offering(checkpoint):
+                    manifest.check_stored(
+                        checkpoint.folder, checkpoint.manifest, path, "Take another"
+                    )
+                    verify_content(checkpoint, path)
             except Failure as error:
                 found.add(error)
     return counts

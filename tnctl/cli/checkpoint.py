@@ -73,12 +73,15 @@ def plain(url: str) -> str:
     return url
 
 
-def opened(url: str) -> "Checkpoint":
-    """The checkpoint that a URL means, its chain of parents checked."""
+def opened(url: str, usable: bool = True) -> "Checkpoint":
+    """The checkpoint that a URL means, its chain of parents checked.
+
+    Of a run it is the newest one that can be used, or with `usable` false the newest one.
+    """
     from tnctl.checkpoint.chain import open_checkpoint
     from tnctl.checkpoint.listing import one_meant
 
-    checkpoint = open_checkpoint(one_meant(url))
+    checkpoint = open_checkpoint(one_meant(url, usable))
     checkpoint.chain()
     return checkpoint
 
@@ -159,7 +162,8 @@ def compact(asked: "Asked") -> int:
             "compact needs to=URL, the folder of the new checkpoint; in its own place others may "
             "be built on the delta"
         )
-    checkpoint = opened(asked.urls[0])
+    # What is written should not be an older model than the one that was meant.
+    checkpoint = opened(asked.urls[0], usable=False)
     from tnctl.checkpoint import compaction
     from tnctl.progress import say
 
@@ -176,9 +180,9 @@ def prune(asked: "Asked") -> int:
     """Remove old checkpoints, or only say which, without yes=true."""
     if "keep" not in asked.own:
         raise UserError("prune needs keep=N, how many of the newest checkpoints stay")
-    keep = arguments.count(asked.own, "keep", 0)
-    if keep == 0:
-        raise UserError("keep must be at least 1. Received: keep=0")
+    if not asked.own["keep"].isdecimal() or int(asked.own["keep"]) == 0:
+        raise UserError(f"keep must be a whole number from 1 on. Received: {asked.own['keep']}")
+    keep = int(asked.own["keep"])
     sure = arguments.flag(asked.own, "yes")
     from tnctl.checkpoint import listing, pruning
     from tnctl.progress import say, size

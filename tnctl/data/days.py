@@ -5,6 +5,7 @@ and a day's number is that of its date; else they are in the order of their text
 count as numbers (day_2 before day_10), and their numbers go up from 1.
 """
 
+import glob
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -156,7 +157,9 @@ def days_of(conf: Conf) -> Days:
     asked = _asked(conf.data.days)
     if isinstance(asked, list):
         days = in_order(asked)
-        there = [day for day in days if _is_there(conf, day)]
+        urls = {day: found for day in days if (found := _files_of(conf, day))}
+        there = list(urls)
+        _refuse_shared_files(urls)
     else:
         first, last = asked
         there = [day for day in in_order(_listed(conf)) if _within(day, first, last)]
@@ -250,13 +253,24 @@ def _dates_between(first: str, last: str, there: list[str]) -> list[str]:
     return [day.strftime(form) for day in days if day not in known]
 
 
-def _is_there(conf: Conf, day: str) -> bool:
-    """Whether every name of data.train has files of the day."""
+def _files_of(conf: Conf, day: str) -> list[str]:
+    """The files of a day; none unless every name of data.train has some."""
     try:
-        files_of(conf_of_day(conf, day), "train")
+        return files_of(conf_of_day(conf, day), "train")
     except files.AbsentError:
-        return False
-    return True
+        return []
+
+
+def _refuse_shared_files(urls: Mapping[str, Sequence[str]]) -> None:
+    """Refuse files that would be trained with two days."""
+    days: dict[str, str] = {}
+    for day, found in urls.items():
+        for url in found:
+            if (other := days.setdefault(url, day)) != day:
+                raise UserError(
+                    f"{url} is of day {other} and of day {day}, for a glob follows {DAY} in "
+                    f"data.train. Put into data.train what stands between them, such as {DAY}.*"
+                )
 
 
 def _listed(conf: Conf) -> list[str]:
@@ -269,8 +283,18 @@ def _listed(conf: Conf) -> list[str]:
         except files.AbsentError:
             return []
         place = _place_of_day(name)
-        matches = (place.search(url) for url in urls)
-        found.append({match["day"] for match in matches if match is not None})
+        matches = {url: match["day"] for url in urls if (match := place.search(url))}
+        found.append(set(matches.values()))
+        # Of names that are not dates one may begin as another does.
+        within = {
+            day: [url for url, own in matches.items() if own.startswith(day)]
+            for day in found[-1]
+            if calendar(day) is None and any(o != day and o.startswith(day) for o in found[-1])
+        }
+        for day, alike in within.items():
+            of_day = _place_of_day(name.replace(DAY, glob.escape(day)))
+            also = [url for url in alike if of_day.search(url)]
+            _refuse_shared_files({**{matches[url]: [url] for url in also}, day: also})
     days = set.intersection(*found) if found else set()
     dates = {day for day in days if calendar(day) is not None}
     if dates and dates != days:

@@ -84,14 +84,19 @@ def train(
 
     With {day} in data.train the end is that of the last day that is there; `accept` trains days
     that came late, are empty or look broken. Raises `Stopped` after Ctrl-C or SIGTERM, with a
-    checkpoint of the last step.
+    checkpoint of the last step, and Failure while another process trains into the same output.
     """
     watch.check(conf)
     life.check(conf)
     warm.check(conf, overwrite)
-    by_day = daily(conf)
-    if accept and not by_day:
+    if accept and not daily(conf):
         raise UserError("accept=true is for days: data.train has no {day}. Leave it out")
+    with files.locked(conf.output):
+        return _train(conf, overwrite, golden, accept)
+
+
+def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> dict[str, Any]:
+    by_day = daily(conf)
     checkpoint = run.start(conf, overwrite)
     days = Daily(conf, checkpoint.days, accept) if by_day and checkpoint is not None else None
     if checkpoint is not None and (days is None or not days.left):
@@ -171,6 +176,7 @@ class Trainer:
         self.watch = Watch()
         self.steps = 0
         self.trained = False
+        self.best_is_loaded = False  # in the place of the last model, at the end
         # The checkpoint in force, and the one on its way to be; none at first.
         self.saved = self.going = ""
         self.saved_at: tuple[int, Position] = (0, self.position)
@@ -221,6 +227,10 @@ class Trainer:
         self.evaluations = list(metrics["evaluations"])
         self.warm = metrics.get("warm", {})
         self.watch = Watch(**metrics["watch"])
+        # Only at its end is a run's checkpoint of another step than the run.
+        self.best_is_loaded = checkpoint.step < self.steps
+        if self.conf.evaluation.keep == "best" and not self.trained:
+            run.find_best(self.conf, checkpoint, self.watch, self.evaluations)
         self.days = checkpoint.days
         self.clock_days = list(checkpoint.clock.days)
         self.data = checkpoint.data
@@ -260,6 +270,7 @@ class Trainer:
         """All that is left to be trained, and saved."""
         with self.saved_when_stopped():
             if not self.trained:
+                self.saver.check_room(self.model)
                 if self.daily is None:
                     self.train_data(self.conf)
                 else:
@@ -554,6 +565,11 @@ class Trainer:
             self.save()
             return
         self.saver.wait()
+        # Every byte is read before the last model is dropped, for it may have to be kept.
+        if not run.is_whole(self.conf.output, best, run.names_of_chain(self.going), read=True):
+            say(f"the best model, of step {best:,}, is lost; the last one is kept instead")
+            self.save(full=True)
+            return
         self.load_best()
         self.save(full=True, model_step=best)
 
@@ -570,12 +586,14 @@ class Trainer:
     def load_best(self) -> None:
         """Put the best model in the place of the last one, which is dropped first."""
         folder = run.newest_of_step(self.conf.output, self.watch.best_step)
+        assert folder is not None
         say(f"keeping the model of step {self.watch.best_step:,}, the best")
         del self.model, self.step, self.inference
         self.last = None
         gc.collect()
         self.model = load(open_checkpoint(folder), self.conf)
         self.inference = Inference(self.model, self.conf.train.batch_size)
+        self.best_is_loaded = True
 
     def report(self) -> dict[str, Any]:
         """Evaluate the model that was kept; write report.html, and report.json as the last."""
@@ -635,12 +653,11 @@ class Trainer:
 
     def best(self) -> dict[str, Any]:
         """The best evaluation, and whether its model is the one that is kept."""
-        keeps = self.conf.evaluation.keep == "best" or self.watch.best_step == self.steps
         return {
             "monitor": self.conf.evaluation.monitor,
             "value": self.watch.best,
             "step": self.watch.best_step,
-            "kept": keeps,
+            "kept": self.best_is_loaded or self.watch.best_step == self.steps,
         }
 
 

@@ -1,11 +1,15 @@
 """The folder of a run: what is there already, and what a second command finds."""
 
+import contextlib
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 from tnctl import files, manifest
+from tnctl.checkpoint import dense
+from tnctl.checkpoint.chain import split
 from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
 from tnctl.data.days import conf_of_day
 from tnctl.data.sources import fingerprints
@@ -16,6 +20,7 @@ from tnctl.model.graph import conf_to_json
 from tnctl.progress import say
 from tnctl.schema import Conf, differences
 from tnctl.training import running
+from tnctl.training.watch import Watch
 
 REPORT = "report.json"
 LOG = "log.jsonl"
@@ -138,20 +143,48 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
     if not checkpoint.data:
         return
     before = {one["file"]: one for one in checkpoint.data}
-    there = fingerprints(conf_of_day(conf, checkpoint.position.day), "train")
+    way = way_on(conf.output, checkpoint)
+    try:
+        there = fingerprints(conf_of_day(conf, checkpoint.position.day), "train")
+    except files.AbsentError as error:
+        gone = next((name for name in before if not files.exists(name)), None)
+        if gone is None:
+            raise
+        raise Failure(
+            f"{gone} is gone, and training stopped in the middle of it. Put it back, or {way}"
+        ) from error
     now = {one["file"]: one for one in there}
     for name in [*before, *now]:
         if before.get(name) != now.get(name):
             raise Failure(
                 f"{name} is not what training stopped in the middle of: it was "
                 f"{_in_words(before.get(name))}, and is {_in_words(now.get(name))}. Put the old "
-                "one back, or overwrite=true to start anew"
+                f"one back, or {way}"
             )
     if list(before) != list(now):
         raise Failure(
             "the files of data.train come in another order than before training stopped. Name "
-            "them as before, or overwrite=true to start anew"
+            f"them as before, or {way}"
         )
+
+
+def way_on(output: str, checkpoint: Checkpoint) -> str:
+    """What can be done when the data of the pass under way cannot be had as it was."""
+    later: list[str] = []
+    for folder in newest_first(output):
+        name = split(folder)[1]
+        if name < checkpoint.name:
+            with contextlib.suppress(Failure):
+                found = open_checkpoint(folder)
+                found.chain()
+                if found.position.window == found.position.offset == 0 and not found.data:
+                    those = later[0] if len(later) == 1 else f"{later[-1]} to {later[0]}"
+                    return (
+                        f"remove the checkpoints of this pass ({those}) and say the same command: "
+                        "it goes on from the end of the one before"
+                    )
+        later.append(name)
+    return "overwrite=true to start anew"
 
 
 def _in_words(fingerprint: dict[str, Any] | None) -> str:
@@ -166,11 +199,83 @@ def _in_words(fingerprint: dict[str, Any] | None) -> str:
     return words if modified is None else f"{words}, modified {modified}"
 
 
-def newest_of_step(output: str, step: int) -> str:
-    """The folder of the last checkpoint that was saved after so many steps."""
-    folder = files.join(output, CHECKPOINTS)
-    found = [name for name in files.list_folder(folder) if name.startswith(f"step-{step:010d}")]
-    return files.join(folder, found[-1])
+def newest_of_step(output: str, step: int) -> str | None:
+    """The folder of the last complete checkpoint that was saved after so many steps."""
+    start = f"step-{step:010d}"
+    found = (one for one in newest_first(output) if split(one)[1].startswith(start))
+    return next(found, None)
+
+
+def find_best(
+    conf: Conf, checkpoint: Checkpoint, watch: Watch, evaluations: list[dict[str, Any]]
+) -> None:
+    """Make the best of a run that goes on one whose checkpoint is there, or none.
+
+    Where that of the best is lost, it is the best of those that are left, and that is said.
+    """
+    if watch.best is None:
+        return
+    monitor, higher = conf.evaluation.monitor, conf.evaluation.higher_is_better
+    values = {one["step"]: one["validation"].get(monitor, math.nan) for one in evaluations}
+    others = [step for step in values if not math.isnan(values[step])]
+    others.sort(key=lambda step: values[step], reverse=higher)
+    needed = names_of_chain(checkpoint.folder)
+    lost = watch.best_step
+    if is_whole(conf.output, lost, needed):
+        return
+    for step in others:
+        if step != lost and is_whole(conf.output, step, needed):
+            watch.best, watch.best_step = values[step], step
+            say(f"the best model, of step {lost:,}, is lost; that of step {step:,} is the best now")
+            return
+    watch.best, watch.best_step = None, 0
+    say(f"the best model, of step {lost:,}, is lost; the next evaluation is the best anew")
+
+
+def is_whole(output: str, step: int, needed: Collection[str], read: bool = False) -> bool:
+    """Whether there is a checkpoint of so many steps that a model can be loaded from.
+
+    Files must be there in their sizes and, with `read`, with their checksums. What is damaged is
+    told and set aside, unless its name is one of `needed`.
+    """
+    while (folder := newest_of_step(output, step)) is not None:
+        try:
+            _check_whole(open_checkpoint(folder), read)
+        except DamagedError as error:
+            say(str(error))
+            if split(folder)[1] in needed:
+                return False
+            set_aside(output, folder)
+        else:
+            return True
+    return False
+
+
+def _check_whole(checkpoint: Checkpoint, read: bool) -> None:
+    """Raise DamagedError unless all that a model is loaded from is there."""
+    for one in checkpoint.chain():
+        tables = one.manifest["tables"]
+        names = [entry["file"] for part in tables for entry in part["files"]]
+        if one is checkpoint:
+            names += [part["sketch"]["file"] for part in tables if part["sketch"] is not None]
+            names.append(dense.NAME)
+        for name in names:
+            with manifest.present(one.folder, one.manifest, name):
+                if read:
+                    manifest.check_stored(one.folder, one.manifest, name, "Take another")
+                    continue
+                url, said = files.join(one.folder, name), one.manifest["files"][name]["bytes"]
+                if (size := files.size(url)) != said:
+                    what = f"{url} is damaged: {size:,} bytes, the manifest says {said:,}"
+                    raise DamagedError(one.folder, what, "Take another checkpoint")
+
+
+def names_of_chain(folder: str) -> set[str]:
+    """The names of a checkpoint and of those that it is built on, none when it is damaged."""
+    try:
+        return {one.name for one in open_checkpoint(folder).chain()}
+    except Failure:
+        return set()
 
 
 def remove(output: str) -> None:
@@ -195,12 +300,16 @@ def remove_from(folder: str, starts: tuple[str, ...]) -> None:
 
 
 def finished(conf: Conf) -> dict[str, Any] | None:
-    """The report of a finished run, or None."""
+    """The report of a finished run, or None, also for one that was cut."""
     url = files.join(conf.output, REPORT)
     if not files.exists(url):
         return None
-    report: dict[str, Any] = json.loads(files.read_bytes(url))
-    return report
+    with contextlib.suppress(ValueError, RecursionError):
+        report = json.loads(files.read_bytes(url))
+        if isinstance(report, dict) and {"steps", "timing"} <= report.keys():
+            return report
+    say(f"{url} is damaged: it is made again")
+    return None
 
 
 class Log:
