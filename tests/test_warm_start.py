@@ -15,6 +15,7 @@ from tnctl.checkpoint.load import load
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import windows
 from tnctl.errors import UserError
+from tnctl.model import recipes
 from tnctl.model.building import build
 from tnctl.schema import Conf, Data, Embedding, Initial, Numeric, Slot, Warm
 from tnctl.tables import Batch, Optimizer, Pool, Segment, SlotPlan, SparseTable
@@ -295,6 +296,10 @@ def test_ftrl_goes_on_from_weights_that_another_optimizer_made(trained, l1):
         (lambda v: v.update(compat="tensornet"), "compat is tensornet here and was None"),
         (lambda v: v["optimizer"].update(updates="all"), "optimizer.updates is all"),
         (lambda v: v["recipe"].update(hidden=[16, 4]), "recipe.hidden is .*warm.dense=fresh"),
+        (
+            lambda v: v.update(recipe={"name": "dcn", "hidden": [16, 8]}),
+            "recipe.name is dcn here and was deepfm in .*warm.dense=fresh",
+        ),
         (lambda v: v["recipe"].update(activation="tanh"), "recipe.activation is tanh .*was relu"),
         (
             lambda v: v["optimizer"]["dense"].update(beta1=0.8),
@@ -322,6 +327,11 @@ def test_what_would_be_silently_wrong_is_refused(trained, change, told):
         ({"drop": ["user"]}, "warm.drop: .*has no input 'user'"),
         ({"rename": {"user_id": "user_id"}, "drop": ["user_id"]}, "warm.rename and in warm.drop"),
         ({"rename": {"user_id": "user_id"}, "new": ["user_id"]}, "warm.rename and in warm.new"),
+        (
+            {"new": ["item_id"], "drop": ["item_id"], "rename": {"user_id": "device"}},
+            r"Give warm.new=\[item_id,device\] .* and warm.drop=\[item_id,user_id\], or .*"
+            r"warm.rename={user_id: device, device: user_id}$",
+        ),
         ({"rename": {"user_id": "item_id"}}, "has no input item_id.*and .* has input user_id"),
         ({"rename": {"user_id": "price"}, "new": ["price"], "drop": ["user_id"]}, "kind is a slot"),
     ],
@@ -438,6 +448,16 @@ RECIPES = {
 def test_dense_weights_follow_their_inputs_in_every_recipe(recipe, width, monkeypatch):
     """Inputs in another order, renamed, more and wider: the logits are those of before."""
     old, new = confs_of(recipe, width)
+    # The new coordinates of fm's numbers multiply each other.
+    atol = 2e-3 if recipe == "fm" else 2e-5
+    model, other, carried = carried_over(old, new, monkeypatch)
+    assert not carried.new
+    assert not carried.dropped
+    assert_same_logits(model, other, atol)
+
+
+def carried_over(old, new, monkeypatch):
+    """A model of random dense weights, one that began with them, and what became of them."""
     model, other = build(old, Statistics()), build(new, Statistics())
     random = np.random.default_rng(3)
     for array in [*model.dense.weights, *model.moving]:
@@ -449,20 +469,138 @@ def test_dense_weights_follow_their_inputs_in_every_recipe(recipe, width, monkey
     monkeypatch.setattr(warm_dense, "variables", lambda _: checkpoint.variables)
     pairing = warm_inputs.pair("there", old, new)
     warm_dense.check(pairing, checkpoint, other)
-    carried = warm_dense.fill(pairing, checkpoint, other)
-    assert not carried.new
-    assert not carried.dropped
-    x, linear, sequences, lengths = inputs_of(model, other, random)
+    return model, other, warm_dense.fill(pairing, checkpoint, other)
+
+
+def assert_same_logits(model, other, atol=2e-5):
+    """Of inputs that say the same to both: what only one has is zeros."""
+    x, linear, sequences, lengths = inputs_of(model, other, np.random.default_rng(4))
     outputs = []
+    if not model.layout.has_linear:
+        linear = linear[:, :0]
     for one, *inputs in ((model, x[0], linear, sequences[0]), (other, x[1], linear, sequences[1])):
         inputs.append(lengths)
         tensors = [array for array in inputs if array.shape[1]]
         # Some gradients are written out, which only a graph takes.
         outputs.append(tf.function(one.inference_network)(tensors)["label"].numpy())
     assert np.std(outputs[0]) > 1e-3
-    # The new coordinates of fm's numbers multiply each other.
-    atol = 2e-3 if recipe == "fm" else 2e-5
     np.testing.assert_allclose(outputs[1], outputs[0], rtol=2e-4, atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("before", "here", "numbers", "width"),
+    [
+        (["n1", "n2"], ["n1"], 1, 6),
+        (["n1"], ["n2", "n1"], 1, 6),
+        (["n1"], ["n1"], 1, 6),
+        (["n1"], ["n1"], 2, 5),
+    ],
+)
+def test_a_number_that_is_alone_keeps_its_factors(before, here, numbers, width, monkeypatch):
+    """It multiplies all of the variable: then its axes vanish together, and silence tells none."""
+    old = Conf(
+        recipe={"name": "fm"},
+        slots={"a": Slot(), "b": Slot()},
+        numeric={name: Numeric(width=numbers) for name in before},
+        embedding=Embedding(4, initial=Initial("normal", 0.5)),
+        data=Data(train="none"),
+    )
+    new = dataclasses.replace(
+        old,
+        numeric={name: Numeric(width=numbers) for name in here},
+        embedding=Embedding(width, initial=Initial("normal", 0.5)),
+        warm=Warm(
+            start="s",
+            new=[name for name in here if name not in before],
+            drop=[name for name in before if name not in here],
+        ),
+    )
+    model, other, carried = carried_over(old, new, monkeypatch)
+    assert carried.partly
+    assert not carried.new
+    now, was = here.index("n1") * numbers, before.index("n1") * numbers
+    rows, were = (kernel(one, "factors/factors") for one in (other, model))
+    np.testing.assert_array_equal(rows[now : now + numbers, :4], were[was : was + numbers])
+    if before == ["n1"] == here:
+        # The new coordinates of the numbers multiply each other, and there is one of them.
+        assert_same_logits(model, other, 2e-5 if numbers == 1 else 2e-3)
+
+
+def test_a_number_in_the_place_of_another_starts_anew(monkeypatch):
+    """Nothing of the variable comes along, so it is new, not partly so."""
+    old = Conf(
+        recipe={"name": "fm"},
+        slots={"a": Slot(), "b": Slot()},
+        numeric={"n1": Numeric()},
+        embedding=Embedding(4),
+        data=Data(train="none"),
+    )
+    warm_keys = Warm(start="s", new=["n2"], drop=["n1"])
+    new = dataclasses.replace(old, numeric={"n2": Numeric()}, warm=warm_keys)
+    _, _, carried = carried_over(old, new, monkeypatch)
+    assert "factors/factors" in carried.new
+    assert not carried.partly
+
+
+OWN = {
+    "one kernel": "layers.Logit()(both)",
+    "a tower": "layers.Logit()(keras.layers.Dense(8, 'relu', name='tower')(both))",
+    "normalized": "layers.Logit()(layers.BatchNorm()(both))",
+    "a gate": "layers.Logit()(keras.layers.Dense(4)(both) * inputs.slot('a'))",
+    "a kernel each": (
+        "keras.layers.Dense(1)(inputs.slot('a')) + keras.layers.Dense(1)(inputs.slot('b'))"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("own", "outcome"),
+    [
+        ("one kernel", "swapped"),
+        ("one kernel", "one new"),
+        ("a tower", "swapped with their places"),
+        ("normalized", "swapped"),
+        ("a kernel each", "swapped"),
+        *(
+            pytest.param(own, outcome, marks=pytest.mark.long)
+            for own in OWN
+            for outcome in ("swapped", "swapped with their places", "one new")
+        ),
+    ],
+)
+def test_a_recipe_that_names_its_inputs(own, outcome, tmp_path, monkeypatch):
+    """Another input has a name that is in the recipe: weights move to where it is, or it is told.
+
+    Moved weights give the same logits only where nothing but a sum is over both.
+    """
+    path = tmp_path / "own.py"
+    path.write_text(
+        "import keras\nfrom tnctl.model import layers\ndef build(inputs):\n"
+        "    both = layers.concatenated(inputs.slot('a'), inputs.slot('b'))\n"
+        f"    return {OWN[own]}\n"
+    )
+    old = Conf(
+        recipe={"name": str(path)},
+        slots={"a": Slot(), "b": Slot()},
+        embedding=Embedding(4, linear=False),
+        data=Data(train="none"),
+    )
+    keys = {"rename": {"a": "b"}, "drop": ["a"], "new": ["b"]}
+    if outcome != "one new":
+        keys = {"rename": {"a": "b", "b": "a"}}
+    slots = dict(reversed(old.slots.items())) if "places" in outcome else old.slots
+    new = dataclasses.replace(old, slots=slots, warm=Warm(start="s", **keys))
+    if own in ("a kernel each", "a gate"):
+        with pytest.raises(UserError, match=r"would lose what was learned of .*warm.dense=fresh"):
+            carried_over(old, new, monkeypatch)
+        return
+    model, other, carried = carried_over(old, new, monkeypatch)
+    name = {"one kernel": "logit/kernel", "a tower": "tower/kernel"}.get(own)
+    if name is not None:
+        np.testing.assert_array_equal(kernel(other, name)[:4], kernel(model, name)[4:])
+    assert bool(carried.partly) == (outcome == "one new")
+    if outcome != "one new":
+        assert_same_logits(model, other)
 
 
 def confs_of(recipe, width):
@@ -504,14 +642,16 @@ def saved(model):
     for memory, one in zip(model.moving, model.network.non_trainable_variables, strict=True):
         found[one.path] = warm_dense.Variable(memory.reshape(tuple(one.value.shape)).copy(), {})
     dense = {"optimizer": model.dense.optimizer.described(), "step": 7}
-    manifest = {"dense": dense, "recipe": {"sha256": ""}}
+    name = model.conf.recipe["name"]
+    digest = recipes.digest_of(name) if name.endswith(".py") else ""
+    manifest = {"dense": dense, "recipe": {"sha256": digest}}
     return SimpleNamespace(statistics=Statistics(), manifest=manifest, variables=found)
 
 
 def inputs_of(model, other, random, rows=6):
     """Random inputs of two models that say the same: zeros where only the other has columns."""
     x = [np.zeros((rows, one.layout.width), np.float32) for one in (model, other)]
-    names = {"a": "a2"}
+    names = {old: name for name, old in other.conf.warm.rename.items()}
     for where in ("pooled", "numeric_columns"):
         for name, (at, width) in getattr(model.layout, where).items():
             to = getattr(other.layout, where)[names.get(name, name)][0]

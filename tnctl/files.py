@@ -310,15 +310,24 @@ def locked(folder: str) -> Iterator[None]:
     if local is None:
         yield
         return
-    path = local / LOCK
-    with translated(folder, "written"):
-        descriptor = _lock(folder, path)
+    path, made = local / LOCK, not local.exists()
+    try:
+        with translated(folder, "written"):
+            descriptor = _lock(folder, path)
+    except Failure as error:
+        if not isinstance(error.__cause__, PermissionError):
+            raise
+        yield  # nobody writes here, and whoever tries will be told
+        return
     try:
         yield
     finally:
         # Before it is released: afterwards it may be another's.
         path.unlink(missing_ok=True)
         os.close(descriptor)
+        if made:
+            with contextlib.suppress(OSError):  # it is not empty
+                local.rmdir()
 
 
 def _lock(folder: str, path: Path) -> int:

@@ -12,12 +12,15 @@ move with their columns. Which axes are over inputs is found out by asking the n
 An axis that grows and that no input silences (a bias over x, a moving mean of it) takes its
 meaning from another variable of its layer with an axis of this length, else from its length: that
 of x, of the numbers, or of the slots.
+
+An axis that does not grow is of units, or of inputs that a recipe takes by name. Silence tells
+which, unless all of a variable is over the same inputs: then all of its axes vanish together.
 """
 
 import dataclasses
 import inspect
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +46,9 @@ WIDENING = "tnctl_widening"
 WIDENING_NUMBER = "tnctl_widening_number"
 ANEW = "or warm.dense=fresh (dense weights start anew, rows come along)"
 # What a place along an axis stands for; equal meanings of two networks hold the same weight.
-Meaning = Hashable
+# The first part names the inputs that it is over.
+Meaning = tuple[tuple[str, ...], Hashable, Hashable]
+Growth = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,10 @@ def check(pairing: Pairing, checkpoint: Checkpoint, model: Model) -> None:
     warm = pairing.conf.warm
     if warm.dense == "fresh":
         return
-    before, here = complete(recipe_of(pairing)), complete(pairing.conf.recipe)
-    keys = [key for key in dict.fromkeys([*here, *before]) if here.get(key) != before.get(key)]
+    before, here = recipe_of(pairing), pairing.conf.recipe
+    if here["name"] == before["name"]:
+        before, here = complete(before), complete(here)
+    keys = [key for key in ("name", *here, *before) if here.get(key) != before.get(key)]
     if keys:
         raise UserError(
             f"recipe.{keys[0]} is {here.get(keys[0])} here and was {before.get(keys[0])} in "
@@ -128,8 +135,9 @@ def fill(pairing: Pairing, checkpoint: Checkpoint, model: Model) -> Carried:
             if names is trained and keeps_state:
                 for state, of_all in zip(model.dense.state_names, model.dense.states, strict=True):
                     copy(of_all[number], shape, here, old.states[state], before)
-            whole = math.prod(len(axis) for axis in here) == math.prod(shape)
-            (carried.matched if whole else carried.partly).append(name)
+            count = math.prod(len(axis) for axis in here)
+            partly = carried.partly if count else carried.new
+            (carried.matched if count == math.prod(shape) else partly).append(name)
     if keeps_state:
         model.dense.step = int(checkpoint.manifest["dense"]["step"])
     elif model.dense.optimizer.name in FTRL:
@@ -193,37 +201,104 @@ class Meanings:
         # An input that was dropped may have the name of one that is new.
         gone = {name: f"{name} (dropped)" for name in pairing.dropped}
         names = {**gone, **pairing.names_here}
-        self._equal = outline(before, names) == outline(layout, {})
+        same = outline(before, names) == outline(layout, {})
+        self._equal = same and not takes_others(pairing)
         if self._equal:
             return
+        longer = wider(pairing, layout, statistics)
         self._here = Network(pairing.conf, layout, {})
         self._before = Network(pairing.old, before, names)
-        self._wider = wider(pairing, layout, statistics)
+        self._growth = {
+            name: tuple(np.subtract(longer.get(name, shape), shape))
+            for name, shape in self._here.shapes.items()
+        }
+        self._on_both = {
+            name
+            for name, old_name in pairing.goes_on.items()
+            for one, other in (
+                (layout.pooled, before.pooled),
+                (layout.numeric_columns, before.numeric_columns),
+                (layout.sequences, before.sequences),
+            )
+            if name in one and old_name in other
+        }
 
     def places(
         self, name: str, shape: tuple[int, ...], was: tuple[int, ...]
     ) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]]:
-        """For each axis, the places here that go on, and where they were; both ascend together."""
+        """For each axis, the places here that go on, and where each of them was.
+
+        Raises UserError where that cannot be told, and where an input that goes on would find
+        none of its weights.
+        """
         if len(shape) != len(was) or (self._equal and shape != was):
             raise self._unknown(name, shape, was)
         here, before = [], []
         for axis, (length, old_length) in enumerate(zip(shape, was, strict=True)):
-            grown = 0
-            if not self._equal and name in self._wider:
-                grown = self._wider[name][axis] - length
-            if length == old_length and not grown:
+            readings = None if self._equal else self._readings(name, axis)
+            if readings is None and length != old_length:
+                raise self._unknown(name, shape, was)
+            if readings is None:
                 here.append(np.arange(length))
                 before.append(np.arange(length))
                 continue
-            own = self._here.meanings(name, axis, grown)
-            old = self._before.meanings(name, axis, grown)
-            if own is None or old is None:
-                raise self._unknown(name, shape, was)
+            own, old = readings
             at = {meaning: place for place, meaning in enumerate(old)}
             pairs = [(k, at[meaning]) for k, meaning in enumerate(own) if meaning in at]
+            self._refuse_lost(name, own, old, {own[k][0] for k, _ in pairs})
             here.append(np.array([k for k, _ in pairs], np.int64))
             before.append(np.array([k for _, k in pairs], np.int64))
         return here, before
+
+    def _readings(self, name: str, axis: int) -> tuple[list[Meaning], list[Meaning]] | None:
+        """What the places along an axis are, here and before; None for units.
+
+        Both are read in the same way. Raises UserError where only one tells.
+        """
+        networks = self._here, self._before
+        shape, was = (one.shapes[name] for one in networks)
+        own, old = (one.by_silence(name, axis) for one in networks)
+        if self._growth[name][axis]:
+            own = own or self._here.by_length(name, axis, self._growth)
+            old = old or self._before.by_length(name, axis, self._growth)
+            if own is None or old is None:
+                raise self._unknown(name, shape, was)
+            return own, old
+        apart = [one is not None and not uniform(one) for one in (own, old)]
+        if own is not None and old is not None:
+            if any(apart) or not {*own[0][0]} & {*old[0][0]}:
+                return own, old
+        elif any(apart) and shape[axis] == was[axis]:
+            raise self._unknown(name, shape, was)
+        elif own is None and old is None:
+            beside = [one.by_layer(name, axis, self._growth) for one in networks]
+            if beside[0] is not None and beside[1] is not None:
+                return beside[0], beside[1]
+            if beside != [None, None]:
+                raise self._unknown(name, shape, was)
+            behind = [one.by_silence(name, axis, shifted=False) for one in networks]
+            told = [one is not None and not uniform(one) for one in behind]
+            if behind[0] is not None and behind[1] is not None and all(told):
+                return behind[0], behind[1]
+        if shape[axis] == was[axis]:
+            return None
+        wide = [one.by_width(name, axis) for one in networks]
+        if wide[0] is not None and wide[1] is not None:
+            return wide[0], wide[1]
+        return None if own is None or old is None else (own, old)
+
+    def _refuse_lost(
+        self, name: str, own: list[Meaning], old: list[Meaning], kept: set[Any]
+    ) -> None:
+        """Raise UserError for an input of both sides that is in one reading only."""
+        for inputs in dict.fromkeys(meaning[0] for meaning in (*own, *old)):
+            if inputs and inputs not in kept and self._on_both.issuperset(inputs):
+                shown = " and ".join(inputs)
+                raise UserError(
+                    f"dense weights {name} are over other inputs here than in {self._there}, and "
+                    f"would lose what was learned of {shown}. Give the recipe its inputs in the "
+                    f"roles that they had, {ANEW}"
+                )
 
     def _unknown(self, name: str, shape: Any, was: Any) -> UserError:
         return UserError(
@@ -231,6 +306,19 @@ class Meanings:
             f"and which inputs their places are of cannot be told. Keep the inputs as they were, "
             f"{ANEW}"
         )
+
+
+def takes_others(pairing: Pairing) -> bool:
+    """Whether a name that a recipe of the user's own may have in it is another input here."""
+    old = {*pairing.old.slots, *pairing.old.numeric}
+    here = (*pairing.conf.slots, *pairing.conf.numeric)
+    moved = any(name in old and pairing.goes_on.get(name) != name for name in here)
+    return moved and pairing.conf.recipe["name"].endswith(".py")
+
+
+def uniform(reading: list[Meaning]) -> bool:
+    """Whether all places are over the same inputs."""
+    return len({meaning[0] for meaning in reading}) == 1
 
 
 def outline(layout: Layout, names: dict[str, str]) -> Any:
@@ -272,38 +360,34 @@ class Network:
         self._layout, self._names = layout, names
         network, _ = build_network(conf, layout, "float32")
         self._trained = [one.path for one in network.trainable_variables]
-        self._shapes = described(network.variables)
-        random = np.random.default_rng(1)
-        for one in network.trainable_variables:
-            # Of a size that saturates no unit: what is flat has no gradient.
-            deviation = (one.shape[0] if one.shape else 1) ** -0.5
-            one.assign(random.normal(0, deviation, one.shape).astype(np.float32))
-        self._vanishing = silenced(network, layout, random)
-        self._found: dict[tuple[str, int], list[Meaning] | None] = {}
+        self.shapes = described(network.variables)
+        shifts = [
+            one.path
+            for one in network.trainable_variables
+            if len(one.shape) == 1 and not np.any(one.value.numpy())
+        ]
+        self._vanishing = silenced(network, layout, ())
+        # Only a recipe of the user's own can take inputs by names that no setting tells.
+        own = conf.recipe["name"].endswith(".py")
+        self._unshifted = silenced(network, layout, shifts) if own else {}
 
-    def meanings(self, name: str, axis: int, grown: int) -> list[Meaning] | None:
-        """What each place along an axis stands for, or None where it cannot be told.
+    def by_silence(self, name: str, axis: int, shifted: bool = True) -> list[Meaning] | None:
+        """By the inputs that silence each place; None where there is none that any silences.
 
-        `grown` is how much longer the axis is with one slot and one number more.
+        Unless `shifted`, biases are zeros: what is behind one of an input is silenced too.
         """
-        if (name, axis) not in self._found:
-            self._found[name, axis] = self._by_silence(name, axis) or self._by_length(
-                name, axis, grown
-            )
-        return self._found[name, axis]
-
-    def _by_silence(self, name: str, axis: int) -> list[Meaning] | None:
-        """By the inputs that silence each place; None where there is none that any silences."""
+        vanishing = self._vanishing if shifted else self._unshifted
         if name not in self._trained:
             return None
-        length = self._shapes[name][axis]
+        length = self.shapes[name][axis]
         over: list[tuple[str, ...]] = [()] * length
-        for one, slices in self._vanishing.items():
-            for at in np.flatnonzero(slices[name][axis]):
+        # In an order that is the same for both confs.
+        for one in sorted(vanishing, key=lambda one: self._names.get(one, one)):
+            for at in np.flatnonzero(vanishing[one][name][axis]):
                 over[int(at)] = (*over[int(at)], one)
         if not any(over):
             return None
-        found: list[Meaning] = [None] * length
+        found: list[Meaning] = [((), None, None)] * length
         for inputs in dict.fromkeys(over):
             places = [place for place, one in enumerate(over) if one == inputs]
             named = tuple(self._names.get(one, one) for one in inputs)
@@ -317,7 +401,7 @@ class Network:
                     found[place] = (named, len(places), k)
         return found
 
-    def _fitting(self, inputs: tuple[str, ...], places: int) -> list[Meaning]:
+    def _fitting(self, inputs: tuple[str, ...], places: int) -> list[Hashable]:
         """The parts of an input, counts or not, that so many places are once or several times."""
         parts = self._parts(inputs[0]) if inputs else []
         for some in (parts, self._embedding(inputs[0]) if inputs else []):
@@ -325,11 +409,11 @@ class Network:
                 return some
         return []
 
-    def _embedding(self, name: str) -> list[Meaning]:
+    def _embedding(self, name: str) -> list[Hashable]:
         """The parts of an input without its counts."""
         return [one for one in self._parts(name) if one not in COUNTS]
 
-    def _parts(self, name: str) -> list[Meaning]:
+    def _parts(self, name: str) -> list[Hashable]:
         """What the columns of an input are: coordinates of its embedding, counts, numbers."""
         layout = self._layout
         if name in layout.numeric:
@@ -340,23 +424,49 @@ class Network:
             return list(range(columns))
         return [*range(columns - CVM_COLUMNS), *COUNTS]
 
-    def _by_length(self, name: str, axis: int, grown: int) -> list[Meaning] | None:
-        length, layer = self._shapes[name][axis], name.rpartition("/")[0]
-        for other in self._trained:
-            if other != name and other.rpartition("/")[0] == layer:
-                for at, of in enumerate(self._shapes[other]):
-                    if of == length and (found := self._by_silence(other, at)) is not None:
-                        return found
-        layout = self._layout
-        if not grown:  # and still longer or shorter: made by the width of the embeddings
-            widths = {len(self._embedding(one)) for one in layout.pooled}
-            return list(range(length)) if widths == {length} else None
-        slots: list[Meaning] = [(self._names.get(one, one), "slot") for one in layout.pooled]
+    def by_length(self, name: str, axis: int, growth: Growth) -> list[Meaning] | None:
+        """Of an axis that grows with the inputs: as beside it in its layer, else as its length."""
+        if (found := self.by_layer(name, axis, growth)) is not None:
+            return found
+        layout, length = self._layout, self.shapes[name][axis]
+        slots: list[Meaning] = [
+            ((self._names.get(one, one),), "slot", None) for one in layout.pooled
+        ]
         numbers = self._columns(list(layout.numeric))
         columns = self._columns([*layout.pooled, *layout.numeric])
-        by_growth = [columns] if grown > 1 or not layout.pooled else [numbers, slots]
-        fitting = [one for one in by_growth if len(one) == length]
+        both = growth[name][axis] > 1 or not layout.pooled
+        fitting = [one for one in ([columns] if both else [numbers, slots]) if len(one) == length]
         return fitting[0] if len(fitting) == 1 else None
+
+    def by_layer(self, name: str, axis: int, growth: Growth) -> list[Meaning] | None:
+        """As another variable of the layer that has an axis of this length and growth.
+
+        One that is as far from the last axis goes first, for so variables are broadcast: a bias
+        has the units of its kernel, also where there are as many inputs.
+        """
+        shape, layer = self.shapes[name], name.rpartition("/")[0]
+        alike = [
+            (other, at)
+            for other in self._trained
+            if other != name and other in growth and other.rpartition("/")[0] == layer
+            for at, length in enumerate(self.shapes[other])
+            if length == shape[axis] and growth[other][at] == growth[name][axis]
+        ]
+        aligned = [
+            (other, at) for other, at in alike if len(self.shapes[other]) - at == len(shape) - axis
+        ]
+        grows = growth[name][axis] > 0
+        for other, at in [*aligned, *alike] if grows else aligned or alike:
+            found = self.by_silence(other, at)
+            if found is not None and (grows or not uniform(found)):
+                return found
+        return None
+
+    def by_width(self, name: str, axis: int) -> list[Meaning] | None:
+        """As the coordinates of embeddings, where all are as wide as an axis is long."""
+        length = self.shapes[name][axis]
+        widths = {len(self._embedding(one)) for one in self._layout.pooled}
+        return [((), "width", k) for k in range(length)] if widths == {length} else None
 
     def _columns(self, names: list[str]) -> list[Meaning]:
         """The columns of x of some inputs, as `_by_silence` names them."""
@@ -366,13 +476,14 @@ class Network:
 
 
 def silenced(
-    network: Any, layout: Layout, random: np.random.Generator
+    network: Any, layout: Layout, shifts: Sequence[str]
 ) -> dict[str, dict[str, list[NDArray[np.bool_]]]]:
     """For each input, for each variable and axis of it, the places that vanish without the input.
 
     A place vanishes when the gradient of all weights there is zero; one that has none with all
-    inputs vanishes by none.
+    inputs vanishes by none. The weights of the network become random, those of `shifts` zeros.
     """
+    random = np.random.default_rng(1)
     x = random.normal(size=(EXAMPLES, layout.width)).astype(np.float32)
     sequences = random.normal(size=(EXAMPLES, layout.sequences_width)).astype(np.float32)
     linear = random.normal(size=(EXAMPLES, 1)).astype(np.float32)
@@ -407,21 +518,43 @@ def silenced(
             for array in map(np.asarray, gradients(*given))
         ]
 
-    always = vanishing(x, sequences)
-    found = {}
-    places = {**layout.pooled, **layout.numeric_columns}
-    for name in [*places, *layout.sequences]:
-        without, apart = x.copy(), sequences.copy()
+    def without(name: str) -> tuple[Any, Any]:
+        others, apart = x.copy(), sequences.copy()
         if name in places:
             at, width = places[name]
-            without[:, at : at + width] = 0
+            others[:, at : at + width] = 0
         else:
             sequence = layout.sequences[name]
             apart[:, sequence.column : sequence.column + sequence.length * sequence.width] = 0
-        found[name] = {
-            variable.path: [now & ~before for now, before in zip(axes, known, strict=True)]
-            for variable, axes, known in zip(
-                network.trainable_variables, vanishing(without, apart), always, strict=True
+        return others, apart
+
+    def both(some: Any, others: Any) -> Any:
+        return [
+            [a & b for a, b in zip(*axes, strict=True)] for axes in zip(some, others, strict=True)
+        ]
+
+    def drawn(above: bool) -> dict[str | None, list[list[NDArray[np.bool_]]]]:
+        """What vanishes without each input, and by None what does with all of them."""
+        for one in network.trainable_variables:
+            # Of a size that saturates no unit: what is flat has no gradient.
+            deviation = (one.shape[0] if one.shape else 1) ** -0.5
+            weights = random.normal(0, deviation, one.shape).astype(np.float32)
+            weights = np.abs(weights) * deviation if above else weights
+            one.assign(np.zeros_like(weights) if one.path in shifts else weights)
+        each: dict[str | None, Any] = {name: vanishing(*without(name)) for name in names}
+        return {**each, None: vanishing(x, sequences)}
+
+    places = {**layout.pooled, **layout.numeric_columns}
+    names = [*places, *layout.sequences]
+    # A unit may be off in one draw when an input is gone. With weights above 0 that is rare.
+    first, second = drawn(above=False), drawn(above=True)
+    found = {name: both(first[name], second[name]) for name in first}
+    return {
+        name: {
+            variable.path: [gone & ~known for gone, known in zip(*axes, strict=True)]
+            for variable, *axes in zip(
+                network.trainable_variables, found[name], found[None], strict=True
             )
         }
-    return found
+        for name in names
+    }

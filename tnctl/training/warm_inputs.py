@@ -11,7 +11,7 @@ from tnctl.data.features import counted_ids
 from tnctl.data.reading import numeric_columns, slot_column
 from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError, did_you_mean
-from tnctl.schema import Conf, Numeric, Slot
+from tnctl.schema import Conf, Numeric, Slot, Warm
 
 # What makes ids of values. With another of these, the rows would be those of other values.
 MAKES_IDS = ("indicator", "ids", "seed", "oov", "missing")
@@ -79,22 +79,25 @@ def pair(there: str, old: Conf, conf: Conf) -> Pairing:
     unnamed = [name for name in here if name not in goes_on and name not in warm.new]
     left = [name for name in free if name not in goes_on.values()]
     if unnamed or left:
-        raise UserError(_unnamed(there, unnamed, left))
+        raise UserError(_unnamed(there, conf.warm, unnamed, left))
     dropped = tuple(name for name in before if name not in goes_on.values())
     return Pairing(there, old, conf, goes_on, tuple(warm.new), dropped)
 
 
-def _unnamed(there: str, unnamed: list[str], left: list[str]) -> str:
+def _unnamed(there: str, warm: Warm, unnamed: list[str], left: list[str]) -> str:
+    """What has no outcome, and the keys that give it one, with what is in them already."""
     parts, ways = [], []
     if unnamed:
         parts.append(f"{there} has no {_listed(unnamed)}, which this conf has")
-        ways.append(f"warm.new=[{','.join(unnamed)}] (starts anew)")
+        ways.append(f"warm.new=[{','.join([*warm.new, *unnamed])}] (starts anew)")
     if left:
         parts.append(f"{there} has {_listed(left)}, which this conf has not")
-        ways.append(f"warm.drop=[{','.join(left)}]")
+        ways.append(f"warm.drop=[{','.join([*warm.drop, *left])}]")
     way = " and ".join(ways)
     if unnamed and left:
-        way += f", or where it is one input of two names warm.rename={{{unnamed[0]}: {left[0]}}}"
+        pairs = {**warm.rename, unnamed[0]: left[0]}.items()
+        names = ", ".join(f"{name}: {old_name}" for name, old_name in pairs)
+        way += f", or where it is one input of two names warm.rename={{{names}}}"
     return f"{', and '.join(parts)}. Give {way}"
 
 
@@ -123,10 +126,13 @@ def check(pairing: Pairing, before: Statistics, here: Statistics) -> None:
         if found:
             what, value, was = found
             kind = "slots" if slot is not None else "numeric"
+            warm = pairing.conf.warm
+            new = ",".join([*warm.new, name])
+            drop = ",".join([*warm.drop, old_name])
             raise UserError(
                 f"{kind}.{name}: {what} is {value} here and was {was} in {pairing.there}, so what "
                 "was learned of it would be about something else. Take the same, or start it "
-                f"anew: warm.new=[{name}] and warm.drop=[{old_name}]"
+                f"anew: warm.new=[{new}] and warm.drop=[{drop}]"
             )
 
 
