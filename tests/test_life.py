@@ -531,7 +531,7 @@ def test_a_full_sketch_is_told(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"rules": {"admission": {"after": 2, "probability": 0.5}}}, "by `after` or by"),
+        ({"rules": {"admission": {"after": 2, "probability": 0.5}}}, "`after` or `probability`"),
         ({"rules": {"admission": {"after": 256}}}, "between 1 and 255"),
         ({"rules": {"eviction": {"logic": "and", "show": 1}}}, "logic=and needs show, and"),
         ({"rules": {"eviction": {"rows": 9, "bytes": 9999}}}, "not by both"),

@@ -310,7 +310,8 @@ def locked(folder: str) -> Iterator[None]:
     if local is None:
         yield
         return
-    path, made = local / LOCK, not local.exists()
+    path = local / LOCK
+    made = [one for one in (local, *local.parents) if not one.exists()]
     try:
         with translated(folder, "written"):
             descriptor = _lock(folder, path)
@@ -325,9 +326,9 @@ def locked(folder: str) -> Iterator[None]:
         # Before it is released: afterwards it may be another's.
         path.unlink(missing_ok=True)
         os.close(descriptor)
-        if made:
-            with contextlib.suppress(OSError):  # it is not empty
-                local.rmdir()
+        with contextlib.suppress(OSError):  # it is not empty
+            for one in made:
+                one.rmdir()
 
 
 def _lock(folder: str, path: Path) -> int:
