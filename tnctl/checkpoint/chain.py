@@ -231,6 +231,11 @@ def newest_or_fail(output: str) -> Checkpoint:
     return checkpoint
 
 
+def name_of(step: int) -> str:
+    """The name of the (first) checkpoint of a step."""
+    return f"{STEP}{step:010d}"
+
+
 def before(checkpoint: Checkpoint, damaged: str) -> Checkpoint | None:
     """The newest complete checkpoint before one that does not need the folder `damaged`."""
     parent, name = split(checkpoint.folder)

@@ -22,6 +22,7 @@ from tnctl.checkpoint.chain import (
     Checkpoint,
     Clock,
     Position,
+    name_of,
 )
 from tnctl.manifest import NAME, Inventory, Opening, identity
 from tnctl.model import graph, recipes
@@ -52,7 +53,7 @@ class Contents:
 
 def folder_of(output: str, step: int) -> str:
     """The folder of the (first) checkpoint of a step."""
-    return files.join(output, f"{FOLDER}/step-{step:010d}")
+    return files.join(output, f"{FOLDER}/{name_of(step)}")
 
 
 class Graph:

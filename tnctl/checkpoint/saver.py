@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tnctl import files
 from tnctl.checkpoint import listing, rows, tombstones
-from tnctl.checkpoint.chain import FOLDER, FORMAT, Checkpoint, following
+from tnctl.checkpoint.chain import FOLDER, FORMAT, Checkpoint, following, name_of
 from tnctl.checkpoint.merging import Keys
 from tnctl.checkpoint.pruning import prune
 from tnctl.checkpoint.save import Clock, Contents, Graph, Position, stage
@@ -180,10 +180,10 @@ class Saver:
     def _free_name(self, step: int) -> str:
         """A name for the folder; a second checkpoint of a step takes -02, which sorts after it."""
         assert self._names is not None
-        name, number = f"step-{step:010d}", 1
+        name, number = name_of(step), 1
         while name in self._names:
             number += 1
-            name = f"step-{step:010d}-{number:02d}"
+            name = f"{name_of(step)}-{number:02d}"
         self._names.add(name)
         return name
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tnctl import files, manifest
 from tnctl.checkpoint import dense
-from tnctl.checkpoint.chain import split
+from tnctl.checkpoint.chain import STEP, name_of, split
 from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
 from tnctl.data.days import conf_of_day
 from tnctl.data.sources import fingerprints
@@ -35,8 +35,8 @@ KINDS = ("parquet", "csv", "jsonl")
 MADE_FROM_A_RUN = {"graph": "serving.json", "embeddings": "manifest.json"}
 # Other folders of a run, and how the names of what tnctl puts there start.
 FOLDERS = {
-    CHECKPOINTS: ("step-",),
-    DAMAGED: ("step-",),
+    CHECKPOINTS: (STEP,),
+    DAMAGED: (STEP,),
     TENSORBOARD: ("events.out.tfevents.", "plugins"),
 }
 # Keys, and parts with all their keys, that may be others when a run is gone on with: the model and
@@ -201,7 +201,7 @@ def _in_words(fingerprint: dict[str, Any] | None) -> str:
 
 def newest_of_step(output: str, step: int) -> str | None:
     """The folder of the last complete checkpoint that was saved after so many steps."""
-    start = f"step-{step:010d}"
+    start = name_of(step)
     found = (one for one in newest_first(output) if split(one)[1].startswith(start))
     return next(found, None)
 
