@@ -30,10 +30,10 @@ demo: $(INSTALLED)  ## the main job on generated clicks: train, evaluate, split,
 	@printf '%s\n' "checkpoint  runs/demo/checkpoints" "graph       runs/demo/graph" "embeddings  runs/demo/embeddings" "report      runs/demo/report.json"
 
 test: $(INSTALLED)  ## the test suite (under 10 minutes on 2 cores)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not long'
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not long'
 
 test-all: $(INSTALLED) lint  ## the test suite with its long forms, and the linters
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 bench: $(INSTALLED)  ## every benchmark, one table each; an idle machine is needed
 	$(BIN)/python -m benchmarks.table
@@ -53,9 +53,9 @@ format: $(INSTALLED)  ## rewrite the sources in the project's style
 docs: $(INSTALLED)  ## docs/conf.md from the schema
 	$(BIN)/python -m tnctl.cli.reference > docs/conf.md
 
-system-packages:  ## Debian packages that tests use: a C compiler with its sanitizers, shells
+system-packages:  ## Debian packages that tests use: C and C++ compilers with sanitizers, Redis, shells
 	apt-get update --quiet --quiet
-	DEBIAN_FRONTEND=noninteractive apt-get install --quiet --quiet --yes gcc libc6-dev make python3-venv zsh fish
+	DEBIAN_FRONTEND=noninteractive apt-get install --quiet --quiet --yes gcc g++ libc6-dev make python3-venv redis-server zsh fish
 
 clean:  ## everything that was made
 	rm -rf $(VENV) build dist *.egg-info runs tnctl/_tables.c tnctl/*.so csrc/*.o .pytest_cache .mypy_cache .ruff_cache

@@ -35,10 +35,12 @@ setup(
     extras_require={
         "s3": ["s3fs"],
         "http": ["aiohttp"],
+        "redis": ["redis>=5"],
         "dev": [
             "aiohttp",
             "s3fs",
             "moto[server]>=5",
+            "redis>=5",
             "pytest>=8",
             "pytest-xdist>=3.6",
             "ruff>=0.9",

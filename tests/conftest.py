@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+# Begun first, so that no worker is left with one of them at the end. Longest first.
+LONGEST = ("test_c_library", "test_resume", "test_train", "test_quality", "test_readme")
 CONF = """\
 defaults: [schema, {recipe: deepfm}, _self_]
 recipe: {hidden: [16, 8]}
@@ -36,6 +38,12 @@ data:
 train: {batch_size: 256}
 """
 ROWS = {"train": (0, 3000), "validation": (10_000, 10_900), "test": (20_000, 20_700)}
+
+
+def pytest_collection_modifyitems(items):
+    """Files that take long come first; the others stay in their order."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 @dataclass

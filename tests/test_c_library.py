@@ -5,6 +5,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 CSRC = Path(__file__).parent.parent / "csrc"
+Library = Callable[..., list[Path]]
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
 
 
@@ -82,15 +84,33 @@ def library_sources() -> list[Path]:
     return sorted(CSRC.glob("tn_*.c"))
 
 
-def compile_program(folder: Path, name: str, flags: list[str]) -> Path:
-    """One program of csrc/tests with the whole library, file by file on all CPUs."""
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    """The objects of the whole library by the flags they are compiled with, each compiled once."""
+    compiled: dict[tuple[str, ...], list[Path]] = {}
+
+    def objects(*flags: str) -> list[Path]:
+        if flags not in compiled:
+            folder = tmp_path_factory.mktemp("library")
+            with ThreadPoolExecutor(os.cpu_count()) as threads:
+                compiled[flags] = list(
+                    threads.map(
+                        lambda source: compile_c(
+                            folder / f"{source.stem}.o", [source], ["-c", *flags]
+                        ),
+                        library_sources(),
+                    )
+                )
+        return compiled[flags]
+
+    return objects
+
+
+def compile_program(library: Library, folder: Path, name: str, flags: list[str]) -> Path:
+    """One program of csrc/tests with the whole library."""
     folder.mkdir(parents=True)
-    sources = [*library_sources(), CSRC / "tests" / f"{name}.c"]
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        objects = threads.map(
-            lambda source: compile_c(folder / f"{source.stem}.o", [source], ["-c", *flags]), sources
-        )
-        return compile_c(folder / name, list(objects), flags)
+    source = CSRC / "tests" / f"{name}.c"
+    return compile_c(folder / name, [source, *library(*flags)], flags)
 
 
 def run(program: Path, *arguments: str) -> bytes:
@@ -101,24 +121,26 @@ def run(program: Path, *arguments: str) -> bytes:
     return done.stdout
 
 
-def build_and_run(tmp_path: Path, name: str, flavour: str, arguments: list[str]) -> None:
+def build_and_run(
+    library: Library, tmp_path: Path, name: str, flavour: str, arguments: list[str]
+) -> None:
     flags = FLAVOURS[flavour].split() + PROGRAMS[name]
-    program = compile_program(tmp_path / flavour, name, flags)
+    program = compile_program(library, tmp_path / flavour, name, flags)
     printed = run(program, *arguments).decode()
     assert printed.startswith(f"{name}: ") and printed.endswith(" checks\n")
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_program(tmp_path: Path, name: str, flavour: str) -> None:
-    build_and_run(tmp_path, name, flavour, SHORT[name])
+def test_program(library: Library, tmp_path: Path, name: str, flavour: str) -> None:
+    build_and_run(library, tmp_path, name, flavour, SHORT[name])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_program_long(tmp_path: Path, name: str, flavour: str) -> None:
-    build_and_run(tmp_path, name, flavour, LONG[name])
+def test_program_long(library: Library, tmp_path: Path, name: str, flavour: str) -> None:
+    build_and_run(library, tmp_path, name, flavour, LONG[name])
 
 
 def test_a_failing_check_is_seen(tmp_path: Path) -> None:
@@ -130,7 +152,7 @@ def test_a_failing_check_is_seen(tmp_path: Path) -> None:
     assert "fails.c:2: not so: 1 == 2" in done.stderr
 
 
-def test_same_bytes_for_every_cpu_and_thread_count(tmp_path: Path) -> None:
+def test_same_bytes_for_every_cpu_and_thread_count(library: Library, tmp_path: Path) -> None:
     builds = {"clones": ["-O3"], "no_clones": ["-O3", "-DTN_NO_CLONES"], "slow": ["-O0"]}
     if platform.machine() == "x86_64":
         builds["oldest"] = ["-O3", "-DTN_NO_CLONES", "-march=x86-64"]
@@ -138,7 +160,7 @@ def test_same_bytes_for_every_cpu_and_thread_count(tmp_path: Path) -> None:
     sums = {
         name: [
             hashlib.sha256(run(program, threads)).hexdigest()
-            for program in [compile_program(tmp_path / name, "dump", flags)]
+            for program in [compile_program(library, tmp_path / name, "dump", flags)]
             for threads in ("1", "3")
         ]
         for name, flags in builds.items()
