@@ -1,4 +1,4 @@
-"""tnctl.h becomes the extension module tnctl._tables (cffi, API mode, one abi3 file)."""
+"""The headers become the extension module tnctl._tables (cffi, API mode, one abi3 file)."""
 
 import os
 import sys
@@ -7,14 +7,15 @@ from pathlib import Path
 from cffi import FFI
 
 CSRC = Path(__file__).resolve().parent
+HEADERS = ("tnctl.h", "tn_dictionary.h")  # the second one stands alone, for online services
 
 
 def declarations(header: str) -> str:
-    """The part of the header that cffi reads."""
+    """The part of a header that cffi reads."""
     _, _, rest = header.partition("/* CFFI begin */")
     body, end, _ = rest.partition("/* CFFI end */")
     if not end:
-        raise ValueError("tnctl.h lacks its /* CFFI begin */ and /* CFFI end */ marks")
+        raise ValueError("a header lacks its /* CFFI begin */ and /* CFFI end */ marks")
     return body
 
 
@@ -41,10 +42,11 @@ if sys.byteorder != "little":
     raise SystemExit("tnctl's file formats are little-endian; this machine is not")
 
 ffi = FFI()
-ffi.cdef(declarations((CSRC / "tnctl.h").read_text()))
+for header in HEADERS:
+    ffi.cdef(declarations((CSRC / header).read_text()))
 ffi.set_source(
     "tnctl._tables",
-    '#include "tnctl.h"',
+    "".join(f'#include "{header}"\n' for header in HEADERS),
     sources=[f"csrc/{source.name}" for source in sorted(CSRC.glob("tn_*.c"))],
     depends=[f"csrc/{header.name}" for header in sorted(CSRC.glob("*.h"))],
     include_dirs=["csrc"],

@@ -45,6 +45,7 @@ PROGRAMS = {
     "test_threads": [],
     "test_text": [],
     "test_checksums": [],
+    "test_dictionary": [],
 }
 # Arguments that keep all of them under a minute on two cores, and those of `make test-all`.
 SHORT = {
@@ -56,6 +57,7 @@ SHORT = {
     "test_threads": ["12"],
     "test_text": ["3000", "100000"],
     "test_checksums": ["3000"],
+    "test_dictionary": ["60", "40"],
 }
 LONG = {
     "test_model": ["600", "100", "1000000", "1000"],
@@ -66,6 +68,7 @@ LONG = {
     "test_threads": ["200"],
     "test_text": ["200000", "5000000", "1000"],
     "test_checksums": ["300000", "1000"],
+    "test_dictionary": ["2000", "200", "1000"],
 }
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler (set CC)")
@@ -193,5 +196,23 @@ def test_header_stands_alone(tmp_path: Path) -> None:
 
 def test_library_allocates_through_its_macros_alone() -> None:
     for source in library_sources():
+        lines = source.read_text().splitlines()
+        text = "\n".join(line for line in lines if not line.startswith("#define TN_"))
         for call in ("malloc(", "calloc(", "realloc(", " free(", "aligned_alloc("):
-            assert call not in source.read_text(), f"{source.name} calls {call.strip()}"
+            assert call not in text, f"{source.name} calls {call.strip()}"
+
+
+def test_dictionary_stands_alone(tmp_path: Path) -> None:
+    """What an online service takes: one header and one file, and nothing but libc."""
+    for name in ("tn_dictionary.h", "tn_dictionary.c"):
+        shutil.copy(CSRC / name, tmp_path)
+    source = tmp_path / "main.c"
+    source.write_text(
+        '#include "tn_dictionary.h"\nint main(void) { return tn_dictionary_abi() != 1; }\n'
+    )
+    command = [COMPILER, "-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    files = [source, tmp_path / "tn_dictionary.c", "-o", tmp_path / "main"]
+    for flags in ([], ["-DTN_NO_SIMD"]):
+        done = subprocess.run([*command, *flags, *files], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        run(tmp_path / "main")

@@ -137,7 +137,7 @@ def ids_of(slot: dict[str, Any], value: Any, missing: list[str]) -> list[int]:
             return [sum(boundary <= value for boundary in slot["boundaries"])]
         return [len(slot["boundaries"]) + 1] if slot["missing"] == "value" else []
     parts = [] if value is None else [value]
-    if "separator" in slot:
+    if slot["separator"]:
         parts = [part for whole in parts for part in whole.split(slot["separator"]) if part]
     parts = [part for part in parts if part not in missing]
     if slot["ids"] == "integer":
@@ -176,7 +176,7 @@ def inputs_of(
     inputs, linear = {}, np.zeros(1, np.float32)
     for name in serving["linear"]["adds"]:
         slot = serving["slots"][name]
-        ids = ids_of(slot, row[slot["column"]], serving["missing"])
+        ids = ids_of(slot, row[slot["column"]], serving["data"]["missing"])
         zeros = np.zeros(1 + slot["width"], np.float32)
         weights = [embeddings[slot["group"]].get(id_, zeros) for id_ in ids]
         cell = pooled(weights, 1 + slot["width"], slot["pooling"])
@@ -212,9 +212,13 @@ def served(graph: Path, signature: str, columns: dict[str, list[Any]]) -> list[l
     return json.loads(run.stdout)
 
 
-def golden_rows() -> list[dict[str, Any]]:
-    text = (GOLDEN / "checkpoint/golden.jsonl").read_text("utf-8")
+def golden_lines(folder: Path = GOLDEN / "checkpoint") -> list[dict[str, Any]]:
+    text = (folder / "golden.jsonl").read_text("ascii")
     return [json.loads(line) for line in text.splitlines()]
+
+
+def golden_rows() -> list[dict[str, Any]]:
+    return [line["row"] for line in golden_lines()]
 
 
 def golden_records() -> tuple[dict[str, Any], np.ndarray]:
@@ -297,7 +301,7 @@ def test_golden_rows_hold_the_ids_of_the_golden_rows() -> None:
         (slot["group"], id_)
         for row in golden_rows()
         for slot in serving["slots"].values()
-        for id_ in ids_of(slot, row[slot["column"]], serving["missing"])
+        for id_ in ids_of(slot, row[slot["column"]], serving["data"]["missing"])
     }
     table, records = golden_records()
     names = {group["number"]: group["name"] for group in table["groups"]}
@@ -387,7 +391,7 @@ def test_golden_graph_scores_in_a_strangers_hands() -> None:
     packed_x = next(one for one in serving["signatures"]["packed"] if one["name"] == "x")
     x = np.zeros((len(examples), packed_x["columns"]), np.float32)
     for one in inputs:
-        if "at" in one:
+        if one["source"] == "x":
             x[:, one["at"] : one["at"] + one["columns"]] = by_slot[one["name"]]
     packed = {"x": x.tolist(), "linear": by_slot["linear"]}
     expected = deep_fm(x, np.array(by_slot["linear"]))
@@ -399,6 +403,32 @@ def test_golden_graph_scores_in_a_strangers_hands() -> None:
         logits, predictions = served(GOLDEN / "graph", signature, columns)
         np.testing.assert_allclose(logits, expected, rtol=2e-5, atol=2e-5)
         np.testing.assert_allclose(predictions, 1 / (1 + np.exp(-expected)), rtol=2e-5)
+
+
+def test_golden_lines_are_what_a_stranger_finds() -> None:
+    serving = read_manifest(GOLDEN / "graph", "serving.json")
+    embeddings = read_embeddings(GOLDEN / "embeddings")
+    places = {one["name"]: one for one in serving["signatures"]["by_slot"]}
+    for line in golden_lines():
+        for name, slot in serving["slots"].items():
+            ids = ids_of(slot, line["row"][slot["column"]], serving["data"]["missing"])
+            assert [str(id_) for id_ in ids] == line["ids"][name]
+        x = np.array(line["x"], np.float32)
+        assert x.tolist() == line["x"]
+        inputs = inputs_of(serving, embeddings, line["row"])
+        for name, values in inputs.items():
+            if name == "linear":
+                assert values == [line["linear"]]
+            else:
+                at = places[name]["at"]
+                assert (x[at : at + len(values)] == np.array(values, np.float32)).all(), name
+        [expected] = deep_fm(x[np.newaxis], np.array([[line["linear"]]]))
+        assert math.isclose(line["logits"]["label"], expected, rel_tol=2e-5, abs_tol=2e-5)
+        prediction = 1 / (1 + math.exp(-line["logits"]["label"]))
+        assert math.isclose(line["predictions"]["label"], prediction, rel_tol=1e-6)
+    for part in ("embeddings", "graph"):
+        same = (GOLDEN / part / "golden.jsonl").read_bytes()
+        assert same == (GOLDEN / "checkpoint/golden.jsonl").read_bytes()
 
 
 def deep_fm(x: np.ndarray, linear: np.ndarray) -> np.ndarray:
@@ -468,8 +498,14 @@ def test_tnctl_loads_the_golden_checkpoint(tmp_path: Path) -> None:
 def test_tnctl_still_writes_the_same_bytes(tmp_path: Path, threads: int) -> None:
     maker = make()
     maker.save(maker.trained(with_root(maker.CONF, threads)), str(tmp_path / "new"))
-    for name in ("tables/embedding3/00000.rows", "dense.bin", "golden.jsonl"):
+    for name in ("tables/embedding3/00000.rows", "dense.bin"):
         same_file(tmp_path / "new", name)
+    for line, before in zip(golden_lines(tmp_path / "new"), golden_lines(), strict=True):
+        logit = before.pop("logits")["label"]
+        # TensorFlow's sums differ from machine to machine.
+        assert math.isclose(line.pop("logits")["label"], logit, rel_tol=2e-5, abs_tol=2e-5)
+        assert line.pop("predictions").keys() == before.pop("predictions").keys()
+        assert line == before
     now, then = read_manifest(tmp_path / "new"), read_manifest(GOLDEN / "checkpoint")
     for key in ("format", "version", "clock", "position", "statistics", "tables"):
         assert now[key] == then[key], key

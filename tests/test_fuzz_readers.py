@@ -352,7 +352,7 @@ def test_warm_starts(run_copy, long):
 
 @BOTH
 def test_exports(run_copy, here, long):
-    from tnctl.serving.dictionary import Dictionary
+    from tnctl.serving.embeddings import open_embeddings
 
     done = here("export-embeddings", "output=run", "to=out", cwd=run_copy)
     assert done.code == 0, done.err
@@ -360,11 +360,9 @@ def test_exports(run_copy, here, long):
     wanted = np.arange(1000, dtype=np.uint64)
 
     def read():
-        found = Dictionary(str(run_copy / "out"))
-        return [
-            {id_: b"".join(part.tobytes() for part in row) for id_, row in one.items()}
-            for one in (found.rows(group["group"], wanted) for group in content["groups"])
-        ]
+        with contextlib.closing(open_embeddings(str(run_copy / "out"))) as found:
+            of_groups = [found.lookup(group["group"], wanted) for group in content["groups"]]
+            return [(rows.tobytes(), known.tobytes()) for rows, known in of_groups]
 
     fuzz(run_copy / "out", read, many(long), 13)
 
@@ -372,10 +370,10 @@ def test_exports(run_copy, here, long):
 @BOTH
 def test_graphs(run_copy, here, long):
     """Nothing of a damaged graph reaches TensorFlow."""
-    from tnctl.serving.parity import ServedGraph
+    from tnctl.serving.served import open_graph
 
     assert here("split-graph", "output=run", "to=out", cwd=run_copy).code == 0
-    fuzz(run_copy / "out", lambda: ServedGraph(str(run_copy / "out")).description, many(long), 14)
+    fuzz(run_copy / "out", lambda: open_graph(str(run_copy / "out")).description, many(long), 14)
 
 
 @BOTH

@@ -30,6 +30,7 @@ OWNERS = {
     "tensorboard": {"training"},
     "grpc": {"cluster"},
     "ray": {"launch"},
+    "redis": {"serving"},
 }
 TOP = {"tnctl": "cli", "tnctl.__main__": "cli"}  # the version, and `python -m tnctl`
 

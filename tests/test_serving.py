@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import fsspec
 import numpy as np
@@ -14,6 +12,7 @@ import pytest
 from tnctl import manifest, schema
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import rows
+from tnctl.serving import writers
 
 STEP = "run/checkpoints/step-0000000012"
 GROUPS = {"user_id", "item_id", "shared", "interests", "price_range"}
@@ -30,83 +29,6 @@ def served(run_copy, here):
 
 def verify(here, folder, *arguments):
     return here("verify-serving", "output=run", *arguments, cwd=folder)
-
-
-STRANGER = """
-import json, sys
-for name in ("keras", "tf_keras", "tnctl", "cffi", "hydra"):
-    sys.modules[name] = None  # importing it is an ImportError
-import numpy as np, tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
-from tensorflow.python.framework import op_def_registry
-folder, inputs, outputs = sys.argv[1:]
-saved = saved_model_pb2.SavedModel()
-saved.ParseFromString(open(folder + "/saved_model.pb", "rb").read())
-[meta] = saved.meta_graphs
-ops = {node.op for node in meta.graph_def.node}
-ops |= {node.op for function in meta.graph_def.library.function for node in function.node_def}
-known = {function.signature.name for function in meta.graph_def.library.function}
-foreign = sorted(op for op in ops - known if op_def_registry.get(op) is None)
-model = tf.saved_model.load(folder)
-given = np.load(inputs)
-result = {}
-for name, function in model.signatures.items():
-    wanted = {spec.name for spec in function.structured_input_signature[1].values()}
-    got = function(**{key: tf.constant(given[key]) for key in wanted})
-    result[name + "/logits"] = got["logits"].numpy()
-    result[name + "/predictions"] = got["predictions"].numpy()
-np.savez(outputs, **result)
-print(json.dumps({"foreign": foreign, "ops": sorted(ops), "signatures": sorted(model.signatures)}))
-"""
-
-
-def test_the_graph_serves_strangers(served, tmp_path):
-    """Without tnctl and Keras, by names alone, with the trainer's logits; no custom op."""
-    from tnctl.training.step import Inference
-
-    described = manifest.read(str(served / "run/graph"), "tnctl graph", "serving.json")
-    checkpoint = loading.open_checkpoint(str(served / STEP))
-    model = loading.load(checkpoint, schema.from_values(checkpoint.conf()))
-    random = np.random.default_rng(0)
-    x = random.normal(size=(9, model.layout.width)).astype(np.float32)
-    inputs = {"x": x, "linear": random.normal(size=(9, 1)).astype(np.float32)}
-    for given in described["signatures"]["by_slot"]:
-        if "at" in given:
-            inputs[given["name"]] = x[:, given["at"] : given["at"] + given["columns"]]
-    np.savez(tmp_path / "in.npz", **inputs)
-    done = subprocess.run(
-        [sys.executable, "-c", STRANGER, served / "run/graph", "in.npz", "out.npz"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["foreign"] == []
-    assert "MatMul" in found["ops"]
-    assert found["signatures"] == ["by_slot", "packed", "serving_default"]
-    got = np.load(tmp_path / "out.npz")
-    inference = Inference(model, 9)
-    inference.buffers.x[:], inference.buffers.linear[:] = x, inputs["linear"]
-    expected = np.asarray(inference._logits(*inference.buffers.inputs(9)))[:, 0]
-    for signature in found["signatures"]:
-        np.testing.assert_allclose(got[f"{signature}/logits"], expected, rtol=2e-5, atol=2e-5)
-        np.testing.assert_allclose(
-            got[f"{signature}/predictions"], 1 / (1 + np.exp(-expected)), rtol=1e-5, atol=1e-6
-        )
-
-
-def test_the_description_has_what_a_scorer_needs(served):
-    described = manifest.read(str(served / "run/graph"), "tnctl graph", "serving.json")
-    checkpoint = loading.open_checkpoint(str(served / STEP))
-    assert described["checkpoint"]["sha256"] == manifest.identity(checkpoint.manifest)
-    slots = described["slots"]
-    assert {slot["group"] for slot in slots.values()} == GROUPS
-    assert slots["interests"]["separator"] == "|"
-    assert slots["interests"]["pooling"] == "mean"
-    assert len(slots["price_range"]["boundaries"]) == 7
-    assert described["numeric"]["quality"]["mean"] == pytest.approx(50, abs=1)
-    assert {s["name"] for s in described["signatures"]["packed"]} == {"x", "linear"}
-    names = [s["name"] for s in described["signatures"]["by_slot"]]
-    assert names == [*slots, "price", "quality", "linear"]
 
 
 def read_parquet(file):
@@ -128,14 +50,15 @@ def same_as_the_checkpoint(folder, read):
         np.testing.assert_array_equal(linear.view("u4"), of_group["linear"][:, 0].view("u4"))
         embedding = np.ascontiguousarray(of_group["embedding"])
         np.testing.assert_array_equal(floats.view("u4"), embedding.view("u4"))
-    return {f"{group['name']}.parquet" for group in part["groups"]} | {"manifest.json"}
+    names = {f"{group['name']}.parquet" for group in part["groups"]}
+    return names | {"golden.jsonl", "manifest.json"}
 
 
 def test_an_export_is_the_checkpoints_rows(served):
     folder = served / "run/embeddings"
     files = same_as_the_checkpoint(served, lambda name: read_parquet(folder / name))
     assert {path.name for path in folder.iterdir()} == files
-    assert files == {f"{group}.parquet" for group in GROUPS} | {"manifest.json"}
+    assert {f"{group}.parquet" for group in GROUPS} < files
     content = manifest.read(str(folder), "tnctl embeddings")
     assert set(content["files"]) == files - {"manifest.json"}
     assert content["checkpoint"]["step"] == 12
@@ -156,9 +79,7 @@ def in_parts(stream, size):
 
 
 def test_an_export_in_small_parts_is_the_same(run_copy, here, monkeypatch):
-    from tnctl.serving import export
-
-    monkeypatch.setattr(export, "ROWS_PER_GROUP", 10)
+    monkeypatch.setattr(writers.Parquet, "ROWS", 10)
     monkeypatch.setattr(rows, "stream", in_parts(rows.stream, 7))
     assert here("export-embeddings", "output=run", cwd=run_copy).code == 0
     folder = run_copy / "run/embeddings"
@@ -188,7 +109,7 @@ def test_graph_and_export_on_another_storage(run_copy, here):
 def test_serving_equals_training(served, process):
     done = process("verify-serving", "output=run", cwd=served)
     assert done.code == 0, done.err
-    assert done.err.count(" ok") == 5
+    assert done.err.count(" ok") == 10
     assert "0 of 900 rows differ" in done.err
     assert "serving equals training" in done.err
 
@@ -303,38 +224,22 @@ def test_without_files_there_is_nothing_to_verify(run_copy, here):
 
 def test_an_interrupted_export_does_not_count(served, here, monkeypatch):
     """Nor does what an earlier export left there."""
-    from tnctl.serving import export
+    add, added = writers.Parquet.add, []
 
-    add = export.GroupWriter.add
-
-    def failing(self, records):
-        if self.rows > 20:
+    def failing(self, ids, *more):
+        added.append(len(ids))
+        if sum(added) > 90:
             raise KeyboardInterrupt
-        add(self, records[:30])
+        add(self, ids, *more)
 
     monkeypatch.setattr(rows, "stream", in_parts(rows.stream, 30))
-    monkeypatch.setattr(export.GroupWriter, "add", failing)
+    monkeypatch.setattr(writers.Parquet, "add", failing)
     assert here("export-embeddings", "output=run", cwd=served).code == 130
     assert not list((served / "run/embeddings").glob("*"))
     assert verify(here, served).code == 1
     monkeypatch.undo()
     assert here("export-embeddings", "output=run", cwd=served).code == 0
     assert verify(here, served).code == 0
-
-
-def test_an_interrupted_split_does_not_count(served, here, monkeypatch):
-    from tnctl.manifest import Inventory
-
-    def failing(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Inventory, "commit", failing)
-    assert here("split-graph", "output=run", cwd=served).code == 130
-    monkeypatch.undo()
-    assert not (served / "run/graph/serving.json").exists()
-    done = verify(here, served)
-    assert done.code == 1
-    assert "run/graph has no serving.json" in done.last
 
 
 @pytest.mark.parametrize("command", ["split-graph", "export-embeddings"])
@@ -353,3 +258,99 @@ def test_a_folder_of_the_users_is_never_emptied(served, here, command):
         path.unlink()
     assert here(command, "output=run", cwd=served).code == 0
     assert verify(here, served).code == 0
+
+
+# ---- With the conformance kits ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["format=dictionary"], ["x from the files, bit by bit"]),
+        (["format=text"], ["x from the files, bit by bit"]),
+        (["precision=float16"], ["weights of exported embeddings", "stated"]),
+        (["format=dictionary", "precision=int8"], ["weights of exported embeddings", "stated"]),
+        (["only=user_id,interests"], ["rows that the filter left out", "weights of exported"]),
+    ],
+    ids=lambda one: "-".join(one) if isinstance(one, list) else "",
+)
+def test_every_kind_of_export_is_verified(served, here, arguments, said):
+    """With the checkpoint, and against the kits alone."""
+    done = here("export-embeddings", "output=run", *arguments, cwd=served)
+    assert done.code == 0, done.err
+    done = verify(here, served)
+    assert done.code == 0, done.err
+    for text in [*said, "golden rows: x from the files, bit by bit"]:
+        assert text in done.err
+    (served / "run/checkpoints").rename(served / "gone")
+    done = here("verify-serving", "graph=run/graph", "embeddings=run/embeddings", cwd=served)
+    assert done.code == 0, done.err
+    assert done.err.count(" ok") == 5
+    done = here("verify-serving", "graph=run/graph", cwd=served)
+    assert done.code == 0 and done.err.count(" ok") == 2
+
+
+def changed_manifest(folder, change):
+    """Change a manifest and seal it again."""
+    content = json.loads((folder / "manifest.json").read_text())
+    del content["sha256"]
+    change(content)
+    (folder / "manifest.json").write_bytes(manifest.sealed(content))
+
+
+def test_an_error_beyond_the_stated_one_is_found(served, here):
+    done = here("export-embeddings", "output=run", "precision=int8", cwd=served)
+    assert done.code == 0, done.err
+
+    def change(content):
+        content["groups"][0]["error"]["bound"] /= 100
+
+    changed_manifest(served / "run/embeddings", change)
+    done = verify(here, served)
+    assert done.code == 1
+    assert done.err.count("FAILED") == 1
+
+
+@pytest.mark.parametrize("part", ["graph", "embeddings"])
+def test_a_kit_of_other_scores_is_found(served, here, part):
+    path = served / "run" / part / "golden.jsonl"
+    lines = path.read_text().splitlines()
+    example = json.loads(lines[20])
+    example["logits"]["label"] += 0.01
+    if part == "embeddings":
+        example["x"][3] = float(np.nextafter(np.float32(example["x"][3]), np.float32(9)))
+    lines[20] = json.dumps(example)
+    path.write_text("\n".join(lines) + "\n")
+    done = here("verify-serving", "graph=run/graph", "embeddings=run/embeddings", cwd=served)
+    assert done.code == 1 and "golden.jsonl is damaged" in done.last
+    reseal(served / "run" / part, "serving.json" if part == "graph" else "manifest.json")
+    done = here("verify-serving", "graph=run/graph", "embeddings=run/embeddings", cwd=served)
+    assert done.code == 1
+    assert done.err.count("FAILED") == 2
+    assert ("1 of 200 rows differ" in done.err) == (part == "embeddings")
+
+
+def test_without_kits_a_checkpoint_is_needed(run_copy, here):
+    for command in ("split-graph", "export-embeddings"):
+        done = here(command, "output=run", "golden=0", cwd=run_copy)
+        assert done.code == 0, done.err
+        assert not list((run_copy / "run").glob("[ge]*/golden.jsonl"))
+    done = here("verify-serving", "graph=run/graph", "embeddings=run/embeddings", cwd=run_copy)
+    assert done.code == 1 and "no conformance kit" in done.last
+    done = verify(here, run_copy)
+    assert done.code == 0 and done.err.count(" ok") == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "what is to be verified?"),
+        (["embeddings=run/embeddings"], "graph=URL"),
+        (["graph=run/graph", "data.root=x"], "belongs to a model"),
+        (["graph=run/graph", "endpoint=ctr"], "endpoint is http://"),
+    ],
+)
+def test_what_cannot_be_verified(served, here, arguments, said):
+    done = here("verify-serving", *arguments, cwd=served)
+    assert done.code == 2
+    assert said in done.last

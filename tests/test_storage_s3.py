@@ -1,18 +1,12 @@
 """A run on S3: against a server process, through a proxy that cuts connections."""
 
-import contextlib
 import json
 import os
-import socket
-import struct
-import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import s3_servers
 from saving import LIFE, Run, conf_of
 
 from tnctl import files
@@ -21,108 +15,28 @@ from tnctl.checkpoint import rows, spool
 from tnctl.errors import Failure
 
 pytest.importorskip("s3fs")
-pytest.importorskip("moto.server")
 
 BUCKET = "clicks"
 TABLE = "embedding3"
 
 
-class Proxy:
-    """Passes bytes on to a server until it was told to cut, then resets every connection."""
-
-    def __init__(self, port):
-        self._upstream = ("127.0.0.1", port)
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listening.getsockname()[1]
-        self._left = None  # bytes to the server until it cuts; None: it does not
-        self._cuts = 0
-        self.cut = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def cut_after(self, count, cuts=10**9):
-        """Cut the connections when so many bytes have gone to the server, so many times."""
-        self._left, self._cuts, self.cut = count, cuts, 0
-
-    def restore(self):
-        self._left = None
-
-    def _accept(self):
-        while True:
-            client, _ = self._listening.accept()
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client):
-        with contextlib.suppress(OSError), socket.create_connection(self._upstream) as server:
-            answers = threading.Thread(target=self._pump, args=(server, client), daemon=True)
-            answers.start()
-            while data := client.recv(1 << 16):
-                if self._left is not None:
-                    if self._left < len(data):
-                        server.sendall(data[: self._left])
-                        self._left, self.cut, self._cuts = 0, self.cut + 1, self._cuts - 1
-                        if self._cuts <= 0:
-                            self._left = None
-                        for one in (client, server):  # a reset, not an end
-                            one.setsockopt(
-                                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-                            )
-                            one.close()
-                        return
-                    self._left -= len(data)
-                server.sendall(data)
-        client.close()
-
-    @staticmethod
-    def _pump(source, target):
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                target.sendall(data)
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """The port of a moto server, a process of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = (tmp_path_factory.mktemp("moto") / "log").open("wb")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-p", str(port)], stdout=log, stderr=log
-    )
-    for _ in range(600):
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            break
-        assert process.poll() is None
-        time.sleep(0.05)
-    yield port
-    process.kill()
-    process.wait()
-    log.close()
+    with s3_servers.started("moto", tmp_path_factory.mktemp("moto")) as port:
+        yield port
 
 
 @pytest.fixture
 def proxy(server, monkeypatch):
     """A proxy before the server, whose address is the storage's; an empty bucket is there."""
-    import s3fs
-
-    proxy = Proxy(server)
-    for key, value in {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}",
-        "AWS_MAX_ATTEMPTS": "1",
-    }.items():
+    proxy = s3_servers.Proxy(server)
+    for key, value in s3_servers.settings(proxy.port).items():
         monkeypatch.setenv(key, value)
     monkeypatch.setattr(spool, "SECONDS_BEFORE_RETRY", 0.05)
-    s3fs.S3FileSystem.clear_instance_cache()
-    storage = s3fs.S3FileSystem(use_listings_cache=False)
-    if storage.exists(BUCKET):
-        storage.rm(BUCKET, recursive=True)
-    storage.mkdir(BUCKET)
+    s3_servers.empty_bucket(BUCKET)
     yield proxy
     proxy.restore()
-    s3fs.S3FileSystem.clear_instance_cache()
 
 
 @pytest.mark.usefixtures("proxy")

@@ -44,6 +44,13 @@ def merged(values, changes):
         ({"train": {"xla": True, "precision": "bfloat16"}}, "xla=true needs"),
         ({"numeric": {"n": {"clip": [float("nan"), 1.0]}}}, "clip must be"),
         ({"slots": {"b": {"cross": ["a", "c"], "column": "b"}}}, r"slots\.b\.cross makes ids"),
+        ({"slots": {"self": {}}}, "self is not a name a graph can use"),
+        ({"numeric": {"class": {}}}, "no keyword of Python"),
+        ({"slots": {"_user": {}}}, "a letter first"),
+        (
+            {"slots": {"b": {"pooling": "none", "max_length": 2}}, "numeric": {"b_length": {}}},
+            "b_length is how the graph calls its length",
+        ),
         ({"slots": {"b": {"group": "a", "width": 4}}}, "width=the default and width=4"),
     ],
 )

@@ -1,21 +1,24 @@
 """What a user did that cannot work, said in one line."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 SHOWN = 80  # characters of a value that a message shows
+# The user and password of a URL, and a password among its options.
+SECRETS = re.compile(r"(?<=://)[^\s/@:]*:[^\s/]*@|(?<=[?&]password=)[^\s&]+")
 
 
 class UserError(Exception):
     """A mistake that the user can mend: shown as one line, without a traceback.
 
-    The message says what was wrong, what was received, and the way out.
+    The message says what was wrong, what was received, and the way out, but no password of a URL.
     `exit_code` is 2 when the command was asked wrongly (the default) and 1 when it was asked
     rightly and failed.
     """
 
     def __init__(self, message: str, exit_code: int = 2) -> None:
-        super().__init__(printable(" ".join(message.split())))
+        super().__init__(printable(SECRETS.sub("…", " ".join(message.split()))))
         self.exit_code = exit_code
 
 

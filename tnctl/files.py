@@ -22,6 +22,7 @@ from tnctl.errors import Failure, UserError
 
 PART = ".tnctl-part"  # what a crash may leave of a file that was being replaced
 LOCK = ".tnctl-lock"
+STANDARD_INPUT = "standard input"  # stands for a URL to read
 CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 MAGIC = frozenset("*?[")
 # More at once makes the kernel look for memory in large pieces: up to eight times the time.
@@ -176,6 +177,8 @@ def open_input(url: str, decompress: bool = True) -> BinaryIO:
     Without a compressing suffix (or with `decompress` false) it is seekable where its storage is.
     Raises `Failure` here and at every read.
     """
+    if url == STANDARD_INPUT:
+        return cast(BinaryIO, _Input(url, open(0, "rb", closefd=False)))
     with translated(url):
         system, path = _storage(url)
         if system.isdir(path):

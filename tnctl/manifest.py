@@ -108,7 +108,14 @@ def read(folder: str, kind: str, name: str = NAME) -> dict[str, Any]:
     url = files.join(folder, name)
     if not files.exists(url):
         raise Failure(f"{folder} has no {name}, so it is not a complete {kind}. Check the URL")
-    text = files.read_bytes(url)
+    return unsealed(files.read_bytes(url), folder, url, kind)
+
+
+def unsealed(text: bytes, folder: str, url: str, kind: str) -> dict[str, Any]:
+    """What a manifest says, which was read from `url`: the way back from `sealed`.
+
+    Raises Failure when it is damaged or of another kind.
+    """
     start, mark, end = text.rpartition(CHECKSUM.encode())
     if not mark or hashlib.sha256(start).hexdigest().encode() + b'"\n}\n' != end:
         raise DamagedError(
@@ -127,8 +134,18 @@ def read(folder: str, kind: str, name: str = NAME) -> dict[str, Any]:
 def make_room(folder: str, name: str, ours: Iterable[str]) -> None:
     """Remove what an earlier command wrote to a folder, its manifest first.
 
+    Raises UserError as `check_room` does.
+    """
+    check_room(folder, name, ours)
+    files.remove(files.join(folder, name))
+    files.remove(folder)
+
+
+def check_room(folder: str, name: str, ours: Iterable[str]) -> None:
+    """Refuse a folder with files of the user's: what is there could not make room.
+
     `ours` are the files that will be written. Raises UserError when the folder holds others than
-    those and the ones that its manifest names: they are the user's.
+    those and the ones that its manifest names.
     """
     found = files.list_folder(folder)
     known = {name, *ours}
@@ -144,8 +161,6 @@ def make_room(folder: str, name: str, ours: Iterable[str]) -> None:
             f"{folder} holds {foreign[0]}, which tnctl did not write there and will not remove. "
             "Give an empty or new folder as to=URL"
         )
-    files.remove(files.join(folder, name))
-    files.remove(folder)
 
 
 def check_file(folder: str, manifest: dict[str, Any], name: str, data: bytes) -> bytes:

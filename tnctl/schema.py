@@ -6,6 +6,7 @@ sentence beside the key, where `--help` and the documentation read it.
 """
 
 import dataclasses
+import keyword
 import math
 import re
 from collections.abc import Iterable
@@ -15,8 +16,8 @@ from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 from tnctl.errors import UserError, did_you_mean
 
 SLOT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Names that the split graph and the exported files already use.
-RESERVED_NAMES = {"linear", "x", "sequences", "lengths", "logits", "predictions"}
+# Names that the split graph and the exported files already use; TensorFlow uses self.
+RESERVED_NAMES = {"linear", "x", "sequences", "lengths", "logits", "predictions", "self"}
 
 
 def documented(default: Any, sentence: str) -> Any:
@@ -994,13 +995,21 @@ class Conf:
             raise UserError("the conf names no inputs; give slots or numeric, or choose data=NAME")
         for kind, names in (("slots", self.slots), ("numeric", self.numeric)):
             for name in names:
-                if not SLOT_NAME.fullmatch(name) or name in RESERVED_NAMES:
+                taken = name in RESERVED_NAMES or keyword.iskeyword(name) or name[:1] == "_"
+                if not SLOT_NAME.fullmatch(name) or taken:
                     raise UserError(
                         f"{kind}.{name} is not a name a graph can use. Take letters, digits and _, "
-                        f"not {', '.join(sorted(RESERVED_NAMES))}; `column` may be anything"
+                        "a letter first, no keyword of Python and not "
+                        f"{', '.join(sorted(RESERVED_NAMES))}; `column` may be anything"
                     )
         if both := sorted(self.slots.keys() & self.numeric.keys()):
             raise UserError(f"{both[0]} names a slot and a numeric input; rename one of them")
+        for name, slot in self.slots.items():
+            if slot.pooling == "none" and f"{name}_length" in self.slots | self.numeric:
+                raise UserError(
+                    f"slots.{name} is a sequence, and {name}_length is how the graph calls its "
+                    "length; rename the input of this name, its `column` may be anything"
+                )
         self._check_optimizers()
         self._check_labels()
         self._check_groups()

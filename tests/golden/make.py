@@ -7,13 +7,14 @@ format has got a new version, keep the old files beside the new ones, and say so
 
 No gradient here comes from TensorFlow. All are 2, and the settings are such that one update has
 round results: AdaGrad 12 + 2^2 = 16, weight 0 - 2 / sqrt(16) * 2 = -1; Adam m = v = 1, weight
-0.25 less. So every byte but those of the graph is the same on every machine.
+0.25 less. So every byte but those of the graph, and of what it gives, is the same on every machine.
 
     clicks.csv     six examples: four are trained on in step 1, two are only inserted in step 2
     ids.json       hashes of values and salts of groups
     checkpoint/    the checkpoint after step 2
     chain/         a full checkpoint and a compressed delta of it: CHAIN, four steps, rows removed
     embeddings/    its export
+    exports/       of the chain, in the forms of EXPORTS, a full export and a delta of it
     graph/         its split graph
     prepared/      clicks.csv as `tnctl prepare` writes it
 """
@@ -78,6 +79,11 @@ CHAIN: dict[str, Any] = {
         "eviction": {"unseen_steps": 1},
     },
 }
+EXPORTS = {
+    "text": {"encoding": "text"},
+    "dictionary": {"encoding": "dictionary", "precision": "float16"},
+    "parquet": {"encoding": "parquet", "precision": "int8"},
+}
 # First example, end, day; the clicks of the first two are 1. After steps 2 and 4 it is saved.
 CHAIN_STEPS = ((0, 4, 10), (0, 4, 10), (2, 6, 12), (2, 6, 12))
 
@@ -115,7 +121,8 @@ def trained(values: dict[str, Any]) -> Any:
 def save(model: Any, folder: str) -> None:
     """The checkpoint of a trained model."""
     from tnctl.checkpoint import save as saving
-    from tnctl.data.windows import raw_rows
+    from tnctl.training.golden import Golden
+    from tnctl.training.step import Inference
 
     saving.save(
         model,
@@ -123,7 +130,7 @@ def save(model: Any, folder: str) -> None:
         clock=saving.Clock(len(STEPS)),
         position=saving.Position(None, 1, 0, 0, 1),
         finished=True,
-        golden=raw_rows(model.conf, "train", 6),
+        golden=Golden(model.conf, model, 6).lines(Inference(model, 8)),
         metrics={"epochs": []},
     )
 
@@ -134,11 +141,13 @@ def chain(values: dict[str, Any]) -> list[str]:
     from tnctl.checkpoint import save as saving
     from tnctl.checkpoint.saver import Saver
     from tnctl.data import statistics
-    from tnctl.data.windows import raw_rows, taken, windows
+    from tnctl.data.windows import taken, windows
     from tnctl.model import building
     from tnctl.model.layout import slot_plans
     from tnctl.tables import Batch
     from tnctl.training.evaluation import features_of
+    from tnctl.training.golden import Golden
+    from tnctl.training.step import Inference
 
     conf = schema.from_values(values)
     model = building.build(conf, statistics.measure(conf))
@@ -165,13 +174,28 @@ def chain(values: dict[str, Any]) -> list[str]:
                 clock=saving.Clock(number + 1, tuple(days)),
                 position=saving.Position(str(day), 0, 0, end, number),
                 finished=False,
-                golden=raw_rows(conf, "train", 2),
+                golden=Golden(conf, model, 2).lines(Inference(model, 8)),
                 metrics={"epochs": []},
                 extras={"running": b"figures"},
             )
             saver.wait()
             folders.append(folder)
     return folders
+
+
+def exports(values: dict[str, Any], folders: list[str], to: str) -> None:
+    """Export the first checkpoint of the chain in full, and the second as a delta."""
+    from tnctl import schema
+    from tnctl.checkpoint import load
+    from tnctl.serving import export
+
+    full, delta = map(load.open_checkpoint, folders)
+    conf = schema.from_values(values)
+    for name, more in EXPORTS.items():
+        # Without a kit: its numbers are TensorFlow's, and other folders have one.
+        export.export(full, conf, f"{to}/{name}", golden=0, **more)
+        since = f"{to}/{name}"
+        export.export(delta, conf, f"{to}/{name}-2", since=since, golden=0, **more)
 
 
 def hashes() -> dict[str, Any]:
@@ -202,7 +226,8 @@ def main() -> None:
     model = trained(CONF)
     save(model, "checkpoint")
     shutil.rmtree("chain", ignore_errors=True)
-    chain(CHAIN)
+    folders = chain(CHAIN)
+    exports(CHAIN, [f"chain/{folder}" for folder in folders], "exports")
     checkpoint = load.open_checkpoint("checkpoint")
     export.export(checkpoint, model.conf, "embeddings")
     split.split(checkpoint, model.conf, "graph")

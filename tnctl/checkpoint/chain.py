@@ -20,6 +20,9 @@ CONF = "conf.json"
 GOLDEN = "golden.jsonl"
 EXTRA = "extra"
 
+# The processes that trained a model one after the other: (a name of its own, first step).
+Sessions = tuple[tuple[str, int], ...]
+
 
 @dataclass(frozen=True)
 class Position:
@@ -74,6 +77,11 @@ class Checkpoint:
         return _pairs(self.manifest["calendar"])
 
     @property
+    def sessions(self) -> Sessions:
+        """The processes that trained it, each with its first step."""
+        return tuple((str(name), int(first)) for name, first in self.manifest.get("sessions", ()))
+
+    @property
     def position(self) -> Position:
         return Position(**self.manifest["position"])
 
@@ -112,7 +120,7 @@ class Checkpoint:
         return content
 
     def golden(self) -> list[dict[str, Any]]:
-        """The raw validation rows of the conformance kit."""
+        """The conformance kit: raw rows, and what the model makes of them."""
         with offering(self):
             text = manifest.read_file(self.folder, self.manifest, GOLDEN)
             return self._parsed(GOLDEN, text.splitlines())

@@ -22,6 +22,7 @@ from tnctl.checkpoint.chain import (
     Checkpoint,
     Clock,
     Position,
+    Sessions,
     name_of,
 )
 from tnctl.manifest import NAME, Inventory, Opening, identity
@@ -49,6 +50,7 @@ class Contents:
     data: list[dict[str, Any]] = field(default_factory=list)
     days: list[dict[str, Any]] = field(default_factory=list)
     calendar: tuple[tuple[int, int], ...] = ()
+    sessions: Sessions = ()
 
 
 def folder_of(output: str, step: int) -> str:
@@ -82,7 +84,10 @@ def save(model: Model, folder: str, **contents: Any) -> None:
     files.remove(files.join(folder, NAME))
     files.remove(folder)
     inventory = Inventory(folder)
-    inventory.commit(FORMAT, stage(inventory.writing, model, Contents(**contents), Graph()))
+    given = Contents(**contents)
+    content = stage(inventory.writing, model, given, Graph())
+    write_golden(inventory.writing, given.golden)
+    inventory.commit(FORMAT, content)
 
 
 def stage(
@@ -95,7 +100,7 @@ def stage(
     removed: Mapping[str, Iterable[NDArray[Any]]] | None = None,
     suffix: str = "",
 ) -> dict[str, Any]:
-    """Write the files of a checkpoint, and return what its manifest says beside them.
+    """Write the files of a checkpoint but golden.jsonl; return what its manifest says beside them.
 
     It is a delta of `parent`, or a full one. `removed` has the removed keys to keep, by the tables'
     names; `suffix` is that of compressed rows files.
@@ -126,10 +131,6 @@ def stage(
     inference.write(opening, model)
     with opening(CONF) as stream:
         stream.write(as_json(graph.conf_to_json(model.conf)))
-    with opening(GOLDEN) as stream:
-        # ASCII: bytes that are no UTF-8 come as lone surrogates, which only escapes can hold.
-        lines = [json.dumps(row, allow_nan=False) for row in contents.golden]
-        stream.write("".join(f"{line}\n" for line in lines).encode())
     for name, data in contents.extras.items():
         with opening(f"{EXTRA}/{name}") as stream:
             stream.write(data)
@@ -157,7 +158,16 @@ def stage(
         "data": contents.data,
         "days": contents.days,
         "calendar": [list(one) for one in contents.calendar],
+        "sessions": [list(one) for one in contents.sessions],
     }
+
+
+def write_golden(opening: Opening, lines: list[dict[str, Any]]) -> None:
+    """Write golden.jsonl: the last file of a checkpoint, for it can wait until training goes on."""
+    with opening(GOLDEN) as stream:
+        # ASCII: bytes that are no UTF-8 come as lone surrogates, which only escapes can hold.
+        texts = [json.dumps(line, allow_nan=False) for line in lines]
+        stream.write("".join(f"{text}\n" for text in texts).encode())
 
 
 def records_of(

@@ -3,6 +3,7 @@
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from tnctl.checkpoint import listing, rows, tombstones
 from tnctl.checkpoint.chain import FOLDER, FORMAT, Checkpoint, following, name_of
 from tnctl.checkpoint.merging import Keys
 from tnctl.checkpoint.pruning import prune
-from tnctl.checkpoint.save import Clock, Contents, Graph, Position, stage
+from tnctl.checkpoint.save import Clock, Contents, Graph, Position, stage, write_golden
 from tnctl.checkpoint.spool import Spool, remove_left_behind
 from tnctl.errors import Failure
 from tnctl.manifest import NAME, DamagedError
@@ -33,6 +34,10 @@ class Saver:
 
     def __init__(self, conf: Conf, last: Checkpoint | None) -> None:
         self._conf, self._last = conf, last
+        # By it exports know what a checkpoint came from: steps are equal in any two runs.
+        before = () if last is None else last.sessions
+        first = 1 if last is None else last.step + 1
+        self._sessions = (*before, (uuid.uuid4().hex, first))
         self._parent = files.join(conf.output, FOLDER)
         self._remote = files.local_path(conf.output) is None
         spool = conf.save.spool or tempfile.gettempdir()
@@ -102,6 +107,7 @@ class Saver:
             data or [],
             days or [],
             self._calendar(clock.step),
+            self._sessions,
         )
         try:
             content = stage(
@@ -118,7 +124,7 @@ class Saver:
             raise
         self._thread = threading.Thread(
             target=self._complete,
-            args=(spool, content, parent, self._protected),
+            args=(spool, content, golden, parent, self._protected),
             name="tnctl-commit",
             daemon=True,
         )
@@ -152,12 +158,14 @@ class Saver:
         self,
         spool: Spool,
         content: dict[str, Any],
+        golden: list[dict[str, Any]],
         parent: Checkpoint | None,
         protected: int | None,
     ) -> None:
         """What is left to do while training goes on."""
         try:
             try:
+                write_golden(spool.writing, golden)
                 manifest = spool.commit(FORMAT, content)
             except BaseException:
                 spool.abandon()

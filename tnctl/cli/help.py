@@ -23,6 +23,8 @@ USED = {
     "verify-serving": ("output", "data", "train.threads"),
     "checkpoint": (),
     "completion": (),
+    "fold": (),
+    "score": (),
 }
 # Keys of `data` that only training reads.
 TRAINING_ONLY = {"data.train", "data.shuffle", "data.negatives", "data.prepared"}

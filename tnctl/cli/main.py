@@ -16,7 +16,9 @@ COMMANDS = {
     "ablate": "what each input is worth to a trained model, beside the bytes it costs",
     "split-graph": "write the dense inference graph, servable without tnctl",
     "export-embeddings": "write the sparse dictionary, to any storage",
+    "fold": "make one full export of a full one and its deltas",
     "verify-serving": "prove that graph and embeddings score as the trained model does",
+    "score": "raw rows in, scores out, by a split graph and exported embeddings alone",
     "checkpoint": "list, inspect, verify, diff, compact and prune checkpoints",
     "completion": "a script by which bash, zsh or fish completes words of tnctl",
 }

@@ -3,14 +3,19 @@
 from typing import TYPE_CHECKING
 
 from tnctl import files
+from tnctl.cli import arguments
 from tnctl.cli.target import with_checkpoint
+from tnctl.errors import UserError
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
 
-TAKES = ("conf", "checkpoint", "to")
-USAGE = "conf=NAME | output=URL | checkpoint=URL [to=URL]"
+TAKES = ("conf", "checkpoint", "to", "head", "frozen", "golden", "aot", "target_cpu")
+USAGE = (
+    "conf=NAME | output=URL | checkpoint=URL [to=URL] [head=NAME] [frozen=true] [golden=N] "
+    "[aot=[1,32]] [target_cpu=NAME]"
+)
 
 
 def run(given: list[str]) -> int:
@@ -19,11 +24,27 @@ def run(given: list[str]) -> int:
 
 
 def split(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
-    from tnctl.progress import say
+    from tnctl.progress import say, waiting
+    from tnctl.serving import aot
     from tnctl.serving import split as splitting
 
+    frozen = arguments.flag(own, "frozen")
+    golden = arguments.count(own, "golden", splitting.GOLDEN_ROWS)
+    if "target_cpu" in own and "aot" not in own:
+        raise UserError("target_cpu= says what aot= compiles for; give aot=[1,32] too")
+    sizes = aot.sizes_of(own["aot"]) if "aot" in own else []
     to = own.get("to") or files.join(conf.output, "graph")
-    described = splitting.split(checkpoint, conf, to)
+    with waiting("splitting the graph"):
+        described = splitting.split(
+            checkpoint,
+            conf,
+            to,
+            head=own.get("head"),
+            frozen=frozen,
+            golden=golden,
+            sizes=sizes,
+            target_cpu=own.get("target_cpu", aot.TARGET_CPU),
+        )
     for name, inputs in described["signatures"].items():
         say(f"signature {name}: {len(inputs)} inputs")
     say(f"graph of step {checkpoint.step} written to {to}")

@@ -99,7 +99,7 @@ def _one_by_one(
             continue
         found.append(values)
         kept.append((number, text))
-    columns = [_array([values.get(name) for values in found]) for name in needed]
+    columns = [array([values.get(name) for values in found]) for name in needed]
     return pa.table(columns, names=needed), kept
 
 
@@ -134,7 +134,7 @@ def _complaint(value: Any, of_ids: bool) -> str | None:
     return None
 
 
-def _array(values: list[Any]) -> pa.Array:
+def array(values: list[Any]) -> pa.Array:
     """A column; where types differ from row to row, integers become their text, or floats."""
     for convert in (_same, _as_lists, _as_texts):
         try:

@@ -1,6 +1,7 @@
 """Windows of rows, their order, their batches, and reading them ahead."""
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from typing import Any, TypeVar
 
@@ -8,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tnctl.data import numbers, prepared, prepared_files, sources
+from tnctl.data import jsonl_files, numbers, prepared, prepared_files, sources
 from tnctl.data.ahead import ReadAhead, in_order
 from tnctl.data.bad_rows import Skipped, chosen
 from tnctl.data.features import Features, Window, labels_of
@@ -282,6 +283,33 @@ def _json(value: Any) -> Any:
     return value
 
 
-def as_table(rows: list[dict[str, Any]]) -> pa.Table:
-    """Raw rows as an Arrow table again, for `Features.encode`."""
-    return pa.Table.from_pylist(rows)
+def as_table(rows: list[dict[str, Any]], columns: Iterable[str] | None = None) -> pa.Table:
+    """Raw rows as an Arrow table again, for `Features.encode`; a missing key is null.
+
+    `columns` are those to make, by default all that a row has.
+    """
+    if columns is None:
+        columns = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: _as_array([row.get(name) for row in rows]) for name in columns})
+
+
+def _as_array(values: list[Any]) -> pa.Array:
+    try:
+        found = jsonl_files.array(values)
+    except UnicodeEncodeError:
+        # Text with surrogate escapes: bytes that are not UTF-8.
+        found = jsonl_files.array([_as_bytes(value) for value in values])
+    kind = found.type
+    if pa.types.is_null(kind):
+        return found.cast(pa.string())
+    if pa.types.is_list(kind) and pa.types.is_null(kind.value_type):
+        return found.cast(pa.list_(pa.string()))
+    return found
+
+
+def _as_bytes(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_bytes(part) for part in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    return None if value is None else json.dumps(value).encode()

@@ -28,7 +28,8 @@ class Model:
     `tables[i]` has the rows of `layout.tables[i]`; the trainable variables of `network` live in
     `dense`, variable i in `dense.weights[i]`, and the moving statistics of batch norm in
     `moving`. `inference_network` computes in float32 with the same memory; it is `network` itself
-    unless that computes in bfloat16. Both return a logit [B, 1] for each of `heads`, by name.
+    unless that computes in bfloat16. Both return a logit [B, 1] for each of `heads`, by name, and
+    [B, d] for each of `towers`.
     """
 
     conf: Conf
@@ -41,6 +42,11 @@ class Model:
     dense: DenseTable
     moving: list[NDArray[np.float32]]
     heads: tuple[str, ...]
+
+    @property
+    def towers(self) -> list[str]:
+        """The outputs of the networks that the recipe named with `Inputs.tower`."""
+        return [name for name in self.network.output if name not in self.heads]
 
     @property
     def variables(self) -> list[tf.Variable]:
@@ -128,7 +134,8 @@ def place_variables(
 def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tuple[str, ...]]:
     """The Keras model of the recipe, and its heads.
 
-    [x, linear, sequences, lengths] (those that exist) -> a logit [B, 1] for each head, by name.
+    [x, linear, sequences, lengths] (those that exist) -> a logit [B, 1] for each head, by name,
+    and what the recipe named as a tower.
     """
     recipe = recipes.load(conf.recipe["name"])
     settings = recipes.settings_of(conf.recipe, recipe)
@@ -155,6 +162,8 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
     check_logits(conf, named)
     check_heads(conf, tuple(named))
     network = keras.Model(inputs.tensors, named)
+    if inputs.towers:
+        network = with_towers(conf, network, named, inputs)
     known = {id(one) for layer in batch_norms(network) for one in layer.non_trainable_variables}
     for variable in network.non_trainable_variables:
         if id(variable) not in known:
@@ -164,6 +173,20 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
                 "that draw random numbers themselves (LSTM and GRU too) cannot be used"
             )
     return network, tuple(named)
+
+
+def with_towers(conf: Conf, network: Any, heads: dict[str, Any], inputs: Inputs) -> Any:
+    """The network of the heads, with the towers as outputs beside them."""
+    if same := sorted(heads.keys() & inputs.towers):
+        raise UserError(f"recipe {conf.recipe['name']} has a head and a tower named {same[0]}")
+    whole = keras.Model(inputs.tensors, heads | inputs.towers)
+    trained = {id(variable) for variable in network.variables}
+    if beside := [one.path for one in whole.variables if id(one) not in trained]:
+        raise UserError(
+            f"recipe {conf.recipe['name']} has a tower with weights that no head uses, so nothing "
+            f"trains them: {beside[0]}"
+        )
+    return whole
 
 
 def check_logits(conf: Conf, logits: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """The inference graph: a SavedModel that needs neither tnctl nor Keras."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +12,7 @@ from tnctl.schema import Conf
 
 BY_SLOT = "by_slot"
 PACKED = "packed"
+TOWERS = "towers"
 SEQUENCES = "sequences"
 LENGTHS = "lengths"
 
@@ -34,6 +36,11 @@ class Input:
         for size in self.shape:
             columns *= size
         return columns
+
+    @property
+    def dtype(self) -> str:
+        """Of its values."""
+        return "int32" if self.source == LENGTHS else "float32"
 
 
 def conf_to_json(conf: Conf) -> dict[str, Any]:
@@ -68,6 +75,25 @@ def slot_inputs(layout: Layout) -> list[Input]:
     return found
 
 
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """An output of a signature, float32 [B, *shape]: of a head, or the embedding of a tower."""
+
+    name: str
+    kind: str  # logits, predictions or embedding
+    of: str
+    shape: tuple[int, ...] = ()
+
+
+def outputs_of(heads: tuple[str, ...]) -> list[Output]:
+    """The outputs of a graph with these heads."""
+    return [
+        Output(name.replace("logits", kind, 1), kind, head)
+        for name, head in head_outputs(heads).items()
+        for kind in ("logits", "predictions")
+    ]
+
+
 def head_outputs(heads: tuple[str, ...]) -> dict[str, str]:
     """The outputs that hold logits: name -> head. The first head is the main one."""
     named = {f"logits_{head}": head for head in heads}
@@ -80,10 +106,11 @@ def save(model: Model, folder: str) -> None:
     Signature `by_slot` (also the default) takes each input by name, `packed` takes x [B, W],
     `linear` [B, 1] and the sequences. Both return `logits` [B] and `predictions` [B], the sigmoid
     of the logits (of a squared loss: the logits), of the main head; with several heads those of
-    each too, as `logits_HEAD` and `predictions_HEAD`.
+    each too, as `logits_HEAD` and `predictions_HEAD`. Of a recipe with towers, signature `towers`
+    takes the inputs of `packed` and returns the output of each, [B, d], by its name.
     """
     network = model.inference_network
-    layout = model.layout
+    packed = packed_inputs(model.layout)
     regression = model.conf.train.loss.name == "mse"
 
     def scores(tensors: list[Any]) -> dict[str, Any]:
@@ -98,27 +125,50 @@ def save(model: Model, folder: str) -> None:
             found[predicted] = tf.identity(logits) if regression else tf.sigmoid(logits)
         return found
 
-    def packed(**inputs: Any) -> dict[str, Any]:
-        return scores([inputs[one.name] for one in packed_inputs(layout)])
-
-    def by_slot(**inputs: Any) -> dict[str, Any]:
-        tensors = []
-        for whole in packed_inputs(layout):
-            parts = [one for one in slot_inputs(layout) if one.source == whole.name]
-            # A length is [B], and a sequence is flat in its source.
-            columns = [tf.reshape(inputs[one.name], [-1, one.columns]) for one in parts]
-            tensors.append(columns[0] if len(columns) == 1 else tf.concat(columns, axis=1))
-        return scores(tensors)
+    def towers(**inputs: Any) -> dict[str, Any]:
+        outputs = network([inputs[one.name] for one in packed], training=False)
+        return {name: tf.identity(outputs[name]) for name in model.towers}
 
     # A bare module: Keras' own exporters store every variable twice.
     module = tf.Module()
     module.weights = [variable.value for variable in network.variables]
-    signatures = {
-        PACKED: concrete(packed, packed_inputs(layout)),
-        BY_SLOT: concrete(by_slot, slot_inputs(layout)),
-    }
-    signatures["serving_default"] = signatures[BY_SLOT]
+    signatures = signatures_of(scores, packed, slot_inputs(model.layout))
+    if model.towers:
+        signatures[TOWERS] = concrete(towers, packed)
     tf.saved_model.save(module, folder, signatures=signatures)
+
+
+def signatures_of(
+    scores: Callable[[list[Any]], dict[str, Any]], packed: list[Input], by_slot: list[Input]
+) -> dict[str, Any]:
+    """The signatures of a function of the inputs of `packed`, in their order."""
+
+    def of_packed(**inputs: Any) -> dict[str, Any]:
+        return scores([inputs[one.name] for one in packed])
+
+    def of_slots(**inputs: Any) -> dict[str, Any]:
+        tensors = []
+        for whole in packed:
+            parts = [one for one in by_slot if one.source == whole.name]
+            tensors.append(side_by_side(whole, parts, inputs))
+        return scores(tensors)
+
+    signatures = {PACKED: concrete(of_packed, packed), BY_SLOT: concrete(of_slots, by_slot)}
+    return signatures | {"serving_default": signatures[BY_SLOT]}
+
+
+def side_by_side(whole: Input, parts: list[Input], inputs: dict[str, Any]) -> Any:
+    """An input of `packed` [B, columns] of its parts; zeros where none of them stands."""
+    columns, end = [], 0
+    for one in [*parts, dataclasses.replace(whole, at=whole.columns)]:
+        if one.at > end:
+            rows = tf.shape(next(iter(inputs.values())))[0]
+            columns.append(tf.zeros([rows, one.at - end], one.dtype))
+        if one.at < whole.columns:
+            # A length is [B], and a sequence is flat in its source.
+            columns.append(tf.reshape(inputs[one.name], [-1, one.columns]))
+            end = one.at + one.columns
+    return columns[0] if len(columns) == 1 else tf.concat(columns, axis=1)
 
 
 def refill(model: Model, folder: str) -> None:
@@ -138,10 +188,5 @@ def refill(model: Model, folder: str) -> None:
 
 def concrete(function: Any, inputs: list[Input]) -> Any:
     """A concrete function of named inputs [B, *shape]."""
-    specs = {
-        one.name: tf.TensorSpec(
-            [None, *one.shape], tf.int32 if one.source == LENGTHS else tf.float32, one.name
-        )
-        for one in inputs
-    }
+    specs = {one.name: tf.TensorSpec([None, *one.shape], one.dtype, one.name) for one in inputs}
     return tf.function(function, autograph=False).get_concrete_function(**specs)

@@ -10,6 +10,7 @@ from keras import ops
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layers import Columns, concatenated
 from tnctl.model.layout import CVM_COLUMNS, Layout
+from tnctl.schema import SLOT_NAME
 
 
 class Inputs:
@@ -27,6 +28,7 @@ class Inputs:
       and how many there are, int32 [B]
     - `counts(name)`: with `life.shows.cvm` the show and ln(click + 1) - ln(show + 1) of a slot's
       ids, [B, 2], pooled as its embedding is, or of a sequence [B, L, 2]; nothing trains them
+    - `tower(name, tensor)`: names an output [B, d] that `split-graph head=NAME` cuts out
     - `slots`, `numbers`: what there is by name, and its width; `sequences`: by name, [L, d]
 
     Embeddings are what is trained, without counts, but in `x` and `deep`. An input that the conf
@@ -43,6 +45,7 @@ class Inputs:
             self._sequences = keras.Input((layout.sequences_width,), name="sequences")
             self._lengths = keras.Input((len(layout.sequences),), name="lengths", dtype="int32")
         self._with_cvm = layout.with_cvm
+        self.towers: dict[str, Any] = {}
         self.slots = {
             name: self._weights(name, columns) for name, (_, columns) in layout.pooled.items()
         }
@@ -109,6 +112,17 @@ class Inputs:
             return None
         # Nothing trains the numbers, so their gradient need not be computed.
         return ops.stop_gradient(self.x[:, self._layout.numeric_at :])
+
+    def tower(self, name: str, tensor: Any) -> Any:
+        """Name a tensor [B, d], such as an item's vector, to be served alone; returns it."""
+        shape = tuple(getattr(tensor, "shape", ()))
+        if len(shape) != 2 or not SLOT_NAME.fullmatch(name) or name in self.towers:
+            raise UserError(
+                "a tower is a tensor [B, d] and a name of its own, as a slot's. "
+                f"Received: {name} {list(shape)}"
+            )
+        self.towers[name] = tensor
+        return tensor
 
     def slot(self, name: str) -> Any:
         """One slot's pooled embedding [B, d]."""

@@ -1,197 +1,360 @@
 """`tnctl export-embeddings`: the sparse dictionary of a checkpoint, streamed to any storage."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tnctl import manifest
-from tnctl.checkpoint import rows
-from tnctl.checkpoint.load import Checkpoint
-from tnctl.checkpoint.reading import as_read, known_rows, unseen_days
-from tnctl.errors import Failure
-from tnctl.manifest import HashingWriter, Inventory
-from tnctl.model.layout import CVM_COLUMNS, EMBEDDING, LINEAR
-from tnctl.progress import Display
+from tnctl import files, manifest
+from tnctl.checkpoint.chain import Checkpoint, split
+from tnctl.data.ahead import MOST_THREADS, ReadAhead
+from tnctl.errors import Failure, UserError
+from tnctl.manifest import Inventory
+from tnctl.progress import Display, say
 from tnctl.schema import Conf
-from tnctl.tables import cvm_columns, decay_factors
+from tnctl.serving import embeddings, kit
+from tnctl.serving.embeddings import DELTAS, FORMAT
+from tnctl.serving.precision import RowShape, decode, encode, parted
+from tnctl.serving.selection import EVERYTHING, Filter, Group, Part, Selection, select
+from tnctl.serving.writers import SUFFIXES, open_writer
 
-FORMAT = "tnctl embeddings"
-ROWS_PER_GROUP = 1 << 16
+GOLDEN_ROWS = 200
+PARTS_AHEAD = 32
+ROUNDING = 2.0**-13  # what float32 adds to a bound on quotients up to 127
 
 
-def export(checkpoint: Checkpoint, conf: Conf, to: str) -> dict[str, Any]:
-    """Write one Parquet file per share group, and last the manifest, to the folder or URL `to`.
+def export(
+    checkpoint: Checkpoint,
+    conf: Conf,
+    to: str,
+    *,
+    encoding: str = "parquet",
+    precision: str = "float32",
+    filter: Filter = EVERYTHING,
+    since: str | None = None,
+    golden: int = GOLDEN_ROWS,
+) -> dict[str, Any]:
+    """Write the rows of a checkpoint, or what an export `since` has not, to the folder or URL `to`.
 
-    A file has columns id (uint64) and, when rows have them, linear (float) and embedding (list of
-    width floats, with cvm two counts more), in the order of the checkpoint: by hash. The table is
-    never whole in memory.
+    The files of each share group, the conformance kit, and last the manifest, which is returned.
+    The table is never whole in memory. Raises UserError for what does not go together, Failure
+    when the rows are not the trainer's; without its manifest the folder does not count.
     """
-    names = [group["name"] for table in checkpoint.manifest["tables"] for group in table["groups"]]
-    manifest.make_room(to, manifest.NAME, map(file_of, names))
+    if encoding == "text" and precision != "float32":
+        raise UserError(
+            f"format=text writes floats as they are, so there is no precision={precision} of it. "
+            "Take format=parquet or dictionary"
+        )
+    chain = [] if since is None else embeddings.chain_of(since)
+    if chain:
+        check_since(chain, to, encoding)
+    selection = select(checkpoint, conf, filter, precision, chain[-1][1] if chain else None)
+    manifest.make_room(to, manifest.NAME, possible_files(checkpoint))
+    content = described(checkpoint, conf, selection, filter, precision)
+    content["encoding"] = encoding
+    if chain:
+        folder, before = chain[-1]
+        content["base"] = {"folder": named_from(to, folder), "sha256": before["sha256"]}
+        content["number"] = before["number"] + 1
     inventory = Inventory(to)
-    groups = []
-    total = sum(table["rows"] for table in checkpoint.manifest["tables"])
-    with Display("export", total) as display:
-        done = 0
-        for table in checkpoint.manifest["tables"]:
-            done = export_table(checkpoint, table, inventory, display, done)
-            groups += [
-                {
-                    "group": group["name"],
-                    "file": file_of(group["name"]),
-                    "rows": group["rows"],
-                    "linear": bool(rows.width_of(table, LINEAR)),
-                    "width": rows.width_of(table, EMBEDDING),
-                    "cvm": table["life"]["cvm"],
-                }
-                for group in table["groups"]
-            ]
-        display.update(done, f"{done:,} rows to {to}")
-        display.finish()
+    content["groups"] = write(selection, content["groups"], encoding, inventory)
+    exact = precision == "float32" and not filter.anything
+    with ExitStack() as stack:
+        base = stack.enter_context(closing(embeddings.open_embeddings(since))) if since else None
+        written = embeddings.of_content(to, content | {"files": inventory.files}, base)
+        stack.enter_context(closing(written))
+        content["golden"] = kit.complete(checkpoint, conf, written, inventory, golden, exact)
+    content = inventory.commit(FORMAT, content)
+    report(content)
+    return content
+
+
+def export_to_redis(
+    checkpoint: Checkpoint,
+    conf: Conf,
+    url: str,
+    *,
+    prefix: str,
+    grace: int,
+    precision: str = "float32",
+    filter: Filter = EVERYTHING,
+    since: str | None = None,
+    golden: int = GOLDEN_ROWS,
+) -> dict[str, Any]:
+    """The same to a Redis server. `since` is current, its URL, or the export that was written."""
+    from tnctl.serving import redis_export, redis_store
+
+    base = None
+    if since in ("current", url):
+        base = redis_store.current(url, prefix)
+    elif since is not None and since.startswith(embeddings.REDIS):
+        raise UserError("since= names another Redis than to=. Give since=current")
+    elif since is not None:
+        base = embeddings.chain_of(since)[-1][1]
+    selection = select(checkpoint, conf, filter, precision, base)
+    content = described(checkpoint, conf, selection, filter, precision)
+    content["encoding"] = "redis"
+    if precision != "float32":
+        errors = {group.name: Error(group.shape) for group in selection.groups}
+        for part in selection.parts():
+            errors[part.group.name].add(part, encode(part.rows, part.group.shape))
+        for entry in content["groups"]:
+            entry["error"] = errors[entry["group"]].to_json()
+    exact = precision == "float32" and not filter.anything
+
+    def check(written: Any, kept: Any) -> dict[str, Any] | None:
+        return kit.complete(checkpoint, conf, written, kept, golden, exact)
+
+    content = redis_export.write(
+        selection, content, url, prefix=prefix, grace=grace, since=base, check=check
+    )
+    report(content)
+    return content
+
+
+def check_since(chain: Sequence[tuple[str, dict[str, Any]]], to: str, encoding: str) -> None:
+    """Raise UserError when a delta of the chain cannot be written to `to`."""
+    folder, newest = chain[-1]
+    if newest["encoding"] != encoding:
+        raise UserError(
+            f"since={folder} is {newest['encoding']}, not {encoding}. Give format="
+            f"{newest['encoding']}, or leave out since="
+        )
+    if len(chain) > DELTAS:
+        raise UserError(
+            f"since={folder} stands on {len(chain) - 1} deltas, and readers stack no more than "
+            f"{DELTAS}. Fold them first (tnctl fold embeddings={folder} to=URL), and give the "
+            "folder that this makes"
+        )
+    for one, _ in chain:
+        if same_place(one, to):
+            raise UserError(f"to={to} holds what the delta is built on. Give another folder")
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two names are of one folder."""
+    paths = files.local_path(one), files.local_path(other)
+    if paths[0] is not None and paths[1] is not None:
+        return paths[0].resolve() == paths[1].resolve()
+    return one.rstrip("/") == other.rstrip("/")
+
+
+def named_from(to: str, folder: str) -> str:
+    """How a delta names its base: by its name beside it, else by its whole path or URL."""
+    ours, theirs = files.local_path(to), files.local_path(folder)
+    if ours is not None and theirs is not None:
+        if ours.resolve().parent == theirs.resolve().parent:
+            return theirs.resolve().name
+        return str(theirs.resolve())
+    if split(to)[0] == split(folder)[0]:
+        return split(folder)[1]
+    return folder if theirs is None else str(theirs.resolve())
+
+
+def possible_files(checkpoint: Checkpoint) -> list[str]:
+    """The files that an export may consist of, and an interrupted one, of whatever format, left."""
+    names = [group["name"] for table in checkpoint.manifest["tables"] for group in table["groups"]]
+    return [*(name + suffix for name in names for suffix in SUFFIXES), kit.GOLDEN]
+
+
+def described(
+    checkpoint: Checkpoint, conf: Conf, selection: Selection, filter: Filter, precision: str
+) -> dict[str, Any]:
+    """What the manifest of every encoding says, before anything is written."""
+    groups = {group.name for group in selection.groups}
     with_rows = [slot for table in checkpoint.manifest["tables"] for slot in table["slots"]]
-    content = {
+    return {
         "checkpoint": {
             "folder": checkpoint.folder,
             "sha256": manifest.identity(checkpoint.manifest),
             "step": checkpoint.step,
         },
-        "encoding": "parquet",
-        "groups": groups,
+        "kind": selection.kind,
+        "base": None,
+        "number": 0,
+        "encoding": None,
+        "precision": precision,
+        "filter": filter.to_json(),
+        "clock": checkpoint.clock.to_json(),
+        "sessions": [list(one) for one in checkpoint.sessions],
+        "groups": [group_entry(group) for group in selection.groups],
         "slots": [
             {"slot": slot, "group": settings.group or slot, "pooling": settings.pooling}
             for slot, settings in conf.slots.items()
-            if slot in with_rows
+            if slot in with_rows and (settings.group or slot) in groups
         ],
+        "golden": None,
     }
-    inventory.commit(FORMAT, content)
-    return content
 
 
-def file_of(group: str) -> str:
-    """The file of a share group, whose name is a plain name as a slot's is."""
-    return f"{group}.parquet"
+def group_entry(group: Group) -> dict[str, Any]:
+    """What the manifest says of a share group."""
+    return {
+        "group": group.name,
+        "table": group.table,
+        "rows": group.rows,
+        "removed": group.removed,
+        "linear": group.shape.linear,
+        "width": group.shape.width,
+        "cvm": group.shape.cvm,
+        "precision": group.shape.precision,
+        # JSON readers that count in doubles would round it.
+        "salt": str(group.salt),
+        "threshold": None if group.threshold is None else group.threshold.to_json(),
+        "error": None,
+    }
 
 
-def export_table(
-    checkpoint: Checkpoint, table: dict[str, Any], inventory: Inventory, display: Display, done: int
-) -> int:
-    """The files of all groups of a table, written side by side."""
-    with ExitStack() as stack:
-        writers = {
-            group["number"]: GroupWriter(
-                stack, inventory, group["name"], table, counts_of(checkpoint, table, group["name"])
-            )
-            for group in table["groups"]
-        }
-        for records in known_rows(checkpoint, table["name"]):
-            for number, part in by_group(as_read(records, table, checkpoint.step)):
-                writers[number].add(part)
-            done += len(records)
-            display.update(done, f"{done:,} rows")
-        for group in table["groups"]:
-            writer = writers[group["number"]]
-            writer.finish()
-            if writer.rows != group["rows"]:
-                raise Failure(
-                    f"{checkpoint.folder} has {writer.rows:,} rows of group {group['name']}, its "
-                    f"manifest says {group['rows']:,}. Take another checkpoint"
-                )
-    return done
+def write(
+    selection: Selection, entries: list[dict[str, Any]], encoding: str, inventory: Inventory
+) -> list[dict[str, Any]]:
+    """Write the files of all groups, table by table; the groups' entries, completed."""
+    complete: dict[str, dict[str, Any]] = {}
+    done = 0
+    with Display("export", selection.exported) as display:
+        for table in selection.tables:
+            with ExitStack() as stack:
+                writers = [
+                    Writing(stack, inventory, encoding, group, selection.kind == "delta")
+                    for group in table.groups
+                ]
+                places = {group.name: place for place, group in enumerate(table.groups)}
+                parts = stack.enter_context(ReadAhead(table.parts(), PARTS_AHEAD))
+                lanes = stack.enter_context(Lanes(len(writers)))
+                for part in parts:
+                    place = places[part.group.name]
+                    lanes.submit(place, partial(writers[place].add, part))
+                    done += len(part.ids)
+                    display.update(done, f"{done:,} rows")
+                for place, writer in enumerate(writers):
+                    lanes.submit(place, writer.finish)
+                lanes.wait()
+                complete |= {writer.group.name: writer.entry for writer in writers}
+        rows = sum(group.rows for group in selection.groups)
+        gone = f" and {done - rows:,} removed keys" if selection.kind == "delta" else ""
+        display.update(done, f"{rows:,} rows{gone} to {inventory.folder}")
+        display.finish()
+    # The manifest does not tell which file was done first.
+    inventory.files = dict(sorted(inventory.files.items()))
+    return [entry | complete[entry["group"]] for entry in entries]
 
 
-def by_group(records: NDArray[Any]) -> list[tuple[int, NDArray[Any]]]:
-    """Records parted by group number, each part in the order it had."""
-    numbers = records["group"]
-    order = np.argsort(numbers, kind="stable")
-    present, starts = np.unique(numbers[order], return_index=True)
-    parts = np.split(records[order], starts[1:])
-    return list(zip(present.tolist(), parts, strict=True))
+class Lanes:
+    """Threads that write groups side by side, what is of one group in its order.
+
+    What a task raises is raised by a later `submit`, or by `wait`.
+    """
+
+    def __init__(self, groups: int) -> None:
+        count = max(1, min(len(os.sched_getaffinity(0)), MOST_THREADS, groups))
+        self._pools = [ThreadPoolExecutor(1, "tnctl-export") for _ in range(count)]
+        self._begun: deque[Future[None]] = deque()
+
+    def submit(self, place: int, task: Callable[[], None]) -> None:
+        """Have a task done after those of the same group; waits while too many are waiting."""
+        while len(self._begun) >= PARTS_AHEAD:
+            self._begun.popleft().result()
+        self._begun.append(self._pools[place % len(self._pools)].submit(task))
+
+    def wait(self) -> None:
+        """Return when all is done."""
+        while self._begun:
+            self._begun.popleft().result()
+
+    def __enter__(self) -> "Lanes":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pool in self._pools:
+            pool.shutdown(cancel_futures=True)
 
 
-@dataclass(frozen=True)
-class Counts:
-    """Show and click of a group's rows, as a model reads them on a checkpoint's last day."""
-
-    days: Sequence[tuple[int, int]]  # (day, its first step)
-    decay: float  # what a day leaves
-
-    def columns(self, records: NDArray[Any]) -> NDArray[np.float32]:
-        """[show, ln(click + 1) - ln(show + 1)] of records, float32 [n, 2]."""
-        unseen = unseen_days(records["changed"], self.days).astype(np.uint32)
-        factors = decay_factors(self.decay, unseen)
-        return cvm_columns(records["show"][:, 0], records["click"][:, 0], factors)
-
-
-def counts_of(checkpoint: Checkpoint, table: dict[str, Any], group: str) -> Counts | None:
-    """The counts that stand after a group's embeddings, or None when there are none."""
-    if not table["life"]["cvm"]:
-        return None
-    return Counts(checkpoint.clock.days, table["life"]["decay"][group])
-
-
-class GroupWriter:
-    """One Parquet file, filled a row group at a time; `counts` stand after the embedding."""
+class Writing:
+    """A group on its way to its files; `stack` abandons them when something fails."""
 
     def __init__(
-        self,
-        stack: ExitStack,
-        inventory: Inventory,
-        group: str,
-        table: dict[str, Any],
-        counts: Counts | None,
+        self, stack: ExitStack, inventory: Inventory, encoding: str, group: Group, delta: bool
     ) -> None:
-        self._counts = counts
-        self._width = rows.width_of(table, EMBEDDING)
-        self._linear = rows.width_of(table, LINEAR)
-        columns = [("id", pa.uint64())]
-        if self._linear:
-            columns.append((LINEAR, pa.float32()))
-        if self._width:
-            self._width += 0 if counts is None else CVM_COLUMNS
-            columns.append((EMBEDDING, pa.list_(pa.float32(), self._width)))
-        self._schema = pa.schema(columns)
-        self._waiting: list[NDArray[Any]] = []
-        self._waiting_rows = 0
-        self.rows = 0
-        file: HashingWriter = stack.enter_context(inventory.writing(file_of(group)))
-        # Ids and trained floats do not compress; dictionaries and statistics would only cost time.
-        self._writer = stack.enter_context(
-            pq.ParquetWriter(
-                pa.PythonFile(file, mode="w"),
-                self._schema,
-                compression="none",
-                use_dictionary=False,
-                write_statistics=False,
-            )
-        )
+        self.group = group
+        self._files = stack.enter_context(ExitStack())
+        self._writer = open_writer(encoding, self._files, inventory, group, delta)
+        self._error = Error(group.shape)
+        self._rows = 0
+        self.entry: dict[str, Any] = {}  # what the manifest says of the files, at the end
 
-    def add(self, records: NDArray[Any]) -> None:
-        self._waiting.append(records)
-        self._waiting_rows += len(records)
-        self.rows += len(records)
-        if self._waiting_rows >= ROWS_PER_GROUP:
-            self._flush()
+    def add(self, part: Part) -> None:
+        """Write rows, in the group's precision."""
+        payload = encode(part.rows, part.group.shape)
+        self._error.add(part, payload)
+        self._writer.add(part.ids, part.hashes, payload, part.removed)
+        self._rows += len(part.ids)
 
     def finish(self) -> None:
-        if self._waiting_rows:
-            self._flush()
+        """Write what is left, and bring the files to the disk.
 
-    def _flush(self) -> None:
-        records = np.concatenate(self._waiting)
-        arrays = [pa.array(records["id"])]
-        if self._linear:
-            arrays.append(pa.array(records[LINEAR][:, 0]))
-        if self._width:
-            floats = np.ascontiguousarray(records[EMBEDDING])
-            if self._counts is not None:
-                floats = np.hstack([floats, self._counts.columns(records)])
-            flat = pa.array(floats.reshape(-1))
-            arrays.append(pa.FixedSizeListArray.from_arrays(flat, self._width))
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
-        self._waiting, self._waiting_rows = [], 0
+        Raises Failure unless all that was announced came.
+        """
+        if self._rows != self.group.rows + self.group.removed:
+            raise Failure(
+                f"group {self.group.name} has {self._rows:,} rows to export, and "
+                f"{self.group.rows + self.group.removed:,} were expected. Take another checkpoint"
+            )
+        self.entry = self._writer.finish() | {"error": self._error.to_json()}
+        self._files.close()
+
+
+class Error:
+    """How far the stored embeddings of a group are from the trained ones.
+
+    `bound` is what no weight can exceed: of int8 half a step of the largest scale, of float16 half
+    a unit in the last place of the largest weight.
+    """
+
+    def __init__(self, shape: RowShape) -> None:
+        self._shape = shape
+        self._squares, self._count, self._most, self._largest = 0.0, 0, 0.0, 0.0
+
+    def add(self, part: Part, payload: NDArray[np.uint8]) -> None:
+        """The rows of a part, and how they are stored."""
+        if self._shape.precision == "float32" or not self._shape.width:
+            return
+        kept = slice(None) if part.removed is None else ~part.removed
+        trained = parted(part.rows[kept], self._shape)[1].astype(np.float64)
+        if not trained.size:
+            return
+        apart = np.abs(parted(decode(payload[kept], self._shape), self._shape)[1] - trained)
+        self._squares += float((apart * apart).sum())
+        self._count += apart.size
+        self._most = max(self._most, float(apart.max()))
+        self._largest = max(self._largest, float(np.abs(trained).max()))
+
+    def to_json(self) -> dict[str, float] | None:
+        """The largest and the root mean square error; None of rows that are exact."""
+        if self._shape.precision == "float32" or not self._shape.width:
+            return None
+        if self._shape.precision == "int8":
+            bound = self._largest / 127 / 2 * (1 + ROUNDING)
+        else:
+            bound = max(float(np.spacing(np.float16(self._largest))) / 2, 2.0**-25)
+        rms = (self._squares / self._count) ** 0.5 if self._count else 0.0
+        return {"max": self._most, "rms": rms, "bound": bound}
+
+
+def report(content: dict[str, Any]) -> None:
+    """Say what lower precision cost."""
+    lossy = [entry for entry in content["groups"] if entry["error"] is not None]
+    weights = sum(entry["rows"] * entry["width"] for entry in lossy)
+    if weights:
+        worst = max(lossy, key=lambda entry: float(entry["error"]["max"]))
+        squares = sum(e["error"]["rms"] ** 2 * e["rows"] * e["width"] for e in lossy)
+        say(
+            f"{content['precision']}: weights of embeddings are off by at most "
+            f"{worst['error']['max']:.2g} (group {worst['group']}), root mean square "
+            f"{(squares / weights) ** 0.5:.2g}"
+        )

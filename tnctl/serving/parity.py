@@ -1,35 +1,40 @@
 """`tnctl verify-serving`: what was trained is what is served.
 
-The inputs are pooled twice, by the C tables of the checkpoint and by numpy from the exported
-files; they must be the same bits. The logits come from the recipe's network with the checkpoint's
-weights and from the split graph's signatures; they must agree within 2e-5 * (1 + |logit|).
+With a checkpoint, examples of the validation data are pooled twice, by its C tables and by numpy
+from the exported rows; that must be the same float32. The logits of the graph must be within
+2e-5 * (1 + |logit|) of those of the recipe's network with the checkpoint's weights. Rows of lower
+precision must be within the error that their export states. And each artefact must give what its
+conformance kit says, which is checked without a checkpoint too.
 """
 
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
-from tnctl import files, manifest
+from tnctl import manifest
 from tnctl.checkpoint.load import Checkpoint, load
+from tnctl.data.cells import Cells
 from tnctl.data.features import Window
 from tnctl.data.windows import joined, windows
 from tnctl.errors import Failure
 from tnctl.model.building import Model
-from tnctl.model.graph import BY_SLOT, LENGTHS, PACKED, SEQUENCES, head_outputs, packed_inputs
-from tnctl.model.layout import LINEAR, TableLayout
+from tnctl.model.graph import BY_SLOT, PACKED, packed_inputs
 from tnctl.schema import Conf
-from tnctl.serving import split
-from tnctl.serving.dictionary import Dictionary, Row, pooled
+from tnctl.serving import kit as kits
+from tnctl.serving.description import FORMAT, NAME
+from tnctl.serving.embeddings import Embeddings, open_embeddings
+from tnctl.serving.endpoint import Endpoint
+from tnctl.serving.inputs import Encoded, Lookup, pooled_inputs, served_lookup
+from tnctl.serving.kit import TOLERANCE
+from tnctl.serving.served import Arrays, ServedGraph, inputs_of, open_graph, outputs_of
 from tnctl.training.evaluation import features_of
 from tnctl.training.step import Inference
 
 EXAMPLES = 1000
-TOLERANCE = 2e-5
 
 
 @dataclass(frozen=True)
@@ -41,41 +46,72 @@ class Finding:
     figure: str
 
 
-def verify(checkpoint: Checkpoint, conf: Conf, graph: str, embeddings: str) -> list[Finding]:
-    """Compare serving with training on up to 1000 examples of the validation data."""
-    model = load(checkpoint, conf)
-    dictionary = Dictionary(embeddings)
-    served = ServedGraph(graph)
-    identity = manifest.identity(checkpoint.manifest)
-    for url, described in ((graph, served.description), (embeddings, dictionary.manifest)):
-        if described["checkpoint"]["sha256"] != identity:
-            raise Failure(
-                f"{url} was made from another checkpoint ({described['checkpoint']['folder']}) "
-                f"than {checkpoint.folder}. Split and export that one again"
-            )
-    # One batch: the export is read once, however small the batches of training are.
-    features, split_name = features_of(conf, model), compared_split(conf)
-    batch = joined(list(windows(conf, features, split_name, limit=EXAMPLES)))
-    inference = Inference(model, batch.rows)
-    trained = inference(batch)
-    inputs, known = from_dictionary(model, batch, dictionary)
-    findings = []
-    for name, array in inputs.items():
-        count = differing(getattr(inference.buffers, name), array)
-        figure = f"{count} of {batch.rows} rows differ"
-        findings.append(Finding(f"{name} from the files, bit by bit", not count, figure))
-    for signature in (PACKED, BY_SLOT):
-        outputs = served.outputs(signature, inputs)
-        worst = max(
-            deviation(trained[:, model.heads.index(head)], outputs[name])
-            for name, head in head_outputs(model.heads).items()
+def verify(
+    checkpoint: Checkpoint, conf: Conf, graph: str, embeddings: str, prefix: str = "tnctl"
+) -> list[Finding]:
+    """Compare serving with training on up to 1000 examples, and with the kits.
+
+    Raises Failure for artefacts of another checkpoint, and for those that are not whole.
+    """
+    with closing(open_embeddings(embeddings, prefix)) as opened:
+        served = open_graph(graph)
+        identity = manifest.identity(checkpoint.manifest)
+        for url, described in ((graph, served.description), (embeddings, opened.manifest)):
+            if described["checkpoint"]["sha256"] != identity:
+                raise Failure(
+                    f"{url} was made from another checkpoint ({described['checkpoint']['folder']}) "
+                    f"than {checkpoint.folder}. Split and export that one again"
+                )
+        findings = Examples(checkpoint, conf).compare(served, opened)
+        return findings + of_graph(graph, served) + of_embeddings(served, opened)
+
+
+def verify_artefacts(graph: str, embeddings: str | None, prefix: str = "tnctl") -> list[Finding]:
+    """Compare a graph, and with it embeddings, with their kits alone. Raises Failure."""
+    served = open_graph(graph)
+    findings = of_graph(graph, served)
+    if embeddings is not None:
+        with closing(open_embeddings(embeddings, prefix)) as opened:
+            findings += of_embeddings(served, opened)
+    if not findings:
+        raise Failure(
+            f"{graph} has no conformance kit (golden=0). Name the checkpoint as well: "
+            "checkpoint=URL"
         )
-        figure = f"{worst * TOLERANCE:.1e} of {TOLERANCE}"
-        findings.append(Finding(f"logits of signature {signature}", worst <= 1, figure))
-    cells = sum(len(ids) for ids in batch.ids)
-    findings.append(
-        Finding("ids that the files know", known > 0 or not cells, f"{known:,} of {cells:,}")
-    )
+    return findings
+
+
+def verify_endpoint(
+    url: str,
+    graph: str,
+    embeddings: str | None,
+    prefix: str = "tnctl",
+    checkpoint: Checkpoint | None = None,
+) -> list[Finding]:
+    """Replay a kit against a running service, with the inputs and outputs of the graph.
+
+    The kit is that of the embeddings, else of the graph, else of the checkpoint. Raises Failure
+    when none of them has one, and for a service that does not answer as it must.
+    """
+    description = manifest.read(graph, FORMAT, NAME)
+    kit = None
+    if embeddings is not None:
+        with closing(open_embeddings(embeddings, prefix)) as opened:
+            served_lookup(description, opened)
+            kit = kits.kit_of_embeddings(opened)
+    kit = kit or kits.kit_of_graph(graph, description)
+    if kit is None and checkpoint is not None:
+        kit = kits.kit_of_checkpoint(checkpoint)
+    if kit is None or not kit.lines:
+        raise Failure(f"{graph} has no conformance kit (golden=0) to replay. Split with golden=200")
+    inputs = inputs_of(description, BY_SLOT, kit.inputs(description))
+    findings = []
+    for way, outputs in Endpoint(url, description).ways(inputs):
+        what = f"logits of the endpoint, by {way}"
+        if outputs is None:
+            findings.append(Finding(what, True, "not spoken there"))
+        else:
+            findings.append(within(what, kits.farthest(kit, description, outputs)))
     return findings
 
 
@@ -87,105 +123,179 @@ def compared_split(conf: Conf) -> str:
     return "train"
 
 
-def differing(one: NDArray[np.float32], other: NDArray[np.float32]) -> int:
-    """How many rows are not the same bits."""
-    return int((one.view(np.uint32) != other.view(np.uint32)).any(axis=1).sum())
+class Examples:
+    """Examples of the validation data as the trainer sees them: inputs and logits."""
 
+    def __init__(self, checkpoint: Checkpoint, conf: Conf) -> None:
+        self.model = load(checkpoint, conf)
+        # One batch: an export is read once, however small the batches of training are.
+        features = features_of(conf, self.model)
+        batch = joined(list(windows(conf, features, compared_split(conf), limit=EXAMPLES)))
+        self._inference = Inference(self.model, batch.rows)
+        self.logits = self._inference(batch)
+        self._buffers = {
+            one.name: getattr(self._inference.buffers, one.name)
+            for one in packed_inputs(self.model.layout)
+        }
+        self.inputs = {name: array.copy() for name, array in self._buffers.items()}
+        self.encoded = Encoded(cells_of(self.model, batch), batch.numeric)
 
-def deviation(trained: NDArray[np.float32], served: NDArray[np.float32]) -> float:
-    """The largest deviation of logits, as a multiple of what is allowed."""
-    allowed = TOLERANCE * (1 + np.abs(trained.astype(np.float64)))
-    worst = np.max(np.abs(served.astype(np.float64) - trained) / allowed)
-    return float(worst) if np.isfinite(worst) else float("inf")
+    def compare(self, graph: ServedGraph, embeddings: Embeddings) -> list[Finding]:
+        """Findings about the inputs and the logits that serving gives for these examples."""
+        description = graph.description
+        lookup = Counting(served_lookup(description, embeddings))
+        inputs = pooled_inputs(description, self.encoded, lookup)
+        if is_exact(embeddings.manifest):
+            findings, logits = same_inputs("", description, inputs, self.inputs), self.logits
+        else:
+            findings, logits = self._rows_within(embeddings), self._logits_of(inputs)
+            figure = f"{kits.apart(logits, self.logits):.1e} × (1 + |logit|)"
+            findings.append(Finding("deviation of such rows in logits", True, figure))
+        heads = outputs_of(description, "logits")
+        for signature in (PACKED, BY_SLOT) if heads else ():
+            outputs = graph.outputs(signature, inputs)
+            worst = max(
+                kits.apart(outputs[name], logits[:, self.model.heads.index(head)])
+                for head, name in heads.items()
+            )
+            findings.append(within(f"logits of signature {signature}", worst))
+        held = lookup.known > 0 or not lookup.ids
+        figure = f"{lookup.known:,} of {lookup.ids:,}"
+        return [*findings, Finding("ids that the files know", held, figure)]
 
+    def _logits_of(self, inputs: Arrays) -> NDArray[np.float32]:
+        """The logits of the recipe's network for other inputs."""
+        for name, array in inputs.items():
+            self._buffers[name][:] = array
+        return self._inference.of_inputs(self.encoded.rows)
 
-def from_dictionary(
-    model: Model, batch: Window, dictionary: Dictionary
-) -> tuple[dict[str, NDArray[Any]], int]:
-    """The inputs of signature `packed` from exported files alone, and how many ids were known.
-
-    An id that the files lack reads zeros.
-    """
-    layout = model.layout
-    x = np.zeros((batch.rows, layout.width), np.float32)
-    linear = np.zeros((batch.rows, 1), np.float32)
-    sequences = np.zeros((batch.rows, layout.sequences_width), np.float32)
-    lengths = np.zeros((batch.rows, len(layout.sequences)), np.int32)
-    x[:, layout.numeric_at :] = batch.numeric
-    known = 0
-    for number, table in enumerate(layout.tables):
-        ids, offsets, weights = batch.ids[number], batch.offsets[number], batch.weights[number]
-        rows, of_table = rows_of(table, ids, offsets, dictionary)
-        known += of_table
-        for example in range(batch.rows):
-            cell = example * table.cells
-            for slot, group, column, spread in zip(
-                table.slots, table.group_of, table.columns, table.spreads, strict=True
-            ):
-                first, last = int(offsets[cell]), int(offsets[cell + spread])
-                cell += spread
-                found = [rows[group].get(int(id_), nothing(table)) for id_ in ids[first:last]]
-                of_ids = None if weights is None else weights[first:last]
-                if slot in layout.sequences:
-                    lengths[example, layout.sequences[slot].number] = len(found)
-                    for place, row in enumerate(found):
-                        at = column + place * table.kind.columns
-                        sequences[example, at : at + table.kind.columns] = row[1]
-                        if table.linear:
-                            linear[example] += row[0]
+    def _rows_within(self, embeddings: Embeddings) -> list[Finding]:
+        """Whether the exported rows of the examples' ids are as near as their manifest says."""
+        content = embeddings.manifest
+        errors = {one["group"]: one["error"] for one in content["groups"]}
+        worst = bound = 0.0
+        far = others = left_out = 0
+        for table, layout in zip(self.model.tables, self.model.layout.tables, strict=True):
+            names = {number: name for name, number in layout.groups.items()}
+            of_weights = np.s_[int(layout.linear) : int(layout.linear) + layout.width]
+            for slot, number in zip(layout.slots, layout.group_of, strict=True):
+                ids = np.unique(self.encoded.cells[slot].ids)
+                trained = [table.lookup(number, id_) for id_ in ids.tolist()]
+                there = np.array([one is not None for one in trained], bool)
+                if (group := names[number]) not in errors:
+                    left_out += int(there.sum())
                     continue
-                pooling = model.conf.slots[slot].pooling
-                if table.linear:
-                    linear[example] += pooled([row[0] for row in found], 1, pooling, of_ids)
-                if table.width:
-                    x[example, column : column + table.kind.columns] = pooled(
-                        [row[1] for row in found], table.kind.columns, pooling, of_ids
-                    )
-    inputs = {"x": x, LINEAR: linear, SEQUENCES: sequences, LENGTHS: lengths}
-    return {one.name: inputs[one.name] for one in packed_inputs(layout)}, known
+                rows, known = embeddings.lookup(group, ids)
+                left_out += int((there & ~known).sum())
+                far += int((known & ~there).sum())
+                if not (both := np.flatnonzero(there & known)).size:
+                    continue
+                expected = np.array([trained[one] for one in both], np.float64)
+                apart = np.abs(rows[both] - expected)
+                weights = apart[:, of_weights]
+                others += int(np.delete(apart, of_weights, axis=1).any(axis=1).sum())
+                stated = 0.0 if errors[group] is None else float(errors[group]["bound"])
+                far += int((weights > stated).any(axis=1).sum())
+                worst, bound = max(worst, float(weights.max(initial=0))), max(bound, stated)
+        filtered = any(one is not None for one in content["filter"].values())
+        figure = f"{worst:.1e} off, {bound:.1e} stated"
+        return [
+            Finding("weights of exported embeddings", not far, figure),
+            Finding("linear weights and counts", not others, f"{others} rows differ"),
+            Finding("rows that the filter left out", filtered or not left_out, f"{left_out:,}"),
+        ]
 
 
-def nothing(table: TableLayout) -> Row:
-    """What an unknown id reads."""
-    return np.zeros(int(table.linear), np.float32), np.zeros(table.kind.columns, np.float32)
+class Counting:
+    """A lookup that counts what it was asked for, and what was known."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
+        self.ids = self.known = 0
+
+    def __call__(
+        self, group: str, ids: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        rows, known = self._lookup(group, ids)
+        self.ids += len(ids)
+        self.known += int(known.sum())
+        return rows, known
 
 
-def rows_of(
-    table: TableLayout, ids: NDArray[Any], offsets: NDArray[Any], dictionary: Dictionary
-) -> tuple[list[dict[int, Row]], int]:
-    """For each group of a table the rows of a batch's ids, and how many ids have one."""
-    counts = (offsets[1:] - offsets[:-1]).astype(np.int64)
-    group_of_cell = np.repeat(table.group_of, table.spreads)
-    group_of = np.repeat(group_of_cell[np.arange(len(counts)) % table.cells], counts)
-    rows = [
-        dictionary.rows(name, ids[group_of == number]) for number, name in enumerate(table.groups)
+def cells_of(model: Model, batch: Window) -> dict[str, Cells]:
+    """The cells of each slot that has rows, from those of a batch's tables."""
+    found = {}
+    for layout, ids, offsets, weights in zip(
+        model.layout.tables, batch.ids, batch.offsets, batch.weights, strict=True
+    ):
+        starts = offsets[:-1].reshape(batch.rows, layout.cells).astype(np.int64)
+        ends = offsets[1:].reshape(batch.rows, layout.cells).astype(np.int64)
+        cell = 0
+        for slot, spread in zip(layout.slots, layout.spreads, strict=True):
+            first = starts[:, cell]
+            lengths = ends[:, cell + spread - 1] - first
+            until = np.cumsum(lengths)
+            places = np.arange(until[-1]) + np.repeat(first - until + lengths, lengths)
+            found[slot] = Cells(
+                ids[places],
+                np.concatenate(([0], until)).astype(np.int32),
+                None if weights is None else weights[places],
+            )
+            cell += spread
+    return found
+
+
+def is_exact(content: Mapping[str, Any]) -> bool:
+    """Whether an export has all rows, and all bits of them."""
+    filtered = any(one is not None for one in content["filter"].values())
+    return content["precision"] == "float32" and not filtered
+
+
+def same_inputs(
+    what: str, description: Mapping[str, Any], found: Arrays, expected: Arrays
+) -> list[Finding]:
+    """Whether inputs of `packed` are the same float32, in the columns that the graph reads."""
+    findings = []
+    for name, array in found.items():
+        read = np.zeros(array.shape[1], bool)
+        for one in description["signatures"][BY_SLOT]:
+            if one["source"] == name:
+                read[one["at"] : one["at"] + one["columns"]] = True
+        wrong = int((kits.differing(array, expected[name]) & read).any(axis=1).sum())
+        figure = f"{wrong} of {len(array)} rows differ"
+        findings.append(Finding(f"{what}{name} from the files, bit by bit", not wrong, figure))
+    return findings
+
+
+def within(what: str, apart: float) -> Finding:
+    """Whether logits are near enough."""
+    return Finding(what, apart <= TOLERANCE, f"{apart:.1e} of {TOLERANCE}")
+
+
+def of_graph(url: str, served: ServedGraph) -> list[Finding]:
+    """Whether a graph gives the logits of its kit; nothing where it has none."""
+    kit = kits.kit_of_graph(url, served.description)
+    if kit is None:
+        return []
+    kits.encoded_rows(kit, served.description)
+    inputs = kit.inputs(served.description)
+    return [
+        within(
+            f"golden rows: logits of signature {signature}",
+            kits.farthest(kit, served.description, served.outputs(signature, inputs)),
+        )
+        for signature in (PACKED, BY_SLOT)
     ]
-    return rows, sum(int(id_) in rows[g] for id_, g in zip(ids, group_of, strict=True))
 
 
-class ServedGraph:
-    """A split graph, loaded as a server would."""
-
-    def __init__(self, url: str) -> None:
-        self.description = manifest.read(url, split.FORMAT, split.NAME)
-        for name in self.description["files"]:
-            manifest.read_file(url, self.description, name)
-        with TemporaryDirectory(prefix="tnctl-graph-") as temporary:
-            local = files.local_path(url)
-            if local is None:
-                files.download_folder(url, temporary)
-                local = Path(temporary)
-            self._loaded = tf.saved_model.load(str(local))
-
-    def outputs(
-        self, signature: str, inputs: dict[str, NDArray[Any]]
-    ) -> dict[str, NDArray[np.float32]]:
-        """What a signature computes from the inputs of `packed`, cut into its own."""
-        given: dict[str, Any] = {}
-        for described in self.description["signatures"][signature]:
-            source = inputs[described.get("source", described["name"])]
-            at = described.get("at", 0)
-            part = source[:, at : at + described["columns"]]
-            given[described["name"]] = tf.constant(part.reshape(-1, *described["shape"]))
-        outputs = self._loaded.signatures[signature](**given)
-        return {name: tensor.numpy() for name, tensor in outputs.items()}
+def of_embeddings(served: ServedGraph, embeddings: Embeddings) -> list[Finding]:
+    """Whether embeddings, and the graph after them, give what their kit says."""
+    lookup = served_lookup(served.description, embeddings)
+    kit = kits.kit_of_embeddings(embeddings)
+    if kit is None:
+        return []
+    description = served.description
+    inputs = pooled_inputs(description, kits.encoded_rows(kit, description), lookup)
+    findings = same_inputs("golden rows: ", description, inputs, kit.inputs(description))
+    apart = kits.farthest(kit, description, served.outputs(PACKED, inputs))
+    return [*findings, within("golden rows: logits from the files", apart)]

@@ -1,113 +1,113 @@
 """`tnctl split-graph`: the dense inference graph of a checkpoint, servable without tnctl."""
 
-import dataclasses
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
 
 from tnctl import manifest
 from tnctl.checkpoint.load import Checkpoint
-from tnctl.data.statistics import Statistics
+from tnctl.errors import Failure
 from tnctl.manifest import Inventory
-from tnctl.model.graph import BY_SLOT, PACKED, Input, packed_inputs, slot_inputs
+from tnctl.model.graph import BY_SLOT, PACKED
 from tnctl.model.layout import plan
 from tnctl.schema import Conf
+from tnctl.serving import aot, cutting, kit, warmup
+from tnctl.serving.description import FORMAT, NAME, describe
+from tnctl.serving.served import inputs_of
 
-FORMAT = "tnctl graph"
-NAME = "serving.json"
+GOLDEN_ROWS = 200
+WARM_ROWS = 8
+# What a graph's folder can have, whichever of it an interrupted command wrote.
+OURS = ("saved_model.pb", "fingerprint.pb", "variables", "assets.extra", "aot",
+        "golden.jsonl")  # fmt: skip
 
 
-def split(checkpoint: Checkpoint, conf: Conf, to: str) -> dict[str, Any]:
+def split(
+    checkpoint: Checkpoint,
+    conf: Conf,
+    to: str,
+    *,
+    head: str | None = None,
+    frozen: bool = False,
+    golden: int = GOLDEN_ROWS,
+    sizes: Sequence[int] = (),
+    target_cpu: str = aot.TARGET_CPU,
+) -> dict[str, Any]:
     """Write the SavedModel of a checkpoint and, last, serving.json to the folder or URL `to`.
 
-    Every file is verified against the checkpoint's manifest on the way.
+    All of it, or one head or tower; with its weights as constants when `frozen`; compiled for
+    batches of `sizes`. It is made in a temporary folder, and goes to `to` when it gives the logits
+    of the checkpoint's golden rows, of which it takes `golden` along. Returns what serving.json
+    says. Raises Failure when it does not, UserError when there is no such head.
     """
-    folder = checkpoint.manifest["graph"] + "/"
-    names = [name for name in checkpoint.manifest["files"] if name.startswith(folder)]
-    manifest.make_room(to, NAME, (name.removeprefix(folder) for name in names))
-    inventory = Inventory(to)
-    for name in names:
-        data = manifest.read_file(checkpoint.folder, checkpoint.manifest, name)
-        inventory.write(name.removeprefix(folder), data)
-    description = describe(checkpoint, conf)
-    inventory.commit(FORMAT, description, NAME)
-    return description
+    manifest.check_room(to, NAME, OURS)
+    with TemporaryDirectory(prefix="tnctl-graph-") as temporary:
+        local = str(Path(temporary, "graph"))
+        with written_to(temporary):
+            part = write_graph(checkpoint, conf, local, head, frozen)
+            description = describe(checkpoint, conf, part, head) | {"frozen": frozen}
+            warmup.write(local, warm_requests(checkpoint, description, golden))
+        beside = Inventory(local)
+        description["golden"] = (
+            kit.check_graph(checkpoint, conf, description, local, beside, golden)
+            if description["heads"]
+            else None
+        )
+        if sizes:
+            description["aot"] = aot.compile_sizes(local, sizes, beside, target_cpu)
+        manifest.make_room(to, NAME, OURS)
+        inventory = Inventory(to)
+        root = Path(local)
+        for path in sorted(path for path in root.rglob("*") if path.is_file()):
+            name = path.relative_to(root).as_posix()
+            with path.open("rb") as source, inventory.writing(name) as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+    return inventory.commit(FORMAT, description, NAME)
 
 
-def describe(checkpoint: Checkpoint, conf: Conf) -> dict[str, Any]:
-    """What a scorer needs to know: inputs in order, and how raw values become ids and numbers."""
-    statistics = checkpoint.statistics
-    layout = plan(conf, statistics)
-    return {
-        "checkpoint": {
-            "folder": checkpoint.folder,
-            "sha256": manifest.identity(checkpoint.manifest),
-            "step": checkpoint.step,
-        },
-        "recipe": checkpoint.manifest["recipe"],
-        "heads": checkpoint.manifest["heads"],
-        "logit_correction": checkpoint.manifest["logit_correction"],
-        "signatures": {
-            BY_SLOT: described_inputs(slot_inputs(layout)),
-            PACKED: described_inputs(packed_inputs(layout)),
-        },
-        "outputs": {
-            "logits": "[B] float32 of the first head; with several heads also logits_HEAD",
-            "predictions": "[B] float32, likewise: "
-            + ("the logits" if conf.train.loss.name == "mse" else "the sigmoid of the logits"),
-        },
-        "slots": {name: describe_slot(conf, statistics, name) for name in conf.slots},
-        "numeric": {name: describe_numeric(conf, statistics, name) for name in conf.numeric},
-        "linear": {"adds": [t for one in layout.tables if one.linear for t in one.slots]},
-        "missing": list(conf.data.missing),
-        "strip": conf.data.strip,
-    }
+@contextmanager
+def written_to(temporary: str) -> Iterator[None]:
+    """Turn what a full disk raises, Python's error or TensorFlow's, into a Failure."""
+    try:
+        yield
+    except (OSError, tf.errors.ResourceExhaustedError) as error:
+        reason = getattr(error, "strerror", None) or "no space is left there"
+        raise Failure(
+            f"the temporary folder {temporary} could not be written ({reason}). Free some space, "
+            "or name another folder with the environment variable TMPDIR"
+        ) from error
 
 
-def described_inputs(inputs: list[Input]) -> list[dict[str, Any]]:
-    """Inputs as a list, for JSON objects have no order: `at` is where each stands in its source."""
-    described = []
-    for one in inputs:
-        entry = {"name": one.name, "shape": list(one.shape), "columns": one.columns}
-        if one.name != one.source:
-            entry |= {"source": one.source, "at": one.at}
-        described.append(entry)
-    return described
+def write_graph(
+    checkpoint: Checkpoint, conf: Conf, local: str, head: str | None, frozen: bool
+) -> cutting.Part:
+    """The SavedModel of a checkpoint in a local folder, as it is or cut, its files verified."""
+    heads = tuple(checkpoint.manifest["heads"])
+    everything = cutting.whole(plan(conf, checkpoint.statistics), heads)
+    if head is None and not frozen:
+        kit.write_graph(checkpoint, local)
+        return everything
+    with TemporaryDirectory(prefix="tnctl-graph-") as temporary:
+        kit.write_graph(checkpoint, temporary)
+        return cutting.cut(temporary, local, everything, head, frozen)
 
 
-# Keys of a slot that only training needs.
-NOT_SERVED = ("initial", "initial_scale", "max_norm", "frozen", "vocabulary_file", "buckets")
-
-
-def describe_slot(conf: Conf, statistics: Statistics, name: str) -> dict[str, Any]:
-    """How the values of a slot become ids, and their rows its input.
-
-    The keys are those of the conf; those that are null are left out.
-    """
-    slot = conf.slots[name]
-    described: dict[str, Any] = {
-        key: value
-        for key, value in dataclasses.asdict(slot).items()
-        if value is not None and key not in NOT_SERVED
-    }
-    described |= {
-        "column": slot.column or name,
-        "group": slot.group or name,
-        "width": conf.width_of(slot),
-        "linear": conf.has_linear(slot),
-    }
-    if conf.cvm_of(name):
-        described["cvm"] = True
-    if name in statistics.boundaries:
-        described["boundaries"] = statistics.boundaries[name].tolist()
-    if name in statistics.vocabularies:
-        described["vocabulary"] = statistics.vocabularies[name]
-    return described
-
-
-def describe_numeric(conf: Conf, statistics: Statistics, name: str) -> dict[str, Any]:
-    """How the values of a numeric input are transformed before the graph takes them."""
-    numeric = conf.numeric[name]
-    described = dataclasses.asdict(numeric) | {"column": numeric.column or name}
-    if name in statistics.standardize:
-        mean, deviation = statistics.standardize[name]
-        described |= {"mean": mean, "deviation": deviation}
-    return described
+def warm_requests(
+    checkpoint: Checkpoint, description: dict[str, Any], golden: int
+) -> list[dict[str, NDArray[Any]]]:
+    """A request of one example and one of several: golden rows, or zeros when none go along."""
+    rows = kit.kit_of_checkpoint(checkpoint).inputs(description)
+    if not golden or not all(map(len, rows.values())):
+        rows = {
+            one["name"]: np.zeros((WARM_ROWS, one["columns"]), one["dtype"])
+            for one in description["signatures"][PACKED]
+        }
+    inputs = inputs_of(description, BY_SLOT, rows)
+    return [{name: array[:count] for name, array in inputs.items()} for count in (1, WARM_ROWS)]

@@ -2,6 +2,7 @@
 
 from tnctl.tables.auc import StreamingAuc
 from tnctl.tables.dense import DenseTable
+from tnctl.tables.dictionary import Dictionary, DictionaryStack, DictionaryWriter
 from tnctl.tables.memory import NotFiniteError, Pool, aligned
 from tnctl.tables.sparse import (
     REMOVED_DTYPE,
@@ -22,6 +23,9 @@ __all__ = [
     "REMOVED_DTYPE",
     "Batch",
     "DenseTable",
+    "Dictionary",
+    "DictionaryStack",
+    "DictionaryWriter",
     "Figures",
     "Initial",
     "Life",

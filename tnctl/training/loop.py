@@ -20,7 +20,7 @@ from tnctl.data.days import conf_of_day, daily
 from tnctl.data.features import Features, Window
 from tnctl.data.sources import fingerprints
 from tnctl.data.survey import count_rows
-from tnctl.data.windows import ReadAhead, batches, order, raw_rows, window_rows, windows
+from tnctl.data.windows import ReadAhead, batches, order, window_rows, windows
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.model import recipes
 from tnctl.model.building import Model, build, enable_determinism
@@ -33,6 +33,7 @@ from tnctl.training.daily import Daily
 from tnctl.training.evaluation import Counts, features_of, labelled_heads, reported_split, score
 from tnctl.training.events import Events
 from tnctl.training.first_rows import insert_rows
+from tnctl.training.golden import Golden
 from tnctl.training.inputs import input_rows, row_bytes
 from tnctl.training.metrics import scalars
 from tnctl.training.running import Running
@@ -207,9 +208,9 @@ class Trainer:
         self.inference = Inference(model, conf.train.batch_size)
         [(_, _, self.main_label), *_] = labelled_heads(model)
         self.golden_rows = golden
-        self.golden: list[dict[str, Any]] = []
+        self.golden = Golden(conf, model, 0)
         if daily is None or conf.data.validation is not None:
-            self.golden = self.first_rows(conf)
+            self.golden = Golden(conf, model, golden)
         # What was found last, of the model as it is: (split, metrics, counts of the inputs).
         self.last: tuple[str, dict[str, Any], Counts] | None = None
         self.events: Events | None = None
@@ -242,11 +243,6 @@ class Trainer:
                 self.running.fill(data)
             except ValueError as error:
                 raise Failure(f"{checkpoint.folder} is damaged: {error}. Take another") from error
-
-    def first_rows(self, conf: Conf) -> list[dict[str, Any]]:
-        """The raw rows that a checkpoint keeps, of data.validation if it is given."""
-        split = "validation" if conf.data.validation is not None else "train"
-        return raw_rows(conf, split, self.golden_rows) if self.golden_rows else []
 
     def __enter__(self) -> "Trainer":
         self.signals.__enter__()
@@ -303,7 +299,7 @@ class Trainer:
             conf = conf_of_day(self.conf, entry["day"])
             if entry["rows"]:
                 if self.conf.data.validation is None:
-                    self.golden = self.first_rows(conf)
+                    self.golden = Golden(conf, self.model, self.golden_rows)
                 self.train_data(conf)
             self.end_day(daily)
             if daily.left:
@@ -543,7 +539,7 @@ class Trainer:
                 ),
                 position=self.position,
                 finished=self.trained,
-                golden=self.golden,
+                golden=self.golden.lines(self.inference),
                 # They are written while training goes on.
                 metrics=copy.deepcopy(self.metrics()),
                 extras=extras,

@@ -188,5 +188,9 @@ class Inference:
         Corrected for data.negatives, as the split graph's are.
         """
         self.buffers.fill(batch, insert=False)
-        result: NDArray[np.float32] = self._logits(*self.buffers.inputs(batch.rows)).numpy()
+        return self.of_inputs(batch.rows)
+
+    def of_inputs(self, rows: int) -> NDArray[np.float32]:
+        """The logits of the first `rows` inputs that stand in the buffers."""
+        result: NDArray[np.float32] = self._logits(*self.buffers.inputs(rows)).numpy()
         return result

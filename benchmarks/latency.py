@@ -1,0 +1,129 @@
+"""Scoring without Python: from raw values to scores, beside the graph alone.
+
+DeepFM on the rows of benchmarks.input (26 slots, 13 counts, layers of 400), exported as an online
+service has it. The programs of examples/serving time themselves, in one thread: `graph` is their
+graph alone, fed with ready inputs; `values` starts from raw values in memory, `lines` from lines of
+JSON. One runs the graph by TensorFlow's C API, the other has it compiled ahead of time. An idle
+machine is needed.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks import timing
+from benchmarks.input import TSV, write
+from benchmarks.workload import FOLDER, NUMERIC, SLOTS
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "serving"
+RUN = FOLDER / "latency"
+ROWS = 20_000
+PROGRAMS = {"score": "TensorFlow's C API", "score_aot": "compiled"}
+WAYS = {"graph": "graph alone", "values": "from values", "lines": "from lines"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=31)
+    given = parser.parse_args()
+    made = RUN / "graph" / "aot", RUN / "embeddings" / "manifest.json"
+    if not all(path.exists() for path in made):
+        prepare()
+    rows = "".join(rows_of(TSV, ROWS))
+    table = [["us per batch", *WAYS.values(), "values / graph", "lines / graph"]]
+    starts = [["", "first score after", "resident memory"]]
+    for name, shown in PROGRAMS.items():
+        program = built(name, f"GRAPH={RUN / 'graph'}")
+        for one in timed(program, rows, given.rounds):
+            times = [f"{one[f'{way}_us']:.1f}" for way in WAYS]
+            ratios = [f"{one[f'{way}_ratio']:.2f}" for way in ("values", "lines")]
+            table.append([f"{shown}  B={one['batch']}", *times, *ratios])
+        runs = [first_score(program, rows.partition("\n")[0]) for _ in range(9)]
+        seconds, mebibytes = (statistics.median(values) for values in zip(*runs, strict=True))
+        starts.append([shown, f"{1e3 * seconds:.1f} ms", f"{mebibytes:.0f} MiB"])
+    print(timing.machine())
+    print(timing.table(table))
+    print(timing.table(starts))
+
+
+def prepare() -> None:
+    """Train on the rows, then split and export."""
+    if not TSV.exists():
+        write(TSV)
+    data = f"data.root={TSV.parent}", f"data.train={TSV.name}"
+    tnctl("train", "conf=criteo", *data, f"output={RUN}", "overwrite=true", "golden=0")
+    tnctl("split-graph", f"output={RUN}", f"to={RUN / 'graph'}", "aot=[1,32,256]")
+    tnctl("export-embeddings", f"output={RUN}", f"to={RUN / 'embeddings'}", "format=dictionary")
+
+
+def tnctl(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "tnctl", *arguments], check=True)
+
+
+def rows_of(path: Path, count: int) -> Iterator[str]:
+    """The first rows as JSON lines: counts as numbers, categories as texts."""
+    counts = [f"I{i}" for i in range(1, NUMERIC + 1)]
+    categories = [f"C{i}" for i in range(1, SLOTS + 1)]
+    with path.open() as lines:
+        for line, _ in zip(lines, range(count), strict=False):
+            values = line.rstrip("\n").split("\t")[1:]
+            row: dict[str, int | str | None] = {
+                name: int(value) if value else None
+                for name, value in zip(counts, values, strict=False)
+            }
+            row |= zip(categories, values[NUMERIC:], strict=True)
+            yield f"{json.dumps(row)}\n"
+
+
+def built(program: str, *settings: str) -> Path:
+    """A program of the example, built as its Makefile says."""
+    folder = FOLDER / "serving"
+    make = ["make", "--silent", f"--directory={EXAMPLE}"]
+    make += [f"PYTHON={sys.executable}", f"BUILD={folder}"]
+    subprocess.run([*make, *settings, program], check=True)
+    return folder / program
+
+
+def timed(program: Path, rows: str, rounds: int) -> list[dict[str, float]]:
+    """What a program says of itself, for each size of batch."""
+    done = subprocess.run(
+        [program, RUN / "graph", RUN / "embeddings", "--benchmark", str(rounds)],
+        input=rows,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def first_score(program: Path, row: str) -> tuple[float, float]:
+    """Seconds from the start of a program to its first score, and its resident MiB then."""
+    begin = time.perf_counter()
+    with subprocess.Popen(
+        [program, RUN / "graph", RUN / "embeddings"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{row}\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        seconds = time.perf_counter() - begin
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        process.stdin.close()
+    kibibytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
+    return seconds, int(kibibytes) / 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+/* cells.c - from the raw values of a row to the ids of its slots (docs/formats/ids.md) */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ids.h"
+#include "message.h"
+#include "parts.h"
+
+#define MOST_COMBINATIONS ((size_t)1 << 24) /* of one cross in one row */
+
+const id_list *list_of_slot(const raw_inputs_parts *parts, const slot *one) {
+    return one->group ? &parts->ids : &parts->aside;
+}
+
+/* Room for so many ids more. */
+static int make_room(id_list *list, size_t more) {
+    if (list->room - list->used >= more) {
+        return 1;
+    }
+    size_t room = 2 * (list->used + more) + 64;
+    if (room > UINT32_MAX) {
+        return 0; /* cells could not tell where they are */
+    }
+    uint64_t *ids = realloc(list->ids, room * sizeof *ids);
+    list->ids = ids ? ids : list->ids;
+    float *weights = realloc(list->weights, room * sizeof *weights);
+    list->weights = weights ? weights : list->weights;
+    if (ids == NULL || weights == NULL) {
+        return 0;
+    }
+    list->room = room;
+    return 1;
+}
+
+/* ---- One value ---------------------------------------------------------- */
+
+typedef enum { REFUSED, MISSING, FOUND } outcome;
+
+static outcome place_in_vocabulary(const slot *one, uint64_t hash, uint64_t *id) {
+    const vocabulary *known = &one->vocabulary;
+    for (uint64_t at = hash;; at++) {
+        uint32_t place = known->entries[at & known->mask].place;
+        if (place == NONE) {
+            break;
+        }
+        if (known->entries[at & known->mask].hash == hash) {
+            *id = place;
+            return FOUND;
+        }
+    }
+    if (one->oov == 0) {
+        return MISSING;
+    }
+    *id = known->values + hash % one->oov;
+    return FOUND;
+}
+
+/* How many boundaries are at or below the number. */
+static uint64_t bucket_of(const slot *one, double value) {
+    uint32_t low = 0, high = one->n_boundaries;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (one->boundaries[middle] <= value) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static outcome id_of(const raw_inputs_parts *parts, const slot *one, const json_value *value,
+                     int several, uint64_t *id, char *error) {
+    if (one->ids == IDS_BUCKETS) {
+        double found;
+        if (!number_of(parts, one->column, value, several, &found, error)) {
+            return REFUSED;
+        }
+        if (isinf(found)) {
+            refuse_value(parts, one->column, value, "is infinite", error);
+            return REFUSED;
+        }
+        *id = bucket_of(one, found);
+        return isnan(found) ? MISSING : FOUND;
+    }
+    if (value->kind != JSON_TEXT && value->kind != JSON_INTEGER && value->kind != JSON_NULL) {
+        refuse_value(parts, one->column, value, "is no id, which are texts and integers", error);
+        return REFUSED;
+    }
+    if (is_missing(&parts->description, value, several)) {
+        return MISSING;
+    }
+    if (one->ids == IDS_INTEGER) {
+        if (!json_integer(value->text, value->length, id)) {
+            refuse_value(parts, one->column, value, "is not an integer of 64 bits", error);
+            return REFUSED;
+        }
+        return one->size && *id >= one->size ? MISSING : FOUND;
+    }
+    *id = value_id(value->text, value->length, one->seed);
+    if (one->ids == IDS_VOCABULARY) {
+        return place_in_vocabulary(one, *id, id);
+    }
+    if (one->ids == IDS_MODULO) {
+        *id %= one->size;
+    }
+    return FOUND;
+}
+
+/* ---- One slot ----------------------------------------------------------- */
+
+/* The weight of a value, which must be a finite number where the value is not missing. */
+static int weight_of(const raw_inputs_parts *parts, const slot *one, const json_value *value,
+                     int needed, float *out, char *error) {
+    double found;
+    /* An empty text is missing here, even if it is the only one. */
+    if (!number_of(parts, one->weights, value, 1, &found, error)) {
+        return 0;
+    }
+    *out = (float)found;
+    return !needed || isfinite(*out) ||
+           refuse_value(parts, one->weights, value, "is no weight, which are finite numbers",
+                        error);
+}
+
+/* What is left of the ids from `first` on: at most max_length, at least that of missing values. */
+static void finish_cell(const slot *one, id_list *list, size_t first) {
+    size_t count = list->used - first;
+    if (one->max_length != 0 && count > one->max_length) {
+        if (one->keep_last) {
+            size_t from = list->used - one->max_length;
+            memmove(list->ids + first, list->ids + from, one->max_length * sizeof *list->ids);
+            memmove(list->weights + first, list->weights + from,
+                    one->max_length * sizeof *list->weights);
+        }
+        list->used = first + one->max_length;
+    }
+    if (count == 0 && one->missing_value && one->pooling != POOLING_NONE) {
+        list->ids[list->used] = one->missing_id;
+        list->weights[list->used++] = 1;
+    }
+}
+
+/* Values and weights must be as many. One that is null has none beside a list. */
+static int pair_weights(const raw_inputs_parts *parts, const slot *one, raw_values *values,
+                        raw_values *weights, char *error) {
+    if (!values->several && !weights->several) {
+        return 1;
+    }
+    for (int i = 0; i < 2; i++) {
+        raw_values *each = i ? weights : values;
+        each->n = each->several || each->first->kind != JSON_NULL ? each->n : 0;
+        each->several = 1;
+    }
+    if (values->n == weights->n) {
+        return 1;
+    }
+    char name[QUOTED_BYTES];
+    const json_value *column = parts->description.columns[one->weights];
+    return refuse(error, "column %s has %zu weights for %zu values",
+                  quoted(name, column->text, column->length), weights->n, values->n);
+}
+
+static int encode_slot(raw_inputs_parts *parts, const slot *one, id_list *list, char *error) {
+    raw_values values, weights = {NULL, 0, 0};
+    size_t first = list->used;
+    int weighted = one->weights != NONE, sequence = one->pooling == POOLING_NONE;
+    int fractions = one->ids == IDS_BUCKETS;
+    if (!cut(parts, one->column, one->separator, fractions, &parts->of_values, &values, error)) {
+        return 0;
+    }
+    if (weighted &&
+        (!cut(parts, one->weights, one->separator, 1, &parts->of_weights, &weights, error) ||
+         !pair_weights(parts, one, &values, &weights, error))) {
+        return 0;
+    }
+    if (sequence && !values.several && values.first->kind == JSON_NULL && one->max_length > 1) {
+        values.n = 0; /* a list that is null */
+    }
+    if (!make_room(list, values.n + 1)) {
+        return refuse(error, "there is no memory for the ids of a row");
+    }
+    for (size_t i = 0; i < values.n; i++) {
+        uint64_t id = 0;
+        float weight = 1;
+        outcome found = id_of(parts, one, &values.first[i], values.several, &id, error);
+        if (found == REFUSED || (weighted && !weight_of(parts, one, &weights.first[i],
+                                                        found == FOUND, &weight, error))) {
+            return 0;
+        }
+        if (found == MISSING) {
+            if (!sequence || !one->missing_value) {
+                continue;
+            }
+            id = one->missing_id;
+        }
+        if (one->padded && id == one->padding) {
+            continue;
+        }
+        list->ids[list->used] = id;
+        list->weights[list->used++] = weight;
+    }
+    finish_cell(one, list, first);
+    return 1;
+}
+
+/* ---- Crosses ------------------------------------------------------------ */
+
+/* Every combination of one id of each slot, the last slot's ids changing fastest. */
+static int encode_cross(raw_inputs_parts *parts, const slot *one, const cell *cells, id_list *list,
+                        char *error) {
+    size_t first = list->used, n = 1;
+    for (uint32_t c = 0; c < one->n_crossed; c++) {
+        size_t count = cells[one->crossed[c]].count;
+        if (count != 0 && n > MOST_COMBINATIONS / count) {
+            return refuse(error, "a cross has over %zu combinations", MOST_COMBINATIONS);
+        }
+        n *= count;
+    }
+    if (!make_room(list, n + 1)) {
+        return refuse(error, "there is no memory for the ids of a row");
+    }
+    uint64_t *out = list->ids + first;
+    out[0] = one->seed;
+    size_t made = n ? 1 : 0;
+    for (uint32_t c = 0; c < one->n_crossed && made; c++) {
+        const slot *other = &parts->description.slots[one->crossed[c]];
+        const cell *of = &cells[one->crossed[c]];
+        const uint64_t *ids = list_of_slot(parts, other)->ids + of->first;
+        /* Hashes of the combinations so far are spread out in place, the last one first. */
+        for (size_t i = made; i-- > 0;) {
+            uint64_t h = out[i];
+            for (size_t j = of->count; j-- > 0;) {
+                out[i * of->count + j] = mix64(h ^ ids[j]);
+            }
+        }
+        made *= of->count;
+    }
+    for (size_t i = 0; i < made; i++) {
+        uint64_t id = mix64(out[i] ^ UINT64_C(8) * one->n_crossed);
+        id = one->ids == IDS_MODULO ? id % one->size : id;
+        if (!one->padded || id != one->padding) {
+            list->weights[list->used] = 1;
+            list->ids[list->used++] = id;
+        }
+    }
+    finish_cell(one, list, first);
+    return 1;
+}
+
+int encode_ids(raw_inputs_parts *parts, uint32_t row, char error[ERROR_BYTES]) {
+    const description *description = &parts->description;
+    cell *cells = parts->cells + (size_t)row * description->n_slots;
+    parts->aside.used = 0;
+    for (uint32_t i = 0; i < description->n_slots; i++) {
+        const slot *one = &description->slots[i];
+        id_list *list = one->group ? &parts->ids : &parts->aside;
+        cells[i].first = (uint32_t)list->used;
+        if (!(one->crossed ? encode_cross(parts, one, cells, list, error)
+                           : encode_slot(parts, one, list, error))) {
+            return 0;
+        }
+        cells[i].count = (uint32_t)list->used - cells[i].first;
+    }
+    return 1;
+}

@@ -1,0 +1,324 @@
+/* description.c - serving.json: columns, numbers, and where inputs stand */
+#include "description.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "fields.h"
+#include "ids.h"
+#include "message.h"
+
+/* ---- Columns ------------------------------------------------------------ */
+
+uint32_t column_of(const description *description, const char *name, size_t length) {
+    uint64_t at = value_id(name, length, 0);
+    for (;; at++) {
+        uint32_t found = description->column_index[at & description->column_mask];
+        if (found == NONE) {
+            return NONE;
+        }
+        const json_value *column = description->columns[found];
+        if (column->length == length && memcmp(column->text, name, length) == 0) {
+            return found;
+        }
+    }
+}
+
+/* Room for the columns: there are fewer than values in the file. */
+static int make_columns(description *out, char *error) {
+    uint64_t room = 64;
+    while (room < 2 * out->document.used) {
+        room *= 2;
+    }
+    out->columns = zeros(out->document.used, sizeof *out->columns, error);
+    out->column_index = zeros(room, sizeof *out->column_index, error);
+    if (out->columns == NULL || out->column_index == NULL) {
+        return 0;
+    }
+    memset(out->column_index, 0xff, room * sizeof *out->column_index);
+    out->column_mask = room - 1;
+    return 1;
+}
+
+uint32_t add_column(description *out, const json_value *name) {
+    uint32_t found = column_of(out, name->text, name->length);
+    if (found != NONE) {
+        return found;
+    }
+    uint64_t at = value_id(name->text, name->length, 0);
+    while (out->column_index[at & out->column_mask] != NONE) {
+        at++;
+    }
+    out->columns[out->n_columns] = name;
+    out->column_index[at & out->column_mask] = out->n_columns;
+    return out->n_columns++;
+}
+
+separator separator_of(const json_value *entry) {
+    const json_value *text = text_of(entry, "separator");
+    return (separator){text && text->length ? text : NULL, json_is(text, "json")};
+}
+
+/* ---- Numbers ------------------------------------------------------------ */
+
+static int describe_number(description *out, number *one, const json_value *entry, char *error) {
+    static const char *const transforms[] = {"none", "log1p", "standardize"};
+    const json_value *columns = list_of(entry, "columns"), *column = text_of(entry, "column");
+    const json_value *clip = list_of(entry, "clip");
+    uint32_t transform = word_number(text_of(entry, "transform"), transforms, 3);
+    if (transform == 3 || (columns == NULL && column == NULL)) {
+        return refuse(error, "serving.json: a number has no column, or a transform that this "
+                             "program does not know");
+    }
+    uint32_t n_columns = columns ? items(columns) : 1;
+    one->several_columns = columns != NULL;
+    one->at = NONE;
+    one->columns = zeros(n_columns, sizeof *one->columns, error);
+    if (one->columns == NULL) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < n_columns; i++) {
+        one->columns[i] = add_column(out, columns ? columns + 1 + i : column);
+    }
+    if (!take_count(entry, "width", &one->width, error)) {
+        return 0;
+    }
+    if (one->width == 0 || (columns && one->width != n_columns)) {
+        return refuse(error, "serving.json: a number has another width than columns");
+    }
+    one->separator = separator_of(entry);
+    one->transform = (transform_kind)transform;
+    one->has_low = items(clip) == 2 && take_double(clip + 1, &one->low);
+    one->has_high = items(clip) == 2 && take_double(clip + 2, &one->high);
+    one->has_default = take_double(json_get(entry, "default"), &one->value);
+    if (one->transform == TRANSFORM_STANDARDIZE) {
+        one->mean = take_doubles(json_get(entry, "mean"), one->width, error);
+        one->deviation = take_doubles(json_get(entry, "deviation"), one->width, error);
+        return one->mean != NULL && one->deviation != NULL;
+    }
+    return 1;
+}
+
+static int describe_numbers(description *out, const json_value *entries, char *error) {
+    uint32_t room = entries ? entries->values : 0;
+    out->numbers = zeros(room, sizeof *out->numbers, error);
+    if (out->numbers == NULL) {
+        return 0;
+    }
+    for (const json_value *at = entries + 1; room && at < json_after(entries);
+         at = json_after(at + 1)) {
+        number *one = &out->numbers[out->n_numbers++];
+        one->name = at;
+        if (!describe_number(out, one, at + 1, error)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* ---- Places ------------------------------------------------------------- */
+
+/* Tells a slot or number of one input of `by_slot` where in `packed` it stands. */
+static int place_input(description *out, const json_value *input, char *error) {
+    const json_value *name = text_of(input, "name"), *source = text_of(input, "source");
+    uint32_t at = 0, columns = 0;
+    if (name == NULL || !take_count(input, "at", &at, error) ||
+        !take_count(input, "columns", &columns, error)) {
+        return refuse(error, "serving.json: an input of by_slot is not understood");
+    }
+    int is_length = json_is(source, "lengths");
+    json_value of = *name;
+    of.length -= is_length ? sizeof "_length" - 1 : 0;
+    for (uint32_t i = 0; i < out->n_slots; i++) {
+        slot *one = &out->slots[i];
+        if (!same_text(one->name, &of)) {
+            continue;
+        }
+        if (is_length) {
+            one->length_at = at;
+            return 1;
+        }
+        one->at = at;
+        uint32_t expected = one->columns;
+        expected *= one->pooling == POOLING_NONE ? one->max_length : 1;
+        return columns == expected || refuse(error,
+                                             "serving.json: %.*s has another width in "
+                                             "signatures",
+                                             (int)of.length, of.text);
+    }
+    for (uint32_t i = 0; i < out->n_numbers; i++) {
+        if (same_text(out->numbers[i].name, name)) {
+            out->numbers[i].at = at;
+            return columns == out->numbers[i].width || refuse(error, "serving.json: a number has "
+                                                                     "another width in signatures");
+        }
+    }
+    return json_is(name, "linear") || refuse(error, "serving.json: signature by_slot has an input "
+                                                    "that is neither slot nor number");
+}
+
+static int describe_signatures(description *out, const json_value *signatures, char *error) {
+    static const char *const names[] = {"x", "linear", "sequences", "lengths"};
+    const json_value *by_slot = list_of(signatures, "by_slot");
+    const json_value *packed = list_of(signatures, "packed");
+    if (by_slot == NULL || packed == NULL) {
+        return refuse(error, "serving.json has no signatures by_slot and packed");
+    }
+    for (const json_value *at = by_slot + 1; at < json_after(by_slot); at = json_after(at)) {
+        if (!place_input(out, at, error)) {
+            return 0;
+        }
+    }
+    for (const json_value *at = packed + 1; at < json_after(packed); at = json_after(at)) {
+        uint32_t name = word_number(text_of(at, "name"), names, 4);
+        packed_input *input = &out->packed[out->n_packed];
+        if (name == 4 || out->n_packed == 4 || !take_count(at, "columns", &input->columns, error)) {
+            return refuse(error, "serving.json: an input of packed is not understood");
+        }
+        input->name = names[name];
+        input->integers = name == 3;
+        out->n_packed++;
+    }
+    return 1;
+}
+
+static int is_ordered(const description *out, uint32_t slot) {
+    uint32_t i = 0;
+    while (i < out->n_pooled && out->pooled[i] != slot) {
+        i++;
+    }
+    return i < out->n_pooled;
+}
+
+/* The slots that have rows: linear weights are added in the order of linear.adds. */
+static int order_slots(description *out, const json_value *adds, char *error) {
+    out->pooled = zeros(out->n_slots, sizeof *out->pooled, error);
+    if (out->pooled == NULL) {
+        return 0;
+    }
+    for (const json_value *name = adds + 1; adds && name < json_after(adds); name++) {
+        for (uint32_t i = 0; i < out->n_slots; i++) {
+            const slot *one = &out->slots[i];
+            if (same_text(one->name, name) && one->group && !is_ordered(out, i)) {
+                out->pooled[out->n_pooled++] = i;
+            }
+        }
+    }
+    for (uint32_t i = 0; i < out->n_slots; i++) {
+        if (out->slots[i].group && !is_ordered(out, i)) {
+            out->pooled[out->n_pooled++] = i;
+        }
+    }
+    return 1;
+}
+
+/* ---- The rest ----------------------------------------------------------- */
+
+/* A text of the file with a NUL behind it, where its quote was. */
+static const char *ended(const json_value *text) {
+    char *name = (char *)text->text;
+    name[text->length] = 0;
+    return name;
+}
+
+/* The heads, and which outputs are theirs; the main one also has outputs without its name. */
+static int describe_heads(description *out, const json_value *heads, const json_value *outputs,
+                          char *error) {
+    out->n_heads = items(heads);
+    out->heads = zeros(out->n_heads, sizeof *out->heads, error);
+    if (out->heads == NULL || out->n_heads == 0) {
+        return refuse(error, "serving.json has no heads, so this graph gives no scores");
+    }
+    for (uint32_t i = 0; i < out->n_heads; i++) {
+        const json_value *head = heads + 1 + i;
+        model_head *one = &out->heads[i];
+        if (head->kind != JSON_TEXT) {
+            return refuse(error, "serving.json has a head without a name");
+        }
+        for (const json_value *at = outputs + 1; outputs && at < json_after(outputs);
+             at = json_after(at)) {
+            const json_value *kind = text_of(at, "kind"), *name = text_of(at, "name");
+            if (name == NULL || !same_text(text_of(at, "head"), head)) {
+                continue;
+            }
+            if (json_is(kind, "logits") && one->logits == NULL) {
+                one->logits = ended(name);
+            } else if (json_is(kind, "predictions") && one->predictions == NULL) {
+                one->predictions = ended(name);
+            }
+        }
+        one->name = ended(head);
+        if (one->logits == NULL || one->predictions == NULL) {
+            return refuse(error, "serving.json: head %s has no outputs", one->name);
+        }
+    }
+    return 1;
+}
+
+static int is_blank(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+static int describe_missing(description *out, const json_value *data, char *error) {
+    const json_value *list = list_of(data, "missing");
+    out->strip = is_true(data, "strip");
+    out->n_missing = items(list);
+    out->missing = zeros(out->n_missing, sizeof *out->missing, error);
+    out->missing_trimmed = zeros(out->n_missing, sizeof *out->missing_trimmed, error);
+    if (list == NULL || out->missing == NULL || out->missing_trimmed == NULL) {
+        return refuse(error, "serving.json has no list of missing texts");
+    }
+    for (uint32_t i = 0; i < out->n_missing; i++) {
+        json_value one = list[1 + i];
+        out->missing[i] = one;
+        for (; one.length && is_blank(one.text[0]); one.length--) {
+            one.text++;
+        }
+        for (; one.length && is_blank(one.text[one.length - 1]);) {
+            one.length--;
+        }
+        out->missing_trimmed[i] = one;
+    }
+    return 1;
+}
+
+int description_read(description *out, const char *folder, char error[ERROR_BYTES]) {
+    const json_value *top =
+        read_json_file(folder, "serving.json", &out->text, &out->document, error);
+    if (top == NULL) {
+        return 0;
+    }
+    if (!json_is(json_get(top, "format"), "tnctl graph")) {
+        return refuse(error, "%s is no split graph", folder);
+    }
+    out->checkpoint = text_of(json_get(top, "checkpoint"), "sha256");
+    return make_columns(out, error) && describe_missing(out, json_get(top, "data"), error) &&
+           describe_slots(out, json_get(top, "slots"), error) &&
+           describe_numbers(out, json_get(top, "numeric"), error) &&
+           describe_signatures(out, json_get(top, "signatures"), error) &&
+           order_slots(out, list_of(json_get(top, "linear"), "adds"), error) &&
+           describe_heads(out, list_of(top, "heads"), list_of(top, "outputs"), error);
+}
+
+void description_free(description *description) {
+    for (uint32_t i = 0; i < description->n_slots; i++) {
+        free(description->slots[i].vocabulary.entries);
+        free(description->slots[i].boundaries);
+        free(description->slots[i].crossed);
+    }
+    for (uint32_t i = 0; i < description->n_numbers; i++) {
+        free(description->numbers[i].columns);
+        free(description->numbers[i].mean);
+        free(description->numbers[i].deviation);
+    }
+    free(description->slots);
+    free(description->numbers);
+    free(description->heads);
+    free(description->pooled);
+    free(description->missing);
+    free(description->missing_trimmed);
+    free(description->columns);
+    free(description->column_index);
+    json_free(&description->document);
+    free(description->text);
+}

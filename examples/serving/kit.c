@@ -1,0 +1,215 @@
+/* kit.c - --check: the rows of golden.jsonl, and what an export says becomes of them
+ *
+ * ids and inputs must be the same bits, logits within 2e-5 (1 + |logit|) (docs/formats/golden.md).
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fields.h"
+#include "message.h"
+#include "scoring.h"
+
+#define TOLERANCE 2e-5
+
+/* The rows of a batch as the file has them, and what was found. */
+typedef struct {
+    scorer *scorer;
+    json_document *documents; /* [most_rows] */
+    char **texts;
+    uint32_t *lines;
+    size_t rows, ids, wrong;
+    double worst; /* deviation of a logit, as a multiple of what is allowed */
+} kit;
+
+/* Prints one difference. */
+static void differs(kit *kit, uint32_t row, const char *what, const char *detail) {
+    if (kit->wrong++ < 10) {
+        fprintf(stderr, "line %u: %s differs%s%s\n", kit->lines[row], what, detail ? ": " : "",
+                detail ? detail : "");
+    }
+}
+
+/* The same float32; 0 and -0 count as equal. */
+static int is_float(const json_value *value, float found) {
+    double expected;
+    return take_double(value, &expected) && (float)expected == found;
+}
+
+static void compare_ids(kit *kit, uint32_t row, const json_value *golden) {
+    const json_value *slots = json_get(golden, "ids"), *of_weights = json_get(golden, "weights");
+    char name[QUOTED_BYTES];
+    if (slots == NULL || slots->kind != JSON_OBJECT) {
+        differs(kit, row, "ids", "none are given");
+        return;
+    }
+    for (const json_value *slot = slots + 1; slot < json_after(slots);
+         slot = json_after(slot + 1)) {
+        const uint64_t *ids;
+        const float *weights;
+        int64_t n = raw_inputs_ids(kit->scorer->inputs, row, slot, &ids, &weights);
+        if (n < 0) {
+            continue; /* of a slot that this graph, which is a part of the model, does not read */
+        }
+        int same = n == items(slot + 1);
+        for (int64_t i = 0; same && i < n; i++) {
+            const json_value *id = slot + 2 + i;
+            uint64_t expected;
+            same = json_integer(id->text, id->length, &expected) && expected == ids[i];
+        }
+        kit->ids += (size_t)n;
+        const json_value *list = NULL;
+        for (const json_value *key = of_weights ? of_weights + 1 : NULL;
+             key && key < json_after(of_weights); key = json_after(key + 1)) {
+            list = same_text(key, slot) ? key + 1 : list;
+        }
+        same = same && (list != NULL) == (weights != NULL) && (!list || items(list) == n);
+        for (int64_t i = 0; same && list && i < n; i++) {
+            same = is_float(list + 1 + i, weights[i]);
+        }
+        if (!same) {
+            differs(kit, row, "ids of slot", quoted(name, slot->text, slot->length));
+        }
+    }
+}
+
+static void compare_inputs(kit *kit, uint32_t row, const json_value *golden) {
+    const raw_inputs *inputs = kit->scorer->inputs;
+    for (uint32_t i = 0; i < inputs->n_packed; i++) {
+        const packed_input *one = &inputs->packed[i];
+        const json_value *expected = json_get(golden, one->name);
+        const uint8_t *filled = raw_inputs_filled(inputs, one->name);
+        int is_list = expected != NULL && expected->kind == JSON_LIST;
+        int same = expected != NULL && (is_list ? items(expected) : 1) == one->columns;
+        for (uint32_t j = 0; same && j < one->columns; j++) {
+            const json_value *value = is_list ? expected + 1 + j : expected;
+            size_t at = (size_t)row * one->columns + j;
+            if (filled != NULL && !filled[j]) {
+                continue;
+            }
+            if (one->integers) {
+                uint64_t length;
+                same = value->text && json_integer(value->text, value->length, &length) &&
+                       (int32_t)length == ((const int32_t *)one->data)[at];
+            } else {
+                same = is_float(value, ((const float *)one->data)[at]);
+            }
+        }
+        if (!same) {
+            differs(kit, row, one->name, NULL);
+        }
+    }
+}
+
+static void compare_logits(kit *kit, uint32_t row, const json_value *golden) {
+    const raw_inputs *inputs = kit->scorer->inputs;
+    const json_value *logits = json_get(golden, "logits");
+    for (uint32_t head = 0; head < inputs->n_heads; head++) {
+        double expected, found = kit->scorer->logits[(size_t)head * inputs->rows + row];
+        const json_value *value = json_get(logits, inputs->heads[head].name);
+        if (!take_double(value, &expected)) {
+            differs(kit, row, "logit", "none is given");
+            continue;
+        }
+        double deviation = fabs(found - expected) / (TOLERANCE * (1 + fabs(expected)));
+        if (!(deviation <= 1)) {
+            char detail[ERROR_BYTES];
+            refuse(detail, "%.9g, not %.9g", found, expected);
+            differs(kit, row, "logit", detail);
+        }
+        kit->worst = deviation > kit->worst ? deviation : kit->worst;
+    }
+}
+
+static int compare_batch(kit *kit, char *error) {
+    raw_inputs *inputs = kit->scorer->inputs;
+    if (inputs->rows > 0 && !score_batch(kit->scorer, error)) {
+        return 0;
+    }
+    for (uint32_t row = 0; row < inputs->rows; row++) {
+        const json_value *golden = kit->documents[row].values;
+        compare_ids(kit, row, golden);
+        compare_inputs(kit, row, golden);
+        compare_logits(kit, row, golden);
+    }
+    kit->rows += inputs->rows;
+    raw_inputs_clear(inputs);
+    return 1;
+}
+
+static int take_line(kit *kit, const char *line, size_t length, size_t number, char *error) {
+    uint32_t at = kit->scorer->inputs->rows;
+    char reason[ERROR_BYTES];
+    char *copy = realloc(kit->texts[at], length + 1);
+    if (copy == NULL) {
+        return refuse(error, "there is no memory for line %zu", number);
+    }
+    kit->texts[at] = memcpy(copy, line, length);
+    copy[length] = 0;
+    kit->lines[at] = (uint32_t)number;
+    const json_value *golden = json_parse(&kit->documents[at], copy, length, 0);
+    const json_value *row = json_get(golden, "row");
+    if (row == NULL) {
+        return refuse(error, "line %zu is none of a golden.jsonl", number);
+    }
+    if (!raw_inputs_add(kit->scorer->inputs, row, reason)) {
+        return refuse(error, "line %zu: %s", number, reason);
+    }
+    return at + 1 < kit->scorer->inputs->most_rows || compare_batch(kit, error);
+}
+
+static int compare_file(kit *kit, const char *path, char *error) {
+    line_reader lines = {.file = open(path, O_RDONLY)};
+    line_state state = BROKEN;
+    int compared = 1;
+    if (lines.file < 0) {
+        return refuse(error, "%.300s: %s", path, strerror(errno));
+    }
+    do {
+        char *line;
+        size_t length;
+        state = lines_next(&lines, &line, &length);
+        if (state == LINE) {
+            compared = take_line(kit, line, length, lines.number, error);
+        }
+    } while (compared && (state == LINE || (state == WAITING && lines_wait(&lines))));
+    if (compared && state != ENDED) {
+        compared = refuse(error, "%.300s: %s", path, strerror(errno));
+    }
+    close(lines.file);
+    free(lines.data);
+    return compared && compare_batch(kit, error);
+}
+
+int check_kit(scorer *scorer, const char *path, char error[ERROR_BYTES]) {
+    uint32_t most = scorer->inputs->most_rows;
+    kit kit = {.scorer = scorer,
+               .documents = zeros(most, sizeof *kit.documents, error),
+               .texts = zeros(most, sizeof *kit.texts, error),
+               .lines = zeros(most, sizeof *kit.lines, error)};
+    int compared = kit.documents && kit.texts && kit.lines && compare_file(&kit, path, error);
+    if (compared && kit.rows == 0) {
+        compared = refuse(error, "%.300s has no rows", path);
+    } else if (compared && kit.wrong > 0) {
+        compared = refuse(error, "%.300s: %zu differences in %zu rows", path, kit.wrong, kit.rows);
+    } else if (compared) {
+        printf("%s: %zu rows: %zu ids and all inputs are equal, logits within %.1e of %.0e "
+               "(1 + |logit|)\n",
+               path, kit.rows, kit.ids, kit.worst * TOLERANCE, TOLERANCE);
+    }
+    for (uint32_t i = 0; i < most; i++) {
+        if (kit.documents) {
+            json_free(&kit.documents[i]);
+        }
+        if (kit.texts) {
+            free(kit.texts[i]);
+        }
+    }
+    free(kit.documents);
+    free(kit.texts);
+    free(kit.lines);
+    return compared ? 0 : 1;
+}

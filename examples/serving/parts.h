@@ -1,0 +1,85 @@
+/* parts.h - the inside of raw_inputs */
+#ifndef PARTS_H
+#define PARTS_H
+
+#include "description.h"
+#include "embeddings.h"
+#include "raw_inputs.h"
+
+/* Ids one after the other, each with a weight where its slot has weights. */
+typedef struct {
+    uint64_t *ids;
+    float *weights;
+    size_t used, room;
+} id_list;
+
+/* The ids of one slot in one row. */
+typedef struct {
+    uint32_t first, count;
+} cell;
+
+/* Room for the values of a text that is cut. */
+typedef struct {
+    json_value *values;
+    size_t room;
+    json_document document;
+    char *text; /* a copy of a JSON list: reading it changes it, and several slots may */
+    size_t text_room;
+} scissors;
+
+typedef struct raw_inputs_parts {
+    description description;
+    embeddings embeddings;
+    const json_value **values; /* [columns], of the row at hand; NULL: absent */
+    uint32_t *expected;        /* [columns]: the column that the i-th key of the last row was */
+    scissors of_values, of_weights;
+    id_list ids;     /* of slots with rows, in all rows of the batch */
+    id_list aside;   /* of the others, in the row at hand */
+    cell *cells;     /* [most_rows, slots] */
+    double *sums;    /* [columns of the widest one-hot slot] */
+    uint8_t *filled; /* [x_columns] */
+
+    float *x, *linear, *sequences; /* [most_rows, ...]; NULL when the graph has no such input */
+    int32_t *lengths;
+    size_t x_columns, sequences_columns, lengths_columns;
+
+    float **rows; /* of each id of some examples, in `floats` */
+    float *floats;
+    size_t rows_room, floats_room;
+    /* What is looked up: ids, their dictionaries, and where their rows go. */
+    uint64_t *wanted;
+    const tn_dictionary **dictionaries;
+    float **targets;
+    size_t wanted_room, dictionaries_room, targets_room;
+} raw_inputs_parts;
+
+/* cells.c: the ids of row number `row`, whose raw values are in `values`. 0 and a message. */
+int encode_ids(raw_inputs_parts *parts, uint32_t row, char error[ERROR_BYTES]);
+const id_list *list_of_slot(const raw_inputs_parts *parts, const slot *one);
+
+/* numbers.c: its numbers, into x. 0 and a message. */
+int encode_numbers(raw_inputs_parts *parts, uint32_t row, char error[ERROR_BYTES]);
+
+/* The values that a raw value has: itself, the elements of a list, or what a text is cut into. */
+typedef struct {
+    const json_value *first;
+    size_t n;
+    int several; /* a list or a text that is cut, whose empty parts are missing */
+} raw_values;
+
+/* values.c: `fractions` allows numbers with a point in JSON lists. 0 and a message. */
+int cut(raw_inputs_parts *parts, uint32_t column, separator by, int fractions, scissors *with,
+        raw_values *out, char error[ERROR_BYTES]);
+
+/* Whether a text, or the decimal text of an integer, means a missing value. */
+int is_missing(const description *description, const json_value *value, int several);
+
+/* One value as a number, NaN where it is missing. 0 and a message. */
+int number_of(const raw_inputs_parts *parts, uint32_t column, const json_value *value, int several,
+              double *out, char error[ERROR_BYTES]);
+
+/* "column 'age': 'x' is not a number"; returns 0. */
+int refuse_value(const raw_inputs_parts *parts, uint32_t column, const json_value *value,
+                 const char *what, char error[ERROR_BYTES]);
+
+#endif

@@ -1,0 +1,393 @@
+/* raw_inputs.c - a batch of rows: ids and numbers first, then rows of the embeddings, pooled */
+#include "raw_inputs.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fields.h"
+#include "ids.h"
+#include "message.h"
+#include "parts.h"
+
+#define ALIGNMENT 64 /* TensorFlow uses memory in place that is so aligned */
+#define BLOCK 16     /* examples whose rows are looked up together and stay in the nearest cache */
+
+/* ---- Opening ------------------------------------------------------------ */
+
+/* Zeros: columns of x that the graph does not read may hold anything finite. */
+static void *aligned_zeros(size_t bytes) {
+    size_t whole = (bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT;
+    void *found = aligned_alloc(ALIGNMENT, whole);
+    return found ? memset(found, 0, whole) : NULL;
+}
+
+/* The memory of the graph's inputs. */
+static int make_inputs(raw_inputs *inputs, char *error) {
+    raw_inputs_parts *parts = inputs->parts;
+    const description *description = &parts->description;
+    inputs->n_packed = description->n_packed;
+    memcpy(inputs->packed, description->packed, sizeof inputs->packed);
+    for (uint32_t i = 0; i < inputs->n_packed; i++) {
+        packed_input *one = &inputs->packed[i];
+        one->data = aligned_zeros((size_t)inputs->most_rows * one->columns * sizeof(float));
+        if (one->data == NULL) {
+            return refuse(error, "there is no memory for a batch of %u rows", inputs->most_rows);
+        }
+        if (strcmp(one->name, "x") == 0) {
+            parts->x = one->data;
+            parts->x_columns = one->columns;
+        } else if (strcmp(one->name, "linear") == 0) {
+            parts->linear = one->data;
+        } else if (strcmp(one->name, "sequences") == 0) {
+            parts->sequences = one->data;
+            parts->sequences_columns = one->columns;
+        } else {
+            parts->lengths = one->data;
+            parts->lengths_columns = one->columns;
+        }
+    }
+    return 1;
+}
+
+/* Marks columns of x; 0 when it has no such columns. */
+static int fill_columns(const raw_inputs_parts *parts, uint32_t at, uint32_t columns) {
+    if ((size_t)at + columns > parts->x_columns) {
+        return 0;
+    }
+    memset(parts->filled + at, 1, columns);
+    return 1;
+}
+
+/* Every column that is written must be inside of its input. */
+static int check_places(raw_inputs_parts *parts, char *error) {
+    const description *description = &parts->description;
+    int inside = 1;
+    parts->filled = zeros(parts->x_columns, 1, error);
+    for (uint32_t i = 0; parts->filled && i < description->n_slots; i++) {
+        const slot *one = &description->slots[i];
+        size_t columns = (size_t)one->max_length * one->columns;
+        inside &= one->length_at == NONE || one->length_at < parts->lengths_columns;
+        inside &= one->at != NONE || !one->indicator;
+        if (one->at == NONE) {
+            continue;
+        }
+        if (one->pooling == POOLING_NONE) {
+            inside &= one->at + columns <= parts->sequences_columns;
+        } else {
+            inside &= fill_columns(parts, one->at, one->columns);
+        }
+    }
+    for (uint32_t i = 0; parts->filled && i < description->n_numbers; i++) {
+        inside &= fill_columns(parts, description->numbers[i].at, description->numbers[i].width);
+    }
+    return parts->filled && (inside || refuse(error, "serving.json: an input is outside of its "
+                                                     "signature"));
+}
+
+/* The memory that encoding needs. */
+static int make_room(raw_inputs *inputs, char *error) {
+    raw_inputs_parts *parts = inputs->parts;
+    const description *description = &parts->description;
+    size_t widest = 0;
+    for (uint32_t i = 0; i < description->n_slots; i++) {
+        const slot *one = &description->slots[i];
+        widest = one->indicator && one->columns > widest ? one->columns : widest;
+    }
+    parts->values = zeros(description->n_columns, sizeof *parts->values, error);
+    parts->expected = zeros(description->n_columns, sizeof *parts->expected, error);
+    parts->sums = zeros(widest, sizeof *parts->sums, error);
+    parts->cells =
+        zeros((size_t)inputs->most_rows * description->n_slots, sizeof *parts->cells, error);
+    return parts->values && parts->expected && parts->sums && parts->cells;
+}
+
+raw_inputs *raw_inputs_open(const char *graph, const char *embeddings, uint32_t most_rows,
+                            char error[ERROR_BYTES]) {
+    raw_inputs *inputs = zeros(1, sizeof *inputs, error);
+    if (inputs == NULL) {
+        return NULL;
+    }
+    inputs->most_rows = most_rows;
+    inputs->parts = zeros(1, sizeof *inputs->parts, error);
+    if (inputs->parts == NULL || !description_read(&inputs->parts->description, graph, error) ||
+        !make_inputs(inputs, error) || !check_places(inputs->parts, error) ||
+        !make_room(inputs, error) ||
+        !embeddings_open(&inputs->parts->embeddings, embeddings, &inputs->parts->description,
+                         error)) {
+        raw_inputs_close(inputs);
+        return NULL;
+    }
+    inputs->heads = inputs->parts->description.heads;
+    inputs->n_heads = inputs->parts->description.n_heads;
+    return inputs;
+}
+
+static void free_scissors(scissors *scissors) {
+    free(scissors->values);
+    json_free(&scissors->document);
+    free(scissors->text);
+}
+
+void raw_inputs_close(raw_inputs *inputs) {
+    raw_inputs_parts *parts = inputs ? inputs->parts : NULL;
+    if (parts != NULL) {
+        embeddings_close(&parts->embeddings);
+        description_free(&parts->description);
+        free_scissors(&parts->of_values);
+        free_scissors(&parts->of_weights);
+        free(parts->values);
+        free(parts->expected);
+        free(parts->ids.ids);
+        free(parts->ids.weights);
+        free(parts->aside.ids);
+        free(parts->aside.weights);
+        free(parts->cells);
+        free(parts->sums);
+        free(parts->filled);
+        free(parts->rows);
+        free(parts->floats);
+        free(parts->wanted);
+        free(parts->dictionaries);
+        free(parts->targets);
+        free(parts);
+    }
+    for (uint32_t i = 0; inputs && i < inputs->n_packed; i++) {
+        free(inputs->packed[i].data);
+    }
+    free(inputs);
+}
+
+/* ---- Rows --------------------------------------------------------------- */
+
+/* Finds the values of the columns. Rows mostly have their keys in the same order: so the i-th key
+ * is first taken for the column that it was in the row before. */
+static void take_values(raw_inputs_parts *parts, const json_value *row) {
+    const description *description = &parts->description;
+    uint32_t i = 0;
+    memset(parts->values, 0, description->n_columns * sizeof *parts->values);
+    for (const json_value *key = row + 1, *end = json_after(row); key < end;
+         key = json_after(key + 1), i++) {
+        uint32_t column = NONE, guess = i < description->n_columns ? parts->expected[i] : NONE;
+        if (guess != NONE && description->columns[guess]->length == key->length &&
+            same_bytes(description->columns[guess]->text, key->text, key->length)) {
+            column = guess;
+        } else {
+            column = column_of(description, key->text, key->length);
+            if (i < description->n_columns) {
+                parts->expected[i] = column;
+            }
+        }
+        if (column != NONE) {
+            parts->values[column] = key + 1;
+        }
+    }
+}
+
+int raw_inputs_add(raw_inputs *inputs, const json_value *row, char error[ERROR_BYTES]) {
+    raw_inputs_parts *parts = inputs->parts;
+    if (inputs->rows == inputs->most_rows) {
+        return refuse(error, "the batch is full");
+    }
+    if (row->kind != JSON_OBJECT) {
+        return refuse(error, "a row must be a JSON object, its keys the columns");
+    }
+    size_t used = parts->ids.used;
+    take_values(parts, row);
+    if (!encode_ids(parts, inputs->rows, error) || !encode_numbers(parts, inputs->rows, error)) {
+        parts->ids.used = used;
+        return 0;
+    }
+    inputs->rows++;
+    return 1;
+}
+
+void raw_inputs_clear(raw_inputs *inputs) {
+    inputs->rows = 0;
+    inputs->parts->ids.used = 0;
+}
+
+int64_t raw_inputs_ids(const raw_inputs *inputs, uint32_t row, const json_value *slot_name,
+                       const uint64_t **ids, const float **weights) {
+    const raw_inputs_parts *parts = inputs->parts;
+    const description *description = &parts->description;
+    for (uint32_t i = 0; i < description->n_slots; i++) {
+        const slot *one = &description->slots[i];
+        if (one->group && same_text(one->name, slot_name)) {
+            const cell *of = &parts->cells[(size_t)row * description->n_slots + i];
+            *ids = parts->ids.ids + of->first;
+            *weights = one->weights == NONE ? NULL : parts->ids.weights + of->first;
+            return (int64_t)of->count;
+        }
+    }
+    return -1;
+}
+
+const uint8_t *raw_inputs_filled(const raw_inputs *inputs, const char *input) {
+    return strcmp(input, "x") == 0 ? inputs->parts->filled : NULL;
+}
+
+/* ---- Pooling ------------------------------------------------------------ */
+
+static size_t row_floats(const slot *one) {
+    return (size_t)one->linear + one->columns;
+}
+
+/* Memory for n things of what may already be enough. */
+static int grow(void **memory, size_t *room, size_t n, size_t size) {
+    if (n > *room || *memory == NULL) {
+        free(*memory);
+        *room = 2 * n + 64;
+        *memory = malloc(*room * size);
+    }
+    return *memory != NULL;
+}
+
+/* Memory for the lookups of a block of rows. */
+static int make_block(raw_inputs_parts *parts, size_t ids, size_t floats) {
+    return grow((void **)&parts->rows, &parts->rows_room, ids, sizeof *parts->rows) &&
+           grow((void **)&parts->floats, &parts->floats_room, floats, sizeof *parts->floats) &&
+           grow((void **)&parts->wanted, &parts->wanted_room, ids, sizeof *parts->wanted) &&
+           grow((void **)&parts->targets, &parts->targets_room, ids, sizeof *parts->targets) &&
+           grow((void **)&parts->dictionaries, &parts->dictionaries_room, ids,
+                sizeof *parts->dictionaries);
+}
+
+/* Gets the rows of all ids of some examples at once, for then many reads are under way at the same
+ * time. rows[k] is that of the k-th id, the slots in the order of `pooled`. */
+static int look_up(raw_inputs_parts *parts, uint32_t first, uint32_t last) {
+    const description *description = &parts->description;
+    size_t ids = 0, floats = 0, n = 0, k = 0;
+    for (uint32_t row = first; row < last; row++) {
+        const cell *cells = parts->cells + (size_t)row * description->n_slots;
+        for (uint32_t i = 0; i < description->n_pooled; i++) {
+            uint32_t number = description->pooled[i];
+            ids += cells[number].count;
+            floats += cells[number].count * row_floats(&description->slots[number]);
+        }
+    }
+    if (!make_block(parts, ids, floats)) {
+        return 0;
+    }
+    float *at = parts->floats;
+    for (uint32_t row = first; row < last; row++) {
+        const cell *cells = parts->cells + (size_t)row * description->n_slots;
+        for (uint32_t i = 0; i < description->n_pooled; i++) {
+            uint32_t number = description->pooled[i];
+            const uint64_t *of = parts->ids.ids + cells[number].first;
+            const tn_dictionary *dictionary = parts->embeddings.of_slot[number];
+            size_t count = cells[number].count, width = row_floats(&description->slots[number]);
+            if (dictionary == NULL) { /* a group that the export's filter left out */
+                memset(at, 0, count * width * sizeof *at);
+            }
+            for (size_t c = 0; c < count; c++, at += width) {
+                parts->rows[k++] = at;
+                if (dictionary != NULL) {
+                    parts->wanted[n] = of[c];
+                    parts->dictionaries[n] = dictionary;
+                    parts->targets[n++] = at;
+                }
+            }
+        }
+    }
+    tn_dictionary_lookup_each(parts->dictionaries, parts->wanted, n, parts->targets, NULL);
+    return 1;
+}
+
+/* What a sum over the ids is divided by. */
+static float divisor(const slot *one, const float *weights, size_t count) {
+    if (one->pooling == POOLING_SUM || one->pooling == POOLING_NONE) {
+        return 1;
+    }
+    float sum = (float)count;
+    if (weights != NULL) {
+        sum = 0;
+        for (size_t k = 0; k < count; k++) {
+            sum += one->pooling == POOLING_MEAN ? weights[k] : weights[k] * weights[k];
+        }
+    }
+    return one->pooling == POOLING_MEAN ? sum : sqrtf(sum);
+}
+
+/* `width` floats from `from` on of each row, pooled in the order of the ids. */
+static void pool(const slot *one, float *const *rows, const float *weights, size_t count,
+                 size_t from, size_t width, float *to) {
+    if (count == 1 && weights == NULL) {
+        memcpy(to, rows[0] + from, width * sizeof *to);
+        return;
+    }
+    memset(to, 0, width * sizeof *to);
+    float by = divisor(one, weights, count);
+    if (!(by > 0)) {
+        return; /* no ids, or weights that nothing sensible divides */
+    }
+    for (size_t k = 0; k < count; k++) {
+        const float *row = rows[k] + from;
+        for (size_t j = 0; j < width; j++) {
+            to[j] += weights ? weights[k] * row[j] : row[j];
+        }
+    }
+    for (size_t j = 0; j < width && by != 1; j++) {
+        to[j] /= by;
+    }
+}
+
+/* The embeddings one after the other, and how many. */
+static void put_sequence(const raw_inputs_parts *parts, const slot *one, uint32_t row,
+                         float *const *rows, size_t count) {
+    if (one->at != NONE) {
+        float *to = parts->sequences + row * parts->sequences_columns + one->at;
+        for (size_t k = 0; k < count; k++, to += one->columns) {
+            memcpy(to, rows[k] + one->linear, one->columns * sizeof *to);
+        }
+        memset(to, 0, (one->max_length - count) * one->columns * sizeof *to);
+    }
+    if (one->length_at != NONE) {
+        parts->lengths[row * parts->lengths_columns + one->length_at] = (int32_t)count;
+    }
+}
+
+/* One example, whose ids have these rows; returns where those of the next one are. */
+static float *const *pool_row(const raw_inputs_parts *parts, uint32_t row, float *const *rows) {
+    const description *description = &parts->description;
+    const cell *cells = parts->cells + (size_t)row * description->n_slots;
+    float linear = 0, pooled;
+    for (uint32_t i = 0; i < description->n_pooled; i++) {
+        const slot *one = &description->slots[description->pooled[i]];
+        const cell *of = &cells[description->pooled[i]];
+        const float *weights = one->weights == NONE ? NULL : parts->ids.weights + of->first;
+        if (one->pooling == POOLING_NONE) {
+            for (size_t k = 0; k < of->count && one->linear; k++) {
+                linear += rows[k][0];
+            }
+            put_sequence(parts, one, row, rows, of->count);
+        } else if (one->linear) {
+            pool(one, rows, weights, of->count, 0, 1, &pooled);
+            linear += pooled;
+        }
+        if (one->pooling != POOLING_NONE && one->at != NONE) {
+            float *to = parts->x + row * parts->x_columns + one->at;
+            pool(one, rows, weights, of->count, (size_t)one->linear, one->columns, to);
+        }
+        rows += of->count;
+    }
+    if (parts->linear != NULL) {
+        parts->linear[row] = linear;
+    }
+    return rows;
+}
+
+int raw_inputs_pool(raw_inputs *inputs, char error[ERROR_BYTES]) {
+    raw_inputs_parts *parts = inputs->parts;
+    for (uint32_t first = 0; first < inputs->rows; first += BLOCK) {
+        uint32_t last = inputs->rows - first < BLOCK ? inputs->rows : first + BLOCK;
+        if (!look_up(parts, first, last)) {
+            return refuse(error, "there is no memory for the rows of a batch");
+        }
+        float *const *rows = parts->rows;
+        for (uint32_t row = first; row < last; row++) {
+            rows = pool_row(parts, row, rows);
+        }
+    }
+    return 1;
+}

@@ -1,0 +1,170 @@
+/* saved_model.c - a SavedModel through TensorFlow's C API */
+#include "saved_model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tensorflow/c/c_api.h>
+
+#include "message.h"
+#include "signature.h"
+
+#define MOST_HEADS 64
+
+typedef struct {
+    TF_Graph *graph;
+    TF_Session *session;
+    TF_Status *status;
+    TF_Buffer *run_options;
+    TF_Output inputs[4];
+    TF_Output outputs[2 * MOST_HEADS]; /* logits of all heads, then predictions */
+    uint32_t n_heads;
+} saved_model;
+
+/* Inputs are used where they are, and stay with whoever made them. */
+static void keep(void *data, size_t length, void *argument) {
+    (void)data;
+    (void)length;
+    (void)argument;
+}
+
+static int failed(TF_Status *status, const char *what, char *error) {
+    if (TF_GetCode(status) == TF_OK) {
+        return 0;
+    }
+    refuse(error, "%s: %.300s", what, TF_Message(status));
+    for (char *at = error; *at; at++) {
+        *at = *at == '\n' ? ' ' : *at;
+    }
+    return 1;
+}
+
+/* The tensor of the signature's input or output of this name. */
+static int find(const saved_model *model, const signature *signature, int output, const char *name,
+                TF_Output *out, char *error) {
+    char tensor[TENSOR_BYTES];
+    if (!signature_tensor(signature, output, name, tensor)) {
+        return refuse(error, "the graph's signature packed has no %s '%s'",
+                      output ? "output" : "input", name);
+    }
+    char *colon = strrchr(tensor, ':');
+    out->index = colon ? atoi(colon + 1) : 0;
+    if (colon) {
+        *colon = 0;
+    }
+    out->oper = TF_GraphOperationByName(model->graph, tensor);
+    return out->oper != NULL || refuse(error, "the graph has no operation '%.200s'", tensor);
+}
+
+/* Where each input goes and each output comes from; by name, for their order is any. */
+static int find_all(saved_model *model, const raw_inputs *inputs, const TF_Buffer *meta_graph,
+                    char *error) {
+    signature packed;
+    if (!signature_find(meta_graph->data, meta_graph->length, "packed", &packed)) {
+        return refuse(error, "the graph has no signature packed");
+    }
+    for (uint32_t i = 0; i < inputs->n_packed; i++) {
+        if (!find(model, &packed, 0, inputs->packed[i].name, &model->inputs[i], error)) {
+            return 0;
+        }
+    }
+    model->n_heads = inputs->n_heads;
+    for (uint32_t i = 0; i < inputs->n_heads; i++) {
+        const model_head *head = &inputs->heads[i];
+        if (!find(model, &packed, 1, head->logits, &model->outputs[i], error) ||
+            !find(model, &packed, 1, head->predictions, &model->outputs[inputs->n_heads + i],
+                  error)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static void close_model(void *graph) {
+    saved_model *model = graph;
+    if (model->session != NULL) {
+        TF_CloseSession(model->session, model->status);
+        TF_DeleteSession(model->session, model->status);
+    }
+    TF_DeleteBuffer(model->run_options);
+    TF_DeleteGraph(model->graph);
+    TF_DeleteStatus(model->status);
+    free(model);
+}
+
+static void *open_model(const char *folder, const raw_inputs *inputs, uint32_t threads,
+                        char error[ERROR_BYTES]) {
+    if (inputs->n_heads > MOST_HEADS || threads > 127) {
+        refuse(error, "there are more heads or threads than this program takes");
+        return NULL;
+    }
+    saved_model *model = calloc(1, sizeof *model);
+    if (model == NULL) {
+        refuse(error, "there is no memory for the graph");
+        return NULL;
+    }
+    model->graph = TF_NewGraph();
+    model->status = TF_NewStatus();
+    TF_SessionOptions *options = TF_NewSessionOptions();
+    TF_Buffer *meta_graph = TF_NewBuffer();
+    /* A ConfigProto: intra_op_parallelism_threads (field 2) and inter_op_ (field 5). */
+    const unsigned char config[] = {0x10, (unsigned char)threads, 0x28, 1};
+    /* RunOptions: inter_op_thread_pool (field 3) -1, so that a run stays in its caller's thread. */
+    const unsigned char on_caller[] = {0x18, 0xff, 0xff, 0xff, 0xff, 0xff,
+                                       0xff, 0xff, 0xff, 0xff, 0x01};
+    const char *const tags[] = {"serve"};
+    model->run_options = TF_NewBufferFromString(on_caller, sizeof on_caller);
+    TF_SetConfig(options, config, sizeof config, model->status);
+    int opened = !failed(model->status, folder, error);
+    if (opened) {
+        model->session = TF_LoadSessionFromSavedModel(options, NULL, folder, tags, 1, model->graph,
+                                                      meta_graph, model->status);
+        opened =
+            !failed(model->status, folder, error) && find_all(model, inputs, meta_graph, error);
+    }
+    TF_DeleteSessionOptions(options);
+    TF_DeleteBuffer(meta_graph);
+    if (!opened) {
+        close_model(model);
+        return NULL;
+    }
+    return model;
+}
+
+static int run_model(void *graph, const raw_inputs *inputs, float *logits, float *predictions,
+                     char error[ERROR_BYTES]) {
+    saved_model *model = graph;
+    TF_Tensor *in[4] = {NULL}, *out[2 * MOST_HEADS] = {NULL};
+    int n_outputs = 2 * (int)model->n_heads, ran = 0;
+    for (uint32_t i = 0; i < inputs->n_packed; i++) {
+        const packed_input *one = &inputs->packed[i];
+        const int64_t shape[] = {inputs->rows, one->columns};
+        size_t bytes = (size_t)inputs->rows * one->columns * sizeof(float);
+        in[i] = TF_NewTensor(one->integers ? TF_INT32 : TF_FLOAT, shape, 2, one->data, bytes, keep,
+                             NULL);
+    }
+    TF_SessionRun(model->session, model->run_options, model->inputs, in, (int)inputs->n_packed,
+                  model->outputs, out, n_outputs, NULL, 0, NULL, model->status);
+    if (!failed(model->status, "the graph", error)) {
+        ran = 1;
+        for (int i = 0; i < n_outputs && ran; i++) {
+            size_t bytes = inputs->rows * sizeof(float), head = (size_t)i % model->n_heads;
+            float *to = (i < (int)model->n_heads ? logits : predictions) + head * inputs->rows;
+            if (TF_TensorByteSize(out[i]) != bytes) {
+                ran = refuse(error, "the graph gave another number of scores than rows");
+            } else {
+                memcpy(to, TF_TensorData(out[i]), bytes);
+            }
+        }
+    }
+    for (uint32_t i = 0; i < inputs->n_packed; i++) {
+        TF_DeleteTensor(in[i]);
+    }
+    for (int i = 0; i < n_outputs; i++) {
+        TF_DeleteTensor(out[i]);
+    }
+    return ran;
+}
+
+const graph_runner saved_model_runner = {open_model, run_model, close_model};

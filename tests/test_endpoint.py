@@ -1,0 +1,255 @@
+"""verify-serving endpoint=…: the kit replayed against a service that speaks TF Serving's REST."""
+
+import functools
+import json
+import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tnctl import manifest
+from tnctl.errors import Failure, UserError
+from tnctl.serving.endpoint import Endpoint
+
+FORMAT, NAME = "tnctl graph", "serving.json"
+
+
+@functools.cache
+def loaded(folder):
+    return tf.saved_model.load(str(folder))
+
+
+class Service:
+    """A SavedModel behind HTTP; `change` takes an answer, (code, content), and gives another."""
+
+    def __init__(self, folder, change=None):
+        self.loaded = loaded(folder)
+        self.change = change or (lambda code, content: (code, content))
+        self.requests = []
+        self.waits = threading.Event()
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                service.requests.append(body)
+                answer = service.answer(self.path, body)
+                if answer is None:
+                    return  # the connection ends
+                code, content = service.change(*answer)
+                data = content if isinstance(content, bytes) else json.dumps(content).encode()
+                self.send_response(code)
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}/v1/models/ctr"
+
+    def answer(self, path, body):
+        """As TensorFlow Serving: "inputs" gives "outputs", "instances" gives "predictions"."""
+        if path != "/v1/models/ctr:predict":
+            return 404, {"error": f"Could not find {path}"}
+        signature = self.loaded.signatures[body.get("signature_name", "serving_default")]
+        wanted = signature.structured_input_signature[1]
+        columns = body.get("inputs")
+        if columns is None:
+            rows = body["instances"]
+            columns = {name: [row[name] for row in rows] for name in rows[0]}
+        if set(columns) != set(wanted):
+            return 400, {"error": f"inputs are {sorted(wanted)}"}
+        given = {name: tf.constant(columns[name], one.dtype) for name, one in wanted.items()}
+        outputs = {name: one.numpy().tolist() for name, one in signature(**given).items()}
+        if "inputs" in body:
+            return 200, {"outputs": outputs}
+        names = sorted(outputs)
+        rows = zip(*(outputs[name] for name in names), strict=True)
+        return 200, {"predictions": [dict(zip(names, row, strict=True)) for row in rows]}
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.waits.set()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture(scope="module")
+def folder(trained, here, tmp_path_factory):
+    """A split graph of the trained model."""
+    to = tmp_path_factory.mktemp("endpoint") / "graph"
+    done = here("split-graph", "output=run", f"to={to}", "golden=70", cwd=trained)
+    assert done.code == 0, done.err
+    return to
+
+
+def verify(here, folder, service):
+    return here("verify-serving", f"graph={folder}", f"endpoint={service.url}", cwd=folder)
+
+
+def test_a_right_service(folder, here):
+    with Service(folder) as service:
+        done = verify(here, folder, service)
+    assert done.code == 0, done.err
+    assert "by columns" in done.err and "by rows" in done.err and "FAILED" not in done.err
+    assert [len(one["instances"]) for one in service.requests if "instances" in one] == [32, 32, 6]
+    assert {one["signature_name"] for one in service.requests} == {"by_slot"}
+
+
+def test_a_service_with_another_model(folder, here):
+    """Whose weights are not those of the kit: every way of asking shows it."""
+
+    def change(code, content):
+        if "outputs" in content:
+            content["outputs"]["logits"] = [one + 0.001 for one in content["outputs"]["logits"]]
+        return code, content
+
+    with Service(folder, change) as service:
+        done = verify(here, folder, service)
+    assert done.code == 1
+    assert done.err.count("FAILED") == 1 and "serving differs" in done.last
+
+
+@pytest.mark.parametrize("key", ["inputs", "instances"])
+def test_a_service_may_speak_one_form_only(folder, here, key):
+    class One(Service):
+        def answer(self, path, body):
+            if key in body:
+                return 400, {"error": "what is that"}
+            return super().answer(path, body)
+
+    with One(folder) as service:
+        done = verify(here, folder, service)
+    assert done.code == 0, done.err
+    assert "not spoken there" in done.err
+
+
+def described(folder, outputs):
+    content = manifest.read(str(folder), FORMAT, NAME)
+    return {"outputs": [one for one in content["outputs"] if one["name"] in outputs]}
+
+
+def test_of_one_output_there_is_no_name(folder):
+    """Then the answer is a list, as TensorFlow Serving gives it; [B, 1] counts as [B]."""
+    content = manifest.read(str(folder), FORMAT, NAME)
+    inputs = {
+        one["name"]: np.zeros((40, *one["shape"]), one["dtype"])
+        for one in content["signatures"]["by_slot"]
+    }
+
+    def change(code, content):
+        if "outputs" in content:
+            return code, {"outputs": content["outputs"]["predictions"]}
+        return code, {"predictions": [[one["predictions"]] for one in content["predictions"]]}
+
+    with Service(folder, change) as service:
+        endpoint = Endpoint(service.url, described(folder, ["predictions"]))
+        ways = dict(endpoint.ways(inputs))
+    for way in ("columns", "rows"):
+        assert ways[way]["predictions"].shape == (40,)
+        assert len(np.unique(ways[way]["predictions"])) == 1
+
+
+ODD = {
+    "refused": (lambda *_: (400, {"error": "Tensor name: user_id"}), ["400", "Tensor name"]),
+    "not found": (lambda *_: (404, b"<html>gone</html>"), ["404", "gone"]),
+    "broken": (lambda *_: (500, {"error": "out of memory"}), ["500", "out of memory"]),
+    "no json": (lambda *_: (200, b"hello"), ["no JSON", "hello"]),
+    "no object": (lambda *_: (200, [1, 2]), ["no 'outputs'"]),
+    "no outputs": (lambda *_: (200, {"scores": []}), ["no 'outputs'", "scores"]),
+    "nameless": (lambda *_: (200, {"outputs": [1.0] * 32}), ["have no names"]),
+    "other names": (lambda *_: (200, {"outputs": {"score": [1.0]}}), ["no output logits"]),
+    "few": (
+        lambda *_: (200, {"outputs": {"logits": [1.0], "predictions": [1.0]}}), ["[1], not [32]"]
+    ),
+    "text": (
+        lambda *_: (200, {"outputs": {"logits": ["a"] * 32, "predictions": ["a"] * 32}}),
+        ["no list of numbers"],
+    ),
+    "ragged": (
+        lambda *_: (200, {"outputs": {"logits": [[1], []], "predictions": []}}),
+        ["no list of numbers"],
+    ),
+    "nan": (
+        lambda *_: (200, b'{"outputs": {"logits": [NaN' + b",1" * 31 + b'], "predictions": []}}'),
+        ["NaN or infinite"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_what_goes_wrong_is_one_line(folder, here, case):
+    change, said = ODD[case]
+    with Service(folder, change) as service:
+        done = verify(here, folder, service)
+    assert done.code == 1
+    assert service.url in done.last
+    for text in said:
+        assert text in done.last
+
+
+def test_a_service_that_is_not_there(folder, here):
+    with Service(folder) as service:
+        pass
+    done = verify(here, folder, service)
+    assert done.code == 1
+    assert "cannot be reached" in done.last and "refused" in done.last
+
+
+def test_a_service_that_hangs_and_one_that_breaks_off(folder):
+    inputs = {"a": np.zeros((1, 1), np.float32)}
+
+    class Hanging(Service):
+        def answer(self, *_):
+            self.waits.wait(10)
+
+    with Hanging(folder) as service:
+        endpoint = Endpoint(service.url, described(folder, ["logits"]), seconds=0.2)
+        with pytest.raises(Failure, match=r"does not answer within 0\.2 s"):
+            dict(endpoint.ways(inputs))
+
+    class Ending(Service):
+        def answer(self, *_):
+            return None
+
+    with Ending(folder) as service:
+        endpoint = Endpoint(service.url, described(folder, ["logits"]))
+        with pytest.raises(Failure, match="cannot be reached"):
+            dict(endpoint.ways(inputs))
+
+
+@pytest.mark.parametrize(
+    "url", ["ctr", "ftp://a/b", "http://", "http://host", "http://[/v1", "http:/v1"]
+)
+def test_a_url_that_is_none(url):
+    with pytest.raises(UserError, match="endpoint is http://HOST:PORT/v1/models/NAME"):
+        Endpoint(url, {"outputs": []})
+
+
+def test_without_a_kit_there_is_nothing_to_replay(trained, here, tmp_path, folder):
+    to = tmp_path / "graph"
+    done = here("split-graph", "output=run", f"to={to}", "golden=0", cwd=trained)
+    assert done.code == 0, done.err
+    with Service(folder) as service:
+        done = verify(here, to, service)
+        assert done.code == 1 and "no conformance kit" in done.last
+        # The checkpoint has one.
+        shutil.copytree(trained / "run", tmp_path / "run")
+        shutil.copytree(to, tmp_path / "run/graph")
+        here("export-embeddings", "output=run", cwd=tmp_path)
+        done = here(
+            "verify-serving", "output=run", f"data.root={trained / 'clicks'}",
+            f"endpoint={service.url}", cwd=tmp_path,
+        )  # fmt: skip
+    assert done.code == 0, done.err
+    assert "by columns" in done.err

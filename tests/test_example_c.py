@@ -1,0 +1,617 @@
+"""examples/serving: rows in C against the trainer's own code, and the program on real exports."""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import yaml
+
+from tnctl import schema
+from tnctl.data.bad_rows import BadRowsError
+from tnctl.data.statistics import Statistics
+from tnctl.errors import Failure, UserError
+from tnctl.serving import description as describing
+from tnctl.serving.inputs import RawInputs, pooled_inputs
+from tnctl.serving.precision import RowShape, encode
+from tnctl.tables import columns as c_columns
+from tnctl.tables.dictionary import DictionaryWriter
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "serving"
+COMPILER = shutil.which(os.environ.get("CC", "cc"))
+FLAGS = ["-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-pedantic"]
+SANITIZED = "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all"
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+
+# Every kind of slot and number; columns that several inputs read.
+CONF = r"""
+recipe: {name: lr}
+embedding: {width: 3, linear: true}
+slots:
+  user: {missing: value, seed: 9007199254740991}
+  tags: {separator: "|", pooling: mean, max_length: 3, keep: last, missing: value}
+  words: {column: text, separator: "; ", pooling: sqrtn, group: words}
+  listed: {separator: json, pooling: mean, group: words, max_length: 4}
+  nested: {column: listed, separator: json, ids: boundaries, boundaries: [-1, 0, 0.5, 7], width: 2}
+  item: {ids: modulo, size: 1000, seed: 4, missing: value, linear: false}
+  count: {ids: integer, padding: 18446744073709551615, width: 0}
+  hour: {ids: integer, size: 24, separator: ",", pooling: sqrtn}
+  land: {ids: vocabulary, vocabulary: [de, fr, it, "7"], oov: 3, missing: value}
+  city: {ids: vocabulary, vocabulary: [a, b, "ü", "-3"], separator: ",", max_length: 2}
+  age: {ids: boundaries, boundaries: [18, 25, 35.5, 50], missing: value}
+  age_one_hot: {column: age, ids: boundaries, boundaries: [18, 40], missing: value, indicator: true}
+  days: {ids: integer, size: 7, indicator: true, weights: day_weights}
+  liked: {separator: "|", weights: likes, pooling: mean, missing: value, padding: 2,
+          ids: vocabulary, vocabulary: ["0", "1", "2", "3"]}
+  scored: {separator: "|", column: tags, weights: tag_weights, pooling: sqrtn, width: 2}
+  summed: {weights: sums, pooling: sum, linear: false}
+  history: {group: item, ids: modulo, size: 1000, seed: 4, linear: false, pooling: none,
+            max_length: 3, missing: value, separator: " "}
+  recent: {pooling: none, max_length: 4, keep: last, separator: json}
+  tag_x_land: {cross: [tags, land, kind], width: 2, max_length: 5}
+  item_x_raw: {cross: [item, raw], ids: modulo, size: 50, missing: value, width: 0}
+  kind: {ids: vocabulary, vocabulary: [x, y], width: 0, linear: false}
+numeric:
+  price: {transform: log1p, clip: [-2, 50]}
+  plain: {clip: [null, 1000], column: count_text}
+  scaled: {transform: standardize, mean: 1.5, deviation: 3.25, column: price}
+  filled: {default: 2.5, transform: log1p, column: plain}
+  vector: {width: 3, separator: json}
+  split: {width: 2, separator: " ", default: 1}
+  both: {columns: [price, age], transform: standardize}
+data: {missing: ["", "?", " -1 "], strip: true}
+"""
+MOMENTS = {"both": ([1.0, 30.0], [0.1, 7.0]), "scaled": (1.5, 3.25)}
+
+
+@pytest.fixture(scope="module")
+def conf():
+    return schema.from_values(yaml.safe_load(CONF))
+
+
+@pytest.fixture(scope="module")
+def description(conf):
+    checkpoint = SimpleNamespace(
+        statistics=Statistics(MOMENTS, {}, {}),
+        folder="checkpoint",
+        step=1,
+        manifest={
+            "heads": ["label"],
+            "recipe": {"name": "lr"},
+            "logit_correction": 0.0,
+            "sha256": "0" * 64,
+        },
+    )
+    return describing.describe(checkpoint, conf)
+
+
+class Table:
+    """Rows of the groups: of most ids, made from the id."""
+
+    def __init__(self, description):
+        self.shapes = {
+            slot["group"]: RowShape(slot["linear"], slot["width"], slot["cvm"])
+            for slot in description["slots"].values()
+            if slot["group"]
+        }
+        self.asked = {group: set() for group in self.shapes}
+
+    def lookup(self, group, ids):
+        self.asked[group].update(ids.tolist())
+        return self.rows(group, ids), known(ids)
+
+    def rows(self, group, ids):
+        columns = np.arange(self.shapes[group].columns, dtype=np.uint64)
+        with np.errstate(over="ignore"):
+            mixed = c_columns.mix64(np.ascontiguousarray((ids[:, None] + columns).reshape(-1)))
+        rows = (mixed % np.uint64(2001)).astype(np.float32) / np.float32(997) - 1
+        return np.where(known(ids)[:, None], rows.reshape(len(ids), len(columns)), np.float32(0))
+
+    def write(self, folder):
+        """An export with the rows that were asked for."""
+        groups = []
+        for group, shape in self.shapes.items():
+            ids = np.array(sorted(self.asked[group]), np.uint64)
+            ids = ids[known(ids)]
+            salt = c_columns.hash_bytes(group.encode())
+            hashes = c_columns.mix64(ids ^ np.uint64(salt))
+            order = np.argsort(hashes)
+            with open(folder / f"{group}.dictionary", "wb") as stream:
+                writer = DictionaryWriter(
+                    stream.write, salt=salt, linear=shape.linear, width=shape.width, cvm=shape.cvm,
+                    precision=shape.precision, stride=shape.stride, records=len(ids), removed=0,
+                    delta=False,
+                )  # fmt: skip
+                writer.add(hashes[order], encode(self.rows(group, ids[order]), shape))
+                index = writer.finish()
+            (folder / f"{group}.index").write_bytes(index)
+            files = {"file": f"{group}.dictionary", "index": f"{group}.index"}
+            groups.append({"group": group, **files})
+        manifest = {
+            "format": "tnctl embeddings", "version": 1, "encoding": "dictionary", "kind": "full",
+            "checkpoint": {"sha256": "0" * 64}, "base": None, "filter": {"slots": None},
+            "groups": groups, "sha256": "1" * 64,
+        }  # fmt: skip
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def known(ids):
+    return ids % np.uint64(7) != 3
+
+
+TEXTS = ["u1", "", "?", "ü", "a", "x|y", "12345678", "123456789", "日本語", 'q"\\', "-1", "7", "0"]
+NUMBERS = [0.5, -1.25, 3, 0, 1e3, -7, 49.999, "2.5", " 12 ", "", "-0", "1e-3", "NaN", "?", "-1"]
+
+
+def random_rows(n, seed):
+    """Rows that a reader takes, with gaps in everything."""
+    random = np.random.default_rng(seed)
+
+    def choice(values):
+        return values[random.integers(len(values))]
+
+    def some(values, most):
+        return [choice(values) for _ in range(random.integers(0, most + 1))]
+
+    def gap(value):
+        return value if random.random() < 0.85 else None
+
+    integers = [0, 3, 7, 23, 24, 2**63, 2**64 - 1, -1, -(2**63), 12]
+    for _ in range(n):
+        tags = some([" t1", "t2", "?", "", "t3 ", "t4"], 5)
+        days = some(range(9), 4)
+        likes = some([0, 1, 2, 3, "9"], 4)
+        numbers = [str(choice([1, 2.5, "nan", -3, ""])) for _ in tags]
+        row = {
+            "user": gap(choice(TEXTS)),
+            "tags": "|".join(tags),
+            "tag_weights": "|".join("1.5" if one in ("nan", "") else one for one in numbers),
+            "text": gap("; ".join(some(TEXTS, 4))),
+            "listed": gap(json.dumps(some(["7", 7, None, -1, 2**70, "0.5", "?"], 6))),
+            "item": gap(choice([1, -1, 2**64 - 1, 77, 5])),
+            "count": gap(choice(integers)),
+            "hour": gap(",".join(str(one) for one in some([0, 5, 23, 24, ""], 3))),
+            "land": gap(choice(["de", "it", "es", "pt", "7", "", "?"])),
+            "city": gap(",".join(some(["a", " b", "ü", "-3", "other"], 4))),
+            "age": gap(choice(NUMBERS[7:])),
+            "days": gap(days),
+            "likes": None,
+            "sums": gap(choice([0.5, 2.0, -3.25])),
+            "summed": gap(choice(TEXTS)),
+            "history": gap(" ".join(some(["h1", "h2", "?", ""], 6))),
+            "recent": gap(json.dumps(some(["r1", 5, "r\u00e9", None], 7))),
+            "kind": gap(choice(["x", "y", "z"])),
+            "raw": gap(choice(TEXTS)),
+            "price": gap(choice([0.5, -1.25, 3.0, 0.0, 1e3, -7.0, 49.999, 1e-9])),
+            "count_text": gap(choice(["2.5", " 12 ", "", "1e-3", "NaN", "?", "-1", "1234567890"])),
+            "plain": gap(choice([1, 2, -1, 10**15])),
+            "vector": gap(json.dumps([choice([1, 2.5, None, -3e-2]) for _ in range(3)])),
+            "split": gap("1.5 -2"),
+            "unused": [{"deep": [1]}],
+        }
+        row["day_weights"] = None if row["days"] is None else [choice([0.5, 2, -2]) for _ in days]
+        if row["tags"] in ("", "?"):
+            row["tag_weights"] = row["tags"]
+        row["liked"] = "|".join(str(one) for one in likes)
+        row["likes"] = "|".join(str(choice([1, 0.25, -2, 3])) for _ in likes)
+        if not likes:
+            row["likes"] = ""
+        if row["summed"] is not None and row["sums"] is None:
+            row["sums"] = 1.0
+        yield {
+            key: value for key, value in row.items() if value is not None or random.random() < 0.5
+        }
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """Builds a test program of the sources that need no TensorFlow."""
+    folder = tmp_path_factory.mktemp("build")
+    sources = ["json", "message", "fields", "description", "slots", "values", "cells", "numbers",
+               "embeddings", "raw_inputs", "lines"]  # fmt: skip
+    paths = [EXAMPLE / f"{name}.c" for name in sources]
+    paths += [EXAMPLE / "tests" / "rows.c", EXAMPLE.parent.parent / "csrc" / "tn_dictionary.c"]
+    program = folder / "rows"
+    subprocess.run(
+        [COMPILER, *FLAGS, *SANITIZED.split(), *map(str, paths), "-o", program, "-lm"],
+        check=True,
+    )
+    return program
+
+
+def run(program, *arguments, rows):
+    text = "".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in rows)
+    done = subprocess.run(
+        [program, *map(str, arguments)], input=text.encode("utf-8", "surrogateescape"),
+        capture_output=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode().splitlines(), done.stderr.decode().splitlines()
+
+
+@pytest.fixture(scope="module")
+def folders(description, tmp_path_factory):
+    """A graph's serving.json, an export, good rows and what tnctl makes of them."""
+    folder = tmp_path_factory.mktemp("exported")
+    graph, embeddings = folder / "graph", folder / "embeddings"
+    graph.mkdir()
+    embeddings.mkdir()
+    content = {"format": "tnctl graph", "version": 1, **description, "sha256": "2" * 64}
+    (graph / "serving.json").write_text(json.dumps(content, indent=2))
+    rows = list(random_rows(500, 1))
+    table = Table(description)
+    encoded = RawInputs(description).encode(rows)
+    inputs = pooled_inputs(description, encoded, table.lookup)
+    table.write(embeddings)
+    return SimpleNamespace(
+        graph=graph, embeddings=embeddings, rows=rows, encoded=encoded, inputs=inputs
+    )
+
+
+def test_rows_become_the_same_inputs(build, folders):
+    lines, _ = run(build, folders.graph, folders.embeddings, rows=folders.rows)
+    found = [json.loads(line) for line in lines]
+    assert len(found) == len(folders.rows)
+    for name, cells in folders.encoded.cells.items():
+        ends = np.concatenate([[0], np.cumsum(cells.lengths())]).tolist()
+        for row, (first, end) in enumerate(pairwise(ends)):
+            ids, weights = found[row]["ids"][name]
+            assert ids == cells.ids[first:end].tolist(), (name, folders.rows[row])
+            if cells.weights is not None:
+                assert np.float32(weights).tolist() == cells.weights[first:end].tolist()
+    for name, array in folders.inputs.items():
+        given = np.array([one[name] for one in found], array.dtype)
+        wrong = np.argwhere(given != array)
+        assert not len(wrong), (name, wrong[:5], folders.rows[int(wrong[0][0])])
+
+
+NUMBER_TEXTS = """+1
+1.|.5|-.5|.|-|1e5|1e|1e+|1E-3|0x1|nan|-nan|NaN|inf|-inf|Infinity|1_0|1d5|1,5|--1
+1e400|-1e400|4.9e-324|1e-400|1.7976931348623157e308|9007199254740993|123456789012345678901234567890
+0.1000000000000000055511151231257827|00000000000000000000000000001|179769313486231580793e289|1 2|١
+123456789.123456789|0.000000000000000000000000000001|5e-1|8.5e22|-0|-0.0|3.4028236e38|1e39""".replace(
+    "\n", "|"
+).split("|")
+NUMBER_TEXTS += ["\t3\n", "\v3 ", "\u00a03", "", " ", "?", " ?", "0" * 40, "7" * 300, "7" * 400]
+INTEGER_TEXTS = ["+5", " 5", "5 ", "05", "-0", "-05", "0x1f", "9223372036854775808", "1.0", "--1",
+                 "18446744073709551615", "18446744073709551616", "-9223372036854775808", "-",
+                 "-9223372036854775809", "12a", "5\u0000", "१"]  # fmt: skip
+LISTS = ["[]", " [1 ] ", "null", "[null]", '["a", 1.5]', "[true]", "[-0]", "[1e3]", '["a"', "[NaN]",
+         "[1, [2]]", "{}", '"a"', "[1,]", '["\\u00e9\\ud83d\\ude00"]', '["\\ud800"]', '["\\udc80"]',
+         "[01]", "[1] x", '["a\tb"]', '["\\x"]', "[123456789012345678901234567890]", "",
+         "a"]  # fmt: skip
+EDGES = (
+    [{"age": one} for one in [*NUMBER_TEXTS, 1, -1, 2**64 - 1, 1.5, True, [], [3], [3, 4], [None]]]
+    + [{"plain": one} for one in [*NUMBER_TEXTS, True, [1.5], [1, 2], 10**15 + 1, 3e38, 4e38]]
+    + [{"price": one} for one in [*NUMBER_TEXTS, [1.5], [1, 2], [[1]], {"a": 1}]]
+    + [{"count": one} for one in [*INTEGER_TEXTS, 1.5, True, [], [1], [1, None, 2], [1.5]]]
+    + [{"listed": one} for one in LISTS]
+    + [{"recent": one} for one in LISTS]
+    + [{"vector": one} for one in ["[1, 2, 3]", "[1]", "[]", "[1, 2, 1e400]", [1, 2, 3], [1.5], 3]]
+    + [{"split": one} for one in ["1 2", "1  2", "1 2 ", "?", "", "1 x", [1, 2]]]
+    + [{"user": one} for one in [1.5, True, [1, "a", None, ""], [[1]], {}, "\ufffd", "a\u0000b"]]
+    + [{"tags": one} for one in ["|", "||", " ?| -1 |-1", "a", 7, -1]]
+    + [{"land": one} for one in [7, -3, "7 ", "de"]]
+    + [{"summed": one, "sums": two} for one, two in
+       [("a", "x"), ("a", None), (None, 1.0), (None, None), ("a", ""), ("a", [2]), (["a"], 2),
+        ([], None), (None, [1]), ("a", 1e39), ("a", "nan"), ("?", "nan")]]
+)  # fmt: skip
+
+
+def test_edges_are_taken_or_refused_alike(build, folders, description):
+    raw, table = RawInputs(description), Table(description)
+    lines, _ = run(build, folders.graph, folders.embeddings, rows=EDGES)
+    assert len(lines) == len(EDGES)
+    refused = 0
+    for row, line in zip(EDGES, lines, strict=True):
+        found = json.loads(line)
+        try:
+            encoded = raw.encode([row])
+        except (BadRowsError, UserError, Failure):
+            refused += 1
+            assert "error" in found, row
+            continue
+        assert "error" not in found, row
+        for name, cells in encoded.cells.items():
+            assert found["ids"][name][0] == cells.ids.tolist(), (row, name)
+        numbers = description["signatures"]["by_slot"]
+        x = pooled_inputs(description, encoded, table.lookup)["x"][0]
+        for one in numbers:
+            if one["name"] in description["numeric"]:
+                place = slice(one["at"], one["at"] + one["columns"])
+                assert np.float32(found["x"][place]).tolist() == x[place].tolist(), row
+    assert 60 < refused < len(EDGES) - 60
+
+
+def test_lines_that_are_no_rows_are_refused(build, folders):
+    bad = ["x", "[1]", "{", '{"user": 1', '{"user": 01}', '{"user": tru}', '{"user": "\\ud800"}',
+           '{"user": "a\udcff"}', '{"user": "\tq"}', '{"user": 1} {}', "{'user': 1}", '{"user" 1}',
+           '{"user": 1,}', '{1: 2}', "[" * 100, '{"user": -}', '{"user": 1.}', '{"user": 1e}',
+           '{"user": "\udced\udca0\udc80"}', '{"user": "\\u12g4"}', '{"user": Infinity}',
+           '"a"', ""]  # fmt: skip
+    lines, _ = run(build, folders.graph, folders.embeddings, rows=bad)
+    assert ["error" in json.loads(line) for line in lines] == [True] * len(bad)
+
+
+def test_texts_are_their_bytes(build, folders):
+    """Escapes, pairs of surrogates, and bytes that are not UTF-8 as the kit writes them."""
+    texts = ['é\U0001f600\n"\\/\t\b', "\udc80x\udcff", "a\u0000b", "퟿￿"]
+    rows = [json.dumps({"user": one}) for one in texts]
+    rows += [json.dumps({"user": one}, ensure_ascii=False) for one in texts[:1] + texts[3:]]
+    rows += ['{"user": "wrong", "user": "a"}', '{ "\\u0075ser" :"a" }\r']
+    lines, _ = run(build, folders.graph, folders.embeddings, rows=rows)
+    texts += [texts[0], texts[3], "a", "a"]
+    for text, line in zip(texts, lines, strict=True):
+        data = text.encode("utf-8", "surrogateescape")
+        expected = c_columns.hash_bytes(data, 9007199254740991)
+        assert json.loads(line)["ids"]["user"][0] == [expected], text
+
+
+def fuzz(build, folders, seed, rounds):
+    rows = [*folders.rows[:60], *EDGES]
+    lines, _ = run(build, folders.graph, folders.embeddings, seed, rounds, rows=rows)
+    read, _, of, *_, added, _ = lines[0].split()
+    assert int(of) == rounds
+    assert 0 < int(added) < int(read) < rounds
+
+
+def test_damaged_lines_harm_nothing(build, folders):
+    fuzz(build, folders, 1, 300_000)
+
+
+@pytest.mark.long
+def test_damaged_lines_harm_nothing_for_long(build, folders):
+    for seed in range(2, 12):
+        fuzz(build, folders, seed, 400_000)
+
+
+# ---- The program, on exported models ---------------------------------------------------------
+
+RECIPE = """\
+from keras import ops
+
+from tnctl.model import layers
+
+
+def build(inputs):
+    history, length = inputs.sequence("history")
+    some = ops.cast(length, "float32")[:, None]
+    deep = layers.concatenated(inputs.deep, some,
+                               ops.sum(history, axis=1))
+    click = layers.Logit()(layers.Mlp([8], name="click")(deep)) + inputs.linear
+    return {"click": click, "buy": layers.Logit()(layers.Mlp([4], name="buy")(deep))}
+"""
+TRAINED = """\
+defaults: [schema, _self_]
+recipe: {name: mine.py}
+embedding: {width: 4}
+life: {groups: {tags: {shows: {cvm: true}}, user: {eviction: {unseen_steps: 3}}}}
+slots:
+  user: {missing: value, seed: 9007199254740991}
+  tags: {separator: "|", weights: scores, pooling: mean, max_length: 3, keep: last}
+  item: {ids: modulo, size: 9007199254740993, missing: value}
+  history: {group: item, ids: modulo, size: 9007199254740993, pooling: none, max_length: 4,
+            missing: value}
+  number: {ids: integer, padding: 18446744073709551615, width: 2}
+  age: {ids: quantiles, buckets: 4, missing: value}
+  income: {ids: boundaries, boundaries: [0.1, 10, 100], column: price, width: 0}
+  land: {ids: vocabulary, vocabulary: [de, "f\\u00fcr"], oov: 2, missing: value, pooling: sqrtn}
+  weekday: {ids: integer, size: 7, indicator: true}
+  user_x_city: {cross: [user, city, kind], ids: modulo, size: 1000, width: 0}
+  kind: {ids: vocabulary, vocabulary: [a, b], width: 0, linear: false}
+numeric:
+  price: {transform: log1p, clip: [null, 50], default: 2}
+  vector: {width: 3, separator: json, transform: standardize}
+  both: {columns: [price, number], transform: standardize, mean: 1, deviation: 2}
+data:
+  format: jsonl
+  train: rows.jsonl
+  missing: ["", "?"]
+  labels: {click: {column: clicked}, buy: {column: bought}}
+train: {batch_size: 64}
+save: {every_steps: 5, every_minutes: null}
+"""
+
+
+def clicks(n):
+    random = np.random.default_rng(3)
+
+    def some(value):
+        return value if random.random() < 0.9 else None
+
+    for at in range(n):
+        tags = random.integers(0, 9, random.integers(0, 5))
+        clicked = int(random.random() < 0.4)
+        yield {
+            "user": some(f"u{random.integers(30) + at // 64 * 10}"),
+            "tags": "|".join(f"t{one}" for one in tags),
+            "scores": "|".join(f"{one / 8 + 0.3}" for one in tags),
+            "item": some(f"i{random.integers(40)}"),
+            "history": [some(f"i{one}") for one in random.integers(0, 40, random.integers(0, 6))],
+            "number": some(int(random.integers(-1, 20))) or 0,
+            "age": some(int(random.integers(18, 70))),
+            "price": some(float(random.integers(0, 999)) / 8),
+            "land": [some(str(random.choice(["de", "für", "it", "?"]))) for _ in range(at % 4)],
+            "weekday": some(int(random.integers(0, 9))),
+            "city": some(f"c{random.integers(5)}"),
+            "kind": some(str(random.choice(["a", "b", "c"]))),
+            "vector": some(json.dumps(random.normal(size=3).round(2).tolist())),
+            "clicked": clicked,
+            "bought": int(clicked and random.random() < 0.3),
+        }
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """Program (a), built as its Makefile says."""
+    tensorflow = Path(tf.__file__).parent
+    if not (tensorflow / "include" / "tensorflow" / "c" / "c_api.h").exists():
+        pytest.skip("needs TensorFlow's headers, which its wheel has")
+    folder = tmp_path_factory.mktemp("program")
+    subprocess.run(
+        ["make", "--silent", "-C", EXAMPLE, f"BUILD={folder}", f"TF={tensorflow}", "score"],
+        check=True,
+    )
+    return folder / "score"
+
+
+@pytest.fixture(scope="module")
+def exported(here, tmp_path_factory):
+    """A run of two heads, the exports of its checkpoints, and graphs of the last one."""
+    folder = tmp_path_factory.mktemp("exported")
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in clicks(640)))
+    (folder / "mine.py").write_text(RECIPE)
+    (folder / "conf.yaml").write_text(TRAINED)
+
+    def command(*arguments):
+        done = here(*arguments, cwd=folder)
+        assert done.code == 0, done.err
+
+    command("train", "conf=conf.yaml", "output=run")
+    first, last = sorted(str(one) for one in (folder / "run" / "checkpoints").iterdir())
+    export = "export-embeddings", "format=dictionary"
+    command(*export, f"checkpoint={first}", "to=base")
+    command(*export, f"checkpoint={last}", "to=whole")
+    command(*export, f"checkpoint={last}", "to=delta", "since=base")
+    command(*export, f"checkpoint={last}", "to=small", "precision=int8", "only=user,item,tags")
+    command("split-graph", f"checkpoint={first}", "to=early")
+    command("split-graph", f"checkpoint={last}", "to=graph")
+    command("split-graph", f"checkpoint={last}", "to=part", "head=buy")
+    return folder
+
+
+def score(program, folder, *arguments, rows=(), graph="graph", embeddings="whole", code=0):
+    text = "".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in rows)
+    done = subprocess.run(
+        [program, graph, embeddings, *arguments], cwd=folder, input=text, capture_output=True,
+        text=True, timeout=120, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done.stdout.splitlines(), done.stderr.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("graph", "embeddings", "kit"),
+    [
+        ("graph", "whole", "run/checkpoints/{}/golden.jsonl"),
+        ("graph", "delta", "run/checkpoints/{}/golden.jsonl"),
+        ("graph", "small", "small/golden.jsonl"),
+        ("part", "whole", "part/golden.jsonl"),
+        ("early", "base", "base/golden.jsonl"),
+    ],
+)
+def test_the_kit_passes(program, exported, graph, embeddings, kit):
+    last = sorted(os.listdir(exported / "run" / "checkpoints"))[-1]
+    out, _ = score(
+        program, exported, "--check", kit.format(last), "--batch", "7", graph=graph,
+        embeddings=embeddings,
+    )  # fmt: skip
+    assert "200 rows" in out[0]
+    removed = json.loads((exported / "delta" / "manifest.json").read_text())["groups"]
+    assert sum(group["removed"] for group in removed) > 0
+
+
+def test_another_kit_fails(program, exported):
+    lines = (exported / "graph" / "golden.jsonl").read_text().splitlines()
+    changed = json.loads(lines[3])
+    for key, value in [
+        ("x", [np.nextafter(np.float32(changed["x"][0]), np.float32(9)).item(), *changed["x"][1:]]),
+        ("linear", changed["linear"] + 1e-3),
+        ("ids", changed["ids"] | {"user": ["1"]}),
+        ("weights", changed["weights"] | {"tags": [1.0]}),
+        ("logits", changed["logits"] | {"buy": changed["logits"]["buy"] + 1e-3}),
+        ("lengths", [9]),
+        ("sequences", changed["sequences"][1:]),
+    ]:
+        wrong = json.dumps(changed | {key: value})
+        (exported / "wrong.jsonl").write_text("\n".join([*lines[:3], wrong]))
+        _, err = score(program, exported, "--check", "wrong.jsonl", code=1)
+        told = [line for line in err if line.startswith("line 4:")]
+        assert len(told) == 1, (key, err)
+        assert err[-1].endswith("1 differences in 4 rows")
+
+
+def test_rows_are_scored_as_tnctl_does(here, program, exported):
+    rows = list(clicks(100))
+    out, _ = score(program, exported, "--batch", "32", "--threads", "2", rows=rows)
+    (exported / "some.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    done = here(
+        "score", "graph=graph", "embeddings=whole", "input=some.jsonl", "to=scores.jsonl",
+        cwd=exported,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    expected = (exported / "scores.jsonl").read_text().splitlines()
+    for one, other in zip(map(json.loads, out), map(json.loads, expected), strict=True):
+        assert list(one) == list(other)
+        for name, value in other.items():
+            assert math.isclose(one[name], value, rel_tol=2e-5, abs_tol=2e-5)
+
+
+def test_scores_come_before_more_rows_do(program, exported):
+    """A server may keep the program at its side, and speak to it row by row."""
+    row = json.dumps(next(clicks(1)))
+    with subprocess.Popen(
+        [program, "graph", "whole"], cwd=exported, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    ) as running:  # fmt: skip
+        for _ in range(3):
+            running.stdin.write(f"{row}\n")
+            running.stdin.flush()
+            assert "logit_click" in json.loads(running.stdout.readline())
+        running.stdin.close()
+        assert running.wait(timeout=60) == 0
+
+
+def test_bad_rows_end_the_program_or_are_told(program, exported):
+    rows = [*clicks(2), {"user": 1.5}, next(clicks(1)), "no json", next(clicks(1))]
+    out, err = score(program, exported, rows=rows, code=2)
+    assert len(out) == 2
+    assert err[-1].endswith("line 3: column 'user': '1.5' is no id, which are texts and integers")
+    out, _ = score(program, exported, "--keep-going", rows=rows)
+    told = [json.loads(line).get("error") for line in out]
+    assert [one is not None for one in told] == [False, False, True, False, True, False]
+    assert told[4].startswith("line 5: no JSON")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "code"),
+    [
+        (["graph"], "usage", 2),
+        (["graph", "whole", "--batch", "0"], "usage", 2),
+        (["nowhere", "whole"], "nowhere/serving.json: No such file", 1),
+        (["graph", "nowhere"], "nowhere/manifest.json: No such file", 1),
+        (["whole", "whole"], "whole/serving.json: No such file", 1),
+        (["early", "whole"], "was made from another checkpoint than the graph", 1),
+        (["graph", "whole", "--check", "nowhere"], "nowhere: No such file", 1),
+    ],
+)
+def test_what_cannot_be_opened_is_told(program, exported, arguments, said, code):
+    done = subprocess.run(
+        [program, *arguments], cwd=exported, input="", capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == code
+    assert said in done.stderr
+
+
+def test_a_changed_base_is_noticed(program, exported, tmp_path):
+    for name in ("delta", "graph"):
+        shutil.copytree(exported / name, tmp_path / name)
+    shutil.copytree(exported / "whole", tmp_path / "base")
+    _, err = score(program, tmp_path, embeddings="delta", code=1)
+    assert "base holds another export now" in err[-1]
+    shutil.rmtree(tmp_path / "base")
+    _, err = score(program, tmp_path, embeddings="delta", code=1)
+    assert "base/manifest.json: No such file" in err[-1]
+
+
+def test_the_benchmark_runs(program, exported):
+    out, _ = score(program, exported, "--benchmark", "1", rows=clicks(20))
+    assert [json.loads(line)["batch"] for line in out] == [1, 32, 256]

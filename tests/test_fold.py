@@ -1,0 +1,315 @@
+"""Chains of exports: what is stacked, and what they fold to, is what a full export has."""
+
+import json
+import random
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from saving import IDS, Run, conf_of
+
+from tnctl import files, manifest
+from tnctl.checkpoint import load as loading
+from tnctl.errors import Failure, UserError
+from tnctl.serving import stored, writers
+from tnctl.serving.embeddings import FORMAT, open_embeddings
+from tnctl.serving.export import export
+from tnctl.serving.fold import fold
+from tnctl.serving.selection import Filter
+
+LIFE = {
+    "sketch": 65_536,
+    "shows": {"keep": True, "cvm": True, "decay": 0.5},
+    "eviction": {"unseen_steps": 5},
+}
+ADAGRAD = {"name": "adagrad", "learning_rate": 0.1, "weight_decay": 0.05}
+ALL = np.arange(IDS + 5, dtype=np.uint64)  # the last ones nobody ever trained
+CHAINS = {
+    "parquet": {"encoding": "parquet"},
+    "text": {"encoding": "text"},
+    "dictionary": {"encoding": "dictionary"},
+    "parquet, float16, by shows": {
+        "encoding": "parquet", "precision": "float16", "filter": Filter(min_show=0.6),
+    },
+    "parquet, int8, the top": {
+        "encoding": "parquet", "precision": "int8", "filter": Filter(top=9),
+    },
+    "text, by shows": {"encoding": "text", "filter": Filter(min_show=0.6)},
+    "dictionary, int8, the top by shows": {
+        "encoding": "dictionary", "precision": "int8", "filter": Filter(top=12, min_show=0.3),
+    },
+    "dictionary, float16, a slot": {
+        "encoding": "dictionary", "precision": "float16", "filter": Filter(slots=("last_item",)),
+    },
+}  # fmt: skip
+
+
+def new_day(run, days=1):
+    run.days.append(((run.days[-1][0] if run.days else 0) + days, run.steps + 1))
+    for table in run.model.tables:
+        table.set_days(run.days)
+
+
+def story(folder, seed, saves=7, decay=True):
+    """Checkpoints of a run in which rows come, change, go, come again, and are left alone."""
+    chance = random.Random(seed)
+    more = {"optimizer": {"embedding": ADAGRAD}} if decay else {}
+    run = Run(conf_of(folder / "run", {"full_every": 3}, LIFE, **more))
+    new_day(run)
+    checkpoints = []
+    for number in range(saves):
+        for _ in range(chance.randint(1, 4)):
+            event = chance.choice(["train", "train", "few ids", "evict", "day", "nothing"])
+            if event == "train" or not run.steps:
+                run.train(chance.randint(1, 2))
+            elif event == "few ids":
+                run.train(2, ids=6)
+            elif event == "evict":
+                run.evict()
+            elif event == "day" and run.days[-1][1] <= run.steps:
+                new_day(run, chance.randint(1, 2))
+        if checkpoints and checkpoints[-1].step == run.steps:
+            run.train()  # a checkpoint's folder is named by its step
+        if number == saves - 2:
+            run.train(6, ids=6).evict()
+        checkpoints.append(loading.open_checkpoint(run.save(golden=[])))
+    return run.conf, checkpoints
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    seed = random.SystemRandom().randrange(1000)
+    return seed, *story(tmp_path_factory.mktemp("story"), seed)
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Row groups, and what is read and written at once, of a few rows."""
+    monkeypatch.setattr(writers.Parquet, "ROWS", 7)
+    monkeypatch.setattr(writers.Text, "ROWS", 5)
+    monkeypatch.setattr(stored, "BYTES_PER_READ", 500)
+
+
+def chain(conf, checkpoints, folder, **how):
+    """A full export of the first and a delta of each other checkpoint; their folders."""
+    made = []
+    for number, checkpoint in enumerate(checkpoints):
+        to = f"{folder}/{number}"
+        export(checkpoint, conf, to, since=made[-1] if made else None, golden=0, **how)
+        made.append(to)
+    return made
+
+
+def contents(folder):
+    """The bytes of all files but the manifest."""
+    found = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    del found[manifest.NAME]
+    return found
+
+
+def lookups(url):
+    """Every id of every group, in an order of chance and some of them twice."""
+    ids = np.random.default_rng(0).permutation(np.concatenate([ALL, ALL[::3]]))
+    with closing(open_embeddings(str(url))) as embeddings:
+        return {
+            group: [array.tobytes() for array in embeddings.lookup(group, ids)]
+            for group in embeddings.groups
+        }
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("how", CHAINS.values(), ids=CHAINS)
+def test_a_chain_is_a_full_export(tmp_path, told, how):
+    unchanged_by_stacking_and_folding(tmp_path, *told, how)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("decay", [True, False])
+def test_many_chains_are_full_exports(tmp_path, decay):
+    for seed in random.SystemRandom().sample(range(100_000), 12):
+        told = story(tmp_path / f"{seed}", seed, decay=decay)
+        for name, how in CHAINS.items():
+            unchanged_by_stacking_and_folding(tmp_path / f"{seed}/{name}", seed, *told, how)
+        shutil.rmtree(tmp_path / f"{seed}")
+
+
+def unchanged_by_stacking_and_folding(tmp_path, seed, conf, checkpoints, how):
+    """A chain over all checkpoints has, at each of them, what a full export has."""
+    made = chain(conf, checkpoints, tmp_path / "chain", **how)
+    removed = 0
+    for number, (checkpoint, newest) in enumerate(zip(checkpoints, made, strict=True)):
+        full = tmp_path / f"full{number}"
+        content = export(checkpoint, conf, str(full), golden=0, **how)
+        assert lookups(newest) == lookups(full), (seed, number)
+        removed += sum(one["removed"] for one in manifest.read(newest, FORMAT)["groups"])
+        if number < len(made) // 2:
+            continue
+        folded = tmp_path / f"folded{number}"
+        told_of = fold(newest, str(folded))
+        assert contents(folded) == contents(full), (seed, number)
+        assert lookups(folded) == lookups(full)
+        for entry, same in zip(told_of["groups"], content["groups"], strict=True):
+            if (entry.pop("error") is None) != (same.pop("error") is None):
+                pytest.fail("both have an error, or none")
+        told_of["files"] = content["files"] = None
+        assert told_of | {"sha256": ""} == content | {"sha256": ""}
+    assert removed, seed
+    # Folding what was folded, and a delta on it, are no other.
+    middle = len(made) // 2
+    last = str(tmp_path / "on a folded one")
+    export(checkpoints[-1], conf, last, since=str(tmp_path / f"folded{middle}"), golden=0, **how)
+    fold(last, str(tmp_path / "again"))
+    fold(str(tmp_path / "again"), str(tmp_path / "and again"))
+    for name in ("again", "and again"):
+        assert contents(tmp_path / name) == contents(full), seed
+
+
+@pytest.fixture(scope="module")
+def chained(told, tmp_path_factory):
+    """A folder with a chain of every encoding; nobody writes to it."""
+    _, conf, checkpoints = told
+    folder = tmp_path_factory.mktemp("chains")
+    for encoding in writers.ENCODINGS:
+        chain(conf, checkpoints[:4], folder / encoding, encoding=encoding)
+        export(checkpoints[3], conf, f"{folder}/{encoding}/full", encoding=encoding, golden=0)
+    return folder
+
+
+@pytest.fixture
+def broken(chained, tmp_path):
+    """A copy to break."""
+    return shutil.copytree(chained, tmp_path / "chains")
+
+
+@pytest.mark.parametrize("encoding", writers.ENCODINGS)
+def test_folding_to_another_storage_and_back(chained, tmp_path, encoding):
+    there = f"memory://fold/{encoding}"
+    for number in range(4):
+        files.upload_folder(chained / encoding / str(number), f"{there}/{number}")
+    fold(f"{there}/3", f"{there}/folded")
+    fold(f"{there}/3/", str(tmp_path / "here"))
+    fold(str(chained / encoding / "3"), f"{there}/from here/")
+    files.download_folder(f"{there}/folded", tmp_path / "there")
+    files.download_folder(f"{there}/from here", tmp_path / "from here")
+    for name in ("here", "there", "from here"):
+        assert contents(tmp_path / name) == contents(chained / encoding / "full")
+    assert lookups(f"{there}/folded") == lookups(chained / encoding / "full")
+
+
+@pytest.mark.parametrize("encoding", writers.ENCODINGS)
+def test_every_changed_byte_is_found(broken, here, encoding):
+    """One line, and nothing that counts; whichever part of the chain it is."""
+    chance = random.Random(3)
+    for path in sorted((broken / encoding).glob("[0-3]/*")):
+        whole = path.read_bytes()
+        changed = bytearray(whole)
+        changed[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        for bad in (bytes(changed), whole[:-1], None):
+            path.unlink() if bad is None else path.write_bytes(bad)
+            done = here("fold", f"embeddings={encoding}/3", "to=folded", cwd=broken)
+            assert done.code == 1, done.err
+            assert f"{encoding}/{path.parent.name}" in done.line and path.name in done.line
+            assert not (broken / "folded").exists()
+        path.write_bytes(whole)
+    done = here("fold", f"embeddings={encoding}/3", "to=folded", cwd=broken)
+    assert done.code == 0, done.err
+    assert contents(broken / "folded") == contents(broken / encoding / "full")
+
+
+def edited(folder, **changed):
+    """Seal a manifest with other content."""
+    path = folder / manifest.NAME
+    content = json.loads(path.read_text())
+    content.pop("sha256")
+    path.write_bytes(manifest.sealed(content | changed))
+
+
+def test_chains_that_are_none(broken, told):
+    _, conf, checkpoints = told
+    parquet = broken / "parquet"
+
+    def refused(*words):
+        with pytest.raises(Failure) as caught:
+            open_embeddings(str(parquet / "3"))
+        for word in words:
+            assert word in str(caught.value), caught.value
+
+    # The base was exported again: the same rows, under another manifest.
+    base = (parquet / "1").rename(parquet / "kept")
+    refused("2 is a delta of", "1 has no manifest.json", "not a complete tnctl embeddings")
+    export(checkpoints[1], conf, str(parquet / "1"), golden=0)
+    refused("2 is a delta of what was in", "1, which holds another export now. Export in full")
+    shutil.rmtree(parquet / "1")
+    base.rename(parquet / "1")
+    own = manifest.read(str(parquet / "3"), FORMAT)
+    edited(parquet / "3", base=None)
+    refused("3 is a delta of nothing")
+    edited(parquet / "3", base=own["base"], encoding="text")
+    refused("3 has encoding text", "has parquet. Export in full")
+    edited(parquet / "3", base=own["base"], encoding="parquet", precision="int8")
+    refused("3 has precision int8", "has float32")
+    edited(parquet / "3", precision="float32", groups=own["groups"][:1])
+    refused("3 has rows or groups that its base", "2 has not")
+
+
+def test_a_chain_can_be_moved(broken, tmp_path):
+    before = lookups(broken / "dictionary/3")
+    shutil.move(broken / "dictionary", tmp_path / "elsewhere")
+    assert lookups(tmp_path / "elsewhere/3") == before
+
+
+def test_no_more_than_eight_deltas(tmp_path, here):
+    run = Run(conf_of(tmp_path / "run", life=LIFE))
+    made = []
+    for number in range(10):
+        checkpoint = loading.open_checkpoint(run.train().save(golden=[]))
+        to = str(tmp_path / str(number))
+        if number == 9:
+            with pytest.raises(UserError, match=r"8.*[Ff]old"):
+                export(checkpoint, run.conf, to, since=made[-1], golden=0)
+            break
+        export(checkpoint, run.conf, to, since=made[-1] if made else None, golden=0)
+        made.append(to)
+    lookups(made[-1])
+    done = here("fold", "embeddings=8", "to=folded", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "of 9 exports to folded" in done.err
+    export(checkpoint, run.conf, to, since=str(tmp_path / "folded"), golden=0)
+    export(checkpoint, run.conf, str(tmp_path / "full"), golden=0)
+    assert lookups(to) == lookups(tmp_path / "full")
+
+
+def test_what_fold_refuses(broken, here):
+    def refused(*arguments):
+        done = here("fold", *arguments, cwd=broken)
+        assert done.code == 2, done.err
+        return done.line
+
+    assert "fold needs embeddings=URL" in refused()
+    assert "fold needs to=URL" in refused("embeddings=parquet/3")
+    assert "takes no graph=" in refused("embeddings=parquet/3", "to=a", "graph=b")
+    assert "Received: seed=1" in refused("embeddings=parquet/3", "to=a", "seed=1")
+    assert "applied in place" in refused("embeddings=redis://localhost", "to=a")
+    before = lookups(broken / "parquet/3")
+    for to in ("parquet/3", "parquet/0/", "parquet", "./text/../parquet/2/inner",
+               broken / "parquet/1", f"file://{broken}/parquet/1"):  # fmt: skip
+        line = refused("embeddings=parquet/3", f"to={to}")
+        assert "would overwrite" in line and "which is being folded" in line
+    (broken / "mine").mkdir()
+    (broken / "mine/notes.txt").write_text("mine")
+    assert "mine holds notes.txt, which tnctl did not write there" in refused(
+        "embeddings=parquet/3", "to=mine"
+    )
+    assert lookups(broken / "parquet/3") == before
+    done = here("fold", "embeddings=run", "to=a", cwd=broken)
+    assert done.code == 1 and "run has no manifest.json" in done.line
+
+
+def test_what_was_folded_before_is_replaced(broken, here):
+    for encoding in ("dictionary", "parquet", "text", "dictionary"):
+        done = here("fold", f"embeddings={encoding}/3", "to=folded", cwd=broken)
+        assert done.code == 0, done.err
+        assert contents(broken / "folded") == contents(broken / encoding / "full")

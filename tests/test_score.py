@@ -1,0 +1,344 @@
+"""`tnctl score`: raw rows in, scores out, from exported artefacts alone."""
+
+import csv
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tnctl import schema
+from tnctl.checkpoint import load as loading
+from tnctl.serving.export import export
+from tnctl.serving.selection import Filter
+from tnctl.serving.split import split
+
+ROOT = Path(__file__).resolve().parent.parent
+ARTEFACTS = ("graph=graph", "embeddings=embeddings")
+
+
+@pytest.fixture(scope="module")
+def artefacts(trained, tmp_path_factory):
+    """A folder with graph/, embeddings/ (a dictionary) and rows, and no conf nor checkpoint."""
+    folder = tmp_path_factory.mktemp("score")
+    checkpoint = loading.newest_or_fail(str(trained / "run"))
+    conf = schema.from_values(checkpoint.conf())
+    split(checkpoint, conf, str(folder / "graph"))
+    export(checkpoint, conf, str(folder / "embeddings"), encoding="dictionary")
+    shutil.copy(trained / "clicks/test.csv", folder / "rows.csv")
+    with (folder / "rows.csv").open() as file, (folder / "rows.jsonl").open("w") as lines:
+        for row in csv.DictReader(file):
+            row["price"] = float(row["price"])
+            row["interests"] = row["interests"].split("|") if row["interests"] else []
+            lines.write(json.dumps(row) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(trained, here, tmp_path_factory):
+    """Prediction and logit of each row of the test data, as the trained model has them."""
+    to = tmp_path_factory.mktemp("predicted") / "p.jsonl"
+    done = here("predict", "output=run", f"to={to}", cwd=trained)
+    assert done.code == 0, done.err
+    lines = [json.loads(line) for line in to.read_text().splitlines()]
+    return np.array([(line["prediction"], line["logit"]) for line in lines])
+
+
+def close(found, expected):
+    np.testing.assert_allclose(np.array(found, float), expected, rtol=2e-5, atol=2e-5)
+
+
+def test_a_file_of_csv_or_json_lines(artefacts, expected, here, tmp_path):
+    """By their names; the columns are those of `tnctl predict`, in the order of the rows."""
+    for source, to in (("rows.csv", "a.jsonl"), ("rows.jsonl", "b.csv"), ("rows.jsonl", "c.txt")):
+        done = here("score", *ARTEFACTS, f"input={source}", f"to={tmp_path / to}", cwd=artefacts)
+        assert done.code == 0, done.err
+        assert done.last == f"700 scores written to {tmp_path / to}"
+        text = (tmp_path / to).read_text()
+        if to == "b.csv":
+            header, *lines = csv.reader(text.splitlines())
+            assert header == ["prediction", "logit"]
+            close(lines, expected)
+        else:
+            lines = [json.loads(line) for line in text.splitlines()]
+            assert list(lines[0]) == ["prediction", "logit"]
+            close([list(line.values()) for line in lines], expected)
+
+
+def test_standard_input_and_output_without_a_word_more(artefacts, expected):
+    """In a process: no conf, no checkpoint, and only scores on standard output."""
+    command = [sys.executable, "-m", "tnctl", "score", *ARTEFACTS]
+    rows = (artefacts / "rows.jsonl").read_bytes()
+    done = subprocess.run(command, cwd=artefacts, input=rows, capture_output=True, timeout=100)
+    assert done.returncode == 0 and done.stderr == b""
+    close([list(json.loads(line).values()) for line in done.stdout.splitlines()], expected)
+
+
+def test_parts_of_any_size_come_to_the_same(artefacts, expected, here, tmp_path, monkeypatch):
+    from tnctl.data import csv_files, lines
+    from tnctl.serving import scoring
+
+    monkeypatch.setattr(csv_files, "BLOCK_BYTES", 3000)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 3000)
+    monkeypatch.setattr(scoring, "BATCH_ROWS", 11)
+    for source in ("rows.csv", "rows.jsonl"):
+        to = tmp_path / f"{source}.csv"
+        done = here("score", *ARTEFACTS, f"input={source}", f"to={to}", cwd=artefacts)
+        assert done.code == 0, done.err
+        close(list(csv.reader(to.read_text().splitlines()))[1:], expected)
+
+
+def test_no_rows_have_no_scores(artefacts, here, tmp_path):
+    (tmp_path / "none.jsonl").write_text("")
+    done = here("score", *ARTEFACTS, f"input={tmp_path / 'none.jsonl'}", f"to={tmp_path / 'o.csv'}",
+                cwd=artefacts)  # fmt: skip
+    assert done.code == 0 and "0 scores" in done.last
+    assert (tmp_path / "o.csv").read_bytes() == b""
+
+
+def test_a_bad_row_is_named_by_its_line_and_leaves_nothing(artefacts, here, tmp_path):
+    good = (artefacts / "rows.jsonl").read_text().splitlines()[:5]
+    row = json.loads(good[0])
+    for wrong, said in (
+        ({**row, "price": "much"}, "line 6, column 'price': 'much' is not a number"),
+        ({**row, "user_id": 1.5}, "line 6, column 'user_id': 1.5 is no id"),
+        ([1], "line 6: no JSON object"),
+    ):
+        path = tmp_path / "bad.jsonl"
+        path.write_text("\n".join([*good, json.dumps(wrong), *good]))
+        done = here("score", *ARTEFACTS, f"input={path}", f"to={tmp_path / 'o'}", cwd=artefacts)
+        assert done.code == 1
+        assert str(path) in done.last and said in done.last
+        assert not (tmp_path / "o").exists()
+    (tmp_path / "short.csv").write_text("user_id,item_id\nu1,i1\n")
+    done = here(
+        "score",
+        *ARTEFACTS,
+        f"input={tmp_path / 'short.csv'}",
+        f"to={tmp_path / 'o'}",
+        cwd=artefacts,
+    )
+    assert done.code == 1 and "has no column" in done.last
+
+
+def test_artefacts_of_two_checkpoints_are_refused(artefacts, here, tmp_path):
+    shutil.copytree(artefacts / "graph", tmp_path / "graph")
+    path = tmp_path / "graph/serving.json"
+    from tnctl import manifest
+
+    content = json.loads(path.read_text())
+    del content["sha256"]
+    content["checkpoint"] |= {"sha256": "0" * 64, "step": 99}
+    path.write_bytes(manifest.sealed(content))
+    done = here("score", f"graph={tmp_path / 'graph'}", "embeddings=embeddings", "input=rows.csv",
+                cwd=artefacts)  # fmt: skip
+    assert done.code == 1
+    assert "step 99" in done.last and "Take those of one checkpoint" in done.last
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["graph=graph"], "score needs embeddings=URL"),
+        (["embeddings=embeddings"], "score needs graph=URL"),
+        ([*ARTEFACTS, "format=parquet"], "no format 'parquet'"),
+        ([*ARTEFACTS, "output=run"], "takes no output="),
+        ([*ARTEFACTS, "checkpoint=run"], "takes no checkpoint="),
+    ],
+)
+def test_what_cannot_be_asked(artefacts, here, arguments, said):
+    done = here("score", *arguments, cwd=artefacts)
+    assert done.code == 2
+    assert said in done.last
+
+
+def test_what_is_not_there(artefacts, here):
+    done = here(
+        "score", "graph=nowhere", "embeddings=embeddings", "input=rows.csv", "to=o", cwd=artefacts
+    )
+    assert done.code == 1 and "nowhere has no serving.json" in done.last
+    done = here(
+        "score", "graph=graph", "embeddings=nowhere", "input=rows.csv", "to=o", cwd=artefacts
+    )
+    assert done.code == 1 and "nowhere has no manifest.json" in done.last
+    done = here("score", *ARTEFACTS, "input=nowhere.csv", "to=o", cwd=artefacts)
+    assert done.code == 1 and "nowhere.csv" in done.last
+
+
+@pytest.mark.parametrize("kind", ["int8", "filter"])
+def test_rows_of_lower_precision_and_left_out_ones(artefacts, trained, expected, tmp_path, kind):
+    """Near the trained model's; slots that were left out read zeros, and the graph is asked."""
+    from tnctl.serving.embeddings import open_embeddings
+    from tnctl.serving.scoring import Scorer
+    from tnctl.serving.served import open_graph
+
+    checkpoint = loading.newest_or_fail(str(trained / "run"))
+    conf = schema.from_values(checkpoint.conf())
+    options = {"precision": "int8"} if kind == "int8" else {"filter": Filter(slots=("user_id",))}
+    content = export(checkpoint, conf, str(tmp_path / "e"), encoding="dictionary", **options)
+    embeddings = open_embeddings(str(tmp_path / "e"))
+    scorer = Scorer(open_graph(str(artefacts / "graph")), embeddings)
+    rows = [json.loads(line) for line in (artefacts / "rows.jsonl").read_text().splitlines()]
+    apart = np.abs(scorer(rows)["logit"] - expected[:, 1]) / (1 + np.abs(expected[:, 1]))
+    embeddings.close()
+    stated = content["golden"]["deviation"]["logit"]
+    assert 0 < apart.max() < 3 * stated
+    assert stated < 0.01 if kind == "int8" else stated > 0.1
+
+
+def test_several_heads_are_named(tmp_path):
+    """As `tnctl predict` names them."""
+    from tnctl.serving.scoring import write_csv, write_lines
+
+    columns = {"prediction_ctr": np.float32([0.5, 0.25]), "logit_ctr": np.float32([0, np.nan])}
+    with (tmp_path / "a").open("wb") as stream:
+        write_lines(stream)(columns)
+        write = write_csv(stream)
+        write(columns)
+        write(columns)
+    assert (tmp_path / "a").read_text().splitlines() == [
+        '{"prediction_ctr": 0.5, "logit_ctr": 0.0}',
+        '{"prediction_ctr": 0.25, "logit_ctr": null}',
+        '"prediction_ctr","logit_ctr"', "0.5,0", "0.25,nan", "0.5,0", "0.25,nan",
+    ]  # fmt: skip
+
+
+# ---- docs/serving.md ---------------------------------------------------------
+
+PAGE = ROOT / "docs/serving.md"
+
+
+@pytest.fixture(scope="module")
+def simple(trained, here, tmp_path_factory):
+    """A model with those slots that the scorer of the page knows."""
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "clicks").symlink_to(trained / "clicks")
+    conf = (trained / "small.yaml").read_text()
+    (folder / "small.yaml").write_text(re.sub("  price_range: .*\n", "", conf))
+    done = here("train", "conf=small.yaml", "output=run", "evaluation.ablate=false", cwd=folder)
+    assert done.code == 0, done.err
+    assert here("split-graph", "output=run", cwd=folder).code == 0
+    shutil.copy(ROOT / "examples/serving/dictionary.py", folder)
+    blocks = re.findall(
+        r"^```python\n# scorer.py: (.*?)\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S
+    )
+    (folder / "blocks.json").write_text(json.dumps(dict(blocks)))
+    return folder
+
+
+def run_scorer(folder, start, embeddings):
+    """The exit code and standard error of the page's scorer, without tnctl."""
+    blocks = json.loads((folder / "blocks.json").read_text())
+    script = [
+        "import sys; sys.modules.update(tnctl=None, keras=None, pyarrow=None)",
+        *(blocks[part] for part in (start, "raw rows to logits", "the conformance kit")),
+    ]
+    (folder / "scorer.py").write_text("\n".join(script))
+    done = subprocess.run(
+        [sys.executable, "scorer.py", "run/graph", embeddings],
+        cwd=folder, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+def test_the_scorer_of_the_page(simple, here):
+    done = here("export-embeddings", "output=run", "format=dictionary", cwd=simple)
+    assert done.code == 0, done.err
+    code, said = run_scorer(simple, "where rows are", "run/embeddings")
+    assert code == 0, said
+
+
+@pytest.mark.long
+def test_the_scorer_of_the_page_notices(simple, here):
+    assert here("export-embeddings", "output=run", "format=dictionary", cwd=simple).code == 0
+    path = simple / "run/embeddings/golden.jsonl"
+    lines = path.read_text().splitlines()
+    wrong = json.loads(lines[7])
+    wrong["logits"]["label"] += 0.001
+    path.write_text("\n".join([*lines[:7], json.dumps(wrong), *lines[8:]]))
+    code, said = run_scorer(simple, "where rows are", "run/embeddings")
+    assert code == 1 and "AssertionError" in said
+
+
+def test_the_scorer_of_the_page_with_redis(simple, here):
+    server = shutil.which("redis-server")
+    if server is None:
+        pytest.skip("redis-server is not installed: apt-get install redis-server")
+    # Not pytest's folder: the path of a socket has at most 107 bytes.
+    folder = Path(tempfile.mkdtemp(prefix="tnctl-"))
+    path = folder / "redis"
+    process = subprocess.Popen(
+        [server, "--port", "0", "--unixsocket", path, "--save", "", "--dir", folder],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        until = time.monotonic() + 30
+        while not path.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        url = f"unix://{path}"
+        done = here("export-embeddings", "output=run", f"to={url}", cwd=simple)
+        assert done.code == 0, done.err
+        code, said = run_scorer(simple, "where rows are, in Redis", url)
+        assert code == 0, said
+        for command in ("verify-serving", "score"):
+            given = ["graph=run/graph", f"embeddings={url}"]
+            given += ["input=clicks/test.csv", "to=s.csv"] if command == "score" else []
+            done = here(command, *given, cwd=simple)
+            assert done.code == 0, done.err
+        assert len((simple / "s.csv").read_text().splitlines()) == 701
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder)
+
+
+PROGRAM = """
+import sys
+for line in sys.stdin:
+    print(f"{line.strip()} {sys.argv[1:]}", flush=True)
+"""
+
+
+def test_the_server_of_the_page(tmp_path):
+    """A program that answers line by line, behind HTTP; here not the C program but its like."""
+    [block] = re.findall(
+        r"^```python\n# server.py\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S
+    )
+    (tmp_path / "server.py").write_text(block)
+    with socket.create_server(("", 0)) as free:
+        port = free.getsockname()[1]
+    program = [sys.executable, "-c", PROGRAM, "online/graph"]
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "server.py", str(port), *program], stderr=subprocess.DEVNULL
+    )
+    try:
+        for body in (b"1\n\n2", b"3\n"):
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/", body)
+            answer = asked(request).decode().splitlines()
+            assert [line.split()[0] for line in answer] == body.decode().split()
+            assert "['online/graph', '--keep-going']" in answer[0]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def asked(request):
+    """The answer of a server that may not have begun yet."""
+    until = time.monotonic() + 30
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                return response.read()
+        except urllib.error.URLError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.02)

@@ -1,0 +1,673 @@
+"""The split graph: what it takes and gives in TensorFlow's own hands; what it says of itself."""
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from tensorflow.python.saved_model import loader_impl
+
+from tnctl import manifest, schema
+from tnctl.checkpoint import load as loading
+from tnctl.errors import UserError
+from tnctl.model.graph import Input
+from tnctl.serving import cutting, kit, warmup
+from tnctl.serving.inputs import RawInputs
+from tnctl.serving.served import inputs_of, open_graph
+
+# Every kind of input; two heads that share little; two towers.
+RECIPE = """\
+from keras import ops
+
+from tnctl.model import layers
+
+
+def build(inputs):
+    of_user = layers.concatenated(inputs.slot("user"), inputs.number("weekday"))
+    user = inputs.tower("user", layers.Mlp([6, 4], "tanh", name="user")(of_user))
+    history, length = inputs.sequence("history")
+    some = ops.cast(length, "float32")[:, None]
+    item = inputs.tower("item", inputs.slot("item"))
+    shows = inputs.counts("tags")
+    ctr = layers.Logit()(user * item) + inputs.linear
+    buy = layers.concatenated(ops.mean(history, axis=1), some, inputs.slot("tags"), shows,
+                              inputs.number("vector"), inputs.number("price"))
+    return {"ctr": ctr, "buy": layers.Logit()(layers.Mlp([5], name="buy")(buy))}
+"""
+CONF = """\
+defaults: [schema, _self_]
+recipe: {name: mine.py}
+embedding: {width: 4}
+life: {shows: {cvm: true}, groups: {user: {shows: {}}, item: {shows: {}}}}
+slots:
+  user: {missing: value, seed: 9007199254740991}
+  tags: {separator: "|", weights: scores, pooling: mean, max_length: 3, keep: last}
+  item: {group: item, ids: modulo, size: 9007199254740993, missing: value}
+  history: {group: item, ids: modulo, size: 9007199254740993, pooling: none, max_length: 4,
+            missing: value}
+  number: {ids: integer, padding: 18446744073709551615}
+  age: {ids: quantiles, buckets: 4, missing: value}
+  income: {ids: boundaries, boundaries: [0.1, 10, 100], column: price, width: 0}
+  land: {ids: vocabulary, vocabulary: [de, fr], oov: 2, missing: value}
+  weekday: {ids: integer, size: 7, indicator: true}
+  user_x_city: {cross: [user, city, kind], ids: modulo, size: 1000, width: 0}
+  kind: {ids: vocabulary, vocabulary: [a, b], width: 0, linear: false}
+numeric:
+  price: {transform: log1p, clip: [null, 50], default: 2}
+  vector: {width: 3, separator: json, transform: standardize}
+  both: {columns: [price, number], transform: standardize, mean: 1, deviation: 2}
+data:
+  format: jsonl
+  train: rows.jsonl
+  validation: rows.jsonl
+  missing: ["", "?"]
+  labels: {ctr: {column: clicked}, buy: {column: bought}}
+train: {batch_size: 64}
+"""
+ROWS = 200
+
+
+def rows():
+    """Rows with gaps in everything that can have one."""
+    random = np.random.default_rng(3)
+
+    def some(value, share=0.9):
+        return value if random.random() < share else None
+
+    for _ in range(ROWS):
+        tags = random.integers(0, 9, random.integers(0, 5))
+        clicked = int(random.random() < 0.4)
+        yield {
+            "user": some(f"u{random.integers(30)}"),
+            "tags": "|".join(f"t{one}" for one in tags),
+            "scores": "|".join(f"{one / 8 + 0.5}" for one in tags),
+            "item": some(f"i{random.integers(40)}"),
+            "history": [some(f"i{one}") for one in random.integers(0, 40, random.integers(0, 6))],
+            "number": some(int(random.integers(-1, 20))) or 0,
+            "age": some(int(random.integers(18, 70))),
+            "price": some(float(random.integers(0, 999)) / 8),
+            "land": some(str(random.choice(["de", "fr", "it", "?"]))),
+            "weekday": some(int(random.integers(0, 9))),
+            "city": some(f"c{random.integers(5)}"),
+            "kind": some(str(random.choice(["a", "b", "c"]))),
+            "vector": some(json.dumps(random.normal(size=3).round(2).tolist())),
+            "clicked": clicked,
+            "bought": int(clicked and random.random() < 0.3),
+        }
+
+
+@pytest.fixture(scope="module")
+def everything(here, tmp_path_factory):
+    """A folder with the run of a model of every kind of input."""
+    folder = tmp_path_factory.mktemp("everything")
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows()))
+    (folder / "mine.py").write_text(RECIPE)
+    (folder / "conf.yaml").write_text(CONF)
+    done = here("train", "conf=conf.yaml", "output=run", cwd=folder)
+    assert done.code == 0, done.err
+    return folder
+
+
+@pytest.fixture(scope="module")
+def split(here, everything, tmp_path_factory):
+    """Splits the model of every kind of input into a new folder, which it returns."""
+
+    def splitting(*arguments):
+        to = tmp_path_factory.mktemp("split") / "graph"
+        done = here("split-graph", "output=run", f"to={to}", *arguments, cwd=everything)
+        assert done.code == 0, done.err
+        return to
+
+    return splitting
+
+
+@pytest.fixture(scope="module")
+def whole(split):
+    """The whole graph of that model; nobody writes to it."""
+    return split()
+
+
+def described(folder):
+    return manifest.read(str(folder), "tnctl graph", "serving.json")
+
+
+def kit_of(folder):
+    return kit.kit_of_graph(str(folder), described(folder))
+
+
+def outputs(folder, signature, inputs):
+    """What a signature gives from the inputs of `packed` of the whole graph."""
+    return open_graph(str(folder)).outputs(signature, inputs)
+
+
+def near(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+
+
+STRANGER = """
+import json, sys
+for name in ("keras", "tf_keras", "tnctl", "cffi", "hydra"):
+    sys.modules[name] = None  # importing it is an ImportError
+import numpy as np, tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.framework import op_def_registry
+folder, inputs, outputs = sys.argv[1:]
+saved = saved_model_pb2.SavedModel()
+saved.ParseFromString(open(folder + "/saved_model.pb", "rb").read())
+[meta] = saved.meta_graphs
+ops = {node.op for node in meta.graph_def.node}
+ops |= {node.op for function in meta.graph_def.library.function for node in function.node_def}
+known = {function.signature.name for function in meta.graph_def.library.function}
+foreign = sorted(op for op in ops - known if op_def_registry.get(op) is None)
+model = tf.saved_model.load(folder)
+given = np.load(inputs)
+result = {}
+for name, function in model.signatures.items():
+    wanted = {spec.name for spec in function.structured_input_signature[1].values()}
+    for key, tensor in function(**{key: tf.constant(given[key]) for key in wanted}).items():
+        result[f"{name}/{key}"] = tensor.numpy()
+np.savez(outputs, **result)
+print(json.dumps({"foreign": foreign, "ops": sorted(ops)}))
+"""
+
+
+def test_the_graph_serves_strangers(whole, tmp_path):
+    """Without tnctl and Keras, by names alone, with the trainer's logits; no custom op."""
+    content, golden = described(whole), kit_of(whole)
+    packed = golden.inputs(content)
+    np.savez(tmp_path / "in.npz", **packed, **{
+        name: array for name, array in inputs_of(content, "by_slot", packed).items()
+        if name not in packed
+    })  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", STRANGER, whole, "in.npz", "out.npz"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["foreign"] == []
+    assert "MatMul" in found["ops"]
+    got = np.load(tmp_path / "out.npz")
+    names = {f"{kind}{head}" for kind in ("logits", "predictions") for head in ("", "_ctr", "_buy")}
+    of_heads = {f"{one}/{name}" for one in ("by_slot", "packed", "serving_default")
+                for name in names}  # fmt: skip
+    assert set(got) == of_heads | {"towers/user", "towers/item"}
+    for signature in ("by_slot", "packed", "serving_default"):
+        near(got[f"{signature}/logits"], golden.logits("ctr"))
+        for head in ("ctr", "buy"):
+            near(got[f"{signature}/logits_{head}"], golden.logits(head))
+            near(got[f"{signature}/predictions_{head}"], golden.predictions(head))
+    [item] = [one for one in content["signatures"]["by_slot"] if one["name"] == "item"]
+    np.testing.assert_array_equal(got["towers/item"], packed["x"][:, item["at"] : item["at"] + 4])
+
+
+def saved_model_cli(*arguments, cwd):
+    done = subprocess.run(
+        [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", *map(str, arguments)],
+        cwd=cwd, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_tensorflows_own_tool_shows_and_runs_it(whole, tmp_path):
+    content, golden = described(whole), kit_of(whole)
+    shown = saved_model_cli("show", "--dir", whole, "--all", cwd=tmp_path)
+    for signature in ("by_slot", "packed", "serving_default", "towers"):
+        assert f"signature_def['{signature}']" in shown
+    assert (
+        "inputs['history'] tensor_info:\n        dtype: DT_FLOAT\n        shape: (-1, 4, 4)"
+        in shown
+    )
+    assert (
+        "inputs['history_length'] tensor_info:\n        dtype: DT_INT32\n        shape: (-1)"
+        in shown
+    )
+    inputs = inputs_of(content, "by_slot", golden.inputs(content))
+    np.savez(tmp_path / "in.npz", **inputs)
+    saved_model_cli(
+        "run", "--dir", whole, "--tag_set", "serve", "--signature_def", "serving_default",
+        "--inputs", ";".join(f"{name}=in.npz[{name}]" for name in inputs), "--outdir", ".",
+        cwd=tmp_path,
+    )  # fmt: skip
+    near(np.load(tmp_path / "logits_buy.npy"), golden.logits("buy"))
+    near(np.load(tmp_path / "predictions.npy"), golden.predictions("ctr"))
+
+
+def prediction_log_class():
+    """The class of PredictionLog, as tensorflow_serving/apis/*.proto have it, as far as needed."""
+    file = descriptor_pb2.FileDescriptorProto(name="warmup.proto", package="w", syntax="proto3")
+    file.dependency.append("tensorflow/core/framework/tensor.proto")
+    kinds = descriptor_pb2.FieldDescriptorProto
+
+    def message(parent, name, /, **fields):
+        made = parent.add(name=name)
+        for field, (number, of) in fields.items():
+            repeated = field == "inputs"
+            made.field.add(
+                name=field, number=number, type_name=of if of else None,
+                type=kinds.TYPE_MESSAGE if of else kinds.TYPE_STRING,
+                label=kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL,
+            )  # fmt: skip
+        return made
+
+    top = file.message_type
+    message(top, "ModelSpec", name=(1, ""), signature_name=(3, ""), version_label=(4, ""))
+    request = message(top, "PredictRequest", model_spec=(1, ".w.ModelSpec"),
+                      inputs=(2, ".w.PredictRequest.InputsEntry"))  # fmt: skip
+    entry = message(request.nested_type, "InputsEntry", key=(1, ""),
+                    value=(2, ".tensorflow.TensorProto"))  # fmt: skip
+    entry.options.map_entry = True
+    message(top, "PredictLog", request=(1, ".w.PredictRequest"))
+    message(top, "PredictionLog", predict_log=(6, ".w.PredictLog"))
+    pool = descriptor_pool.Default()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("w.PredictionLog"))
+
+
+@pytest.fixture(scope="module")
+def prediction_log():
+    return prediction_log_class()
+
+
+def requests_of(folder, prediction_log):
+    """The inputs of each warm-up request of a graph."""
+    for record in tf.data.TFRecordDataset(str(folder / warmup.NAME)).as_numpy_iterator():
+        log = prediction_log.FromString(record)
+        assert log.SerializeToString(deterministic=True)
+        assert log.predict_log.request.model_spec.signature_name == "serving_default"
+        assert not log.predict_log.request.model_spec.name
+        # Nothing is there that the messages do not have.
+        assert len(log.SerializeToString()) == len(record)
+        inputs = log.predict_log.request.inputs
+        yield {name: tf.make_ndarray(tensor) for name, tensor in inputs.items()}
+
+
+def test_requests_that_warm_a_server_up(whole, prediction_log):
+    content, golden = described(whole), kit_of(whole)
+    inputs = inputs_of(content, "by_slot", golden.inputs(content))
+    requests = list(requests_of(whole, prediction_log))
+    assert [len(one["user"]) for one in requests] == [1, 8]
+    for request in requests:
+        assert request.keys() == inputs.keys()
+        for name, array in request.items():
+            assert array.dtype == inputs[name].dtype
+            np.testing.assert_array_equal(array, inputs[name][: len(array)])
+    assert warmup.NAME in content["files"]
+    long = {"user": np.zeros((40, 40), np.float32)}  # lengths of more than one byte
+    parsed = prediction_log.FromString(warmup.prediction_log(long))
+    assert tf.make_ndarray(parsed.predict_log.request.inputs["user"]).shape == (40, 40)
+
+
+def test_without_golden_rows_nothing_of_the_data_goes_along(split, whole, prediction_log):
+    folder = split("golden=0")
+    content = described(folder)
+    assert content["golden"] is None
+    assert content["files"].keys() == described(whole)["files"].keys() - {"golden.jsonl"}
+    for request in requests_of(folder, prediction_log):
+        assert not any(array.any() for array in request.values())
+    some = split("golden=5")
+    assert described(some)["golden"]["rows"] == len(kit_of(some).lines) == 5
+
+
+def weights_in(folder):
+    """How many floats the variables of a SavedModel hold, and how many its graph does."""
+    variables = tf.train.load_checkpoint(str(folder / "variables/variables"))
+    shapes = {
+        name: shape
+        for name, shape in variables.get_variable_to_shape_map().items()
+        if name.endswith("VARIABLE_VALUE")
+    }
+    saved = loader_impl.parse_saved_model(str(folder))
+    graph = saved.meta_graphs[0].graph_def
+    nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
+    floats = sum(
+        int(np.prod([size.size for size in node.attr["value"].tensor.tensor_shape.dim]))
+        for node in nodes
+        if node.op == "Const" and node.attr["dtype"].type == tf.float32.as_datatype_enum
+    )
+    return sum(int(np.prod(shape)) for shape in shapes.values()), floats
+
+
+def test_frozen_weights_are_constants_and_there_once(split, whole):
+    frozen = split("frozen=true")
+    content = described(frozen)
+    assert (content["frozen"], described(whole)["frozen"]) == (True, False)
+    for key in ("signatures", "outputs", "heads", "slots", "columns"):
+        assert content[key] == described(whole)[key]
+    variables, _ = weights_in(whole)
+    assert variables > 150
+    in_variables, in_graph = weights_in(frozen)
+    assert in_variables == 0
+    assert variables <= in_graph < 1.5 * variables
+    golden = kit_of(frozen)
+    for signature in ("packed", "by_slot", "serving_default"):
+        given = golden.inputs(content)
+        name = "by_slot" if signature == "serving_default" else signature
+        inputs = {k: tf.constant(v) for k, v in inputs_of(content, name, given).items()}
+        found = tf.saved_model.load(str(frozen)).signatures[signature](**inputs)
+        near(found["logits_buy"], golden.logits("buy"))
+
+
+def names_of(content, signature):
+    return [one["name"] for one in content["signatures"][signature]]
+
+
+@pytest.mark.parametrize("frozen", ["true", "false"])
+def test_a_head_has_only_what_it_needs(split, whole, frozen):
+    everything, golden = described(whole), kit_of(whole)
+    inputs = golden.inputs(everything)
+    taken = {
+        "ctr": (["user", "item", "weekday", "linear"], ["x", "linear"]),
+        "buy": (
+            ["tags", "price", "vector", "history", "history_length"],
+            ["x", "sequences", "lengths"],
+        ),
+    }
+    of_whole = weights_in(whole)[0]
+    for head, (by_slot, packed) in taken.items():
+        folder = split(f"head={head}", f"frozen={frozen}")
+        content = described(folder)
+        assert (content["head"], content["heads"]) == (head, [head])
+        assert names_of(content, "by_slot") == by_slot
+        assert names_of(content, "packed") == packed
+        assert [one["name"] for one in content["outputs"]] == ["logits", "predictions"]
+        assert content["labels"].keys() == {head}
+        for signature in ("packed", "by_slot"):
+            found = outputs(folder, signature, inputs)
+            near(found["logits"], golden.logits(head))
+            near(found["predictions"], golden.predictions(head))
+        stored = sum(weights_in(folder)) if frozen == "true" else weights_in(folder)[0]
+        assert 20 < stored < of_whole
+    # Columns of x that are not read may hold anything.
+    inputs["x"][:, 0:4] = np.nan
+    near(outputs(folder, "packed", inputs)["logits"], golden.logits("buy"))
+    assert list(content["slots"]) == ["tags", "history"]
+    assert list(content["numeric"]) == ["price", "vector"]
+    assert content["columns"] == ["tags", "scores", "history", "price", "vector"]
+    assert content["linear"]["adds"] == []
+
+
+def test_a_head_with_a_linear_part_has_all_slots_of_it(split, whole):
+    content = described(split("head=ctr", "golden=0"))
+    assert content["linear"] == described(whole)["linear"]
+    assert content["slots"] == described(whole)["slots"]
+    assert content["numeric"] == {}
+
+
+def test_towers_without_the_recipes_code(here, everything, whole, tmp_path):
+    inputs = kit_of(whole).inputs(described(whole))
+    loaded = tf.saved_model.load(str(whole))
+    expected = loaded.signatures["towers"](**{k: tf.constant(v) for k, v in inputs.items()})
+    checkpoint = next((everything / "run/checkpoints").iterdir())
+    for tower, names in {"user": ["user", "weekday"], "item": ["item"]}.items():
+        to = tmp_path / tower
+        done = here(
+            "split-graph", f"checkpoint={checkpoint}", f"to={to}", f"head={tower}", cwd=tmp_path
+        )
+        assert done.code == 0, done.err
+        content = described(to)
+        assert names_of(content, "by_slot") == list(content["slots"]) == names
+        assert (content["heads"], content["head"], content["golden"]) == ([], tower, None)
+        assert content["outputs"] == [
+            {"name": "embedding", "kind": "embedding", "head": tower, "shape": [4]}
+        ]
+        for signature in ("packed", "by_slot"):
+            found = outputs(to, signature, inputs)
+            assert list(found) == ["embedding"]
+            near(found["embedding"], expected[tower])
+
+
+@pytest.mark.parametrize(
+    ("reading", "columns"),
+    [
+        (lambda x: x[:, 1:3], {1, 2}),
+        (lambda x: x[:, 4], {4}),
+        (lambda x: x[:, -2], {4}),
+        (lambda x: x[:, -2:], {4, 5}),
+        (lambda x: x[:, ::2], {0, 2, 4}),
+        (lambda x: x[:, 5:1:-3], {5, 2}),
+        (lambda x: tf.identity(x)[:, :1] + x[:, 3:4], {0, 3}),
+        (lambda x: x[:, tf.shape(x)[0] :], {0, 1, 2, 3, 4, 5}),
+        (lambda x: x[..., 1:2], {0, 1, 2, 3, 4, 5}),
+        (lambda x: x[2:], {0, 1, 2, 3, 4, 5}),
+        (lambda x: x[:, 0:1] + tf.reduce_sum(x), {0, 1, 2, 3, 4, 5}),
+        (lambda x: x, {0, 1, 2, 3, 4, 5}),
+        (lambda x: tf.zeros([tf.shape(x)[0]]), set()),
+        (lambda x: x[:, 3:3], set()),
+    ],
+)
+def test_the_columns_that_a_graph_reads(reading, columns):
+    specs = [tf.TensorSpec([None, 6], tf.float32, "x")]
+    function = tf.function(reading, specs, autograph=False).get_concrete_function()
+    name = function.outputs[0].name
+    graph, fetched = cutting.needed(function.graph.as_graph_def(), [name])
+    assert cutting.columns_read(graph, Input("x", (6,), "x"), fetched) == columns
+
+
+def test_a_head_that_is_not_there(here, everything):
+    done = here("split-graph", "output=run", "head=clicks", "to=none", cwd=everything)
+    assert done.code == 2
+    assert "no head or tower 'clicks'. The names are buy, ctr, item, user" in done.last.replace(
+        "Choose from:", "The names are"
+    )
+    done = here("split-graph", "output=run", "head=itme", "to=none", cwd=everything)
+    assert "Did you mean 'item'?" in done.last
+    assert not (everything / "none").exists()
+
+
+def test_heads_of_esmm(here, tmp_path):
+    done = here(
+        "train", "conf=esmm", "data.train=0:2000", "data.validation=2000:2100", "data.test=null",
+        "train.batch_size=512", "evaluation.ablate=false", "output=run", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    stored = {}
+    for part in ("whole", "ctr", "cvr", "ctcvr"):
+        head = [] if part == "whole" else [f"head={part}"]
+        done = here("split-graph", "output=run", f"to={part}", *head, cwd=tmp_path)
+        assert done.code == 0, done.err
+        stored[part] = weights_in(tmp_path / part)[0]
+    golden = kit_of(tmp_path / "whole")
+    inputs = golden.inputs(described(tmp_path / "whole"))
+    of_whole = outputs(tmp_path / "whole", "by_slot", inputs)
+    for head in ("ctr", "cvr", "ctcvr"):
+        found = outputs(tmp_path / head, "by_slot", inputs)
+        near(found["logits"], of_whole[f"logits_{head}"])
+        near(found["logits"], golden.logits(head))
+    assert stored["ctr"] == stored["cvr"] == stored["whole"] / 2
+    assert stored["ctcvr"] == stored["whole"]
+    # cvr has no label; a part says which column its head was trained on.
+    assert described(tmp_path / "cvr")["labels"] == {}
+    assert described(tmp_path / "ctcvr")["labels"]["ctcvr"]["column"] == "purchase"
+
+
+def test_the_description_has_what_a_scorer_needs(whole, everything):
+    content = described(whole)
+    checkpoint = loading.open_checkpoint(str(next((everything / "run/checkpoints").iterdir())))
+    assert content["checkpoint"]["sha256"] == manifest.identity(checkpoint.manifest)
+    assert content["data"]["missing"] == ["", "?"]
+    assert content["data"]["format"] == "jsonl"
+    assert content["labels"]["buy"] == {"column": "bought", "positive": None, "above": None}
+    assert content["predictions"] == "sigmoid"
+    slots = content["slots"]
+    keys = set(slots["user"])
+    assert all(set(slot) == keys for slot in slots.values())
+    assert slots["tags"] | {"column": "tags", "weights": "scores", "separator": "|",
+                            "pooling": "mean", "max_length": 3, "keep": "last", "cvm": True,
+                            "width": 4, "columns": 6, "group": "tags"} == slots["tags"]  # fmt: skip
+    assert slots["user"]["missing_id"] == str(value_id_of_nothing(2**53 - 1))
+    assert slots["item"]["size"] == "9007199254740993"
+    assert slots["number"]["padding"] == "18446744073709551615"
+    assert len(slots["age"]["boundaries"]) == 3
+    assert slots["age"]["missing_id"] == "4"
+    assert slots["income"]["boundaries"] == [0.1, 10, 100]
+    assert (slots["income"]["width"], slots["income"]["group"]) == (0, "income")
+    assert (slots["land"]["vocabulary"], slots["land"]["missing_id"]) == (["de", "fr"], "4")
+    assert (slots["weekday"]["group"], slots["weekday"]["columns"]) == (None, 7)
+    assert slots["user_x_city"]["cross"] == ["user", "city", "kind"]
+    assert slots["user_x_city"]["column"] is None
+    assert slots["kind"]["group"] is None
+    numeric = content["numeric"]
+    assert numeric["price"]["clip"] == [None, 50]
+    assert len(numeric["vector"]["mean"]) == len(numeric["vector"]["deviation"]) == 3
+    assert (numeric["both"]["columns"], numeric["both"]["width"]) == (["price", "number"], 2)
+    packed = {one["name"]: one["columns"] for one in content["signatures"]["packed"]}
+    for one in content["signatures"]["by_slot"]:
+        assert one["at"] + one["columns"] <= packed[one["source"]]
+        assert np.prod([1, *one["shape"]]) == one["columns"]
+    # Every column of x is of one input.
+    of_x = [one for one in content["signatures"]["by_slot"] if one["source"] == "x"]
+    assert [one["at"] for one in of_x] == list(np.cumsum([0] + [o["columns"] for o in of_x])[:-1])
+    assert sum(one["columns"] for one in of_x) == packed["x"]
+
+
+def value_id_of_nothing(seed):
+    from tnctl.tables.columns import hash_bytes
+
+    return hash_bytes(b"", seed)
+
+
+def test_every_key_is_documented(whole):
+    content = described(whole)
+    page = (Path(__file__).parent.parent / "docs/formats/graph.md").read_text()
+    keys = {*content, *content["data"], *content["slots"]["user"], *content["numeric"]["price"]}
+    keys |= {*content["signatures"]["packed"][0], *content["outputs"][0], *content["labels"]["buy"]}
+    keys -= {"format", "version", "files", "sha256"}  # of every manifest
+    assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
+
+
+def test_readers_that_count_in_doubles_read_it_right(whole):
+    def numbers(value):
+        if isinstance(value, dict | list):
+            for one in value.values() if isinstance(value, dict) else value:
+                yield from numbers(one)
+        elif isinstance(value, int):
+            yield value
+
+    assert max(map(abs, numbers(described(whole)))) < 2**53
+
+
+def test_ids_can_be_made_from_the_description_alone(whole):
+    golden = kit_of(whole)
+    encoded = RawInputs(json.loads(json.dumps(described(whole)))).encode(golden.rows)
+    assert encoded.cells.keys() == golden.examples[0]["ids"].keys()
+    for name, cells in encoded.cells.items():
+        expected = [id_ for one in golden.examples for id_ in one["ids"][name]]
+        assert [str(one) for one in cells.ids.tolist()] == expected
+
+
+def test_a_graph_that_does_not_give_the_trainers_logits_is_not_shipped(
+    here, everything, tmp_path, monkeypatch
+):
+    to = tmp_path / "graph"
+    arguments = ("split-graph", "output=run", f"to={to}")
+    assert here(*arguments, cwd=everything).code == 0
+    before = (to / "serving.json").read_bytes()
+    right = kit.write_graph
+
+    def one_wrong_weight(checkpoint, folder):
+        right(checkpoint, folder)
+        prefix = f"{folder}/variables/variables"
+        stored = tf.train.load_checkpoint(prefix)
+        names = list(stored.get_variable_to_shape_map())
+        tensors = {name: stored.get_tensor(name) for name in names}
+        tensors[next(name for name in names if name.startswith("weights/0/"))][0] += 0.01
+        slices = [""] * len(names)
+        tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=names,
+            shape_and_slices=slices,
+            tensors=list(tensors.values()),
+        )
+
+    monkeypatch.setattr(kit, "write_graph", one_wrong_weight)
+    done = here(*arguments, cwd=everything)
+    assert done.code == 1
+    assert "does not give the trainer's logits" in done.last
+    assert (to / "serving.json").read_bytes() == before
+    open_graph(str(to))
+
+
+def test_an_interrupted_split_does_not_count(here, everything, tmp_path, monkeypatch):
+    to = tmp_path / "graph"
+
+    def failing(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest.Inventory, "commit", failing)
+        assert here("split-graph", "output=run", f"to={to}", cwd=everything).code == 130
+    assert (to / "saved_model.pb").exists()
+    assert not (to / "serving.json").exists()
+    assert here("split-graph", "output=run", f"to={to}", cwd=everything).code == 0
+    open_graph(str(to))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        tf.errors.ResourceExhaustedError(None, None, "graph/saved_model.pb; No space left"),
+    ],
+)
+def test_a_full_disk_is_told_in_a_line(here, everything, tmp_path, monkeypatch, error):
+    def failing(*_):
+        raise error
+
+    monkeypatch.setattr(kit, "write_graph", failing)
+    done = here("split-graph", "output=run", f"to={tmp_path}/graph", cwd=everything)
+    assert done.code == 1
+    assert "no space" in done.last.lower()
+    assert "TMPDIR" in done.last
+    assert not (tmp_path / "graph").exists()
+
+
+def test_a_graph_on_another_storage(here, everything, whole):
+    to = "memory://split_graph/graph"
+    done = here("split-graph", "output=run", f"to={to}", "golden=3", cwd=everything)
+    assert done.code == 0, done.err
+    content = described(to)
+    inputs = kit_of(whole).inputs(content)
+    near(outputs(to, "by_slot", inputs)["logits"], kit_of(whole).logits("ctr"))
+    assert kit_of(to).lines == kit_of(whole).lines[:3]
+
+
+TOWER = (
+    "from tnctl.model import layers\ndef build(inputs):\n    logit = layers.Logit()(inputs.deep)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ('inputs.tower("a", inputs.slot("user")); inputs.tower("a", inputs.slot("user"))',
+         "a tower is a tensor [B, d] and a name of its own"),
+        ('inputs.tower("a b", inputs.slot("user"))', "Received: a b [None, 4]"),
+        ('inputs.tower("label", inputs.slot("user"))', "a head and a tower named label"),
+        ('inputs.tower("a", layers.Mlp([3])(inputs.deep))', "a tower with weights that no head"),
+        ('inputs.tower("a", 3)', "Received: a []"),
+    ],
+)  # fmt: skip
+def test_a_tower_that_cannot_be(tmp_path, monkeypatch, lines, reason):
+    from tnctl.data.statistics import Statistics
+    from tnctl.model.building import build_network
+    from tnctl.model.layout import plan
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(f"{TOWER}    {lines}\n    return logit\n")
+    conf = schema.from_values(
+        {
+            "recipe": {"name": "mine.py"},
+            "slots": {"user": {"width": 4}},
+            "data": {"train": "none"},
+        }
+    )
+    with pytest.raises(UserError) as caught:
+        build_network(conf, plan(conf, Statistics()), "float32")
+    assert reason in str(caught.value)

@@ -1,0 +1,49 @@
+"""`tnctl score`."""
+
+from pathlib import PurePosixPath
+
+from tnctl.cli import arguments
+from tnctl.cli.quiet import quiet_tensorflow
+from tnctl.errors import UserError, did_you_mean
+
+TAKES = ("graph", "embeddings", "prefix", "input", "to", "format")
+USAGE = (
+    "graph=URL embeddings=URL|redis://… [prefix=NAME] [input=FILE|-] [to=FILE|-] [format=jsonl|csv]"
+)
+FORMATS = ("jsonl", "csv")
+NAMES = {".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "csv"}
+
+
+def run(given: list[str]) -> int:
+    """Write the scores of raw rows, in their order; from standard input to standard output.
+
+    Files are read and written by their names, and else as format= says (jsonl).
+    """
+    own, rest = arguments.part(given, TAKES)
+    if rest:
+        key = rest[0].partition("=")[0]
+        raise UserError(f"score has no conf, and takes no {key}=. {did_you_mean(key, TAKES)}")
+    for key in ("graph", "embeddings"):
+        if key not in own:
+            raise UserError(f"score needs {key}=URL: {arguments.ARGUMENTS[key]}")
+    source, to = own.get("input", "-"), own.get("to", "-")
+    asked = own.get("format")
+    if asked is not None and asked not in FORMATS:
+        raise UserError(f"no format '{asked}'. {did_you_mean(asked, FORMATS)}")
+    kind = asked or format_of(source) or "jsonl"
+    to_kind = asked or format_of(to) or kind
+    quiet_tensorflow()
+    from tnctl.progress import say
+    from tnctl.serving import scoring
+
+    prefix = own.get("prefix", "tnctl")
+    rows = scoring.score(own["graph"], own["embeddings"], prefix, source, kind, to, to_kind)
+    if to != "-":
+        say(f"{rows:,} scores written to {to}")
+    return 0
+
+
+def format_of(url: str) -> str | None:
+    """The format that a file's name says."""
+    suffixes = [suffix for suffix in PurePosixPath(url).suffixes if suffix not in (".gz", ".zst")]
+    return NAMES.get(suffixes[-1]) if suffixes else None

@@ -1,0 +1,266 @@
+"""`tnctl split-graph aot=[1,32]`: the graph as machine code, one object per size of batch.
+
+TensorFlow's own compiler does it, as a process of its own. docs/aot.md says what a program needs
+to use it, docs/formats/graph.md what lies in the folder.
+"""
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tnctl.errors import Failure, UserError, quoted
+from tnctl.manifest import Inventory
+
+TARGET_TRIPLE = "x86_64-pc-linux"
+TARGET_CPU = "x86-64-v3"  # not the CPU at hand: what is compiled here runs elsewhere
+MOST_ROWS = 65_536
+PACKED = "packed"
+# Sources of the runtime, in the wheel's xla_aot_runtime_src, that every compiled graph needs.
+RUNTIME = (
+    "tensorflow/compiler/tf2xla/allocator.cc",
+    "tensorflow/compiler/tf2xla/xla_compiled_cpu_function.cc",
+    "xla/backends/cpu/runtime/rng_state_lib.cc",
+    "xla/executable_run_options.cc",
+)
+# A header that a compiled graph includes when it calls a library -> the sources of that.
+LIBRARIES = {
+    "dot_lib.h": ("xla/backends/cpu/runtime/dot_lib_f32.cc",),
+    "sort_lib.h": ("xla/backends/cpu/runtime/sort_lib.cc",),
+    "convolution_lib.h": (
+        "xla/backends/cpu/runtime/convolution_lib_f32_2d.cc",
+        "xla/backends/cpu/runtime/convolution_lib_f32_3d.cc",
+    ),
+}
+
+
+def sizes_of(text: str) -> list[int]:
+    """The sizes of batches that `aot=[1,32,256]` asks for, ascending. Raises UserError."""
+    inner = text.removeprefix("[").removesuffix("]")
+    parts = [part.strip() for part in inner.split(",")]
+    if not all(re.fullmatch(r"[0-9]{1,5}", part) for part in parts):
+        raise UserError(
+            "aot takes numbers of examples, such as aot=[1,32,256]. "
+            f"Received: aot={quoted(text)[1:-1]}"
+        )
+    sizes = sorted({int(part) for part in parts})
+    if sizes[0] < 1 or sizes[-1] > MOST_ROWS:
+        raise UserError(
+            f"a batch of aot has 1 to {MOST_ROWS:,} examples. Received: aot={quoted(text)[1:-1]}"
+        )
+    return sizes
+
+
+def compile_sizes(
+    folder: str, sizes: Sequence[int], inventory: Inventory, target_cpu: str = TARGET_CPU
+) -> dict[str, Any]:
+    """Compile signature `packed` of the SavedModel in a local folder, once per size of batch.
+
+    Writes aot/ through `inventory`; returns what serving.json says of it. Raises UserError when the
+    compiler does not know `target_cpu`, and Failure when it cannot compile the graph.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", target_cpu, re.ASCII):
+        raise unknown_cpu(target_cpu)  # an empty one would be the CPU at hand
+    with tempfile.TemporaryDirectory(prefix="tnctl-aot-") as scratch:
+        write_frozen(folder, sizes, f"{scratch}/frozen")
+        compiled = [compile_one(scratch, rows, target_cpu) for rows in sizes]
+        paths = [path for one in compiled for path in (one["header"], *one["objects"])]
+        described = {
+            "identity": identity_of(scratch, paths),
+            "tensorflow": tensorflow_version(),
+            "target_triple": TARGET_TRIPLE,
+            "target_cpu": target_cpu,
+            "runtime": runtime_of([Path(scratch, one["header"]) for one in compiled]),
+            "sizes": compiled,
+        }
+        for path in paths:
+            inventory.write(path, Path(scratch, path).read_bytes())
+    inventory.write("aot/compiled.h", header_of(described).encode())
+    inventory.write("aot/compiled.mk", makefile_of(described).encode())
+    return described
+
+
+def write_frozen(folder: str, sizes: Sequence[int], to: str) -> None:
+    """Write a SavedModel with a signature packed_B per size B, whose weights are constants.
+
+    The compiler wants batches of one size, and knows no variables.
+    """
+    import tensorflow as tf
+    from tensorflow.python.framework import convert_to_constants
+
+    loaded = tf.saved_model.load(folder)  # variables live only as long as it does
+    signature = loaded.signatures[PACKED]
+    specs = signature.structured_input_signature[1]
+    frozen = convert_to_constants.convert_variables_to_constants_v2(signature)
+    graph = frozen.graph.as_graph_def()
+    # Freezing loses the names of outputs and keeps their order, which is that of a flat dict.
+    named = tf.nest.pack_sequence_as(
+        signature.structured_outputs, [tensor.name for tensor in frozen.outputs]
+    )
+    names = sorted(named)
+
+    def fixed(**inputs: Any) -> dict[str, Any]:
+        fed = {f"{name}:0": tensor for name, tensor in inputs.items()}
+        tensors = tf.graph_util.import_graph_def(graph, fed, [named[name] for name in names], "")
+        return dict(zip(names, tensors, strict=True))
+
+    signatures = {}
+    for rows in sizes:
+        of_size = {
+            name: tf.TensorSpec([rows, *spec.shape[1:]], spec.dtype, name)
+            for name, spec in specs.items()
+        }
+        function = tf.function(fixed, autograph=False).get_concrete_function(**of_size)
+        signatures[f"{PACKED}_{rows}"] = function
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    tf.saved_model.save(tf.Module(), to, signatures=signatures, options=options)
+
+
+def compile_one(scratch: str, rows: int, target_cpu: str) -> dict[str, Any]:
+    """Compile packed_B of scratch/frozen into scratch/aot/B; returns its entry of serving.json."""
+    name = f"Graph{rows}"
+    command = [
+        *(sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", "aot_compile_cpu"),
+        *("--dir", "frozen", "--tag_set", "serve", "--signature_def_key", f"{PACKED}_{rows}"),
+        # Relative: the path becomes part of names in the code.
+        *("--output_prefix", f"aot/{rows}/graph", "--cpp_class", name),
+        *("--target_triple", TARGET_TRIPLE, "--target_cpu", target_cpu),
+        *("--multithreading", "false"),
+    ]
+    done = subprocess.run(
+        command,
+        cwd=scratch,
+        env=os.environ | {"TMPDIR": scratch},  # where it leaves files when it aborts
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if re.search("is not a recognized processor|on a subtarget that doesn't", done.stderr):
+        raise unknown_cpu(target_cpu)
+    header, *objects = (f"aot/{rows}/graph{end}" for end in (".h", ".o", "_constants.o"))
+    made = [path for path in (header, *objects) if Path(scratch, path).is_file()]
+    if done.returncode or len(made) < 1 + len(objects):
+        raise Failure(
+            f"the graph cannot be compiled for batches of {rows}: {complaint(done.stderr)}. "
+            "Leave aot= out: the SavedModel serves any recipe"
+        )
+    text = Path(scratch, header).read_text()
+    return {
+        "rows": rows,
+        "class": name,
+        "header": header,
+        "objects": objects,
+        "feeds": names_in(text, "StaticArgNames", "feed_"),
+        "fetches": names_in(text, "StaticResultNames", "fetch_"),
+    }
+
+
+def unknown_cpu(received: str) -> UserError:
+    """The error of a `target_cpu` that is no CPU of 64 bits."""
+    return UserError(
+        f"target_cpu is no CPU that the compiler knows. Received: {quoted(received)}. Take "
+        "x86-64-v2, x86-64-v3 (the default), x86-64-v4 or a name such as haswell or znver3"
+    )
+
+
+def complaint(printed: str) -> str:
+    """What a compiler that failed had to say: its last line that says anything of errors."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    telling = [line for line in lines if re.match(r"[\w.]*(Error|Exception|ERROR)\b.*:", line)]
+    return (telling or lines or ["it said nothing"])[-1][:300].rstrip(". ")
+
+
+def names_in(header: str, function: str, prefix: str) -> dict[str, str]:
+    """Inputs or outputs of the signature -> their names in the compiled graph.
+
+    Read from the graph, for an input that nothing depends on is not in it.
+    """
+    body = header.partition(f"{function}() {{")[2].partition("}")[0]
+    return {name.removeprefix(prefix): name for name in sorted(re.findall(r'"(\w+)"', body))}
+
+
+def runtime_of(headers: Sequence[Path]) -> list[str]:
+    """The sources of the wheel's runtime that compiled graphs with these headers are linked to."""
+    found = set(RUNTIME)
+    for header in headers:
+        for library in re.findall(r'#include ".*/(\w+_lib\.h)"', header.read_text()):
+            found |= set(LIBRARIES.get(library, ()))
+    return sorted(found)
+
+
+def identity_of(folder: str, paths: Sequence[str]) -> str:
+    """A checksum of all that was compiled, by which a program knows the folder it belongs to."""
+    whole = hashlib.sha256()
+    for path in paths:
+        whole.update(hashlib.sha256(Path(folder, path).read_bytes()).digest())
+    return whole.hexdigest()
+
+
+def tensorflow_version() -> str:
+    import tensorflow as tf
+
+    return str(tf.__version__)
+
+
+def header_of(described: dict[str, Any]) -> str:
+    """aot/compiled.h: all sizes in one place, for a program that should run with any graph."""
+    sizes = described["sizes"]
+    includes = [f'#include "{one["header"].removeprefix("aot/")}"' for one in sizes]
+    made = [
+        f"    all.push_back({{{one['rows']}, std::make_unique<{one['class']}>()}});"
+        for one in sizes
+    ]
+    lines = [
+        "// Written by tnctl split-graph.",
+        "#ifndef TNCTL_COMPILED_H",
+        "#define TNCTL_COMPILED_H",
+        "",
+        "#include <cstddef>",
+        "#include <memory>",
+        "#include <vector>",
+        "",
+        *includes,
+        "",
+        "namespace tnctl {",
+        "",
+        "// What serving.json calls aot.identity.",
+        f'inline constexpr char kIdentity[] = "{described["identity"]}";',
+        "",
+        "// The graph for batches of so many rows.",
+        "struct Compiled {",
+        "    std::size_t rows;",
+        "    std::unique_ptr<tensorflow::XlaCompiledCpuFunction> graph;",
+        "};",
+        "",
+        "// Every size once, the smallest first. A thread needs graphs of its own.",
+        "inline std::vector<Compiled> compiled_graphs() {",
+        "    std::vector<Compiled> all;",
+        *made,
+        "    return all;",
+        "}",
+        "",
+        "}  // namespace tnctl",
+        "",
+        "#endif",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def makefile_of(described: dict[str, Any]) -> str:
+    """aot/compiled.mk: what to link, for make."""
+    objects = [path.removeprefix("aot/") for one in described["sizes"] for path in one["objects"]]
+    lines = [
+        "# Written by tnctl split-graph.",
+        f"AOT_TENSORFLOW := {described['tensorflow']}",
+        f"AOT_CPU := {described['target_cpu']}",
+        f"AOT_OBJECTS := {' '.join(objects)}",
+        f"AOT_RUNTIME := {' '.join(described['runtime'])}",
+    ]
+    return "\n".join(lines) + "\n"

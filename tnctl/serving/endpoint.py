@@ -1,0 +1,163 @@
+"""A running service that speaks TensorFlow Serving's REST predict API, asked as a client does."""
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl.errors import Failure, UserError, quoted
+from tnctl.model.graph import BY_SLOT
+
+SECONDS = 30.0
+ROWS = 32  # of a request
+COLUMNAR, ROW = "columns", "rows"
+Arrays = dict[str, NDArray[Any]]
+
+
+class RefusedError(Failure):
+    """The service answered that it does not take the request."""
+
+
+class Endpoint:
+    """The model at `url`, http://HOST:PORT/v1/models/NAME, whose graph is described."""
+
+    def __init__(self, url: str, description: Mapping[str, Any], seconds: float = SECONDS) -> None:
+        try:
+            parts = urlsplit(url)
+            fits = parts.scheme in ("http", "https") and parts.hostname and parts.path.strip("/")
+        except ValueError:
+            fits = False
+        if not fits:
+            raise UserError(
+                f"endpoint is http://HOST:PORT/v1/models/NAME. Received: endpoint={quoted(url)}"
+            )
+        self.url = url if url.endswith(":predict") else f"{url.rstrip('/')}:predict"
+        self._outputs: list[dict[str, Any]] = description["outputs"]
+        self._seconds = seconds
+
+    def ways(self, inputs: Arrays) -> Iterator[tuple[str, Arrays | None]]:
+        """The outputs for inputs of signature `by_slot`, by each form of the API.
+
+        The forms are `columns` ("inputs") and `rows` ("instances"); None stands for one that is
+        not taken while the other is. Raises Failure in one line for all else that goes wrong.
+        """
+        found: dict[str, Arrays | None] = {}
+        refused: list[RefusedError] = []
+        for way, ask in ((COLUMNAR, self.columns), (ROW, self.rows)):
+            try:
+                found[way] = self._in_parts(ask, inputs)
+            except RefusedError as error:
+                found[way] = None
+                refused.append(error)
+        if len(refused) == len(found):
+            raise refused[0]
+        yield from found.items()
+
+    def columns(self, inputs: Arrays) -> Arrays:
+        """The outputs for some examples, by name, asked for with a list for each input."""
+        given = {name: array.tolist() for name, array in inputs.items()}
+        answer = self._answer({"signature_name": BY_SLOT, "inputs": given}, "outputs")
+        rows = len(next(iter(inputs.values())))
+        return {name: self._array(values, rows) for name, values in self._by_name(answer).items()}
+
+    def rows(self, inputs: Arrays) -> Arrays:
+        """The same, asked for with an object for each example."""
+        given = [
+            dict(zip(inputs, values, strict=True))
+            for values in zip(*(array.tolist() for array in inputs.values()), strict=True)
+        ]
+        answer = self._answer({"signature_name": BY_SLOT, "instances": given}, "predictions")
+        if not isinstance(answer, list) or len(answer) != len(given):
+            raise self._odd(f"its predictions are no list of {len(given)}", answer)
+        several = [self._by_name(one) for one in answer]
+        return {
+            name: self._array([one.get(name) for one in several], len(given)) for name in several[0]
+        }
+
+    def _in_parts(self, ask: Callable[[Arrays], Arrays], inputs: Arrays) -> Arrays:
+        rows = len(next(iter(inputs.values())))
+        parts = [
+            ask({name: array[start : start + ROWS] for name, array in inputs.items()})
+            for start in range(0, rows, ROWS)
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _by_name(self, answer: Any) -> dict[str, Any]:
+        """Outputs by their names; of a model with one output there are none."""
+        names = [one["name"] for one in self._outputs]
+        if isinstance(answer, dict):
+            if absent := [name for name in names if name not in answer]:
+                raise self._odd(f"it has no output {absent[0]}", answer)
+            return {name: answer[name] for name in names}
+        if len(names) > 1:
+            raise self._odd(f"its outputs have no names, and there are {len(names)}", answer)
+        return {names[0]: answer}
+
+    def _array(self, values: Any, rows: int) -> NDArray[np.float32]:
+        """Values [rows] or [rows, 1] as float32 [rows]."""
+        try:
+            array = np.array(values, np.float32)
+        except (TypeError, ValueError):
+            raise self._odd("an output is no list of numbers", values) from None
+        if array.shape not in ((rows,), (rows, 1)):
+            raise self._odd(f"an output is {list(array.shape)}, not [{rows}]", values)
+        if not np.isfinite(array).all():
+            raise self._odd("an output is NaN or infinite", values)
+        return array.reshape(rows)
+
+    def _answer(self, body: dict[str, Any], key: str) -> Any:
+        """What is under a key of the answer to a request."""
+        request = urllib.request.Request(
+            self.url, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self._seconds) as response:
+                text = response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                message = f"{self.url} answers {error.code}: {said(error.read())}"
+            if 400 <= error.code < 500:
+                way = "It must take the inputs of signature by_slot"
+                raise RefusedError(f"{message}. {way}") from None
+            raise Failure(f"{message}. Look into its log") from None
+        except TimeoutError:
+            raise self._silent() from None
+        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+            reason = getattr(error, "reason", error)
+            if isinstance(reason, TimeoutError):
+                raise self._silent() from None
+            raise Failure(
+                f"{self.url} cannot be reached ({reason}). Start the service, or mend endpoint=URL"
+            ) from None
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            raise self._odd("it is no JSON", text) from None
+        if not isinstance(answer, dict) or key not in answer:
+            raise self._odd(f"it has no '{key}'", answer)
+        return answer[key]
+
+    def _silent(self) -> Failure:
+        return Failure(f"{self.url} does not answer within {self._seconds:g} s. Look into its log")
+
+    def _odd(self, what: str, answer: Any) -> Failure:
+        """An answer that is not of the API."""
+        shown = answer if isinstance(answer, bytes) else json.dumps(answer)
+        return Failure(
+            f"{self.url} gives an answer that is not of the predict API, {what}: {quoted(shown)}. "
+            "Answer as TensorFlow Serving does"
+        )
+
+
+def said(body: bytes) -> str:
+    """The message of an error's body."""
+    try:
+        return quoted(str(json.loads(body)["error"]))
+    except (ValueError, KeyError, TypeError):
+        return quoted(body)

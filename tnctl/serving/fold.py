@@ -1,0 +1,166 @@
+"""`tnctl fold`: a full export and its deltas, written as the full export that they amount to."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl import files, manifest
+from tnctl.checkpoint import merging
+from tnctl.errors import Failure, UserError
+from tnctl.manifest import Inventory
+from tnctl.progress import Display
+from tnctl.serving.embeddings import (
+    FORMAT,
+    REDIS,
+    Embeddings,
+    FileEmbeddings,
+    of_content,
+    open_embeddings,
+)
+from tnctl.serving.selection import Group
+from tnctl.serving.stored import StoredGroup, hashes_of, record_dtype
+from tnctl.serving.writers import open_writer
+
+# Files that may be in the folder of an export: an earlier fold into it is removed first.
+SUFFIXES = (".parquet", ".removed.parquet", ".txt", ".removed.txt", ".dictionary", ".index")
+
+
+def fold(url: str, to: str) -> dict[str, Any]:
+    """Write the chain whose newest export is `url` as one full export to `to`; its manifest.
+
+    The data files and the kit are byte for byte those of a full export of the newest checkpoint:
+    rows are taken as they are stored. Nothing is whole in memory. Raises UserError for what cannot
+    be folded, Failure for a broken chain, a damaged file, and when the storage refuses.
+    """
+    if url.startswith(REDIS) or to.startswith(REDIS):
+        raise UserError(
+            "deltas in Redis are applied in place, so there is nothing to fold. Received: "
+            f"embeddings={url} to={to}"
+        )
+    with closing(open_embeddings(url)) as chain:
+        assert isinstance(chain, FileEmbeddings)
+        refuse_inside(chain.folders, to)
+        newest = chain.manifest
+        golden = chain.golden()
+        names = [group + suffix for group in chain.groups for suffix in SUFFIXES]
+        manifest.make_room(to, manifest.NAME, [*names, *newest["files"]])
+        inventory = Inventory(to)
+        own = ("format", "version", "files", "sha256")
+        content = {key: value for key, value in newest.items() if key not in own}
+        content |= {"kind": "full", "base": None, "number": 0}
+        content["groups"] = write(chain, inventory)
+        with closing(of_content(to, content | {"files": inventory.files})) as written:
+            if golden is not None:
+                check(chain, written, golden)
+                inventory.write(newest["golden"]["file"], golden)
+        return inventory.commit(FORMAT, content)
+
+
+def write(chain: FileEmbeddings, inventory: Inventory) -> list[dict[str, Any]]:
+    """Write the files of every group; what the manifest says of them."""
+    entries = []
+    total = sum(entry["rows"] + entry["removed"] for one in chain.chain for entry in one["groups"])
+    with Display("fold", total) as display:
+        done = read = 0
+        for entry in chain.manifest["groups"]:
+            group = folded_group(chain, entry)
+            rows = 0
+            with ExitStack() as stack:
+                encoding = chain.manifest["encoding"]
+                writer = open_writer(encoding, stack, inventory, group, delta=False)
+                for records in merged(group.name, chain.stored(group.name)):
+                    ids = np.ascontiguousarray(records["id"])
+                    payload = np.ascontiguousarray(records["payload"])
+                    writer.add(ids, hashes_of(group.name, ids), payload, None)
+                    rows += len(ids)
+                    display.update(read + rows, f"{done + rows:,} rows")
+                of_files = writer.finish()
+            done += rows
+            of_chain = [one for all_of in chain.chain for one in all_of["groups"]]
+            of_chain = [one for one in of_chain if one["group"] == group.name]
+            read += sum(one["rows"] + one["removed"] for one in of_chain)
+            error = worst([one["error"] for one in of_chain], [one["rows"] for one in of_chain])
+            entries.append({**entry, "rows": rows, "removed": 0, **of_files, "error": error})
+        display.update(read, f"{done:,} rows of {len(chain.chain)} exports to {inventory.folder}")
+        display.finish()
+    return entries
+
+
+def folded_group(chain: FileEmbeddings, entry: dict[str, Any]) -> Group:
+    """A group as the writers want it: of a dictionary the number of rows comes first."""
+    name, stored = entry["group"], chain.stored(entry["group"])
+    rows = 0
+    if chain.manifest["encoding"] == "dictionary":
+        rows = sum(len(records) for records in merged(name, stored))
+    return Group(name, entry["table"], 0, stored[0].shape, int(entry["salt"]), rows, 0)
+
+
+def merged(group: str, stored: Sequence[StoredGroup]) -> Iterator[NDArray[Any]]:
+    """What a chain has of a group: the newest of each key, without those that were removed.
+
+    `stored` are the group's files in its exports, the newest first. Arrays of record_dtype,
+    ascending by hash.
+    """
+    sources = [source for one in stored for source in one.sources(len(stored))]
+    dtype = record_dtype(stored[0].shape)
+    for block in merging.newest(sources, merging.Keys({0: group})):
+        for records in block.of(range(len(sources)), dtype):
+            yield records[~records["removed"]]
+
+
+def worst(
+    errors: Sequence[dict[str, float] | None], rows: Sequence[int]
+) -> dict[str, float] | None:
+    """The error of all rows that a chain wrote, also of those that were written again later."""
+    known = [(error, n) for error, n in zip(errors, rows, strict=True) if error is not None]
+    if not known:
+        return None
+    squares = sum(error["rms"] ** 2 * n for error, n in known)
+    return {
+        "max": max(error["max"] for error, _ in known),
+        "rms": math.sqrt(squares / max(sum(n for _, n in known), 1)),
+        "bound": max(error["bound"] for error, _ in known),
+    }
+
+
+def check(chain: Embeddings, written: Embeddings, golden: bytes) -> None:
+    """Raise Failure unless what was written gives the rows of the kit's ids as the chain does."""
+    groups = {one["slot"]: one["group"] for one in chain.manifest["slots"]}
+    ids: dict[str, list[int]] = {}
+    for line in golden.splitlines():
+        for slot, texts in json.loads(line)["ids"].items():
+            if slot in groups:
+                ids.setdefault(groups[slot], []).extend(map(int, texts))
+    for group, some in ids.items():
+        wanted = np.unique(np.array(some, np.uint64))
+        for one, other in zip(
+            chain.lookup(group, wanted), written.lookup(group, wanted), strict=True
+        ):
+            if one.tobytes() != other.tobytes():
+                raise Failure(
+                    f"the folded rows of group {group} are not those of the chain. Nothing was "
+                    "folded: try again, or export in full"
+                )
+
+
+def refuse_inside(folders: Sequence[str], to: str) -> None:
+    """Raise UserError when `to` is a folder of the chain, in one, or around one."""
+    target = place(to)
+    for folder in folders:
+        one = place(folder)
+        if one[: len(target)] == target or target[: len(one)] == one:
+            raise UserError(
+                f"to={to} would overwrite {folder}, which is being folded. Name another folder"
+            )
+
+
+def place(url: str) -> list[str]:
+    """Where a folder is, name by name, the same for all spellings of it."""
+    local = files.local_path(url)
+    path = url if local is None else str(local.resolve())
+    return [name for name in path.split("/") if name]

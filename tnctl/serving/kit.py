@@ -1,0 +1,297 @@
+"""The conformance kit: golden.jsonl, and what is checked with it (docs/formats/golden.md).
+
+A checkpoint's kit is of the trainer's own making. What goes online is checked against it before it
+counts, and takes it along.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl import files, manifest
+from tnctl.checkpoint.chain import GOLDEN, Checkpoint, offering
+from tnctl.errors import Failure
+from tnctl.model.graph import BY_SLOT, PACKED
+from tnctl.model.layout import LINEAR
+from tnctl.progress import say
+from tnctl.schema import Conf
+from tnctl.serving.description import describe
+from tnctl.serving.embeddings import Embeddings
+from tnctl.serving.inputs import Encoded, RawInputs, pooled_inputs, rows_left_out
+from tnctl.serving.served import Arrays, ServedGraph, outputs_of
+from tnctl.training.metrics import sigmoid
+
+TOLERANCE = 2e-5  # of a logit, times 1 + |logit|
+KEYS = ("row", "ids", "logits", "predictions")
+
+
+class Writes(Protocol):
+    """Where golden.jsonl is written to: an Inventory, or what is like it."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a whole file."""
+
+
+class Kit:
+    """The lines of a golden.jsonl. Raises Failure when they are not what it must hold."""
+
+    def __init__(self, url: str, data: bytes) -> None:
+        self.url = url
+        self.lines = data.splitlines(keepends=True)
+        self.examples: list[dict[str, Any]] = []
+        for number, line in enumerate(self.lines, 1):
+            try:
+                example = json.loads(line)
+            except ValueError:
+                example = None
+            if not isinstance(example, dict) or not all(key in example for key in KEYS):
+                raise Failure(
+                    f"{url}, line {number}: no line of a conformance kit, which has "
+                    f"{', '.join(KEYS)}. Take a checkpoint of this tnctl"
+                )
+            self.examples.append(example)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The raw rows."""
+        return [one["row"] for one in self.examples]
+
+    def inputs(self, description: Mapping[str, Any]) -> Arrays:
+        """The inputs of signature `packed` that the lines have."""
+        found = {}
+        for one in description["signatures"][PACKED]:
+            values = [example.get(one["name"]) for example in self.examples]
+            shape = (len(values), -1 if values else one["columns"])
+            array = np.array(values, one["dtype"]).reshape(shape)
+            if array.shape[1] != one["columns"]:
+                raise Failure(
+                    f"{self.url}: {one['name']} has {array.shape[1]} numbers, and the graph takes "
+                    f"{one['columns']}. Take the kit of this graph"
+                )
+            found[one["name"]] = array
+        return found
+
+    def logits(self, head: str) -> NDArray[np.float32]:
+        """The logits of a head, float32 [n]."""
+        return self._of_head("logits", head)
+
+    def predictions(self, head: str) -> NDArray[np.float32]:
+        """The predictions of a head, float32 [n]."""
+        return self._of_head("predictions", head)
+
+    def _of_head(self, kind: str, head: str) -> NDArray[np.float32]:
+        if any(head not in example[kind] for example in self.examples):
+            raise Failure(f"{self.url} has no {kind} of head {head}. Take the kit of this graph")
+        return np.array([example[kind][head] for example in self.examples], np.float32)
+
+
+def kit_of_checkpoint(checkpoint: Checkpoint) -> Kit:
+    """What the trainer kept."""
+    with offering(checkpoint):
+        data = manifest.read_file(checkpoint.folder, checkpoint.manifest, GOLDEN)
+    return Kit(files.join(checkpoint.folder, GOLDEN), data)
+
+
+def kit_of_graph(url: str, description: Mapping[str, Any]) -> Kit | None:
+    """The kit of a split graph; None when it has none."""
+    if description["golden"] is None:
+        return None
+    name = description["golden"]["file"]
+    return Kit(files.join(url, name), manifest.read_file(url, dict(description), name))
+
+
+def kit_of_embeddings(embeddings: Embeddings) -> Kit | None:
+    """The kit of exported embeddings; None when they have none."""
+    data = embeddings.golden()
+    return None if data is None else Kit(f"{GOLDEN} of the embeddings", data)
+
+
+def complete(
+    checkpoint: Checkpoint,
+    conf: Conf,
+    embeddings: Embeddings,
+    inventory: Writes,
+    golden: int,
+    exact: bool,
+) -> dict[str, Any] | None:
+    """Check exported rows against the checkpoint's kit, and write the first `golden` lines of one.
+
+    When `exact`, the rows must give the trainer's inputs, and the lines are the checkpoint's. Else
+    the lines say what the rows give, and how far that is from the checkpoint's is measured.
+    Returns the manifest's `golden`: None without lines. Raises Failure when the check fails.
+    """
+    kit = kit_of_checkpoint(checkpoint)
+    if not kit.lines:
+        return None
+    description = describe(checkpoint, conf)
+    encoded = encoded_rows(kit, description)
+    expected = kit.inputs(description)
+    lookup = embeddings.lookup if exact else rows_left_out(description, embeddings)
+    inputs = pooled_inputs(description, encoded, lookup)
+    lines, deviation = kit.lines, {"x": 0.0, "logit": 0.0}
+    if exact:
+        for name, array in inputs.items():
+            if wrong := first_difference(description, name, array, expected[name]):
+                raise Failure(
+                    f"the exported rows do not give the trainer's inputs: {kit.url}, {wrong}. "
+                    "Nothing was exported: export again, or from another checkpoint"
+                )
+    else:
+        with TemporaryDirectory(prefix="tnctl-graph-") as temporary:
+            write_graph(checkpoint, temporary)
+            graph = ServedGraph(temporary, description)
+        lines, deviation = recomputed(kit, graph, inputs, expected)
+        say(
+            f"with these rows inputs differ from the trainer's by at most {deviation['x']:.2g}, "
+            f"logits by {deviation['logit']:.2g} × (1 + |logit|), on {len(lines)} golden rows"
+        )
+    return written(inventory, lines[:golden], exact, deviation)
+
+
+def check_graph(
+    checkpoint: Checkpoint,
+    conf: Conf,  # noqa: ARG001
+    description: Mapping[str, Any],
+    folder: str,
+    inventory: Writes,
+    golden: int,
+) -> dict[str, Any] | None:
+    """Check the SavedModel in a local folder against the checkpoint's kit, and write it.
+
+    Both signatures must give the trainer's logits and predictions from the trainer's inputs.
+    Returns serving.json's `golden`: None without lines. Raises Failure when the check fails.
+    """
+    kit = kit_of_checkpoint(checkpoint)
+    if not kit.lines:
+        return None
+    graph, inputs = ServedGraph(folder, description), kit.inputs(description)
+    worst = 0.0
+    for signature in (PACKED, BY_SLOT):
+        outputs = graph.outputs(signature, inputs)
+        apart = farthest(kit, description, outputs)
+        if not apart <= TOLERANCE:
+            raise Failure(
+                f"signature {signature} of the graph does not give the trainer's logits: they "
+                f"differ by {apart:.2g} × (1 + |logit|) from {kit.url}, and {TOLERANCE:g} are "
+                "allowed. Nothing was split off: split again, or from another checkpoint"
+            )
+        worst = max(worst, apart)
+    return written(inventory, kit.lines[:golden], True, {"logit": worst})
+
+
+def written(
+    inventory: Writes, lines: list[bytes], exact: bool, deviation: dict[str, float]
+) -> dict[str, Any] | None:
+    """Write the lines of a kit; the manifest's `golden`."""
+    if not lines:
+        return None
+    inventory.write(GOLDEN, b"".join(lines))
+    return {"file": GOLDEN, "rows": len(lines), "exact": exact, "deviation": deviation}
+
+
+def encoded_rows(kit: Kit, description: Mapping[str, Any]) -> Encoded:
+    """The kit's raw rows as ids and numbers. Raises Failure unless the ids are the kit's."""
+    encoded = RawInputs(description).encode(kit.rows, lambda row: (kit.url, row + 1))
+    for name, cells in encoded.cells.items():
+        ends = np.cumsum(cells.lengths())
+        for number, (example, end, n) in enumerate(
+            zip(kit.examples, ends, cells.lengths(), strict=True), 1
+        ):
+            ids = [str(one) for one in cells.ids[end - n : end].tolist()]
+            if example["ids"].get(name) != ids:
+                raise Failure(
+                    f"{kit.url}, line {number}: slot {name} has ids "
+                    f"{', '.join(example['ids'].get(name, [])) or 'none'}, and its raw value gives "
+                    f"{', '.join(ids) or 'none'}. Take another checkpoint"
+                )
+    return encoded
+
+
+def differing(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which numbers are not the same. The two zeros are: which one a sum gives says nothing."""
+    return np.asarray(one != other)
+
+
+def first_difference(
+    description: Mapping[str, Any], name: str, found: NDArray[Any], expected: NDArray[Any]
+) -> str | None:
+    """Where an input of `packed` is first another than expected, or None."""
+    wrong = np.argwhere(differing(found, expected))
+    if not len(wrong):
+        return None
+    row, column = wrong[0].tolist()
+    part = next(
+        (
+            one["name"]
+            for one in description["signatures"][BY_SLOT]
+            if one["source"] == name and one["at"] <= column < one["at"] + one["columns"]
+        ),
+        name,
+    )
+    return (
+        f"line {row + 1}: {part} (column {column} of {name}) is {expected[row, column].item()!r} "
+        f"there and {found[row, column].item()!r} of these rows"
+    )
+
+
+def apart(found: NDArray[Any], expected: NDArray[Any]) -> float:
+    """The largest deviation of logits as a multiple of 1 + |logit|; infinite for NaN."""
+    of = expected.astype(np.float64)
+    worst = np.max(np.abs(found.astype(np.float64) - of) / (1 + np.abs(of)), initial=0.0)
+    return float(worst) if np.isfinite(worst) else float("inf")
+
+
+def farthest(kit: Kit, description: Mapping[str, Any], outputs: Mapping[str, Any]) -> float:
+    """The largest deviation of all heads' logits and predictions from the kit's."""
+    logits, predictions = (outputs_of(description, kind) for kind in ("logits", "predictions"))
+    return max(
+        (
+            *(apart(outputs[name], kit.logits(head)) for head, name in logits.items()),
+            *(apart(outputs[name], kit.predictions(head)) for head, name in predictions.items()),
+        ),
+        default=0.0,
+    )
+
+
+def recomputed(
+    kit: Kit, graph: ServedGraph, inputs: Arrays, expected: Arrays
+) -> tuple[list[bytes], dict[str, float]]:
+    """The lines of a kit with other inputs and what the graph makes of them; how far they are."""
+    outputs = graph.outputs(PACKED, inputs)
+    heads = outputs_of(graph.description, "logits")
+    squared = graph.description["predictions"] == "logit"
+    logits = {head: outputs[name] for head, name in heads.items()}
+    predictions = logits if squared else {head: sigmoid(one) for head, one in logits.items()}
+    lines = []
+    for number, example in enumerate(kit.examples):
+        values = {name: array[number].tolist() for name, array in inputs.items()}
+        if LINEAR in values:
+            [values[LINEAR]] = values[LINEAR]
+        for key, of_heads in (("logits", logits), ("predictions", predictions)):
+            values[key] = {head: array[number].item() for head, array in of_heads.items()}
+        lines.append(json.dumps(example | values, allow_nan=False).encode() + b"\n")
+    worst = max(
+        float(np.max(np.abs(array.astype(np.float64) - expected[name]), initial=0.0))
+        for name, array in inputs.items()
+    )
+    return lines, {
+        "x": worst,
+        "logit": max(apart(logits[head], kit.logits(head)) for head in heads),
+    }
+
+
+def write_graph(checkpoint: Checkpoint, folder: str) -> None:
+    """Write the graph that a checkpoint carries into a local folder, its files verified."""
+    prefix = checkpoint.manifest["graph"] + "/"
+    with offering(checkpoint):
+        for name in checkpoint.manifest["files"]:
+            if name.startswith(prefix):
+                data = manifest.read_file(checkpoint.folder, checkpoint.manifest, name)
+                target = Path(folder, name.removeprefix(prefix))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data)

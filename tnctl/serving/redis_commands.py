@@ -1,0 +1,163 @@
+"""Rows as Redis commands, packed with numpy: hash buckets filled in the order of the rows' hashes.
+
+docs/formats/redis.md. Nothing here knows a connection.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl.serving.precision import RowShape, encode
+from tnctl.serving.selection import Part
+
+# A server keeps a hash as one piece of memory while it has few fields, none longer than this.
+PART_BYTES = 64
+FIELDS_PER_BUCKET = 64
+MOST_PARTS = 256  # the number of a part is one byte
+ROWS_AT_ONCE = 1 << 14
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Commands as they go over the wire."""
+
+    data: bytes
+    commands: int  # each has one reply, a number
+    rows: int
+    sign: int  # 1: a reply counts fields that came, -1: that went
+
+
+def fields_per_row(stride: int) -> int:
+    """How many fields a payload of `stride` bytes is parted into."""
+    return -(-stride // PART_BYTES)
+
+
+def bucket_count(rows: int, fields: int) -> int:
+    """The buckets of a group: about FIELDS_PER_BUCKET fields in each."""
+    return max(1, round(rows * fields / FIELDS_PER_BUCKET))
+
+
+def buckets_of(hashes: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
+    """floor(hash * count / 2^64), exactly; uint64 [n]. `count` is below 2^32."""
+    shift, n = np.uint64(32), np.uint64(count)
+    high, low = hashes >> shift, hashes & np.uint64(0xFFFFFFFF)
+    return (high * n + (low * n >> shift)) >> shift
+
+
+def field_names(ids: NDArray[np.uint64], fields: int) -> list[list[bytes]]:
+    """The names of each row's fields: its id, then its id and the number of each further part."""
+    plain = ids.astype("<u8").tobytes()
+    rows = [plain[at : at + 8] for at in range(0, len(plain), 8)]
+    return [[row, *(row + bytes([part]) for part in range(1, fields))] for row in rows]
+
+
+class Packing:
+    """The commands that write and remove rows of one group.
+
+    `key` is what the name of a bucket's key begins with; its number follows.
+    """
+
+    def __init__(self, key: str, shape: RowShape, buckets: int) -> None:
+        self._key, self._shape, self._buckets = key.encode(), shape, buckets
+        self._fields = fields_per_row(shape.stride)
+        self._setting = _Words(shape.stride, self._fields, values=True)
+        self._removing = _Words(shape.stride, self._fields, values=False)
+
+    def commands(self, part: Part) -> Iterator[Packed]:
+        """HDEL of the removed keys of a part, and HSET of its rows."""
+        for at in range(0, len(part.ids), ROWS_AT_ONCE):
+            cut = slice(at, at + ROWS_AT_ONCE)
+            ids, hashes, rows = part.ids[cut], part.hashes[cut], part.rows[cut]
+            gone = None if part.removed is None else part.removed[cut]
+            if gone is not None and gone.any():
+                words = self._removing.of(ids[gone], None)
+                yield self._per_bucket(b"HDEL", hashes[gone], words, self._fields, -1)
+                ids, hashes, rows = ids[~gone], hashes[~gone], rows[~gone]
+            if len(ids):
+                words = self._setting.of(ids, encode(rows, self._shape))
+                yield self._per_bucket(b"HSET", hashes, words, 2 * self._fields, 1)
+
+    def _per_bucket(
+        self,
+        command: bytes,
+        hashes: NDArray[np.uint64],
+        words: NDArray[np.uint8],
+        count: int,
+        sign: int,
+    ) -> Packed:
+        """One command for the rows of each bucket; `words` [n, bytes] are a row's `count` words."""
+        buckets = buckets_of(hashes, self._buckets)
+        starts = np.flatnonzero(np.diff(buckets, prepend=buckets[0] + np.uint64(1)))
+        lengths = np.diff(starts, append=len(buckets))
+        size = words.shape[1]
+        data = words.reshape(-1).data
+        pieces: list[Any] = []
+        for start, rows, bucket in zip(
+            starts.tolist(), lengths.tolist(), buckets[starts].tolist(), strict=True
+        ):
+            key = b"%s%d" % (self._key, bucket)
+            pieces.append(
+                b"*%d\r\n$4\r\n%s\r\n$%d\r\n%s\r\n" % (2 + rows * count, command, len(key), key)
+            )
+            pieces.append(data[start * size : (start + rows) * size])
+        return Packed(b"".join(pieces), len(starts), len(words), sign)
+
+
+class _Words:
+    """The words of a row after the key, whose bytes are alike for all rows but in a few places."""
+
+    def __init__(self, stride: int, fields: int, values: bool) -> None:
+        words = bytearray()
+        names, formats, offsets = [], [], []
+
+        def place(name: str, format_: str, size: int) -> None:
+            names.append(name)
+            formats.append(format_)
+            offsets.append(len(words))
+            words.extend(bytes(size))
+
+        for part in range(fields):
+            words += b"$%d\r\n" % (8 if part == 0 else 9)
+            place(f"id{part}", "<u8", 8)
+            words += (bytes([part]) if part else b"") + b"\r\n"
+            if values:
+                size = min(PART_BYTES, stride - part * PART_BYTES)
+                words += b"$%d\r\n" % size
+                place(f"value{part}", f"V{size}", size)
+                words += b"\r\n"
+        self._template = np.frombuffer(bytes(words), np.uint8)
+        self._dtype = np.dtype(
+            {"names": names, "formats": formats, "offsets": offsets, "itemsize": len(words)}
+        )
+        payload = [
+            (name, form) for name, form in zip(names, formats, strict=True) if form[0] == "V"
+        ]
+        self._payload = np.dtype(payload)
+        self._ids = [name for name in names if name.startswith("id")]
+
+    def of(self, ids: NDArray[np.uint64], payload: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+        """uint8 [n, bytes of a row's words]."""
+        words = np.empty((len(ids), len(self._template)), np.uint8)
+        words[:] = self._template
+        rows = words.view(self._dtype)[:, 0]
+        for name in self._ids:
+            rows[name] = ids
+        if payload is not None:
+            parts = np.ascontiguousarray(payload).view(self._payload)[:, 0]
+            for name in self._payload.names or ():
+                rows[name] = parts[name]
+        return words
+
+
+def of_buckets(command: bytes, key: str, buckets: range, after: bytes = b"") -> bytes:
+    """One command for each bucket, packed: its name, the bucket's key, and a word `after` it."""
+    prefix, words = (
+        key.encode(),
+        b"*%d\r\n$%d\r\n%s\r\n" % (3 if after else 2, len(command), command),
+    )
+    end = b"$%d\r\n%s\r\n" % (len(after), after) if after else b""
+    names = [b"%s%d" % (prefix, bucket) for bucket in buckets]
+    return b"".join([b"%s$%d\r\n%s\r\n%s" % (words, len(name), name, end) for name in names])

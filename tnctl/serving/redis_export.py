@@ -1,0 +1,397 @@
+"""A selection of rows written to a Redis server, and switched to last. docs/formats/redis.md.
+
+A full export is written beside the version that is read; a delta goes into its buckets in place.
+"""
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from io import BytesIO
+from typing import Any, Protocol
+
+import numpy as np
+
+from tnctl import manifest
+from tnctl.errors import Failure, UserError
+from tnctl.manifest import HashingWriter
+from tnctl.progress import Display, say
+from tnctl.serving.embeddings import FORMAT
+from tnctl.serving.redis_commands import (
+    FIELDS_PER_BUCKET,
+    MOST_PARTS,
+    PART_BYTES,
+    Packing,
+    bucket_count,
+    fields_per_row,
+    of_buckets,
+)
+from tnctl.serving.redis_connection import Lock, Session, library, translated
+from tnctl.serving.redis_store import GOLDEN, PREFIX, Group, Place, RedisEmbeddings
+from tnctl.serving.redis_versions import COMPLETE, Versions, portions, recorded
+from tnctl.serving.selection import Group as RowGroup
+from tnctl.serving.selection import Part
+
+GRACE = 600  # seconds that the version before stays
+# Fields of the fullest bucket by chance, and what a server should allow for it and for deltas.
+MOST_EXPECTED = 3 * FIELDS_PER_BUCKET
+BUCKET_ENTRIES = 512
+
+# Checks what was written, before it counts, and keeps its kit: the manifest's `golden`.
+Check = Callable[[RedisEmbeddings, "Kept"], dict[str, Any] | None]
+
+
+class Rows(Protocol):
+    """What is written: a tnctl.serving.selection.Selection, or what is like it."""
+
+    groups: list[RowGroup]
+
+    def parts(self) -> Iterator[Part]:
+        """The rows, and the removed keys of a delta."""
+
+
+class Kept:
+    """Takes files that Redis has as keys, as an Inventory takes those of a folder."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, bytes] = {}
+        self.files: dict[str, dict[str, Any]] = {}
+
+    def write(self, name: str, data: bytes) -> None:
+        """A whole file."""
+        writer = HashingWriter(BytesIO())
+        writer.write(data)
+        self.data[name], self.files[name] = data, writer.entry()
+
+
+def write(
+    selection: Rows,
+    content: dict[str, Any],
+    url: str,
+    *,
+    prefix: str = PREFIX,
+    grace: int = GRACE,
+    since: dict[str, Any] | None = None,
+    check: Check | None = None,
+) -> dict[str, Any]:
+    """Write a selection under `prefix` and switch readers to it; the manifest that it then has.
+
+    `content` are the keys that the manifests of all encodings have, `since` the manifest that a
+    delta was selected against. Raises Failure, and UserError for a delta that does not fit.
+    """
+    place = Place(url, prefix)
+    with (
+        translated(url),
+        Lock(url, place.lock) as lock,
+        closing(Session(url)) as session,
+    ):
+        writer = Writer(place, session, lock, selection, content, check)
+        return writer.full(grace) if since is None else writer.delta(since)
+
+
+class Writer:
+    """One export on its way. Its session has lost nothing as long as it raises nothing."""
+
+    def __init__(
+        self,
+        place: Place,
+        session: Session,
+        lock: Lock,
+        selection: Rows,
+        content: dict[str, Any],
+        check: Check | None,
+    ) -> None:
+        self._place, self._session, self._lock = place, session, lock
+        self._selection, self._content, self._check = selection, content, check
+        self._run = session.information("server").get("run_id")
+        self._told = False  # that buckets are larger than they should be
+        self._switching = False
+
+    # ---- A full export ----
+
+    def full(self, grace: int) -> dict[str, Any]:
+        """Write a new version, switch to it, and let the one before go."""
+        before = self._pointer()[0]
+        versions = Versions(self._place, self._session)
+        versions.remove_leftovers(before, grace)
+        self._warn_of_eviction()
+        version = f"{self._content['checkpoint']['step']}-{uuid.uuid4().hex[:8]}"
+        groups = [self._planned(entry) for entry in self._content["groups"]]
+        versions.begin(version, groups)
+        try:
+            self._write(version, groups)
+            content = self._switch(version, self._finished(groups, 0))
+        except BaseException:
+            # Else what was sent last may be done, and then this version counts.
+            if not self._switching and not self._session.lost:
+                self._abandon(version, groups)
+            raise
+        rows = sum(entry["rows"] for entry in content["groups"])
+        say(f"{rows:,} rows to {self._place}: version {version} is current")
+        if before is not None:
+            versions.retire(before, grace)
+        return content
+
+    def _planned(self, entry: dict[str, Any]) -> dict[str, Any]:
+        """A group's entry of the manifest, with where its rows are."""
+        shape = self._shape(entry["group"])
+        fields = fields_per_row(shape.stride)
+        if fields > MOST_PARTS:
+            raise UserError(
+                f"group {entry['group']} has rows of {shape.stride:,} bytes; Redis takes up to "
+                f"{MOST_PARTS * 64:,}. Export it with precision=int8, or to files"
+            )
+        buckets = bucket_count(entry["rows"], fields)
+        return entry | {"buckets": buckets, "fields_per_row": fields}
+
+    def _shape(self, name: str) -> Any:
+        return next(group.shape for group in self._selection.groups if group.name == name)
+
+    def _abandon(self, version: str, groups: list[dict[str, Any]]) -> None:
+        """Remove a version that cannot be completed, as far as the server lets us."""
+        # The session may have replies under way that nobody reads any more.
+        with suppress(Exception), closing(Session(self._place.url)) as session:
+            # A server that evicts may have lost the record of it.
+            buckets = {entry["group"]: entry["buckets"] for entry in groups}
+            Versions(self._place, session).remove(version, buckets)
+
+    def _write(self, version: str, groups: list[dict[str, Any]]) -> None:
+        """Write all rows of a new version, and count them."""
+        added = self._stream(version, groups)
+        counted = self._counted(version, groups)
+        expected = {entry["group"]: entry["rows"] * entry["fields_per_row"] for entry in groups}
+        if counted != expected or added != sum(expected.values()):
+            raise self._lost_rows(
+                f"has {sum(counted.values()):,} fields of the {sum(expected.values()):,} written"
+            )
+
+    # ---- A delta, in place ----
+
+    def delta(self, since: dict[str, Any]) -> dict[str, Any]:
+        """Write the rows of a delta into the buckets of the version that is read.
+
+        A marker says which delta is on its way; the same one may be written again.
+        """
+        version, sequence, present = self._current()
+        self._check_fit(since, present)
+        marker = self._place.of(version, "delta")
+        begun = self._session.call("GET", marker)
+        if begun is not None:
+            self._check_continues(json.loads(begun))
+        expected = {e["group"]: e["rows"] * e["fields_per_row"] for e in present["groups"]}
+        before = self._counted(version, present["groups"])
+        if begun is None and before != expected:
+            raise Failure(
+                f"{self._place} has {sum(before.values()):,} fields where its manifest says "
+                f"{sum(expected.values()):,}: rows were removed or evicted since. Export in full"
+            )
+        self._session.call("SET", marker, json.dumps(self._content["checkpoint"]))
+        balance = self._stream(version, present["groups"])
+        after = self._counted(version, present["groups"])
+        if sum(after.values()) != sum(before.values()) + balance:
+            raise self._lost_rows(
+                f"has {sum(after.values()):,} fields instead of "
+                f"{sum(before.values()) + balance:,} after the delta"
+            )
+        where = {entry["group"]: entry for entry in present["groups"]}
+        groups = []
+        for entry in self._content["groups"]:
+            old = where[entry["group"]]
+            present_now = {
+                "buckets": old["buckets"],
+                "fields_per_row": old["fields_per_row"],
+                "rows": after[entry["group"]] // old["fields_per_row"],
+                "removed": 0,
+                "error": worse(old.get("error"), entry.get("error")),
+            }
+            groups.append(entry | present_now)
+        content = self._switch(version, self._finished(groups, sequence + 1))
+        changed = sum(group.rows + group.removed for group in self._selection.groups)
+        say(f"{changed:,} rows changed in {self._place}: version {version}, delta {sequence + 1}")
+        return content
+
+    def _current(self) -> tuple[str, int, dict[str, Any]]:
+        """The version that is read, how many deltas it has taken, and its manifest."""
+        version, sequence = self._pointer()
+        if version is None:
+            raise self._place.nothing()
+        name = self._place.of(version, "manifest")
+        return version, sequence, self._place.parsed(self._session.call("GET", name), name)
+
+    def _check_fit(self, since: dict[str, Any], present: dict[str, Any]) -> None:
+        """Raise UserError unless the delta was selected against what is there."""
+        if since["checkpoint"]["sha256"] != present["checkpoint"]["sha256"]:
+            raise UserError(
+                f"{self._place} has the rows of step {present['checkpoint']['step']} "
+                f"({present['checkpoint']['folder']}); the delta is since step "
+                f"{since['checkpoint']['step']} ({since['checkpoint']['folder']}), so it is out of "
+                "order. Give since=current, or export in full without since="
+            )
+        for key in ("precision", "filter"):
+            if not self._content[key] == since[key] == present[key]:
+                raise UserError(
+                    f"{self._place} has {key} {present[key]}, the delta {self._content[key]}. "
+                    "Give the same, or export in full without since="
+                )
+        there = {entry["group"]: Group.of(entry).shape for entry in present["groups"]}
+        if there != {group.name: group.shape for group in self._selection.groups}:
+            raise UserError(
+                f"{self._place} has other groups, or rows of another kind, than the delta. "
+                "Export in full without since="
+            )
+
+    def _check_continues(self, begun: dict[str, Any]) -> None:
+        """Raise Failure unless the delta that was interrupted is the one to be written."""
+        if begun["sha256"] != self._content["checkpoint"]["sha256"]:
+            raise Failure(
+                f"{self._place} has a part of the delta to step {begun['step']}, which was "
+                f"interrupted. Complete it first, with checkpoint={begun['folder']}, or export in "
+                "full without since="
+            )
+
+    # ---- Both ----
+
+    def _stream(self, version: str, groups: list[dict[str, Any]]) -> int:
+        """Send all parts of the selection; how many fields there are more than before."""
+        packings = {
+            entry["group"]: Packing(
+                self._place.of(version, f"{entry['group']}:"),
+                self._shape(entry["group"]),
+                entry["buckets"],
+            )
+            for entry in groups
+        }
+        total = sum(group.rows + group.removed for group in self._selection.groups)
+        balance, sign, done = 0, 1, 0
+        with Display("export", total) as display:
+            for part in self._selection.parts():
+                for packed in packings[part.group.name].commands(part):
+                    balance += sign * self._session.stream(packed.data, packed.commands)
+                    sign = packed.sign
+                    done += packed.rows
+                    display.update(done, f"{done:,} rows")
+            balance += sign * self._session.drain()
+        if done != total:
+            raise Failure(
+                f"{self._content['checkpoint']['folder']} has {done:,} rows to export, its "
+                f"manifest says {total:,}. Take another checkpoint"
+            )
+        return balance
+
+    def _counted(self, version: str, groups: list[dict[str, Any]]) -> dict[str, int]:
+        """How many fields each group has. Says so when its fullest bucket is no listpack."""
+        counted = {}
+        for entry in groups:
+            key = self._place.of(version, f"{entry['group']}:")
+            lengths: list[int] = []
+            for buckets in portions(entry["buckets"]):
+                lengths += self._session.packed(of_buckets(b"HLEN", key, buckets), len(buckets))
+            counted[entry["group"]] = sum(lengths)
+            fullest = int(np.argmax(lengths))
+            self._tell_of_encoding(f"{key}{fullest}", lengths[fullest])
+        return counted
+
+    def _tell_of_encoding(self, key: str, fields: int) -> None:
+        if self._told or not fields:
+            return
+        try:
+            encoding = self._session.call("OBJECT", "ENCODING", key)
+        except library().exceptions.NoPermissionError:
+            return
+        if encoding in (b"listpack", b"ziplist"):
+            return
+        self._told = True
+        known = self._session.settings("hash-max-*")
+        kind = "ziplist" if "hash-max-ziplist-value" in known and len(known) < 4 else "listpack"
+        limits = {
+            name: int(known.get(name, least))
+            for name, least in (
+                (f"hash-max-{kind}-entries", BUCKET_ENTRIES),
+                (f"hash-max-{kind}-value", PART_BYTES),
+            )
+        }
+        entries, value = limits.values()
+        if known and entries >= MOST_EXPECTED and value >= PART_BYTES:
+            way = "They have grown by deltas: export in full without since="
+        else:
+            least = (BUCKET_ENTRIES, PART_BYTES)
+            way = "Set " + " and ".join(
+                f"{name} {want}" + (f" (it is {has})" if known else "")
+                for (name, has), want in zip(limits.items(), least, strict=True)
+                if has < want or not known
+            )
+            way += " in the server, and export in full"
+        say(
+            f"{self._place}: buckets with up to {fields} fields are no listpacks, so rows take "
+            f"twice the memory. {way}"
+        )
+
+    def _switch(self, version: str, content: dict[str, Any]) -> dict[str, Any]:
+        """Check the rows, write the manifest, and have readers read them; the whole manifest."""
+        kept, golden = Kept(), None
+        if self._check is not None:
+            embeddings = RedisEmbeddings(
+                self._place.url, self._place.prefix, version, content | {"files": {}}
+            )
+            with closing(embeddings):
+                golden = self._check(embeddings, kept)
+        body = {"format": FORMAT, "version": 1, **content, "golden": golden, "files": kept.files}
+        text, of = manifest.sealed(body), self._place.of
+        commands: list[tuple[bytes | str | int, ...]] = [
+            ("SET", of(version, "manifest"), text),
+            ("DEL", of(version, "golden"), of(version, "delta")),
+            ("HSET", self._place.versions, version, recorded(COMPLETE, content["groups"])),
+            ("SET", self._place.current, f"{version} {content['sequence']}"),
+        ]
+        if GOLDEN in kept.data:
+            commands.insert(2, ("SET", of(version, "golden"), kept.data[GOLDEN]))
+        if self._session.information("server").get("run_id") != self._run:
+            raise self._lost_rows("is another process than at the beginning")
+        if not self._lock.held(self._session):
+            raise self._lock.lost()
+        self._switching = True
+        if not self._session.transaction(commands):
+            self._switching = False
+            raise self._lock.lost()
+        whole: dict[str, Any] = json.loads(text)
+        return whole
+
+    def _finished(self, groups: list[dict[str, Any]], sequence: int) -> dict[str, Any]:
+        """The manifest's content: whatever was written last, all rows are there."""
+        return self._content | {
+            "kind": "full",
+            "base": None,
+            "number": 0,
+            "sequence": sequence,
+            "encoding": "redis",
+            "groups": groups,
+        }
+
+    def _pointer(self) -> tuple[str | None, int]:
+        """The version that is read, None before the first, and how many deltas it has taken."""
+        text = self._session.call("GET", self._place.current)
+        if text is None:
+            return None, 0
+        return self._place.pointer(text)
+
+    def _lost_rows(self, what: str) -> Failure:
+        return Failure(
+            f"{self._place} {what}: it was restarted meanwhile, or evicts keys. Run the command "
+            "again"
+        )
+
+    def _warn_of_eviction(self) -> None:
+        memory = self._session.information("memory")
+        policy = memory.get("maxmemory_policy", "")
+        if memory.get("maxmemory", "0") != "0" and policy.startswith("allkeys"):
+            say(
+                f"{self._place}: with maxmemory-policy {policy} it may remove rows at any time. "
+                "Give it maxmemory-policy noeviction, or a server of its own"
+            )
+
+
+def worse(one: dict[str, float] | None, other: dict[str, float] | None) -> dict[str, float] | None:
+    """Of two errors of precision, those before and those of a delta, the larger ones."""
+    if one is None or other is None:
+        return one or other
+    return {key: max(one[key], other[key]) for key in one}

@@ -1,0 +1,113 @@
+"""golden.jsonl: raw rows, and what the model makes of them (docs/formats/golden.md).
+
+Whoever serves the model tests itself with them. Nothing here is of serving: ids come from the
+trainer's own columns, inputs from the C tables, logits from the recipe's network.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl.data.bad_rows import Skipped
+from tnctl.data.cells import Cells
+from tnctl.data.features import Window
+from tnctl.data.windows import as_table, batches, raw_rows
+from tnctl.model.building import Model
+from tnctl.model.graph import packed_inputs
+from tnctl.model.layout import LINEAR
+from tnctl.schema import Conf
+from tnctl.training.evaluation import features_of
+from tnctl.training.metrics import sigmoid
+from tnctl.training.step import Inference
+
+
+class Golden:
+    """The first rows of a split with their ids, which are made once.
+
+    Of data.validation, or where there is none of data.train; at most `most`, and only those that
+    can be read: what is wrong with another is for the pass over the data to say.
+    """
+
+    def __init__(self, conf: Conf, model: Model, most: int) -> None:
+        self._rows: list[dict[str, Any]] = []
+        self._window: Window | None = None
+        if most == 0:
+            return
+        split = "validation" if conf.data.validation is not None else "train"
+        rows = raw_rows(conf, split, most)
+        features = features_of(conf, model, labelled=False)
+        columns, kept = Skipped(split, most).good(
+            as_table(rows, features.columns),
+            lambda row: (f"data.{split}", row + 1),
+            features.read,
+        )
+        if len(kept) == 0:
+            return
+        names = [name for name in conf.slots if name in model.layout.slots]
+        ids = {name: _split(columns.cells[name], columns.cells[name].ids) for name in names}
+        weights = {
+            name: _split(cells, cells.weights)
+            for name, cells in ((name, columns.cells[name]) for name in names)
+            if cells.weights is not None
+        }
+        for number, row in enumerate(kept):
+            self._rows.append(
+                {
+                    "row": rows[row],
+                    "ids": {name: [str(one) for one in of[number]] for name, of in ids.items()},
+                }
+            )
+            if weights:
+                self._rows[-1]["weights"] = {name: of[number] for name, of in weights.items()}
+        self._window = features.window(columns)
+
+    def lines(self, inference: Inference) -> list[dict[str, Any]]:
+        """What golden.jsonl says of the model of `inference`, which is only read.
+
+        A row of which a number is infinite or NaN is left out: JSON has no such numbers.
+        """
+        if self._window is None:
+            return []
+        order = np.arange(self._window.rows, dtype=np.uint32)
+        results = (
+            result
+            for batch in batches(self._window, order, inference.buffers.batch_size)
+            for result in _results(inference, batch)
+        )
+        return [
+            row | result
+            for row, result in zip(self._rows, results, strict=True)
+            if result is not None
+        ]
+
+
+def _split(cells: Cells, values: NDArray[Any]) -> list[list[Any]]:
+    """The values of cells, row by row, as plain numbers."""
+    ends = np.cumsum(cells.lengths()).tolist()
+    plain = values.tolist()
+    return [plain[first:end] for first, end in zip([0, *ends], ends, strict=False)]
+
+
+def _results(inference: Inference, batch: Window) -> Iterator[dict[str, Any] | None]:
+    """Of each row the inputs and outputs; None where one of them is not finite."""
+    model = inference.model
+    logits = inference(batch)
+    squared = model.conf.train.loss.name == "mse"
+    predictions = logits if squared else sigmoid(logits)
+    arrays = {
+        one.name: getattr(inference.buffers, one.name)[: batch.rows]
+        for one in packed_inputs(model.layout)
+    }
+    finite = np.all([np.isfinite(one).all(axis=1) for one in (logits, *arrays.values())], axis=0)
+    for row in range(batch.rows):
+        if not finite[row]:
+            yield None
+            continue
+        found: dict[str, Any] = {name: array[row].tolist() for name, array in arrays.items()}
+        if LINEAR in found:
+            [found[LINEAR]] = found[LINEAR]
+        found["logits"] = dict(zip(model.heads, logits[row].tolist(), strict=True))
+        found["predictions"] = dict(zip(model.heads, predictions[row].tolist(), strict=True))
+        yield found
