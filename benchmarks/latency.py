@@ -49,7 +49,7 @@ def main() -> None:
         starts.append([shown, f"{1e3 * seconds:.1f} ms", f"{mebibytes:.0f} MiB"])
     print(timing.machine())
     print(timing.table(table))
-    print(timing.table(starts))
+    print("\n" + timing.table(starts))
 
 
 def prepare() -> None:

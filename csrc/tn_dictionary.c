@@ -671,10 +671,8 @@ INLINE void lookup(const tn_dictionary *const *dictionaries, uint64_t step, cons
                 from[i] = &dictionary->layers[k];
                 records[i] = likely_record(from[i], hashes[i]);
             }
-            if (records[i] != NULL) {
+            if (records[i] != NULL) /* its beginning: to ask for more at once makes all wait */
                 __builtin_prefetch(records[i]);
-                __builtin_prefetch(records[i] + from[i]->record - 1);
-            }
         }
         for (uint64_t i = 0; i < count; i++) {
             const tn_dictionary *dictionary = dictionaries[(first + i) * step];

@@ -42,7 +42,7 @@ def command_of(name, port, folder):
             # It lists folders in parts with the help of a cipher that OpenSSL 3 calls legacy.
             options = ["--openssl-legacy-provider", "--require", patch, package / "bin/s3rver.js"]
             return [node, *options, "-s", "-a", "127.0.0.1", "-p", str(port), "-d", folder]
-    pytest.skip("s3rver is not installed here: `make test` does it, where npm's registry answers")
+    pytest.skip("no s3rver: `make test` fetches it, where npm's registry answers")
 
 
 @contextlib.contextmanager

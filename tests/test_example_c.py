@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 
 import numpy as np
@@ -373,6 +374,56 @@ def test_damaged_lines_harm_nothing_for_long(build, folders):
         fuzz(build, folders, seed, 400_000)
 
 
+def changed(value, random):
+    """A JSON value with something left out or of another kind."""
+    if isinstance(value, dict | list) and value and random.random() < 0.85:
+        copy = value.copy()
+        key = (
+            random.choice(list(value)) if isinstance(value, dict) else random.randrange(len(value))
+        )
+        if random.random() < 0.2:
+            del copy[key]
+        else:
+            copy[key] = changed(value[key], random)
+        return copy
+    return random.choice(
+        [None, 0, -1, 2**31 - 1, 10**11, "x", "", [], {}, True, [[1]], ["a", None]]
+    )
+
+
+def damage_descriptions(build, folders, tmp_path, seed, rounds):
+    random = Random(seed)
+    opened = 0
+    for name in ("graph", "embeddings"):
+        shutil.copytree(getattr(folders, name), tmp_path / name)
+    paths = [tmp_path / "graph" / "serving.json", tmp_path / "embeddings" / "manifest.json"]
+    kept = [path.read_text() for path in paths]
+    for number in range(rounds):
+        for path, text in zip(paths, kept, strict=True):
+            content = json.loads(text)
+            if (number % 3 == 0) == (path.name == "manifest.json"):
+                content = changed(changed(content, random), random)
+            path.write_text(json.dumps(content))
+        row = json.dumps(folders.rows[number])
+        done = subprocess.run(
+            [build, tmp_path / "graph", tmp_path / "embeddings"],
+            input=f"{row}\n", capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        refused = done.returncode == 1 and len(done.stderr.splitlines()) == 1
+        assert refused or done.returncode == 0, done.stderr
+        opened += not refused
+    assert 0 < opened < rounds
+
+
+def test_damaged_descriptions_harm_nothing(build, folders, tmp_path):
+    damage_descriptions(build, folders, tmp_path, 1, 40)
+
+
+@pytest.mark.long
+def test_damaged_descriptions_harm_nothing_for_long(build, folders, tmp_path):
+    damage_descriptions(build, folders, tmp_path, 2, 500)
+
+
 # ---- The program, on exported models ---------------------------------------------------------
 
 RECIPE = """\
@@ -457,7 +508,16 @@ def program(tmp_path_factory):
         pytest.skip("needs TensorFlow's headers, which its wheel has")
     folder = tmp_path_factory.mktemp("program")
     subprocess.run(
-        ["make", "--silent", "-C", EXAMPLE, f"BUILD={folder}", f"TF={tensorflow}", "score"],
+        [
+            "make",
+            "--silent",
+            "--jobs=2",
+            "-C",
+            EXAMPLE,
+            f"BUILD={folder}",
+            f"TF={tensorflow}",
+            "score",
+        ],
         check=True,
     )
     return folder / "score"

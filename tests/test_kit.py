@@ -462,7 +462,7 @@ def test_a_graph_is_checked_with_both_signatures(everything, tmp_path):
     from tnctl.model import graph
 
     graph.save(everything.model, str(tmp_path / "graph"))
-    given = everything.checkpoint, everything.conf, everything.description
+    given = everything.checkpoint, everything.description
     files = Kept()
     entry = kits.check_graph(*given, str(tmp_path / "graph"), files, 30)
     assert entry["rows"] == 30 and entry["exact"] and entry["deviation"]["logit"] <= 2e-5

@@ -1,18 +1,18 @@
 """Exports, their deltas, folding and graphs on S3: two servers, and what goes wrong with one."""
 
 import errno
-import os
-import shutil
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 import pytest
 import s3_servers
 from saving import Run, conf_of
+from served import Served, data
 
 from tnctl import files, manifest
 from tnctl.checkpoint import load as loading
-from tnctl.errors import Failure
+from tnctl.errors import Failure, UserError
 from tnctl.serving.embeddings import open_embeddings
 from tnctl.serving.export import export
 from tnctl.serving.fold import fold
@@ -21,12 +21,7 @@ pytest.importorskip("s3fs")
 
 BUCKET = "served"
 HERE = f"s3://{BUCKET}"
-EXPORT = ["export-embeddings", "output=run"]
-COMMANDS = {
-    "dictionary": [*EXPORT, "format=dictionary"],
-    "fold": ["fold", "embeddings=delta"],
-    "graph": ["split-graph", "output=run"],
-}
+NAMES = ("dictionary", "fold", "graph")
 
 
 @pytest.fixture(scope="module", params=s3_servers.SERVERS)
@@ -48,60 +43,23 @@ def proxy(server, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def place(trained, here, tmp_path_factory):
-    """A folder with a run, and what each command makes of it on a disk."""
-    folder = tmp_path_factory.mktemp("place") / "here"
-    shutil.copytree(trained, folder)
-    works(here, folder, [*COMMANDS["dictionary"], "to=full"])
-    works(here, folder, [*COMMANDS["dictionary"], "since=full", "to=delta"])
-    for name, command in COMMANDS.items():
-        works(here, folder, [*command, f"to={name}"])
-    return folder
-
-
-def works(here, folder, command):
-    done = here(*command, cwd=folder)
-    assert done.code == 0, done.err
-
-
-def refused(here, folder, command, *words, code=1):
-    done = here(*command, cwd=folder)
-    assert done.code == code, done.err
-    for word in words:
-        assert word in done.last, done.last
-
-
-def found(name, url):
-    """What is in a folder that counts: its files but the manifest, whose time may differ."""
-    if name == "graph":
-        content = manifest.read(url, "tnctl graph", "serving.json")
-        return dict.fromkeys(content["files"])
-    open_embeddings(url).close()
-    content = manifest.read(url, "tnctl embeddings")
-    return {file: files.read_bytes(files.join(url, file)) for file in content["files"]}
-
-
-def complete(here, place, name):
-    """The same command makes what it makes on a disk."""
-    works(here, place, [*COMMANDS[name], f"to={HERE}/{name}"])
-    assert found(name, f"{HERE}/{name}") == found(name, str(place / name))
+def served(trained, tmp_path_factory):
+    return Served(trained / "run", tmp_path_factory.mktemp("served"), NAMES)
 
 
 @pytest.mark.usefixtures("proxy")
-def test_a_chain_from_here_and_back(place, here, tmp_path):
-    works(here, place, [*COMMANDS["dictionary"], f"to={HERE}/full"])
-    works(here, place, [*COMMANDS["dictionary"], f"since={HERE}/full", f"to={HERE}/delta/"])
+def test_a_chain_from_here_and_back(served, tmp_path):
+    served.export(f"{HERE}/full")
+    served.export(f"{HERE}/delta/", since=f"{HERE}/full")
     base = manifest.read(f"{HERE}/delta", "tnctl embeddings")["base"]
     assert base["folder"] == "full"  # it may be moved
-    works(here, place, ["fold", f"embeddings={HERE}/delta", f"to={HERE}/folded"])
-    works(here, place, ["fold", f"embeddings={HERE}/delta", f"to={tmp_path}/folded"])
-    for url in (f"{HERE}/folded", f"{tmp_path}/folded"):
-        assert found("dictionary", url) == found("dictionary", str(place / "dictionary"))
-    refused(
-        here, place, ["fold", f"embeddings={HERE}/delta", f"to={HERE}/full"], f"{HERE}/full", code=2
-    )
+    for to in (f"{HERE}/folded", f"{tmp_path}/folded"):
+        fold(f"{HERE}/delta", to)
+        assert data("fold", to) == data("fold", f"{served.folder}/dictionary")
+    with pytest.raises(UserError, match=f"to={HERE}/full/ would overwrite {HERE}/full"):
+        fold(f"{HERE}/delta", f"{HERE}/full/")
     ids = np.arange(1000, dtype=np.uint64)
-    embeddings = [open_embeddings(url) for url in (f"{HERE}/delta", str(place / "dictionary"))]
+    embeddings = [open_embeddings(url) for url in (f"{HERE}/delta", f"{served.folder}/dictionary")]
     for group in embeddings[0].groups:
         rows = [one.lookup(group, ids) for one in embeddings]
         assert rows[0][0].tobytes() == rows[1][0].tobytes()
@@ -111,16 +69,14 @@ def test_a_chain_from_here_and_back(place, here, tmp_path):
 
 @pytest.mark.usefixtures("proxy")
 @pytest.mark.parametrize("name", ["fold", "graph"])
-def test_an_exception_inside_a_write(place, here, monkeypatch, name):
-    """Fsspec would complete the object when its file is closed."""
+def test_an_exception_inside_a_write(served, monkeypatch, name):
+    """Where fsspec would complete the object when its file is closed."""
+    sizes = {file: len(some) for file, some in data(name, f"{served.folder}/{name}").items()}
+    broken = next(file for file in sorted(sizes) if sizes[file] > 1000)
     write = files._Output.write
-    broken = next(
-        file for file in sorted(found(name, str(place / name)))
-        if (place / name / file).stat().st_size > 1000
-    )  # fmt: skip
 
     def failing(self, data):
-        if self._url.endswith(f"/{broken}"):
+        if self._url == f"{HERE}/{name}/{broken}":
             write(self, memoryview(data).cast("B")[:3])
             with files.translated(self._url, "written"):
                 raise OSError(errno.EIO, "Input/output error")
@@ -128,23 +84,36 @@ def test_an_exception_inside_a_write(place, here, monkeypatch, name):
 
     with monkeypatch.context() as patched:
         patched.setattr(files._Output, "write", failing)
-        refused(here, place, [*COMMANDS[name], f"to={HERE}/{name}"], broken, "could not be written")
+        served.refused(name, f"{HERE}/{name}", broken, "could not be written")
     assert not files.exists(f"{HERE}/{name}/{broken}")
-    with pytest.raises(Failure, match="so it is not a complete"):
-        found(name, f"{HERE}/{name}")
-    complete(here, place, name)
+    served.complete(name, f"{HERE}/{name}")
 
 
-@pytest.mark.parametrize("name", ["dictionary", "fold"])
-def test_a_server_that_dies_while_it_is_written_to(place, here, proxy, name):
-    size = sum(path.stat().st_size for path in (place / name).rglob("*") if path.is_file())
+@pytest.mark.parametrize("name", ["fold", "graph"])
+def test_a_server_that_dies_while_it_is_written_to(served, proxy, name):
+    size = sum(map(len, data(name, f"{served.folder}/{name}").values()))
     proxy.cut_after(size // 2)
-    refused(here, place, [*COMMANDS[name], f"to={HERE}/{name}"], f"{HERE}/{name}", "could not be")
-    assert proxy.cut
+    with pytest.raises(Failure) as caught:
+        served.make(name, f"{HERE}/{name}")
+    assert (
+        proxy.cut and f"{HERE}/{name}" in str(caught.value) and "could not be" in str(caught.value)
+    )
     proxy.restore()
     with pytest.raises(Failure, match="so it is not a complete"):
-        found(name, f"{HERE}/{name}")
-    complete(here, place, name)
+        open_embeddings(f"{HERE}/{name}")
+    served.complete(name, f"{HERE}/{name}")
+
+
+def test_a_server_that_dies_while_it_is_read(served, proxy, tmp_path):
+    served.export(f"{HERE}/full")
+    proxy.cut_after(3000)
+    with pytest.raises(Failure) as caught:
+        fold(f"{HERE}/full", f"{tmp_path}/folded")
+    assert proxy.cut and f"{HERE}/full" in str(caught.value) and "\n" not in str(caught.value)
+    assert not Path(f"{tmp_path}/folded").exists()
+    proxy.restore()
+    fold(f"{HERE}/full", f"{tmp_path}/folded")
+    assert data("fold", f"{tmp_path}/folded") == data("fold", f"{served.folder}/dictionary")
 
 
 @pytest.mark.usefixtures("proxy")
@@ -185,16 +154,16 @@ def test_a_large_file_breaks_in_its_second_part(tmp_path, monkeypatch):
         with pytest.raises(Failure, match="so it is not a complete"):
             open_embeddings(to)
         job(to)
-        assert found("dictionary", to) == found("dictionary", str(tmp_path / "here"))
+        assert data("fold", to) == data("fold", f"{tmp_path}/here")
 
 
 @pytest.mark.usefixtures("proxy")
-def test_a_bucket_that_is_not_there(place, here):
-    for name, command in COMMANDS.items():
-        to = f"s3://no-such-bucket/{name}"
-        refused(here, place, [*command, f"to={to}"], to, "could not be written")
+def test_a_bucket_that_is_not_there(served, tmp_path):
+    for name in NAMES:
+        served.refused(name, f"s3://no-such-bucket/{name}", "could not be written")
     for url in ("s3://no-such-bucket/a", f"{HERE}/nothing"):
-        refused(here, place, ["fold", f"embeddings={url}", "to=folded"], url, "so it is not a")
+        with pytest.raises(Failure, match=f"{url} has no manifest.json, so it is not a"):
+            fold(url, f"{tmp_path}/folded")
 
 
 @pytest.fixture
@@ -215,11 +184,16 @@ def checks_keys_after(port, requests):
     urllib.request.urlopen(urllib.request.Request(url, requests, kind)).close()
 
 
+def denied(job, *given):
+    with pytest.raises(Failure) as caught:
+        job(*given)
+    assert HERE in str(caught.value) and "permission denied" in str(caught.value)
+
+
 @pytest.mark.usefixtures("wrong_key")
-def test_credentials_that_are_wrong(place, here):
-    for name, command in COMMANDS.items():
-        refused(here, place, [*command, f"to={HERE}/{name}"], HERE, "permission denied")
-    refused(
-        here, place, ["fold", f"embeddings={HERE}/dictionary", "to=a"], HERE, "permission denied"
-    )
-    assert not os.path.exists(place / "a")
+def test_credentials_that_are_wrong(served, tmp_path):
+    for name in NAMES:
+        denied(served.make, name, f"{HERE}/{name}")
+    denied(fold, f"{HERE}/dictionary", f"{tmp_path}/folded")
+    denied(open_embeddings, f"{HERE}/dictionary")
+    assert not Path(f"{tmp_path}/folded").exists()

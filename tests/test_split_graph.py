@@ -423,6 +423,17 @@ def test_towers_without_the_recipes_code(here, everything, whole, tmp_path):
             near(found["embedding"], expected[tower])
 
 
+def test_parts_are_verified_against_the_trainer(here, everything, split, tmp_path):
+    embeddings = f"embeddings={tmp_path}/embeddings"
+    done = here("export-embeddings", "output=run", f"to={tmp_path}/embeddings", cwd=everything)
+    assert done.code == 0, done.err
+    for head in ("ctr", "user"):
+        graph = f"graph={split(f'head={head}')}"
+        done = here("verify-serving", "output=run", graph, embeddings, cwd=everything)
+        assert done.code == 0, done.err
+        assert "serving equals training" in done.err
+
+
 @pytest.mark.parametrize(
     ("reading", "columns"),
     [

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable
 
 SHOWN = 80  # characters of a value that a message shows
-# The user and password of a URL, and a password among its options.
-SECRETS = re.compile(r"(?<=://)[^\s/@:]*:[^\s/]*@|(?<=[?&]password=)[^\s&]+")
+# The user and password of a URL, but not where a message names them, and one among its options.
+SECRETS = re.compile(r"(?<=://)(?!USER:PASSWORD@)[^\s/@:]*:[^\s/]*@|(?<=[?&]password=)[^\s&]+")
 
 
 class UserError(Exception):

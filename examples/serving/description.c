@@ -63,7 +63,7 @@ separator separator_of(const json_value *entry) {
 
 static int describe_number(description *out, number *one, const json_value *entry, char *error) {
     static const char *const transforms[] = {"none", "log1p", "standardize"};
-    const json_value *columns = list_of(entry, "columns"), *column = text_of(entry, "column");
+    const json_value *columns = texts_of(entry, "columns"), *column = text_of(entry, "column");
     const json_value *clip = list_of(entry, "clip");
     uint32_t transform = word_number(text_of(entry, "transform"), transforms, 3);
     if (transform == 3 || (columns == NULL && column == NULL)) {
@@ -192,11 +192,14 @@ static int is_ordered(const description *out, uint32_t slot) {
 
 /* The slots that have rows: linear weights are added in the order of linear.adds. */
 static int order_slots(description *out, const json_value *adds, char *error) {
+    if (adds == NULL) {
+        return refuse(error, "serving.json does not say in which order linear is added up");
+    }
     out->pooled = zeros(out->n_slots, sizeof *out->pooled, error);
     if (out->pooled == NULL) {
         return 0;
     }
-    for (const json_value *name = adds + 1; adds && name < json_after(adds); name++) {
+    for (const json_value *name = adds + 1; name < json_after(adds); name++) {
         for (uint32_t i = 0; i < out->n_slots; i++) {
             const slot *one = &out->slots[i];
             if (same_text(one->name, name) && one->group && !is_ordered(out, i)) {
@@ -232,9 +235,6 @@ static int describe_heads(description *out, const json_value *heads, const json_
     for (uint32_t i = 0; i < out->n_heads; i++) {
         const json_value *head = heads + 1 + i;
         model_head *one = &out->heads[i];
-        if (head->kind != JSON_TEXT) {
-            return refuse(error, "serving.json has a head without a name");
-        }
         for (const json_value *at = outputs + 1; outputs && at < json_after(outputs);
              at = json_after(at)) {
             const json_value *kind = text_of(at, "kind"), *name = text_of(at, "name");
@@ -260,7 +260,7 @@ static int is_blank(char c) {
 }
 
 static int describe_missing(description *out, const json_value *data, char *error) {
-    const json_value *list = list_of(data, "missing");
+    const json_value *list = texts_of(data, "missing");
     out->strip = is_true(data, "strip");
     out->n_missing = items(list);
     out->missing = zeros(out->n_missing, sizeof *out->missing, error);
@@ -296,8 +296,8 @@ int description_read(description *out, const char *folder, char error[ERROR_BYTE
            describe_slots(out, json_get(top, "slots"), error) &&
            describe_numbers(out, json_get(top, "numeric"), error) &&
            describe_signatures(out, json_get(top, "signatures"), error) &&
-           order_slots(out, list_of(json_get(top, "linear"), "adds"), error) &&
-           describe_heads(out, list_of(top, "heads"), list_of(top, "outputs"), error);
+           order_slots(out, texts_of(json_get(top, "linear"), "adds"), error) &&
+           describe_heads(out, texts_of(top, "heads"), list_of(top, "outputs"), error);
 }
 
 void description_free(description *description) {

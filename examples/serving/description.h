@@ -86,7 +86,7 @@ typedef struct {
     uint32_t *column_index; /* by hash; NONE where nothing is */
     uint64_t column_mask;
 
-    slot *slots; /* crosses after all others */
+    slot *slots; /* crosses after what they are made of */
     uint32_t n_slots;
     uint32_t
         *pooled; /* the slots that have rows, those with linear weights first, in their order */

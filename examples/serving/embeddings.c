@@ -86,8 +86,9 @@ static int open_layer(embedding_group *group, const char *folder, const json_val
     }
     int code = tn_dictionary_open(file, index_name ? index : NULL, &group->layers[group->n_layers]);
     if (code != TN_DICTIONARY_OK) {
+        int of_index = code == TN_DICTIONARY_NO_INDEX || code == TN_DICTIONARY_BAD_INDEX;
         int no_file = code == TN_DICTIONARY_NO_FILE || code == TN_DICTIONARY_NO_INDEX;
-        return refuse(error, "%.300s: %s", file,
+        return refuse(error, "%.300s: %s", of_index ? index : file,
                       no_file ? strerror(errno) : tn_dictionary_message(code));
     }
     group->n_layers++;

@@ -79,6 +79,16 @@ const json_value *list_of(const json_value *object, const char *key) {
     return value != NULL && value->kind == JSON_LIST ? value : NULL;
 }
 
+const json_value *texts_of(const json_value *object, const char *key) {
+    const json_value *list = list_of(object, key);
+    for (const json_value *at = list + 1; list && at < json_after(list); at = json_after(at)) {
+        if (at->kind != JSON_TEXT) {
+            return NULL;
+        }
+    }
+    return list;
+}
+
 uint32_t items(const json_value *list) {
     uint32_t n = 0;
     for (const json_value *at = list + 1; list != NULL && at < json_after(list);

@@ -17,6 +17,9 @@ const json_value *text_of(const json_value *object, const char *key);
 const json_value *list_of(const json_value *object, const char *key);
 int is_true(const json_value *object, const char *key);
 
+/* A list of nothing but texts; NULL when it is not. */
+const json_value *texts_of(const json_value *object, const char *key);
+
 /* How many values a list has; NULL has none. */
 uint32_t items(const json_value *list);
 

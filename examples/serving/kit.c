@@ -39,9 +39,40 @@ static int is_float(const json_value *value, float found) {
     return take_double(value, &expected) && (float)expected == found;
 }
 
+/* The value of a key that is a text of another object; NULL when there is none. */
+static const json_value *value_of(const json_value *object, const json_value *key) {
+    if (object == NULL || object->kind != JSON_OBJECT) {
+        return NULL;
+    }
+    for (const json_value *at = object + 1; at < json_after(object); at = json_after(at + 1)) {
+        if (same_text(at, key)) {
+            return at + 1;
+        }
+    }
+    return NULL;
+}
+
+static int same_ids(const json_value *expected, const uint64_t *ids, int64_t n) {
+    int same = items(expected) == n;
+    for (int64_t i = 0; same && i < n; i++) {
+        const json_value *id = expected + 1 + i;
+        uint64_t value;
+        same = id->text && json_integer(id->text, id->length, &value) && value == ids[i];
+    }
+    return same;
+}
+
+/* `expected` is NULL, as `weights` is, for slots without. */
+static int same_weights(const json_value *expected, const float *weights, int64_t n) {
+    int same = (expected == NULL) == (weights == NULL) && (!weights || items(expected) == n);
+    for (int64_t i = 0; same && weights && i < n; i++) {
+        same = is_float(expected + 1 + i, weights[i]);
+    }
+    return same;
+}
+
 static void compare_ids(kit *kit, uint32_t row, const json_value *golden) {
     const json_value *slots = json_get(golden, "ids"), *of_weights = json_get(golden, "weights");
-    char name[QUOTED_BYTES];
     if (slots == NULL || slots->kind != JSON_OBJECT) {
         differs(kit, row, "ids", "none are given");
         return;
@@ -50,27 +81,13 @@ static void compare_ids(kit *kit, uint32_t row, const json_value *golden) {
          slot = json_after(slot + 1)) {
         const uint64_t *ids;
         const float *weights;
+        char name[QUOTED_BYTES];
         int64_t n = raw_inputs_ids(kit->scorer->inputs, row, slot, &ids, &weights);
         if (n < 0) {
             continue; /* of a slot that this graph, which is a part of the model, does not read */
         }
-        int same = n == items(slot + 1);
-        for (int64_t i = 0; same && i < n; i++) {
-            const json_value *id = slot + 2 + i;
-            uint64_t expected;
-            same = json_integer(id->text, id->length, &expected) && expected == ids[i];
-        }
         kit->ids += (size_t)n;
-        const json_value *list = NULL;
-        for (const json_value *key = of_weights ? of_weights + 1 : NULL;
-             key && key < json_after(of_weights); key = json_after(key + 1)) {
-            list = same_text(key, slot) ? key + 1 : list;
-        }
-        same = same && (list != NULL) == (weights != NULL) && (!list || items(list) == n);
-        for (int64_t i = 0; same && list && i < n; i++) {
-            same = is_float(list + 1 + i, weights[i]);
-        }
-        if (!same) {
+        if (!same_ids(slot + 1, ids, n) || !same_weights(value_of(of_weights, slot), weights, n)) {
             differs(kit, row, "ids of slot", quoted(name, slot->text, slot->length));
         }
     }

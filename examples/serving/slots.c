@@ -54,7 +54,7 @@ static int describe_ids(slot *one, const json_value *entry, char *error) {
         return refuse(error, "serving.json: a slot has no size");
     }
     if (one->ids == IDS_VOCABULARY) {
-        return make_vocabulary(one, list_of(entry, "vocabulary"), error);
+        return make_vocabulary(one, texts_of(entry, "vocabulary"), error);
     }
     const json_value *boundaries = list_of(entry, "boundaries");
     one->n_boundaries = items(boundaries);
@@ -111,7 +111,7 @@ static uint32_t crossed_slot(description *out, const json_value *name) {
     return out->n_slots++;
 }
 
-/* All slots: those with a column, then the columns of crosses, last the crosses. */
+/* All slots: those with a column, then the crosses, each after the columns that only it reads. */
 int describe_slots(description *out, const json_value *entries, char *error) {
     if (entries == NULL || entries->kind != JSON_OBJECT) {
         return refuse(error, "serving.json has no slots");
@@ -122,7 +122,7 @@ int describe_slots(description *out, const json_value *entries, char *error) {
     }
     const json_value *end = json_after(entries);
     for (const json_value *at = entries + 1; at < end; at = json_after(at + 1)) {
-        if (list_of(at + 1, "cross") == NULL) {
+        if (texts_of(at + 1, "cross") == NULL) {
             slot *one = &out->slots[out->n_slots++];
             one->name = at;
             if (!describe_slot(out, one, at + 1, error)) {
@@ -131,13 +131,7 @@ int describe_slots(description *out, const json_value *entries, char *error) {
         }
     }
     for (const json_value *at = entries + 1; at < end; at = json_after(at + 1)) {
-        const json_value *cross = list_of(at + 1, "cross");
-        for (const json_value *name = cross + 1; cross && name < json_after(cross); name++) {
-            crossed_slot(out, name);
-        }
-    }
-    for (const json_value *at = entries + 1; at < end; at = json_after(at + 1)) {
-        const json_value *cross = list_of(at + 1, "cross");
+        const json_value *cross = texts_of(at + 1, "cross");
         if (cross == NULL) {
             continue;
         }

@@ -59,12 +59,13 @@ class FileEmbeddings:
         self._stored: dict[str, list[StoredGroup]] = {name: [] for name in self.groups}
         self._stacks: dict[str, DictionaryStack] = {}
         with ExitStack() as stack:
-            temporary = Path(stack.enter_context(TemporaryDirectory(prefix="tnctl-embeddings-")))
-            for number, (folder, content) in enumerate(exports):
-                place = temporary / str(number)
-                place.mkdir()
+            for folder, content in exports:
+                place = Path()
+                if is_fetched(folder, content):
+                    temporary = TemporaryDirectory(prefix="tnctl-embeddings-")
+                    place = Path(stack.enter_context(temporary))
                 for entry in content["groups"]:
-                    group = opened(folder, content["encoding"], entry, place)
+                    group = opened(folder, content, entry, place)
                     stack.callback(group.close)
                     self._stored[entry["group"]].insert(0, group)
             for name, stored in self._stored.items():
@@ -121,10 +122,20 @@ def open_embeddings(url: str, prefix: str = "tnctl") -> Embeddings:
         return RedisEmbeddings(url, prefix)
     exports = chain_of(url)
     for folder, content in exports:
+        mapped: set[str] = set()
+        if is_fetched(folder, content):  # and checked on the way
+            mapped = {name for one in content["groups"] for name in (one["file"], one["index"])}
         for name in content["files"]:
+            if name in mapped:
+                continue
             with manifest.present(folder, content, name):
                 manifest.check_stored(folder, content, name, "Export again")
     return FileEmbeddings(exports)
+
+
+def is_fetched(folder: str, content: dict[str, Any]) -> bool:
+    """Whether an export's files are copied to this machine first: only those can be mapped."""
+    return content["encoding"] == "dictionary" and files.local_path(folder) is None
 
 
 def of_content(
@@ -134,7 +145,7 @@ def of_content(
 
     It opens files of its own: closing the one leaves the other open.
     """
-    exports = [(folder, content)]
+    exports = [(folder, {"format": FORMAT, **content})]
     if isinstance(since, FileEmbeddings):
         exports = [*zip(since.folders, since.chain, strict=True), *exports]
     return FileEmbeddings(exports)
@@ -195,13 +206,16 @@ def shapes(content: dict[str, Any]) -> dict[str, RowShape]:
     }
 
 
-def opened(folder: str, encoding: str, entry: dict[str, Any], temporary: Path) -> StoredGroup:
+def opened(
+    folder: str, content: dict[str, Any], entry: dict[str, Any], temporary: Path
+) -> StoredGroup:
     """The reader of a group's files."""
+    encoding = content["encoding"]
     shape = RowShape(entry["linear"], entry["width"], entry["cvm"], entry["precision"])
     if encoding == "parquet":
         return ParquetGroup(folder, entry, shape)
     if encoding == "text":
         return TextGroup(folder, entry, shape)
     if encoding == "dictionary":
-        return DictionaryGroup(folder, entry, shape, temporary)
+        return DictionaryGroup(folder, content, entry, shape, temporary)
     raise Failure(f"{folder} has encoding {encoding}, which this tnctl does not read")

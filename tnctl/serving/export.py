@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tnctl import files, manifest
 from tnctl.checkpoint.chain import Checkpoint, split
-from tnctl.data.ahead import MOST_THREADS, ReadAhead
+from tnctl.data.ahead import MOST_THREADS
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import Inventory
 from tnctl.progress import Display, say
@@ -225,9 +225,8 @@ def write(
                     for group in table.groups
                 ]
                 places = {group.name: place for place, group in enumerate(table.groups)}
-                parts = stack.enter_context(ReadAhead(table.parts(), PARTS_AHEAD))
                 lanes = stack.enter_context(Lanes(len(writers)))
-                for part in parts:
+                for part in table.parts():
                     place = places[part.group.name]
                     lanes.submit(place, partial(writers[place].add, part))
                     done += len(part.ids)

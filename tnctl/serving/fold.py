@@ -24,10 +24,7 @@ from tnctl.serving.embeddings import (
 )
 from tnctl.serving.selection import Group
 from tnctl.serving.stored import StoredGroup, hashes_of, record_dtype
-from tnctl.serving.writers import open_writer
-
-# Files that may be in the folder of an export: an earlier fold into it is removed first.
-SUFFIXES = (".parquet", ".removed.parquet", ".txt", ".removed.txt", ".dictionary", ".index")
+from tnctl.serving.writers import SUFFIXES, open_writer
 
 
 def fold(url: str, to: str) -> dict[str, Any]:
@@ -81,8 +78,7 @@ def write(chain: FileEmbeddings, inventory: Inventory) -> list[dict[str, Any]]:
                     display.update(read + rows, f"{done + rows:,} rows")
                 of_files = writer.finish()
             done += rows
-            of_chain = [one for all_of in chain.chain for one in all_of["groups"]]
-            of_chain = [one for one in of_chain if one["group"] == group.name]
+            of_chain = entries_of(chain, group.name)
             read += sum(one["rows"] + one["removed"] for one in of_chain)
             error = worst([one["error"] for one in of_chain], [one["rows"] for one in of_chain])
             entries.append({**entry, "rows": rows, "removed": 0, **of_files, "error": error})
@@ -92,12 +88,21 @@ def write(chain: FileEmbeddings, inventory: Inventory) -> list[dict[str, Any]]:
 
 
 def folded_group(chain: FileEmbeddings, entry: dict[str, Any]) -> Group:
-    """A group as the writers want it: of a dictionary the number of rows comes first."""
+    """A group as the writers want it: of a dictionary the number of rows comes first.
+
+    The others only make room for as many: no more than the chain has.
+    """
     name, stored = entry["group"], chain.stored(entry["group"])
-    rows = 0
     if chain.manifest["encoding"] == "dictionary":
         rows = sum(len(records) for records in merged(name, stored))
+    else:
+        rows = sum(one["rows"] for one in entries_of(chain, name))
     return Group(name, entry["table"], 0, stored[0].shape, int(entry["salt"]), rows, 0)
+
+
+def entries_of(chain: FileEmbeddings, group: str) -> list[dict[str, Any]]:
+    """What the manifests of a chain say of a group."""
+    return [one for content in chain.chain for one in content["groups"] if one["group"] == group]
 
 
 def merged(group: str, stored: Sequence[StoredGroup]) -> Iterator[NDArray[Any]]:

@@ -155,7 +155,6 @@ def complete(
 
 def check_graph(
     checkpoint: Checkpoint,
-    conf: Conf,  # noqa: ARG001
     description: Mapping[str, Any],
     folder: str,
     inventory: Writes,

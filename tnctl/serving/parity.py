@@ -144,7 +144,8 @@ class Examples:
         """Findings about the inputs and the logits that serving gives for these examples."""
         description = graph.description
         lookup = Counting(served_lookup(description, embeddings))
-        inputs = pooled_inputs(description, self.encoded, lookup)
+        encoded = Encoded(self.encoded.cells, self._numbers_of(description))
+        inputs = pooled_inputs(description, encoded, lookup)
         if is_exact(embeddings.manifest):
             findings, logits = same_inputs("", description, inputs, self.inputs), self.logits
         else:
@@ -162,6 +163,14 @@ class Examples:
         held = lookup.known > 0 or not lookup.ids
         figure = f"{lookup.known:,} of {lookup.ids:,}"
         return [*findings, Finding("ids that the files know", held, figure)]
+
+    def _numbers_of(self, description: Mapping[str, Any]) -> NDArray[np.float32]:
+        """The numeric inputs and one-hot slots that a graph, maybe of one head, takes."""
+        slots, layout = description["slots"], self.model.layout
+        taken = [*description["numeric"], *(name for name in slots if slots[name]["indicator"])]
+        places = (layout.numeric_columns[name] for name in taken)
+        columns = [at - layout.numeric_at + k for at, width in places for k in range(width)]
+        return self.encoded.numeric[:, columns]
 
     def _logits_of(self, inputs: Arrays) -> NDArray[np.float32]:
         """The logits of the recipe's network for other inputs."""

@@ -56,7 +56,7 @@ def split(
             warmup.write(local, warm_requests(checkpoint, description, golden))
         beside = Inventory(local)
         description["golden"] = (
-            kit.check_graph(checkpoint, conf, description, local, beside, golden)
+            kit.check_graph(checkpoint, description, local, beside, golden)
             if description["heads"]
             else None
         )

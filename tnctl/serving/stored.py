@@ -3,7 +3,6 @@
 All encodings give the same records: of each key its id, whether it was removed, and its payload.
 """
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tnctl import files
+from tnctl import files, manifest
 from tnctl.errors import Failure
 from tnctl.serving.precision import RowShape, decode, encode
 from tnctl.tables import key_hashes
@@ -157,6 +156,8 @@ def payload_of(part: pa.RecordBatch, shape: RowShape) -> NDArray[np.uint8]:
         data = np.ascontiguousarray(values).view(np.uint8).reshape(len(part), -1)
         payload[:, at : at + data.shape[1]] = data
         at += data.shape[1]
+    if -(-at // 4) * 4 != shape.stride:
+        raise ValueError("its columns are not those that its manifest says")
     return payload
 
 
@@ -191,12 +192,17 @@ class DictionaryGroup:
     """A dictionary file, mapped into memory; one that is elsewhere is fetched to `temporary`."""
 
     def __init__(
-        self, folder: str, entry: dict[str, Any], shape: RowShape, temporary: Path
+        self,
+        folder: str,
+        content: dict[str, Any],
+        entry: dict[str, Any],
+        shape: RowShape,
+        temporary: Path,
     ) -> None:
         self._url = files.join(folder, entry["file"])
         self.shape = shape
-        path = local_copy(folder, entry["file"], temporary)
-        index = local_copy(folder, entry["index"], temporary)
+        path = local_copy(folder, content, entry["file"], temporary)
+        index = local_copy(folder, content, entry["index"], temporary)
         with files.translated(self._url), damage(self._url):
             self.dictionary = Dictionary(str(path), str(index))
             about = (self.dictionary.linear, self.dictionary.width, self.dictionary.cvm)
@@ -231,15 +237,23 @@ def ids_of(hashes: NDArray[np.uint64], salt: int) -> NDArray[np.uint64]:
     return (x ^ x >> shift) ^ np.uint64(salt)
 
 
-def local_copy(folder: str, name: str, temporary: Path) -> Path:
-    """The file of a folder, or a copy of it when the folder is not of this machine."""
+def local_copy(folder: str, content: dict[str, Any], name: str, temporary: Path) -> Path:
+    """The file of a folder, or a copy of it when the folder is not of this machine.
+
+    Raises DamagedError when what was copied is not what the manifest says.
+    """
     url = files.join(folder, name)
     local = files.local_path(url)
     if local is not None:
         return local
     copy = temporary / name
-    with files.open_input(url, decompress=False) as reading, copy.open("wb") as writing:
-        shutil.copyfileobj(reading, writing, BYTES_PER_READ)
+    with manifest.present(folder, content, name), copy.open("wb") as writing:
+        hashing = manifest.HashingWriter(writing)
+        with files.open_input(url, decompress=False) as reading:
+            while some := reading.read(BYTES_PER_READ):
+                hashing.write(some)
+    entry = hashing.entry()
+    manifest.check_entry(folder, content, name, entry["bytes"], entry["sha256"])
     return copy
 
 
