@@ -557,3 +557,13 @@ def test_the_best_model_has_its_own_kit(tmp_path):
     checkpoint = loading.newest_or_fail(conf.output)
     assert checkpoint.step == report["best"]["step"] < report["steps"]
     assert is_of_its_checkpoint(checkpoint)
+
+
+def test_a_sequence_of_nulls_alone_is_empty_as_beside_a_list(everything):
+    slots = {**everything.description["slots"]}
+    slots["h"] = {**slots["h"], "separator": None, "missing": "value"}
+    raw = scorer.RawInputs({**everything.description, "slots": slots})
+    beside = raw.encode([{"h": None}, {"h": ["v1", None]}]).cells["h"]
+    alone = raw.encode([{"h": None}]).cells["h"]
+    assert beside.lengths().tolist() == [0, 2]
+    assert alone.lengths().tolist() == [0]
