@@ -567,3 +567,5 @@ def test_a_sequence_of_nulls_alone_is_empty_as_beside_a_list(everything):
     alone = raw.encode([{"h": None}]).cells["h"]
     assert beside.lengths().tolist() == [0, 2]
     assert alone.lengths().tolist() == [0]
+    beside = raw.encode([{"h": None}, {"h": "v1"}, {"h": ""}]).cells["h"]
+    assert beside.lengths().tolist() == [0, 1, 0]

@@ -133,6 +133,8 @@ def model_missing_id(slot):
 
 def model_cell(slot, parts, weights, missing, several):
     """(id, weight) of each value of one row that is left."""
+    if slot.pooling == "none" and not several and (parts[0] is None or parts[0] in missing):
+        return []  # missing as a whole
     found = [(model_id(slot, p, missing, several), w) for p, w in zip(parts, weights, strict=True)]
     stands = slot.missing == "value"
     if stands and slot.pooling == "none":

@@ -175,8 +175,9 @@ static int encode_slot(raw_inputs_parts *parts, const slot *one, id_list *list, 
          !pair_weights(parts, one, &values, &weights, error))) {
         return 0;
     }
-    if (sequence && !values.several && values.first->kind == JSON_NULL && one->max_length > 1) {
-        values.n = 0; /* a list that is null */
+    if (sequence && !values.several &&
+        (values.first->kind == JSON_NULL || is_missing(&parts->description, values.first, 0))) {
+        values.n = 0; /* missing as a whole */
     }
     if (!make_room(list, values.n + 1)) {
         return refuse(error, "there is no memory for the ids of a row");

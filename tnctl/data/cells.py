@@ -101,6 +101,8 @@ class Encoder:
         split = parts(
             array, slot.separator, self.data, self.column, where, fractions=slot.ids in BUCKETS
         )
+        if slot.pooling == "none" and split.lengths is None:
+            split = self._listed(split.values)
         given: NDArray[np.float64] | None = None
         if weights is not None:
             split, given = self._weighted(split, weights, where)
@@ -109,6 +111,19 @@ class Encoder:
             ids, gone = self._ids(split.values, place, owners is not None)
             found = None if given is None else self._finite(given, gone, place)
         return self._cells(ids, gone, split.lengths, owners, found)
+
+    def _listed(self, array: pa.Array) -> Parts:
+        """The single values of a sequence as lists: one that is missing as a whole is none.
+
+        So a null is the same whether others of its column are lists, values or nulls.
+        """
+        array = numbers.plain(array)
+        gone = np.asarray(array.is_null().to_numpy(zero_copy_only=False))
+        if numbers.is_text(array.type) or pt.is_integer(array.type):
+            gone = gone | np.isin(hashes(array, self.slot.seed), self.missing_texts)
+        elif pt.is_floating(array.type):
+            gone = gone | np.isnan(array.to_numpy(zero_copy_only=False))
+        return Parts(array.filter(pa.array(~gone)), (~gone).astype(np.int64))
 
     def crossed(self, crossed: Sequence[Cells], rows: int) -> Cells:
         """The cells of a cross: every combination of the ids of the others."""

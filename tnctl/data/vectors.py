@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 from numpy.typing import ArrayLike, NDArray
 
 from tnctl.data import numbers
@@ -44,7 +43,8 @@ def _of_lists(
     split: Parts, name: str, column: str, width: int, data: Data, where: Where
 ) -> NDArray[np.float64]:
     """The numbers of lists of `width`; a row with none of them is missing as a whole."""
-    if split.lengths is None and (width == 1 or pt.is_null(split.values.type)):
+    nulls = split.values.null_count == len(split.values)
+    if split.lengths is None and (width == 1 or nulls):
         values = numbers.parsed(split.values, data.missing, column, where)
         return np.repeat(values[:, None], width, axis=1)
     if split.lengths is None:

@@ -67,21 +67,9 @@ class RawInputs:
 
         Raises BadRowsError for a value that is not what its column must hold.
         """
-        table = rows if isinstance(rows, pa.Table) else self._as_table(rows)
+        table = rows if isinstance(rows, pa.Table) else as_table(rows, self.columns)
         found = self._features.read(table, where)
         return Encoded({name: found.cells[name] for name in self._with_rows}, found.numeric)
-
-
-    def _as_table(self, rows: list[dict[str, Any]]) -> pa.Table:
-        """Rows as JSON has them, as a table; of nulls alone JSON does not tell the type."""
-        table = as_table(rows, self.columns)
-        for name, slot in self.conf.slots.items():
-            lists = slot.pooling == "none" and slot.separator is None and slot.max_length != 1
-            column = slot.column or name
-            if lists and slot.cross is None and table[column].null_count == table.num_rows:
-                nulls = pa.nulls(table.num_rows, pa.list_(pa.string()))
-                table = table.set_column(table.column_names.index(column), column, nulls)
-        return table
 
 
 def has_rows(slot: Mapping[str, Any]) -> bool:
