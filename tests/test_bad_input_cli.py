@@ -233,15 +233,15 @@ def test_a_full_output(workspace, here, monkeypatch, full_at):
 
 
 def test_a_full_disk(trained, tmp_path, here):
-    """A real one: a file system of 400 KiB."""
+    """A real one: a file system of 700 KiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", str(disk)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("this user may not mount a tmpfs")
     try:
         ballast = disk / "ballast"
-        ballast.write_bytes(b"\0" * (350 << 10))
+        ballast.write_bytes(b"\0" * (650 << 10))
         done = here("train", "conf=small.yaml", f"output={disk}/run", cwd=trained)
         refused(done, f"{disk}/run", "no space is left there")
         nothing_counts(disk)

@@ -35,6 +35,7 @@ def saved_again(checkpoint, model, folder):
         data=checkpoint.data,
         days=checkpoint.days,
         calendar=checkpoint.calendar,
+        sessions=checkpoint.sessions,
         extras={
             name.removeprefix("extra/"): checkpoint.extra(name.removeprefix("extra/"))
             for name in content["files"]

@@ -637,7 +637,7 @@ def test_train_with_admission_and_counts(workspace, here):
     [user] = [one for one in served["signatures"]["by_slot"] if one["name"] == "user_id"]
     assert user["shape"] == [6]
     assert served["slots"]["user_id"]["cvm"] is True
-    assert "cvm" not in served["slots"]["device"]
+    assert served["slots"]["device"]["cvm"] is False
     exported = pq.read_table(workspace / "run/embeddings/user_id.parquet").to_pydict()
     by_id = dict(zip(exported["id"], exported["embedding"], strict=True))
     for record in records:
