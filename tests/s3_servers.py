@@ -145,3 +145,14 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 target.sendall(data)
+
+
+@contextlib.contextmanager
+def before(port, bucket, monkeypatch):
+    """A proxy before a server, whose address is the storage's; an empty bucket is there."""
+    proxy = Proxy(port)
+    for key, value in settings(proxy.port).items():
+        monkeypatch.setenv(key, value)
+    empty_bucket(bucket)
+    yield proxy
+    proxy.restore()

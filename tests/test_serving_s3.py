@@ -34,12 +34,8 @@ def server(request, tmp_path_factory):
 @pytest.fixture
 def proxy(server, monkeypatch):
     """A proxy before the server, whose address is the storage's; an empty bucket is there."""
-    proxy = s3_servers.Proxy(server)
-    for key, value in s3_servers.settings(proxy.port).items():
-        monkeypatch.setenv(key, value)
-    s3_servers.empty_bucket(BUCKET)
-    yield proxy
-    proxy.restore()
+    with s3_servers.before(server, BUCKET, monkeypatch) as proxy:
+        yield proxy
 
 
 @pytest.fixture(scope="module")

@@ -30,13 +30,9 @@ def server(tmp_path_factory):
 @pytest.fixture
 def proxy(server, monkeypatch):
     """A proxy before the server, whose address is the storage's; an empty bucket is there."""
-    proxy = s3_servers.Proxy(server)
-    for key, value in s3_servers.settings(proxy.port).items():
-        monkeypatch.setenv(key, value)
     monkeypatch.setattr(spool, "SECONDS_BEFORE_RETRY", 0.05)
-    s3_servers.empty_bucket(BUCKET)
-    yield proxy
-    proxy.restore()
+    with s3_servers.before(server, BUCKET, monkeypatch) as proxy:
+        yield proxy
 
 
 @pytest.mark.usefixtures("proxy")

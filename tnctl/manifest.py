@@ -16,6 +16,7 @@ from tnctl.errors import Failure, UserError
 
 NAME = "manifest.json"
 CHECKSUM = '  "sha256": "'
+OWN_KEYS = ("format", "version", "files", "sha256")  # of every manifest
 
 # Opens a file of a folder, by its name, for writing: Inventory.writing, and what is like it.
 Opening = Callable[[str], AbstractContextManager[Any]]

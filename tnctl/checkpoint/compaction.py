@@ -10,7 +10,6 @@ from tnctl.manifest import Inventory
 from tnctl.progress import Display
 
 COPIED_BYTES = 4 << 20
-OWN_KEYS = ("format", "version", "files", "sha256")  # of every manifest
 
 
 def compact(checkpoint: Checkpoint, to: str) -> dict[str, Any]:
@@ -32,7 +31,7 @@ def compact(checkpoint: Checkpoint, to: str) -> dict[str, Any]:
     for path in content["files"]:
         if path not in rewritten:
             copy(checkpoint, path, inventory)
-    body = {key: value for key, value in content.items() if key not in OWN_KEYS}
+    body = {key: value for key, value in content.items() if key not in manifest.OWN_KEYS}
     body |= {"kind": "full", "parent": None, "tables": tables}
     return inventory.commit(FORMAT, body)
 

@@ -1,6 +1,6 @@
 """Exported embeddings, read back: an export alone, or a chain of a full one and its deltas."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -196,6 +196,23 @@ def check_fit(url: str, content: dict[str, Any], base: str, before: dict[str, An
             )
     if shapes(content) != shapes(before):
         raise Failure(f"{url} has rows or groups that its base {base} has not. Export in full")
+
+
+def place(url: str) -> list[str]:
+    """Where a folder is, name by name, the same for all spellings of it."""
+    local = files.local_path(url)
+    path = url if local is None else str(local.resolve())
+    return [name for name in path.split("/") if name]
+
+
+def is_filtered(content: Mapping[str, Any]) -> bool:
+    """Whether rows may have been left out of an export."""
+    return any(one is not None for one in content["filter"].values())
+
+
+def is_exact(content: Mapping[str, Any]) -> bool:
+    """Whether an export has all rows, and all bits of them."""
+    return content["precision"] == "float32" and not is_filtered(content)
 
 
 def shapes(content: dict[str, Any]) -> dict[str, RowShape]:

@@ -64,7 +64,7 @@ def export(
         content["number"] = before["number"] + 1
     inventory = Inventory(to)
     content["groups"] = write(selection, content["groups"], encoding, inventory)
-    exact = precision == "float32" and not filter.anything
+    exact = embeddings.is_exact(content)
     with ExitStack() as stack:
         base = stack.enter_context(closing(embeddings.open_embeddings(since))) if since else None
         written = embeddings.of_content(to, content | {"files": inventory.files}, base)
@@ -106,7 +106,7 @@ def export_to_redis(
             errors[part.group.name].add(part, encode(part.rows, part.group.shape))
         for entry in content["groups"]:
             entry["error"] = errors[entry["group"]].to_json()
-    exact = precision == "float32" and not filter.anything
+    exact = embeddings.is_exact(content)
 
     def check(written: Any, kept: Any) -> dict[str, Any] | None:
         return kit.complete(checkpoint, conf, written, kept, golden, exact)
@@ -133,16 +133,8 @@ def check_since(chain: Sequence[tuple[str, dict[str, Any]]], to: str, encoding: 
             "folder that this makes"
         )
     for one, _ in chain:
-        if same_place(one, to):
+        if embeddings.place(one) == embeddings.place(to):
             raise UserError(f"to={to} holds what the delta is built on. Give another folder")
-
-
-def same_place(one: str, other: str) -> bool:
-    """Whether two names are of one folder."""
-    paths = files.local_path(one), files.local_path(other)
-    if paths[0] is not None and paths[1] is not None:
-        return paths[0].resolve() == paths[1].resolve()
-    return one.rstrip("/") == other.rstrip("/")
 
 
 def named_from(to: str, folder: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl import files, manifest
+from tnctl import manifest
 from tnctl.checkpoint import merging
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import Inventory
@@ -21,6 +21,7 @@ from tnctl.serving.embeddings import (
     FileEmbeddings,
     of_content,
     open_embeddings,
+    place,
 )
 from tnctl.serving.selection import Group
 from tnctl.serving.stored import StoredGroup, hashes_of, record_dtype
@@ -47,8 +48,7 @@ def fold(url: str, to: str) -> dict[str, Any]:
         names = [group + suffix for group in chain.groups for suffix in SUFFIXES]
         manifest.make_room(to, manifest.NAME, [*names, *newest["files"]])
         inventory = Inventory(to)
-        own = ("format", "version", "files", "sha256")
-        content = {key: value for key, value in newest.items() if key not in own}
+        content = {key: one for key, one in newest.items() if key not in manifest.OWN_KEYS}
         content |= {"kind": "full", "base": None, "number": 0}
         content["groups"] = write(chain, inventory)
         with closing(of_content(to, content | {"files": inventory.files})) as written:
@@ -162,10 +162,3 @@ def refuse_inside(folders: Sequence[str], to: str) -> None:
             raise UserError(
                 f"to={to} would overwrite {folder}, which is being folded. Name another folder"
             )
-
-
-def place(url: str) -> list[str]:
-    """Where a folder is, name by name, the same for all spellings of it."""
-    local = files.local_path(url)
-    path = url if local is None else str(local.resolve())
-    return [name for name in path.split("/") if name]

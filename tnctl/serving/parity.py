@@ -26,7 +26,7 @@ from tnctl.model.graph import BY_SLOT, PACKED, packed_inputs
 from tnctl.schema import Conf
 from tnctl.serving import kit as kits
 from tnctl.serving.description import FORMAT, NAME
-from tnctl.serving.embeddings import Embeddings, open_embeddings
+from tnctl.serving.embeddings import Embeddings, is_exact, is_filtered, open_embeddings
 from tnctl.serving.endpoint import Endpoint
 from tnctl.serving.inputs import Encoded, Lookup, pooled_inputs, served_lookup
 from tnctl.serving.kit import TOLERANCE
@@ -73,7 +73,7 @@ def verify_artefacts(graph: str, embeddings: str | None, prefix: str = "tnctl") 
     if embeddings is not None:
         with closing(open_embeddings(embeddings, prefix)) as opened:
             found = of_embeddings(served, opened)
-            if not found and not exact(opened.manifest):
+            if not found and not is_exact(opened.manifest):
                 raise Failure(
                     f"{embeddings} has no conformance kit (golden=0), and its rows are not the "
                     "trainer's own. Name the checkpoint as well: checkpoint=URL"
@@ -214,12 +214,15 @@ class Examples:
                 stated = 0.0 if errors[group] is None else float(errors[group]["bound"])
                 far += int((weights > stated).any(axis=1).sum())
                 worst, bound = max(worst, float(weights.max(initial=0))), max(bound, stated)
-        filtered = any(one is not None for one in content["filter"].values())
         figure = f"{worst:.1e} off, {bound:.1e} stated"
         return [
             Finding("weights of exported embeddings", not far, figure),
             Finding("linear weights and counts", not others, f"{others} rows differ"),
-            Finding("rows that the filter left out", filtered or not left_out, f"{left_out:,}"),
+            Finding(
+                "rows that the filter left out",
+                is_filtered(content) or not left_out,
+                f"{left_out:,}",
+            ),
         ]
 
 
@@ -262,12 +265,6 @@ def cells_of(model: Model, batch: Window) -> dict[str, Cells]:
     return found
 
 
-def is_exact(content: Mapping[str, Any]) -> bool:
-    """Whether an export has all rows, and all bits of them."""
-    filtered = any(one is not None for one in content["filter"].values())
-    return content["precision"] == "float32" and not filtered
-
-
 def same_inputs(
     what: str, description: Mapping[str, Any], found: Arrays, expected: Arrays
 ) -> list[Finding]:
@@ -303,11 +300,6 @@ def of_graph(url: str, served: ServedGraph) -> list[Finding]:
         )
         for signature in (PACKED, BY_SLOT)
     ]
-
-
-def exact(content: dict[str, Any]) -> bool:
-    """Whether an export has the trainer's own rows, all of them."""
-    return content["precision"] == "float32" and not any(content["filter"].values())
 
 
 def of_embeddings(

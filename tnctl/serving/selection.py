@@ -38,11 +38,6 @@ class Filter:
         """Whether it asks for shows."""
         return self.min_show is not None or self.top is not None
 
-    @property
-    def anything(self) -> bool:
-        """Whether it leaves rows out."""
-        return self != EVERYTHING
-
     def to_json(self) -> dict[str, Any]:
         slots = None if self.slots is None else list(self.slots)
         return {"slots": slots, "min_show": self.min_show, "top": self.top}

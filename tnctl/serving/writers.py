@@ -28,7 +28,6 @@ SUFFIXES = (
 ROWS_PER_GROUP = 1 << 14
 ROWS_PER_TEXT = 1 << 14
 FLOATS = {"float32": pa.float32(), "float16": pa.float16(), "int8": pa.int8()}
-DTYPES = {"float32": "<f4", "float16": "<f2", "int8": "i1"}
 COUNTS, SCALE = "counts", "scale"
 
 
