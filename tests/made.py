@@ -109,6 +109,12 @@ def record(chance, key, step):
     return one
 
 
+def golden_line(user, **more):
+    """A line of a conformance kit."""
+    line = {"row": {"user": user}, "ids": {}, "logits": {"label": 0}, "predictions": {"label": 0.5}}
+    return json.dumps(line | more).encode() + b"\n"
+
+
 def write(folder, step, own, there, removed, kernel, parent=None, suffix="", files=1):
     """A checkpoint with the rows `own` in its files, of a model with the rows `there`."""
     inventory = Inventory(str(folder))
@@ -163,7 +169,7 @@ def write(folder, step, own, there, removed, kernel, parent=None, suffix="", fil
     inventory.write(
         "conf.json", json.dumps({"seed": step, "evaluation": {"monitor": "auc"}}).encode()
     )
-    inventory.write("golden.jsonl", b'{"user": "u1"}\n{"user": null}\n')
+    inventory.write("golden.jsonl", b"".join(map(golden_line, ("u1", None))))
     inventory.write("extra/running", bytes(range(64)))
     inventory.write("graph/saved_model.pb", b"a graph")
     evaluation = {"step": step, "epoch": 1, "validation": {"auc": 0.5 + step / 1000}}

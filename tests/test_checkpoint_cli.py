@@ -278,6 +278,10 @@ def put(at, value):
     return lambda data: data[:at] + value + data[at + len(value) :]
 
 
+def golden_with(**more):
+    return changed("golden.jsonl", lambda _: made.golden_line("u1", **more) * 2)
+
+
 def table_of(change):
     return lambda folder: resealed(folder, lambda content: change(content["tables"][0]))
 
@@ -295,6 +299,9 @@ def table_of(change):
         (changed("dense.bin", put(0, b"T")), "is not a dense file"),
         (changed("golden.jsonl", lambda data: data * 2), "4 rows, the manifest says 2"),
         (changed("golden.jsonl", lambda _: b"{\n{\n"), "is no JSON of"),
+        (changed("golden.jsonl", lambda data: data[: len(data) // 2] + b"{}\n"), "line 2 is no"),
+        (golden_with(ids=["1"]), "line 1 is no line of a conformance kit"),
+        (golden_with(logits={"other": 0}), "line 1 has not the outputs of the model's heads"),
         (changed("conf.json", lambda _: b"{"), "is no JSON of"),
         (table_of(lambda part: part["groups"][0].update(rows=3)), "2 rows of group user"),
         (table_of(lambda part: part["files"][0].update(first="0000000000000001")), "lacks hashes"),

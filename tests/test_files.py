@@ -1,14 +1,17 @@
 """Files on any URL: names, globs, compression, errors in one line, nothing half-written."""
 
+import contextlib
 import errno
 import gzip
 import os
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 import uuid
 from pathlib import Path
 
+import fsspec
 import pyarrow as pa
 import pytest
 
@@ -150,6 +153,19 @@ def test_an_exception_leaves_no_partial_file(root):
     assert files.read_bytes(url) == b"whole"
 
 
+def test_what_is_no_file_is_written_to_and_never_removed(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with files.open_output(str(pipe)) as stream:
+        stream.write(b"whole")
+    assert os.read(reading, 10) == b"whole"
+    with pytest.raises(ZeroDivisionError), files.open_output(str(pipe)):
+        raise ZeroDivisionError
+    assert pipe.is_fifo()
+    os.close(reading)
+
+
 def test_a_discarded_upload_is_not_completed(monkeypatch):
     class Upload:
         closed = discarded = False
@@ -174,6 +190,138 @@ def test_a_discarded_upload_is_not_completed(monkeypatch):
         raise ZeroDivisionError
     assert upload.discarded
     assert upload.closed
+
+
+class Upload(fsspec.spec.AbstractBufferedFile):
+    """As s3fs and gcsfs have it: a part goes when enough was written."""
+
+    def __init__(self, parts, path, mode, **options):
+        super().__init__(None, path, mode, **options, autocommit=False)
+        self.parts = parts
+
+    def _upload_chunk(self, final=False):  # noqa: ARG002 (fsspec's own)
+        self.parts.append(self.buffer.getvalue())
+        return True
+
+
+@pytest.fixture
+def uploaded(monkeypatch):
+    """The parts of what is written elsewhere, in the order of their upload."""
+    parts = []
+
+    class Storage:
+        def open(self, *given, **options):
+            return Upload(parts, *given, **options)
+
+    monkeypatch.setattr(files, "_storage", lambda _: (Storage(), "x"))
+    return parts
+
+
+@pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001, 2000, 9007])
+@pytest.mark.parametrize("held", [10, 10**6])
+@pytest.mark.parametrize("at_a_time", [1, 700, 2500])
+def test_parts_of_an_upload_are_of_one_size(monkeypatch, uploaded, size, held, at_a_time):
+    monkeypatch.setattr(files, "UPLOAD_BYTES", 1000)
+    monkeypatch.setattr(files, "HELD_BYTES", held)
+    whole = os.urandom(size)
+    with files.open_output("s3://bucket/x") as stream:
+        for at in range(0, size, at_a_time):
+            assert stream.tell() == at
+            stream.write(whole[at : at + at_a_time])
+        assert [len(part) for part in uploaded] == [1000] * (size // 1000)
+    assert b"".join(uploaded) == whole
+    assert {len(part) for part in uploaded[:-1]} <= {1000} and len(uploaded[-1]) <= 1000
+
+
+def test_parts_grow_where_they_would_be_too_many(monkeypatch, uploaded):
+    assert files.UPLOAD_BYTES == 5 << 20  # the least that S3 takes
+    monkeypatch.setattr(files, "UPLOAD_BYTES", 10)
+    monkeypatch.setattr(files, "PARTS_OF_A_SIZE", 20)
+    whole = os.urandom(1905)
+    with files.open_output("s3://bucket/x") as stream:
+        for at in range(0, len(whole), 19):
+            stream.write(whole[at : at + 19])
+    assert b"".join(uploaded) == whole
+    assert [len(part) for part in uploaded] == [10] * 20 + [20] * 20 + [40] * 20 + [80] * 6 + [25]
+
+
+@pytest.mark.usefixtures("uploaded")
+def test_many_uploads_at_once_hold_little_memory():
+    with contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(files.open_output(f"s3://bucket/{n}")) for n in range(26)]
+        tracemalloc.start()
+        for stream in streams:
+            for _ in range(16):
+                stream.write(bytes(files.WRITE_BYTES))
+        held, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert held < 1 << 20 and most < 26 * files.HELD_BYTES * 1.5
+
+
+def test_a_temporary_folder_that_takes_no_part_is_told(uploaded, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+
+    def write():
+        with files.open_output("s3://bucket/x") as stream:
+            stream.write(bytes(2 * files.HELD_BYTES))
+
+    refused(write, "gone could not be written")
+    assert uploaded == []
+
+
+HOLDS = """
+import signal, sys
+from tnctl import files
+folder = files.TemporaryFolder("test")
+(files.Path(folder.name) / "large").mkdir()
+print(folder.name, flush=True)
+signal.pause()
+"""
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    command = [sys.executable, "-c", HOLDS]
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
+        theirs = Path(process.stdout.readline().strip())
+        others = [tmp_path / "tnctl.test", tmp_path / "tnctl.tests.a"]
+        for other in others:
+            other.mkdir()
+        (tmp_path / "tnctl.test.link").symlink_to(others[0])
+        (tmp_path / "tnctl.test.file").write_bytes(b"")
+
+        def made():
+            """Whether theirs is there when one was made."""
+            with files.TemporaryFolder("test") as ours:
+                assert list(Path(ours).iterdir()) == []
+                assert (theirs / "large").exists() == theirs.exists()
+                with files.TemporaryFolder("test"):
+                    assert Path(ours).exists()
+            assert not Path(ours).exists()
+            return theirs.exists()
+
+        assert made()
+        process.kill()
+        process.wait()
+        assert not made()
+    assert all(other.exists() for other in others)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_temporary_folder_goes_with_its_object(tmp_path):
+    folder = files.TemporaryFolder("test", tmp_path / "new")
+    before = len(os.listdir("/proc/self/fd"))
+    Path(folder.name, "a").write_bytes(b"x")
+    folder.cleanup()
+    folder.cleanup()
+    assert os.listdir(tmp_path / "new") == []
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+    folder = files.TemporaryFolder("test", tmp_path)
+    del folder
+    assert os.listdir(tmp_path) == ["new"]
+    (tmp_path / "file").write_bytes(b"")
+    refused(lambda: files.TemporaryFolder("test", tmp_path / "file"), "file could not be written")
 
 
 def test_a_fingerprint_tells_a_changed_file(root):

@@ -355,14 +355,13 @@ def test_leftovers_go_and_what_is_foreign_stays(tmp_path):
 
 
 def test_spools_of_dead_processes_go(tmp_path):
-    mine, lock = spool.own_folder(tmp_path)
-    dead, closed = spool.own_folder(tmp_path)
-    os.close(closed)
+    mine = spool.Spool("memory://mine", tmp_path)
+    (tmp_path / "tnctl.spool.dead/tables").mkdir(parents=True)
     (tmp_path / "other").mkdir()
-    (dead / "half").write_text("x")
-    spool.remove_left_behind(tmp_path)
-    assert sorted(tmp_path.iterdir()) == sorted([mine, tmp_path / "other"])
-    os.close(lock)
+    Run(conf_of(f"memory://{tmp_path.name}", {"spool": str(tmp_path)})).train().save()
+    assert "tnctl.spool.dead" not in os.listdir(tmp_path) and len(os.listdir(tmp_path)) == 2
+    mine.abandon()
+    assert os.listdir(tmp_path) == ["other"]
 
 
 def test_the_spool_is_empty_afterwards(tmp_path):
@@ -573,20 +572,26 @@ def used(folder):
     return sum(-(-p.stat().st_size // 4096) * 4096 for p in folder.rglob("*") if p.is_file())
 
 
+# A child per kill: the imports take longer than all else.
 SAVING = """
-import sys
+import os, sys
 sys.path.insert(0, sys.argv[1])
 from saving import Run, conf_of, LIFE
 from tnctl.checkpoint import load
-conf = conf_of(sys.argv[2], {"full_every": 3, "keep": 2}, LIFE)
-last = load.newest(conf.output)
-run = Run(conf, last, load.load(last, conf) if last else None, last.step if last else 0)
-while True:
-    run.train(1, 3000)
-    run.evict()
-    run.save(wait=False)
-    if run.steps == (last.step if last else 0) + 2:
-        print("ready", flush=True)
+for _ in sys.stdin:
+    if child := os.fork():
+        os.waitpid(child, 0)
+        print("gone", flush=True)
+        continue
+    conf = conf_of(sys.argv[2], {"full_every": 3, "keep": 2}, LIFE)
+    last = load.newest(conf.output)
+    run = Run(conf, last, load.load(last, conf) if last else None, last.step if last else 0)
+    while True:
+        run.train(1, 3000)
+        run.evict()
+        run.save(wait=False)
+        if run.steps == (last.step if last else 0) + 2:
+            print(os.getpid(), flush=True)
 """
 
 
@@ -594,21 +599,21 @@ while True:
 def test_killed_while_it_saves(tmp_path, kills):
     """Really: what is there is whole, as of an unkilled run, and a process goes on from it."""
     rng, reached = random.Random(kills), 0
-    for _ in range(kills):
-        process = subprocess.Popen(
-            [sys.executable, "-c", SAVING, str(Path(__file__).parent), str(tmp_path / "run")],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        assert process.stdout.readline() == b"ready\n"
-        time.sleep(rng.random() / 2)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        found = loading.newest(str(tmp_path / "run"))
-        assert found.step > reached
-        reached = found.step
-        list(rows.stream(found, TABLE))
+    with subprocess.Popen(
+        [sys.executable, "-c", SAVING, str(Path(__file__).parent), str(tmp_path / "run")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, bufsize=1,
+    ) as parent:  # fmt: skip
+        for _ in range(kills):
+            parent.stdin.write("another\n")
+            saving_process = int(parent.stdout.readline())
+            time.sleep(rng.random() / 2)
+            os.kill(saving_process, signal.SIGKILL)
+            assert parent.stdout.readline() == "gone\n"
+            found = loading.newest(str(tmp_path / "run"))
+            assert found.step > reached
+            reached = found.step
+            list(rows.stream(found, TABLE))
     conf = conf_of(tmp_path / "run", {"full_every": 3}, LIFE)
     unkilled = Run(conf)
     while unkilled.steps < reached:

@@ -115,7 +115,6 @@ def test_a_server_that_dies_while_it_is_read(served, proxy, tmp_path):
 @pytest.mark.usefixtures("proxy")
 def test_a_large_file_breaks_in_its_second_part(tmp_path, monkeypatch):
     """Of an upload in parts nothing is seen, and the same again completes it."""
-    monkeypatch.setattr(files, "UPLOAD_BYTES", 5 << 20)  # the least that S3 takes as a part
     run = Run(conf_of(tmp_path / "run"))
     run.train(2)
     [table], count = run.model.tables, 250_000

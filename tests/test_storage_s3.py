@@ -81,10 +81,7 @@ def grown(run, count):
 
 
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.9])
-def test_a_connection_cut_while_uploading_leaves_the_one_before(
-    tmp_path, proxy, monkeypatch, share
-):
-    monkeypatch.setattr(files, "UPLOAD_BYTES", 5 << 20)  # the least that S3 takes as a part
+def test_a_connection_cut_while_uploading_leaves_the_one_before(tmp_path, proxy, share):
     output = f"s3://{BUCKET}/cut{share}"
     run = Run(conf_of(output, {"spool": str(tmp_path / "spool")}))
     first = run.train(2).save()

@@ -11,6 +11,8 @@ import glob
 import io
 import os
 import shutil
+import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -27,7 +29,11 @@ CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 MAGIC = frozenset("*?[")
 # More at once makes the kernel look for memory in large pieces: up to eight times the time.
 WRITE_BYTES = 128 << 10
-UPLOAD_BYTES = 16 << 20  # what an upload holds in memory, a part of it at a time
+# Of the parts of an upload but the last, at first: the least that S3 takes. It takes no more than
+# 10,000, so their size doubles after so many: a file may have 300 GiB.
+UPLOAD_BYTES = 5 << 20
+PARTS_OF_A_SIZE = 2000
+HELD_BYTES = 256 << 10  # what of a part is in memory, until it is uploaded
 
 
 class AbsentError(Failure):
@@ -234,6 +240,59 @@ class _Output(io.RawIOBase):
         os.posix_fadvise(self._stream.fileno(), first, end - first, os.POSIX_FADV_DONTNEED)
 
 
+class _Upload:
+    """A file on another storage, written in parts that wait on the disk of this machine.
+
+    In memory they would be too much where many files are written side by side. The parts of a file
+    are of one size as long as can be, and only the last is smaller: not every storage takes others.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._part = tempfile.SpooledTemporaryFile(HELD_BYTES)  # noqa: SIM115 (closed by close or discard)
+        self._sent = self._parts = 0
+        self._bytes = UPLOAD_BYTES  # of the next part
+
+    def write(self, data: memoryview) -> None:
+        at = 0
+        while at < len(data):
+            count = min(len(data) - at, self._bytes - self._part.tell())
+            with translated(tempfile.gettempdir(), "written"):
+                self._part.write(data[at : at + count])
+            at += count
+            if self._part.tell() == self._bytes:
+                self._send()
+
+    def tell(self) -> int:
+        return self._sent + self._part.tell()
+
+    def close(self) -> None:
+        """Complete the file."""
+        self._send()
+        self._part.close()
+        self._stream.close()
+
+    def discard(self) -> None:
+        """Forget the file, where the storage can."""
+        self._part.close()
+        # Else closing, or its destructor, would complete the upload.
+        with contextlib.suppress(AttributeError):
+            self._stream.closed = True
+        if hasattr(self._stream, "discard"):
+            self._stream.discard()
+
+    def _send(self) -> None:
+        self._sent += self._part.tell()
+        self._part.seek(0)
+        shutil.copyfileobj(self._part, self._stream, WRITE_BYTES)
+        self._part.seek(0)
+        self._part.truncate()
+        self._parts += 1
+        if self._parts % PARTS_OF_A_SIZE == 0:
+            self._bytes *= 2
+            self._stream.blocksize = self._bytes
+
+
 @contextlib.contextmanager
 def open_output(url: str, durable: bool = True) -> Iterator[IO[bytes]]:
     """A binary file opened for writing, complete only when the block ends without an exception.
@@ -249,12 +308,12 @@ def open_output(url: str, durable: bool = True) -> Iterator[IO[bytes]]:
             stream: Any = open(local, "wb")  # noqa: SIM115 (closed by _finish or _abandon)
         else:
             system, path = _storage(url)
-            stream = system.open(path, "wb", block_size=UPLOAD_BYTES)
+            stream = _Upload(system.open(path, "wb", block_size=UPLOAD_BYTES))
     output = _Output(url, stream)
     try:
         yield cast(IO[bytes], output)
         with translated(url, "written"):
-            _finish(stream, durable and local is not None)
+            _finish(stream, durable and local is not None and local.is_file())
     except BaseException:
         _abandon(stream, local)
         raise
@@ -271,14 +330,11 @@ def _abandon(stream: Any, local: Path | None) -> None:
     # What went wrong is already on its way to the user; cleaning up must not hide it.
     with contextlib.suppress(Exception):
         if local is not None:
-            local.unlink(missing_ok=True)
+            if local.is_file():  # and not a device, such as /dev/null
+                local.unlink(missing_ok=True)
             stream.close()
         else:
-            # Else closing, or its destructor, would complete the upload.
-            with contextlib.suppress(AttributeError):
-                stream.closed = True
-            if hasattr(stream, "discard"):
-                stream.discard()
+            stream.discard()
 
 
 @contextlib.contextmanager
@@ -358,6 +414,56 @@ def _lock(folder: str, path: Path) -> int:
                 os.pwrite(descriptor, str(os.getpid()).encode(), 0)
                 return descriptor
         os.close(descriptor)
+
+
+class TemporaryFolder:
+    """A new folder of this machine, in `root` or the temporary folder, named for its `purpose`.
+
+    It goes with the object, and at the latest with the process. What killed processes have left
+    of the same purpose goes when one is made. Raises Failure.
+    """
+
+    def __init__(self, purpose: str, root: Path | None = None) -> None:
+        root, prefix = (root or Path(tempfile.gettempdir())).absolute(), f"tnctl.{purpose}."
+        with translated(str(root), "written"):
+            root.mkdir(parents=True, exist_ok=True)
+            _remove_left_behind(root, prefix)
+            # It has its name only when it is held: others would take it for left behind.
+            new = tempfile.mkdtemp(prefix="tnctl.new.", dir=root)
+            held = os.open(new, os.O_RDONLY)
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.name = str(root / (prefix + new.rpartition(".")[2]))
+            os.rename(new, self.name)
+        self._end = weakref.finalize(self, _give_up, self.name, held)
+
+    def cleanup(self) -> None:
+        """Remove it, if it is there."""
+        self._end()
+
+    def __enter__(self) -> str:
+        return self.name
+
+    def __exit__(self, *_: object) -> None:
+        self.cleanup()
+
+
+def _give_up(folder: str, held: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(held)
+
+
+def _remove_left_behind(root: Path, prefix: str) -> None:
+    """Remove this user's folders of a prefix that no process holds."""
+    for folder in root.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(descriptor).st_uid == os.geteuid():
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
 
 
 def free_bytes(folder: str | Path) -> int:

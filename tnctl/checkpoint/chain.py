@@ -18,10 +18,16 @@ FOLDER = "checkpoints"
 STEP = "step-"  # how the names of a run's checkpoints begin
 CONF = "conf.json"
 GOLDEN = "golden.jsonl"
+GOLDEN_KEYS = ("row", "ids", "logits", "predictions")  # of every line
 EXTRA = "extra"
 
 # The processes that trained a model one after the other: (a name of its own, first step).
 Sessions = tuple[tuple[str, int], ...]
+
+
+def is_golden(line: Any) -> bool:
+    """Whether something is a line of a conformance kit (docs/formats/golden.md)."""
+    return isinstance(line, dict) and all(isinstance(line.get(key), dict) for key in GOLDEN_KEYS)
 
 
 @dataclass(frozen=True)

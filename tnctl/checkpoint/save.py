@@ -1,7 +1,6 @@
 """What a checkpoint holds: tables, dense weights, inference graph, conf, golden rows, manifest."""
 
 import json
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -62,12 +61,12 @@ class Graph:
     """The inference graph of a run: exported once, its weights filled in at each save."""
 
     def __init__(self) -> None:
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: files.TemporaryFolder | None = None
 
     def write(self, opening: Opening, model: Model) -> None:
         """Write the graph with the model's weights, by a local folder: TensorFlow needs one."""
         if self._folder is None:
-            folder = tempfile.TemporaryDirectory(prefix="tnctl-graph-")
+            folder = files.TemporaryFolder("graph")
             graph.save(model, folder.name)
             self._folder = folder
         else:

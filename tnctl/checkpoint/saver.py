@@ -18,7 +18,7 @@ from tnctl.checkpoint.chain import FOLDER, FORMAT, Checkpoint, following, name_o
 from tnctl.checkpoint.merging import Keys
 from tnctl.checkpoint.pruning import prune
 from tnctl.checkpoint.save import Clock, Contents, Graph, Position, stage, write_golden
-from tnctl.checkpoint.spool import Spool, remove_left_behind
+from tnctl.checkpoint.spool import Spool
 from tnctl.errors import Failure
 from tnctl.manifest import NAME, DamagedError
 from tnctl.model.building import Model
@@ -204,8 +204,6 @@ class Saver:
                 files.remove(folder)
             else:
                 self._names.add(name)
-        if self._remote:
-            remove_left_behind(self._spool)
 
     def _check_room(self, model: Model, parent: Checkpoint | None) -> None:
         """Raise Failure when the files will not fit where they are staged."""

@@ -1,11 +1,8 @@
 """Files that are staged on this machine while training stands still, and finished by threads."""
 
 import contextlib
-import fcntl
-import os
 import queue
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +15,6 @@ from tnctl import files
 from tnctl.errors import UserError
 from tnctl.manifest import NAME, HashingWriter, Inventory
 
-PREFIX = "tnctl-spool-"
-LOCK = "lock"
 T = TypeVar("T")
 
 FINISHERS = 2
@@ -40,11 +35,12 @@ class Spool(Inventory):
     def __init__(self, folder: str, root: Path) -> None:
         super().__init__(folder)
         self._local = files.local_path(folder)
-        self._lock: int | None = None
+        self._own: files.TemporaryFolder | None = None
         if self._local is not None:
             self._staging = self._local
         else:
-            self._staging, self._lock = own_folder(root)
+            self._own = files.TemporaryFolder("spool", root)
+            self._staging = Path(self._own.name)
         self._staged_names: list[str] = []
         self._hashing, self._beginning = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
 
@@ -148,10 +144,8 @@ class Spool(Inventory):
         return action()
 
     def _remove_staging(self) -> None:
-        if self._lock is not None:
-            shutil.rmtree(self._staging, ignore_errors=True)
-            os.close(self._lock)
-            self._lock = None
+        if self._own is not None:
+            self._own.cleanup()
 
 
 class _Writer(HashingWriter):
@@ -185,21 +179,3 @@ class _Writer(HashingWriter):
         if self._begins is not None:
             self._begins.result()
         return self.entry()
-
-
-def own_folder(root: Path) -> tuple[Path, int]:
-    """A new folder below `root`, and its open lock file, by which others know that it is in use."""
-    with files.translated(str(root), "written"):
-        root.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return folder, descriptor
-
-
-def remove_left_behind(root: Path) -> None:
-    """Remove the folders that processes which have ended left below `root`."""
-    for folder in root.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError), (folder / LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)

@@ -9,7 +9,15 @@ from numpy.typing import NDArray
 
 from tnctl import files, manifest
 from tnctl.checkpoint import dense, rows, tombstones
-from tnctl.checkpoint.chain import CONF, GOLDEN, Checkpoint, offering, open_checkpoint, split
+from tnctl.checkpoint.chain import (
+    CONF,
+    GOLDEN,
+    Checkpoint,
+    is_golden,
+    offering,
+    open_checkpoint,
+    split,
+)
 from tnctl.checkpoint.listing import NAME
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
@@ -119,12 +127,18 @@ def verify_content(checkpoint: Checkpoint, path: str) -> None:
     url = files.join(checkpoint.folder, path)
     if path == dense.NAME:
         dense.floats(checkpoint.folder, checkpoint.manifest)
-    if path not in (CONF, GOLDEN):
-        return
-    content = checkpoint.conf() if path == CONF else checkpoint.golden()
-    said = checkpoint.manifest["golden"]["rows"]
-    if path == GOLDEN and len(content) != said:
-        raise Failure(f"{url} has {len(content):,} rows, the manifest says {said:,}")
+    if path == CONF:
+        checkpoint.conf()
+    if path == GOLDEN:
+        lines, said = checkpoint.golden(), checkpoint.manifest["golden"]["rows"]
+        if len(lines) != said:
+            raise Failure(f"{url} has {len(lines):,} rows, the manifest says {said:,}")
+        heads = set(checkpoint.manifest["heads"])
+        for number, line in enumerate(lines, 1):
+            if not is_golden(line):
+                raise Failure(f"{url}, line {number} is no line of a conformance kit")
+            if not heads == set(line["logits"]) == set(line["predictions"]):
+                raise Failure(f"{url}, line {number} has not the outputs of the model's heads")
 
 
 def verify_table(

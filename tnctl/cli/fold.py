@@ -1,7 +1,6 @@
 """`tnctl fold`: a full export and its deltas become one full export."""
 
 from tnctl.cli import arguments
-from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError
 
 TAKES = ("embeddings", "to")
@@ -16,7 +15,6 @@ def run(given: list[str]) -> int:
     for key in TAKES:
         if key not in own:
             raise UserError(f"fold needs {key}=URL. Received: {' '.join(given) or 'nothing'}")
-    quiet_tensorflow()
     from tnctl.serving import fold
 
     fold.fold(own["embeddings"], own["to"])

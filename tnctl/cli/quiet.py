@@ -26,7 +26,7 @@ def quiet_tensorflow() -> None:
     with tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), 2)
         try:
-            import_module("tnctl.model")
+            import_module("tnctl.model.layers")
         except BaseException:
             held.seek(0)
             os.write(terminal, held.read())

@@ -1,6 +1,21 @@
-"""The dense model: inputs, layers, recipes, and its weights in the memory of the C tables."""
+"""The dense model: inputs, layers, recipes, and its weights in the memory of the C tables.
 
-from tnctl.model import layers
-from tnctl.model.inputs import Inputs
+What recipes import is imported when it is asked for: the layout is read without TensorFlow.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tnctl.model import layers
+    from tnctl.model.inputs import Inputs
 
 __all__ = ["Inputs", "layers"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Inputs":
+        return import_module("tnctl.model.inputs").Inputs
+    if name == "layers":
+        return import_module("tnctl.model.layers")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

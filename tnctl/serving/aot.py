@@ -9,11 +9,11 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tnctl import files
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.manifest import Inventory
 
@@ -66,7 +66,7 @@ def compile_sizes(
     """
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", target_cpu, re.ASCII):
         raise unknown_cpu(target_cpu)  # an empty one would be the CPU at hand
-    with tempfile.TemporaryDirectory(prefix="tnctl-aot-") as scratch:
+    with files.TemporaryFolder("aot") as scratch:
         write_frozen(folder, sizes, f"{scratch}/frozen")
         compiled = [compile_one(scratch, rows, target_cpu) for rows in sizes]
         paths = [path for one in compiled for path in (one["header"], *one["objects"])]

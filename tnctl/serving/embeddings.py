@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import numpy as np
@@ -62,7 +61,7 @@ class FileEmbeddings:
             for folder, content in exports:
                 place = Path()
                 if is_fetched(folder, content):
-                    temporary = TemporaryDirectory(prefix="tnctl-embeddings-")
+                    temporary = files.TemporaryFolder("embeddings")
                     place = Path(stack.enter_context(temporary))
                 for entry in content["groups"]:
                     group = opened(folder, content, entry, place)

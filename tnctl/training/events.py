@@ -1,6 +1,5 @@
 """TensorBoard files of a run: scalars, histograms, the graph, and a profile of some steps."""
 
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ class Events:
         local = files.local_path(self._url)
         self._spool = None
         if local is None:
-            self._spool = tempfile.TemporaryDirectory(prefix="tnctl-tensorboard-")
+            self._spool = files.TemporaryFolder("tensorboard")
             local = Path(self._spool.name)
         self.folder = local
         self._profile = conf.train.profile
