@@ -428,9 +428,23 @@ def test_rows_that_no_day_brings_any_more_go(three, here):
     assert done.code == 0, done.err
     days = report_of(three, "short")["days"]
     assert [sum(one["evicted"].values()) > 0 for one in days] == [False, False, True]
+    gone = sum(days[2]["evicted"].values())
+    assert f"{gone:,} rows were evicted; " in done.err and done.err.count("were evicted") == 1
     rows = [sum(one["rows"] for one in report_of(three, run)["tables"].values())
             for run in ("run", "short")]  # fmt: skip
-    assert rows[1] == rows[0] - sum(days[2]["evicted"].values())
+    assert rows[1] == rows[0] - gone
+
+
+def test_serving_is_verified_on_the_last_day(_three, here, tmp_path):
+    """Where no validation data stays the same: no other day is read."""
+    folder = tmp_path / "three"
+    shutil.copytree(_three, folder, copy_function=shutil.copy2)
+    for command in ("split-graph", "export-embeddings"):
+        assert here(command, "output=run", cwd=folder).code == 0
+    shutil.rmtree(folder / "clicks/day=2024-01-02")
+    done = here("verify-serving", "output=run", cwd=folder)
+    assert done.code == 0, done.err
+    assert "x from the files, bit by bit" in done.err and f"0 of {ROWS} rows differ" in done.err
 
 
 def test_two_epochs_of_days_that_are_no_dates(three, here):

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -158,6 +159,29 @@ def test_of_one_output_there_is_no_name(folder):
     for way in ("columns", "rows"):
         assert ways[way]["predictions"].shape == (40,)
         assert len(np.unique(ways[way]["predictions"])) == 1
+
+
+def test_the_embedding_of_a_tower(folder):
+    """[B, d], by each way of asking; another d is refused."""
+    content = {"outputs": [{"name": "embedding", "kind": "embedding", "head": "a", "shape": [2]}]}
+    inputs = {
+        one["name"]: np.zeros((40, *one["shape"]), one["dtype"])
+        for one in manifest.read(str(folder), FORMAT, NAME)["signatures"]["by_slot"]
+    }
+
+    def change(code, content):
+        if "outputs" in content:
+            rows = len(content["outputs"]["logits"])
+            return code, {"outputs": {"embedding": [[1, 2]] * rows}}
+        return code, {"predictions": [[1, 2] for _ in content["predictions"]]}
+
+    with Service(folder, change) as service:
+        ways = dict(Endpoint(service.url, content).ways(inputs))
+        for way in ("columns", "rows"):
+            np.testing.assert_array_equal(ways[way]["embedding"], [[1, 2]] * 40)
+        content["outputs"][0]["shape"] = [3]
+        with pytest.raises(Failure, match=re.escape("an output is [32, 2], not [32, 3]")):
+            dict(Endpoint(service.url, content).ways(inputs))
 
 
 ODD = {

@@ -64,7 +64,9 @@ class Endpoint:
         given = {name: array.tolist() for name, array in inputs.items()}
         answer = self._answer({"signature_name": BY_SLOT, "inputs": given}, "outputs")
         rows = len(next(iter(inputs.values())))
-        return {name: self._array(values, rows) for name, values in self._by_name(answer).items()}
+        return {
+            name: self._array(name, values, rows) for name, values in self._by_name(answer).items()
+        }
 
     def rows(self, inputs: Arrays) -> Arrays:
         """The same, asked for with an object for each example."""
@@ -77,7 +79,8 @@ class Endpoint:
             raise self._odd(f"its predictions are no list of {len(given)}", answer)
         several = [self._by_name(one) for one in answer]
         return {
-            name: self._array([one.get(name) for one in several], len(given)) for name in several[0]
+            name: self._array(name, [one.get(name) for one in several], len(given))
+            for name in several[0]
         }
 
     def _in_parts(self, ask: Callable[[Arrays], Arrays], inputs: Arrays) -> Arrays:
@@ -99,17 +102,18 @@ class Endpoint:
             raise self._odd(f"its outputs have no names, and there are {len(names)}", answer)
         return {names[0]: answer}
 
-    def _array(self, values: Any, rows: int) -> NDArray[np.float32]:
-        """Values [rows] or [rows, 1] as float32 [rows]."""
+    def _array(self, name: str, values: Any, rows: int) -> NDArray[np.float32]:
+        """The values of an output as float32 [rows, *shape]; [rows, 1] are taken for [rows]."""
+        [shape] = [one["shape"] for one in self._outputs if one["name"] == name]
         try:
             array = np.array(values, np.float32)
         except (TypeError, ValueError):
             raise self._odd("an output is no list of numbers", values) from None
-        if array.shape not in ((rows,), (rows, 1)):
-            raise self._odd(f"an output is {list(array.shape)}, not [{rows}]", values)
+        if array.shape not in ((rows, *shape), (rows, *(shape or [1]))):
+            raise self._odd(f"an output is {list(array.shape)}, not {[rows, *shape]}", values)
         if not np.isfinite(array).all():
             raise self._odd("an output is NaN or infinite", values)
-        return array.reshape(rows)
+        return array.reshape(rows, *shape)
 
     def _answer(self, body: dict[str, Any], key: str) -> Any:
         """What is under a key of the answer to a request."""

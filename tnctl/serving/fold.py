@@ -84,6 +84,8 @@ def write(chain: FileEmbeddings, inventory: Inventory) -> list[dict[str, Any]]:
             entries.append({**entry, "rows": rows, "removed": 0, **of_files, "error": error})
         display.update(read, f"{done:,} rows of {len(chain.chain)} exports to {inventory.folder}")
         display.finish()
+    # In the order of a full export.
+    inventory.files = dict(sorted(inventory.files.items()))
     return entries
 
 

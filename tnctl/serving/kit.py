@@ -7,16 +7,15 @@ counts, and takes it along.
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tnctl import files, manifest
-from tnctl.checkpoint.chain import GOLDEN, Checkpoint, offering
+from tnctl.checkpoint.chain import GOLDEN, GOLDEN_KEYS, Checkpoint, is_golden, offering
 from tnctl.errors import Failure
-from tnctl.model.graph import BY_SLOT, PACKED
+from tnctl.model.graph import BY_SLOT, PACKED, TOWERS
 from tnctl.model.layout import LINEAR
 from tnctl.progress import say
 from tnctl.schema import Conf
@@ -27,7 +26,6 @@ from tnctl.serving.served import Arrays, ServedGraph, outputs_of
 from tnctl.training.metrics import sigmoid
 
 TOLERANCE = 2e-5  # of a logit, times 1 + |logit|
-KEYS = ("row", "ids", "logits", "predictions")
 
 
 class Writes(Protocol):
@@ -49,10 +47,10 @@ class Kit:
                 example = json.loads(line)
             except ValueError:
                 example = None
-            if not isinstance(example, dict) or not all(key in example for key in KEYS):
+            if not is_golden(example):
                 raise Failure(
                     f"{url}, line {number}: no line of a conformance kit, which has "
-                    f"{', '.join(KEYS)}. Take a checkpoint of this tnctl"
+                    f"{', '.join(GOLDEN_KEYS)}. Take a checkpoint of this tnctl"
                 )
             self.examples.append(example)
 
@@ -84,9 +82,13 @@ class Kit:
         """The predictions of a head, float32 [n]."""
         return self._of_head("predictions", head)
 
+    def embeddings(self, tower: str) -> NDArray[np.float32]:
+        """The outputs of a tower, float32 [n, d]."""
+        return self._of_head("towers", tower)
+
     def _of_head(self, kind: str, head: str) -> NDArray[np.float32]:
-        if any(head not in example[kind] for example in self.examples):
-            raise Failure(f"{self.url} has no {kind} of head {head}. Take the kit of this graph")
+        if any(head not in example.get(kind, {}) for example in self.examples):
+            raise Failure(f"{self.url} has no {kind} of {head}. Take the kit of this graph")
         return np.array([example[kind][head] for example in self.examples], np.float32)
 
 
@@ -142,7 +144,7 @@ def complete(
                     "Nothing was exported: export again, or from another checkpoint"
                 )
     else:
-        with TemporaryDirectory(prefix="tnctl-graph-") as temporary:
+        with files.TemporaryFolder("graph") as temporary:
             write_graph(checkpoint, temporary)
             graph = ServedGraph(temporary, description)
         lines, deviation = recomputed(kit, graph, inputs, expected)
@@ -162,25 +164,40 @@ def check_graph(
 ) -> dict[str, Any] | None:
     """Check the SavedModel in a local folder against the checkpoint's kit, and write it.
 
-    Both signatures must give the trainer's logits and predictions from the trainer's inputs.
+    All signatures must give the trainer's logits, predictions and outputs of towers from the
+    trainer's inputs.
     Returns serving.json's `golden`: None without lines. Raises Failure when the check fails.
     """
     kit = kit_of_checkpoint(checkpoint)
     if not kit.lines:
         return None
-    graph, inputs = ServedGraph(folder, description), kit.inputs(description)
-    worst = 0.0
-    for signature in (PACKED, BY_SLOT):
-        outputs = graph.outputs(signature, inputs)
-        apart = farthest(kit, description, outputs)
-        if not apart <= TOLERANCE:
+    deviations = deviations_of(kit, ServedGraph(folder, description))
+    for signature, deviation in deviations.items():
+        if not deviation <= TOLERANCE:
             raise Failure(
-                f"signature {signature} of the graph does not give the trainer's logits: they "
-                f"differ by {apart:.2g} × (1 + |logit|) from {kit.url}, and {TOLERANCE:g} are "
-                "allowed. Nothing was split off: split again, or from another checkpoint"
+                f"signature {signature} of the graph does not give the trainer's "
+                f"{what(description, signature)}: they differ by {deviation:.2g} × (1 + |value|) "
+                f"from {kit.url}, and {TOLERANCE:g} are allowed. Nothing was split off: split "
+                "again, or from another checkpoint"
             )
-        worst = max(worst, apart)
-    return written(inventory, kit.lines[:golden], True, {"logit": worst})
+    return written(inventory, kit.lines[:golden], True, {"logit": max(deviations.values())})
+
+
+def deviations_of(kit: Kit, graph: ServedGraph) -> dict[str, float]:
+    """By signature how far what it makes of the kit's inputs is from the kit's outputs."""
+    inputs = kit.inputs(graph.description)
+    found = {
+        signature: farthest(kit, graph.description, graph.outputs(signature, inputs))
+        for signature in (PACKED, BY_SLOT)
+    }
+    if towers := graph.towers(inputs):
+        found[TOWERS] = max(apart(array, kit.embeddings(name)) for name, array in towers.items())
+    return found
+
+
+def what(description: Mapping[str, Any], signature: str) -> str:
+    """What a signature gives."""
+    return "logits" if description["heads"] and signature != TOWERS else "embeddings"
 
 
 def written(
@@ -246,14 +263,14 @@ def apart(found: NDArray[Any], expected: NDArray[Any]) -> float:
 
 
 def farthest(kit: Kit, description: Mapping[str, Any], outputs: Mapping[str, Any]) -> float:
-    """The largest deviation of all heads' logits and predictions from the kit's."""
-    logits, predictions = (outputs_of(description, kind) for kind in ("logits", "predictions"))
+    """The largest deviation from the kit's, of all heads' outputs or of a tower's."""
+    expected = {
+        "logits": kit.logits, "predictions": kit.predictions, "embedding": kit.embeddings
+    }  # fmt: skip
     return max(
-        (
-            *(apart(outputs[name], kit.logits(head)) for head, name in logits.items()),
-            *(apart(outputs[name], kit.predictions(head)) for head, name in predictions.items()),
-        ),
-        default=0.0,
+        apart(outputs[name], of_kit(head))
+        for kind, of_kit in expected.items()
+        for head, name in outputs_of(description, kind).items()
     )
 
 
@@ -261,7 +278,7 @@ def recomputed(
     kit: Kit, graph: ServedGraph, inputs: Arrays, expected: Arrays
 ) -> tuple[list[bytes], dict[str, float]]:
     """The lines of a kit with other inputs and what the graph makes of them; how far they are."""
-    outputs = graph.outputs(PACKED, inputs)
+    outputs, towers = graph.outputs(PACKED, inputs), graph.towers(inputs)
     heads = outputs_of(graph.description, "logits")
     squared = graph.description["predictions"] == "logit"
     logits = {head: outputs[name] for head, name in heads.items()}
@@ -273,6 +290,8 @@ def recomputed(
             [values[LINEAR]] = values[LINEAR]
         for key, of_heads in (("logits", logits), ("predictions", predictions)):
             values[key] = {head: array[number].item() for head, array in of_heads.items()}
+        if towers:
+            values["towers"] = {name: array[number].tolist() for name, array in towers.items()}
         lines.append(json.dumps(example | values, allow_nan=False).encode() + b"\n")
     worst = max(
         float(np.max(np.abs(array.astype(np.float64) - expected[name]), initial=0.0))

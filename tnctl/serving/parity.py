@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tnctl import manifest
 from tnctl.checkpoint.load import Checkpoint, load
 from tnctl.data.cells import Cells
+from tnctl.data.days import conf_of_day
 from tnctl.data.features import Window
 from tnctl.data.windows import joined, windows
 from tnctl.errors import Failure
@@ -115,7 +116,7 @@ def verify_endpoint(
     inputs = inputs_of(description, BY_SLOT, kit.inputs(description))
     findings = []
     for way, outputs in Endpoint(url, description).ways(inputs):
-        what = f"logits of the endpoint, by {way}"
+        what = f"{kits.what(description, BY_SLOT)} of the endpoint, by {way}"
         if outputs is None:
             findings.append(Finding(what, True, "not spoken there"))
         else:
@@ -131,6 +132,11 @@ def compared_split(conf: Conf) -> str:
     return "train"
 
 
+def of_last_day(checkpoint: Checkpoint, conf: Conf) -> Conf:
+    """The conf with the data of the last day that was trained, where data.train is of days."""
+    return conf_of_day(conf, checkpoint.days[-1]["day"]) if checkpoint.days else conf
+
+
 class Examples:
     """Examples of the validation data as the trainer sees them: inputs and logits."""
 
@@ -138,9 +144,11 @@ class Examples:
         self.model = load(checkpoint, conf)
         # One batch: an export is read once, however small the batches of training are.
         features = features_of(conf, self.model)
-        batch = joined(list(windows(conf, features, compared_split(conf), limit=EXAMPLES)))
+        split, conf = compared_split(conf), of_last_day(checkpoint, conf)
+        batch = joined(list(windows(conf, features, split, limit=EXAMPLES)))
         self._inference = Inference(self.model, batch.rows)
         self.logits = self._inference(batch)
+        self.towers = self._inference.towers(batch.rows)
         self._buffers = {
             one.name: getattr(self._inference.buffers, one.name)
             for one in packed_inputs(self.model.layout)
@@ -149,25 +157,26 @@ class Examples:
         self.encoded = Encoded(cells_of(self.model, batch), batch.numeric)
 
     def compare(self, graph: ServedGraph, embeddings: Embeddings) -> list[Finding]:
-        """Findings about the inputs and the logits that serving gives for these examples."""
+        """Findings about the inputs and the outputs that serving gives for these examples."""
         description = graph.description
         lookup = Counting(served_lookup(description, embeddings))
         encoded = Encoded(self.encoded.cells, self._numbers_of(description))
         inputs = pooled_inputs(description, encoded, lookup)
         if is_exact(embeddings.manifest):
-            findings, logits = same_inputs("", description, inputs, self.inputs), self.logits
+            findings = same_inputs("", description, inputs, self.inputs)
+            logits, towers = self.logits, self.towers
         else:
-            findings, logits = self._rows_within(embeddings), self._logits_of(inputs)
+            findings = self._rows_within(embeddings)
+            logits, towers = self._outputs_of(inputs)
             figure = f"{kits.apart(logits, self.logits):.1e} × (1 + |logit|)"
             findings.append(Finding("deviation of such rows in logits", True, figure))
-        heads = outputs_of(description, "logits")
-        for signature in (PACKED, BY_SLOT) if heads else ():
+        expected = {head: logits[:, place] for place, head in enumerate(self.model.heads)} | towers
+        names = outputs_of(description, "logits") | outputs_of(description, "embedding")
+        for signature in (PACKED, BY_SLOT):
             outputs = graph.outputs(signature, inputs)
-            worst = max(
-                kits.apart(outputs[name], logits[:, self.model.heads.index(head)])
-                for head, name in heads.items()
-            )
-            findings.append(within(f"logits of signature {signature}", worst))
+            worst = max(kits.apart(outputs[name], expected[of]) for of, name in names.items())
+            what = f"{kits.what(description, signature)} of signature {signature}"
+            findings.append(within(what, worst))
         held = lookup.known > 0 or not lookup.ids
         figure = f"{lookup.known:,} of {lookup.ids:,}"
         return [*findings, Finding("ids that the files know", held, figure)]
@@ -180,11 +189,12 @@ class Examples:
         columns = [at - layout.numeric_at + k for at, width in places for k in range(width)]
         return self.encoded.numeric[:, columns]
 
-    def _logits_of(self, inputs: Arrays) -> NDArray[np.float32]:
-        """The logits of the recipe's network for other inputs."""
+    def _outputs_of(self, inputs: Arrays) -> tuple[NDArray[np.float32], Arrays]:
+        """The logits and the towers of the recipe's network for other inputs."""
         for name, array in inputs.items():
             self._buffers[name][:] = array
-        return self._inference.of_inputs(self.encoded.rows)
+        rows = self.encoded.rows
+        return self._inference.of_inputs(rows), self._inference.towers(rows)
 
     def _rows_within(self, embeddings: Embeddings) -> list[Finding]:
         """Whether the exported rows of the examples' ids are as near as their manifest says."""
@@ -292,13 +302,9 @@ def of_graph(url: str, served: ServedGraph) -> list[Finding]:
     if kit is None:
         return []
     kits.encoded_rows(kit, served.description)
-    inputs = kit.inputs(served.description)
     return [
-        within(
-            f"golden rows: logits of signature {signature}",
-            kits.farthest(kit, served.description, served.outputs(signature, inputs)),
-        )
-        for signature in (PACKED, BY_SLOT)
+        within(f"golden rows: {kits.what(served.description, signature)} of {signature}", apart)
+        for signature, apart in kits.deviations_of(kit, served).items()
     ]
 
 
@@ -314,4 +320,5 @@ def of_embeddings(
     inputs = pooled_inputs(description, kits.encoded_rows(kit, description), lookup)
     findings = same_inputs("golden rows: ", description, inputs, kit.inputs(description))
     apart = kits.farthest(kit, description, served.outputs(PACKED, inputs))
-    return [*findings, within("golden rows: logits from the files", apart)]
+    outputs = kits.what(description, PACKED)
+    return [*findings, within(f"golden rows: {outputs} from the files", apart)]

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from tnctl import files, manifest
+from tnctl.model.graph import TOWERS
 from tnctl.serving.description import FORMAT, NAME
 
 Arrays = dict[str, NDArray[Any]]
@@ -31,6 +31,14 @@ class ServedGraph:
         outputs = self._loaded.signatures[signature](**given)
         return {name: tensor.numpy() for name, tensor in outputs.items()}
 
+    def towers(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """What signature `towers` computes from them: [B, d] by tower; none where it is not."""
+        if TOWERS not in self._loaded.signatures:
+            return {}
+        given = {name: tf.constant(array) for name, array in inputs.items()}
+        outputs = self._loaded.signatures[TOWERS](**given)
+        return {name: tensor.numpy() for name, tensor in outputs.items()}
+
 
 def inputs_of(
     description: Mapping[str, Any], signature: str, inputs: Mapping[str, NDArray[Any]]
@@ -44,7 +52,10 @@ def inputs_of(
 
 
 def outputs_of(description: Mapping[str, Any], kind: str) -> dict[str, str]:
-    """The outputs that hold `logits` or `predictions` of a head each: head -> name."""
+    """The outputs that hold `logits` or `predictions` of a head each: head -> name.
+
+    Or the `embedding` of a tower: tower -> name.
+    """
     heads = [one for one in description["outputs"] if one["kind"] == kind]
     # The main head's stand there twice when there are several.
     return {one["head"]: one["name"] for one in heads}
@@ -59,6 +70,6 @@ def open_graph(url: str) -> ServedGraph:
     local = files.local_path(url)
     if local is not None:
         return ServedGraph(str(local), description)
-    with TemporaryDirectory(prefix="tnctl-graph-") as temporary:
+    with files.TemporaryFolder("graph") as temporary:
         files.download_folder(url, temporary)
         return ServedGraph(str(Path(temporary)), description)

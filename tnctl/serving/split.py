@@ -4,14 +4,13 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from tnctl import manifest
+from tnctl import files, manifest
 from tnctl.checkpoint.load import Checkpoint
 from tnctl.errors import Failure
 from tnctl.manifest import Inventory
@@ -48,18 +47,14 @@ def split(
     says. Raises Failure when it does not, UserError when there is no such head.
     """
     manifest.check_room(to, NAME, OURS)
-    with TemporaryDirectory(prefix="tnctl-graph-") as temporary:
+    with files.TemporaryFolder("graph") as temporary:
         local = str(Path(temporary, "graph"))
         with written_to(temporary):
             part = write_graph(checkpoint, conf, local, head, frozen)
             description = describe(checkpoint, conf, part, head) | {"frozen": frozen}
             warmup.write(local, warm_requests(checkpoint, description, golden))
         beside = Inventory(local)
-        description["golden"] = (
-            kit.check_graph(checkpoint, description, local, beside, golden)
-            if description["heads"]
-            else None
-        )
+        description["golden"] = kit.check_graph(checkpoint, description, local, beside, golden)
         if sizes:
             description["aot"] = aot.compile_sizes(local, sizes, beside, target_cpu)
         manifest.make_room(to, NAME, OURS)
@@ -94,7 +89,7 @@ def write_graph(
     if head is None and not frozen:
         kit.write_graph(checkpoint, local)
         return everything
-    with TemporaryDirectory(prefix="tnctl-graph-") as temporary:
+    with files.TemporaryFolder("graph") as temporary:
         kit.write_graph(checkpoint, temporary)
         return cutting.cut(temporary, local, everything, head, frozen)
 

@@ -100,7 +100,11 @@ def _results(inference: Inference, batch: Window) -> Iterator[dict[str, Any] | N
         one.name: getattr(inference.buffers, one.name)[: batch.rows]
         for one in packed_inputs(model.layout)
     }
-    finite = np.all([np.isfinite(one).all(axis=1) for one in (logits, *arrays.values())], axis=0)
+    towers = inference.towers(batch.rows)
+    finite = np.all(
+        [np.isfinite(one).all(axis=1) for one in (logits, *arrays.values(), *towers.values())],
+        axis=0,
+    )
     for row in range(batch.rows):
         if not finite[row]:
             yield None
@@ -110,4 +114,6 @@ def _results(inference: Inference, batch: Window) -> Iterator[dict[str, Any] | N
             [found[LINEAR]] = found[LINEAR]
         found["logits"] = dict(zip(model.heads, logits[row].tolist(), strict=True))
         found["predictions"] = dict(zip(model.heads, predictions[row].tolist(), strict=True))
+        if towers:
+            found["towers"] = {name: array[row].tolist() for name, array in towers.items()}
         yield found

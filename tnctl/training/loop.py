@@ -350,8 +350,10 @@ class Trainer:
             removed = life.end_of_period(self.model)
             if self.daily is not None:
                 self.daily.evicted(removed)
-            if any(removed.values()):
+            if gone := sum(removed.values()):
                 self.last = None
+                left = sum(table.rows for table in self.model.tables)
+                say(f"{gone:,} rows were evicted; {left:,} stay")
         if self.conf.data.validation is not None:
             if not self.evaluations or self.evaluations[-1]["step"] != self.steps:
                 self.evaluate_while_training(epoch)

@@ -180,7 +180,13 @@ class Inference:
             found = tf.concat([outputs[head] for head in model.heads], axis=1)
             return found + model.logit_correction if model.logit_correction else found
 
+        @tf.function(autograph=False, input_signature=specs)
+        def towers(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            outputs = model.inference_network(list(inputs), training=False)
+            return {name: outputs[name] for name in model.towers}
+
         self._logits = logits.get_concrete_function(*specs)
+        self._towers = towers  # traced when they are asked for
 
     def __call__(self, batch: Window) -> NDArray[np.float32]:
         """The logits float32 [B, heads] of a batch of at most `batch_size` rows; to be kept.
@@ -194,3 +200,10 @@ class Inference:
         """The logits of the first `rows` inputs that stand in the buffers."""
         result: NDArray[np.float32] = self._logits(*self.buffers.inputs(rows)).numpy()
         return result
+
+    def towers(self, rows: int) -> dict[str, NDArray[np.float32]]:
+        """What each tower makes of those inputs, [rows, d] by its name."""
+        if not self.model.towers:
+            return {}
+        outputs = self._towers(*self.buffers.inputs(rows))
+        return {name: tensor.numpy() for name, tensor in outputs.items()}
