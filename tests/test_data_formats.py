@@ -429,6 +429,34 @@ def test_a_column_without_values_is_told_once(tmp_path, monkeypatch, format, dat
     assert "Did you mean 'user'?" in told[0]
 
 
+@pytest.mark.parametrize("first", ["null", " null ", "null null", "nullx", "3", "[1]", '"a"'])
+def test_a_line_that_is_no_object(tmp_path, first):
+    """Of `null` at the start of a block Arrow dies; further down it would take it for a row."""
+    good = [b'{"label": 1, "user": 2}'] * 2
+    for lines_of, line in (([first.encode(), *good], 1), ([*good, first.encode()], 3)):
+        with pytest.raises(Failure, match=rf"line {line}: no JSON object") as caught:
+            read_bytes(tmp_path, b"\n".join(lines_of), "jsonl", ["label", "user"])
+        assert ("data.format" in str(caught.value)) == (line == 1)
+
+
+def test_a_column_of_nulls_is_not_like_itself(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(reading, "say", told.append)
+    monkeypatch.setattr(reading, "_met", set())
+    read_bytes(tmp_path, b'{"label": 1, "user": null}\n{"label": 0}', "jsonl", ["label", "user"])
+    assert [line.rpartition(": ")[2] for line in told] == [
+        "no value of column 'user' yet. All were null"
+    ]
+
+
+def test_numbers_beyond_64_bits_are_floats(tmp_path):
+    """Wherever in the file they stand."""
+    for lines_of in ([b"1", str(2**70).encode()], [b"1.5"] * 70 + [str(2**70).encode()]):
+        data = b"\n".join(b'{"label": 1, "p": ' + one + b"}" for one in lines_of)
+        rows, _, _ = read_bytes(tmp_path, data, "jsonl", ["p"])
+        assert [float(row["p"]) for row in rows] == [float(one) for one in lines_of]
+
+
 # ---- Fuzz
 
 

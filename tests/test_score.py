@@ -130,6 +130,112 @@ def test_a_bad_row_is_named_by_its_line_and_leaves_nothing(artefacts, here, tmp_
     assert done.code == 1 and "has no column" in done.last
 
 
+def test_columns_of_nulls_and_columns_that_are_not_there(artefacts, here, tmp_path, monkeypatch):
+    """The first are told as such; a name that is near another may be wrong."""
+    from tnctl.data import reading
+
+    rows = [json.loads(line) for line in (artefacts / "rows.jsonl").read_text().splitlines()[:5]]
+    path = tmp_path / "rows.jsonl"
+    for wrong, said in (
+        ({"region": None}, "no value of column 'region' yet. All were null"),
+        ({"region": None, "regin": 1}, "All were null"),
+    ):
+        monkeypatch.setattr(reading, "_met", set())
+        path.write_text("".join(json.dumps(row | wrong) + "\n" for row in rows))
+        done = here("score", *ARTEFACTS, f"input={path}", f"to={tmp_path / 'o'}", cwd=artefacts)
+        assert done.code == 0 and said in done.err and "Did you mean" not in done.err
+    monkeypatch.setattr(reading, "_met", set())
+    path.write_text("".join(json.dumps({"regin": 1, **row}) + "\n" for row in rows).replace(
+        '"region"', '"x"'))  # fmt: skip
+    done = here("score", *ARTEFACTS, f"input={path}", f"to={tmp_path / 'o'}", cwd=artefacts)
+    assert done.code == 0 and "Did you mean 'regin'?" in done.err
+
+
+def test_csv_and_json_lines_agree_at_the_edges(artefacts, tmp_path):
+    """What either takes, the other scores alike; what one refuses, the other refuses."""
+    from tnctl.errors import Failure
+    from tnctl.serving import scoring
+    from tnctl.serving.embeddings import open_embeddings
+    from tnctl.serving.served import open_graph
+
+    embeddings = open_embeddings(str(artefacts / "embeddings"))
+    scorer = scoring.Scorer(open_graph(str(artefacts / "graph")), embeddings)
+    with (artefacts / "rows.csv").open() as file:
+        rows = list(csv.DictReader(file))[:3]
+    taken = 0
+    for column, text, value in (
+        ("price", "nan", float("nan")),
+        ("price", "", None),
+        ("price", str(2**70), 2**70),
+        ("price", "-9" + "0" * 30, -9 * 10**30),
+        ("price", "1e400", float("inf")),
+        ("price", "1" + "0" * 400, 10**400),
+        ("price", "x", "x"),
+        ("user_id", "", ""),
+        ("user_id", "-7", -7),
+        ("user_id", str(2**63), 2**63),
+        ("item_id", "é漢", "é漢"),
+        ("interests", "a||b", ["a", "", "b"]),
+    ):
+        found = []
+        with (tmp_path / "rows.csv").open("w") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows([rows[0], {**rows[1], column: text}, rows[2]])
+        several = [{**row, "interests": row["interests"].split("|")} for row in rows]
+        several[1][column] = value
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in several))
+        for kind in ("csv", "jsonl"):
+            try:
+                [piece] = scoring.pieces(scorer, str(tmp_path / f"rows.{kind}"), kind)
+                found.append(scorer(piece.table, piece.where)["logit"].tolist())
+                taken += 1
+            except Failure as error:
+                assert f"column '{column}'" in str(error)
+                found.append(None)
+        assert found[0] == found[1], (column, text)
+    embeddings.close()
+    assert taken == 2 * 9
+
+
+def test_nothing_of_the_users_is_lost(artefacts, trained, here, tmp_path):
+    """Neither the rows that are scored, nor a file that stands where a folder is to be."""
+    rows = tmp_path / "rows.csv"
+    rows.write_text((artefacts / "rows.csv").read_text())
+    (tmp_path / "link.csv").symlink_to(rows)
+    for to in (rows, tmp_path / "x/../rows.csv", tmp_path / "link.csv"):
+        done = here("score", *ARTEFACTS, f"input={rows}", f"to={to}", cwd=artefacts)
+        assert done.code == 2 and "is the input" in done.line
+    done = here("predict", "output=run", f"data.test={rows}", f"to={rows}", cwd=trained)
+    assert done.code == 2 and "is a file of data.test" in done.line
+    for command in (
+        ["split-graph", f"output={trained / 'run'}"],
+        ["export-embeddings", f"output={trained / 'run'}"],
+        ["fold", "embeddings=embeddings"],
+    ):
+        done = here(*command, f"to={rows}", cwd=artefacts)
+        assert done.code == 2 and "is a file, which tnctl will not remove" in done.last
+    assert rows.read_text() == (artefacts / "rows.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["split-graph", "output="], "output= is empty"),
+        (["split-graph", "output=run", f"golden={'9' * 5000}"], "golden must be a whole number"),
+        (["split-graph", "output=run", "slots.user_id.width=9"], "slots.user_id.width is what"),
+        (["split-graph", "output=run", "~slots.user_id"], "slots.user_id is what"),
+        (["export-embeddings", "output=run", "embedding.width=9"], "embedding.width is what"),
+        (["evaluate", "output=run", "recipe=lr"], "this model has its own"),
+        (["evaluate", "output=run", "data=criteo"], "this model has its own"),
+    ],
+)
+def test_a_trained_model_is_what_it_is(trained, here, arguments, said):
+    done = here(*arguments, cwd=trained)
+    assert done.code == 2
+    assert said in done.line and len(done.line) < 300
+
+
 def test_artefacts_of_two_checkpoints_are_refused(artefacts, here, tmp_path):
     shutil.copytree(artefacts / "graph", tmp_path / "graph")
     path = tmp_path / "graph/serving.json"
@@ -152,6 +258,7 @@ def test_artefacts_of_two_checkpoints_are_refused(artefacts, here, tmp_path):
         (["embeddings=embeddings"], "score needs graph=URL"),
         ([*ARTEFACTS, "format=parquet"], "no format 'parquet'"),
         ([*ARTEFACTS, "output=run"], "takes no output="),
+        ([*ARTEFACTS, "skip_rows=-1"], "skip_rows must be a whole number"),
         ([*ARTEFACTS, "checkpoint=run"], "takes no checkpoint="),
     ],
 )
@@ -159,6 +266,23 @@ def test_what_cannot_be_asked(artefacts, here, arguments, said):
     done = here("score", *arguments, cwd=artefacts)
     assert done.code == 2
     assert said in done.last
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_lines_before_the_rows(artefacts, here, tmp_path, kind):
+    """They are passed over, and counted where a row is named."""
+    text = (artefacts / f"rows.{kind}").read_text()
+    path, to = tmp_path / f"rows.{kind}", tmp_path / "scores.jsonl"
+    path.write_text(f"|1x3 Cross validator\n\n{text}")
+    done = here("score", *ARTEFACTS, f"input={path}", f"to={to}", "skip_rows=2", cwd=artefacts)
+    assert done.code == 0, done.err
+    plain = tmp_path / "plain.jsonl"
+    done = here("score", *ARTEFACTS, f"input=rows.{kind}", f"to={plain}", cwd=artefacts)
+    assert done.code == 0 and to.read_text() == plain.read_text()
+    path.write_text(f"|1x3 Cross validator\n\n{text}" + ("1,2\n" if kind == "csv" else "{\n"))
+    done = here("score", *ARTEFACTS, f"input={path}", f"to={to}", "skip_rows=2", cwd=artefacts)
+    lines = text.count("\n") + 3
+    assert done.code == 1 and f"line {lines}" in done.last
 
 
 def test_what_is_not_there(artefacts, here):

@@ -6,10 +6,11 @@ sentence beside the key, where `--help` and the documentation read it.
 """
 
 import dataclasses
+import difflib
 import keyword
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
@@ -991,6 +992,8 @@ class Conf:
             one_of("compat", self.compat, ("tensornet",))
         if "name" not in self.recipe:
             raise UserError("recipe needs a name: choose one with recipe=deepfm or recipe=lr")
+        if not isinstance(self.recipe["name"], str):
+            raise UserError(f"recipe.name must be text. Received: {self.recipe['name']}")
         if not self.slots and not self.numeric:
             raise UserError("the conf names no inputs; give slots or numeric, or choose data=NAME")
         for kind, names in (("slots", self.slots), ("numeric", self.numeric)):
@@ -1184,12 +1187,13 @@ def from_values(values: dict[str, Any]) -> Conf:
 
 
 def _build(cls: Any, values: dict[str, Any], path: str) -> Any:
+    if not isinstance(values, Mapping):
+        raise UserError(f"{path.rstrip('.')} takes no value, its keys do. Received: {values}")
     hints = get_type_hints(cls)
     arguments = {}
     for name, value in values.items():
         if name not in hints:
-            key = path + name
-            raise UserError(f"no key '{key}'. {did_you_mean(key, keys_like(key))}")
+            raise no_key(f"{path}{name}")
         arguments[name] = _converted(hints[name], value, f"{path}{name}.")
     try:
         return cls(**arguments)
@@ -1198,19 +1202,27 @@ def _build(cls: Any, values: dict[str, Any], path: str) -> Any:
 
 
 def _converted(hint: Any, value: Any, path: str) -> Any:
-    if (kind := _dataclass_of(hint)) is not None:
+    if (kind := dataclass_of(hint)) is not None:
         if value is None and type(None) in get_args(hint):
             return None
         return _build(kind, value or {}, path)
-    if get_origin(hint) is dict and dataclasses.is_dataclass(get_args(hint)[1]):
-        return {
-            name: _build(get_args(hint)[1], one or {}, f"{path}{name}.")
-            for name, one in (value or {}).items()
-        }
+    if get_origin(hint) is dict:
+        if not isinstance(value or {}, Mapping):
+            raise UserError(f"{path.rstrip('.')} takes no value, its names do. Received: {value}")
+        if dataclasses.is_dataclass(kind := get_args(hint)[1]):
+            return {
+                name: _build(kind, one or {}, f"{path}{name}.")
+                for name, one in (value or {}).items()
+            }
+    if isinstance(value, list) and any(get_origin(one) is list for one in (hint, *get_args(hint))):
+        for place, one in enumerate(value):
+            if isinstance(one, list | dict):  # which OmegaConf lets through
+                key = f"{path.rstrip('.')}[{place}]"
+                raise UserError(f"{key} must be one value. Received: {one}")
     return value
 
 
-def _dataclass_of(hint: Any) -> Any:
+def dataclass_of(hint: Any) -> Any:
     """The dataclass of a hint, also of `X | None`; None for any other."""
     if get_origin(hint) is dict:
         return None
@@ -1263,7 +1275,7 @@ def all_keys(cls: Any = Conf, path: str = "") -> dict[str, Key]:
         default = (
             one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
         )
-        if (kind := _dataclass_of(hint)) is not None:
+        if (kind := dataclass_of(hint)) is not None:
             for name, key in all_keys(kind, f"{where}.").items():
                 value = default
                 for part in name.removeprefix(f"{where}.").split("."):
@@ -1294,6 +1306,14 @@ def keys_like(key: str) -> list[str]:
             name = key.removeprefix(f"{branch}.").split(".")[0]
             found = [one.replace(f"{branch}.{NAME}.", f"{branch}.{name}.") for one in found]
     return found
+
+
+def no_key(key: str, known: Iterable[str] | None = None) -> UserError:
+    """A key that is not there, with the nearest one that is, by default of all keys."""
+    choices = list(keys_like(key) if known is None else known)
+    near = difflib.get_close_matches(key, choices, n=1, cutoff=0.6)
+    way = did_you_mean(key, near) if near else "`tnctl train --help` lists every key."
+    return UserError(f"no key '{key}'. {way}")
 
 
 def required(key: str) -> None:

@@ -10,7 +10,7 @@ ARGUMENTS = {
     "conf": "a shipped conf by name, or a YAML file of your own",
     "checkpoint": "the folder or URL of one checkpoint",
     "to": "the folder or URL to write to",
-    "format": "the format of what is written",
+    "format": "the format of what is written, of score also of what is read",
     "graph": "the folder or URL of a split graph",
     "embeddings": "the folder or URL of exported embeddings",
     "overwrite": "true: remove what an earlier run left in output",
@@ -26,6 +26,7 @@ ARGUMENTS = {
     "prefix": "what the names of keys in Redis begin with (default tnctl)",
     "grace": "how many seconds the rows before stay in Redis (default 600; 0: none)",
     "input": "a file or URL of raw rows; - is standard input",
+    "skip_rows": "lines before the header or the first row of input, which are passed over",
     "endpoint": "the URL of a running model: http://HOST:PORT/v1/models/NAME",
     "head": "the one head, or tower, of the recipe that is cut out",
     "frozen": "true: weights become constants of the graph",
@@ -33,6 +34,7 @@ ARGUMENTS = {
     "target_cpu": "the CPU that aot= compiles for (default x86-64-v3)",
     "yes": "true: do it, and not only say what would be done",
 }
+LONGEST_COUNT = 18  # digits
 # Keys whose values are URLs or paths, which Hydra's grammar would misread.
 TEXT_KEYS = re.compile(
     r"\+{0,2}(?:output|save\.spool|warm\.start|data\.(?:root|prepared|days|(?:train|validation|test)(?:\.files)?)"
@@ -119,6 +121,7 @@ def flag(own: dict[str, str], key: str) -> bool:
 def count(own: dict[str, str], key: str, default: int) -> int:
     """A whole number from 0 on."""
     value = own.get(key, str(default))
-    if not value.isdecimal():
-        raise UserError(f"{key} must be a whole number from 0 on. Received: {key}={value}")
+    if not value.isdecimal() or len(value) > LONGEST_COUNT:
+        received = f"{key}={value[: LONGEST_COUNT + 1]}"
+        raise UserError(f"{key} must be a whole number from 0 on. Received: {received}")
     return int(value)

@@ -2,16 +2,16 @@
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from tnctl import schema, shipped
-from tnctl.cli import arguments
-from tnctl.cli.mistakes import explained, has_no_setting, one_each
+from tnctl.cli import arguments, conf_files
+from tnctl.cli.mistakes import CHOSEN, explained, has_no_setting, one_each
 from tnctl.cli.settings import settings_of
 from tnctl.errors import UserError, did_you_mean
 from tnctl.schema import Conf
@@ -33,6 +33,9 @@ def conf_file(name: str) -> Path:
             raise UserError(
                 f"no conf file {name}. Check the path, or take a shipped one. {choose_conf('')}"
             )
+        if path.suffix == ".yml" or path.stem == "schema":
+            raise UserError(f"a conf file is named NAME.yaml, and not schema. Rename {name}")
+        conf_files.refuse_unusable(path)
         return path
     path = shipped.folder("conf") / f"{name}.yaml"
     if name not in shipped.confs():
@@ -54,7 +57,16 @@ def with_conf(path: Path, overrides: list[str], job: Callable[[Conf], int]) -> i
 
 def with_saved(values: dict[str, Any], overrides: list[str], job: Callable[[Conf], int]) -> int:
     """As with_conf, with the conf that a checkpoint carries."""
-    with TemporaryDirectory(prefix="tnctl-conf-") as folder:
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if equals and key.lstrip("+") in CHOSEN and not value.strip("'\"").endswith(".py"):
+            raise UserError(
+                f"{override} chooses a file for a conf, and this model has its own. Leave it out, "
+                "or name a conf with conf=NAME"
+            )
+    from tnctl import files
+
+    with files.TemporaryFolder("conf") as folder:
         saved = {"defaults": ["schema", "_self_"], **values}
         (Path(folder) / "saved.yaml").write_text(json.dumps(saved))
         return _run(Path(folder), "saved", overrides, job)
@@ -100,13 +112,22 @@ def _composed(folder: Path, name: str, overrides: list[str]) -> Iterator[Any]:
         try:
             composed = hydra.compose(name, [*_search(folder), *spelled], return_hydra_config=True)
         except Exception as error:
-            raise explained(error, overrides) from error
+            raise _of_the_files(error, folder) or explained(error, overrides, spelled) from error
         HydraConfig.instance().set_config(composed)
         with open_dict(composed):
             del composed["hydra"]
             if "recipe" in composed:
                 _fit_settings(composed["recipe"], overrides)
         yield composed
+
+
+def _of_the_files(error: Exception, folder: Path) -> UserError | None:
+    """The key at fault, where Hydra tells only the file whose value is of another form."""
+    if not (found := re.search(r"^In '(.+?)': \w+ raised while composing", str(error))):
+        return None
+    if "full_key: \n" not in str(error):
+        return None
+    return conf_files.misfit(folder, found[1])
 
 
 @contextmanager

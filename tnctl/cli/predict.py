@@ -29,11 +29,15 @@ def predict(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
         raise UserError(f"no format '{kind}'. {did_you_mean(kind, FORMATS)}")
     if conf.data.test is None:
         raise UserError("there is nothing to score. Give data.test=FILES")
+    from tnctl.data import sources
     from tnctl.progress import say
+    from tnctl.serving.embeddings import place
     from tnctl.training import predicting
     from tnctl.training.run import PREDICTIONS
 
     to = own.get("to") or files.join(conf.output, f"{PREDICTIONS}.{kind}")
+    if any(place(one) == place(to) for one in sources.files_of(conf, "test")):
+        raise UserError(f"to={to} is a file of data.test, which would be lost. Name another")
     inference = loaded(checkpoint, conf)
     rows = predicting.predict(inference, conf, "test", to, kind)
     say(f"{rows:,} predictions of step {checkpoint.step} written to {to}")

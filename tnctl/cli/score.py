@@ -6,9 +6,10 @@ from tnctl.cli import arguments
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError, did_you_mean
 
-TAKES = ("graph", "embeddings", "prefix", "input", "to", "format")
+TAKES = ("graph", "embeddings", "prefix", "input", "skip_rows", "to", "format")
 USAGE = (
-    "graph=URL embeddings=URL|redis://… [prefix=NAME] [input=FILE|-] [to=FILE|-] [format=jsonl|csv]"
+    "graph=URL embeddings=URL|redis://… [prefix=NAME] [input=FILE|-] [skip_rows=N] [to=FILE|-] "
+    "[format=jsonl|csv]"
 )
 FORMATS = ("jsonl", "csv")
 NAMES = {".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "csv"}
@@ -32,12 +33,15 @@ def run(given: list[str]) -> int:
         raise UserError(f"no format '{asked}'. {did_you_mean(asked, FORMATS)}")
     kind = asked or format_of(source) or "jsonl"
     to_kind = asked or format_of(to) or kind
+    skip_rows = arguments.count(own, "skip_rows", 0)
     quiet_tensorflow()
     from tnctl.progress import say
     from tnctl.serving import scoring
 
     prefix = own.get("prefix", "tnctl")
-    rows = scoring.score(own["graph"], own["embeddings"], prefix, source, kind, to, to_kind)
+    rows = scoring.score(
+        own["graph"], own["embeddings"], prefix, source, kind, to, to_kind, skip_rows
+    )
     if to != "-":
         say(f"{rows:,} scores written to {to}")
     return 0

@@ -1,19 +1,20 @@
 """Which checkpoint a command works on, and the conf that goes with it."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tnctl.cli import arguments, compose
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError
-from tnctl.schema import Conf, differences
+from tnctl.schema import Conf, differences, from_values
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
     from tnctl.training.step import Inference
 
 # What a checkpoint was trained with cannot be changed by a conf that is composed later.
-FIXED = ("seed", "recipe", "slots", "numeric", "embedding", "optimizer")
+OF_ROWS = ("slots", "numeric", "embedding")
+FIXED = ("seed", "recipe", *OF_ROWS, "optimizer")
 
 
 def with_checkpoint(given: list[str], takes: tuple[str, ...], job: Callable[..., int]) -> int:
@@ -28,7 +29,26 @@ def with_checkpoint(given: list[str], takes: tuple[str, ...], job: Callable[...,
             compose.conf_file(own["conf"]), overrides, lambda conf: with_composed(own, conf, job)
         )
     checkpoint = find(own, output_of(overrides))
-    return compose.with_saved(checkpoint.conf(), overrides, lambda conf: job(checkpoint, conf, own))
+    saved = checkpoint.conf()
+    return compose.with_saved(
+        saved, overrides, lambda conf: with_own(saved, conf, lambda: job(checkpoint, conf, own))
+    )
+
+
+def with_own(saved: dict[str, Any], conf: Conf, job: Callable[[], int]) -> int:
+    """Run the job unless the overrides change what the rows of the checkpoint's model are."""
+    from tnctl.model.graph import conf_to_json
+
+    # Of an older tnctl it may lack keys, which are then what they are without.
+    own, now = conf_to_json(from_values(saved)), conf_to_json(conf)
+    differing = [key for name in OF_ROWS for key in differences(now[name], own[name], name)]
+    # The file of a vocabulary may have moved.
+    if differing := [key for key in differing if not key.endswith(".vocabulary_file")]:
+        raise UserError(
+            f"{differing[0]} is what the model was trained with, and cannot be another now. Leave "
+            "it out, or train again"
+        )
+    return job()
 
 
 def find(own: dict[str, str], output: str | None) -> "Checkpoint":
@@ -73,5 +93,7 @@ def output_of(overrides: list[str]) -> str | None:
     """The value of output=, if given."""
     for override in overrides:
         if override.startswith("output="):
-            return override.removeprefix("output=").strip("'")
+            if not (output := override.removeprefix("output=").strip("'")):
+                raise UserError("output= is empty. Give the folder or URL of the run")
+            return output
     return None

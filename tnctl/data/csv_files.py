@@ -188,7 +188,7 @@ def _names(conf: Conf, url: str, needed: list[str], header: bytes) -> list[str]:
         ) from error
     names = [name.strip() for name in names] if conf.data.strip else names
     if header.lstrip().startswith(b"{") and not set(needed) <= set(names):
-        raise Failure(f"{url} looks like JSON lines. Set data.format=jsonl")
+        raise Failure(f"{url} looks like JSON lines. Set data.format=jsonl; to score, format=jsonl")
     require(url, needed, names)
     return names
 
@@ -300,7 +300,8 @@ def _bad_line(block: Block, lines: text.Lines) -> Failure:
         )
     return Failure(
         f"{place}: expected {block.layout.width} columns, received {lines.first_fields}. Mend or "
-        "remove the line; data.delimiter, data.header and data.skip_rows say how it is read"
+        "remove the line; data.delimiter, data.header and data.skip_rows (to score, skip_rows=N) "
+        "say how it is read"
     )
 
 

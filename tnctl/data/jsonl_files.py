@@ -36,14 +36,19 @@ def pieces(conf: Conf, url: str, needed: list[str], skip_rows: int) -> Iterator[
         ]
         if not rows:
             continue
-        sample = [found for found in map(parsed, (text for _, text in rows[:SAMPLE])) if found]
-        tell_absent(
-            url,
-            needed,
-            [any(one.get(name) is not None for one in sample) for name in needed],
-            lambda found=sample: {key for one in found for key in one},  # type: ignore[misc]
-        )
-        table = _by_arrow(block, len(rows), sample, needed, of_ids)
+        heads = map(parsed, (text for _, text in rows[:SAMPLE]))
+        sample = [found for found in heads if found is not None]
+        if sample:
+            tell_absent(
+                url,
+                needed,
+                [any(one.get(name) is not None for one in sample) for name in needed],
+                lambda found=sample: {key for one in found for key in one},  # type: ignore[misc]
+            )
+        table = None
+        # Arrow takes the line `null` for an object without keys, and dies of one that comes first.
+        if all(text.lstrip().startswith(b"{") for _, text in rows):
+            table = _by_arrow(block, len(rows), sample, needed, of_ids)
         if table is None:
             table, rows = _one_by_one(url, rows, needed, of_ids, bad)
         yield bad.piece(table, lambda row, kept=rows: (url, kept[row][0]))  # type: ignore[misc]
@@ -89,9 +94,10 @@ def _one_by_one(
     for number, text in rows:
         values = parsed(text)
         if values is None:
-            bad.add(
-                f"{url}, line {number}: no JSON object: {quoted(text)}. Mend or remove the line"
-            )
+            way = "Mend or remove the line"
+            if number == 1:
+                way += ", or give the format that the file has (data.format; to score format=)"
+            bad.add(f"{url}, line {number}: no JSON object: {quoted(text)}. {way}")
             continue
         complaints = ((name, _complaint(values.get(name), name in of_ids)) for name in needed)
         if wrong := next((one for one in complaints if one[1]), None):
@@ -129,7 +135,8 @@ def _complaint(value: Any, of_ids: bool) -> str | None:
             f"{json.dumps(value)} is no id, which are texts and integers. Mend the line, write it "
             "as text, or read the column as numbers (ids=boundaries or quantiles, or numeric)"
         )
-    if isinstance(value, int) and abs(value) >= 2**64:
+    # A number that is no id may be of any size: it becomes a float, as in text.
+    if of_ids and isinstance(value, int) and abs(value) >= 2**64:
         return f"{quoted(str(value))} has more than 64 bits. Write it as text"
     return None
 

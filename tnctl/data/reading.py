@@ -96,7 +96,8 @@ def tell_absent(
     """
     for name, has_values in zip(needed, found, strict=True):
         if name not in _met and not has_values:
-            near = did_you_mean(name, sorted(present())[:100])
+            names = sorted(present())
+            near = "All were null" if name in names else did_you_mean(name, names[:100])
             say(f"{url}: no value of column '{name}' yet. {near}")
         _met.add(name)
 

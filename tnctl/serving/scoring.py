@@ -17,11 +17,11 @@ from tnctl import files
 from tnctl.data import csv_files, jsonl_files
 from tnctl.data.ahead import ReadAhead
 from tnctl.data.reading import EmptyFileError, Piece, in_lines, shifted
-from tnctl.errors import Failure
+from tnctl.errors import Failure, UserError
 from tnctl.model.graph import PACKED
 from tnctl.progress import Display
 from tnctl.schema import Conf
-from tnctl.serving.embeddings import Embeddings, open_embeddings
+from tnctl.serving.embeddings import Embeddings, open_embeddings, place
 from tnctl.serving.inputs import RawInputs, pooled_inputs, served_lookup
 from tnctl.serving.served import ServedGraph, open_graph, outputs_of
 from tnctl.training.predicting import columns_written
@@ -65,18 +65,30 @@ class Scorer:
 
 
 def score(
-    graph: str, embeddings: str, prefix: str, source: str, kind: str, to: str, to_kind: str
+    graph: str,
+    embeddings: str,
+    prefix: str,
+    source: str,
+    kind: str,
+    to: str,
+    to_kind: str,
+    skip_rows: int = 0,
 ) -> int:
     """Write the scores of raw rows, in their order; returns how many. Never all in memory.
 
-    `source` and `to` are URLs, or - for standard input and output; `kind` is csv or jsonl. Raises
-    Failure for a row that cannot be read, by its line, and for what cannot be written.
+    `source` and `to` are URLs, or - for standard input and output; `kind` is csv or jsonl;
+    `skip_rows` lines of the source are passed over. Raises Failure for a row that cannot be read,
+    by its line, and for what cannot be written; UserError when the scores would be written over
+    the rows.
     """
+    if STANDARD not in (source, to) and place(source) == place(to):
+        raise UserError(f"to={to} is the input, which would be lost. Name another file")
     served = open_graph(graph)
     rows = 0
     with closing(open_embeddings(embeddings, prefix)) as opened:
         scorer = Scorer(served, opened)
-        batches = pieces(scorer, files.STANDARD_INPUT if source == STANDARD else source, kind)
+        url = files.STANDARD_INPUT if source == STANDARD else source
+        batches = pieces(scorer, url, kind, skip_rows)
         with (
             showing(to) as show,
             ReadAhead(batches, PIECES_AHEAD) as ahead,
@@ -91,11 +103,11 @@ def score(
     return rows
 
 
-def pieces(scorer: Scorer, url: str, kind: str) -> Iterator[Piece]:
+def pieces(scorer: Scorer, url: str, kind: str, skip_rows: int) -> Iterator[Piece]:
     """The rows of a file in order, with the columns that the graph needs."""
     conf = conf_of_file(scorer, kind)
     try:
-        for piece in READERS[kind](conf, url, scorer.raw.columns, 0):
+        for piece in READERS[kind](conf, url, scorer.raw.columns, skip_rows):
             yield replace(piece, where=in_lines(piece.where))
     except EmptyFileError:
         return  # no rows have no scores

@@ -1,0 +1,278 @@
+"""What a conf file of one's own can have wrong is one line that names it, and never a traceback."""
+
+import random
+import re
+
+import pytest
+from conftest import CONF
+
+from tnctl import schema
+from tnctl.cli import compose
+from tnctl.errors import UserError
+
+HEAD = "defaults: [schema, {recipe: lr}, _self_]\n"
+SLOTS = HEAD + "slots: {a: {}}\n"
+REST = CONF.partition("\n")[2]
+FILES = {
+    # Its defaults.
+    REST: "does not name the schema",
+    "defaults: []\n" + REST: "does not name the schema",
+    "defaults:\n" + REST: "does not name the schema",
+    "defaults: [_self_]\n" + REST: "does not name the schema",
+    "defaults: [{recipe: lr}, _self_]\n" + REST: "does not name the schema",
+    "defaults: [own, _self_]\n" + REST: "name own, which names it",
+    "defaults: schema\n" + REST: "defaults must be a list",
+    "defaults: {schema: null}\n" + REST: "defaults must be a list",
+    "defaults: [_self_, schema, {recipe: lr}]\n" + REST: "schema stands after '_self_'",
+    "defaults: [deepfm, schema, _self_]\n": "schema stands after 'deepfm'",
+    "defaults: [[schema], _self_]\n": "'[schema]' is no entry",
+    "defaults: [schema, 3]\n": "Entries of defaults are schema",
+    "defaults: [schema, {recipe: 3}]\n": "Entries of defaults are schema",
+    "defaults: [schema, {recipe: lr, data: criteo}]\n": "no entry of defaults",
+    "defaults: [schema, nope, _self_]\n": "name 'nope', and there is no such conf",
+    "defaults: [schema, {recipes: lr}]\n": "no group 'recipes'",
+    "defaults: [schema, {recipe: lrr}]\n": "no recipe 'lrr'. Did you mean 'lr'?",
+    "defaults: [schema, {recipe: lr}, {recipe: fm}]\n": "have recipe twice",
+    "defaults: [schema, {override recipe: lr}]\n": "have no recipe. Add one",
+    # Its form.
+    "": "is empty",
+    "# nothing\n": "is empty",
+    "[a, b]\n": "must hold `key: value`",
+    "hello\n": "must hold `key: value`",
+    SLOTS + "x: [1\n": "not YAML: line 4, column 1",
+    HEAD + "slots:\n\ta: {}\n": "Indent with blanks",
+    SLOTS + "slots: {b: {}}\n": "duplicate key slots",
+    SLOTS + "seed: *nope\n": "undefined alias",
+    SLOTS + "seed: !nope 3\n": "the tag '!nope'",
+    SLOTS + "recipe: {x: " + "[" * 3000 + "]" * 3000 + "}\n": "nested too deep",
+    SLOTS + "x: " + "[" * 200 + "]" * 200 + "\n": "nested too deep",
+    b"\xff\xfe\x00": "not UTF-8",
+    (SLOTS + "output: caf\xe9\n").encode("latin-1"): "not UTF-8",
+    SLOTS + f"seed: 1{'0' * 5000}\n": "Exceeds the limit",
+    # Keys and values of other forms.
+    HEAD + "slots: [a]\n": "slots takes no value, its names do",
+    HEAD + "slots: a\n": "slots takes no value, its names do",
+    HEAD + "slots: {a: [b]}\n": "slots.a takes no value, its keys do",
+    HEAD + "slots: {a: 3}\n": "slots.a takes no value, its keys do",
+    HEAD + "slots: {3: {}}\n": "slots has the name 3",
+    HEAD + "slots: {yes: {}}\n": "slots has the name True",
+    HEAD + "slots: {null: {}}\n": "slots has the name null",
+    SLOTS + "data: clicks\n": "data takes no value, its keys do",
+    SLOTS + "data: [clicks]\n": "data takes no value, its keys do",
+    SLOTS + "data: {columns: {a: 3}}\n": "data.columns is a list",
+    SLOTS + "data: {missing: [null]}\n": "data.missing[0] is null",
+    SLOTS + "data: {labels: [a]}\n": "data.labels takes no value",
+    SLOTS + "data: {missing: [[a]]}\n": "data.missing[0] must be one value",
+    HEAD + "slots: {a: {}, b: {cross: [{a: 1}, a]}}\n": "slots.b.cross[0] must be one value",
+    SLOTS + "numeric: {b: {clip: [[1], 2]}}\n": "numeric.b.clip[0] must be one value",
+    SLOTS + "data: {label: 3}\n": "data.label takes no value",
+    SLOTS + "train.batch_size: 3\n": "Write train: {batch_size: …}",
+    SLOTS + "recipe: deepfm\n": "recipe holds names and values",
+    SLOTS + "recipe: {name: null}\n": "recipe.name must be text",
+    SLOTS + "recipe: {name: [lr]}\n": "recipe.name must be text",
+    SLOTS + "recipe: [deepfm]\n": "recipe holds names and values",
+    SLOTS + "warm: {rename: [a]}\n": "warm.rename holds names and values",
+    SLOTS + "output: [a]\n": "output must be text",
+    SLOTS + "output: !!binary aGk=\n": "output must be text",
+    SLOTS + "save: !!set {a, b}\n": "save has a value of a type",
+    # Interpolations.
+    SLOTS + "output: ${nope}\n": "output: ${nope} names no key 'nope'",
+    SLOTS + "output: ${data.rot}\n": "Did you mean 'data.root'?",
+    SLOTS + "output: ${output}\n": "output is taken from itself",
+    SLOTS + "output: ${data}\n": "output: ${data} is no text",
+    SLOTS + "output: ${oc.select:nope}\n": "is null",
+    SLOTS + "output: ${env:X}\n": "Take ${oc.env:NAME}",
+    SLOTS + "output: ${oc.env:NO_SUCH_X}\n": "needs NO_SUCH_X of the environment",
+    SLOTS + 'output: "${data.root"\n': "output: cannot read its ${…}",
+    SLOTS + "seed: ${recipe.name}\n": "seed: ${recipe.name} is not what the key takes",
+    HEAD + "slots: {a: '${seed}'}\n": "slots.a takes no value, its keys do. Received: 1",
+}
+
+
+@pytest.mark.parametrize("content", FILES, ids=lambda content: repr(content)[:60])
+def test_a_wrong_file_is_one_line(here, tmp_path, content):
+    path = tmp_path / "own.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    done = here("train", "conf=own.yaml", cwd=tmp_path)
+    assert done.code == 2, done.err
+    assert FILES[content] in done.line
+    assert len(done.line) < 500
+    assert done.line.startswith("tnctl train: ") and "full_key" not in done.line
+
+
+GOOD = {
+    "defaults: [{recipe: lr}, schema, _self_]\nslots: {a: {}}\n": {},
+    "defaults: [schema, {recipe: lr}]\nslots: {a: {}}\nseed: 5\n": {"seed": 5},
+    "\ufeff" + SLOTS.replace("\n", "\r\n"): {},
+    SLOTS + "output: 2024-13-45\n": {"output": "2024-13-45"},
+    SLOTS + "output: ${oc.env:NO_SUCH_X,here}\n": {"output": "here"},
+    HEAD + "slots: {b: &b {missing: value}, a: *b}\n": {},
+    HEAD + "slots: {b: {missing: value}, a: '${slots.b}'}\n": {},
+    "defaults: [lr, _self_]\nslots: {a: {}}\nseed: 7\n": {"seed": 7},
+    "defaults: [base, _self_]\nseed: 7\n": {"seed": 7},
+}
+
+
+@pytest.mark.parametrize("content", GOOD, ids=lambda content: repr(content)[:60])
+def test_what_can_be_written_too(tmp_path, content):
+    (tmp_path / "base.yaml").write_text(SLOTS)
+    (tmp_path / "own.yaml").write_bytes(content.encode())
+    path = compose.conf_file(str(tmp_path / "own.yaml"))
+    conf = compose.compose(path.parent, path.stem, [])
+    assert "a" in conf.slots
+    for key, value in GOOD[content].items():
+        assert getattr(conf, key) == value
+
+
+def test_a_wrong_file_of_a_group_or_below(here, tmp_path):
+    """Files that a conf of one's own names are looked at, too."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "own.yaml").write_text("defaults: [schema, {recipe: lr}, {data: mine}, _self_]\n")
+    for content, words in (
+        ("train: [a]\nlabel: [b]\n", "data.label takes no value"),
+        ("# @package _global_\nslots: [a]\n", "slots takes no value"),
+        ("missing: {a: b}\n", "data.missing is a list"),
+        ("x: [1\n", "mine.yaml is not YAML: line 2"),
+        ("columns: 3\n", "data.columns is a list"),
+    ):
+        (tmp_path / "data/mine.yaml").write_text(content)
+        assert words in here("train", "conf=own.yaml", cwd=tmp_path).line
+    (tmp_path / "own.yaml").write_text("defaults: [base, _self_]\n")
+    (tmp_path / "base.yaml").write_text("defaults: [_self_]\nseed: 3\n")
+    assert "base.yaml does not name the schema" in here("train", "conf=own.yaml", cwd=tmp_path).line
+
+
+OVERRIDES = {
+    "slots={a:{}}": "Add it with +slots.a=",
+    "slots=[a]": "slots takes no value",
+    "slots.user_id=[3]": "slots.user_id takes no value",
+    "+slots.user_id=3": "slots.user_id takes no value",
+    "+slots.new=[3]": "Received: +slots.new=[3]",
+    "+slots.=3": "cannot read the argument +slots.=3",
+    "slots.user_id.column=[a]": "slots.user_id.column must be text",
+    "slots.user_id.column.deeper=3": "is a value and has no keys",
+    "train.batch_size.x=3": "is a value and has no keys",
+    "+a=b": "no key 'a'. `tnctl train --help`",
+    "+=b": "has no key",
+    "=b": "has no key",
+    "~": "has no key",
+    "~slots=": "~slots takes no value",
+    "~data.train": "data.train is always there",
+    "~recipe=fm": "leave ~recipe=fm out",
+    "seed=é": "letters beyond a to z",
+    "recipe=": "no recipe ''",
+    "recipe=null": "recipe=null names none",
+    "recipe=3": "recipe=3 names none",
+    "recipe={a:3}": "no key 'recipe.a'",
+    "+recipe=lr": "leave the + out",
+    "++recipe=lr": "Give recipe=NAME",
+    "data=criteo": "Add one with +data=NAME",
+    "hydra=3": "no key 'hydra'",
+    "data.missing=[null]": "data.missing[0] is null",
+    "data.missing={a:3}": "data.missing is a list",
+    "data.label={colum:x}": "Did you mean 'data.label.column'?",
+    "train={batch_sze:3}": "Did you mean 'train.batch_size'?",
+    "train=[3]": "train takes no value",
+    "train.batch_size=choice(1,2)": "has several values",
+    "train.batch_size=${nope}": "train.batch_size: ${nope} names no key",
+    "output=[a]": "output must be text",
+    "recipe.hidden={}": "recipe.hidden is a list",
+    "recipe.hidden.x=3": "no setting of a recipe",
+    "warm.rename=3": "give warm.rename.OLD=NEW",
+    "warm.rename=[a]": "give warm.rename.OLD=NEW",
+    "warm.rename.a={b:c}": "warm.rename.a must be text",
+}
+
+
+@pytest.mark.parametrize("override", OVERRIDES)
+def test_a_wrong_override_is_one_line(here, tmp_path, override):
+    (tmp_path / "own.yaml").write_text(CONF)
+    done = here("train", "conf=own.yaml", override, cwd=tmp_path)
+    assert done.code == 2, done.err
+    assert OVERRIDES[override] in done.line
+    assert len(done.line) < 500 and "full_key" not in done.line
+
+
+@pytest.mark.parametrize("name", ["own.yml", "schema.yaml"])
+def test_a_file_of_another_name(here, tmp_path, name):
+    (tmp_path / name).write_text(CONF)
+    done = here("train", f"conf={name}", cwd=tmp_path)
+    assert done.code == 2 and f"Rename {name}" in done.line
+
+
+def test_plain_values_of_another_form():
+    """Of a saved conf, which no Hydra has looked at."""
+    for values, words in (
+        ({"slots": {"a": 3}}, "slots.a takes no value"),
+        ({"slots": [3]}, "slots takes no value"),
+        ({"data": "x"}, "data takes no value"),
+        ({"recipe": "lr"}, "recipe takes no value"),
+    ):
+        with pytest.raises(UserError, match=words):
+            schema.from_values({"recipe": {"name": "lr"}, **values})
+
+
+# ---- Fuzz
+
+VALUES = (
+    "null", "true", "3", "-1", "1.5", ".nan", "1e400", "x", '""', "[]", "[a]", "[null]", "[[1]]",
+    "{}", "{a: 1}", "{a: {b: 1}}", "${nope}", "${seed}", "${data}", '"${"', "???", "!!binary aGk=",
+    "&a x", "*a", "é", "9" * 23, "|\n  x", "'", '"\\0"', "json", "quantiles", "value",
+)  # fmt: skip
+
+
+def mutated(rng, text):
+    """A conf file with some lines left out, swapped or doubled, values and keys of others."""
+    lines = text.split("\n")
+    keys = re.findall(r"\w+(?=:)", text)
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        one, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+        line = lines[one]
+        at = rng.randrange(len(line) + 1)
+        kind = rng.randrange(8)
+        if kind == 0 and len(lines) > 1:
+            del lines[one]
+        elif kind == 1:
+            lines[one], lines[other] = lines[other], line
+        elif kind == 2:
+            lines.insert(other, line)
+        elif kind == 3:
+            lines[one] = rng.choice(["", " ", "    ", "\t"]) + line.lstrip()
+        elif kind == 4:
+            lines[one] = line[:at] + rng.choice("{}[]:,#\"'&*!|>%@ \t-") + line[at:]
+        elif kind == 5:
+            lines[one] = re.sub(r"\w+(?=:)", rng.choice(keys), line, count=1)
+        else:
+            values = list(re.finditer(r"(?<=: )[\[{].*[\]}]|(?<=: )[^,{}\[\]]+|(?<=, )\w+", line))
+            if values:
+                value = rng.choice(values)
+                lines[one] = line[: value.start()] + rng.choice(VALUES) + line[value.end() :]
+    return "\n".join(lines)
+
+
+def fuzz(folder, seed, rounds):
+    """Each mutated file is composed, or refused in one line."""
+    composed = 0
+    for number in range(rounds):
+        rng = random.Random(seed * 1_000_000 + number)
+        text = mutated(rng, CONF)
+        (folder / "own.yaml").write_text(text)
+        try:
+            path = compose.conf_file(str(folder / "own.yaml"))
+            compose.compose(path.parent, path.stem, [])
+            composed += 1
+        except UserError as error:
+            said = str(error)
+            assert 10 < len(said) < 700, text
+            assert "full_key" not in said and "raised while" not in said, (said, text)
+    return composed
+
+
+def test_fuzz_conf_files(tmp_path):
+    assert 3 < fuzz(tmp_path, 1, 40) < 40
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_fuzz_conf_files_long(tmp_path, seed):
+    fuzz(tmp_path, seed, 600)
