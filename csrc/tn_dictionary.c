@@ -2,8 +2,8 @@
  *
  * An id is found in three steps, each of which touches one place in memory: the line of the index
  * that its hash belongs to, the record that the line's tags point at, and that record's payload
- * beside it. A lookup of many ids takes each step for all of them before the next one, so that they
- * wait for memory together.
+ * beside it. A lookup of many ids takes each step for a group of them before the next one, and a
+ * group is a step ahead of the group before, so that many wait for memory together.
  *
  * Nothing that was read from a file is believed: whatever an index says is held inside of the
  * records, and a record counts only when its hash is the one looked for. */
@@ -647,46 +647,55 @@ int tn_dictionary_find(const tn_dictionary *dictionary, uint64_t id, float *row)
     return find_row(dictionary, hash, row);
 }
 
+#define RING (4 * AHEAD) /* of ids that are under way: those of three groups */
+
 /* `step` is 0 when all ids are looked up in one dictionary, into one array of rows; else 1. */
 INLINE void lookup(const tn_dictionary *const *dictionaries, uint64_t step, const uint64_t *ids,
                    uint64_t n, float *rows, float *const *each_row, uint8_t *found) {
-    uint64_t hashes[AHEAD];
-    const uint8_t *records[AHEAD];
-    const layer *from[AHEAD];
-    for (uint64_t first = 0; first < n; first += AHEAD) {
-        uint64_t count = least(n - first, AHEAD);
-        for (uint64_t i = 0; i < count; i++) {
-            const tn_dictionary *dictionary = dictionaries[(first + i) * step];
-            hashes[i] = mix(ids[first + i] ^ dictionary->facts.salt);
+    uint64_t hashes[RING];
+    const uint8_t *records[RING];
+    const layer *from[RING];
+    for (uint64_t first = 0; first < n + 2 * AHEAD; first += AHEAD) {
+        for (uint64_t i = first; i < least(n, first + AHEAD); i++) {
+            const tn_dictionary *dictionary = dictionaries[i * step];
+            uint64_t hash = mix(ids[i] ^ dictionary->facts.salt);
+            hashes[i % RING] = hash;
             for (uint32_t k = 0; k < dictionary->n_layers; k++) {
                 const layer *in = &dictionary->layers[k];
                 if (LIKELY(in->lines != NULL))
-                    __builtin_prefetch(line_of(in, scaled(hashes[i], in->parts)));
+                    __builtin_prefetch(line_of(in, scaled(hash, in->parts)));
             }
         }
-        for (uint64_t i = 0; i < count; i++) {
-            const tn_dictionary *dictionary = dictionaries[(first + i) * step];
-            records[i] = NULL;
-            for (uint32_t k = 0; k < dictionary->n_layers && records[i] == NULL; k++) {
-                from[i] = &dictionary->layers[k];
-                records[i] = likely_record(from[i], hashes[i]);
+        for (uint64_t i = first - AHEAD; first >= AHEAD && i < least(n, first); i++) {
+            const tn_dictionary *dictionary = dictionaries[i * step];
+            uint64_t at = i % RING;
+            const layer *in = &dictionary->layers[0];
+            const uint8_t *record = likely_record(in, hashes[at]);
+            for (uint32_t k = 1; k < dictionary->n_layers && record == NULL; k++) {
+                in = &dictionary->layers[k];
+                record = likely_record(in, hashes[at]);
             }
-            if (records[i] != NULL) /* its beginning: to ask for more at once makes all wait */
-                __builtin_prefetch(records[i]);
+            records[at] = record;
+            from[at] = in;
+            if (record != NULL) { /* most lie on two cache lines */
+                __builtin_prefetch(record);
+                __builtin_prefetch(record + in->record - 1);
+            }
         }
-        for (uint64_t i = 0; i < count; i++) {
-            const tn_dictionary *dictionary = dictionaries[(first + i) * step];
-            float *row =
-                step ? each_row[first + i] : rows + (first + i) * dictionary->facts.columns;
+        for (uint64_t i = first - 2 * AHEAD; first >= 2 * AHEAD && i < least(n, first - AHEAD);
+             i++) {
+            const tn_dictionary *dictionary = dictionaries[i * step];
+            uint64_t at = i % RING;
+            float *row = step ? each_row[i] : rows + i * dictionary->facts.columns;
             int word;
-            if (records[i] == NULL)
+            if (records[at] == NULL)
                 word = nothing(dictionary, row, TN_DICTIONARY_UNKNOWN);
-            else if (LIKELY(load64(records[i]) == hashes[i]))
-                word = row_of(dictionary, from[i], records[i], row);
+            else if (LIKELY(load64(records[at]) == hashes[at]))
+                word = row_of(dictionary, from[at], records[at], row);
             else
-                word = find_row(dictionary, hashes[i], row);
+                word = find_row(dictionary, hashes[at], row);
             if (found != NULL)
-                found[first + i] = (uint8_t)word;
+                found[i] = (uint8_t)word;
         }
     }
 }

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import yaml
+from clicks import clicks
 
 from tnctl import schema
+from tnctl.data import jsonl_files
 from tnctl.data.bad_rows import BadRowsError
 from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure, UserError
@@ -307,15 +309,15 @@ EDGES = (
 )  # fmt: skip
 
 
-def test_edges_are_taken_or_refused_alike(build, folders, description):
-    raw, table = RawInputs(description), Table(description)
-    lines, _ = run(build, folders.graph, folders.embeddings, rows=EDGES)
-    assert len(lines) == len(EDGES)
+def refused_of(build, folders, description, rows, encode):
+    """How many rows are refused, by the program as by `encode`; of the others all is the same."""
+    table = Table(description)
+    lines, _ = run(build, folders.graph, folders.embeddings, rows=rows)
     refused = 0
-    for row, line in zip(EDGES, lines, strict=True):
+    for row, line in zip(rows, lines, strict=True):
         found = json.loads(line)
         try:
-            encoded = raw.encode([row])
+            encoded = encode(row)
         except (BadRowsError, UserError, Failure):
             refused += 1
             assert "error" in found, row
@@ -329,7 +331,42 @@ def test_edges_are_taken_or_refused_alike(build, folders, description):
             if one["name"] in description["numeric"]:
                 place = slice(one["at"], one["at"] + one["columns"])
                 assert np.float32(found["x"][place]).tolist() == x[place].tolist(), row
+    return refused
+
+
+def test_edges_are_taken_or_refused_alike(build, folders, description):
+    raw = RawInputs(description)
+    refused = refused_of(build, folders, description, EDGES, lambda row: raw.encode([row]))
     assert 60 < refused < len(EDGES) - 60
+
+
+# Numbers that JSON has not, but Python; integers about 64 bits and beyond.
+ODD = [math.nan, math.inf, -math.inf, 2**64 - 1, 2**64, -(2**63) - 1, 1 - 2**64, -(2**64), 10**30]
+ODD_ROWS = [
+    row
+    for one in ODD
+    for row in [
+        *({name: one} for name in ("user", "item", "count", "land", "age", "price", "plain", "raw",
+                                   "vector", "split", "unused")),
+        *({name: [one]} for name in ("user", "count", "age", "price", "count_text", "unused")),
+        {"vector": [1.5, one, 2]}, {"recent": ["a", one]}, {"listed": f"[{json.dumps(one)}]"},
+        {"vector": f"[1, {json.dumps(one)}, 2]"}, {"tags": "a", "tag_weights": one},
+        {"summed": "a", "sums": one}, {"summed": None, "sums": one}, {"days": one},
+        {"days": [1, 2], "day_weights": [one, 2]}, {"days": [None], "day_weights": [one]},
+    ]
+]  # fmt: skip
+
+
+def test_odd_numbers_are_taken_or_refused_as_score_does(build, folders, description, tmp_path):
+    raw, path = RawInputs(description), tmp_path / "row.jsonl"
+
+    def encode(row):
+        path.write_text(json.dumps(row))
+        [piece] = jsonl_files.pieces(raw.conf, str(path), raw.columns, 0)
+        return raw.encode(piece.table, piece.where)
+
+    refused = refused_of(build, folders, description, ODD_ROWS, encode)
+    assert 60 < refused < len(ODD_ROWS) - 60
 
 
 def test_lines_that_are_no_rows_are_refused(build, folders):
@@ -337,6 +374,8 @@ def test_lines_that_are_no_rows_are_refused(build, folders):
            '{"user": "a\udcff"}', '{"user": "\tq"}', '{"user": 1} {}', "{'user': 1}", '{"user" 1}',
            '{"user": 1,}', '{1: 2}', "[" * 100, '{"user": -}', '{"user": 1.}', '{"user": 1e}',
            '{"user": "\udced\udca0\udc80"}', '{"user": "\\u12g4"}', '{"user": Infinity}',
+           '{"price": nan}', '{"price": -NaN}', '{"price": NaNs}', '{"price": Inf}', '{"price": -I',
+           '{"price": +Infinity}', '{"price": N',
            '"a"', ""]  # fmt: skip
     lines, _ = run(build, folders.graph, folders.embeddings, rows=bad)
     assert ["error" in json.loads(line) for line in lines] == [True] * len(bad)
@@ -470,34 +509,6 @@ data:
 train: {batch_size: 64}
 save: {every_steps: 5, every_minutes: null}
 """
-
-
-def clicks(n):
-    random = np.random.default_rng(3)
-
-    def some(value):
-        return value if random.random() < 0.9 else None
-
-    for at in range(n):
-        tags = random.integers(0, 9, random.integers(0, 5))
-        clicked = int(random.random() < 0.4)
-        yield {
-            "user": some(f"u{random.integers(30) + at // 64 * 10}"),
-            "tags": "|".join(f"t{one}" for one in tags),
-            "scores": "|".join(f"{one / 8 + 0.3}" for one in tags),
-            "item": some(f"i{random.integers(40)}"),
-            "history": [some(f"i{one}") for one in random.integers(0, 40, random.integers(0, 6))],
-            "number": some(int(random.integers(-1, 20))) or 0,
-            "age": some(int(random.integers(18, 70))),
-            "price": some(float(random.integers(0, 999)) / 8),
-            "land": [some(str(random.choice(["de", "für", "it", "?"]))) for _ in range(at % 4)],
-            "weekday": some(int(random.integers(0, 9))),
-            "city": some(f"c{random.integers(5)}"),
-            "kind": some(str(random.choice(["a", "b", "c"]))),
-            "vector": some(json.dumps(random.normal(size=3).round(2).tolist())),
-            "clicked": clicked,
-            "bought": int(clicked and random.random() < 0.3),
-        }
 
 
 @pytest.fixture(scope="module")

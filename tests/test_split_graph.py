@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from clicks import clicks
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tensorflow.python.saved_model import loader_impl
 
@@ -53,7 +54,7 @@ slots:
   number: {ids: integer, padding: 18446744073709551615}
   age: {ids: quantiles, buckets: 4, missing: value}
   income: {ids: boundaries, boundaries: [0.1, 10, 100], column: price, width: 0}
-  land: {ids: vocabulary, vocabulary: [de, fr], oov: 2, missing: value}
+  land: {ids: vocabulary, vocabulary: [de, it], oov: 2, missing: value}
   weekday: {ids: integer, size: 7, indicator: true}
   user_x_city: {cross: [user, city, kind], ids: modulo, size: 1000, width: 0}
   kind: {ids: vocabulary, vocabulary: [a, b], width: 0, linear: false}
@@ -72,40 +73,11 @@ train: {batch_size: 64}
 ROWS = 200
 
 
-def rows():
-    """Rows with gaps in everything that can have one."""
-    random = np.random.default_rng(3)
-
-    def some(value, share=0.9):
-        return value if random.random() < share else None
-
-    for _ in range(ROWS):
-        tags = random.integers(0, 9, random.integers(0, 5))
-        clicked = int(random.random() < 0.4)
-        yield {
-            "user": some(f"u{random.integers(30)}"),
-            "tags": "|".join(f"t{one}" for one in tags),
-            "scores": "|".join(f"{one / 8 + 0.5}" for one in tags),
-            "item": some(f"i{random.integers(40)}"),
-            "history": [some(f"i{one}") for one in random.integers(0, 40, random.integers(0, 6))],
-            "number": some(int(random.integers(-1, 20))) or 0,
-            "age": some(int(random.integers(18, 70))),
-            "price": some(float(random.integers(0, 999)) / 8),
-            "land": some(str(random.choice(["de", "fr", "it", "?"]))),
-            "weekday": some(int(random.integers(0, 9))),
-            "city": some(f"c{random.integers(5)}"),
-            "kind": some(str(random.choice(["a", "b", "c"]))),
-            "vector": some(json.dumps(random.normal(size=3).round(2).tolist())),
-            "clicked": clicked,
-            "bought": int(clicked and random.random() < 0.3),
-        }
-
-
 @pytest.fixture(scope="module")
 def everything(here, tmp_path_factory):
     """A folder with the run of a model of every kind of input."""
     folder = tmp_path_factory.mktemp("everything")
-    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows()))
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in clicks(ROWS)))
     (folder / "mine.py").write_text(RECIPE)
     (folder / "conf.yaml").write_text(CONF)
     done = here("train", "conf=conf.yaml", "output=run", cwd=folder)
@@ -413,7 +385,10 @@ def test_towers_without_the_recipes_code(here, everything, whole, tmp_path):
         assert done.code == 0, done.err
         content = described(to)
         assert names_of(content, "by_slot") == list(content["slots"]) == names
-        assert (content["heads"], content["head"], content["golden"]) == ([], tower, None)
+        assert (content["heads"], content["head"]) == ([], tower)
+        assert (to / "golden.jsonl").read_bytes() == (whole / "golden.jsonl").read_bytes()
+        assert content["golden"]["rows"] == len(kit_of(whole).lines)
+        near(kit_of(whole).embeddings(tower), expected[tower])
         assert content["outputs"] == [
             {"name": "embedding", "kind": "embedding", "head": tower, "shape": [4]}
         ]
@@ -432,6 +407,33 @@ def test_parts_are_verified_against_the_trainer(here, everything, split, tmp_pat
         done = here("verify-serving", "output=run", graph, embeddings, cwd=everything)
         assert done.code == 0, done.err
         assert "serving equals training" in done.err
+
+
+def test_towers_are_verified_by_their_kits(here, everything, split, tmp_path):
+    """Without the checkpoint, beside rows of any precision; another tower's outputs are noticed."""
+    graph = split("head=user")
+    for precision in ("float32", "int8"):
+        embeddings = f"{tmp_path}/{precision}"
+        done = here(
+            "export-embeddings", "output=run", f"to={embeddings}", f"precision={precision}",
+            cwd=everything,
+        )  # fmt: skip
+        assert done.code == 0, done.err
+        both = f"graph={graph}", f"embeddings={embeddings}"
+        for named in ((), ("output=run",)):
+            done = here("verify-serving", *both, *named, cwd=everything)
+            assert done.code == 0, done.err
+            assert "embeddings of" in done.err
+        text = Path(embeddings, "golden.jsonl").read_text()
+        lines = [json.loads(one) for one in text.splitlines()]
+        served = open_graph(str(graph))
+        found = served.outputs("packed", {"x": np.array([one["x"] for one in lines], np.float32)})
+        near(found["embedding"], [one["towers"]["user"] for one in lines])
+    # Both are [B, 4].
+    other = kit_of(graph)
+    for example in other.examples:
+        example["towers"]["user"] = example["towers"]["item"]
+    assert kit.deviations_of(other, served)["packed"] > 100 * kit.TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -519,7 +521,7 @@ def test_the_description_has_what_a_scorer_needs(whole, everything):
     assert slots["age"]["missing_id"] == "4"
     assert slots["income"]["boundaries"] == [0.1, 10, 100]
     assert (slots["income"]["width"], slots["income"]["group"]) == (0, "income")
-    assert (slots["land"]["vocabulary"], slots["land"]["missing_id"]) == (["de", "fr"], "4")
+    assert (slots["land"]["vocabulary"], slots["land"]["missing_id"]) == (["de", "it"], "4")
     assert (slots["weekday"]["group"], slots["weekday"]["columns"]) == (None, 7)
     assert slots["user_x_city"]["cross"] == ["user", "city", "kind"]
     assert slots["user_x_city"]["column"] is None

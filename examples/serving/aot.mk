@@ -12,23 +12,25 @@ AOT := $(GRAPH)/aot
 # What the compiled graph says of itself: AOT_TENSORFLOW, AOT_CPU, AOT_OBJECTS, AOT_RUNTIME.
 -include $(AOT)/compiled.mk
 
-TF_VERSION = $(shell $(PYTHON) -c 'from importlib.metadata import packages_distributions as p, version as v; print(v(p()["tensorflow"][0]))')
+# The wheel says it in the name of the folder beside it.
+TF_VERSION = $(shell ls '$(TF)/..' | sed -nE 's/^tensorflow(_cpu|_intel|_rocm)?-([0-9].*)\.dist-info$$/\2/p')
 RUNTIME := $(BUILD)/runtime-$(AOT_TENSORFLOW)-$(AOT_CPU)
 RUNTIME_OBJECTS := $(AOT_RUNTIME:%.cc=$(RUNTIME)/%.o)
 # Abseil misses an include where the CPU has more than SSE2.
 AOT_CXX := $(CXX) -std=c++17 $(CXXFLAGS) -march=$(AOT_CPU) -DNDEBUG -include immintrin.h
 
-$(RUNTIME)/%.o: $(TF)/xla_aot_runtime_src/%.cc
+$(RUNTIME)/%.o: $(TF)/xla_aot_runtime_src/%.cc | aot_is_there
 	@mkdir -p $(@D)
 	$(AOT_CXX) -isystem $(TF)/include -w -c $< -o $@
 
 # Made always: the network is a part of it, and GRAPH may be another than the last time.
-.PHONY: score_aot score_aot_static aot_is_there $(BUILD)/score_aot $(BUILD)/score_aot_static
+.PHONY: score_aot score_aot_static aot_is_there abseil_is_there $(BUILD)/score_aot $(BUILD)/score_aot_static
 score_aot: $(BUILD)/score_aot
 score_aot_static: $(BUILD)/score_aot_static
 
-aot_is_there:
-	@test -f '$(AOT)/compiled.h' || { echo 'GRAPH is the folder of a graph split with aot=[1,32]. Received: GRAPH=$(GRAPH)' >&2; exit 1; }
+aot_is_there: tensorflow_is_there
+	@test $(words $(GRAPH)) -le 1 || { echo 'make takes no folder with a blank in its name. Make a link to it. Received: GRAPH=$(GRAPH)' >&2; exit 1; }
+	@test -f '$(AOT)/compiled.h' || { echo 'GRAPH is the folder of a graph split with aot=[1,32], whole or as seen from $(CURDIR). Received: GRAPH=$(GRAPH)' >&2; exit 1; }
 	@test '$(AOT_TENSORFLOW)' = '$(TF_VERSION)' || { echo 'the graph was compiled by TensorFlow $(AOT_TENSORFLOW), and this is $(TF_VERSION): install the same, or split the graph again' >&2; exit 1; }
 
 $(BUILD)/score_aot: aot_is_there score_aot.cc $(COMMON_OBJECTS) $(RUNTIME_OBJECTS)
@@ -37,15 +39,19 @@ $(BUILD)/score_aot: aot_is_there score_aot.cc $(COMMON_OBJECTS) $(RUNTIME_OBJECT
 		-L$(TF) -l:libtensorflow_framework.so.2 -Wl,-rpath,$(TF)
 
 # Abseil's names have its version in them, so the runtime is compiled with the one it is linked to.
-STATIC := $(BUILD)/static-$(AOT_TENSORFLOW)-$(AOT_CPU)
+ABSEIL_VERSION := $(if $(wildcard $(ABSEIL)/absl/base/config.h),$(shell sed -nE 's/^.define ABSL_LTS_RELEASE_(VERSION|PATCH_LEVEL) //p' '$(ABSEIL)/absl/base/config.h'))
+STATIC := $(BUILD)/static-$(AOT_TENSORFLOW)-$(AOT_CPU)-abseil$(subst $() ,.,$(ABSEIL_VERSION))
 STATIC_OBJECTS := $(AOT_RUNTIME:%.cc=$(STATIC)/%.o)
 ABSEIL_PARTS := base container crc debugging hash log numeric profiling strings synchronization \
 	time types
 ABSEIL_LEFT_OUT := test|benchmark|mock|print_hash_of|log/(internal/)?flags|_win\.cc
-ABSEIL_SOURCES := $(if $(ABSEIL),$(shell cd '$(ABSEIL)' && \
+ABSEIL_SOURCES := $(if $(wildcard $(ABSEIL)/absl),$(shell cd '$(ABSEIL)' && \
 	find $(ABSEIL_PARTS:%=absl/%) -name '*.cc' | grep -v -E '$(ABSEIL_LEFT_OUT)'))
 
-$(STATIC)/%.o: $(TF)/xla_aot_runtime_src/%.cc
+abseil_is_there:
+	@test -f '$(ABSEIL)/absl/base/config.h' || { echo 'ABSEIL is the folder that has a folder absl with the sources of abseil, whole or as seen from $(CURDIR). Received: ABSEIL=$(ABSEIL)' >&2; exit 1; }
+
+$(STATIC)/%.o: $(TF)/xla_aot_runtime_src/%.cc | aot_is_there abseil_is_there
 	@mkdir -p $(@D)
 	$(AOT_CXX) -isystem $(ABSEIL) -isystem $(TF)/include -w -c $< -o $@
 
@@ -57,7 +63,7 @@ $(STATIC)/libabsl.a: $(ABSEIL_SOURCES:%.cc=$(STATIC)/%.o)
 	rm -f $@
 	ar rcs $@ $^
 
-$(BUILD)/score_aot_static: aot_is_there score_aot.cc $(COMMON_OBJECTS) $(STATIC_OBJECTS) $(STATIC)/libabsl.a
+$(BUILD)/score_aot_static: aot_is_there abseil_is_there score_aot.cc $(COMMON_OBJECTS) $(STATIC_OBJECTS) $(STATIC)/libabsl.a
 	$(AOT_CXX) -Wall -Wextra -Werror -isystem $(ABSEIL) -isystem $(TF)/include -isystem $(AOT) \
 		score_aot.cc $(COMMON_OBJECTS) $(AOT_OBJECTS:%=$(AOT)/%) $(STATIC_OBJECTS) \
 		$(STATIC)/libabsl.a -static -s -o $@

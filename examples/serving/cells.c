@@ -206,6 +206,21 @@ static int encode_slot(raw_inputs_parts *parts, const slot *one, id_list *list, 
     return 1;
 }
 
+/* The same of a text of a plain slot, without asking what such a slot has not. */
+static inline int encode_plain(const raw_inputs_parts *parts, const slot *one,
+                               const json_value *text, id_list *list, char *error) {
+    if (!make_room(list, 1)) {
+        return refuse(error, "there is no memory for the ids of a row");
+    }
+    if (is_missing(&parts->description, text, 0)) {
+        finish_cell(one, list, list->used);
+        return 1;
+    }
+    list->weights[list->used] = 1;
+    list->ids[list->used++] = value_id(text->text, text->length, one->seed);
+    return 1;
+}
+
 /* ---- Crosses ------------------------------------------------------------ */
 
 /* Every combination of one id of each slot, the last slot's ids changing fastest. */
@@ -258,8 +273,11 @@ int encode_ids(raw_inputs_parts *parts, uint32_t row, char error[ERROR_BYTES]) {
         const slot *one = &description->slots[i];
         id_list *list = one->group ? &parts->ids : &parts->aside;
         cells[i].first = (uint32_t)list->used;
-        if (!(one->crossed ? encode_cross(parts, one, cells, list, error)
-                           : encode_slot(parts, one, list, error))) {
+        const json_value *value = one->plain ? parts->values[one->column] : NULL;
+        if (!(value != NULL && value->kind == JSON_TEXT
+                  ? encode_plain(parts, one, value, list, error)
+              : one->crossed ? encode_cross(parts, one, cells, list, error)
+                             : encode_slot(parts, one, list, error))) {
             return 0;
         }
         cells[i].count = (uint32_t)list->used - cells[i].first;

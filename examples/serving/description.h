@@ -46,6 +46,7 @@ typedef struct {
     uint64_t padding;
     uint32_t max_length; /* 0: any */
     int keep_last;
+    int plain;         /* one value, hashed, as most slots have */
     uint32_t *crossed; /* the slots that a cross is made of */
     uint32_t n_crossed;
 

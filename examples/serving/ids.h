@@ -27,8 +27,12 @@ static inline uint64_t value_id(const char *bytes, size_t length, uint64_t seed)
     }
     if (at < length) {
         uint64_t word = 0;
-        for (size_t i = at; i < length; i++) {
-            word |= (uint64_t)(unsigned char)bytes[i] << (8 * (i - at));
+        if (length > 8) {
+            word = word_of(bytes + length - 8) >> 8 * (8 - (length - at));
+        } else {
+            for (size_t i = 0; i < length; i++) {
+                word |= (uint64_t)(unsigned char)bytes[i] << 8 * i;
+            }
         }
         h = mix64(h ^ word);
     }

@@ -245,10 +245,15 @@ static int read_number(reader *in) {
 static int read_word(reader *in, const char *word, json_kind kind) {
     size_t length = strlen(word);
     if (strncmp(in->at, word, length) != 0) {
-        return fail(in, "a word is none of null, true and false");
+        return fail(in, "a word is none of null, true, false and NaN");
+    }
+    json_value *value = add(in, kind);
+    if (value != NULL && kind == JSON_CONSTANT) {
+        value->text = in->at;
+        value->length = length;
     }
     in->at += length;
-    return add(in, kind) != NULL;
+    return value != NULL;
 }
 
 /* ---- Values ------------------------------------------------------------- */
@@ -314,8 +319,13 @@ static int read_value(reader *in) {
         return read_word(in, "true", JSON_TRUE);
     case 'f':
         return read_word(in, "false", JSON_FALSE);
+    case 'N':
+        return read_word(in, "NaN", JSON_CONSTANT);
+    case 'I':
+        return read_word(in, "Infinity", JSON_CONSTANT);
     default:
-        return read_number(in);
+        return in->at[0] == '-' && in->at[1] == 'I' ? read_word(in, "-Infinity", JSON_CONSTANT)
+                                                    : read_number(in);
     }
 }
 

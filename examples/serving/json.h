@@ -20,6 +20,7 @@ typedef enum {
     JSON_TRUE,
     JSON_INTEGER,  /* a number without point and exponent, of any size; never "-0" */
     JSON_FRACTION, /* any other number */
+    JSON_CONSTANT, /* NaN, Infinity or -Infinity, as Python writes them; JSON has none */
     JSON_TEXT,
     JSON_LIST,
     JSON_OBJECT /* holds key, value, key, value ... */

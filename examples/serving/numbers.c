@@ -5,8 +5,14 @@
 #include "message.h"
 #include "parts.h"
 
+void fill_log1p(float of[SMALL_NUMBERS]) {
+    for (uint32_t i = 0; i < SMALL_NUMBERS; i++) {
+        of[i] = (float)log1p(i);
+    }
+}
+
 /* One number in float64, then rounded to float32; NaN is missing. */
-static float transformed(const number *one, uint32_t i, double v) {
+static float transformed(const raw_inputs_parts *parts, const number *one, uint32_t i, double v) {
     if (isnan(v)) {
         if (!one->has_default) {
             return 0;
@@ -15,6 +21,9 @@ static float transformed(const number *one, uint32_t i, double v) {
     }
     switch (one->transform) {
     case TRANSFORM_LOG1P:
+        if (v >= 0 && v < SMALL_NUMBERS && v == (uint32_t)v) {
+            return parts->log1p_of[(uint32_t)v];
+        }
         return (float)(((v > 0) - (v < 0)) * log1p(fabs(v)));
     case TRANSFORM_STANDARDIZE:
         return (float)((v - one->mean[i]) / one->deviation[i]);
@@ -43,7 +52,7 @@ static int put_number(const raw_inputs_parts *parts, const number *one, uint32_t
     if (isinf(v)) {
         return refuse_value(parts, column, value, "is infinite", error);
     }
-    to[i] = transformed(one, i, v);
+    to[i] = transformed(parts, one, i, v);
     return !isinf(to[i]) || refuse_value(parts, column, value, "is too large for float32", error);
 }
 

@@ -4,6 +4,7 @@
 
 #include "description.h"
 #include "embeddings.h"
+#include "ids.h"
 #include "raw_inputs.h"
 
 /* Ids one after the other, each with a weight where its slot has weights. */
@@ -27,6 +28,8 @@ typedef struct {
     size_t text_room;
 } scissors;
 
+#define SMALL_NUMBERS 256
+
 typedef struct raw_inputs_parts {
     description description;
     embeddings embeddings;
@@ -39,13 +42,14 @@ typedef struct raw_inputs_parts {
     double *sums;    /* [columns of the widest one-hot slot] */
     uint8_t *filled; /* [x_columns] */
 
+    float log1p_of[SMALL_NUMBERS]; /* many numbers are small counts */
+
     float *x, *linear, *sequences; /* [most_rows, ...]; NULL when the graph has no such input */
     int32_t *lengths;
     size_t x_columns, sequences_columns, lengths_columns;
 
-    float **rows; /* of each id of some examples, in `floats` */
-    float *floats;
-    size_t rows_room, floats_room;
+    float *floats; /* the rows of all ids of some examples */
+    size_t floats_room;
     /* What is looked up: ids, their dictionaries, and where their rows go. */
     uint64_t *wanted;
     const tn_dictionary **dictionaries;
@@ -57,8 +61,13 @@ typedef struct raw_inputs_parts {
 int encode_ids(raw_inputs_parts *parts, uint32_t row, char error[ERROR_BYTES]);
 const id_list *list_of_slot(const raw_inputs_parts *parts, const slot *one);
 
+/* numbers.c: the logarithms of parts->log1p_of. */
+void fill_log1p(float of[SMALL_NUMBERS]);
+
 /* numbers.c: its numbers, into x. 0 and a message. */
 int encode_numbers(raw_inputs_parts *parts, uint32_t row, char error[ERROR_BYTES]);
+
+#define SURE_DIGITS 19 /* an integer of no more characters has 64 bits */
 
 /* The values that a raw value has: itself, the elements of a list, or what a text is cut into. */
 typedef struct {
@@ -67,12 +76,39 @@ typedef struct {
     int several; /* a list or a text that is cut, whose empty parts are missing */
 } raw_values;
 
-/* values.c: `fractions` allows numbers with a point in JSON lists. 0 and a message. */
-int cut(raw_inputs_parts *parts, uint32_t column, separator by, int fractions, scissors *with,
-        raw_values *out, char error[ERROR_BYTES]);
+/* values.c: those of a column. With `fractions` they are to be numbers, not ids: integers of any
+ * size, and in a JSON list numbers with a point. 0 and a message. */
+int cut_apart(raw_inputs_parts *parts, uint32_t column, separator by, int fractions, scissors *with,
+              raw_values *out, char error[ERROR_BYTES]);
+
+/* The same; what is one value is taken here, for most are. */
+static inline int cut(raw_inputs_parts *parts, uint32_t column, separator by, int fractions,
+                      scissors *with, raw_values *out, char error[ERROR_BYTES]) {
+    const json_value *value = parts->values[column];
+    if (value != NULL && by.text == NULL &&
+        (value->kind == JSON_TEXT || (value->kind < JSON_TEXT && value->length <= SURE_DIGITS))) {
+        *out = (raw_values){value, 1, 0};
+        return 1;
+    }
+    return cut_apart(parts, column, by, fractions, with, out, error);
+}
+
+/* Whether it is one of the texts. */
+static inline int is_one_of(const json_value *texts, uint32_t n, const json_value *value) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (texts[i].length == value->length &&
+            same_bytes(texts[i].text, value->text, value->length)) {
+            return 1;
+        }
+    }
+    return 0;
+}
 
 /* Whether a text, or the decimal text of an integer, means a missing value. */
-int is_missing(const description *description, const json_value *value, int several);
+static inline int is_missing(const description *description, const json_value *value, int several) {
+    return value->kind == JSON_NULL || (several && value->length == 0) ||
+           is_one_of(description->missing, description->n_missing, value);
+}
 
 /* One value as a number, NaN where it is missing. 0 and a message. */
 int number_of(const raw_inputs_parts *parts, uint32_t column, const json_value *value, int several,

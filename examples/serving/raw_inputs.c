@@ -118,6 +118,7 @@ raw_inputs *raw_inputs_open(const char *graph, const char *embeddings, uint32_t 
         raw_inputs_close(inputs);
         return NULL;
     }
+    fill_log1p(inputs->parts->log1p_of);
     inputs->heads = inputs->parts->description.heads;
     inputs->n_heads = inputs->parts->description.n_heads;
     return inputs;
@@ -145,7 +146,6 @@ void raw_inputs_close(raw_inputs *inputs) {
         free(parts->cells);
         free(parts->sums);
         free(parts->filled);
-        free(parts->rows);
         free(parts->floats);
         free(parts->wanted);
         free(parts->dictionaries);
@@ -245,8 +245,7 @@ static int grow(void **memory, size_t *room, size_t n, size_t size) {
 
 /* Memory for the lookups of a block of rows. */
 static int make_block(raw_inputs_parts *parts, size_t ids, size_t floats) {
-    return grow((void **)&parts->rows, &parts->rows_room, ids, sizeof *parts->rows) &&
-           grow((void **)&parts->floats, &parts->floats_room, floats, sizeof *parts->floats) &&
+    return grow((void **)&parts->floats, &parts->floats_room, floats, sizeof *parts->floats) &&
            grow((void **)&parts->wanted, &parts->wanted_room, ids, sizeof *parts->wanted) &&
            grow((void **)&parts->targets, &parts->targets_room, ids, sizeof *parts->targets) &&
            grow((void **)&parts->dictionaries, &parts->dictionaries_room, ids,
@@ -254,10 +253,10 @@ static int make_block(raw_inputs_parts *parts, size_t ids, size_t floats) {
 }
 
 /* Gets the rows of all ids of some examples at once, for then many reads are under way at the same
- * time. rows[k] is that of the k-th id, the slots in the order of `pooled`. */
+ * time: one after the other into `floats`, the slots in the order of `pooled`. */
 static int look_up(raw_inputs_parts *parts, uint32_t first, uint32_t last) {
     const description *description = &parts->description;
-    size_t ids = 0, floats = 0, n = 0, k = 0;
+    size_t ids = 0, floats = 0, n = 0;
     for (uint32_t row = first; row < last; row++) {
         const cell *cells = parts->cells + (size_t)row * description->n_slots;
         for (uint32_t i = 0; i < description->n_pooled; i++) {
@@ -279,19 +278,32 @@ static int look_up(raw_inputs_parts *parts, uint32_t first, uint32_t last) {
             size_t count = cells[number].count, width = row_floats(&description->slots[number]);
             if (dictionary == NULL) { /* a group that the export's filter left out */
                 memset(at, 0, count * width * sizeof *at);
+                at += count * width;
+                continue;
             }
             for (size_t c = 0; c < count; c++, at += width) {
-                parts->rows[k++] = at;
-                if (dictionary != NULL) {
-                    parts->wanted[n] = of[c];
-                    parts->dictionaries[n] = dictionary;
-                    parts->targets[n++] = at;
-                }
+                parts->wanted[n] = of[c];
+                parts->dictionaries[n] = dictionary;
+                parts->targets[n++] = at;
             }
         }
     }
     tn_dictionary_lookup_each(parts->dictionaries, parts->wanted, n, parts->targets, NULL);
     return 1;
+}
+
+/* As many floats as an embedding has: in parts of four, the last one over the one before. */
+static inline void copy_floats(float *to, const float *from, size_t n) {
+    if (n < 4) {
+        for (size_t j = 0; j < n; j++) {
+            to[j] = from[j];
+        }
+        return;
+    }
+    for (size_t j = 0; j < n - 4; j += 4) {
+        memcpy(to + j, from + j, 4 * sizeof *to);
+    }
+    memcpy(to + n - 4, from + n - 4, 4 * sizeof *to);
 }
 
 /* What a sum over the ids is divided by. */
@@ -309,22 +321,18 @@ static float divisor(const slot *one, const float *weights, size_t count) {
     return one->pooling == POOLING_MEAN ? sum : sqrtf(sum);
 }
 
-/* `width` floats from `from` on of each row, pooled in the order of the ids. */
-static void pool(const slot *one, float *const *rows, const float *weights, size_t count,
-                 size_t from, size_t width, float *to) {
-    if (count == 1 && weights == NULL) {
-        memcpy(to, rows[0] + from, width * sizeof *to);
-        return;
-    }
+/* `width` floats of each of `count` rows, pooled in the order of the ids; those of one row start
+ * `step` after those of the row before. */
+static void pool(const slot *one, const float *rows, size_t step, const float *weights,
+                 size_t count, size_t width, float *to) {
     memset(to, 0, width * sizeof *to);
     float by = divisor(one, weights, count);
     if (!(by > 0)) {
         return; /* no ids, or weights that nothing sensible divides */
     }
-    for (size_t k = 0; k < count; k++) {
-        const float *row = rows[k] + from;
+    for (size_t k = 0; k < count; k++, rows += step) {
         for (size_t j = 0; j < width; j++) {
-            to[j] += weights ? weights[k] * row[j] : row[j];
+            to[j] += weights ? weights[k] * rows[j] : rows[j];
         }
     }
     for (size_t j = 0; j < width && by != 1; j++) {
@@ -334,11 +342,11 @@ static void pool(const slot *one, float *const *rows, const float *weights, size
 
 /* The embeddings one after the other, and how many. */
 static void put_sequence(const raw_inputs_parts *parts, const slot *one, uint32_t row,
-                         float *const *rows, size_t count) {
+                         const float *rows, size_t count) {
     if (one->at != NONE) {
         float *to = parts->sequences + row * parts->sequences_columns + one->at;
         for (size_t k = 0; k < count; k++, to += one->columns) {
-            memcpy(to, rows[k] + one->linear, one->columns * sizeof *to);
+            memcpy(to, rows + k * row_floats(one) + one->linear, one->columns * sizeof *to);
         }
         memset(to, 0, (one->max_length - count) * one->columns * sizeof *to);
     }
@@ -348,28 +356,38 @@ static void put_sequence(const raw_inputs_parts *parts, const slot *one, uint32_
 }
 
 /* One example, whose ids have these rows; returns where those of the next one are. */
-static float *const *pool_row(const raw_inputs_parts *parts, uint32_t row, float *const *rows) {
+static const float *pool_row(const raw_inputs_parts *parts, uint32_t row, const float *rows) {
     const description *description = &parts->description;
     const cell *cells = parts->cells + (size_t)row * description->n_slots;
+    float *x = parts->x + row * parts->x_columns;
     float linear = 0, pooled;
     for (uint32_t i = 0; i < description->n_pooled; i++) {
         const slot *one = &description->slots[description->pooled[i]];
         const cell *of = &cells[description->pooled[i]];
         const float *weights = one->weights == NONE ? NULL : parts->ids.weights + of->first;
+        size_t step = row_floats(one);
         if (one->pooling == POOLING_NONE) {
             for (size_t k = 0; k < of->count && one->linear; k++) {
-                linear += rows[k][0];
+                linear += rows[k * step];
             }
             put_sequence(parts, one, row, rows, of->count);
-        } else if (one->linear) {
-            pool(one, rows, weights, of->count, 0, 1, &pooled);
-            linear += pooled;
+        } else if (of->count == 1 && weights == NULL) {
+            if (one->linear) {
+                linear += rows[0];
+            }
+            if (one->at != NONE) {
+                copy_floats(x + one->at, rows + one->linear, one->columns);
+            }
+        } else {
+            if (one->linear) {
+                pool(one, rows, step, weights, of->count, 1, &pooled);
+                linear += pooled;
+            }
+            if (one->at != NONE) {
+                pool(one, rows + one->linear, step, weights, of->count, one->columns, x + one->at);
+            }
         }
-        if (one->pooling != POOLING_NONE && one->at != NONE) {
-            float *to = parts->x + row * parts->x_columns + one->at;
-            pool(one, rows, weights, of->count, (size_t)one->linear, one->columns, to);
-        }
-        rows += of->count;
+        rows += of->count * step;
     }
     if (parts->linear != NULL) {
         parts->linear[row] = linear;
@@ -384,7 +402,7 @@ int raw_inputs_pool(raw_inputs *inputs, char error[ERROR_BYTES]) {
         if (!look_up(parts, first, last)) {
             return refuse(error, "there is no memory for the rows of a batch");
         }
-        float *const *rows = parts->rows;
+        const float *rows = parts->floats;
         for (uint32_t row = first; row < last; row++) {
             rows = pool_row(parts, row, rows);
         }

@@ -91,6 +91,8 @@ static int describe_slot(description *out, slot *one, const json_value *entry, c
         !take_count(entry, "columns", &one->columns, error)) {
         return 0;
     }
+    one->plain = column != NULL && one->weights == NONE && one->separator.text == NULL &&
+                 one->ids == IDS_HASH && one->pooling != POOLING_NONE && !one->padded;
     if (one->pooling == POOLING_NONE && one->max_length == 0) {
         return refuse(error, "serving.json: a sequence has no max_length");
     }

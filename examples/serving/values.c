@@ -10,7 +10,11 @@ static const json_value nothing = {.kind = JSON_NULL, .values = 1};
 
 int refuse_value(const raw_inputs_parts *parts, uint32_t column, const json_value *value,
                  const char *what, char error[ERROR_BYTES]) {
-    static const char *const words[] = {"null", "false", "true", "", "", "", "a list", "an object"};
+    static const char *const words[] = {[JSON_NULL] = "null",
+                                        [JSON_FALSE] = "false",
+                                        [JSON_TRUE] = "true",
+                                        [JSON_LIST] = "a list",
+                                        [JSON_OBJECT] = "an object"};
     char name[QUOTED_BYTES], shown[QUOTED_BYTES];
     const json_value *of = parts->description.columns[column];
     return refuse(error, "column %s: %s %s", quoted(name, of->text, of->length),
@@ -100,8 +104,24 @@ static int cut_json(const json_value *text, int fractions, scissors *with, raw_v
     return 1;
 }
 
-int cut(raw_inputs_parts *parts, uint32_t column, separator by, int fractions, scissors *with,
-        raw_values *out, char error[ERROR_BYTES]) {
+/* Whether a value is an integer of 2^64 or more, or of -2^64 or less: no id. */
+static int is_beyond(const json_value *value) {
+    static const char least[] = "18446744073709551616";
+    if (value->kind != JSON_INTEGER) {
+        return 0;
+    }
+    size_t sign = value->text[0] == '-', length = value->length - sign;
+    return length > sizeof least - 1 ||
+           (length == sizeof least - 1 && memcmp(value->text + sign, least, length) >= 0);
+}
+
+static int refuse_beyond(const raw_inputs_parts *parts, uint32_t column, const json_value *value,
+                         char *error) {
+    return refuse_value(parts, column, value, "has more than 64 bits. Write it as text", error);
+}
+
+int cut_apart(raw_inputs_parts *parts, uint32_t column, separator by, int fractions, scissors *with,
+              raw_values *out, char error[ERROR_BYTES]) {
     const json_value *value = parts->values[column] ? parts->values[column] : &nothing;
     *out = (raw_values){value, 1, 0};
     if (value->kind == JSON_OBJECT) {
@@ -113,8 +133,14 @@ int cut(raw_inputs_parts *parts, uint32_t column, separator by, int fractions, s
             if (out->first[i].kind >= JSON_LIST) {
                 return refuse_value(parts, column, &out->first[i], "is in a list", error);
             }
+            if (!fractions && is_beyond(&out->first[i])) {
+                return refuse_beyond(parts, column, &out->first[i], error);
+            }
         }
         return 1;
+    }
+    if (!fractions && is_beyond(value)) {
+        return refuse_beyond(parts, column, value, error);
     }
     if (by.text == NULL || (value->kind != JSON_TEXT && value->kind != JSON_NULL)) {
         return 1;
@@ -134,22 +160,7 @@ int cut(raw_inputs_parts *parts, uint32_t column, separator by, int fractions, s
            refuse(error, "there is no memory for the parts of a text");
 }
 
-/* ---- Missing values and numbers ----------------------------------------- */
-
-static int is_one_of(const json_value *texts, uint32_t n, const json_value *value) {
-    for (uint32_t i = 0; i < n; i++) {
-        if (texts[i].length == value->length &&
-            memcmp(texts[i].text, value->text, value->length) == 0) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
-int is_missing(const description *description, const json_value *value, int several) {
-    return value->kind == JSON_NULL || (several && value->length == 0) ||
-           is_one_of(description->missing, description->n_missing, value);
-}
+/* ---- Numbers ------------------------------------------------------------ */
 
 int number_of(const raw_inputs_parts *parts, uint32_t column, const json_value *value, int several,
               double *out, char error[ERROR_BYTES]) {
@@ -164,6 +175,7 @@ int number_of(const raw_inputs_parts *parts, uint32_t column, const json_value *
         *out = value->kind == JSON_TRUE;
         return 1;
     case JSON_FRACTION:
+    case JSON_CONSTANT:
         text = *value;
         break;
     default:
