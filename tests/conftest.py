@@ -1,6 +1,7 @@
 """What the tests of the command line share: two ways to run it, and small clicks to train on."""
 
 import contextlib
+import gc
 import io
 import os
 import shutil
@@ -13,7 +14,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 # Begun first, so that no worker is left with one of them at the end. Longest first.
-LONGEST = ("test_c_library", "test_resume", "test_train", "test_quality", "test_readme")
+LONGEST = (
+    "test_c_library", "test_resume", "test_quality", "test_train", "test_warm_start", "test_saver",
+    "test_readme", "test_serving", "test_daily", "test_bad_input_cli", "test_recipes",
+)  # fmt: skip
 CONF = """\
 defaults: [schema, {recipe: deepfm}, _self_]
 recipe: {hidden: [16, 8]}
@@ -44,6 +48,17 @@ def pytest_collection_modifyitems(items):
     """Files that take long come first; the others stay in their order."""
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _what_is_there_is_no_garbage():
+    """Keeps Python from looking for garbage among the objects that are there before a module.
+
+    Keras has it look before each model, which takes up to a second beside TensorFlow, thousands of
+    tests and what modules left behind.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass

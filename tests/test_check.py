@@ -165,8 +165,8 @@ def test_what_it_says_of_rows_holds(_trained, found):
     assert found["dense_weights"] == report["dense_weights"]
 
 
-def test_as_text(process, workspace):
-    done = process("check", "conf=small.yaml", cwd=workspace)
+def test_as_text(here, workspace):
+    done = here("check", "conf=small.yaml", cwd=workspace)
     assert done.code == 0, done.err
     assert done.out == ""
     assert "read 3,000 rows of 3,000 in data.train" in done.err

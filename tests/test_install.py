@@ -39,6 +39,17 @@ def source(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _quick_compiler(tmp_path_factory):
+    """What is compiled here need not be fast: the last of the flags tells how much to optimize."""
+    path = tmp_path_factory.mktemp("compiler") / "cc"
+    path.write_text(f'#!/bin/sh\nexec {os.environ.get("CC", "cc")} "$@" -O0\n')
+    path.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC", str(path))
+        yield
+
+
 def built(source, to, kind):
     """The one file of `python -m build`, in this environment where it has what building needs."""
     missing = [

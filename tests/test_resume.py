@@ -606,6 +606,9 @@ def test_a_signal_while_waiting_for_data_saves(usual, workspace, here, monkeypat
     gone, found = threading.Event(), []
 
     def look():
+        until = time.monotonic() + 30
+        while not names(workspace / "run") and time.monotonic() < until:
+            time.sleep(0.05)
         found.extend(names(workspace / "run"))
         gone.set()
 
@@ -613,7 +616,7 @@ def test_a_signal_while_waiting_for_data_saves(usual, workspace, here, monkeypat
         for number, batch in enumerate(whole(*arguments, **named)):
             if number == 4:
                 threading.Timer(0.5, terminate).start()
-                threading.Timer(4, look).start()
+                threading.Thread(target=look).start()
                 gone.wait(60)
             yield batch
 

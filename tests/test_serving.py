@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import fsspec
 import numpy as np
@@ -18,13 +19,22 @@ STEP = "run/checkpoints/step-0000000012"
 GROUPS = {"user_id", "item_id", "shared", "interests", "price_range"}
 
 
-@pytest.fixture
-def served(run_copy, here):
-    """A folder whose run/ has graph/ and embeddings/."""
+@pytest.fixture(scope="module")
+def _served(_trained, here, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served") / "copy"
+    shutil.copytree(_trained, folder)
     for command in ("split-graph", "export-embeddings"):
-        done = here(command, "output=run", cwd=run_copy)
+        done = here(command, "output=run", cwd=folder)
         assert done.code == 0, done.err
-    return run_copy
+    return folder
+
+
+@pytest.fixture
+def served(_served, tmp_path):
+    """A folder of one's own whose run/ has graph/ and embeddings/."""
+    folder = tmp_path / "served"
+    shutil.copytree(_served, folder)
+    return folder
 
 
 def verify(here, folder, *arguments):

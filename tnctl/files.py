@@ -424,8 +424,9 @@ class TemporaryFolder:
     """
 
     def __init__(self, purpose: str, root: Path | None = None) -> None:
-        root, prefix = (root or Path(tempfile.gettempdir())).absolute(), f"tnctl.{purpose}."
-        with translated(str(root), "written"):
+        given, prefix = root or Path(tempfile.gettempdir()), f"tnctl.{purpose}."
+        root = given.absolute()
+        with translated(str(given), "written"):
             root.mkdir(parents=True, exist_ok=True)
             _remove_left_behind(root, prefix)
             # It has its name only when it is held: others would take it for left behind.
