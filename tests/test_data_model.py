@@ -382,5 +382,5 @@ def test_raw_rows_encode_to_the_same_window(tmp_path):
     rows = raw_rows(conf, "train", 8)
     assert rows[0] == {"a": "", "b": "-9", "n": None, "y": 0.0}
     features = Features(conf, spread(list(conf.slots)), measure(conf))
-    again = features.encode(as_table(rows), lambda row: ("rows", row))
+    again = features.encode(as_table(conf, rows), lambda row: ("rows", row))
     same([again], read(conf)[:1])

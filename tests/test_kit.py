@@ -355,7 +355,7 @@ def test_raw_rows_of_every_type_come_to_the_same_ids_and_numbers(tmp_path):
     features = Features(conf, [(names, [1] * len(names))], measure(conf), labelled=False)
     [window] = windows(conf, features, "train")
     rows = json.loads(json.dumps(raw_rows(conf, "train", n)))
-    again = features.encode(as_table(rows, features.columns), lambda row: ("rows", row))
+    again = features.encode(as_table(conf, rows, features.columns), lambda row: ("rows", row))
     for one, other in ((window.ids, again.ids), (window.offsets, again.offsets)):
         np.testing.assert_array_equal(one[0], other[0])
     np.testing.assert_array_equal(window.numeric, again.numeric)

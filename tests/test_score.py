@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import shutil
 import socket
@@ -198,6 +199,30 @@ def test_csv_and_json_lines_agree_at_the_edges(artefacts, tmp_path):
     assert taken == 2 * 9
 
 
+def test_a_row_is_the_same_in_any_company(artefacts, here, tmp_path):
+    """A text is cut at the separator beside rows with lists too; lists in lists are refused."""
+    rows = [json.loads(line) for line in (artefacts / "rows.jsonl").read_text().splitlines()[:6]]
+
+    def scores(rows):
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        to = tmp_path / "scores.jsonl"
+        done = here("score", *ARTEFACTS, f"input={tmp_path}/rows.jsonl", f"to={to}", cwd=artefacts)
+        assert done.code == 0, done.err
+        return to.read_text().splitlines()
+
+    assert max(len(row["interests"]) for row in rows) > 1
+    texts = [{**row, "interests": "|".join(row["interests"])} for row in rows]
+    expected = scores(rows)
+    assert scores(texts) == expected
+    for number in range(6):
+        assert scores([*texts[:number], rows[number], *texts[number + 1 :]]) == expected
+    for nested in ([["i1"]], [["i1"], []]):
+        wrong = [{**row, "interests": nested} for row in rows]
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in wrong))
+        done = here("score", *ARTEFACTS, f"input={tmp_path}/rows.jsonl", "to=o", cwd=artefacts)
+        assert done.code == 1 and "line 1, column 'interests': a list in a list" in done.last
+
+
 def test_nothing_of_the_users_is_lost(artefacts, trained, here, tmp_path):
     """Neither the rows that are scored, nor a file that stands where a folder is to be."""
     rows = tmp_path / "rows.csv"
@@ -215,6 +240,14 @@ def test_nothing_of_the_users_is_lost(artefacts, trained, here, tmp_path):
     ):
         done = here(*command, f"to={rows}", cwd=artefacts)
         assert done.code == 2 and "is a file, which tnctl will not remove" in done.last
+        os.mkfifo(pipe := tmp_path / f"{command[0]}.pipe")
+        done = here(*command, f"to={pipe}", cwd=artefacts)
+        assert done.code == 2 and "is a file, which tnctl will not remove" in done.last
+        assert pipe.is_fifo()
+    for to in ("graph/serving.json", "embeddings/manifest.json", "embeddings/../graph/new"):
+        done = here("score", *ARTEFACTS, f"input={rows}", f"to={to}", cwd=artefacts)
+        assert done.code == 2 and "which is read. Name another file" in done.last
+        assert not (artefacts / "graph/new").exists()
     assert rows.read_text() == (artefacts / "rows.csv").read_text()
 
 

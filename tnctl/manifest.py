@@ -146,10 +146,10 @@ def check_room(folder: str, name: str, ours: Iterable[str]) -> None:
     """Refuse a folder with files of the user's: what is there could not make room.
 
     `ours` are the files that will be written. Raises UserError when the folder holds others than
-    those and the ones that its manifest names, and when it is no folder but a file.
+    those and the ones that its manifest names, and when it is no folder but a file or device.
     """
     local = files.local_path(folder)
-    if local is not None and local.is_file():
+    if local is not None and local.exists() and not local.is_dir():
         raise UserError(
             f"{folder} is a file, which tnctl will not remove. Give an empty or new folder as "
             "to=URL"

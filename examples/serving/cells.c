@@ -176,7 +176,8 @@ static int encode_slot(raw_inputs_parts *parts, const slot *one, id_list *list, 
         return 0;
     }
     if (sequence && !values.several &&
-        (values.first->kind == JSON_NULL || is_missing(&parts->description, values.first, 0))) {
+        (values.first->kind == JSON_NULL ||
+         (values.first->text != NULL && is_missing(&parts->description, values.first, 0)))) {
         values.n = 0; /* missing as a whole */
     }
     if (!make_room(list, values.n + 1)) {

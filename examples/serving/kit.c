@@ -211,7 +211,10 @@ int check_kit(scorer *scorer, const char *path, char error[ERROR_BYTES]) {
     if (compared && kit.rows == 0) {
         compared = refuse(error, "%.300s has no rows", path);
     } else if (compared && kit.wrong > 0) {
-        compared = refuse(error, "%.300s: %zu differences in %zu rows", path, kit.wrong, kit.rows);
+        compared = refuse(error,
+                          "%.300s: %zu differences in %zu rows. Rows of lower precision, or a "
+                          "filter? Then take golden.jsonl of the export",
+                          path, kit.wrong, kit.rows);
     } else if (compared) {
         printf("%s: %zu rows: %zu ids and all inputs are equal, logits within %.1e of %.0e "
                "(1 + |logit|)\n",

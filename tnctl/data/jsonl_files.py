@@ -9,18 +9,29 @@ whole block for such numbers.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.json
 
 from tnctl.data import lines
-from tnctl.data.reading import BadRows, Piece, id_columns, tell_absent
+from tnctl.data.bad_rows import BadRowsError
+from tnctl.data.parts import parts
+from tnctl.data.reading import (
+    BadRows,
+    Piece,
+    id_columns,
+    numeric_columns,
+    slot_columns,
+    tell_absent,
+)
 from tnctl.errors import quoted
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Data
 
 SAMPLE = 64  # lines of a block that tell its types
+Cutter = Callable[[str | bytes], list[Any] | None]
 
 
 def pieces(conf: Conf, url: str, needed: list[str], skip_rows: int) -> Iterator[Piece]:
@@ -29,7 +40,7 @@ def pieces(conf: Conf, url: str, needed: list[str], skip_rows: int) -> Iterator[
     Raises `Failure` naming the file and the line.
     """
     bad = BadRows(conf)
-    of_ids = id_columns(conf)
+    of_ids, cuts = id_columns(conf), cutters(conf)
     for line, block in lines.blocks(url, skip_rows):
         rows = [
             (number, text) for number, text in enumerate(block.split(b"\n"), line) if text.strip()
@@ -50,7 +61,7 @@ def pieces(conf: Conf, url: str, needed: list[str], skip_rows: int) -> Iterator[
         if all(text.lstrip().startswith(b"{") for _, text in rows):
             table = _by_arrow(block, len(rows), sample, needed, of_ids)
         if table is None:
-            table, rows = _one_by_one(url, rows, needed, of_ids, bad)
+            table, rows = _one_by_one(url, rows, needed, of_ids, cuts, bad)
         yield bad.piece(table, lambda row, kept=rows: (url, kept[row][0]))  # type: ignore[misc]
 
 
@@ -77,6 +88,8 @@ def _kind(values: list[Any], of_ids: bool) -> pa.DataType:
     """The type of a column. Raises `ValueError` or `OverflowError` where there is none for it."""
     kind = pa.array(values).type
     value = kind.value_type if pa.types.is_list(kind) else kind
+    if pa.types.is_nested(value):
+        raise ValueError(kind)
     if of_ids and (pa.types.is_floating(value) or pa.types.is_boolean(value)):
         raise ValueError(kind)
     if pa.types.is_null(kind):
@@ -87,7 +100,12 @@ def _kind(values: list[Any], of_ids: bool) -> pa.DataType:
 
 
 def _one_by_one(
-    url: str, rows: list[tuple[int, bytes]], needed: list[str], of_ids: set[str], bad: BadRows
+    url: str,
+    rows: list[tuple[int, bytes]],
+    needed: list[str],
+    of_ids: set[str],
+    cuts: Mapping[str, Cutter],
+    bad: BadRows,
 ) -> tuple[pa.Table, list[tuple[int, bytes]]]:
     """The rows that are objects, as a table, and which they are."""
     found, kept = [], []
@@ -99,13 +117,15 @@ def _one_by_one(
                 way += ", or give the format that the file has (data.format; to score format=)"
             bad.add(f"{url}, line {number}: no JSON object: {quoted(text)}. {way}")
             continue
-        complaints = ((name, _complaint(values.get(name), name in of_ids)) for name in needed)
+        complaints = (
+            (name, _complaint(values.get(name), name in of_ids, cuts.get(name))) for name in needed
+        )
         if wrong := next((one for one in complaints if one[1]), None):
             bad.add(f"{url}, line {number}, column '{wrong[0]}': {wrong[1]}")
             continue
         found.append(values)
         kept.append((number, text))
-    columns = [array([values.get(name) for values in found]) for name in needed]
+    columns = [array([values.get(name) for values in found], cuts.get(name)) for name in needed]
     return pa.table(columns, names=needed), kept
 
 
@@ -118,7 +138,7 @@ def parsed(text: bytes) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else None
 
 
-def _complaint(value: Any, of_ids: bool) -> str | None:
+def _complaint(value: Any, of_ids: bool, cut: Cutter | None = None) -> str | None:
     """What is wrong with a value that is none, nor a list of those, that columns are made of."""
     if isinstance(value, list):
         if any(isinstance(part, list) for part in value):
@@ -128,6 +148,12 @@ def _complaint(value: Any, of_ids: bool) -> str | None:
         return "an object where a value should be. Write its values as columns of their own"
     if isinstance(value, str):
         if not any("\ud800" <= character <= "\udfff" for character in value):
+            # So that it does not matter whether other rows have lists.
+            if cut is not None and cut(value) is None:
+                return (
+                    f"{quoted(value)} is not a JSON list of values. Mend it, or add it to "
+                    "data.missing"
+                )
             return None
         return f"{quoted(value)} has half of a surrogate pair, which is no character. Mend the text"
     if of_ids and isinstance(value, float | bool):
@@ -141,14 +167,58 @@ def _complaint(value: Any, of_ids: bool) -> str | None:
     return None
 
 
-def array(values: list[Any]) -> pa.Array:
-    """A column; where types differ from row to row, integers become their text, or floats."""
+def array(values: list[Any], cut: Cutter | None = None) -> pa.Array:
+    """A column; where types differ from row to row, integers become their text, or floats.
+
+    Where some rows have lists, the texts of the others are `cut`, as they are where none has.
+    """
+    if cut is not None and any(isinstance(value, list) for value in values):
+        values = [_cut(value, cut) for value in values]
     for convert in (_same, _as_lists, _as_texts):
         try:
             return pa.array(convert(values))
         except (ValueError, OverflowError, pa.ArrowException):
             continue
     return pa.array(_as_texts(_as_lists(values)))
+
+
+def _cut(value: Any, cut: Cutter) -> Any:
+    parts = cut(value) if isinstance(value, str | bytes) else None
+    return value if parts is None else parts
+
+
+def cutters(conf: Conf) -> dict[str, Cutter]:
+    """What cuts a text at the separator of its column; None for what is no JSON list.
+
+    Not of a column that is read with several separators, or with and without one.
+    """
+    found: dict[str, set[str | None]] = {}
+    for name, slot in conf.slots.items():
+        for column in slot_columns(conf, name, slot):
+            found.setdefault(column, set()).add(slot.separator)
+    for name, numeric in conf.numeric.items():
+        for column in numeric_columns(name, numeric):
+            found.setdefault(column, set()).add(numeric.separator)
+    of_ids = id_columns(conf)
+    return {
+        column: partial(_parts_of, separator, conf.data, column not in of_ids)
+        for column, separators in found.items()
+        for separator in separators
+        if separator is not None and len(separators) == 1
+    }
+
+
+def _parts_of(separator: str, data: Data, fractions: bool, text: str | bytes) -> list[Any] | None:
+    try:
+        found = parts(pa.array([text]), separator, data, "", lambda row: ("", row), fractions)
+    except BadRowsError:
+        return None
+    return [
+        one.decode("utf-8", "surrogateescape")
+        if isinstance(one, bytes) and isinstance(text, str)
+        else one
+        for one in found.values.to_pylist()
+    ]
 
 
 def _same(values: list[Any]) -> list[Any]:

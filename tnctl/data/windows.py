@@ -283,22 +283,27 @@ def _json(value: Any) -> Any:
     return value
 
 
-def as_table(rows: list[dict[str, Any]], columns: Iterable[str] | None = None) -> pa.Table:
+def as_table(
+    conf: Conf, rows: list[dict[str, Any]], columns: Iterable[str] | None = None
+) -> pa.Table:
     """Raw rows as an Arrow table again, for `Features.encode`; a missing key is null.
 
     `columns` are those to make, by default all that a row has.
     """
     if columns is None:
         columns = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: _as_array([row.get(name) for row in rows]) for name in columns})
+    cuts = jsonl_files.cutters(conf)
+    return pa.table(
+        {name: _as_array([row.get(name) for row in rows], cuts.get(name)) for name in columns}
+    )
 
 
-def _as_array(values: list[Any]) -> pa.Array:
+def _as_array(values: list[Any], cut: jsonl_files.Cutter | None) -> pa.Array:
     try:
-        found = jsonl_files.array(values)
+        found = jsonl_files.array(values, cut)
     except UnicodeEncodeError:
         # Text with surrogate escapes: bytes that are not UTF-8.
-        found = jsonl_files.array([_as_bytes(value) for value in values])
+        found = jsonl_files.array([_as_bytes(value) for value in values], cut)
     kind = found.type
     if pa.types.is_null(kind):
         return found.cast(pa.string())

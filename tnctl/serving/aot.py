@@ -45,7 +45,7 @@ def sizes_of(text: str) -> list[int]:
     parts = [part.strip() for part in inner.split(",")]
     if not all(re.fullmatch(r"[0-9]{1,5}", part) for part in parts):
         raise UserError(
-            "aot takes numbers of examples, such as aot=[1,32,256]. "
+            f"aot takes numbers of examples, up to {MOST_ROWS:,}, such as aot=[1,32,256]. "
             f"Received: aot={quoted(text)[1:-1]}"
         )
     sizes = sorted({int(part) for part in parts})

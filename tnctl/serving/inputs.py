@@ -67,7 +67,7 @@ class RawInputs:
 
         Raises BadRowsError for a value that is not what its column must hold.
         """
-        table = rows if isinstance(rows, pa.Table) else as_table(rows, self.columns)
+        table = rows if isinstance(rows, pa.Table) else as_table(self.conf, rows, self.columns)
         found = self._features.read(table, where)
         return Encoded({name: found.cells[name] for name in self._with_rows}, found.numeric)
 

@@ -22,6 +22,7 @@ from tnctl.data.days import conf_of_day
 from tnctl.data.features import Window
 from tnctl.data.windows import joined, windows
 from tnctl.errors import Failure
+from tnctl.files import AbsentError
 from tnctl.model.building import Model
 from tnctl.model.graph import BY_SLOT, PACKED, packed_inputs
 from tnctl.schema import Conf
@@ -145,7 +146,13 @@ class Examples:
         # One batch: an export is read once, however small the batches of training are.
         features = features_of(conf, self.model)
         split, conf = compared_split(conf), of_last_day(checkpoint, conf)
-        batch = joined(list(windows(conf, features, split, limit=EXAMPLES)))
+        try:
+            batch = joined(list(windows(conf, features, split, limit=EXAMPLES)))
+        except AbsentError as error:
+            raise Failure(
+                f"{error}. Or compare with the conformance kits alone: graph=URL embeddings=URL "
+                "without the run"
+            ) from error
         self._inference = Inference(self.model, batch.rows)
         self.logits = self._inference(batch)
         self.towers = self._inference.towers(batch.rows)

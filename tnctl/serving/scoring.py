@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import IO, Any
@@ -21,7 +21,7 @@ from tnctl.errors import Failure, UserError
 from tnctl.model.graph import PACKED
 from tnctl.progress import Display
 from tnctl.schema import Conf
-from tnctl.serving.embeddings import Embeddings, open_embeddings, place
+from tnctl.serving.embeddings import Embeddings, FileEmbeddings, open_embeddings, place
 from tnctl.serving.inputs import RawInputs, pooled_inputs, served_lookup
 from tnctl.serving.served import ServedGraph, open_graph, outputs_of
 from tnctl.training.predicting import columns_written
@@ -86,6 +86,10 @@ def score(
     served = open_graph(graph)
     rows = 0
     with closing(open_embeddings(embeddings, prefix)) as opened:
+        if to != STANDARD:
+            for folder in (graph, *(opened.folders if isinstance(opened, FileEmbeddings) else ())):
+                if is_inside(place(to), place(folder)):
+                    raise UserError(f"to={to} is in {folder}, which is read. Name another file")
         scorer = Scorer(served, opened)
         url = files.STANDARD_INPUT if source == STANDARD else source
         batches = pieces(scorer, url, kind, skip_rows)
@@ -103,7 +107,12 @@ def score(
     return rows
 
 
-def pieces(scorer: Scorer, url: str, kind: str, skip_rows: int) -> Iterator[Piece]:
+def is_inside(file: Sequence[str], folder: Sequence[str]) -> bool:
+    """Whether a place is that of a folder or below it."""
+    return list(file[: len(folder)]) == list(folder)
+
+
+def pieces(scorer: Scorer, url: str, kind: str, skip_rows: int = 0) -> Iterator[Piece]:
     """The rows of a file in order, with the columns that the graph needs."""
     conf = conf_of_file(scorer, kind)
     try:

@@ -39,7 +39,7 @@ class Golden:
         rows = raw_rows(conf, split, most)
         features = features_of(conf, model, labelled=False)
         columns, kept = Skipped(split, most).good(
-            as_table(rows, features.columns),
+            as_table(conf, rows, features.columns),
             lambda row: (f"data.{split}", row + 1),
             features.read,
         )
