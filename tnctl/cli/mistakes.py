@@ -134,7 +134,7 @@ def _of_an_interpolation(text: str) -> UserError | None:
         return UserError(
             f"{key}: ${{{found[1]}}} names {schema.no_key(found[1], schema.all_keys())}"
         )
-    if "Recursive interpolation" in text:
+    if "Recursive interpolation" in text or "Interpolation to parent node" in text:
         return UserError(f"{key} is taken from itself by a ${{…}}. Give it a value of its own")
     if found := re.search(r"Unsupported interpolation type (\S+)", text):
         return UserError(
@@ -203,6 +203,8 @@ def _of_a_key(text: str, overrides: list[str]) -> UserError | None:
     if any(one in text for one in ("Invalid type assigned", "Cannot assign", "Merge error")):
         # What `+` adds is merged into its branch, of which the message tells no more.
         key = merged[1] if merged and full in ("", *schema.branches()) else full
+        if found := re.search(r"is not a subclass of (\w+)", text):
+            key = key or found[1].lower()  # a part of Conf is named as its class is
         return branch_error(key, overrides) if key else None
     if "Cannot merge DictConfig with ListConfig" in text:
         key = merged[1] if merged and full in ("", *schema.branches()) else full
@@ -240,7 +242,7 @@ def _of_a_value(text: str, overrides: list[str]) -> UserError:
         return not_text(key, given or found[1])
     if "is not a ListConfig" in text:
         return a_list(key, overrides)
-    if "is not Optional" in text:
+    if "is not Optional" in text or "Incompatible value 'None'" in text:
         return UserError(f"{key} needs a value, and null is none. Leave it out for the default")
     if "is not a supported primitive type" in text:
         return UserError(f"{key} has a value of a type that no key takes. Write plain YAML")
