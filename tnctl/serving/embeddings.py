@@ -204,6 +204,12 @@ def place(url: str) -> list[str]:
     return [name for name in path.split("/") if name]
 
 
+def is_inside(url: str, folder: str) -> bool:
+    """Whether a URL is that of a folder, or of something below it."""
+    inner, outer = place(url), place(folder)
+    return inner[: len(outer)] == outer
+
+
 def is_filtered(content: Mapping[str, Any]) -> bool:
     """Whether rows may have been left out of an export."""
     return any(one is not None for one in content["filter"].values())

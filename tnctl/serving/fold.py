@@ -19,9 +19,9 @@ from tnctl.serving.embeddings import (
     REDIS,
     Embeddings,
     FileEmbeddings,
+    is_inside,
     of_content,
     open_embeddings,
-    place,
 )
 from tnctl.serving.selection import Group
 from tnctl.serving.stored import StoredGroup, hashes_of, record_dtype
@@ -157,10 +157,8 @@ def check(chain: Embeddings, written: Embeddings, golden: bytes) -> None:
 
 def refuse_inside(folders: Sequence[str], to: str) -> None:
     """Raise UserError when `to` is a folder of the chain, in one, or around one."""
-    target = place(to)
     for folder in folders:
-        one = place(folder)
-        if one[: len(target)] == target or target[: len(one)] == one:
+        if is_inside(to, folder) or is_inside(folder, to):
             raise UserError(
                 f"to={to} would overwrite {folder}, which is being folded. Name another folder"
             )

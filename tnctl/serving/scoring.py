@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import IO, Any
@@ -21,7 +21,13 @@ from tnctl.errors import Failure, UserError
 from tnctl.model.graph import PACKED
 from tnctl.progress import Display
 from tnctl.schema import Conf
-from tnctl.serving.embeddings import Embeddings, FileEmbeddings, open_embeddings, place
+from tnctl.serving.embeddings import (
+    Embeddings,
+    FileEmbeddings,
+    is_inside,
+    open_embeddings,
+    place,
+)
 from tnctl.serving.inputs import RawInputs, pooled_inputs, served_lookup
 from tnctl.serving.served import ServedGraph, open_graph, outputs_of
 from tnctl.training.predicting import columns_written
@@ -88,7 +94,7 @@ def score(
     with closing(open_embeddings(embeddings, prefix)) as opened:
         if to != STANDARD:
             for folder in (graph, *(opened.folders if isinstance(opened, FileEmbeddings) else ())):
-                if is_inside(place(to), place(folder)):
+                if is_inside(to, folder):
                     raise UserError(f"to={to} is in {folder}, which is read. Name another file")
         scorer = Scorer(served, opened)
         url = files.STANDARD_INPUT if source == STANDARD else source
@@ -105,11 +111,6 @@ def score(
                 rows += piece.table.num_rows
                 show(rows)
     return rows
-
-
-def is_inside(file: Sequence[str], folder: Sequence[str]) -> bool:
-    """Whether a place is that of a folder or below it."""
-    return list(file[: len(folder)]) == list(folder)
 
 
 def pieces(scorer: Scorer, url: str, kind: str, skip_rows: int = 0) -> Iterator[Piece]:
