@@ -30,6 +30,7 @@ setup(
         "fsspec>=2024.2",
         "rich>=13",
         "pyarrow>=17",
+        "pydantic>=2.7",
         "tensorboard>=2.18",
     ],
     extras_require={

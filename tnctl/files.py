@@ -514,10 +514,19 @@ def fingerprint(url: str) -> dict[str, Any]:
             return {"bytes": info["size"]}
 
 
-def read_bytes(url: str) -> bytes:
-    """The whole content of a file, as stored."""
+def read_bytes(url: str, most: int | None = None) -> bytes:
+    """The whole content of a file, as stored. Raises Failure when it has over `most` bytes."""
     with open_input(url, decompress=False) as stream:
-        return stream.read()
+        if most is None:
+            return stream.read()
+        # A storage may return less than what is asked for before the end of the file.
+        parts, left = [], most + 1
+        while left and (part := stream.read(left)):
+            parts.append(part)
+            left -= len(part)
+    if not left:
+        raise Failure(f"{url} has over {most:,} bytes, more than such a file has. Check the URL")
+    return b"".join(parts)
 
 
 def write_bytes(url: str, data: bytes) -> None:

@@ -5,14 +5,17 @@ agrees with its own checksum the folder does not count.
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar, overload
 
-from tnctl import files
-from tnctl.errors import Failure, UserError
+from tnctl import documents, files
+from tnctl.documents import Count, DocumentError, RelativePath, Sha256
+from tnctl.errors import Failure, UserError, quoted
 
 NAME = "manifest.json"
 CHECKSUM = '  "sha256": "'
@@ -20,6 +23,64 @@ OWN_KEYS = ("format", "version", "files", "sha256")  # of every manifest
 
 # Opens a file of a folder, by its name, for writing: Inventory.writing, and what is like it.
 Opening = Callable[[str], AbstractContextManager[Any]]
+
+
+MOST_BYTES = 64 << 20  # of a manifest: a checkpoint of 100 TB of rows has some 60 MiB
+
+
+class AsMapping:
+    """Reads a document by keys too, until no code does so. Transitional: to be removed."""
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return getattr(self, key)
+        except AttributeError:
+            raise KeyError(key) from None
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return getattr(self, key, default)
+
+    def __contains__(self, key: str) -> bool:
+        return hasattr(self, key)
+
+    def keys(self) -> list[str]:
+        return [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEntry(AsMapping):
+    """What a manifest says of a file: its size and checksum, as it is stored."""
+
+    bytes: Count
+    sha256: Sha256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest(AsMapping):
+    """The keys that every manifest has; each kind of folder has a subclass with its own.
+
+    `FORMAT` is the text of the key `format`; `VERSION` is the version that is written, and the
+    newest one that is read. `sha256` is the checksum of the manifest itself, which names the
+    folder it completes; it is empty before the manifest is sealed.
+    """
+
+    FORMAT: ClassVar[str]
+    VERSION: ClassVar[int] = 1
+
+    format: str
+    version: Count
+    files: dict[RelativePath, FileEntry] = dataclasses.field(default_factory=dict)
+    sha256: str = ""
+
+    def body(self) -> dict[str, Any]:
+        """The JSON object that is sealed: `format`, `version`, the keys of the kind, `files`."""
+        content = documents.plain(self)
+        del content["sha256"]
+        return {**content, "files": content.pop("files")}
+
+
+Kind = TypeVar("Kind", bound=Manifest)
+AnyManifest = Manifest | dict[str, Any]  # transitional: becomes Manifest
 
 
 class DamagedError(Failure):
@@ -41,7 +102,7 @@ class Inventory:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.files: dict[str, dict[str, Any]] = {}
+        self.files: dict[str, FileEntry] = {}
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:
@@ -59,11 +120,22 @@ class Inventory:
 
     def commit(self, kind: str, content: dict[str, Any], name: str = NAME) -> dict[str, Any]:
         """Write the manifest: from now on the folder counts. Returns it, with its checksum."""
-        body = {"format": kind, "version": 1, **content, "files": self.files}
+        entries = {path: documents.plain(entry) for path, entry in self.files.items()}
+        body = {"format": kind, "version": 1, **content, "files": entries}
         text = sealed(body)
         files.write_bytes(files.join(self.folder, name), text)
         whole: dict[str, Any] = json.loads(text)
         return whole
+
+    def complete(self, document: Kind, name: str = NAME) -> Kind:
+        """Write the manifest: from now on the folder counts.
+
+        `document` is the manifest without `files` and `sha256`; returns it with both.
+        """
+        document = dataclasses.replace(document, files=dict(self.files))
+        text = sealed(document.body())
+        files.write_bytes(files.join(self.folder, name), text)
+        return dataclasses.replace(document, sha256=checksum_in(text))
 
 
 class HashingWriter:
@@ -92,8 +164,9 @@ class HashingWriter:
     def close(self) -> None:
         """Whoever opened the stream closes it."""
 
-    def entry(self) -> dict[str, Any]:
-        return {"bytes": self._bytes, "sha256": self._hash.hexdigest()}
+    def entry(self) -> FileEntry:
+        """The size and checksum of all that was written."""
+        return FileEntry(bytes=self._bytes, sha256=self._hash.hexdigest())
 
 
 def sealed(body: dict[str, Any]) -> bytes:
@@ -104,32 +177,60 @@ def sealed(body: dict[str, Any]) -> bytes:
     return f'{text}{CHECKSUM}{digest}"\n}}\n'.encode()
 
 
-def read(folder: str, kind: str, name: str = NAME) -> dict[str, Any]:
-    """The manifest of a folder. Raises Failure when it is absent, damaged or of another kind."""
+def checksum_in(text: bytes) -> str:
+    """The checksum that a sealed text ends with."""
+    return text.rpartition(CHECKSUM.encode())[2].removesuffix(b'"\n}\n').decode()
+
+
+@overload
+def read(folder: str, kind: type[Kind], name: str = NAME) -> Kind: ...
+@overload
+def read(folder: str, kind: str, name: str = NAME) -> dict[str, Any]: ...
+def read(folder: str, kind: Any, name: str = NAME) -> Any:
+    """The manifest of a folder, parsed and checked.
+
+    Raises Failure when it is absent or of another kind or version, DamagedError when it is not what
+    its checksum or its format says.
+    """
     url = files.join(folder, name)
     if not files.exists(url):
-        raise Failure(f"{folder} has no {name}, so it is not a complete {kind}. Check the URL")
-    return unsealed(files.read_bytes(url), folder, url, kind)
+        raise Failure(
+            f"{folder} has no {name}, so it is not a complete {_noun(kind)}. Check the URL"
+        )
+    return unsealed(files.read_bytes(url, most=MOST_BYTES), folder, url, kind)
 
 
-def unsealed(text: bytes, folder: str, url: str, kind: str) -> dict[str, Any]:
-    """What a manifest says, which was read from `url`: the way back from `sealed`.
+@overload
+def unsealed(text: bytes, folder: str, url: str, kind: type[Kind]) -> Kind: ...
+@overload
+def unsealed(text: bytes, folder: str, url: str, kind: str) -> dict[str, Any]: ...
+def unsealed(text: bytes, folder: str, url: str, kind: Any) -> Any:
+    """The manifest in a text that was read from `url`: the inverse of `sealed`.
 
-    Raises Failure when it is damaged or of another kind.
+    Raises as `read` does.
     """
+    noun = _noun(kind)
+    way = f"Take another {noun}"
     start, mark, end = text.rpartition(CHECKSUM.encode())
     if not mark or hashlib.sha256(start).hexdigest().encode() + b'"\n}\n' != end:
-        raise DamagedError(
-            folder,
-            f"{url} is damaged: it is not what its own checksum says",
-            f"Take another {kind}",
-        )
-    content: dict[str, Any] = json.loads(text)
-    if content.get("format") != kind:
-        raise Failure(f"{url} is the manifest of a {content.get('format')}, not of a {kind}")
-    if content.get("version") != 1:
-        raise Failure(f"{url} has version {content.get('version')}; this tnctl reads version 1")
-    return content
+        what = f"{url} is damaged: it is not what its own checksum says"
+        raise DamagedError(folder, what, way)
+    try:
+        header = documents.parse(Manifest, text)
+        if header.format != noun:
+            raise Failure(f"{url} is the manifest of a {quoted(header.format)}, not of a {noun}")
+        newest = 1 if isinstance(kind, str) else kind.VERSION
+        if not 1 <= header.version <= newest:
+            raise Failure(
+                f"{url} has version {header.version}; this tnctl reads versions up to {newest}"
+            )
+        return json.loads(text) if isinstance(kind, str) else documents.parse(kind, text)
+    except DocumentError as error:
+        raise DamagedError(folder, f"{url} is no manifest of a {noun}: {error}", way) from error
+
+
+def _noun(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind.FORMAT)
 
 
 def make_room(folder: str, name: str, ours: Iterable[str]) -> None:
@@ -170,13 +271,13 @@ def check_room(folder: str, name: str, ours: Iterable[str]) -> None:
         )
 
 
-def check_file(folder: str, manifest: dict[str, Any], name: str, data: bytes) -> bytes:
+def check_file(folder: str, manifest: AnyManifest, name: str, data: bytes) -> bytes:
     """`data`, if it is what the manifest says of the file `name`."""
     check_entry(folder, manifest, name, len(data), hashlib.sha256(data).hexdigest())
     return data
 
 
-def check_entry(folder: str, manifest: dict[str, Any], name: str, size: int, sha256: str) -> None:
+def check_entry(folder: str, manifest: AnyManifest, name: str, size: int, sha256: str) -> None:
     """Raise DamagedError unless the manifest says this size and checksum of the file `name`."""
     entry, way = manifest["files"][name], f"Take another {manifest['format']}"
     url = files.join(folder, name)
@@ -190,20 +291,19 @@ def check_entry(folder: str, manifest: dict[str, Any], name: str, size: int, sha
         raise DamagedError(folder, f"{url} is damaged: its checksum is not the manifest's", way)
 
 
-def check_stored(
-    folder: str, manifest: dict[str, Any], name: str, way: str = "Make it again"
-) -> None:
+def check_stored(folder: str, manifest: AnyManifest, name: str, way: str = "Make it again") -> None:
     """Raise DamagedError unless a file, read in parts, is what the manifest says."""
     url, hashed, size = files.join(folder, name), hashlib.sha256(), 0
     with files.open_input(url, decompress=False) as stream:
         while data := stream.read(4 << 20):
             hashed.update(data)
             size += len(data)
-    if manifest["files"][name] != {"bytes": size, "sha256": hashed.hexdigest()}:
+    entry = manifest["files"][name]
+    if (entry["bytes"], entry["sha256"]) != (size, hashed.hexdigest()):
         raise DamagedError(folder, f"{url} is damaged: it is not what the manifest says", way)
 
 
-def read_file(folder: str, manifest: dict[str, Any], name: str) -> bytes:
+def read_file(folder: str, manifest: AnyManifest, name: str) -> bytes:
     """A whole file of the folder, verified."""
     with present(folder, manifest, name):
         data = files.read_bytes(files.join(folder, name))
@@ -211,7 +311,7 @@ def read_file(folder: str, manifest: dict[str, Any], name: str) -> bytes:
 
 
 @contextmanager
-def present(folder: str, manifest: dict[str, Any], name: str) -> Iterator[None]:
+def present(folder: str, manifest: AnyManifest, name: str) -> Iterator[None]:
     """Turns the absence of a file that the manifest names into a DamagedError."""
     try:
         yield
@@ -223,6 +323,6 @@ def present(folder: str, manifest: dict[str, Any], name: str) -> Iterator[None]:
         ) from error
 
 
-def identity(manifest: dict[str, Any]) -> str:
+def identity(manifest: AnyManifest) -> str:
     """The checksum of a manifest, which names the checkpoint it completes."""
     return str(manifest["sha256"])

@@ -76,5 +76,6 @@ def copy(checkpoint: Checkpoint, path: str, inventory: Inventory) -> None:
     ):
         while data := reading.read(COPIED_BYTES):
             writing.write(data)
-    if inventory.files[path] != checkpoint.manifest["files"][path]:
+    entry = checkpoint.manifest["files"][path]
+    if inventory.files[path] != manifest.FileEntry(**entry):
         manifest.check_stored(checkpoint.folder, checkpoint.manifest, path, "Take another")

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tnctl import files
 from tnctl.errors import UserError
-from tnctl.manifest import NAME, HashingWriter, Inventory
+from tnctl.manifest import NAME, FileEntry, HashingWriter, Inventory
 
 T = TypeVar("T")
 
@@ -174,7 +174,7 @@ class _Writer(HashingWriter):
             self._begun = self._bytes
         return view.nbytes
 
-    def ended(self) -> dict[str, Any]:
+    def ended(self) -> FileEntry:
         """The size and checksum of all that was written."""
         if self._begins is not None:
             self._begins.result()

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tnctl import manifest
+from tnctl import documents, manifest
 from tnctl.errors import Failure, UserError
-from tnctl.manifest import HashingWriter
+from tnctl.manifest import FileEntry, HashingWriter
 from tnctl.progress import Display, say
 from tnctl.serving.embeddings import FORMAT
 from tnctl.serving.redis_commands import (
@@ -55,7 +55,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.data: dict[str, bytes] = {}
-        self.files: dict[str, dict[str, Any]] = {}
+        self.files: dict[str, FileEntry] = {}
 
     def write(self, name: str, data: bytes) -> None:
         """A whole file."""
@@ -335,7 +335,8 @@ class Writer:
             )
             with closing(embeddings):
                 golden = self._check(embeddings, kept)
-        body = {"format": FORMAT, "version": 1, **content, "golden": golden, "files": kept.files}
+        entries = {name: documents.plain(entry) for name, entry in kept.files.items()}
+        body = {"format": FORMAT, "version": 1, **content, "golden": golden, "files": entries}
         text, of = manifest.sealed(body), self._place.of
         commands: list[tuple[bytes | str | int, ...]] = [
             ("SET", of(version, "manifest"), text),
