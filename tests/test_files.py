@@ -103,7 +103,8 @@ def test_missing_files_globs_and_folders_are_failures(root):
     refused(lambda: files.open_input("nosuch://x/a.csv"), "nosuch://x/a.csv")
     assert not files.exists(files.join(root, "no.csv"))
     assert files.list_folder(files.join(root, "nothing")) == []
-    files.remove(files.join(root, "no.csv"))
+    files.remove_file(files.join(root, "no.csv"))
+    files.remove_empty_folder(files.join(root, "nothing"))
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".zstd", ""])
@@ -421,9 +422,8 @@ def test_folders_travel_whole(root, tmp_path):
     files.download_folder(target, tmp_path / "back")
     for name in ("graph.pb", "variables/a.data", "variables/b.gz"):
         assert (tmp_path / "back" / name).read_bytes() == name.encode()
-    files.remove(target)
-    assert not files.exists(target)
-    refused(lambda: files.download_folder(target, tmp_path / "again"), "graph")
+    none = files.join(root, "to/none")
+    refused(lambda: files.download_folder(none, tmp_path / "again"), "none")
 
 
 def test_local_path():

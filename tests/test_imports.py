@@ -11,7 +11,7 @@ PACKAGE = ROOT / "tnctl"
 # Each part may import those before it. Parts of the ground floor know errors, and no other.
 GROUND = ["errors", "documents", "files", "progress", "shipped"]
 LAYERS = [
-    *GROUND, "manifest", "schema", "tables", "data", "model", "checkpoint", "training", "serving",
+    *GROUND, "folders", "manifest", "ownership", "outputs", "schema", "tables", "data", "model", "checkpoint", "training", "serving",
     "cli",
 ]  # fmt: skip
 

@@ -386,6 +386,6 @@ def test_mistakes_are_one_line(workspace, here):
     assert "give to=URL" in here("prepare", "conf=small.yaml", cwd=workspace).line
     assert here("prepare", "to=x", cwd=workspace).code == 2
     done = here("prepare", "conf=small.yaml", "to=clicks", cwd=workspace)
-    assert "which tnctl did not write there" in done.last
+    assert "contains clicks/train.csv, which this command reads" in done.last
     done = here("train", "conf=small.yaml", "data.prepared=clicks", "output=c", cwd=workspace)
     assert "clicks has no manifest.json" in done.last

@@ -10,20 +10,26 @@ import fcntl
 import glob
 import io
 import os
+import re
+import secrets
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, Literal, cast
 
 import fsspec
 import pyarrow as pa
 
 from tnctl.errors import Failure, UserError
 
-PART = ".tnctl-part"  # what a crash may leave of a file that was being replaced
+# What a crash may leave of NAME while it is replaced: .NAME.<16 hexadecimal digits>.tnctl-part
+PART = ".tnctl-part"
+PART_NAME = re.compile(r"\.(.+)\.[0-9a-f]{16}" + re.escape(PART))
 LOCK = ".tnctl-lock"
+MARK = ".tnctl-temporary"
 STANDARD_INPUT = "standard input"  # stands for a URL to read
 CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 MAGIC = frozenset("*?[")
@@ -394,7 +400,7 @@ def _lock(folder: str, path: Path) -> int:
     """The open file of a lock that is held now."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -410,6 +416,9 @@ def _lock(folder: str, path: Path) -> int:
         # Whoever held it may have removed it since it was opened.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), path.stat()):
+                if not re.fullmatch(rb"[0-9]{0,20}", os.pread(descriptor, 21, 0)):
+                    os.close(descriptor)
+                    raise Failure(f"{path} is no lock of tnctl. Move it away")
                 os.truncate(descriptor, 0)
                 os.pwrite(descriptor, str(os.getpid()).encode(), 0)
                 return descriptor
@@ -420,7 +429,8 @@ class TemporaryFolder:
     """A new folder of this machine, in `root` or the temporary folder, named for its `purpose`.
 
     It goes with the object, and at the latest with the process. What killed processes have left
-    of the same purpose goes when one is made. Raises Failure.
+    of the same purpose goes when one is made: folders that a mark in them says are tnctl's, which
+    no copy or other folder has. Raises Failure.
     """
 
     def __init__(self, purpose: str, root: Path | None = None) -> None:
@@ -434,9 +444,12 @@ class TemporaryFolder:
             held = os.open(new, os.O_RDONLY)
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.name = str(root / (prefix + new.rpartition(".")[2]))
-            os.rename(new, self.name)
-        self._end = weakref.finalize(self, _give_up, self.name, held)
+            outer = str(root / (prefix + new.rpartition(".")[2]))
+            self.name = f"{outer}/content"
+            Path(new, MARK).write_text(_mark_of(new, outer))
+            Path(new, "content").mkdir()
+            os.rename(new, outer)
+        self._end = weakref.finalize(self, _give_up, outer, held)
 
     def cleanup(self) -> None:
         """Remove it, if it is there."""
@@ -447,6 +460,11 @@ class TemporaryFolder:
 
     def __exit__(self, *_: object) -> None:
         self.cleanup()
+
+
+def _mark_of(folder: str | Path, name: str | Path) -> str:
+    """What the mark of a temporary folder says: no other folder has its name and number."""
+    return f"{Path(name).name} {os.stat(folder).st_ino}\n"
 
 
 def _give_up(folder: str, held: int) -> None:
@@ -461,7 +479,8 @@ def _remove_left_behind(root: Path, prefix: str) -> None:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(descriptor).st_uid == os.geteuid():
+                ours = os.fstat(descriptor).st_uid == os.geteuid()
+                if ours and (folder / MARK).read_text() == _mark_of(folder, folder):
                     shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(descriptor)
@@ -481,6 +500,12 @@ def exists(url: str) -> bool:
     with translated(url):
         system, path = _storage(url)
         return bool(system.exists(path))
+
+
+def lies_at(url: str) -> bool:
+    """Whether something has the name `url`, also a symbolic link to nothing."""
+    local = local_path(url)
+    return exists(url) if local is None else os.path.lexists(local)
 
 
 def size(url: str) -> int:
@@ -529,39 +554,125 @@ def read_bytes(url: str, most: int | None = None) -> bytes:
     return b"".join(parts)
 
 
-def write_bytes(url: str, data: bytes) -> None:
-    """Make `data` the whole content of a file, at once: a reader sees the old or the new one."""
+def write_bytes(url: str, data: bytes, durable: bool = True) -> None:
+    """Make `data` the whole content of a file, at once: a reader sees the old or the new one.
+
+    It is on the disk of this machine afterwards, unless `durable` is false.
+    """
     local = local_path(url)
     if local is None:
         with open_output(url) as stream:
             stream.write(data)
         return
-    part = local.with_name(local.name + PART)
+    part = local.with_name(f".{local.name}.{secrets.token_hex(8)}{PART}")
     with translated(url, "written"):
         try:
-            with open_output(str(part)) as stream:
+            with open_output(str(part), durable) as stream:
                 stream.write(data)
             os.replace(part, local)
-            sync(local.parent)
+            if durable:
+                sync(local.parent)
         except UserError as error:
             raise Failure(str(error).replace(str(part), url)) from error
 
 
-def remove(url: str) -> None:
-    """Remove a file, or a folder with all that is in it; nothing happens when there is none."""
+def remove_file(url: str) -> None:
+    """Remove one file; of a symbolic link the link. Nothing happens when there is none."""
+    local = local_path(url)
+    with translated(url, "removed"):
+        if local is not None:
+            local.unlink(missing_ok=True)
+            return
+        system, path = _storage(url)
+        with contextlib.suppress(FileNotFoundError):
+            # Not rm, which takes * and ? in a name for a pattern.
+            system.rm_file(path)
+
+
+def remove_empty_folder(url: str) -> None:
+    """Remove a folder that nothing is in; any other stays. Object stores have no folders."""
+    local = local_path(url)
+    if local is not None:
+        with contextlib.suppress(OSError):
+            local.rmdir()
+        return
     with translated(url, "removed"):
         system, path = _storage(url)
-        if system.exists(path):
-            system.rm(path, recursive=True)
+        with contextlib.suppress(OSError, NotImplementedError):
+            if system.isdir(path) and not system.ls(path, detail=False):
+                system.rmdir(path)
 
 
-def move(url: str, to: str) -> None:
-    """Give a file, or a folder with all that is in it, another name on its storage."""
-    with translated(url, "moved"):
+@dataclass(frozen=True)
+class Listed:
+    """An entry of a folder: `other` is a symbolic link, a device, a pipe or a socket."""
+
+    name: str
+    kind: Literal["file", "folder", "other"]
+    bytes: int
+
+
+def listed(url: str) -> list[Listed]:
+    """What lies directly in a folder, by names; nothing when there is no folder. Raises Failure."""
+    local = local_path(url)
+    with translated(url, "listed"):
+        if local is not None:
+            return _listed_here(local)
         system, path = _storage(url)
-        _, target = _storage(to)
-        system.makedirs(system._parent(target), exist_ok=True)
-        system.mv(path, target, recursive=True)
+        if not system.isdir(path):
+            return []
+        entries = [
+            Listed(
+                entry["name"].rstrip("/").rsplit("/", 1)[-1],
+                "folder" if entry["type"] == "directory" else "file",
+                int(entry.get("size") or 0),
+            )
+            for entry in system.ls(path, detail=True)
+            if entry["name"].rstrip("/") != path.rstrip("/")
+        ]
+    return sorted((entry for entry in entries if entry.name), key=lambda entry: entry.name)
+
+
+def _listed_here(folder: Path) -> list[Listed]:
+    entries = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as scanned:
+        for entry in scanned:
+            kind: Literal["file", "folder", "other"] = "other"
+            size = 0
+            if entry.is_dir(follow_symlinks=False):
+                kind = "folder"
+            elif entry.is_file(follow_symlinks=False):
+                kind, size = "file", entry.stat(follow_symlinks=False).st_size
+            entries.append(Listed(entry.name, kind, size))
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+def remote_place(url: str) -> tuple[str, tuple[str, ...]]:
+    """The storage of a URL, and the names of its path, the same for all spellings of it."""
+    with translated(url):
+        system, path = _storage(url)
+    system = getattr(system, "fs", system)  # behind a cache
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return type(system).__name__, tuple(parts)
+
+
+def move_file(url: str, to: str) -> None:
+    """Give a file another name on its storage, in the place of a file that has it."""
+    source, target = local_path(url), local_path(to)
+    with translated(to, "written"):
+        if source is not None and target is not None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(source, target)
+            return
+        system, path = _storage(url)
+        _, path_to = _storage(to)
+        system.cp_file(path, path_to)
+        system.rm_file(path)
 
 
 def list_folder(url: str) -> list[str]:

@@ -4,7 +4,6 @@ Checkpoints, split graphs and exports each end with one, written last: without a
 agrees with its own checksum the folder does not count.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -15,7 +14,7 @@ from typing import Any, ClassVar, TypeVar, overload
 
 from tnctl import documents, files
 from tnctl.documents import Count, DocumentError, RelativePath, Sha256
-from tnctl.errors import Failure, UserError, quoted
+from tnctl.errors import Failure, quoted
 
 NAME = "manifest.json"
 CHECKSUM = '  "sha256": "'
@@ -100,13 +99,23 @@ class Inventory:
     What is written to a name that ends in .zst is compressed.
     """
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
+    def __init__(
+        self,
+        folder: str,
+        claim: Callable[[Iterable[str]], None] = lambda _names: None,
+        to: str | None = None,
+    ) -> None:
+        """`claim` is called with the names of files before the first byte of them is written.
+
+        `to` is where the folder will be, if it is not there yet.
+        """
+        self.folder, self.to, self._claim = folder, to or folder, claim
         self.files: dict[str, FileEntry] = {}
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:
         """A file of the folder, open for writing; pyarrow can write to it."""
+        self._claim([name])
         with files.open_output(files.join(self.folder, name)) as stream:
             writer = HashingWriter(stream)
             with files.compressing(writer, name) as target:
@@ -123,6 +132,7 @@ class Inventory:
         entries = {path: documents.plain(entry) for path, entry in self.files.items()}
         body = {"format": kind, "version": 1, **content, "files": entries}
         text = sealed(body)
+        self._claim([name])
         files.write_bytes(files.join(self.folder, name), text)
         whole: dict[str, Any] = json.loads(text)
         return whole
@@ -134,6 +144,7 @@ class Inventory:
         """
         document = dataclasses.replace(document, files=dict(self.files))
         text = sealed(document.body())
+        self._claim([name])
         files.write_bytes(files.join(self.folder, name), text)
         return dataclasses.replace(document, sha256=checksum_in(text))
 
@@ -210,11 +221,7 @@ def unsealed(text: bytes, folder: str, url: str, kind: Any) -> Any:
     Raises as `read` does.
     """
     noun = _noun(kind)
-    way = f"Take another {noun}"
-    start, mark, end = text.rpartition(CHECKSUM.encode())
-    if not mark or hashlib.sha256(start).hexdigest().encode() + b'"\n}\n' != end:
-        what = f"{url} is damaged: it is not what its own checksum says"
-        raise DamagedError(folder, what, way)
+    intact(text, folder, url, noun)
     try:
         header = documents.parse(Manifest, text)
         if header.format != noun:
@@ -226,49 +233,21 @@ def unsealed(text: bytes, folder: str, url: str, kind: Any) -> Any:
             )
         return json.loads(text) if isinstance(kind, str) else documents.parse(kind, text)
     except DocumentError as error:
-        raise DamagedError(folder, f"{url} is no manifest of a {noun}: {error}", way) from error
+        what = f"{url} is no manifest of a {noun}: {error}"
+        raise DamagedError(folder, what, f"Take another {noun}") from error
+
+
+def intact(text: bytes, folder: str, url: str, noun: str) -> bytes:
+    """A sealed text, if it is what its own checksum says. Raises DamagedError."""
+    start, mark, end = text.rpartition(CHECKSUM.encode())
+    if not mark or hashlib.sha256(start).hexdigest().encode() + b'"\n}\n' != end:
+        what = f"{url} is damaged: it is not what its own checksum says"
+        raise DamagedError(folder, what, f"Take another {noun}")
+    return text
 
 
 def _noun(kind: Any) -> str:
     return kind if isinstance(kind, str) else str(kind.FORMAT)
-
-
-def make_room(folder: str, name: str, ours: Iterable[str]) -> None:
-    """Remove what an earlier command wrote to a folder, its manifest first.
-
-    Raises UserError as `check_room` does.
-    """
-    check_room(folder, name, ours)
-    files.remove(files.join(folder, name))
-    files.remove(folder)
-
-
-def check_room(folder: str, name: str, ours: Iterable[str]) -> None:
-    """Refuse a folder with files of the user's: what is there could not make room.
-
-    `ours` are the files that will be written. Raises UserError when the folder holds others than
-    those and the ones that its manifest names, and when it is no folder but a file or device.
-    """
-    local = files.local_path(folder)
-    if local is not None and local.exists() and not local.is_dir():
-        raise UserError(
-            f"{folder} is a file, which tnctl will not remove. Give an empty or new folder as "
-            "to=URL"
-        )
-    found = files.list_folder(folder)
-    known = {name, *ours}
-    if name in found:
-        # Even a damaged manifest is not the user's: what it names is not trusted then.
-        with contextlib.suppress(ValueError, KeyError):
-            known |= set(json.loads(files.read_bytes(files.join(folder, name)))["files"])
-    tops = {path.split("/")[0] for path in known}
-    if foreign := [
-        entry for entry in found if entry not in tops and not entry.endswith(files.PART)
-    ]:
-        raise UserError(
-            f"{folder} holds {foreign[0]}, which tnctl did not write there and will not remove. "
-            "Give an empty or new folder as to=URL"
-        )
 
 
 def check_file(folder: str, manifest: AnyManifest, name: str, data: bytes) -> bytes:

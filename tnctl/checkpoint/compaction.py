@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from tnctl import files, manifest
+from tnctl import files, manifest, outputs
 from tnctl.checkpoint import rows, tombstones
 from tnctl.checkpoint.chain import FORMAT, Checkpoint
 from tnctl.errors import UserError
 from tnctl.manifest import Inventory
+from tnctl.ownership import CHECKPOINT
 from tnctl.progress import Display
 
 COPIED_BYTES = 4 << 20
@@ -22,18 +23,21 @@ def compact(checkpoint: Checkpoint, to: str) -> dict[str, Any]:
     if files.exists(files.join(to, manifest.NAME)):
         raise UserError(f"{to} holds a checkpoint already. Give a new folder as to=URL")
     content = checkpoint.manifest
-    manifest.make_room(to, manifest.NAME, {path.split("/")[0] for path in content["files"]})
-    inventory = Inventory(to)
-    total = sum(part["rows"] for part in content["tables"])
-    with Display("compact", total) as display:
-        tables = [write_table(checkpoint, part, inventory, display) for part in content["tables"]]
-    rewritten = {path for part in content["tables"] for path in paths_of(part)}
-    for path in content["files"]:
-        if path not in rewritten:
-            copy(checkpoint, path, inventory)
-    body = {key: value for key, value in content.items() if key not in manifest.OWN_KEYS}
-    body |= {"kind": "full", "parent": None, "tables": tables}
-    return inventory.commit(FORMAT, body)
+    reads = [one.folder for one in checkpoint.chain()]
+    with outputs.output_folder(to, CHECKPOINT, reads) as output:
+        inventory = output.inventory()
+        total = sum(part["rows"] for part in content["tables"])
+        with Display("compact", total) as display:
+            tables = [
+                write_table(checkpoint, part, inventory, display) for part in content["tables"]
+            ]
+        rewritten = {path for part in content["tables"] for path in paths_of(part)}
+        for path in content["files"]:
+            if path not in rewritten:
+                copy(checkpoint, path, inventory)
+        body = {key: value for key, value in content.items() if key not in manifest.OWN_KEYS}
+        body |= {"kind": "full", "parent": None, "tables": tables}
+        return inventory.commit(FORMAT, body)
 
 
 def paths_of(part: dict[str, Any]) -> list[str]:

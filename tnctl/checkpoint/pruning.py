@@ -3,9 +3,10 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from tnctl import files, manifest
+from tnctl import files, ownership
 from tnctl.checkpoint.chain import FOLDER
 from tnctl.checkpoint.listing import Stored, stored
+from tnctl.ownership import CHECKPOINT
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,7 @@ def prune(output: str, keep: int, protected_steps: Collection[int]) -> list[str]
 
 
 def remove(chosen: Plan) -> list[str]:
-    """Remove what a plan says; returns the folders."""
+    """Remove what a plan says; returns the folders. Files in them that tnctl did not write stay."""
     for one in chosen.removed:
-        # Without its manifest it does not count, so a half-removed one is never read.
-        files.remove(files.join(one.folder, manifest.NAME))
-        files.remove(one.folder)
+        ownership.remove(ownership.survey(one.folder, CHECKPOINT), CHECKPOINT)
     return [one.folder for one in chosen.removed]

@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tnctl import __version__, files
+from tnctl import __version__, files, outputs
 from tnctl.checkpoint import dense, rows, sketches, tombstones
 from tnctl.checkpoint.chain import (
     CONF,
@@ -24,10 +24,11 @@ from tnctl.checkpoint.chain import (
     Sessions,
     name_of,
 )
-from tnctl.manifest import NAME, Inventory, Opening, identity
+from tnctl.manifest import Opening, identity
 from tnctl.model import graph, recipes
 from tnctl.model.building import Model
 from tnctl.model.layout import TableLayout
+from tnctl.ownership import CHECKPOINT
 from tnctl.schema import Conf
 from tnctl.tables import SparseTable
 
@@ -79,14 +80,12 @@ class Graph:
 
 def save(model: Model, folder: str, **contents: Any) -> None:
     """Write a full checkpoint into `folder` at once; `contents` are those of `Contents`."""
-    # What a crash left there must not be taken for a part of this one.
-    files.remove(files.join(folder, NAME))
-    files.remove(folder)
-    inventory = Inventory(folder)
-    given = Contents(**contents)
-    content = stage(inventory.writing, model, given, Graph())
-    write_golden(inventory.writing, given.golden)
-    inventory.commit(FORMAT, content)
+    with outputs.output_folder(folder, CHECKPOINT) as output:
+        inventory = output.inventory()
+        given = Contents(**contents)
+        content = stage(inventory.writing, model, given, Graph())
+        write_golden(inventory.writing, given.golden)
+        inventory.commit(FORMAT, content)
 
 
 def stage(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl import files
+from tnctl import files, ownership
 from tnctl.checkpoint import listing, rows, tombstones
 from tnctl.checkpoint.chain import FOLDER, FORMAT, Checkpoint, following, name_of
 from tnctl.checkpoint.merging import Keys
@@ -22,6 +22,7 @@ from tnctl.checkpoint.spool import Spool
 from tnctl.errors import Failure
 from tnctl.manifest import NAME, DamagedError
 from tnctl.model.building import Model
+from tnctl.ownership import CHECKPOINT
 from tnctl.progress import say, size
 from tnctl.schema import Conf
 
@@ -201,8 +202,8 @@ class Saver:
         for name in files.list_folder(self._parent):
             folder = files.join(self._parent, name)
             if listing.NAME.fullmatch(name) and not files.exists(files.join(folder, NAME)):
-                files.remove(folder)
-            else:
+                ownership.remove(ownership.survey(folder, CHECKPOINT), CHECKPOINT)
+            if files.lies_at(folder):
                 self._names.add(name)
 
     def _check_room(self, model: Model, parent: Checkpoint | None) -> None:

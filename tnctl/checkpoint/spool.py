@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tnctl import files
-from tnctl.errors import UserError
+from tnctl import files, ownership
+from tnctl.errors import Failure, UserError
 from tnctl.manifest import NAME, FileEntry, HashingWriter, Inventory
+from tnctl.ownership import CHECKPOINT, Claims
 
 T = TypeVar("T")
 
@@ -29,11 +30,13 @@ class Spool(Inventory):
 
     A local folder is staged in place, and a file is finished when it is on the disk. For another
     storage files are staged in a folder of `root`, and then uploaded. Those whose name ends in .zst
-    are compressed when they are finished. `commit` waits for all of it.
+    are compressed when they are finished. `commit` waits for all of it. The list of the folder's
+    files stays in it, so that a later command knows them without reading them.
     """
 
     def __init__(self, folder: str, root: Path) -> None:
-        super().__init__(folder)
+        self._claims = Claims(folder, CHECKPOINT)
+        super().__init__(folder, self._claims.add)
         self._local = files.local_path(folder)
         self._own: files.TemporaryFolder | None = None
         if self._local is not None:
@@ -52,6 +55,8 @@ class Spool(Inventory):
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:
         """A file of the folder, open for writing; `commit` finishes it."""
+        if self._local is not None:
+            self._claims.add([name, name.removesuffix(".zst")])
         with files.open_output(str(self._staged(name)), durable=False) as stream:
             if self._finished_in_place(name):
                 writer = _Writer(stream, self._hashing, self._beginning)
@@ -101,13 +106,15 @@ class Spool(Inventory):
         self._stop_staging()
         self._remove_staging()
         if self._local is not None:
-            shutil.rmtree(self._local, ignore_errors=True)
+            with contextlib.suppress(Failure):
+                ownership.remove(ownership.survey(self.folder, CHECKPOINT), CHECKPOINT)
 
     def _stop_staging(self) -> None:
         self._hashing.shutdown()
         self._beginning.shutdown()
 
     def _finish_all(self) -> None:
+        self._claims.add(self._staged_names)
         # Not while it is staged: whoever writes to a disk waits for others' syncs. And not with an
         # executor, whose threads the end of a process would wait for.
         waiting: queue.SimpleQueue[str] = queue.SimpleQueue()

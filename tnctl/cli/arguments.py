@@ -13,7 +13,7 @@ ARGUMENTS = {
     "format": "the format of what is written, of score also of what is read",
     "graph": "the folder or URL of a split graph",
     "embeddings": "the folder or URL of exported embeddings",
-    "overwrite": "true: remove what an earlier run left in output",
+    "overwrite": "true: replace what tnctl wrote to output before, or the file to=",
     "rows": "how many rows of data.train are looked at (default 100,000)",
     "accept": "true: train on a day that came late, is empty, or looks broken",
     "golden": "how many raw validation rows are kept with a model (default 200; 0: none)",

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tnctl import files
+from tnctl.cli import arguments, compose
 from tnctl.cli.target import loaded, with_checkpoint
 from tnctl.errors import UserError, did_you_mean
 from tnctl.schema import Conf
@@ -10,10 +11,10 @@ from tnctl.schema import Conf
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
 
-TAKES = ("conf", "checkpoint", "to", "format")
+TAKES = ("conf", "checkpoint", "to", "format", "overwrite")
 USAGE = (
     "conf=NAME | output=URL | checkpoint=URL data.test=FILES [data.carry=[COLUMN,…]] "
-    "[to=URL] [format=parquet|csv|jsonl]"
+    "[to=URL] [format=parquet|csv|jsonl] [overwrite=true]"
 )
 FORMATS = ("parquet", "csv", "jsonl")
 
@@ -29,17 +30,27 @@ def predict(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
         raise UserError(f"no format '{kind}'. {did_you_mean(kind, FORMATS)}")
     if conf.data.test is None:
         raise UserError("there is nothing to score. Give data.test=FILES")
-    from tnctl.data import sources
+    from tnctl import ownership
     from tnctl.progress import say
-    from tnctl.serving.embeddings import place
     from tnctl.training import predicting
-    from tnctl.training.run import PREDICTIONS
+    from tnctl.training.run import PREDICTIONS, PREDICTIONS_LIST
 
-    to = own.get("to") or files.join(conf.output, f"{PREDICTIONS}.{kind}")
-    if any(place(one) == place(to) for one in sources.files_of(conf, "test")):
-        raise UserError(f"to={to} is a file of data.test, which would be lost. Name another")
+    replace = arguments.flag(own, "overwrite")
+    if (to := own.get("to")) is None:
+        name = f"{PREDICTIONS}.{kind}"
+        to = files.join(conf.output, name)
+        claims = ownership.Claims(conf.output, ownership.RUN, PREDICTIONS_LIST)
+        # The run's own predictions are replaced without a word.
+        replace = replace or name in claims.names
+        if replace:
+            claims.take([name])
+        else:
+            claims.add([name])
     inference = loaded(checkpoint, conf)
-    rows = predicting.predict(inference, conf, "test", to, kind)
+    reads = [one.folder for one in checkpoint.chain()]
+    if "conf" in own:
+        reads.append(str(compose.conf_file(own["conf"])))
+    rows = predicting.predict(inference, conf, "test", to, kind, reads, replace)
     say(f"{rows:,} predictions of step {checkpoint.step} written to {to}")
     return 0
 

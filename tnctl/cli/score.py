@@ -6,10 +6,10 @@ from tnctl.cli import arguments
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError, did_you_mean
 
-TAKES = ("graph", "embeddings", "prefix", "input", "skip_rows", "to", "format")
+TAKES = ("graph", "embeddings", "prefix", "input", "skip_rows", "to", "format", "overwrite")
 USAGE = (
     "graph=URL embeddings=URL|redis://… [prefix=NAME] [input=FILE|-] [skip_rows=N] [to=FILE|-] "
-    "[format=jsonl|csv]"
+    "[format=jsonl|csv] [overwrite=true]"
 )
 FORMATS = ("jsonl", "csv")
 NAMES = {".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "csv"}
@@ -40,7 +40,15 @@ def run(given: list[str]) -> int:
 
     prefix = own.get("prefix", "tnctl")
     rows = scoring.score(
-        own["graph"], own["embeddings"], prefix, source, kind, to, to_kind, skip_rows
+        own["graph"],
+        own["embeddings"],
+        prefix,
+        source,
+        kind,
+        to,
+        to_kind,
+        skip_rows,
+        arguments.flag(own, "overwrite"),
     )
     if to != "-":
         say(f"{rows:,} scores written to {to}")

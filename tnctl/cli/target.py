@@ -28,7 +28,13 @@ def with_checkpoint(given: list[str], takes: tuple[str, ...], job: Callable[...,
         return compose.with_conf(
             compose.conf_file(own["conf"]), overrides, lambda conf: with_composed(own, conf, job)
         )
-    checkpoint = find(own, output_of(overrides))
+    output = output_of(overrides)
+    if "to" in takes and "to" not in own and output is None and "checkpoint" in own:
+        raise UserError(
+            "with checkpoint= alone give to=URL too: a checkpoint does not say where this command "
+            "may write"
+        )
+    checkpoint = find(own, output)
     saved = checkpoint.conf()
     return compose.with_saved(
         saved, overrides, lambda conf: with_own(saved, conf, lambda: job(checkpoint, conf, own))

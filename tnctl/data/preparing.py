@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tnctl import __version__, manifest
-from tnctl.data import prepared_files, statistics
+from tnctl import __version__, outputs
+from tnctl.data import prepared_files, sources, statistics
 from tnctl.data.ahead import ReadAhead
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.features import Features, Window
@@ -20,6 +20,7 @@ from tnctl.data.sources import count_hint
 from tnctl.data.windows import raw_rows, windows
 from tnctl.errors import UserError
 from tnctl.manifest import Inventory
+from tnctl.ownership import PREPARED
 from tnctl.progress import Display, say, waiting
 from tnctl.schema import Conf
 
@@ -41,20 +42,20 @@ def prepare(conf: Conf, folder: str) -> None:
     splits = [split for split in prepared_files.SPLITS if getattr(conf.data, split) is not None]
     if not splits:
         raise UserError("there is nothing to prepare. Give data.train=FILES")
-    manifest.make_room(folder, manifest.NAME, splits)
-    with waiting("measuring the training data"):
-        measured = statistics.measure(conf)
-    # Every row is kept: which negatives are trained on is for the training to say.
-    whole = dataclasses.replace(conf, data=dataclasses.replace(conf.data, negatives=1.0))
-    inventory = Inventory(folder)
-    parts = {split: _split(whole, split, measured, inventory) for split in splits}
-    content = {
-        "tnctl": __version__,
-        "splits": parts,
-        "statistics": measured.to_json(),
-        "conf": prepared_files.deciding(conf),
-    }
-    inventory.commit(prepared_files.FORMAT, content)
+    with outputs.output_folder(folder, PREPARED, sources.files_read(conf)) as output:
+        with waiting("measuring the training data"):
+            measured = statistics.measure(conf)
+        # Every row is kept: which negatives are trained on is for the training to say.
+        whole = dataclasses.replace(conf, data=dataclasses.replace(conf.data, negatives=1.0))
+        inventory = output.inventory()
+        parts = {split: _split(whole, split, measured, inventory) for split in splits}
+        content = {
+            "tnctl": __version__,
+            "splits": parts,
+            "statistics": measured.to_json(),
+            "conf": prepared_files.deciding(conf),
+        }
+        inventory.commit(prepared_files.FORMAT, content)
     size = sum(entry["bytes"] for entry in inventory.files.values())
     say(f"{folder} holds {size / 1e6:,.1f} MB. Train from it with data.prepared={folder}")
 

@@ -1,5 +1,6 @@
 """The pieces of a split, file after file."""
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -76,6 +77,26 @@ def files_of(conf: Conf, split: str) -> list[str]:
                 f"one. Name those of one, such as data.{split}={name.replace(DAY, '2024-01-31')}"
             )
     return files.expand(names, conf.data.root)
+
+
+def files_read(conf: Conf) -> list[str]:
+    """The files and folders that the data of a conf is read from, vocabularies included.
+
+    No output of a command may overlap them.
+    """
+    read = [
+        files.join(conf.data.root, slot.vocabulary_file)
+        for slot in conf.slots.values()
+        if slot.vocabulary_file
+    ]
+    if conf.data.prepared is not None:
+        return [conf.data.prepared, *read]
+    for split in ("train", "validation", "test"):
+        spec = getattr(conf.data, split)
+        if spec is not None and DAY not in str(spec):  # days are looked up one by one
+            with contextlib.suppress(Failure):  # what cannot be listed is told by whoever reads it
+                read += files_of(conf, split)
+    return read
 
 
 def fingerprints(conf: Conf, split: str) -> list[dict[str, Any]]:

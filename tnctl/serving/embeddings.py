@@ -197,19 +197,6 @@ def check_fit(url: str, content: dict[str, Any], base: str, before: dict[str, An
         raise Failure(f"{url} has rows or groups that its base {base} has not. Export in full")
 
 
-def place(url: str) -> list[str]:
-    """Where a folder is, name by name, the same for all spellings of it."""
-    local = files.local_path(url)
-    path = url if local is None else str(local.resolve())
-    return [name for name in path.split("/") if name]
-
-
-def is_inside(url: str, folder: str) -> bool:
-    """Whether a URL is that of a folder, or of something below it."""
-    inner, outer = place(url), place(folder)
-    return inner[: len(outer)] == outer
-
-
 def is_filtered(content: Mapping[str, Any]) -> bool:
     """Whether rows may have been left out of an export."""
     return any(one is not None for one in content["filter"].values())

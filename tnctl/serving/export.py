@@ -11,18 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl import files, manifest
+from tnctl import files, manifest, outputs
 from tnctl.checkpoint.chain import Checkpoint, split
 from tnctl.data.ahead import MOST_THREADS
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import Inventory
+from tnctl.ownership import EMBEDDINGS
 from tnctl.progress import Display, say
 from tnctl.schema import Conf
 from tnctl.serving import embeddings, kit
 from tnctl.serving.embeddings import DELTAS, FORMAT
 from tnctl.serving.precision import RowShape, decode, encode, parted
 from tnctl.serving.selection import EVERYTHING, Filter, Group, Part, Selection, select
-from tnctl.serving.writers import SUFFIXES, open_writer
+from tnctl.serving.writers import open_writer
 
 GOLDEN_ROWS = 200
 PARTS_AHEAD = 32
@@ -53,24 +54,28 @@ def export(
         )
     chain = [] if since is None else embeddings.chain_of(since)
     if chain:
-        check_since(chain, to, encoding)
-    selection = select(checkpoint, conf, filter, precision, chain[-1][1] if chain else None)
-    manifest.make_room(to, manifest.NAME, possible_files(checkpoint))
-    content = described(checkpoint, conf, selection, filter, precision)
-    content["encoding"] = encoding
-    if chain:
-        folder, before = chain[-1]
-        content["base"] = {"folder": named_from(to, folder), "sha256": before["sha256"]}
-        content["number"] = before["number"] + 1
-    inventory = Inventory(to)
-    content["groups"] = write(selection, content["groups"], encoding, inventory)
-    exact = embeddings.is_exact(content)
-    with ExitStack() as stack:
-        base = stack.enter_context(closing(embeddings.open_embeddings(since))) if since else None
-        written = embeddings.of_content(to, content | {"files": inventory.files}, base)
-        stack.enter_context(closing(written))
-        content["golden"] = kit.complete(checkpoint, conf, written, inventory, golden, exact)
-    content = inventory.commit(FORMAT, content)
+        check_since(chain, encoding)
+    reads = [one.folder for one in checkpoint.chain()] + [folder for folder, _ in chain]
+    with outputs.output_folder(to, EMBEDDINGS, reads) as output:
+        selection = select(checkpoint, conf, filter, precision, chain[-1][1] if chain else None)
+        content = described(checkpoint, conf, selection, filter, precision)
+        content["encoding"] = encoding
+        if chain:
+            folder, before = chain[-1]
+            content["base"] = {"folder": named_from(to, folder), "sha256": before["sha256"]}
+            content["number"] = before["number"] + 1
+        inventory = output.inventory()
+        content["groups"] = write(selection, content["groups"], encoding, inventory)
+        exact = embeddings.is_exact(content)
+        with ExitStack() as stack:
+            base = (
+                stack.enter_context(closing(embeddings.open_embeddings(since))) if since else None
+            )
+            content_so_far = content | {"files": inventory.files}
+            written = embeddings.of_content(output.folder, content_so_far, base)
+            stack.enter_context(closing(written))
+            content["golden"] = kit.complete(checkpoint, conf, written, inventory, golden, exact)
+        content = inventory.commit(FORMAT, content)
     report(content)
     return content
 
@@ -118,8 +123,8 @@ def export_to_redis(
     return content
 
 
-def check_since(chain: Sequence[tuple[str, dict[str, Any]]], to: str, encoding: str) -> None:
-    """Raise UserError when a delta of the chain cannot be written to `to`."""
+def check_since(chain: Sequence[tuple[str, dict[str, Any]]], encoding: str) -> None:
+    """Raise UserError when no delta of the chain can be written in an encoding."""
     folder, newest = chain[-1]
     if newest["encoding"] != encoding:
         raise UserError(
@@ -132,9 +137,6 @@ def check_since(chain: Sequence[tuple[str, dict[str, Any]]], to: str, encoding: 
             f"{DELTAS}. Fold them first (tnctl fold embeddings={folder} to=URL), and give the "
             "folder that this makes"
         )
-    for one, _ in chain:
-        if embeddings.place(one) == embeddings.place(to):
-            raise UserError(f"to={to} holds what the delta is built on. Give another folder")
 
 
 def named_from(to: str, folder: str) -> str:
@@ -147,12 +149,6 @@ def named_from(to: str, folder: str) -> str:
     if split(to)[0] == split(folder)[0]:
         return split(folder)[1]
     return folder if theirs is None else str(theirs.resolve())
-
-
-def possible_files(checkpoint: Checkpoint) -> list[str]:
-    """The files that an export may consist of, and an interrupted one, of whatever format, left."""
-    names = [group["name"] for table in checkpoint.manifest["tables"] for group in table["groups"]]
-    return [*(name + suffix for name in names for suffix in SUFFIXES), kit.GOLDEN]
 
 
 def described(
@@ -229,7 +225,7 @@ def write(
                 complete |= {writer.group.name: writer.entry for writer in writers}
         rows = sum(group.rows for group in selection.groups)
         gone = f" and {done - rows:,} removed keys" if selection.kind == "delta" else ""
-        display.update(done, f"{rows:,} rows{gone} to {inventory.folder}")
+        display.update(done, f"{rows:,} rows{gone} to {inventory.to}")
         display.finish()
     # The manifest does not tell which file was done first.
     inventory.files = dict(sorted(inventory.files.items()))

@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl import manifest
+from tnctl import manifest, outputs
 from tnctl.checkpoint import merging
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import Inventory
+from tnctl.ownership import EMBEDDINGS
 from tnctl.progress import Display
 from tnctl.serving.embeddings import (
     FORMAT,
     REDIS,
     Embeddings,
     FileEmbeddings,
-    is_inside,
     of_content,
     open_embeddings,
 )
 from tnctl.serving.selection import Group
 from tnctl.serving.stored import StoredGroup, hashes_of, record_dtype
-from tnctl.serving.writers import SUFFIXES, open_writer
+from tnctl.serving.writers import open_writer
 
 
 def fold(url: str, to: str) -> dict[str, Any]:
@@ -42,20 +42,19 @@ def fold(url: str, to: str) -> dict[str, Any]:
         )
     with closing(open_embeddings(url)) as chain:
         assert isinstance(chain, FileEmbeddings)
-        refuse_inside(chain.folders, to)
         newest = chain.manifest
         golden = chain.golden()
-        names = [group + suffix for group in chain.groups for suffix in SUFFIXES]
-        manifest.make_room(to, manifest.NAME, [*names, *newest["files"]])
-        inventory = Inventory(to)
-        content = {key: one for key, one in newest.items() if key not in manifest.OWN_KEYS}
-        content |= {"kind": "full", "base": None, "number": 0}
-        content["groups"] = write(chain, inventory)
-        with closing(of_content(to, content | {"files": inventory.files})) as written:
-            if golden is not None:
-                check(chain, written, golden)
-                inventory.write(newest["golden"]["file"], golden)
-        return inventory.commit(FORMAT, content)
+        with outputs.output_folder(to, EMBEDDINGS, chain.folders) as output:
+            inventory = output.inventory()
+            content = {key: one for key, one in newest.items() if key not in manifest.OWN_KEYS}
+            content |= {"kind": "full", "base": None, "number": 0}
+            content["groups"] = write(chain, inventory)
+            content_so_far = content | {"files": inventory.files}
+            with closing(of_content(output.folder, content_so_far)) as written:
+                if golden is not None:
+                    check(chain, written, golden)
+                    inventory.write(newest["golden"]["file"], golden)
+            return inventory.commit(FORMAT, content)
 
 
 def write(chain: FileEmbeddings, inventory: Inventory) -> list[dict[str, Any]]:
@@ -82,7 +81,7 @@ def write(chain: FileEmbeddings, inventory: Inventory) -> list[dict[str, Any]]:
             read += sum(one["rows"] + one["removed"] for one in of_chain)
             error = worst([one["error"] for one in of_chain], [one["rows"] for one in of_chain])
             entries.append({**entry, "rows": rows, "removed": 0, **of_files, "error": error})
-        display.update(read, f"{done:,} rows of {len(chain.chain)} exports to {inventory.folder}")
+        display.update(read, f"{done:,} rows of {len(chain.chain)} exports to {inventory.to}")
         display.finish()
     # In the order of a full export.
     inventory.files = dict(sorted(inventory.files.items()))
@@ -153,12 +152,3 @@ def check(chain: Embeddings, written: Embeddings, golden: bytes) -> None:
                     f"the folded rows of group {group} are not those of the chain. Nothing was "
                     "folded: try again, or export in full"
                 )
-
-
-def refuse_inside(folders: Sequence[str], to: str) -> None:
-    """Raise UserError when `to` is a folder of the chain, in one, or around one."""
-    for folder in folders:
-        if is_inside(to, folder) or is_inside(folder, to):
-            raise UserError(
-                f"to={to} would overwrite {folder}, which is being folded. Name another folder"
-            )

@@ -13,20 +13,18 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from tnctl import files
+from tnctl import files, outputs
 from tnctl.data import csv_files, jsonl_files
 from tnctl.data.ahead import ReadAhead
 from tnctl.data.reading import EmptyFileError, Piece, in_lines, shifted
-from tnctl.errors import Failure, UserError
+from tnctl.errors import Failure
 from tnctl.model.graph import PACKED
 from tnctl.progress import Display
 from tnctl.schema import Conf
 from tnctl.serving.embeddings import (
     Embeddings,
     FileEmbeddings,
-    is_inside,
     open_embeddings,
-    place,
 )
 from tnctl.serving.inputs import RawInputs, pooled_inputs, served_lookup
 from tnctl.serving.served import ServedGraph, open_graph, outputs_of
@@ -79,30 +77,28 @@ def score(
     to: str,
     to_kind: str,
     skip_rows: int = 0,
+    replace: bool = False,
 ) -> int:
     """Write the scores of raw rows, in their order; returns how many. Never all in memory.
 
     `source` and `to` are URLs, or - for standard input and output; `kind` is csv or jsonl;
-    `skip_rows` lines of the source are passed over. Raises Failure for a row that cannot be read,
-    by its line, and for what cannot be written; UserError when the scores would be written over
-    the rows.
+    `skip_rows` lines of the source are passed over; `replace` says that `to` may be there already.
+    Raises Failure for a row that cannot be read, by its line, and for what cannot be written;
+    UserError when `to` is there, or is or lies in what is read.
     """
-    if STANDARD not in (source, to) and place(source) == place(to):
-        raise UserError(f"to={to} is the input, which would be lost. Name another file")
     served = open_graph(graph)
     rows = 0
     with closing(open_embeddings(embeddings, prefix)) as opened:
-        if to != STANDARD:
-            for folder in (graph, *(opened.folders if isinstance(opened, FileEmbeddings) else ())):
-                if is_inside(to, folder):
-                    raise UserError(f"to={to} is in {folder}, which is read. Name another file")
+        reads = [graph, *(opened.folders if isinstance(opened, FileEmbeddings) else ())]
+        if source != STANDARD:
+            reads.append(source)
         scorer = Scorer(served, opened)
         url = files.STANDARD_INPUT if source == STANDARD else source
         batches = pieces(scorer, url, kind, skip_rows)
         with (
             showing(to) as show,
             ReadAhead(batches, PIECES_AHEAD) as ahead,
-            writing(to, to_kind) as write,
+            writing(to, to_kind, reads, replace) as write,
         ):
             for piece in ahead:
                 for start in range(0, piece.table.num_rows, BATCH_ROWS):
@@ -142,11 +138,13 @@ def showing(to: str) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
-def writing(to: str, kind: str) -> Iterator[Callable[[dict[str, NDArray[np.float32]]], None]]:
+def writing(
+    to: str, kind: str, reads: list[str], replace: bool
+) -> Iterator[Callable[[dict[str, NDArray[np.float32]]], None]]:
     """A file, or standard output, that columns of scores are written to, part after part."""
     write = write_csv if kind == "csv" else write_lines
     if to != STANDARD:
-        with files.open_output(to) as stream:
+        with outputs.output_file(to, reads, replace) as stream:
             yield write(stream)
         return
     yield write(sys.stdout.buffer)

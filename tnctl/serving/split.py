@@ -10,12 +10,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from tnctl import files, manifest
+from tnctl import files, outputs
 from tnctl.checkpoint.load import Checkpoint
 from tnctl.errors import Failure
 from tnctl.manifest import Inventory
 from tnctl.model.graph import BY_SLOT, PACKED
 from tnctl.model.layout import plan
+from tnctl.ownership import GRAPH
 from tnctl.schema import Conf
 from tnctl.serving import aot, cutting, kit, warmup
 from tnctl.serving.description import FORMAT, NAME, describe
@@ -23,9 +24,6 @@ from tnctl.serving.served import inputs_of
 
 GOLDEN_ROWS = 200
 WARM_ROWS = 8
-# What a graph's folder can have, whichever of it an interrupted command wrote.
-OURS = ("saved_model.pb", "fingerprint.pb", "variables", "assets.extra", "aot",
-        "golden.jsonl")  # fmt: skip
 
 
 def split(
@@ -46,8 +44,11 @@ def split(
     of the checkpoint's golden rows, of which it takes `golden` along. Returns what serving.json
     says. Raises Failure when it does not, UserError when there is no such head.
     """
-    manifest.check_room(to, NAME, OURS)
-    with files.TemporaryFolder("graph") as temporary:
+    reads = [one.folder for one in checkpoint.chain()]
+    with (
+        outputs.output_folder(to, GRAPH, reads) as output,
+        files.TemporaryFolder("graph") as temporary,
+    ):
         local = str(Path(temporary, "graph"))
         with written_to(temporary):
             part = write_graph(checkpoint, conf, local, head, frozen)
@@ -57,14 +58,13 @@ def split(
         description["golden"] = kit.check_graph(checkpoint, description, local, beside, golden)
         if sizes:
             description["aot"] = aot.compile_sizes(local, sizes, beside, target_cpu)
-        manifest.make_room(to, NAME, OURS)
-        inventory = Inventory(to)
+        inventory = output.inventory()
         root = Path(local)
         for path in sorted(path for path in root.rglob("*") if path.is_file()):
             name = path.relative_to(root).as_posix()
             with path.open("rb") as source, inventory.writing(name) as target:
                 shutil.copyfileobj(source, target, 1 << 20)
-    return inventory.commit(FORMAT, description, NAME)
+        return inventory.commit(FORMAT, description, NAME)
 
 
 @contextmanager

@@ -1,5 +1,8 @@
 """TensorBoard files of a run: scalars, histograms, the graph, and a profile of some steps."""
 
+import os
+import re
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -10,10 +13,11 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.histogram import summary_v2 as histograms
 from tensorboard.plugins.scalar import summary_v2 as scalars
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tnctl import files
 from tnctl.model.building import Model
+from tnctl.ownership import Claims
 from tnctl.schema import Conf
 from tnctl.training import run
 from tnctl.training.inputs import sampled_norms
@@ -24,13 +28,17 @@ ROWS_SAMPLED = 1 << 14
 class Events:
     """Writes event files into `tensorboard` under the output of a run.
 
-    TensorBoard's own writer appends to local files only; for another storage they are written to a
-    temporary folder, and copied at each `flush`.
+    They are appended to a local file; for another storage to one in a temporary folder, which is
+    copied at each `flush`.
     """
 
-    def __init__(self, conf: Conf, steps: int) -> None:
-        """Events of an earlier process after `steps` no longer count."""
+    def __init__(self, conf: Conf, steps: int, claims: Claims) -> None:
+        """Events of an earlier process after `steps` no longer count.
+
+        `claims` takes the names of the files before they are written.
+        """
         self._url = files.join(conf.output, run.TENSORBOARD)
+        self._claims = claims
         local = files.local_path(self._url)
         self._spool = None
         if local is None:
@@ -39,12 +47,19 @@ class Events:
         self.folder = local
         self._profile = conf.train.profile
         self._profiling = False
-        self._writer: Any = None
+        self._writer: RecordWriter | None = None
+        self._profiled: files.TemporaryFolder | None = None
         if conf.train.tensorboard:
+            host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
+            name = f"events.out.tfevents.{time.time():.6f}.{host}.{os.getpid()}"
+            claims.add([f"{run.TENSORBOARD}/{name}"])
             with files.translated(self._url, "written"):
-                self._writer = EventFileWriter(str(self.folder))
-            start = SessionLog(status=SessionLog.START)
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._stream = (self.folder / name).open("ab")
+                self._writer = RecordWriter(self._stream)
             # The first event of a file names its version; a restart drops what comes after it.
+            self._add(Event(file_version="brain.Event:2"), 0)
+            start = SessionLog(status=SessionLog.START)
             self._add(Event(session_log=start), steps + 1)
 
     def scalars(self, steps: int, values: dict[str, float]) -> None:
@@ -90,9 +105,9 @@ class Events:
     def before_step(self, step: int) -> None:
         """Starts the profiler when `step`, from 1, is the first to be profiled."""
         if self._profile is not None and step == self._profile[0]:
+            self._profiled = files.TemporaryFolder("profile")
             with files.translated(self._url, "written"):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                tf.profiler.experimental.start(str(self.folder))
+                tf.profiler.experimental.start(self._profiled.name)
             self._profiling = True
 
     def after_step(self, step: int) -> None:
@@ -102,8 +117,15 @@ class Events:
 
     def _stop_profiler(self) -> None:
         self._profiling = False
+        assert self._profiled is not None
         with files.translated(self._url, "written"):
             tf.profiler.experimental.stop()
+        root = Path(self._profiled.name, "plugins")
+        names = [path.relative_to(root.parent).as_posix() for path in sorted(root.rglob("*.*"))]
+        names = [f"{run.TENSORBOARD}/{name}" for name in names]
+        self._claims.add(names)
+        files.upload_folder(root, str(self.folder / "plugins"))
+        self._profiled.cleanup()
 
     def flush(self) -> None:
         """Everything so far is in the files of the output afterwards."""
@@ -134,7 +156,7 @@ class Events:
         if self._writer is not None:
             event.step, event.wall_time = steps, time.time()
             with files.translated(self._url, "written"):
-                self._writer.add_event(event)
+                self._writer.write(event.SerializeToString())
 
 
 def numbers(metrics: dict[str, Any]) -> dict[str, float]:

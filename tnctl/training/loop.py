@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tnctl import files
+from tnctl import files, outputs
 from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
 from tnctl.checkpoint.save import Clock, Position
 from tnctl.checkpoint.saver import Saver
@@ -18,13 +18,14 @@ from tnctl.data import statistics
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.days import conf_of_day, daily
 from tnctl.data.features import Features, Window
-from tnctl.data.sources import fingerprints
+from tnctl.data.sources import files_read, fingerprints
 from tnctl.data.survey import count_rows
 from tnctl.data.windows import ReadAhead, batches, order, window_rows, windows
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.model import recipes
 from tnctl.model.building import Model, build, enable_determinism
 from tnctl.model.graph import conf_to_json
+from tnctl.ownership import Claims
 from tnctl.progress import Display, say, size, waiting
 from tnctl.schema import Conf
 from tnctl.training import life, page, run, running, warm, watch
@@ -98,6 +99,7 @@ def train(
 
 def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> dict[str, Any]:
     by_day = daily(conf)
+    outputs.refuse_overlap(run.places(conf.output), files_read(conf), "output")
     checkpoint = run.start(conf, overwrite)
     days = Daily(conf, checkpoint.days, accept) if by_day and checkpoint is not None else None
     if checkpoint is not None and (days is None or not days.left):
@@ -107,6 +109,7 @@ def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> dict[str, 
             what = "is finished" if days is None else "is trained on every day that is there"
             say(f"{conf.output} {what}: nothing to do (overwrite=true starts anew)")
             return report
+    claims = run.claims_of(conf.output)
     stopwatch = Stopwatch()
     if conf.train.deterministic:
         enable_determinism()
@@ -125,7 +128,7 @@ def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> dict[str, 
             days = Daily(conf, checkpoint.days, accept)
         say(f"going on from {checkpoint.folder}")
         log = run.Log(conf.output, checkpoint.manifest["metrics"]["log_lines"])
-    with Trainer(conf, model, stopwatch, golden, log, checkpoint, start, days) as trainer:
+    with Trainer(conf, model, stopwatch, golden, log, claims, checkpoint, start, days) as trainer:
         trainer.train()
         return trainer.report()
 
@@ -163,6 +166,7 @@ class Trainer:
         stopwatch: Stopwatch,
         golden: int,
         log: run.Log,
+        claims: Claims,
         checkpoint: Checkpoint | None,
         start: warm.WarmStart | None = None,
         daily: Daily | None = None,
@@ -215,7 +219,7 @@ class Trainer:
         self.last: tuple[str, dict[str, Any], Counts] | None = None
         self.events: Events | None = None
         if conf.train.tensorboard or conf.train.profile is not None:
-            self.events = Events(conf, self.steps)
+            self.events = Events(conf, self.steps, claims)
             if checkpoint is None:
                 self.events.graph(model)
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any
 
@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from tnctl import files
+from tnctl import outputs
 from tnctl.data import numbers
 from tnctl.data.bad_rows import BadRowsError
 from tnctl.data.features import Window
+from tnctl.data.sources import files_read
 from tnctl.data.windows import ReadAhead, batches, count_hint, windows
 from tnctl.errors import Failure, UserError
 from tnctl.progress import Display
@@ -27,8 +28,19 @@ WINDOWS_AHEAD = 1
 ONLY_LISTS = ("tfrecord", "paddle")  # the formats whose every column is a list
 
 
-def predict(inference: Inference, conf: Conf, split: str, to: str, kind: str) -> int:
+def predict(
+    inference: Inference,
+    conf: Conf,
+    split: str,
+    to: str,
+    kind: str,
+    reads: Iterable[str] = (),
+    replace: bool = False,
+) -> int:
     """Write the predictions of a split to one file; returns how many rows it has.
+
+    `reads` are further files and folders that are read, which `to` must not overlap; `replace` says
+    that it may be there already.
 
     Columns: those of data.carry as they are read (of formats that know only lists, columns of one
     value per row as values), then for each head `prediction_<head>` and
@@ -46,7 +58,8 @@ def predict(inference: Inference, conf: Conf, split: str, to: str, kind: str) ->
     with (
         Display("predict", count_hint(conf, split)) as display,
         ReadAhead(source, WINDOWS_AHEAD) as ahead,
-        writing(to, kind) as write,
+        outputs.output_file(to, [*files_read(conf), *reads], replace) as stream,
+        writing(stream, to, kind) as write,
     ):
         for window in ahead:
             table = scored(inference, window, conf, names)
@@ -100,9 +113,9 @@ def _unpacked(table: pa.Table, several: set[str]) -> pa.Table:
 
 
 @contextmanager
-def writing(to: str, kind: str) -> Iterator[Callable[[pa.Table], None]]:
-    """A file that Arrow tables of one schema are written into, one after the other."""
-    with files.open_output(to) as stream, ExitStack() as stack:
+def writing(stream: IO[bytes], to: str, kind: str) -> Iterator[Callable[[pa.Table], None]]:
+    """What writes Arrow tables of one schema into the file of `to`, one after the other."""
+    with ExitStack() as stack:
         if kind == "jsonl":
             yield lambda table: _write_lines(stream, table)
             return

@@ -1,15 +1,16 @@
 """The folder of a run: what is there already, and what a second command finds."""
 
 import contextlib
+import itertools
 import json
 import math
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from tnctl import files, manifest
+from tnctl import files, manifest, ownership
 from tnctl.checkpoint import dense
-from tnctl.checkpoint.chain import STEP, name_of, split
+from tnctl.checkpoint.chain import name_of, split
 from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
 from tnctl.data.days import conf_of_day
 from tnctl.data.sources import fingerprints
@@ -17,6 +18,7 @@ from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.model.building import Model
 from tnctl.model.graph import conf_to_json
+from tnctl.ownership import CHECKPOINT, EMBEDDINGS, GRAPH, LIST, RUN, Claims
 from tnctl.progress import say
 from tnctl.schema import Conf, differences
 from tnctl.training import running
@@ -31,14 +33,10 @@ TENSORBOARD = "tensorboard"
 PREDICTIONS = "predictions"
 # The formats, and suffixes, of predictions.
 KINDS = ("parquet", "csv", "jsonl")
-# Folders beside the checkpoints, and the file that shows that tnctl made them.
-MADE_FROM_A_RUN = {"graph": "serving.json", "embeddings": "manifest.json"}
-# Other folders of a run, and how the names of what tnctl puts there start.
-FOLDERS = {
-    CHECKPOINTS: (STEP,),
-    DAMAGED: (STEP,),
-    TENSORBOARD: ("events.out.tfevents.", "plugins"),
-}
+# The list of predictions that were written into the folder of a run.
+PREDICTIONS_LIST = ".tnctl-predictions.json"
+# Folders of a run that other commands write.
+MADE_FROM_A_RUN = {"graph": GRAPH, "embeddings": EMBEDDINGS}
 # Keys, and parts with all their keys, that may be others when a run is gone on with: the model and
 # the figures of the report come out the same.
 NOT_COMPARED = {
@@ -128,10 +126,19 @@ def load_newest(conf: Conf, checkpoint: Checkpoint) -> tuple[Checkpoint, Model]:
 
 
 def set_aside(output: str, folder: str) -> None:
-    """Move a checkpoint that cannot be used out of the way of those to come."""
-    to = files.join(output, f"{DAMAGED}/{folder.rsplit('/', 1)[-1]}")
-    files.remove(to)
-    files.move(folder, to)
+    """Move a checkpoint that cannot be used out of the way of those to come.
+
+    Files in it that tnctl did not write stay.
+    """
+    checkpoint = ownership.survey(folder, CHECKPOINT)
+    if not checkpoint.owned:
+        say(f"{folder} cannot be used, and stays: nothing says that tnctl wrote its files")
+        return
+    name = split(folder)[1]
+    taken = set(files.list_folder(files.join(output, DAMAGED)))
+    names = (name if number == 1 else f"{name}.{number}" for number in itertools.count(1))
+    to = files.join(output, f"{DAMAGED}/{next(free for free in names if free not in taken)}")
+    ownership.move(checkpoint, CHECKPOINT, to)
     say(f"{folder} cannot be used, and is now {to}")
 
 
@@ -278,25 +285,33 @@ def names_of_chain(folder: str) -> set[str]:
         return set()
 
 
+def claims_of(output: str) -> Claims:
+    """The list of the files that a run has beside its checkpoints.
+
+    Raises UserError when there is a file with the name of one of them that is not of a run.
+    """
+    claims = Claims(output, RUN)
+    claims.add([LOG, REPORT, PAGE])
+    return claims
+
+
+def places(output: str) -> list[str]:
+    """Where a run writes: what its data must not lie in."""
+    return [
+        files.join(output, name) for name in (CHECKPOINTS, DAMAGED, TENSORBOARD, LOG, REPORT, PAGE)
+    ]
+
+
 def remove(output: str) -> None:
-    """Remove a run, and nothing that tnctl did not make; first what says that it is finished."""
-    for name in (REPORT, LOG, PAGE, *(f"{PREDICTIONS}.{kind}" for kind in KINDS)):
-        files.remove(files.join(output, name))
-    for name, starts in FOLDERS.items():
-        remove_from(files.join(output, name), starts)
-    for name, mark in MADE_FROM_A_RUN.items():
-        if files.exists(files.join(output, f"{name}/{mark}")):
-            files.remove(files.join(output, name))
-
-
-def remove_from(folder: str, starts: tuple[str, ...]) -> None:
-    """Remove what has a name that starts so, and the folder if it is empty then."""
-    names = files.list_folder(folder)
-    for name in names:
-        if name.startswith(starts):
-            files.remove(files.join(folder, name))
-    if names and all(name.startswith(starts) for name in names):
-        files.remove(folder)
+    """Remove a run: the files that tnctl wrote, first the report that says that it is finished."""
+    ownership.remove(ownership.survey(output, RUN, (LIST, PREDICTIONS_LIST)), RUN)
+    for above in (CHECKPOINTS, DAMAGED):
+        for name in files.list_folder(files.join(output, above)):
+            folder = files.join(output, f"{above}/{name}")
+            ownership.remove(ownership.survey(folder, CHECKPOINT), CHECKPOINT)
+        files.remove_empty_folder(files.join(output, above))
+    for name, format_ in MADE_FROM_A_RUN.items():
+        ownership.remove(ownership.survey(files.join(output, name), format_), format_)
 
 
 def finished(conf: Conf) -> dict[str, Any] | None:

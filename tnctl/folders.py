@@ -1,0 +1,120 @@
+"""Folders, listed and emptied file by file: no symbolic link is followed, no tree is removed.
+
+Where a folder lies is decided here too: whether two paths or URLs name the same place, however they
+are spelled.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from tnctl import files
+
+RENAME_EXCHANGE = 2  # of renameat2(2)
+AT_FDCWD = -100
+
+
+def parents_of(names: Iterable[str]) -> set[str]:
+    """The folders that files with these relative names lie in, without the outermost, `.`."""
+    above = {str(folder) for name in names for folder in PurePosixPath(name).parents}
+    return above - {"."}
+
+
+def contents(folder: str, known: set[str]) -> Iterator[tuple[str, files.Listed]]:
+    """What lies in a folder, by relative names; subfolders are entered only if they are `known`.
+
+    Of subfolders that are not known there is one entry for the whole. Symbolic links are entries of
+    their own, and not followed. Nothing when there is no folder. Raises Failure.
+    """
+    waiting = [""]
+    while waiting:
+        above = waiting.pop()
+        for entry in files.listed(files.join(folder, above) if above else folder):
+            name = f"{above}/{entry.name}" if above else entry.name
+            if entry.kind == "folder" and name in known:
+                waiting.append(name)
+            else:
+                yield name, entry
+
+
+def remove(
+    folder: str, names: Iterable[str], subfolders: Iterable[str] = (), itself: bool = True
+) -> None:
+    """Remove files of a folder by their relative names, in this order, then folders left empty.
+
+    Those are the folders of the files, `subfolders`, and the folder `itself` unless that is false.
+    """
+    removed = list(names)
+    for name in removed:
+        files.remove_file(files.join(folder, name))
+    emptied = parents_of(removed) | set(subfolders)
+    for subfolder in sorted(emptied, key=lambda name: -name.count("/")):
+        files.remove_empty_folder(files.join(folder, subfolder))
+    if itself:
+        files.remove_empty_folder(folder)
+
+
+def exchange(folder: Path, other: Path) -> bool:
+    """Give two folders of this machine each other's name at once; whether the system can."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        return False
+    code = libc.renameat2(
+        AT_FDCWD, os.fsencode(folder), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE
+    )
+    if code == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number), str(folder))
+
+
+def sync(folder: Path) -> None:
+    """Bring the names in a folder of this machine, and in all below it, to the disk."""
+    for above, _, _ in os.walk(folder):
+        files.sync(Path(above))
+
+
+class Place:
+    """Where a path or URL is, the same for all spellings of it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        local = files.local_path(url)
+        self._storage = ""
+        self._parts: tuple[str, ...] = ()
+        self._identities: list[tuple[int, int]] = []  # of the path and the folders above it
+        if local is None:
+            self._storage, self._parts = files.remote_place(url)
+            return
+        path = Path(os.path.realpath(local))
+        self._parts = path.parts
+        for above in (path, *path.parents):
+            with contextlib.suppress(OSError):
+                status = above.stat()
+                self._identities.append((status.st_dev, status.st_ino))
+        self._exists = path.exists()
+
+    def is_same(self, other: "Place") -> bool:
+        """Whether both are one place; hard links and bind mounts are seen through."""
+        if self._storage != other._storage:
+            return False
+        if self._parts == other._parts:
+            return True
+        both_exist = not self._storage and self._exists and other._exists
+        return both_exist and self._identities[0] == other._identities[0]
+
+    def is_inside(self, other: "Place") -> bool:
+        """Whether this is below another place."""
+        if self._storage != other._storage:
+            return False
+        above = self._parts[: len(other._parts)]
+        if len(self._parts) > len(other._parts) and above == other._parts:
+            return True
+        if self._storage or not other._exists:
+            return False
+        return other._identities[0] in self._identities[1 if self._exists else 0 :]

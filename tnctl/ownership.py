@@ -1,0 +1,270 @@
+"""Which files of a folder tnctl wrote: only those are ever removed or replaced. docs/trust.md.
+
+A file is known by a manifest that names it, whose format can have such a file, and whose size and
+checksum it has; or by a list of files that was written before the first of them. Everything else is
+foreign, and so is every symbolic link.
+"""
+
+import contextlib
+import hashlib
+import re
+import threading
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from tnctl import documents, files, folders, manifest
+from tnctl.documents import DocumentError, RelativePath
+from tnctl.errors import Failure, UserError
+from tnctl.manifest import Manifest
+
+LIST = ".tnctl-files.json"
+LIST_START = b'{\n  "format": "tnctl files"'
+READ_BYTES = 4 << 20
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_SAVED_MODEL = (
+    r"saved_model\.pb|fingerprint\.pb|variables/variables\.(index|data-\d{5}-of-\d{5})"
+    r"|assets\.extra/tf_serving_warmup_requests"
+)
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of folder: the name of its manifest, and the names that its files can have."""
+
+    text: str  # the manifest's `format`
+    manifest: str | None
+    pattern: re.Pattern[str]
+
+    def can_have(self, name: str) -> bool:
+        """Whether the format itself can produce a file of a name."""
+        return name == self.manifest or self.pattern.fullmatch(name) is not None
+
+
+CHECKPOINT = Format(
+    "tnctl checkpoint",
+    "manifest.json",
+    re.compile(
+        rf"conf\.json|golden\.jsonl|dense\.bin|graph/({_SAVED_MODEL})|extra/{_NAME}"
+        rf"|tables/{_NAME}/(\d{{5,}}\.rows(\.zst)?|tombstones\.bin|sketch\.bin)"
+    ),
+)
+GRAPH = Format(
+    "tnctl graph",
+    "serving.json",
+    re.compile(
+        rf"{_SAVED_MODEL}|golden\.jsonl"
+        r"|aot/(\d{1,5}/graph(\.h|\.o|_constants\.o)|compiled\.(h|mk))"
+    ),
+)
+EMBEDDINGS = Format(
+    "tnctl embeddings",
+    "manifest.json",
+    re.compile(rf"golden\.jsonl|{_NAME}\.((removed\.)?(parquet|txt)|dictionary|index)"),
+)
+PREPARED = Format(
+    "tnctl prepared",
+    "manifest.json",
+    re.compile(r"(train|validation|test)/(part-\d{5,}\.parquet|first\.json)"),
+)
+# The files that a run has beside its checkpoints; it has no manifest of its own.
+RUN = Format(
+    "tnctl run",
+    None,
+    re.compile(
+        r"log\.jsonl|report\.(json|html)|predictions\.(parquet|csv|jsonl)"
+        r"|tensorboard/events\.out\.tfevents\.[A-Za-z0-9._-]+"
+        r"|tensorboard/plugins/profile/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+"
+    ),
+)
+# A file that is being written, in a folder of its own beside its place.
+FILE = Format("tnctl file", None, re.compile("content"))
+FORMATS = {one.text: one for one in (CHECKPOINT, GRAPH, EMBEDDINGS, PREPARED, RUN, FILE)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnedFiles(Manifest):
+    """A list of files that tnctl writes into the folder it lies in; sealed as a manifest is."""
+
+    FORMAT = "tnctl files"
+
+    of: str  # the format of the folder
+    names: tuple[RelativePath, ...]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a folder holds: files that tnctl wrote, and everything else, by relative names."""
+
+    folder: str
+    owned: tuple[str, ...]  # in the order in which they may be removed: the manifest first
+    foreign: tuple[str, ...]
+    subfolders: tuple[str, ...]  # in which files of tnctl are, or can be
+    complete: bool  # there is a manifest, and all files that it names are as it says
+
+
+class Claims:
+    """The list of the files that a command writes into a folder, kept in the folder itself.
+
+    `name` is that of the list. Raises Failure when what has that name is no list of this format.
+    """
+
+    def __init__(self, folder: str, format: Format, name: str = LIST) -> None:
+        self.folder, self.format = folder, format
+        self._url = files.join(folder, name)
+        self._name = name
+        self._lock = threading.Lock()
+        self.names: dict[str, None] = {}
+        if files.exists(self._url):
+            known = read_list(folder, name)
+            if known is None or known.of != format.text:
+                raise foreign_file(folder, name)
+            self.names = dict.fromkeys(known.names)
+
+    def add(self, names: Iterable[str]) -> None:
+        """Write names into the list, before the files are.
+
+        Raises UserError when a file has such a name already that is not on the list.
+        """
+        with self._lock:
+            new = [name for name in names if name not in self.names]
+            for name in new:
+                if not self.format.can_have(name):
+                    raise ValueError(f"a {self.format.text} has no file {name}")
+                if files.lies_at(files.join(self.folder, name)):
+                    raise foreign_file(self.folder, name)
+            if new:
+                self.names |= dict.fromkeys(new)
+                self._write()
+
+    def take(self, names: Iterable[str]) -> None:
+        """Write names of files into the list that are known to be tnctl's."""
+        with self._lock:
+            self.names |= dict.fromkeys(names)
+            self._write()
+
+    def withdraw(self) -> None:
+        """Remove the list: from now on the manifest says what the files are."""
+        files.remove_file(self._url)
+
+    def _write(self) -> None:
+        document = OwnedFiles(
+            format=OwnedFiles.FORMAT, version=1, of=self.format.text, names=tuple(self.names)
+        )
+        files.write_bytes(self._url, manifest.sealed(document.body()), durable=False)
+
+
+def foreign_file(folder: str, name: str) -> UserError:
+    """The refusal of a folder for a file in it that tnctl did not write."""
+    return UserError(
+        f"{folder} holds {name}, which tnctl did not write there and will not remove. Give an "
+        "empty or new folder, or move that file away"
+    )
+
+
+def read_list(folder: str, name: str = LIST) -> OwnedFiles | None:
+    """The list of a folder; None when there is none that is whole, checked, and of known files."""
+    url = files.join(folder, name)
+    with contextlib.suppress(Failure):
+        text = files.read_bytes(url, most=manifest.MOST_BYTES)
+        document = manifest.unsealed(text, folder, url, OwnedFiles)
+        format_ = FORMATS.get(document.of)
+        if format_ is not None and all(map(format_.can_have, document.names)):
+            return document
+    return None
+
+
+def survey(folder: str, format: Format, lists: Collection[str] = (LIST,)) -> Survey:
+    """Which files of a folder of a format tnctl wrote. Raises Failure for what cannot be read.
+
+    Files are read for their checksums, unless one of the `lists` of the folder names them.
+    """
+    listed: set[str] = set()
+    for name in lists:
+        document = read_list(folder, name)
+        if document is not None and document.of == format.text:
+            listed |= {name, *document.names}
+    named = _files_of_manifest(folder, format)
+    entries = named or {}
+    known = {*listed, *entries}
+    if named is not None:
+        known.add(str(format.manifest))
+    owned: list[str] = []
+    foreign: list[str] = []
+    intact = 0
+    subfolders = folders.parents_of(known)
+    for name, found in folders.contents(folder, subfolders):
+        entry = entries.get(name)
+        agrees = entry is not None and found.kind == "file" and found.bytes == entry.bytes
+        if agrees and entry is not None and name not in listed:
+            agrees = _sha256(files.join(folder, name)) == entry.sha256
+        is_ours = (
+            agrees
+            or name in listed
+            or (named is not None and name == format.manifest)
+            or _is_part(folder, name, known)
+        )
+        (owned if is_ours and found.kind == "file" else foreign).append(name)
+        intact += agrees
+    # The manifest first, so that a folder that is half removed does not count; lists last.
+    owned.sort(key=lambda name: (name != format.manifest, name in lists, name))
+    complete = named is not None and intact == len(entries)
+    return Survey(folder, tuple(owned), tuple(sorted(foreign)), tuple(subfolders), complete)
+
+
+def _files_of_manifest(folder: str, format: Format) -> dict[str, manifest.FileEntry] | None:
+    """The files that the manifest of a folder names and the format can have; None without one."""
+    if format.manifest is None:
+        return None
+    url = files.join(folder, format.manifest)
+    with contextlib.suppress(files.MissingError, DocumentError, manifest.DamagedError):
+        text = files.read_bytes(url, most=manifest.MOST_BYTES)
+        header = documents.parse(Manifest, manifest.intact(text, folder, url, format.text))
+        if header.format == format.text:
+            return {name: one for name, one in header.files.items() if format.can_have(name)}
+    return None
+
+
+def _is_part(folder: str, name: str, known: Collection[str]) -> bool:
+    """Whether a file is what a killed command left of a known file that it was writing."""
+    above, slash, last = name.rpartition("/")
+    match = files.PART_NAME.fullmatch(last)
+    if match is None:
+        return False
+    if above + slash + match[1] in known:
+        return True
+    # The first list of a folder has no other that names it.
+    start = files.read_bytes(files.join(folder, name))[: len(LIST_START)]
+    return match[1] == LIST and LIST_START.startswith(start)
+
+
+def _sha256(url: str) -> str:
+    hashed = hashlib.sha256()
+    with files.open_input(url, decompress=False) as stream:
+        while data := stream.read(READ_BYTES):
+            hashed.update(data)
+    return hashed.hexdigest()
+
+
+def move(found: Survey, format: Format, to: str) -> None:
+    """Move the files of a folder that tnctl wrote to a folder that is not there yet."""
+    names = [name for name in found.owned if name != LIST]
+    Claims(to, format).take(names)
+    for name in names:
+        files.move_file(files.join(found.folder, name), files.join(to, name))
+    folders.remove(found.folder, found.owned, found.subfolders)
+
+
+def remove(found: Survey, format: Format) -> None:
+    """Remove the files of a folder that tnctl wrote, and the folder if nothing else is in it.
+
+    What is left when that is interrupted stays known, by a list.
+    """
+    names = list(found.owned)
+    if LIST not in names and len(names) > 1:
+        try:
+            Claims(found.folder, format).take(names)
+            names.append(LIST)
+        except Failure:  # on a full disk: then the manifest is the last to go
+            names.reverse()
+    folders.remove(found.folder, names, found.subfolders)
