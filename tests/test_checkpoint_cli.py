@@ -560,8 +560,6 @@ def test_on_another_storage(here, home):
     asked(here, "compact", url, f"to={url}-folded", cwd=home)
     assert asked(here, "verify", f"{url}-folded", cwd=home)["findings"] == []
     assert asked(here, "prune", url, "keep=4", cwd=home)["removed"] == []
-    files.remove(url)
-    files.remove(f"{url}-folded")
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ PACKAGE = ROOT / "tnctl"
 # Each part may import those before it. Parts of the ground floor know errors, and no other.
 GROUND = ["errors", "documents", "files", "progress", "shipped"]
 LAYERS = [
-    *GROUND, "folders", "manifest", "ownership", "outputs", "schema", "tables", "data", "model", "checkpoint", "training", "serving",
-    "cli",
+    *GROUND, "folders", "manifest", "ownership", "outputs", "schema", "tables", "data", "model",
+    "checkpoint", "training", "serving", "cli",
 ]  # fmt: skip
 
 # Library -> the parts that may import it.

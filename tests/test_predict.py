@@ -1,6 +1,7 @@
 """`tnctl predict`: scores in file order, beside columns of the data, in every format."""
 
 import csv
+import io
 import json
 
 import numpy as np
@@ -141,7 +142,8 @@ ODD = pa.table(
 def test_odd_values_in_text(tmp_path):
     for kind in ("csv", "jsonl", "parquet"):
         table = ODD.drop_columns("bytes") if kind == "csv" else ODD
-        with writing(str(tmp_path / kind), kind) as write:
+        to = str(tmp_path / kind)
+        with open(to, "wb") as stream, writing(stream, to, kind) as write:
             write(table.slice(1, 1))
             write(table.slice(0, 1))
             write(table.slice(2))
@@ -153,7 +155,10 @@ def test_odd_values_in_text(tmp_path):
     assert rows[1] == {"text": 'a,"b"\n', "list": "[1, 2]", "number": "1.5"}
     assert (rows[0]["list"], rows[2]["list"]) == ("", "[]")
     assert pq.read_table(tmp_path / "parquet").slice(1, 1) == ODD.slice(0, 1)
-    with pytest.raises(Failure, match="format=parquet"), writing("memory://x", "csv") as write:
+    with (
+        pytest.raises(Failure, match="format=parquet"),
+        writing(io.BytesIO(), "memory://x", "csv") as write,
+    ):
         write(ODD)
 
 
@@ -170,11 +175,15 @@ def test_lists_of_one_value_are_carried_as_values():
 
 def test_a_column_that_changes_its_type(tmp_path):
     to = tmp_path / "out.parquet"
-    with writing(str(to), "parquet") as write:
+    with to.open("wb") as stream, writing(stream, str(to), "parquet") as write:
         write(pa.table({"id": pa.array([1, 2])}))
         write(pa.table({"id": pa.array([3], pa.int32())}))
     assert pq.read_table(to)["id"].to_pylist() == [1, 2, 3]
-    with pytest.raises(Failure, match="format=jsonl"), writing(str(to), "parquet") as write:
+    with (
+        pytest.raises(Failure, match="format=jsonl"),
+        to.open("wb") as stream,
+        writing(stream, str(to), "parquet") as write,
+    ):
         write(pa.table({"id": pa.array([1, 2])}))
         write(pa.table({"id": pa.array(["x"])}))
     assert not to.exists()

@@ -345,23 +345,33 @@ def test_the_newest_the_best_and_what_they_are_built_on_stay(tmp_path):
 
 def test_leftovers_go_and_what_is_foreign_stays(tmp_path):
     parent = tmp_path / "run/checkpoints"
-    for name in ("step-0000000001/tables", "mine", "step-by-step", "step-0000000007"):
+    killed = spool.Spool(str(parent / "step-0000000007"), tmp_path)
+    with killed.writing("tables/embedding2/00000.rows.zst") as stream:
+        stream.write(b"half")
+    for name in ("step-0000000001/tables", "step-0000000005", "mine", "step-by-step"):
         (parent / name).mkdir(parents=True)
-        (parent / name / "x").write_text("half")
+        (parent / name / "dense.bin").write_text("mine")
     (parent / "notes.txt").write_text("mine")
-    Run(conf_of(tmp_path / "run")).train(7).save()
-    assert sorted(os.listdir(parent)) == ["mine", "notes.txt", "step-0000000007", "step-by-step"]
-    assert not (parent / "step-0000000007/x").exists()
+    Run(conf_of(tmp_path / "run")).train(5).save()
+    assert sorted(os.listdir(parent)) == [
+        "mine", "notes.txt", "step-0000000001", "step-0000000005", "step-0000000005-02",
+        "step-by-step",
+    ]  # fmt: skip
+    assert (parent / "step-0000000001/tables/dense.bin").read_text() == "mine"
+    assert os.listdir(parent / "step-0000000005") == ["dense.bin"]
 
 
 def test_spools_of_dead_processes_go(tmp_path):
     mine = spool.Spool("memory://mine", tmp_path)
-    (tmp_path / "tnctl.spool.dead/tables").mkdir(parents=True)
+    dead = files.TemporaryFolder("spool", tmp_path)
+    os.close(dead._end.detach()[2][1])  # as when its process is killed
+    (Path(dead.name) / "tables").mkdir()
+    (tmp_path / "tnctl.spool.mine/tables").mkdir(parents=True)
     (tmp_path / "other").mkdir()
     Run(conf_of(f"memory://{tmp_path.name}", {"spool": str(tmp_path)})).train().save()
-    assert "tnctl.spool.dead" not in os.listdir(tmp_path) and len(os.listdir(tmp_path)) == 2
+    assert not Path(dead.name).parent.exists() and len(os.listdir(tmp_path)) == 3
     mine.abandon()
-    assert os.listdir(tmp_path) == ["other"]
+    assert sorted(os.listdir(tmp_path)) == ["other", "tnctl.spool.mine"]
 
 
 def test_the_spool_is_empty_afterwards(tmp_path):

@@ -61,7 +61,14 @@ def close(found, expected):
 def test_a_file_of_csv_or_json_lines(artefacts, expected, here, tmp_path):
     """By their names; the columns are those of `tnctl predict`, in the order of the rows."""
     for source, to in (("rows.csv", "a.jsonl"), ("rows.jsonl", "b.csv"), ("rows.jsonl", "c.txt")):
-        done = here("score", *ARTEFACTS, f"input={source}", f"to={tmp_path / to}", cwd=artefacts)
+        done = here(
+            "score",
+            *ARTEFACTS,
+            f"input={source}",
+            f"to={tmp_path / to}",
+            "overwrite=true",
+            cwd=artefacts,
+        )
         assert done.code == 0, done.err
         assert done.last == f"700 scores written to {tmp_path / to}"
         text = (tmp_path / to).read_text()
@@ -93,7 +100,9 @@ def test_parts_of_any_size_come_to_the_same(artefacts, expected, here, tmp_path,
     monkeypatch.setattr(scoring, "BATCH_ROWS", 11)
     for source in ("rows.csv", "rows.jsonl"):
         to = tmp_path / f"{source}.csv"
-        done = here("score", *ARTEFACTS, f"input={source}", f"to={to}", cwd=artefacts)
+        done = here(
+            "score", *ARTEFACTS, f"input={source}", f"to={to}", "overwrite=true", cwd=artefacts
+        )
         assert done.code == 0, done.err
         close(list(csv.reader(to.read_text().splitlines()))[1:], expected)
 
@@ -116,7 +125,14 @@ def test_a_bad_row_is_named_by_its_line_and_leaves_nothing(artefacts, here, tmp_
     ):
         path = tmp_path / "bad.jsonl"
         path.write_text("\n".join([*good, json.dumps(wrong), *good]))
-        done = here("score", *ARTEFACTS, f"input={path}", f"to={tmp_path / 'o'}", cwd=artefacts)
+        done = here(
+            "score",
+            *ARTEFACTS,
+            f"input={path}",
+            f"to={tmp_path / 'o'}",
+            "overwrite=true",
+            cwd=artefacts,
+        )
         assert done.code == 1
         assert str(path) in done.last and said in done.last
         assert not (tmp_path / "o").exists()
@@ -143,12 +159,26 @@ def test_columns_of_nulls_and_columns_that_are_not_there(artefacts, here, tmp_pa
     ):
         monkeypatch.setattr(reading, "_met", set())
         path.write_text("".join(json.dumps(row | wrong) + "\n" for row in rows))
-        done = here("score", *ARTEFACTS, f"input={path}", f"to={tmp_path / 'o'}", cwd=artefacts)
+        done = here(
+            "score",
+            *ARTEFACTS,
+            f"input={path}",
+            f"to={tmp_path / 'o'}",
+            "overwrite=true",
+            cwd=artefacts,
+        )
         assert done.code == 0 and said in done.err and "Did you mean" not in done.err
     monkeypatch.setattr(reading, "_met", set())
     path.write_text("".join(json.dumps({"regin": 1, **row}) + "\n" for row in rows).replace(
         '"region"', '"x"'))  # fmt: skip
-    done = here("score", *ARTEFACTS, f"input={path}", f"to={tmp_path / 'o'}", cwd=artefacts)
+    done = here(
+        "score",
+        *ARTEFACTS,
+        f"input={path}",
+        f"to={tmp_path / 'o'}",
+        "overwrite=true",
+        cwd=artefacts,
+    )
     assert done.code == 0 and "Did you mean 'regin'?" in done.err
 
 
@@ -206,7 +236,14 @@ def test_a_row_is_the_same_in_any_company(artefacts, here, tmp_path):
     def scores(rows):
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         to = tmp_path / "scores.jsonl"
-        done = here("score", *ARTEFACTS, f"input={tmp_path}/rows.jsonl", f"to={to}", cwd=artefacts)
+        done = here(
+            "score",
+            *ARTEFACTS,
+            f"input={tmp_path}/rows.jsonl",
+            f"to={to}",
+            "overwrite=true",
+            cwd=artefacts,
+        )
         assert done.code == 0, done.err
         return to.read_text().splitlines()
 
@@ -219,7 +256,14 @@ def test_a_row_is_the_same_in_any_company(artefacts, here, tmp_path):
     for nested in ([["i1"]], [["i1"], []]):
         wrong = [{**row, "interests": nested} for row in rows]
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in wrong))
-        done = here("score", *ARTEFACTS, f"input={tmp_path}/rows.jsonl", "to=o", cwd=artefacts)
+        done = here(
+            "score",
+            *ARTEFACTS,
+            f"input={tmp_path}/rows.jsonl",
+            "to=o",
+            "overwrite=true",
+            cwd=artefacts,
+        )
         assert done.code == 1 and "line 1, column 'interests': a list in a list" in done.last
 
 
@@ -229,10 +273,12 @@ def test_nothing_of_the_users_is_lost(artefacts, trained, here, tmp_path):
     rows.write_text((artefacts / "rows.csv").read_text())
     (tmp_path / "link.csv").symlink_to(rows)
     for to in (rows, tmp_path / "x/../rows.csv", tmp_path / "link.csv"):
-        done = here("score", *ARTEFACTS, f"input={rows}", f"to={to}", cwd=artefacts)
-        assert done.code == 2 and "is the input" in done.line
+        done = here(
+            "score", *ARTEFACTS, f"input={rows}", f"to={to}", "overwrite=true", cwd=artefacts
+        )
+        assert done.code == 2 and "which this command reads" in done.line
     done = here("predict", "output=run", f"data.test={rows}", f"to={rows}", cwd=trained)
-    assert done.code == 2 and "is a file of data.test" in done.line
+    assert done.code == 2 and "which this command reads" in done.line
     for command in (
         ["split-graph", f"output={trained / 'run'}"],
         ["export-embeddings", f"output={trained / 'run'}"],
@@ -245,8 +291,10 @@ def test_nothing_of_the_users_is_lost(artefacts, trained, here, tmp_path):
         assert done.code == 2 and "is a file, which tnctl will not remove" in done.last
         assert pipe.is_fifo()
     for to in ("graph/serving.json", "embeddings/manifest.json", "embeddings/../graph/new"):
-        done = here("score", *ARTEFACTS, f"input={rows}", f"to={to}", cwd=artefacts)
-        assert done.code == 2 and "which is read. Name another file" in done.last
+        done = here(
+            "score", *ARTEFACTS, f"input={rows}", f"to={to}", "overwrite=true", cwd=artefacts
+        )
+        assert done.code == 2 and "which this command reads" in done.last
         assert not (artefacts / "graph/new").exists()
     assert rows.read_text() == (artefacts / "rows.csv").read_text()
 
@@ -307,13 +355,31 @@ def test_lines_before_the_rows(artefacts, here, tmp_path, kind):
     text = (artefacts / f"rows.{kind}").read_text()
     path, to = tmp_path / f"rows.{kind}", tmp_path / "scores.jsonl"
     path.write_text(f"|1x3 Cross validator\n\n{text}")
-    done = here("score", *ARTEFACTS, f"input={path}", f"to={to}", "skip_rows=2", cwd=artefacts)
+    done = here(
+        "score",
+        *ARTEFACTS,
+        f"input={path}",
+        f"to={to}",
+        "overwrite=true",
+        "skip_rows=2",
+        cwd=artefacts,
+    )
     assert done.code == 0, done.err
     plain = tmp_path / "plain.jsonl"
-    done = here("score", *ARTEFACTS, f"input=rows.{kind}", f"to={plain}", cwd=artefacts)
+    done = here(
+        "score", *ARTEFACTS, f"input=rows.{kind}", f"to={plain}", "overwrite=true", cwd=artefacts
+    )
     assert done.code == 0 and to.read_text() == plain.read_text()
     path.write_text(f"|1x3 Cross validator\n\n{text}" + ("1,2\n" if kind == "csv" else "{\n"))
-    done = here("score", *ARTEFACTS, f"input={path}", f"to={to}", "skip_rows=2", cwd=artefacts)
+    done = here(
+        "score",
+        *ARTEFACTS,
+        f"input={path}",
+        f"to={to}",
+        "overwrite=true",
+        "skip_rows=2",
+        cwd=artefacts,
+    )
     lines = text.count("\n") + 3
     assert done.code == 1 and f"line {lines}" in done.last
 
@@ -327,7 +393,7 @@ def test_what_is_not_there(artefacts, here):
         "score", "graph=graph", "embeddings=nowhere", "input=rows.csv", "to=o", cwd=artefacts
     )
     assert done.code == 1 and "nowhere has no manifest.json" in done.last
-    done = here("score", *ARTEFACTS, "input=nowhere.csv", "to=o", cwd=artefacts)
+    done = here("score", *ARTEFACTS, "input=nowhere.csv", "to=o", "overwrite=true", cwd=artefacts)
     assert done.code == 1 and "nowhere.csv" in done.last
 
 

@@ -497,7 +497,10 @@ def free_bytes(folder: str | Path) -> int:
 
 def exists(url: str) -> bool:
     """Whether there is a file or folder at `url`."""
+    local = local_path(url)
     with translated(url):
+        if local is not None:
+            return local.exists()
         system, path = _storage(url)
         return bool(system.exists(path))
 
@@ -541,7 +544,11 @@ def fingerprint(url: str) -> dict[str, Any]:
 
 def read_bytes(url: str, most: int | None = None) -> bytes:
     """The whole content of a file, as stored. Raises Failure when it has over `most` bytes."""
-    with open_input(url, decompress=False) as stream:
+    local = local_path(url)
+    with (
+        translated(url),
+        open(local, "rb") if local is not None else open_input(url, decompress=False) as stream,
+    ):
         if most is None:
             return stream.read()
         # A storage may return less than what is asked for before the end of the file.

@@ -41,11 +41,16 @@ def contents(folder: str, known: set[str]) -> Iterator[tuple[str, files.Listed]]
 
 
 def remove(
-    folder: str, names: Iterable[str], subfolders: Iterable[str] = (), itself: bool = True
+    folder: str,
+    names: Iterable[str],
+    subfolders: Iterable[str] = (),
+    last: Iterable[str] = (),
+    itself: bool = True,
 ) -> None:
     """Remove files of a folder by their relative names, in this order, then folders left empty.
 
-    Those are the folders of the files, `subfolders`, and the folder `itself` unless that is false.
+    Those are the folders of the files and `subfolders`. The files `last` are removed after them,
+    and in the end the folder `itself` if it is empty, unless that is false.
     """
     removed = list(names)
     for name in removed:
@@ -53,6 +58,8 @@ def remove(
     emptied = parents_of(removed) | set(subfolders)
     for subfolder in sorted(emptied, key=lambda name: -name.count("/")):
         files.remove_empty_folder(files.join(folder, subfolder))
+    for name in last:
+        files.remove_file(files.join(folder, name))
     if itself:
         files.remove_empty_folder(folder)
 

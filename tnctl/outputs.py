@@ -18,7 +18,7 @@ from tnctl import files, folders, ownership
 from tnctl.errors import Failure, UserError
 from tnctl.folders import Place
 from tnctl.manifest import Inventory
-from tnctl.ownership import FILE, FORMATS, LIST, Claims, Format, Survey
+from tnctl.ownership import FILE, FORMATS, LISTS, Claims, Format, Survey
 from tnctl.progress import say
 
 NEW = ".tnctl-new"  # the folder that an output is written into, beside its place or in it
@@ -90,10 +90,16 @@ def refuse_foreign(folder: str, format: Format) -> Survey:
     return found
 
 
+def _require_manifest(folder: str, format: Format) -> None:
+    assert format.manifest is not None
+    if not files.exists(files.join(folder, format.manifest)):
+        raise ValueError(f"{folder} was written without its {format.manifest}")
+
+
 def _refuse_new(folder: str, before: Survey) -> None:
     """Raise UserError when a folder has other files now: who put them there keeps them."""
-    for name, _ in folders.contents(folder, folders.parents_of(before.owned)):
-        if name not in before.owned and name != NEW:
+    for name, _ in folders.contents(folder, set(before.subfolders)):
+        if name not in {*before.owned, *before.lists, NEW}:
             raise ownership.foreign_file(folder, name)
 
 
@@ -112,6 +118,7 @@ def _beside(to: str, place: Path, format: Format) -> Iterator[Output]:
         claims = Claims(folder, format)
         try:
             yield Output(to, folder, claims)
+            _require_manifest(folder, format)
             _refuse_new(str(place), before)
             with files.translated(to, "written"):
                 folders.sync(staging)
@@ -184,7 +191,7 @@ def _remove_left_behind(folder: str) -> None:
     for kind in kinds:
         found = ownership.survey(folder, kind)
         if not found.foreign:
-            folders.remove(folder, found.owned, found.subfolders, itself=False)
+            ownership.remove(found, kind, itself=False)
             return
     raise ownership.foreign_file(folder, found.foreign[0])
 
@@ -201,12 +208,12 @@ def _switch_by_name(staging: Path, place: Path, before: Survey, format: Format) 
             os.rename(place, left)
             os.rename(staging, place)
         files.sync(place.parent)
-        folders.remove(str(left), [*before.owned, LIST], before.subfolders)
+        folders.remove(str(left), before.owned, before.subfolders, LISTS)
         if left.exists():
             say(f"{left} has files that tnctl did not write, and stays")
     else:
         os.rename(staging, place)  # an empty folder that has this name is replaced
-    files.remove_file(str(place / LIST))
+    Claims(str(place), format).withdraw()
     files.sync(place.parent)
 
 
@@ -216,17 +223,15 @@ def _switch_by_file(folder: str, place: str, before: Survey, format: Format) -> 
     Between the old manifest's end and the new one neither output is in force.
     """
     made = ownership.survey(folder, format)
-    names = [name for name in reversed(made.owned) if name != LIST]  # the manifest is the last
+    names = made.owned[::-1]  # the manifest is the last
     claims = Claims(place, format)
-    claims.take(dict.fromkeys([*before.owned, *names]))
-    for name in before.owned:
-        if name == format.manifest or name not in names:
-            files.remove_file(files.join(place, name))
+    claims.take([*before.owned, *names])
+    outdated = [name for name in before.owned if name == format.manifest or name not in names]
+    folders.remove(place, outdated, itself=False)
     for name in names:
         files.move_file(files.join(folder, name), files.join(place, name))
-    folders.remove(folder, [LIST, *names])
+    folders.remove(folder, names, made.subfolders, made.lists)
     claims.withdraw()
-    folders.remove(place, [name for name in before.owned if name not in names])
 
 
 @contextlib.contextmanager
@@ -237,11 +242,12 @@ def _on_object_store(to: str, format: Format) -> Iterator[Output]:
     before = refuse_foreign(to, format)
     if before.owned and not before.complete:
         ownership.remove(before, format)
-        before = Survey(to, (), (), (), False)
+        before = ownership.survey(to, format)
     folder = staging if before.owned else to
     claims = Claims(folder, format)
     try:
         yield Output(to, folder, claims)
+        _require_manifest(folder, format)
         if before.owned:
             _refuse_new(to, before)
             _switch_by_file(folder, to, before, format)
@@ -260,7 +266,8 @@ def is_stream(to: str) -> bool:
         return False
     path = Path(os.path.realpath(local))
     special = path.exists() and not path.is_file() and not path.is_dir()
-    return special or local.absolute().parts[:2] in (("/", "dev"), ("/", "proc"))
+    # A shell's redirection to a file is written to as well, and not replaced.
+    return special or str(local).startswith(("/dev/std", "/dev/fd/", "/proc/"))
 
 
 @contextlib.contextmanager
@@ -299,4 +306,4 @@ def output_file(to: str, reads: Iterable[str] = (), replace: bool = False) -> It
                 os.replace(made, place)
                 files.sync(place.parent)
         finally:
-            folders.remove(folder, [CONTENT, LIST])
+            folders.remove(folder, [CONTENT], last=LISTS)

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import re
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from tnctl import documents, files, folders, manifest
@@ -18,6 +18,10 @@ from tnctl.errors import Failure, UserError
 from tnctl.manifest import Manifest
 
 LIST = ".tnctl-files.json"
+# A storage may lose the old text of a file when it fails to write a new one. There the list is
+# written in turns to two names, so that one of them is always whole.
+SPARE_LIST = ".tnctl-files-2.json"
+LISTS = (LIST, SPARE_LIST)
 LIST_START = b'{\n  "format": "tnctl files"'
 READ_BYTES = 4 << 20
 
@@ -98,6 +102,7 @@ class Survey:
 
     folder: str
     owned: tuple[str, ...]  # in the order in which they may be removed: the manifest first
+    lists: tuple[str, ...]  # the lists that name files; removed after all of those
     foreign: tuple[str, ...]
     subfolders: tuple[str, ...]  # in which files of tnctl are, or can be
     complete: bool  # there is a manifest, and all files that it names are as it says
@@ -106,20 +111,23 @@ class Survey:
 class Claims:
     """The list of the files that a command writes into a folder, kept in the folder itself.
 
-    `name` is that of the list. Raises Failure when what has that name is no list of this format.
+    `lists` are the names that the list can have. Raises UserError when a file with such a name is
+    no list of this format.
     """
 
-    def __init__(self, folder: str, format: Format, name: str = LIST) -> None:
+    def __init__(self, folder: str, format: Format, lists: Sequence[str] = LISTS) -> None:
         self.folder, self.format = folder, format
-        self._url = files.join(folder, name)
-        self._name = name
+        self._lists = lists[:1] if files.local_path(folder) is not None else lists
+        self._writes = 0
         self._lock = threading.Lock()
         self.names: dict[str, None] = {}
-        if files.exists(self._url):
-            known = read_list(folder, name)
-            if known is None or known.of != format.text:
-                raise foreign_file(folder, name)
-            self.names = dict.fromkeys(known.names)
+        for name in self._lists:
+            url = files.join(folder, name)
+            if files.exists(url) and not _is_cut_list(url):
+                known = read_list(folder, [name])
+                if known is None or known.of != format.text:
+                    raise foreign_file(folder, name)
+                self.names |= dict.fromkeys(known.names)
 
     def add(self, names: Iterable[str]) -> None:
         """Write names into the list, before the files are.
@@ -138,20 +146,26 @@ class Claims:
                 self._write()
 
     def take(self, names: Iterable[str]) -> None:
-        """Write names of files into the list that are known to be tnctl's."""
+        """Write names of files into the list that are known to be tnctl's.
+
+        Parts of files that are being written go with these.
+        """
         with self._lock:
-            self.names |= dict.fromkeys(names)
+            self.names |= dict.fromkeys(filter(self.format.can_have, names))
             self._write()
 
     def withdraw(self) -> None:
         """Remove the list: from now on the manifest says what the files are."""
-        files.remove_file(self._url)
+        for name in self._lists:
+            files.remove_file(files.join(self.folder, name))
 
     def _write(self) -> None:
         document = OwnedFiles(
             format=OwnedFiles.FORMAT, version=1, of=self.format.text, names=tuple(self.names)
         )
-        files.write_bytes(self._url, manifest.sealed(document.body()), durable=False)
+        url = files.join(self.folder, self._lists[self._writes % len(self._lists)])
+        files.write_bytes(url, manifest.sealed(document.body()), durable=False)
+        self._writes += 1
 
 
 def foreign_file(folder: str, name: str) -> UserError:
@@ -162,26 +176,27 @@ def foreign_file(folder: str, name: str) -> UserError:
     )
 
 
-def read_list(folder: str, name: str = LIST) -> OwnedFiles | None:
-    """The list of a folder; None when there is none that is whole, checked, and of known files."""
-    url = files.join(folder, name)
-    with contextlib.suppress(Failure):
-        text = files.read_bytes(url, most=manifest.MOST_BYTES)
-        document = manifest.unsealed(text, folder, url, OwnedFiles)
-        format_ = FORMATS.get(document.of)
-        if format_ is not None and all(map(format_.can_have, document.names)):
-            return document
+def read_list(folder: str, lists: Iterable[str] = LISTS) -> OwnedFiles | None:
+    """The first list of a folder that is whole and of files of its format; None without one."""
+    for name in lists:
+        url = files.join(folder, name)
+        with contextlib.suppress(Failure):
+            text = files.read_bytes(url, most=manifest.MOST_BYTES)
+            document = manifest.unsealed(text, folder, url, OwnedFiles)
+            format_ = FORMATS.get(document.of)
+            if format_ is not None and all(map(format_.can_have, document.names)):
+                return document
     return None
 
 
-def survey(folder: str, format: Format, lists: Collection[str] = (LIST,)) -> Survey:
+def survey(folder: str, format: Format, lists: Collection[str] = LISTS) -> Survey:
     """Which files of a folder of a format tnctl wrote. Raises Failure for what cannot be read.
 
     Files are read for their checksums, unless one of the `lists` of the folder names them.
     """
     listed: set[str] = set()
     for name in lists:
-        document = read_list(folder, name)
+        document = read_list(folder, [name])
         if document is not None and document.of == format.text:
             listed |= {name, *document.names}
     named = _files_of_manifest(folder, format)
@@ -203,13 +218,18 @@ def survey(folder: str, format: Format, lists: Collection[str] = (LIST,)) -> Sur
             or name in listed
             or (named is not None and name == format.manifest)
             or _is_part(folder, name, known)
+            or (name in lists and found.kind == "file" and _is_cut_list(files.join(folder, name)))
         )
         (owned if is_ours and found.kind == "file" else foreign).append(name)
         intact += agrees
-    # The manifest first, so that a folder that is half removed does not count; lists last.
-    owned.sort(key=lambda name: (name != format.manifest, name in lists, name))
+    # The manifest first, so that a folder that is half removed does not count.
+    owned.sort(key=lambda name: (name != format.manifest, name))
+    lists_there = tuple(name for name in owned if name in lists)
+    owned = [name for name in owned if name not in lists]
     complete = named is not None and intact == len(entries)
-    return Survey(folder, tuple(owned), tuple(sorted(foreign)), tuple(subfolders), complete)
+    return Survey(
+        folder, tuple(owned), lists_there, tuple(sorted(foreign)), tuple(subfolders), complete
+    )
 
 
 def _files_of_manifest(folder: str, format: Format) -> dict[str, manifest.FileEntry] | None:
@@ -234,8 +254,22 @@ def _is_part(folder: str, name: str, known: Collection[str]) -> bool:
     if above + slash + match[1] in known:
         return True
     # The first list of a folder has no other that names it.
-    start = files.read_bytes(files.join(folder, name))[: len(LIST_START)]
-    return match[1] == LIST and LIST_START.startswith(start)
+    return match[1] == LIST and _begins_as_list(files.read_bytes(files.join(folder, name)))
+
+
+def _begins_as_list(text: bytes) -> bool:
+    return LIST_START.startswith(text[: len(LIST_START)])
+
+
+def _is_cut_list(url: str) -> bool:
+    """Whether a file begins as a list does, and is none: its writer was killed, or failed."""
+    text = files.read_bytes(url, most=manifest.MOST_BYTES)
+    if not _begins_as_list(text):
+        return False
+    with contextlib.suppress(manifest.DamagedError):
+        manifest.intact(text, "", url, OwnedFiles.FORMAT)
+        return False
+    return True
 
 
 def _sha256(url: str) -> str:
@@ -248,23 +282,22 @@ def _sha256(url: str) -> str:
 
 def move(found: Survey, format: Format, to: str) -> None:
     """Move the files of a folder that tnctl wrote to a folder that is not there yet."""
-    names = [name for name in found.owned if name != LIST]
-    Claims(to, format).take(names)
-    for name in names:
+    Claims(to, format).take(found.owned)
+    for name in found.owned:
         files.move_file(files.join(found.folder, name), files.join(to, name))
-    folders.remove(found.folder, found.owned, found.subfolders)
+    folders.remove(found.folder, found.owned, found.subfolders, found.lists)
 
 
-def remove(found: Survey, format: Format) -> None:
+def remove(found: Survey, format: Format, itself: bool = True) -> None:
     """Remove the files of a folder that tnctl wrote, and the folder if nothing else is in it.
 
-    What is left when that is interrupted stays known, by a list.
+    The folder `itself` stays if that is false. What an interruption leaves stays known, by a list.
     """
-    names = list(found.owned)
-    if LIST not in names and len(names) > 1:
+    names, lists = list(found.owned), found.lists
+    if not lists and len(names) > 1:
         try:
             Claims(found.folder, format).take(names)
-            names.append(LIST)
+            lists = LISTS
         except Failure:  # on a full disk: then the manifest is the last to go
             names.reverse()
-    folders.remove(found.folder, names, found.subfolders)
+    folders.remove(found.folder, names, found.subfolders, lists, itself)

@@ -39,7 +39,7 @@ def predict(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
     if (to := own.get("to")) is None:
         name = f"{PREDICTIONS}.{kind}"
         to = files.join(conf.output, name)
-        claims = ownership.Claims(conf.output, ownership.RUN, PREDICTIONS_LIST)
+        claims = ownership.Claims(conf.output, ownership.RUN, [PREDICTIONS_LIST])
         # The run's own predictions are replaced without a word.
         replace = replace or name in claims.names
         if replace:

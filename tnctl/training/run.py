@@ -18,7 +18,7 @@ from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.model.building import Model
 from tnctl.model.graph import conf_to_json
-from tnctl.ownership import CHECKPOINT, EMBEDDINGS, GRAPH, LIST, RUN, Claims
+from tnctl.ownership import CHECKPOINT, EMBEDDINGS, GRAPH, LISTS, RUN, Claims
 from tnctl.progress import say
 from tnctl.schema import Conf, differences
 from tnctl.training import running
@@ -304,7 +304,7 @@ def places(output: str) -> list[str]:
 
 def remove(output: str) -> None:
     """Remove a run: the files that tnctl wrote, first the report that says that it is finished."""
-    ownership.remove(ownership.survey(output, RUN, (LIST, PREDICTIONS_LIST)), RUN)
+    ownership.remove(ownership.survey(output, RUN, (*LISTS, PREDICTIONS_LIST)), RUN)
     for above in (CHECKPOINTS, DAMAGED):
         for name in files.list_folder(files.join(output, above)):
             folder = files.join(output, f"{above}/{name}")

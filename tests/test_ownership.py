@@ -1,0 +1,315 @@
+"""What tnctl takes for its own in a folder, against folders whose every file has a known owner."""
+
+import errno
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import trees
+
+from tnctl import files, folders, manifest, outputs, ownership
+from tnctl.errors import Failure, UserError
+
+GRAPH = ownership.GRAPH
+OLD = {"saved_model.pb": b"old graph", "variables/variables.index": b"old", "golden.jsonl": b"{}"}
+NEW = {"saved_model.pb": b"new graph", "variables/variables.index": b"new", "aot/compiled.h": b""}
+
+
+@pytest.fixture
+def root():
+    """A folder in memory where there is one, for thousands of trees are made in it."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+        yield Path(folder)
+
+
+def stored(folder):
+    """Every regular file below a folder with its bytes, and every link with its target."""
+    held = {}
+    for above, subfolders, names in os.walk(folder):
+        for name in [*names, *subfolders]:
+            path = Path(above, name)
+            if path.is_symlink():
+                held[path.relative_to(folder).as_posix()] = os.readlink(path)
+            elif path.is_file():
+                held[path.relative_to(folder).as_posix()] = path.read_bytes()
+    return held
+
+
+def survives(root, outside, chance):
+    """Look at one generated folder, then empty it: only what is tnctl's may go."""
+    tree = trees.grow(root / "tree", outside, chance)
+    survey = ownership.survey(str(tree.folder), tree.format)
+    assert {*survey.owned, *survey.lists} == set(tree.owned)
+    assert bool(survey.foreign) == bool(tree.foreign or tree.links)
+    if survey.foreign and chance.random() < 0.1:
+        with pytest.raises(UserError, match="tnctl did not write"):
+            outputs.refuse_foreign(str(tree.folder), tree.format)
+    if tree.format.manifest in tree.owned:
+        assert survey.owned[0] == tree.format.manifest
+    ownership.remove(survey, tree.format)
+    assert stored(tree.folder) == tree.foreign | tree.links
+    shutil.rmtree(tree.folder, ignore_errors=True)
+
+
+def test_only_files_of_tnctl_are_known_and_removed(root):
+    outside = root / "outside"
+    trees.put(outside / "secret", b"secret")
+    for name in ("embedding8/00000.rows", "variables.index", "part-00000.parquet"):
+        trees.put(outside / name, b"theirs")
+    before = stored(outside)
+    for seed in range(20_000):
+        survives(root, outside, random.Random(seed))
+    assert stored(outside) == before
+
+
+# ---- Writing a folder in the place of another ---------------------------------
+
+
+def write_graph(to, content, reads=()):
+    """What a command does: files, then the manifest."""
+    with outputs.output_folder(to, GRAPH, reads) as output:
+        inventory = output.inventory()
+        for name, data in content.items():
+            inventory.write(name, data)
+        inventory.commit(GRAPH.text, {}, "serving.json")
+
+
+def whole(folder):
+    """The files of a folder that its manifest says are whole; None where it is none."""
+    survey = ownership.survey(str(folder), GRAPH)
+    if not survey.complete:
+        return None
+    content = manifest.read(str(folder), GRAPH.text, "serving.json")
+    return {name: Path(folder, name).read_bytes() for name in content["files"]}
+
+
+def killed_at(number, root, command):
+    """Run a command in a child that dies at its so many-th change of a file; whether it died."""
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] == signal.SIGKILL
+    left = number
+
+    def count(event, arguments):
+        nonlocal left
+        changes = event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "ctypes.dlsym")
+        if event == "open":
+            changes = str(root) in str(arguments[0])
+        if changes:
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(count)
+    try:
+        command()
+    finally:
+        os._exit(0)
+
+
+@pytest.mark.parametrize("way", ["exchange", "two renames", "mount point"])
+@pytest.mark.parametrize("old", [{}, OLD], ids=["new", "old"])
+def test_a_kill_at_any_moment_leaves_one_of_both(root, monkeypatch, way, old):
+    to = root / "graph"
+    if way == "two renames":
+        monkeypatch.setattr(folders, "exchange", lambda *_: False)
+    if way == "mount point":
+        monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == to)
+    for number in range(1000):
+        shutil.rmtree(to, ignore_errors=True)
+        if old:
+            write_graph(str(to), old)
+        trees.put(root / "notes.txt", b"mine")
+        died = killed_at(number, root, lambda: write_graph(str(to), NEW))
+        if way == "exchange" or (way == "mount point" and not old):
+            assert whole(to) in (old or None, NEW)
+        elif way == "two renames":
+            aside = root / ".graph.tnctl-old"
+            assert whole(to) in (old or None, NEW) or whole(aside) == old
+        write_graph(str(to), NEW)
+        assert whole(to) == NEW
+        names = {*NEW, "serving.json"}
+        assert set(stored(root)) == {"notes.txt", *(f"graph/{name}" for name in names)}
+        if not died:
+            break
+    assert number > 10 and whole(to) == NEW
+
+
+@pytest.mark.parametrize("storage", ["here", "memory"])
+def test_what_fails_leaves_the_old_one(root, monkeypatch, storage):
+    to = str(root / "graph") if storage == "here" else f"memory://{root.name}/graph"
+    write_graph(to, OLD)
+    listing = sorted(name for name, _ in folders.contents(to, {"variables"}))
+    write = files._Output.write
+    for number in range(100):
+        left = number
+
+        def failing(self, data):
+            nonlocal left
+            left -= 1
+            if left < 0:
+                with files.translated(self._url, "written"):
+                    raise OSError(errno.ENOSPC, "No space left on device")
+            return write(self, data)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files._Output, "write", failing)
+            try:
+                write_graph(to, NEW)
+                break
+            except Failure as error:
+                assert "no space is left" in str(error)
+        # On an object store the last window is that of the switch, after all was uploaded.
+        if storage == "here" or number < 8:
+            survey = ownership.survey(to, GRAPH)
+            assert survey.complete and not survey.foreign
+            assert sorted(name for name, _ in folders.contents(to, {"variables"})) == listing
+    assert number > 5
+    found = ownership.survey(to, GRAPH)
+    assert found.complete and set(found.owned) == {*NEW, "serving.json"}
+
+
+def test_what_a_killed_upload_left_goes(root):
+    for old in ({}, OLD):
+        to = f"memory://{root.name}/{len(old)}/graph"
+        folder = f"{to}/{outputs.NEW}" if old else to
+        if old:
+            write_graph(to, old)
+        claims = ownership.Claims(folder, GRAPH)
+        manifest.Inventory(folder, claims.add).write("aot/32/graph.o", b"half")
+        write_graph(to, NEW)
+        survey = ownership.survey(to, GRAPH)
+        assert survey.complete and set(survey.owned) == {*NEW, "serving.json"}
+        assert not survey.foreign
+
+
+def test_who_writes_at_once_is_told(root):
+    to = str(root / "graph")
+    with (
+        pytest.raises(Failure, match="another tnctl process is writing to"),
+        outputs.output_folder(to, GRAPH) as output,
+    ):
+        output.inventory().write("saved_model.pb", b"mine")
+        child = os.fork()
+        if not child:
+            try:
+                write_graph(to, NEW)
+            except Failure:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        write_graph(to, NEW)
+    assert not Path(to).exists()
+
+
+def test_a_file_that_came_meanwhile_stays(root):
+    to = root / "graph"
+    write_graph(str(to), OLD)
+    with (
+        pytest.raises(UserError, match=r"holds thesis\.tex"),
+        outputs.output_folder(str(to), GRAPH) as output,
+    ):
+        inventory = output.inventory()
+        inventory.write("saved_model.pb", b"new")
+        (to / "thesis.tex").write_text("mine")
+        inventory.commit(GRAPH.text, {}, "serving.json")
+    assert whole(to) == OLD and (to / "thesis.tex").read_text() == "mine"
+    assert sorted(path.name for path in root.iterdir()) == ["graph"]
+
+
+def test_a_link_to_a_folder_is_written_through(root):
+    write_graph(str(root / "graph"), OLD)
+    (root / "current").symlink_to("graph")
+    write_graph(str(root / "current"), NEW)
+    assert (root / "current").is_symlink() and whole(root / "graph") == NEW
+
+
+# ---- What a command reads -------------------------------------------------------
+
+
+def test_no_output_overlaps_what_is_read(root):
+    """Against real paths, compared by their parts."""
+    chance = random.Random(1)
+    names = ["a", "a/b", "a/b/c", "a/b.csv", "ab", "d", "d/e", "a/b/d"]
+    for name in ("a/b/c", "ab", "d/e"):
+        (root / name).mkdir(parents=True)
+    (root / "a/b.csv").write_text("x")
+    for link, target in (
+        ("la", "a"),
+        ("lab", "a/b"),
+        ("ab/lc", "../a/b/c"),
+        ("d/lf", "../a/b.csv"),
+    ):
+        (root / link).symlink_to(target)
+        names.append(link)
+    os.link(root / "a/b.csv", root / "d/hard.csv")
+    spellings = ["{}", "{}/", "x/../{}", "./{}", "file://{root}/{}", "{root}/{}"]
+    for _ in range(500):
+        one, other = (chance.choice(names) for _ in range(2))
+        to, read = (chance.choice(spellings).format(n, root=root) for n in (one, other))
+        to, read = (
+            url if "/" in url[:1] or "://" in url else f"{root}/{url}" for url in (to, read)
+        )
+        first, second = ((root / name).resolve() for name in (one, other))
+        overlaps = first.is_relative_to(second) or second.is_relative_to(first)
+        if overlaps:
+            with pytest.raises(UserError, match="which this command reads"):
+                outputs.refuse_overlap([to], [read])
+        else:
+            outputs.refuse_overlap([to], [read])
+    with pytest.raises(UserError, match="which this command reads"):
+        outputs.refuse_overlap([str(root / "d/hard.csv")], [str(root / "a/b.csv")])
+    for to, read in (("memory://x/a", "memory://x/a/b"), ("memory://x/a/./b/", "memory://x//a/b")):
+        with pytest.raises(UserError, match="which this command reads"):
+            outputs.refuse_overlap([to], [read])
+    outputs.refuse_overlap(["memory://x/ab", "memory://y/a"], ["memory://x/a", str(root / "a")])
+
+
+# ---- Single files ---------------------------------------------------------------
+
+
+def write_file(to, data=b"new", **how):
+    with outputs.output_file(str(to), **how) as stream:
+        stream.write(data)
+
+
+def test_a_file_is_replaced_only_when_told_to(root):
+    to = root / "scores (1).csv"
+    write_file(to, b"old")
+    to.chmod(0o640)
+    with pytest.raises(UserError, match=r"is there already.*overwrite=true"):
+        write_file(to)
+    write_file(to, replace=True)
+    assert to.read_bytes() == b"new" and to.stat().st_mode & 0o777 == 0o640
+    with pytest.raises(UserError, match="which this command reads"):
+        write_file(to, replace=True, reads=[str(to)])
+    (root / "link").symlink_to(to)
+    with pytest.raises(UserError, match="symbolic link"):
+        write_file(root / "link", replace=True)
+    with pytest.raises(UserError, match="is a folder"):
+        write_file(root, replace=True)
+    with pytest.raises(RuntimeError), outputs.output_file(str(to), replace=True) as stream:
+        stream.write(b"half")
+        raise RuntimeError
+    assert to.read_bytes() == b"new"
+    write_file("/dev/null")
+    assert sorted(path.name for path in root.iterdir()) == ["link", "scores (1).csv"]
+
+
+def test_a_killed_file_leaves_the_old_one(root):
+    to = root / "scores.csv"
+    for number in range(100):
+        to.write_bytes(b"old")
+        died = killed_at(number, root, lambda: write_file(to, replace=True))
+        assert to.read_bytes() in (b"old", b"new")
+        write_file(to, replace=True)
+        assert [path.name for path in root.iterdir()] == ["scores.csv"]
+        if not died:
+            break
+    assert number > 5
