@@ -1,0 +1,178 @@
+"""No command removes or replaces a file that tnctl did not write: through the command line."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tnctl import files, manifest
+
+
+def stored(folder):
+    """Every file below a folder with its bytes, and every link with its target."""
+    held = {}
+    for above, subfolders, names in os.walk(folder):
+        for name in [*names, *subfolders]:
+            path = Path(above, name)
+            key = path.relative_to(folder).as_posix()
+            if path.is_symlink():
+                held[key] = os.readlink(path)
+            elif path.is_file():
+                held[key] = path.read_bytes()
+    return held
+
+
+@pytest.fixture
+def refused(here):
+    """A command that must be refused in one line, and change nothing below a folder."""
+
+    def run(folder, *arguments, said):
+        before = stored(folder)
+        done = here(*arguments, cwd=folder)
+        assert done.code == 2, done.err
+        assert said in done.last
+        assert stored(folder) == before
+
+    return run
+
+
+def test_prepare_into_the_folder_of_its_input(workspace, refused):
+    """The input lay in ud/train/raw, and `train` is a name that prepared data has too."""
+    (workspace / "ud/train/raw").mkdir(parents=True)
+    for name in ("train.csv", "validation.csv", "test.csv"):
+        shutil.move(workspace / "clicks" / name, workspace / "ud/train/raw")
+    arguments = ["prepare", "conf=small.yaml", "data.root=ud/train/raw"]
+    for to in ("ud", "ud/train", "ud/train/raw", "./x/../ud"):
+        refused(workspace, *arguments, f"to={to}", said="which this command reads")
+    (workspace / "link").symlink_to("ud")
+    refused(workspace, *arguments, "to=link", said="which this command reads")
+
+
+def test_split_graph_over_the_users_own_model(run_copy, refused):
+    graph = run_copy / "run/checkpoints"
+    [checkpoint] = [path for path in graph.iterdir() if (path / "manifest.json").exists()][-1:]
+    shutil.copytree(checkpoint / "graph", run_copy / "um")
+    (run_copy / "um/assets").mkdir(exist_ok=True)
+    refused(run_copy, "split-graph", "output=run", "to=um", said="tnctl did not write there")
+
+
+def test_an_export_over_a_checkpoint(run_copy, refused):
+    shutil.copytree(run_copy / "run", run_copy / "other")
+    steps = sorted((run_copy / "run/checkpoints").iterdir())
+    for to in (
+        f"run/checkpoints/{steps[-1].name}", f"run/checkpoints/{steps[-1].name}/graph",
+        "run/checkpoints", "run", ".",
+    ):  # fmt: skip
+        refused(run_copy, "export-embeddings", "output=run", f"to={to}", said="to=")
+    to = f"other/checkpoints/{steps[-1].name}"
+    for command in ("export-embeddings", "split-graph"):
+        refused(run_copy, command, "output=run", f"to={to}", said="did not write there")
+    url = f"run/checkpoints/{steps[-1].name}"
+    for to in (url, "run/checkpoints", f"{url}/inner", "run"):
+        refused(run_copy, "checkpoint", "compact", url, f"to={to}", said="to")
+
+
+@pytest.mark.parametrize(
+    "files_",
+    [
+        {"thesis.tex": 1, "photos": 2},
+        {"thesis.tex": {"bytes": 4, "sha256": "0" * 64}},
+        {"../outside": {"bytes": 4, "sha256": "0" * 64}},
+    ],
+)
+def test_a_foreign_manifest(run_copy, refused, files_):
+    mine = run_copy / "mine"
+    (mine / "photos").mkdir(parents=True)
+    (mine / "photos/cat.jpg").write_text("mine")
+    (mine / "thesis.tex").write_text("mine")
+    body = {"format": "tnctl embeddings", "version": 1, "files": files_}
+    for content in (json.dumps({"files": files_}).encode(), manifest.sealed(body)):
+        (mine / "manifest.json").write_bytes(content)
+        for command in ("export-embeddings", "split-graph"):
+            refused(run_copy, command, "output=run", "to=mine", said="did not write there")
+
+
+def test_overwrite_leaves_what_is_not_of_the_run(workspace, here):
+    """Folders named like checkpoints, links among them, and files beside ours."""
+    train = ["train", "conf=small.yaml", "output=run", "recipe=lr", "data.train=test.csv"]
+    assert here(*train, cwd=workspace).code == 0
+    run = workspace / "run"
+    outside = workspace / "outside"
+    (outside / "tables").mkdir(parents=True)
+    (outside / "dense.bin").write_text("mine")
+    (run / "checkpoints/step-0000000099").symlink_to(outside)
+    (run / "checkpoints/step-by-step").mkdir()
+    (run / "checkpoints/step-by-step/dense.bin").write_text("mine")
+    (run / "notes.txt").write_text("mine")
+    newest = max((run / "checkpoints").glob("step-00000000[0-8]*"))
+    (newest / "notes.txt").write_text("mine")
+    (run / "tensorboard").mkdir(exist_ok=True)
+    (run / "tensorboard/events.out.tfevents.mine").write_text("mine")
+    kept = stored(outside)
+    assert here("evaluate", "output=run", cwd=workspace).code == 0
+    assert here(*train, "overwrite=true", "seed=2", cwd=workspace).code == 0
+    assert stored(outside) == kept
+    assert (run / "checkpoints/step-0000000099").is_symlink()
+    for name in (
+        "notes.txt", "checkpoints/step-by-step/dense.bin", f"checkpoints/{newest.name}/notes.txt",
+        "tensorboard/events.out.tfevents.mine",
+    ):  # fmt: skip
+        assert (run / name).read_text() == "mine"
+    assert here("evaluate", "output=run", cwd=workspace).code == 0
+    # And a file at a path that the run writes to is refused before anything.
+    shutil.rmtree(run)
+    run.mkdir()
+    (run / "log.jsonl").write_text("mine")
+    for more in ([], ["overwrite=true"]):
+        done = here(*train, *more, cwd=workspace)
+        assert done.code == 2 and "run holds log.jsonl" in done.last
+        assert stored(run) == {"log.jsonl": b"mine"}
+
+
+def test_a_checkpoint_alone_does_not_say_where_to_write(run_copy, refused):
+    checkpoint = max((run_copy / "run/checkpoints").iterdir())
+    for command in ("split-graph", "export-embeddings", "predict"):
+        arguments = [command, f"checkpoint=run/checkpoints/{checkpoint.name}"]
+        refused(run_copy, *arguments, said="give to=URL too")
+
+
+def test_training_into_its_own_data(workspace, refused):
+    (workspace / "run").mkdir()
+    shutil.move(workspace / "clicks", workspace / "run/checkpoints")
+    refused(
+        workspace, "train", "conf=small.yaml", "output=run", "overwrite=true",
+        "data.root=run/checkpoints", said="output=run/checkpoints contains",
+    )  # fmt: skip
+
+
+def test_predictions_over_other_files(run_copy, here, refused):
+    predict = ["predict", "output=run", "data.test=test.csv", "format=csv"]
+    (run_copy / "mine.csv").write_text("mine")
+    refused(run_copy, *predict, "to=mine.csv", said="is there already")
+    refused(run_copy, *predict, "to=clicks/test.csv", "overwrite=true", said="this command reads")
+    (run_copy / "run/predictions.csv").write_text("mine")
+    refused(run_copy, *predict, said="run holds predictions.csv")
+    (run_copy / "run/predictions.csv").unlink()
+    for _ in range(2):
+        done = here(*predict, cwd=run_copy)
+        assert done.code == 0, done.err
+    assert (run_copy / "run/predictions.csv").read_text().startswith('"prediction"')
+    assert here(*predict, "to=mine.csv", "overwrite=true", cwd=run_copy).code == 0
+
+
+def test_a_failed_export_leaves_the_old_one(run_copy, here, monkeypatch):
+    export = ["export-embeddings", "output=run", "format=text"]
+    assert here(*export, cwd=run_copy).code == 0
+    before = stored(run_copy / "run")
+
+    def failing(self, _):
+        with files.translated(self._url, "written"):
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files._Output, "write", failing)
+        done = here(*export, cwd=run_copy)
+    assert done.code == 1 and "no space is left" in done.last
+    assert stored(run_copy / "run") == before
