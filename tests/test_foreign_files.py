@@ -153,7 +153,7 @@ def test_predictions_over_other_files(run_copy, here, refused):
     refused(run_copy, *predict, "to=mine.csv", said="is there already")
     refused(run_copy, *predict, "to=clicks/test.csv", "overwrite=true", said="this command reads")
     (run_copy / "run/predictions.csv").write_text("mine")
-    refused(run_copy, *predict, said="run holds predictions.csv")
+    refused(run_copy, *predict, said="run/predictions.csv is there already")
     (run_copy / "run/predictions.csv").unlink()
     for _ in range(2):
         done = here(*predict, cwd=run_copy)

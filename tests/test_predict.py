@@ -186,4 +186,3 @@ def test_a_column_that_changes_its_type(tmp_path):
     ):
         write(pa.table({"id": pa.array([1, 2])}))
         write(pa.table({"id": pa.array(["x"])}))
-    assert not to.exists()

@@ -278,7 +278,7 @@ def test_nothing_of_the_users_is_lost(artefacts, trained, here, tmp_path):
         )
         assert done.code == 2 and "which this command reads" in done.line
     done = here("predict", "output=run", f"data.test={rows}", f"to={rows}", cwd=trained)
-    assert done.code == 2 and "which this command reads" in done.line
+    assert done.code == 2 and "which this command reads" in done.last
     for command in (
         ["split-graph", f"output={trained / 'run'}"],
         ["export-embeddings", f"output={trained / 'run'}"],

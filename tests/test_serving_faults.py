@@ -54,7 +54,10 @@ class Fault:
 
         def failing(self, data):
             nonlocal passed
-            if not self._url.removesuffix(files.PART).endswith(f"/tried/{name}"):
+            path = Path(self._url)
+            if part := files.PART_NAME.fullmatch(path.name):
+                path = path.with_name(part[1])
+            if not path.as_posix().endswith((f"tried/{name}", f"tried.tnctl-new/{name}")):
                 return write(self, data)
             view = memoryview(data).cast("B")
             if passed + len(view) > after:
@@ -157,9 +160,11 @@ def test_kill_9(served, place, tmp_path):
     codes = json.loads(done.stdout.splitlines()[-1])
     for (name, left, to), code in zip(kills, codes, strict=True):
         assert code == -9, (seed, name, left, done.stderr)
-        assert stored(to) and not counts(name, to), (seed, name, left)
+        beside = Path(to).with_name(f".{Path(to).name}.tnctl-new")
+        assert stored(beside) and not Path(to).exists(), (seed, name, left)
     for name, _, to in kills[::2]:
         served.complete(name, to)
+        assert not Path(to).with_name(f".{Path(to).name}.tnctl-new").exists()
 
 
 def test_what_is_broken_off_by_the_user(served, place, tmp_path, here, monkeypatch):
@@ -176,7 +181,7 @@ def test_what_is_broken_off_by_the_user(served, place, tmp_path, here, monkeypat
             patched.setattr(files._Output, "write", interrupted)
             done = here(*COMMANDS[name], f"to={to}", cwd=place)
         assert done.code == 130 and "interrupted" in done.last
-        assert not counts(name, to)
+        assert not list(tmp_path.iterdir())
         served.complete(name, to)
         shutil.rmtree(to)
 

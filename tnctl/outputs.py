@@ -74,11 +74,18 @@ def output_folder(to: str, format: Format, reads: Iterable[str] = ()) -> Iterato
     refuse_overlap([to], reads)
     local = files.local_path(to)
     if local is not None:
-        with _beside(to, Path(os.path.realpath(local)), format) as output:
-            yield output
+        writing = _beside(to, Path(os.path.realpath(local)), format)
     else:
-        with _on_object_store(to, format) as output:
+        writing = _on_object_store(to, format)
+    folder = to
+    try:
+        with writing as output:
+            folder = output.folder
             yield output
+    except UserError as error:
+        # The user knows the place, and not the folder beside it.
+        error.args = (str(error).replace(folder, to.rstrip("/")),)
+        raise
 
 
 def refuse_foreign(folder: str, format: Format) -> Survey:
@@ -271,12 +278,16 @@ def is_stream(to: str) -> bool:
 
 
 @contextlib.contextmanager
-def output_file(to: str, reads: Iterable[str] = (), replace: bool = False) -> Iterator[IO[bytes]]:
+def output_file(
+    to: str, reads: Iterable[str] = (), replace: bool = False, claims: Claims | None = None
+) -> Iterator[IO[bytes]]:
     """A file open for writing, in force at `to` when the block has ended without an exception.
 
     Raises UserError when there is a file already, unless it may be replaced, when it is a folder or
     a symbolic link, and when it overlaps one of `reads`. A device or pipe is written to as it is.
+    A file that is on the list of `claims`, of its folder, may be replaced; it is on the list then.
     """
+    name = to.rpartition("/")[2]
     refuse_overlap([to], reads)
     local = files.local_path(to)
     if is_stream(to):
@@ -287,9 +298,12 @@ def output_file(to: str, reads: Iterable[str] = (), replace: bool = False) -> It
         raise UserError(f"to={to} is a symbolic link. Name the file itself")
     if local is not None and local.is_dir():
         raise UserError(f"to={to} is a folder. Name a file in it")
-    if not replace and files.exists(to):
+    is_known = claims is not None and name in claims.names
+    if not (replace or is_known) and files.exists(to):
         raise UserError(f"to={to} is there already. Name another file, or give overwrite=true")
     if local is None:
+        if claims is not None:
+            claims.take([name])
         with files.open_output(to) as stream:
             yield stream
         return
@@ -303,6 +317,8 @@ def output_file(to: str, reads: Iterable[str] = (), replace: bool = False) -> It
             with files.translated(to, "written"):
                 if place.exists():
                     shutil.copymode(place, made)
+                if claims is not None:
+                    claims.take([name])
                 os.replace(made, place)
                 files.sync(place.parent)
         finally:

@@ -35,22 +35,16 @@ def predict(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
     from tnctl.training import predicting
     from tnctl.training.run import PREDICTIONS, PREDICTIONS_LIST
 
-    replace = arguments.flag(own, "overwrite")
+    replace, claims = arguments.flag(own, "overwrite"), None
     if (to := own.get("to")) is None:
-        name = f"{PREDICTIONS}.{kind}"
-        to = files.join(conf.output, name)
+        to = files.join(conf.output, f"{PREDICTIONS}.{kind}")
+        # Predictions that tnctl wrote there are replaced without overwrite=true.
         claims = ownership.Claims(conf.output, ownership.RUN, [PREDICTIONS_LIST])
-        # The run's own predictions are replaced without a word.
-        replace = replace or name in claims.names
-        if replace:
-            claims.take([name])
-        else:
-            claims.add([name])
     inference = loaded(checkpoint, conf)
     reads = [one.folder for one in checkpoint.chain()]
     if "conf" in own:
         reads.append(str(compose.conf_file(own["conf"])))
-    rows = predicting.predict(inference, conf, "test", to, kind, reads, replace)
+    rows = predicting.predict(inference, conf, "test", to, kind, reads, replace, claims)
     say(f"{rows:,} predictions of step {checkpoint.step} written to {to}")
     return 0
 

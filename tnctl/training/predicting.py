@@ -18,6 +18,7 @@ from tnctl.data.features import Window
 from tnctl.data.sources import files_read
 from tnctl.data.windows import ReadAhead, batches, count_hint, windows
 from tnctl.errors import Failure, UserError
+from tnctl.ownership import Claims
 from tnctl.progress import Display
 from tnctl.schema import Conf
 from tnctl.training.evaluation import features_of
@@ -36,11 +37,12 @@ def predict(
     kind: str,
     reads: Iterable[str] = (),
     replace: bool = False,
+    claims: Claims | None = None,
 ) -> int:
     """Write the predictions of a split to one file; returns how many rows it has.
 
     `reads` are further files and folders that are read, which `to` must not overlap; `replace` says
-    that it may be there already.
+    that it may be there already, or `claims`, when it is on that list.
 
     Columns: those of data.carry as they are read (of formats that know only lists, columns of one
     value per row as values), then for each head `prediction_<head>` and
@@ -58,7 +60,7 @@ def predict(
     with (
         Display("predict", count_hint(conf, split)) as display,
         ReadAhead(source, WINDOWS_AHEAD) as ahead,
-        outputs.output_file(to, [*files_read(conf), *reads], replace) as stream,
+        outputs.output_file(to, [*files_read(conf), *reads], replace, claims) as stream,
         writing(stream, to, kind) as write,
     ):
         for window in ahead:
