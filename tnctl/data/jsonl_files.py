@@ -41,7 +41,8 @@ def pieces(conf: Conf, url: str, needed: list[str], skip_rows: int) -> Iterator[
     """
     bad = BadRows(conf)
     of_ids, cuts = id_columns(conf), cutters(conf)
-    for line, block in lines.blocks(url, skip_rows):
+    for line, view in lines.blocks(url, skip_rows):
+        block = bytes(view)
         rows = [
             (number, text) for number, text in enumerate(block.split(b"\n"), line) if text.strip()
         ]

@@ -14,7 +14,8 @@ from tnctl.data.ahead import ReadAhead, in_order
 from tnctl.data.bad_rows import Skipped, chosen
 from tnctl.data.features import Features, Window, labels_of
 from tnctl.data.reading import Where, columns_read, shifted
-from tnctl.errors import Failure, UserError
+from tnctl.data.row_limits import refuse_large_window
+from tnctl.errors import Failure
 from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.tables import columns as c_columns
@@ -62,13 +63,15 @@ def windows(
     else:
         encoded = in_order(lambda part: encode(*part), _parts(tables, size, start, limit))
     parts: list[Window] = []
-    rows = 0
+    rows = ids = 0
     for part in encoded:
         parts.append(part)
         rows += part.rows
+        ids += sum(map(len, part.ids))
+        refuse_large_window(ids)
         if rows % size == 0:
             yield joined(parts)
-            parts = []
+            parts, ids = [], 0
     if parts:
         yield joined(parts)
     if rows == 0 and start == 0 and limit != 0:
@@ -173,8 +176,6 @@ def joined(parts: list[Window]) -> Window:
     if len(parts) == 1:
         return parts[0]
     tables = range(len(parts[0].ids))
-    if any(sum(len(part.ids[table]) for part in parts) >= 2**32 for table in tables):
-        raise UserError("a window holds over 2^32 ids. Take a smaller data.window")
     return Window(
         [np.concatenate([part.ids[table] for part in parts]) for table in tables],
         [_joined_offsets([part.offsets[table] for part in parts]) for table in tables],
