@@ -6,6 +6,7 @@ an error of one line or with all rows read. The memory is that beyond the proces
 
 import argparse
 import gzip
+import io
 import json
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tnctl import limits
 from tnctl.data.features import Features
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import windows
@@ -45,18 +47,7 @@ def long_line(path: Path, kind: str, size: int) -> None:
 
 
 def long_record(path: Path, _: str, size: int) -> None:
-    from tnctl.tables.checksums import crc32c
-
-    def masked(crc: int) -> bytes:
-        return (((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32).to_bytes(4, "little")
-
-    length, crc = (size * MB).to_bytes(8, "little"), 0
-    with open(path, "wb") as file:
-        file.write(length + masked(crc32c(length)))
-        for _ in range(size):
-            file.write(bytes(MB))
-            crc = crc32c(bytes(MB), crc)
-        file.write(masked(crc))
+    path.write_bytes(framed(bytes(size * MB)))
 
 
 def bomb(path: Path, kind: str, size: int, row: bytes = b"\0") -> None:
@@ -94,6 +85,88 @@ def many_ids(path: Path, kind: str, size: int) -> None:
         path.write_bytes(before + text.encode() + after)
 
 
+LINE = limits.LINE_BYTES
+# What is within the limits, or found out late to be beyond them: format, then the bytes.
+WORST: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "csv, a line of separators": ("csv", lambda: b"a,y\n" + b"|" * (LINE - 2) + b",0\n"),
+    "csv, a line of quotes": ("csv", lambda: b'a,y\n"' + b'""' * (LINE // 2 - 4) + b'",0\n'),
+    "csv, a header of names": ("csv", lambda: b"ab," * (LINE // 3) + b"\n"),
+    "csv, lines of 3 bytes": ("csv", lambda: b"a,y\n" + b"a,0\n" * (16 << 20)),
+    "csv, line feeds": ("csv", lambda: b"a,y\nx,0\n" + b"\n" * (64 << 20)),
+    "csv, hard numbers": ("csv", lambda: b"a,y\n" + b"a,0x0\n" * (1 << 16)),
+    "jsonl, a line of lists": ("jsonl", lambda: json_line(b"[]")),
+    "jsonl, a line of objects": ("jsonl", lambda: json_line(b"{}")),
+    "jsonl, a line of numbers": ("jsonl", lambda: json_line(b"12345")),
+    "jsonl, a line of keys": (
+        "jsonl",
+        lambda: b"{" + b",".join(b'"%07d":1' % k for k in range(LINE // 13)) + b"}\n",
+    ),
+    "jsonl, lines of 11 bytes": ("jsonl", lambda: b'{"y": 0.1}\n' * (4 << 20)),
+    "jsonl, texts beside lists": (
+        "jsonl",
+        lambda: b'{"a":1,"y":0}\n{"a":[1],"y":0}\n{"a":"x","y":0}\n' * (1 << 20),
+    ),
+    "libsvm, a line of words": ("libsvm", lambda: b"1 " * (LINE // 2)),
+    "libsvm, lines at the limit": (
+        "libsvm",
+        lambda: (b"0" + b" 1" * limits.ROW_VALUES + b"\n") * 40,
+    ),
+    "libsvm, words of one byte": ("libsvm", lambda: b"0 1\n" * (16 << 20)),
+    "libffm, words of five bytes": ("libsvm", lambda: b"0 1:2:3 1:2:3\n" * (4 << 20)),
+    "paddle, words": ("paddle", lambda: b"y:0 a:1 a:2\n" * (4 << 20)),
+    "tfrecord, a record of values": ("tfrecord", lambda: packed(LINE - 64)),
+    "tfrecord, records of values": ("tfrecord", lambda: packed(limits.ROW_VALUES) * 200),
+    "tfrecord, empty records": ("tfrecord", lambda: framed(b"") * (1 << 20)),
+    "parquet, a row of 2^28 zeros": ("parquet", lambda: zeros(limits.GROUP_VALUES - 2**10, 1)),
+    "parquet, 2^28 zeros in rows": ("parquet", lambda: zeros(2**16, 2**12 - 1)),
+}
+
+
+def json_line(value: bytes) -> bytes:
+    return b'{"y":0,"a":[' + (value + b",") * (LINE // (len(value) + 1) - 8) + value + b"]}\n"
+
+
+def framed(payload: bytes) -> bytes:
+    from tnctl.tables.checksums import crc32c
+
+    def masked(data: bytes) -> bytes:
+        crc = crc32c(data)
+        return (((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32).to_bytes(4, "little")
+
+    length = len(payload).to_bytes(8, "little")
+    return length + masked(length) + payload + masked(payload)
+
+
+def packed(values: int) -> bytes:
+    """A record of an Example whose feature a has so many integers of one byte each."""
+
+    def field(number: int, data: bytes) -> bytes:
+        size, length = len(data), bytearray()
+        while size >= 128:
+            length.append(size & 127 | 128)
+            size >>= 7
+        return bytes([number << 3 | 2]) + bytes(length) + bytes([size]) + data
+
+    def entry(name: bytes, data: bytes) -> bytes:
+        return field(1, field(1, name) + field(2, field(3, field(1, data))))
+
+    return framed(field(1, entry(b"y", b"\0") + entry(b"a", bytes(values))))
+
+
+def zeros(values: int, rows: int) -> bytes:
+    column = pa.ListArray.from_arrays(
+        pa.array(np.arange(rows + 1, dtype=np.int32) * values),
+        pa.array(np.zeros(values * rows, np.int64)),
+    )
+    file = io.BytesIO()
+    pq.write_table(pa.table({"a": column, "y": np.zeros(rows)}), file, row_group_size=rows)
+    return file.getvalue()
+
+
+def write_worst(path: Path, _: str, __: int) -> None:
+    path.write_bytes(WORST[path.stem][1]())
+
+
 Case = tuple[str, Callable[[Path, str, int], None], int, str]
 CASES: dict[str, Case] = {
     **{
@@ -112,6 +185,7 @@ CASES: dict[str, Case] = {
         for kind in (*FIRST, "parquet", "tfrecord")
         for size in (250_000, 1_000_000)
     },
+    **{name: (kind, write_worst, 0, "") for name, (kind, _) in WORST.items()},
 }
 
 
@@ -155,7 +229,8 @@ def measured(url: Path, kind: str) -> dict[str, object]:
 def peak() -> float:
     """The most memory that this process has had, in MiB."""
     # Not ru_maxrss, which a process inherits from the one that starts it.
-    [line] = [line for line in Path("/proc/self/status").open() if line.startswith("VmHWM")]
+    status = Path("/proc/self/status").read_text().splitlines()
+    [line] = [line for line in status if line.startswith("VmHWM")]
     return int(line.split()[1]) / 1024
 
 
@@ -172,7 +247,8 @@ def main() -> None:
         if given.only not in name:
             continue
         with tempfile.TemporaryDirectory(prefix="tnctl-bounds-") as folder:
-            path = Path(folder) / f"a.{kind}{suffix}"
+            stem = name if name in WORST else "a"
+            path = Path(folder) / f"{stem}.{kind}{suffix}"
             write(path, kind, size)
             command = [sys.executable, "-m", "benchmarks.bounds", "--read", str(path), kind]
             try:

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "tnctl"
 
 # Each part may import those before it. Parts of the ground floor know errors, and no other.
-GROUND = ["errors", "files", "progress", "shipped"]
+GROUND = ["limits", "errors", "files", "progress", "shipped"]
 LAYERS = [
     *GROUND, "manifest", "schema", "tables", "data", "model", "checkpoint", "training", "serving",
     "cli",

@@ -53,7 +53,7 @@ def parts(
     kind = array.type.value_type if pt.is_dictionary(array.type) else array.type
     if separator is not None and numbers.is_text(kind):
         array = numbers.texts(array, column, where)
-        refuse_many(pc.binary_length(array), limits.LINE_BYTES, "bytes", column, where)
+        _refuse_long_texts(array, "," if separator == JSON else separator, column, where)
         absent = pc.is_in(array, value_set=pa.array(data.missing, array.type))
         array = pc.if_else(absent, None, array)
         if separator == JSON:
@@ -66,6 +66,15 @@ def parts(
         return Parts(array, None)
     lengths = refuse_many(pc.list_value_length(array), limits.ROW_VALUES, "values", column, where)
     return Parts(pc.list_flatten(array), lengths.astype(np.int64))
+
+
+def _refuse_long_texts(array: pa.Array, separator: str, column: str, where: Where) -> None:
+    """Raise `BadRowsError` for texts that are too long, or have too many values, to be split."""
+    sizes = refuse_many(pc.binary_length(array), limits.LINE_BYTES, "bytes", column, where)
+    # So many values take at least as many bytes.
+    if sizes.max(initial=0) >= limits.ROW_VALUES:
+        counts = pc.add(pc.count_substring(array, separator), 1)
+        refuse_many(counts, limits.ROW_VALUES, "values", column, where)
 
 
 def _split(array: pa.Array, separator: str, strip: bool) -> pa.Array:
