@@ -1,6 +1,5 @@
 """A conf file of the user's own, looked at before Hydra reads it, and where Hydra names no key."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -114,14 +113,12 @@ def refuse_long(path: Path) -> None:
         )
 
 
-def _values(value: Any, counted: dict[int, float]) -> float:
-    """The keys and values that a value has in it; infinite of one that contains itself."""
+def _values(value: Any, counted: dict[int, int]) -> int:
+    """The keys and values that a value has in it; `counted` are those of lists and mappings."""
     if not isinstance(value, dict | list):
         return 1
     if id(value) not in counted:
-        counted[id(value)] = math.inf  # what is met again before it is counted is in itself
-        inner = value.values() if isinstance(value, dict) else value
-        keys = len(value) if isinstance(value, dict) else 0
+        keys, inner = (len(value), value.values()) if isinstance(value, dict) else (0, value)
         counted[id(value)] = 1 + keys + sum(_values(one, counted) for one in inner)
     return counted[id(value)]
 

@@ -102,13 +102,13 @@ def _with_layout(
 
 def _first_filled(block: memoryview) -> tuple[bytes, int]:
     """The first line that is not empty, and where the next one starts."""
-    start = 0
-    while start < len(block):
-        end = after_line(block, start, len(block))
-        if line := bytes(block[start:end]).rstrip(b"\r\n"):
-            return line, end
-        start = end
-    return b"", start
+    codes = np.frombuffer(block, np.uint8)
+    filled = (codes != ord("\n")) & (codes != ord("\r"))
+    if not filled.any():
+        return b"", len(block)
+    place = int(filled.argmax())
+    end = after_line(block, place, len(block))
+    return bytes(block[:end]).rstrip(b"\r\n").rpartition(b"\n")[2], end
 
 
 def _names(conf: Conf, url: str, needed: list[str], header: bytes) -> list[str]:

@@ -45,7 +45,9 @@ def pieces(conf: Conf, url: str, needed: list[str], skip_rows: int) -> Iterator[
     for line, view in lines.blocks(url, skip_rows):
         block = bytes(view)
         rows = [
-            (number, text) for number, text in enumerate(block.split(b"\n"), line) if text.strip()
+            (number, text)
+            for number, text in enumerate(block.split(b"\n"), line)
+            if text and not text.isspace()
         ]
         whole = len(rows)
         rows = _without_long(url, rows, bad)

@@ -32,12 +32,14 @@ def pieces(conf: Conf, url: str, needed: list[str]) -> Iterator[Piece]:
     bad = BadRows(conf)
     row = 1
     with seekable(url) as stream, translated(url):
-        source = pq.ParquetFile(stream)
+        # Arrow would keep all that it reads before it is asked for, until the end of the file.
+        source = pq.ParquetFile(stream, pre_buffer=False)
         require(url, needed, source.schema_arrow.names)
         groups = row_groups(url, source.metadata, needed)
         if any(group.longest > CHUNK_BYTES for group in groups):
-            stream.seek(0)
-            source = pq.ParquetFile(stream, metadata=source.metadata, buffer_size=PART_BYTES)
+            source = pq.ParquetFile(
+                stream, metadata=source.metadata, buffer_size=PART_BYTES, pre_buffer=False
+            )
         batch_rows = min((group.batch_rows for group in groups), default=BATCH_ROWS)
         for batch in source.iter_batches(batch_rows, columns=needed):
             table = pa.Table.from_batches([batch]).select(needed)
