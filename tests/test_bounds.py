@@ -21,7 +21,7 @@ from tnctl.data.features import Features
 from tnctl.data.lines import BLOCK_BYTES
 from tnctl.data.statistics import Statistics, measure
 from tnctl.data.tfrecord_files import READ_BYTES
-from tnctl.data.windows import windows
+from tnctl.data.windows import raw_rows, windows
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.schema import Conf, Data, Label, Numeric, Slot, Train
 from tnctl.tables import checksums
@@ -289,6 +289,19 @@ def test_the_ids_of_a_window(tmp_path, monkeypatch):
     assert [len(window.ids[0]) for window in read(conf)] == [48, 48]
     path.write_bytes(b"a,y\n" + b"1|2|3|4|5|6,0\n" * 7 + b"1|2|3|4|5|6|7,0\n")
     refused(conf, "over 48 ids", "smaller data.window", kind=UserError)
+
+
+def test_rows_that_are_kept_as_they_were_read(tmp_path):
+    """A model keeps some raw rows, as Python's objects: few of those that are long."""
+    path = tmp_path / "a"
+    pq.write_table(pa.table({"a": [list(range(VALUES))] * 40, "y": [0] * 40}), path)
+    rows = raw_rows(conf_of(path, "parquet"), "train", 30)
+    assert 1 <= len(rows) <= LINE // (8 * VALUES)
+    assert all(len(row["a"]) == VALUES for row in rows)
+    pq.write_table(pa.table({"a": [list(range(20))] * 40, "y": [0] * 40}), path)
+    assert len(raw_rows(conf_of(path, "parquet"), "train", 30)) == 30
+    pq.write_table(pa.table({"a": ["x" * (2 * LINE)] * 2, "y": [0] * 2}), path)
+    assert len(raw_rows(conf_of(path, "parquet"), "train", 30)) == 1
 
 
 # ---- Parquet

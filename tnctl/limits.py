@@ -9,7 +9,7 @@ split. The values of a row at their limit, of 20 digits each, take a third of it
 
 ROW_VALUES = 1 << 18
 """Values of one column in one row, ids of all slots in one row, columns of a header. Histories of
-users have up to some ten thousands; an id costs training about 400 bytes."""
+users have up to some ten thousands; an id of a batch takes about 700 bytes in training."""
 
 WINDOW_IDS = 1 << 27
 """Ids of one window of rows: 1 GiB, or 512 ids in each row of a window of the default size."""

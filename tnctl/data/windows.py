@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tnctl import limits
 from tnctl.data import jsonl_files, numbers, prepared, prepared_files, sources
 from tnctl.data.ahead import ReadAhead, in_order
 from tnctl.data.bad_rows import Skipped, chosen
@@ -259,15 +260,21 @@ def taken(window: Window, chosen: NDArray[np.uint32]) -> Window:
 def raw_rows(conf: Conf, split: str, limit: int) -> list[dict[str, Any]]:
     """The first rows of a split as JSON holds them, by column: texts, numbers, lists and None.
 
-    Bytes that are not UTF-8 come as Python's surrogate escapes.
+    Bytes that are not UTF-8 come as Python's surrogate escapes. Of long rows there are fewer, but
+    one at least: together they have no more bytes in Arrow's buffers than a line may have.
     """
     if conf.data.prepared:
         return prepared_files.first_rows(conf, split, limit)
     found: list[dict[str, Any]] = []
+    room = limits.LINE_BYTES
     for piece in sources.pieces(conf, split, columns_read(conf)):
-        rows = piece.table.slice(0, limit - len(found)).to_pylist()
-        found += [{name: _json(value) for name, value in row.items()} for row in rows]
-        if len(found) >= limit:
+        rows = piece.table.slice(0, limit - len(found))
+        whole = rows.num_rows
+        while rows.num_rows > (0 if found else 1) and rows.nbytes > room:
+            rows = rows.slice(0, rows.num_rows // 2)
+        room -= rows.nbytes
+        found += [{name: _json(value) for name, value in row.items()} for row in rows.to_pylist()]
+        if len(found) >= limit or rows.num_rows < whole:
             break
     return found
 
