@@ -240,10 +240,8 @@ def test_the_ids_of_a_window(tmp_path, monkeypatch):
 def test_rows_that_are_kept_as_they_were_read(tmp_path):
     """A model keeps some raw rows, as Python's objects: few of those that are long."""
     path = tmp_path / "a"
-    pq.write_table(pa.table({"a": [np.arange(VALUES)] * 40, "y": [0] * 40}), path)
-    rows = raw_rows(conf_of(path, "parquet"), "train", 30)
-    assert 1 <= len(rows) <= LINE // (8 * VALUES)
-    assert all(len(row["a"]) == VALUES for row in rows)
+    pq.write_table(pa.table({"a": ["x" * (LINE // 20)] * 40, "y": [0] * 40}), path)
+    assert 8 < len(raw_rows(conf_of(path, "parquet"), "train", 30)) < 20
     pq.write_table(pa.table({"a": [list(range(20))] * 40, "y": [0] * 40}), path)
     assert len(raw_rows(conf_of(path, "parquet"), "train", 30)) == 30
     pq.write_table(pa.table({"a": ["x" * (2 * LINE)] * 2, "y": [0] * 2}), path)
