@@ -54,8 +54,12 @@ int tn_tfrecord_walk(const void *data, uint64_t bytes, uint64_t capacity, uint64
     while (n < capacity && left >= 12) {
         uint64_t length;
         memcpy(&length, at, 8);
-        if (!agrees(at, 8, at + 8) || length > TN_TFRECORD_LIMIT) {
+        if (!agrees(at, 8, at + 8)) {
             code = TN_BAD_VALUE;
+            break;
+        }
+        if (length > TN_TFRECORD_LIMIT) {
+            code = TN_TOO_LONG;
             break;
         }
         if (left - 12 < length + 4)

@@ -23,6 +23,8 @@ const char *tn_message(int code) {
         return "TN_NO_THREAD: a thread could not be started";
     case TN_TABLE_FULL:
         return "TN_TABLE_FULL: a shard has no row numbers left";
+    case TN_TOO_LONG:
+        return "TN_TOO_LONG: a record is beyond TN_TFRECORD_LIMIT";
     default:
         return "unknown code";
     }

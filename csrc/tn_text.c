@@ -218,10 +218,16 @@ uint64_t tn_text_capacity(uint64_t size, uint32_t columns) {
     return (size / least + 2) * ((uint64_t)columns + 1) + 64;
 }
 
+/* Whether the two characters can be told from line ends and from each other. */
+static int is_readable(const tn_text_format *format) {
+    return format->delimiter != '\n' && format->delimiter != '\r' && format->quote != '\n' &&
+           format->quote != '\r' && format->quote != format->delimiter;
+}
+
 int tn_text_index(const void *block, uint64_t size, const tn_text_format *format, uint32_t *bounds,
                   uint64_t capacity, uint32_t *sizes, tn_text_rows *rows) {
     if (size > INT32_MAX || format->columns == 0 || format->columns > INT32_MAX ||
-        capacity < tn_text_capacity(size, format->columns)) {
+        !is_readable(format) || capacity < tn_text_capacity(size, format->columns)) {
         return TN_BAD_VALUE;
     }
     line_reader reader = {.block = block,
@@ -554,6 +560,9 @@ int tn_text_columns(const void *block, uint64_t size, const tn_text_format *form
                             .chosen = chosen,
                             .check_utf8 = check_utf8,
                             .marks = marks};
+    if (size > INT32_MAX || !is_readable(format)) {
+        return TN_BAD_VALUE;
+    }
     for (uint32_t i = 0; i < format->n_missing; i++) {
         uint64_t bytes = format->missing_sizes[i];
         reader.missing_sizes |= UINT64_C(1) << (bytes < 63 ? bytes : 63);

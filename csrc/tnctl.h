@@ -79,6 +79,7 @@
 #define TN_NO_BATCH -7   /* gather, accumulate or apply before a fitting tn_find */
 #define TN_NO_THREAD -8  /* a thread could not be started */
 #define TN_TABLE_FULL -9 /* a shard has no row numbers left */
+#define TN_TOO_LONG -10  /* a record of a TFRecord file is beyond TN_TFRECORD_LIMIT */
 
 /* The plain words for a code; never NULL. */
 const char *tn_message(int code);
@@ -449,12 +450,13 @@ uint32_t tn_crc32c(const void *bytes, uint64_t n, uint32_t crc);
 
 /* A record of a TFRecord file is its length u64, the masked checksum of the length, the payload,
  * the masked checksum of the payload; masked is (crc rotated right by 15) + 0xa282ead8. */
-#define TN_TFRECORD_LIMIT 1073741824 /* bytes of one payload */
+#define TN_TFRECORD_LIMIT 16777216 /* bytes of one payload */
 
 /* Finds up to `capacity` records in `data`: payload i is lengths[i] bytes from starts[i], and
  * whole[i] is 1 when it agrees with its checksum. `consumed` counts the bytes of the records
- * found; what follows is no whole record yet. TN_BAD_VALUE, with the records before it, when the
- * length there does not agree with its checksum or is beyond the limit: nothing can follow. */
+ * found; what follows is no whole record yet. Of a length that cannot be taken the code, with the
+ * records before it: TN_BAD_VALUE when it does not agree with its checksum, TN_TOO_LONG when it
+ * does and is beyond the limit. */
 int tn_tfrecord_walk(const void *data, uint64_t bytes, uint64_t capacity, uint64_t *starts,
                      uint64_t *lengths, uint8_t *whole, uint64_t *records, uint64_t *consumed);
 
@@ -462,7 +464,8 @@ int tn_tfrecord_walk(const void *data, uint64_t bytes, uint64_t capacity, uint64
 
 /* CSV and TSV: a row is a line, its fields stand between delimiters. A field that starts with a
  * quote ends at the next one that is not doubled, and never after its line. Line ends are '\n' with
- * any number of '\r' before it, and the end of the block; an empty line is no row. */
+ * any number of '\r' before it, and the end of the block; an empty line is no row. TN_BAD_VALUE
+ * when the delimiter or the quote is '\n' or '\r', or when they are the same. */
 typedef struct tn_text_format {
     uint32_t columns; /* fields of each line */
     char delimiter;

@@ -67,6 +67,12 @@ FAULTS = {
     "bad UTF-8": ("user_id", b"\xff\xfe", ["'user_id'", "not UTF-8", "data.check_utf8=false"]),
     "a number of words": ("quality", b"good", ["'quality'", "'good' is not a number"]),
     "an infinite number": ("quality", b"inf", ["'quality'", "infinite"]),
+    "a number beyond float32": ("quality", b"1e308", ["'quality'", "1e+308 is too large"]),
+    "too many values": (
+        "interests",
+        b"|".join([b"x"] * 262_145),
+        ["'interests': 262,145 values, and a row has at most 262,144"],
+    ),
 }
 
 

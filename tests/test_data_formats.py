@@ -395,13 +395,6 @@ def test_lines_to_skip_and_byte_order_marks(tmp_path, format):
         read_bytes(tmp_path, b"\n  \n", format, ["label"])
 
 
-def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "LINE_LIMIT", 1 << 20)
-    monkeypatch.setattr(lines, "BLOCK_BYTES", 1 << 16)
-    with pytest.raises(Failure, match=r"line 2: longer than 1 MiB. Set data.format"):
-        read_bytes(tmp_path, b"1 2:1\n" + b"x" * (3 << 20), "libsvm", ["label"])
-
-
 def test_columns_that_cannot_be(tmp_path):
     with pytest.raises(UserError, match=r"no column 'lable'. Its columns are label, features"):
         read_bytes(tmp_path, b"1 2:1\n", "libsvm", ["lable"])

@@ -350,7 +350,7 @@ def test_parquet_is_csv(tmp_path, dictionary):
 
 
 def test_blocks_of_a_long_file_join(tmp_path, monkeypatch):
-    monkeypatch.setattr("tnctl.data.csv_files.BLOCK_BYTES", 37)
+    monkeypatch.setattr("tnctl.data.lines.BLOCK_BYTES", 37)
     expected = write_csv(str(tmp_path / "a.csv")).count(b"\n") - 1
     conf = conf_of_rows(root=str(tmp_path), train="a.csv", window=1000)
     small = read(conf)

@@ -156,7 +156,7 @@ def fuzz(path, monkeypatch, cases, seed):
         delimiter = source.choice((",", "\t", ";", " "))
         data = noise(source, delimiter.encode(), case % 4 == 0)
         path.write_bytes(data)
-        monkeypatch.setattr("tnctl.data.csv_files.BLOCK_BYTES", source.choice((8, 70, 300, 4096)))
+        monkeypatch.setattr("tnctl.data.lines.BLOCK_BYTES", source.choice((8, 70, 300, 4096)))
         conf = conf_of(
             path.parent,
             delimiter=delimiter,
@@ -299,7 +299,7 @@ def test_a_delimiter_is_ascii(tmp_path):
 
 
 def test_a_line_longer_than_a_block(tmp_path, monkeypatch):
-    monkeypatch.setattr("tnctl.data.csv_files.BLOCK_BYTES", 100)
+    monkeypatch.setattr("tnctl.data.lines.BLOCK_BYTES", 100)
     path = tmp_path / "a.csv"
     path.write_bytes(b"z,x,1,0\nz," + b"x" * 20_000 + b",1,0\nz,y,1,0")
     rows, lines, _, _ = read(conf_of(tmp_path), path)

@@ -92,10 +92,9 @@ def test_standard_input_and_output_without_a_word_more(artefacts, expected):
 
 
 def test_parts_of_any_size_come_to_the_same(artefacts, expected, here, tmp_path, monkeypatch):
-    from tnctl.data import csv_files, lines
+    from tnctl.data import lines
     from tnctl.serving import scoring
 
-    monkeypatch.setattr(csv_files, "BLOCK_BYTES", 3000)
     monkeypatch.setattr(lines, "BLOCK_BYTES", 3000)
     monkeypatch.setattr(scoring, "BATCH_ROWS", 11)
     for source in ("rows.csv", "rows.jsonl"):

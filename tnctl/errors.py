@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable
 
 SHOWN = 80  # characters of a value that a message shows
+CHOICES_SHOWN = 200  # names that a message lists
+CHOICES_COMPARED = 10_000  # names among which a near one is looked for
 # The user and password of a URL, but not where a message names them, and one among its options.
 SECRETS = re.compile(r"(?<=://)(?!USER:PASSWORD@)[^\s/@:]*:[^\s/]*@|(?<=[?&]password=)[^\s&]+")
 
@@ -60,8 +62,10 @@ def quoted(value: str | bytes) -> str:
 def did_you_mean(received: str, choices: Iterable[str]) -> str:
     """`Did you mean 'x'?` when a choice is near, else the list of choices."""
     names = sorted(choices)
-    near = difflib.get_close_matches(received, names, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(received, names[:CHOICES_COMPARED], n=1, cutoff=0.6)
     if near:
         return f"Did you mean {quoted(near[0])}?"
-    shown = [name if len(name) <= SHOWN else name[:SHOWN] + "…" for name in names]
+    shown = [name if len(name) <= SHOWN else name[:SHOWN] + "…" for name in names[:CHOICES_SHOWN]]
+    if len(names) > CHOICES_SHOWN:
+        shown.append(f"… ({len(names):,} in all)")
     return f"Choose from: {', '.join(shown)}." if names else "There is none."

@@ -23,6 +23,7 @@ from typing import IO, Any, BinaryIO, Literal, cast
 import fsspec
 import pyarrow as pa
 
+from tnctl import limits
 from tnctl.errors import Failure, UserError
 
 # What a crash may leave of NAME while it is replaced: .NAME.<16 hexadecimal digits>.tnctl-part
@@ -39,6 +40,7 @@ WRITE_BYTES = 128 << 10
 # 10,000, so their size doubles after so many: a file may have 300 GiB.
 UPLOAD_BYTES = 5 << 20
 PARTS_OF_A_SIZE = 2000
+INFLATED_BYTES = 4 << 20  # at a time, of a compressed file that is read whole
 HELD_BYTES = 256 << 10  # what of a part is in memory, until it is uploaded
 
 
@@ -153,15 +155,20 @@ class _Input(io.RawIOBase):
         self._url = url
         self._stream = stream
         self._seekable = seekable
+        self.bytes_read = 0
 
     def read(self, size: int | None = -1, /) -> bytes:
         with translated(self._url):
             whole = size is None or size < 0
-            return cast(bytes, self._stream.read() if whole else self._stream.read(size))
+            data = cast(bytes, self._stream.read() if whole else self._stream.read(size))
+        self.bytes_read += len(data)
+        return data
 
     def readinto(self, buffer: Any, /) -> int:
         with translated(self._url):
-            return int(self._stream.readinto(buffer))
+            count = int(self._stream.readinto(buffer))
+        self.bytes_read += count
+        return count
 
     def readable(self) -> bool:
         return True
@@ -183,11 +190,41 @@ class _Input(io.RawIOBase):
             super().close()
 
 
+class _Decompressed(_Input):
+    """A compressed file, decompressed as it is read; `Failure` when it gives far too much."""
+
+    def __init__(self, url: str, stored: _Input, codec: str) -> None:
+        super().__init__(url, pa.CompressedInputStream(stored, codec))
+        self._stored = stored
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size < 0:
+            return b"".join(iter(lambda: self.read(INFLATED_BYTES), b""))
+        data = super().read(size)
+        self._refuse_bomb()
+        return data
+
+    def readinto(self, buffer: Any, /) -> int:
+        count = super().readinto(buffer)
+        self._refuse_bomb()
+        return count
+
+    def _refuse_bomb(self) -> None:
+        stored = self._stored.bytes_read
+        if self.bytes_read > max(limits.INFLATION_FREE, limits.INFLATION * stored):
+            raise Failure(
+                f"{self._url} gives {limits.mebibytes(self.bytes_read)} of its first {stored:,} "
+                f"bytes, over {limits.INFLATION} times as many: too much for data. If it is whole, "
+                "decompress it and name the result"
+            )
+
+
 def open_input(url: str, decompress: bool = True) -> BinaryIO:
     """A binary file opened for reading; .gz, .zst and .zstd are decompressed as they are read.
 
     Without a compressing suffix (or with `decompress` false) it is seekable where its storage is.
-    Raises `Failure` here and at every read.
+    Raises `Failure` here and at every read, also when it gives over limits.INFLATION times its
+    bytes.
     """
     if url == STANDARD_INPUT:
         return cast(BinaryIO, _Input(url, open(0, "rb", closefd=False)))
@@ -198,7 +235,7 @@ def open_input(url: str, decompress: bool = True) -> BinaryIO:
         stream = _Input(url, *_opened(system, path))
         codec = CODECS.get(Path(path).suffix) if decompress else None
         if codec:
-            return cast(BinaryIO, _Input(url, pa.CompressedInputStream(stream, codec)))
+            return cast(BinaryIO, _Decompressed(url, stream, codec))
         return cast(BinaryIO, stream)
 
 
@@ -551,13 +588,18 @@ def read_bytes(url: str, most: int | None = None) -> bytes:
     ):
         if most is None:
             return stream.read()
-        # A storage may return less than what is asked for before the end of the file.
-        parts, left = [], most + 1
-        while left and (part := stream.read(left)):
-            parts.append(part)
-            left -= len(part)
-    if not left:
+        content = read_most(stream, most + 1)
+    if len(content) > most:
         raise Failure(f"{url} has over {most:,} bytes, more than such a file has. Check the URL")
+    return content
+
+
+def read_most(stream: BinaryIO, most: int) -> bytes:
+    """Up to `most` bytes from where a stream stands; fewer only at its end."""
+    parts = []
+    while most > 0 and (part := stream.read(min(most, INFLATED_BYTES))):
+        parts.append(part)
+        most -= len(part)
     return b"".join(parts)
 
 

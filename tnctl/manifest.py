@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, overload
 
-from tnctl import documents, files
+from tnctl import documents, files, limits
 from tnctl.documents import Count, DocumentError, RelativePath, Sha256
 from tnctl.errors import Failure, quoted
 
@@ -22,9 +22,6 @@ OWN_KEYS = ("format", "version", "files", "sha256")  # of every manifest
 
 # Opens a file of a folder, by its name, for writing: Inventory.writing, and what is like it.
 Opening = Callable[[str], AbstractContextManager[Any]]
-
-
-MOST_BYTES = 64 << 20  # of a manifest: a checkpoint of 100 TB of rows has some 60 MiB
 
 
 class AsMapping:
@@ -208,7 +205,7 @@ def read(folder: str, kind: Any, name: str = NAME) -> Any:
         raise Failure(
             f"{folder} has no {name}, so it is not a complete {_noun(kind)}. Check the URL"
         )
-    return unsealed(files.read_bytes(url, most=MOST_BYTES), folder, url, kind)
+    return unsealed(files.read_bytes(url, most=limits.MANIFEST_BYTES), folder, url, kind)
 
 
 @overload

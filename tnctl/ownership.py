@@ -12,7 +12,7 @@ import threading
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from tnctl import documents, files, folders, manifest
+from tnctl import documents, files, folders, limits, manifest
 from tnctl.documents import DocumentError, RelativePath
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import Manifest
@@ -181,7 +181,7 @@ def read_list(folder: str, lists: Iterable[str] = LISTS) -> OwnedFiles | None:
     for name in lists:
         url = files.join(folder, name)
         with contextlib.suppress(Failure):
-            text = files.read_bytes(url, most=manifest.MOST_BYTES)
+            text = files.read_bytes(url, most=limits.MANIFEST_BYTES)
             document = manifest.unsealed(text, folder, url, OwnedFiles)
             format_ = FORMATS.get(document.of)
             if format_ is not None and all(map(format_.can_have, document.names)):
@@ -238,7 +238,7 @@ def _files_of_manifest(folder: str, format: Format) -> dict[str, manifest.FileEn
         return None
     url = files.join(folder, format.manifest)
     with contextlib.suppress(files.MissingError, DocumentError, manifest.DamagedError):
-        text = files.read_bytes(url, most=manifest.MOST_BYTES)
+        text = files.read_bytes(url, most=limits.MANIFEST_BYTES)
         header = documents.parse(Manifest, manifest.intact(text, folder, url, format.text))
         if header.format == format.text:
             return {name: one for name, one in header.files.items() if format.can_have(name)}
@@ -263,7 +263,7 @@ def _begins_as_list(text: bytes) -> bool:
 
 def _is_cut_list(url: str) -> bool:
     """Whether a file begins as a list does, and is none: its writer was killed, or failed."""
-    text = files.read_bytes(url, most=manifest.MOST_BYTES)
+    text = files.read_bytes(url, most=limits.MANIFEST_BYTES)
     if not _begins_as_list(text):
         return False
     with contextlib.suppress(manifest.DamagedError):

@@ -407,6 +407,39 @@ static void check_numbers(uint64_t count, uint64_t seed) {
     CHECK(simple > count / 2); /* the rule, not the exception */
 }
 
+/* Characters that a line end, or each other, would be taken for: no byte beyond the block is read.
+ */
+static void check_unreadable_formats(void) {
+    static const char CHARACTERS[][2] = {{'\n', 0},   {'\r', 0},   {'\n', '"'}, {'\r', '"'},
+                                         {',', '\n'}, {',', '\r'}, {'"', '"'}};
+    static const char *const BLOCKS[] = {"\n",       "\r",   "a\n",       "a\nb",
+                                         "a\r\nb\n", "\"\n", "a,b\n1,2\n"};
+    for (uint32_t k = 0; k < sizeof CHARACTERS / sizeof *CHARACTERS; k++) {
+        for (uint32_t b = 0; b < sizeof BLOCKS / sizeof *BLOCKS; b++) {
+            tn_text_format format = {
+                .columns = 2, .delimiter = CHARACTERS[k][0], .quote = CHARACTERS[k][1]};
+            uint64_t size = strlen(BLOCKS[b]), capacity = tn_text_capacity(size, 2);
+            char *block = test_memory(size);
+            memcpy(block, BLOCKS[b], size);
+            uint32_t *bounds = test_memory(capacity * sizeof *bounds), sizes[2];
+            tn_text_rows rows;
+            CHECK_CODE(tn_text_index(block, size, &format, bounds, capacity, sizes, &rows),
+                       TN_BAD_VALUE);
+            /* What a line end as the delimiter gave: a field that ends before it starts. */
+            bounds[0] = (uint32_t)size;
+            bounds[1] = bounds[2] = (uint32_t)size - 1;
+            int32_t offsets[2];
+            char text[32];
+            uint8_t mark;
+            tn_text_column column = {.column = 0, .offsets = offsets, .text = text};
+            CHECK_CODE(tn_text_columns(block, size, &format, bounds, NULL, 1, 1, &column, 1, &mark),
+                       TN_BAD_VALUE);
+            free(bounds);
+            free(block);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     uint64_t blocks = number_argument(argc, argv, 1, 2000);
     uint64_t seed = number_argument(argc, argv, 3, 1);
@@ -416,6 +449,7 @@ int main(int argc, char **argv) {
         check_block(&test);
     }
     check_numbers(number_argument(argc, argv, 2, 20000), seed);
+    check_unreadable_formats();
     uint32_t bounds[2000], all;
     tn_text_rows rows;
     tn_text_format none = {.columns = 0, .delimiter = ','};

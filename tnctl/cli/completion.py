@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tnctl import schema, shipped
+from tnctl.cli import conf_files
 from tnctl.cli.arguments import ARGUMENTS, TEXT_KEYS
 from tnctl.cli.help import options, used
 from tnctl.cli.settings import settings_of
@@ -222,8 +223,9 @@ def _conf_files(given: list[str]) -> list[dict[str, Any]]:
     while waiting:
         path = waiting.pop()
         try:
+            conf_files.read(path)
             content = yaml.safe_load(path.read_text())
-        except (OSError, ValueError, yaml.YAMLError):
+        except (OSError, ValueError, yaml.YAMLError, UserError):
             continue
         if path in seen or not isinstance(content, dict):
             continue

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from tnctl import shipped
+from tnctl import limits, shipped
 from tnctl.cli.mistakes import ENTRIES, a_list, branch_error, not_text, not_yaml
 from tnctl.errors import UserError, quoted
 from tnctl.schema import Conf, dataclass_of
@@ -37,6 +37,10 @@ def _refuse(path: Path, above: list[Path]) -> None:
     bases = [one for one in given if isinstance(one, str) and one not in ("_self_", "schema")]
     if not bases and "schema" not in given:
         raise UserError(f"{name} does not name the schema, which has the keys of a conf. {BEGIN}")
+    for entry in given:
+        if isinstance(entry, Mapping):
+            [(group, name)] = entry.items()
+            _refuse_large_choice(path.parent, str(group), name)
     for base in bases:
         if (found := _file(path.parent, base)) is None:
             continue  # Hydra says that it is not there
@@ -44,6 +48,18 @@ def _refuse(path: Path, above: list[Path]) -> None:
             raise UserError(f"{name}: its defaults name {base}, which names it. Leave it out")
         if found.parent != shipped.folder("conf"):
             _refuse(found, [*above, path])
+
+
+def _refuse_large_choice(folder: Path, group: str, names: Any) -> None:
+    """Raise UserError for a file of the user's that an entry of defaults chooses, when too large.
+
+    The group may be `override /recipe@package`, and the choice a list.
+    """
+    group = group.split()[-1].partition("@")[0].strip("/") if group.split() else ""
+    for name in names if isinstance(names, list) else [names]:
+        found = _file(folder, f"{group}/{name}")
+        if found is not None and shipped.folder("conf") not in found.parents:
+            read(found)
 
 
 def _file(folder: Path, name: str) -> Path | None:
@@ -59,6 +75,7 @@ def read(path: Path) -> dict[str, Any]:
     """
     import yaml
 
+    refuse_long(path)
     try:
         # No text is a number or a date here: what a value may be is left to Hydra.
         values = yaml.load(path.read_text("utf-8-sig"), yaml.BaseLoader)
@@ -72,9 +89,38 @@ def read(path: Path) -> dict[str, Any]:
         raise UserError(f"{path.name}: its values are nested too deep. Write them flat") from error
     if values is None or values == "":
         raise UserError(f"{path.name} is empty. {BEGIN}")
+    if _values(values, {}) > limits.CONF_VALUES:
+        raise UserError(
+            f"{path.name} has over {limits.CONF_VALUES:,} keys and values, its aliases (*name) "
+            "counted as what they repeat. Leave aliases out, or put lists into files "
+            "(vocabulary_file)"
+        )
     if not isinstance(values, dict):
         raise UserError(f"{path.name} must hold `key: value`. {BEGIN}. Received: {shown(values)}")
     return values
+
+
+def refuse_long(path: Path) -> None:
+    """Raise UserError for a file of more bytes than a conf may have, before it is read."""
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return  # whoever reads it says so
+    if size > limits.CONF_BYTES:
+        raise UserError(
+            f"{path.name} has {size:,} bytes, and a conf at most {limits.CONF_BYTES:,}. Put lists "
+            "into files (vocabulary_file), or name a conf"
+        )
+
+
+def _values(value: Any, counted: dict[int, int]) -> int:
+    """The keys and values that a value has in it; `counted` are those of lists and mappings."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in counted:
+        keys, inner = (len(value), value.values()) if isinstance(value, dict) else (0, value)
+        counted[id(value)] = 1 + keys + sum(_values(one, counted) for one in inner)
+    return counted[id(value)]
 
 
 def misfit(folder: Path, name: str) -> UserError | None:

@@ -13,6 +13,7 @@ from tnctl.data import numbers
 from tnctl.data.bad_rows import BadRowsError, owned
 from tnctl.data.parts import Parts, parts
 from tnctl.data.reading import Where, named
+from tnctl.data.row_limits import refuse_large_window, refuse_many_ids
 from tnctl.data.vocabulary import Vocabulary
 from tnctl.errors import UserError
 from tnctl.schema import Data, Slot
@@ -125,19 +126,21 @@ class Encoder:
             gone = gone | np.isnan(array.to_numpy(zero_copy_only=False))
         return Parts(array.filter(pa.array(~gone)), (~gone).astype(np.int64))
 
-    def crossed(self, crossed: Sequence[Cells], rows: int) -> Cells:
-        """The cells of a cross: every combination of the ids of the others."""
-        try:
-            ids, offsets = c_columns.cross(
-                [cells.ids for cells in crossed],
-                [cells.offsets for cells in crossed],
-                rows,
-                self.slot.seed,
-            )
-        except ValueError as error:
-            raise UserError(
-                f"slots.{self.name}: {error}, or give the slots of the cross a max_length"
-            ) from None
+    def crossed(self, crossed: Sequence[Cells], rows: int, where: Where) -> Cells:
+        """The cells of a cross: every combination of the ids of the others.
+
+        Raises `BadRowsError` for too many in a row, `UserError` for too many of all rows.
+        """
+        if any(cells.offsets is not None for cells in crossed):
+            counts = np.prod([cells.lengths() for cells in crossed], axis=0, dtype=np.float64)
+            refuse_many_ids(counts, f"slots.{self.name} crosses", where)
+            refuse_large_window(float(counts.sum()))
+        ids, offsets = c_columns.cross(
+            [cells.ids for cells in crossed],
+            [cells.offsets for cells in crossed],
+            rows,
+            self.slot.seed,
+        )
         if self.slot.ids == "modulo":
             ids = ids % np.uint64(self.slot.size or 1)
         found = Cells(ids, offsets, None)

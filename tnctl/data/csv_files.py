@@ -6,24 +6,20 @@ columns by C, several at a time, and come in the order of the file.
 
 import csv
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tnctl import files
+from tnctl import limits
 from tnctl.data.ahead import in_order
-from tnctl.data.reading import EmptyFileError, Piece, Where, require, text_columns
+from tnctl.data.lines import after_line, blocks
+from tnctl.data.reading import Piece, Where, require, text_columns
 from tnctl.errors import Failure, UserError, did_you_mean, quoted
 from tnctl.schema import Conf, Data
 from tnctl.tables import text
-
-BLOCK_BYTES = 4 << 20
-LOOK_BYTES = 4096  # where a line end is looked for at a time
-LONGEST_BLOCK = 2**31 - 1
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Layout:
@@ -64,10 +60,8 @@ def pieces(conf: Conf, url: str, needed: list[str], skip_rows: int) -> Iterator[
     that cannot be read are left out and counted when data.bad_rows allows any; else raises
     `Failure` naming the file, and the line where it is one.
     """
-    with files.open_input(url) as stream:
-        yield from in_order(
-            _parse, _with_layout(conf, url, needed, _blocks(stream, url, skip_rows))
-        )
+    with closing(blocks(url, skip_rows)) as parts:
+        yield from in_order(_parse, _with_layout(conf, url, needed, parts))
 
 
 @dataclass
@@ -83,63 +77,8 @@ class Block:
         return self.line + text.line_ends(self.text[:start])
 
 
-def _blocks(stream: BinaryIO, url: str, skip_rows: int) -> Iterator[tuple[int, memoryview]]:
-    """Whole lines, about BLOCK_BYTES at a time, each with the number of its first line, from 1."""
-    line, first, rest = 1, True, memoryview(b"")
-    while True:
-        data = np.empty(len(rest) + BLOCK_BYTES, np.uint8).data
-        data[: len(rest)] = rest
-        size = len(rest) + _fill(stream, data[len(rest) :])
-        if first and not size:
-            raise EmptyFileError(f"{url} is empty. Write the file again, or leave it out of data")
-        end = size < len(data)
-        cut = size if end else _after_last_line(data, len(rest))
-        if max(cut, size - cut) > LONGEST_BLOCK:
-            raise Failure(f"{url}, line {line} or one after it has 2 GiB. Write one line per row")
-        start = len(BYTE_ORDER_MARK) if first and data[:3] == BYTE_ORDER_MARK else 0
-        first = False
-        while line <= skip_rows and start < cut:
-            start = _after_line(data, start, cut)
-            line += 1
-        if start < cut:
-            yield line, data[start:cut]
-            line += text.line_ends(data[start:cut])
-        if end:
-            return
-        rest = data[cut:size]
-
-
-def _fill(stream: Any, buffer: memoryview) -> int:
-    """Read until the buffer is full or the stream ends: blocks never depend on the storage."""
-    size = 0
-    while size < len(buffer) and (count := stream.readinto(buffer[size:])):
-        size += count
-    return size
-
-
-def _after_line(data: memoryview, start: int, end: int) -> int:
-    """Where the line ends that starts at `start`, its line feed included."""
-    while start < end:
-        part = bytes(data[start : min(start + LOOK_BYTES, end)])
-        if (found := part.find(b"\n")) >= 0:
-            return start + found + 1
-        start += len(part)
-    return end
-
-
-def _after_last_line(data: memoryview, least: int) -> int:
-    """Where the last whole line ends, 0 when there is none; the first `least` bytes have none."""
-    end = len(data)
-    while end > least:
-        part = bytes(data[max(end - LOOK_BYTES, least) : end])
-        if (found := part.rfind(b"\n")) >= 0:
-            return end - len(part) + found + 1
-        end -= len(part)
-    return 0
-
-
 def _with_layout(
-    conf: Conf, url: str, needed: list[str], blocks: Iterator[tuple[int, memoryview]]
+    conf: Conf, url: str, needed: list[str], parts: Iterator[tuple[int, memoryview]]
 ) -> Iterator[Block]:
     """The blocks, without the header, and how they are read by it or by data.columns."""
     layout = None
@@ -149,7 +88,7 @@ def _with_layout(
             if name not in names:
                 raise UserError(f"data.columns has no '{name}'. {did_you_mean(name, names)}")
         layout = Layout(conf, url, names, needed)
-    for line, block in blocks:
+    for line, block in parts:
         start = 0
         if layout is None:
             header, start = _first_filled(block)
@@ -163,17 +102,22 @@ def _with_layout(
 
 def _first_filled(block: memoryview) -> tuple[bytes, int]:
     """The first line that is not empty, and where the next one starts."""
-    start = 0
-    while start < len(block):
-        end = _after_line(block, start, len(block))
-        if line := bytes(block[start:end]).rstrip(b"\r\n"):
-            return line, end
-        start = end
-    return b"", start
+    codes = np.frombuffer(block, np.uint8)
+    filled = (codes != ord("\n")) & (codes != ord("\r"))
+    if not filled.any():
+        return b"", len(block)
+    place = int(filled.argmax())
+    end = after_line(block, place, len(block))
+    return bytes(block[:end]).rstrip(b"\r\n").rpartition(b"\n")[2], end
 
 
 def _names(conf: Conf, url: str, needed: list[str], header: bytes) -> list[str]:
     """The names in a header."""
+    if header.count(conf.data.delimiter.encode()) >= limits.ROW_VALUES:
+        raise Failure(
+            f"{url}: the header has over {limits.ROW_VALUES:,} columns, the most that a file may "
+            "have. Set data.delimiter and data.format to what the file is"
+        )
     try:
         line = header.decode()
         if quote(conf.data) is None:

@@ -16,6 +16,7 @@ from tnctl.data import numbers
 from tnctl.data.bad_rows import BadRowsError
 from tnctl.data.cells import BUCKETS, Cells, Encoder
 from tnctl.data.reading import Where, columns_read, named, numeric_columns
+from tnctl.data.row_limits import refuse_large_window, refuse_long_rows
 from tnctl.data.statistics import Statistics
 from tnctl.data.vectors import transformed, vectors
 from tnctl.errors import UserError
@@ -121,6 +122,7 @@ class Features:
                 self._encode(name, whole, cells, table.num_rows, where)
         for name in self._indicators:
             self._encode(name, whole, cells, table.num_rows, where)
+        refuse_long_rows([one.offsets for one in cells.values()], where)
         numeric = self._numeric(whole, cells, table.num_rows, where)
         known = data.all_labels.values()
         labels = np.zeros((table.num_rows, len(known)), np.float32)
@@ -141,11 +143,11 @@ class Features:
     def window(self, columns: Columns) -> Window:
         """The columns of all slots, table by table and example by example."""
         ids, offsets, weights = [], [], []
+        refuse_large_window(sum(len(cells.ids) for cells in columns.cells.values()))
         for names, spreads in self.tables:
             cells = [columns.cells[name] for name in names]
-            total = max(len(columns.labels) * sum(spreads), sum(len(one.ids) for one in cells))
-            if total >= 2**31:
-                raise UserError("a window holds over 2^31 ids. Take a smaller data.window")
+            if len(columns.labels) * sum(spreads) >= 2**31:
+                raise UserError("a window has over 2^31 cells. Take a smaller data.window")
             of_table = c_columns.interleave(
                 [one.ids for one in cells],
                 [one.offsets for one in cells],
@@ -184,7 +186,7 @@ class Features:
         slot, encoder = self.conf.slots[name], self._encoders[name]
         if slot.cross is not None:
             crossed = [self._encode(one, whole, cells, rows, where) for one in slot.cross]
-            cells[name] = encoder.crossed(crossed, rows)
+            cells[name] = encoder.crossed(crossed, rows, where)
         else:
             weights = None if slot.weights is None else whole[slot.weights]
             cells[name] = encoder.encode(whole[encoder.column], where, weights)

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json
 
+from tnctl import limits
 from tnctl.data import lines
 from tnctl.data.bad_rows import BadRowsError
 from tnctl.data.parts import parts
@@ -41,10 +42,15 @@ def pieces(conf: Conf, url: str, needed: list[str], skip_rows: int) -> Iterator[
     """
     bad = BadRows(conf)
     of_ids, cuts = id_columns(conf), cutters(conf)
-    for line, block in lines.blocks(url, skip_rows):
+    for line, view in lines.blocks(url, skip_rows):
+        block = bytes(view)
         rows = [
-            (number, text) for number, text in enumerate(block.split(b"\n"), line) if text.strip()
+            (number, text)
+            for number, text in enumerate(block.split(b"\n"), line)
+            if text and not text.isspace()
         ]
+        whole = len(rows)
+        rows = _without_long(url, rows, bad)
         if not rows:
             continue
         heads = map(parsed, (text for _, text in rows[:SAMPLE]))
@@ -58,11 +64,30 @@ def pieces(conf: Conf, url: str, needed: list[str], skip_rows: int) -> Iterator[
             )
         table = None
         # Arrow takes the line `null` for an object without keys, and dies of one that comes first.
-        if all(text.lstrip().startswith(b"{") for _, text in rows):
+        if whole == len(rows) and all(text.lstrip().startswith(b"{") for _, text in rows):
             table = _by_arrow(block, len(rows), sample, needed, of_ids)
         if table is None:
             table, rows = _one_by_one(url, rows, needed, of_ids, cuts, bad)
         yield bad.piece(table, lambda row, kept=rows: (url, kept[row][0]))  # type: ignore[misc]
+
+
+def _without_long(url: str, rows: list[tuple[int, bytes]], bad: BadRows) -> list[tuple[int, bytes]]:
+    """The rows that have no more values than a row may have, by their commas."""
+    # So many commas take at least as many bytes.
+    commas = {
+        number: count
+        for number, text in rows
+        if len(text) > limits.ROW_VALUES and (count := text.count(b",")) >= limits.ROW_VALUES
+    }
+    if commas:
+        number, count = next(iter(commas.items()))
+        bad.add(
+            f"{url}, line {number}: {count + 1:,} values, by its commas, and a row has at most "
+            f"{limits.ROW_VALUES:,}. Split or remove the line",
+            len(commas),
+        )
+        return [row for row in rows if row[0] not in commas]
+    return rows
 
 
 def _by_arrow(

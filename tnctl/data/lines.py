@@ -1,73 +1,109 @@
 """Text in lines: blocks of whole lines, their words, and lists of words as Arrow columns."""
 
-from collections.abc import Iterator
-from typing import Any, BinaryIO
+from collections.abc import Generator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tnctl import files
+from tnctl import files, limits
 from tnctl.data import numbers
 from tnctl.data.reading import BadRows, EmptyFileError, Where
 from tnctl.errors import Failure, quoted
+from tnctl.tables.text import line_ends
 
 BLOCK_BYTES = 4 << 20
-LINE_LIMIT = 256 << 20  # bytes: what is longer is no text in lines
+LOOK_BYTES = 4096  # where a line end is looked for at a time
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 NEWLINE, COLON = ord("\n"), ord(":")
 IS_BLANK = np.zeros(256, bool)
 IS_BLANK[list(b" \t\n\v\f\r")] = True
 
 
-def blocks(url: str, skip_rows: int) -> Iterator[tuple[int, bytes]]:
+def blocks(url: str, skip_rows: int) -> Generator[tuple[int, memoryview], None, None]:
     """Whole lines, about BLOCK_BYTES at a time, each with the number of its first line, from 1.
 
-    Raises `Failure` when the file cannot be read, is empty, or is not made of lines.
+    Raises `Failure` when the file cannot be read, is empty, or has a line beyond the limit.
     """
     with files.open_input(url) as stream:
-        line, rest, first = 1, b"", True
+        line, first, rest = 1, True, memoryview(b"")
         while True:
-            read = _fill(stream)
-            data, end = rest + read, len(read) < BLOCK_BYTES
-            if first:
-                if not data:
-                    raise EmptyFileError(
-                        f"{url} is empty. Write the file again, or leave it out of data"
-                    )
-                data, first = data.removeprefix(BYTE_ORDER_MARK), False
-            cut = len(data) if end else data.rfind(b"\n") + 1
-            rest = data[cut:]
-            if len(rest) > LINE_LIMIT:
-                raise Failure(
-                    f"{url}, line {line}: longer than {LINE_LIMIT >> 20} MiB. Set data.format to "
-                    "what the file is"
+            data = np.empty(len(rest) + BLOCK_BYTES, np.uint8).data
+            data[: len(rest)] = rest
+            size = len(rest) + _fill(stream, data[len(rest) :])
+            if first and not size:
+                raise EmptyFileError(
+                    f"{url} is empty. Write the file again, or leave it out of data"
                 )
-            start = 0
+            _refuse_long(data[:size], len(rest), url, line)
+            end = size < len(data)
+            cut = size if end else _after_last_line(data, len(rest))
+            start = len(BYTE_ORDER_MARK) if first and data[:3] == BYTE_ORDER_MARK else 0
+            first = False
             while line <= skip_rows and start < cut:
-                start = (data.find(b"\n", start, cut) + 1) or cut
+                start = after_line(data, start, cut)
                 line += 1
             if start < cut:
                 yield line, data[start:cut]
-                line += data.count(b"\n", start, cut)
+                line += line_ends(data[start:cut])
             if end:
                 return
+            rest = data[cut:size]
 
 
-def _fill(stream: BinaryIO) -> bytes:
-    """Up to BLOCK_BYTES; fewer only at the end, so that blocks never depend on the storage."""
-    parts, missing = [], BLOCK_BYTES
-    while missing > 0 and (part := stream.read(missing)):
-        parts.append(part)
-        missing -= len(part)
-    return b"".join(parts)
+def _fill(stream: Any, buffer: memoryview) -> int:
+    """Read until the buffer is full or the stream ends: blocks never depend on the storage."""
+    size = 0
+    while size < len(buffer) and (count := stream.readinto(buffer[size:])):
+        size += count
+    return size
+
+
+def _refuse_long(data: memoryview, least: int, url: str, line: int) -> None:
+    """Raise `Failure` when the first line, whose first `least` bytes have no end, is too long.
+
+    Only the first of a block can be: it alone began before what was read for the block.
+    """
+    if len(data) <= limits.LINE_BYTES:
+        return
+    end = after_line(data, least, len(data))
+    if end - (data[end - 1] == NEWLINE) > limits.LINE_BYTES:
+        raise Failure(
+            f"{url}, line {line}: longer than {limits.mebibytes(limits.LINE_BYTES)}, the most that "
+            "a line may have. Split the row, end lines with '\\n', or set data.format to what the "
+            "file is"
+        )
+
+
+def after_line(data: memoryview, start: int, end: int) -> int:
+    """Where the line ends that starts at `start`, its line feed included; at most `end`."""
+    while start < end:
+        part = bytes(data[start : min(start + LOOK_BYTES, end)])
+        if (found := part.find(b"\n")) >= 0:
+            return start + found + 1
+        start += len(part)
+    return end
+
+
+def _after_last_line(data: memoryview, least: int) -> int:
+    """Where the last whole line ends, 0 when there is none; the first `least` bytes have none."""
+    end = len(data)
+    while end > least:
+        part = bytes(data[max(end - LOOK_BYTES, least) : end])
+        if (found := part.rfind(b"\n")) >= 0:
+            return end - len(part) + found + 1
+        end -= len(part)
+    return 0
 
 
 class Words:
     """The words of some lines: what stands between blanks. Lines without a word are no rows."""
 
-    def __init__(self, url: str, line: int, block: bytes, check_utf8: bool, bad: BadRows) -> None:
+    def __init__(
+        self, url: str, line: int, block: memoryview, check_utf8: bool, bad: BadRows
+    ) -> None:
         self.url = url
         self.check_utf8 = check_utf8
         self.bytes = np.frombuffer(block, np.uint8)
@@ -80,15 +116,30 @@ class Words:
         self.firsts = np.flatnonzero(np.diff(lines, prepend=-1))  # the first word of each row
         self.lines = line + lines[self.firsts]  # the number of each row's line
         self.counts = np.diff(self.firsts, append=len(lines))  # words of each row
+        self._refuse_many(bad)
         if check_utf8:
             self._refuse_bytes(line, block, bad)
 
-    def _refuse_bytes(self, line: int, block: bytes, bad: BadRows) -> None:
+    def _refuse_many(self, bad: BadRows) -> None:
+        # Beside values a row has its label.
+        many = self.counts > limits.ROW_VALUES + 1
+        if many.any():
+            row = int(many.argmax())
+            bad.add(
+                f"{self.url}, line {self.lines[row]}: {self.counts[row]:,} words, and a row has "
+                f"at most {limits.ROW_VALUES:,} values. Split or remove the line",
+                int(many.sum()),
+            )
+            self.only(~many)
+
+    def _refuse_bytes(self, line: int, block: memoryview, bad: BadRows) -> None:
         try:
-            block.decode()
+            str(block, "utf-8")
         except UnicodeDecodeError:
             wrong = [
-                number for number, text in enumerate(block.split(b"\n"), line) if not _is_utf8(text)
+                number
+                for number, words in enumerate(bytes(block).split(b"\n"), line)
+                if not _is_utf8(words)
             ]
             bad.add(
                 f"{self.url}, line {wrong[0]}: not UTF-8. Write the file as UTF-8, or set "

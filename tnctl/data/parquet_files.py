@@ -2,21 +2,26 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tnctl import files
+from tnctl import files, limits
 from tnctl.data.reading import BadRows, Piece, Where, require
 from tnctl.errors import Failure
 from tnctl.schema import Conf
 
 BATCH_ROWS = 65_536
+# Of a batch on average; of what has longer rows a batch has fewer.
+BATCH_VALUES = 1 << 22
+BATCH_BYTES = 64 << 20
+CHUNK_BYTES = 64 << 20  # a column of a row group that is longer is read in parts
+PART_BYTES = 1 << 20
 
 
 def pieces(conf: Conf, url: str, needed: list[str]) -> Iterator[Piece]:
@@ -27,9 +32,16 @@ def pieces(conf: Conf, url: str, needed: list[str]) -> Iterator[Piece]:
     bad = BadRows(conf)
     row = 1
     with seekable(url) as stream, translated(url):
-        source = pq.ParquetFile(stream)
+        # Arrow would keep all that it reads before it is asked for, until the end of the file.
+        source = pq.ParquetFile(stream, pre_buffer=False)
         require(url, needed, source.schema_arrow.names)
-        for batch in source.iter_batches(BATCH_ROWS, columns=needed):
+        groups = row_groups(url, source.metadata, needed)
+        if any(group.longest > CHUNK_BYTES for group in groups):
+            source = pq.ParquetFile(
+                stream, metadata=source.metadata, buffer_size=PART_BYTES, pre_buffer=False
+            )
+        batch_rows = min((group.batch_rows for group in groups), default=BATCH_ROWS)
+        for batch in source.iter_batches(batch_rows, columns=needed):
             table = pa.Table.from_batches([batch]).select(needed)
             numbers = np.arange(row, row + batch.num_rows)
             row += batch.num_rows
@@ -38,6 +50,47 @@ def pieces(conf: Conf, url: str, needed: list[str]) -> Iterator[Piece]:
                 if not good.all():
                     table, numbers = table.filter(pa.array(good)), numbers[good]
             yield bad.piece(table, _where(url, numbers))
+
+
+class RowGroup(NamedTuple):
+    """What the columns that are read of a row group have, by the footer."""
+
+    batch_rows: int
+    """rows of a batch, so that it has BATCH_VALUES and BATCH_BYTES at most on average"""
+    longest: int
+    """bytes, as stored, of the longest column"""
+
+
+def row_groups(
+    url: str, metadata: pq.FileMetaData, needed: Sequence[str] | None = None
+) -> list[RowGroup]:
+    """The row groups of a file, of the columns `needed` (default: of all).
+
+    Raises `Failure` where lists have more values than a row group may have.
+    """
+    paths = {leaf: metadata.schema.column(leaf).path for leaf in range(metadata.num_columns)}
+    # Parts of lists and structs have the column's name in front.
+    prefixes = None if needed is None else tuple(f"{name}." for name in needed)
+    leaves = [
+        leaf for leaf, path in paths.items() if prefixes is None or f"{path}.".startswith(prefixes)
+    ]
+    lists = {leaf for leaf in leaves if metadata.schema.column(leaf).max_repetition_level}
+    found = []
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        columns = {leaf: group.column(leaf) for leaf in leaves}
+        values = sum(columns[leaf].num_values for leaf in lists)
+        if values > limits.GROUP_VALUES:
+            raise Failure(
+                f"{url}, row group {number + 1}: {values:,} values in lists, and a row group has "
+                f"at most {limits.GROUP_VALUES:,}. Write smaller row groups"
+            )
+        size = sum(column.total_uncompressed_size for column in columns.values())
+        share = min(BATCH_VALUES / max(values, 1), BATCH_BYTES / max(size, 1))
+        batch_rows = max(1, min(BATCH_ROWS, int(group.num_rows * share)))
+        longest = max((column.total_compressed_size for column in columns.values()), default=0)
+        found.append(RowGroup(batch_rows if group.num_rows else BATCH_ROWS, longest))
+    return found
 
 
 def rows(url: str) -> int:

@@ -9,9 +9,11 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
+from tnctl import limits
 from tnctl.data import numbers
 from tnctl.data.bad_rows import BadRowsError
 from tnctl.data.reading import Where, named
+from tnctl.data.row_limits import refuse_many
 from tnctl.errors import quoted
 from tnctl.schema import Data
 
@@ -45,11 +47,13 @@ def parts(
     """The values of a column, as they stand in it or as its text is split.
 
     A null list, and a text of data.missing that is split, have no value. `fractions` allows
-    numbers with a point in JSON lists. Raises `BadRowsError` for a text that is no JSON list.
+    numbers with a point in JSON lists. Raises `BadRowsError` for a text that is no JSON list, and
+    for too many values in a row.
     """
     kind = array.type.value_type if pt.is_dictionary(array.type) else array.type
     if separator is not None and numbers.is_text(kind):
         array = numbers.texts(array, column, where)
+        _refuse_long_texts(array, "," if separator == JSON else separator, column, where)
         absent = pc.is_in(array, value_set=pa.array(data.missing, array.type))
         array = pc.if_else(absent, None, array)
         if separator == JSON:
@@ -60,8 +64,17 @@ def parts(
         array = array.cast(pa.large_list(kind.value_type))
     if not numbers.is_list(array.type):
         return Parts(array, None)
-    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    lengths = refuse_many(pc.list_value_length(array), limits.ROW_VALUES, "values", column, where)
     return Parts(pc.list_flatten(array), lengths.astype(np.int64))
+
+
+def _refuse_long_texts(array: pa.Array, separator: str, column: str, where: Where) -> None:
+    """Raise `BadRowsError` for texts that are too long, or have too many values, to be split."""
+    sizes = refuse_many(pc.binary_length(array), limits.LINE_BYTES, "bytes", column, where)
+    # So many values take at least as many bytes.
+    if sizes.max(initial=0) >= limits.ROW_VALUES:
+        counts = pc.add(pc.count_substring(array, separator), 1)
+        refuse_many(counts, limits.ROW_VALUES, "values", column, where)
 
 
 def _split(array: pa.Array, separator: str, strip: bool) -> pa.Array:

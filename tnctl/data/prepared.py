@@ -11,13 +11,15 @@ from tnctl.data.cells import Cells
 from tnctl.data.features import Columns, Features, Window
 from tnctl.data.numbers import flat, is_list
 from tnctl.data.reading import Where
+from tnctl.data.row_limits import refuse_long_rows
 from tnctl.errors import UserError
 
 
-def columns_of(features: Features, table: pa.Table) -> Columns:
+def columns_of(features: Features, table: pa.Table, where: Where) -> Columns:
     """The columns of prepared rows, as `Features.read` makes them from raw ones.
 
-    Raises `UserError` for a column to carry that was not prepared.
+    Raises `UserError` for a column to carry that was not prepared, `BadRowsError` for too many ids
+    in a row.
     """
     names = [name for slots, _ in features.tables for name in slots]
     labels = np.zeros((table.num_rows, len(features.conf.data.all_labels)), np.float32)
@@ -28,8 +30,10 @@ def columns_of(features: Features, table: pa.Table) -> Columns:
         weight = _array(table, "weight") if "weight" in table.column_names else None
         reference = _array(table, "reference") if "reference" in table.column_names else None
         group = _array(table, "group") if "group" in table.column_names else None
+    cells = {name: cells_of(table, name) for name in names}
+    refuse_long_rows([one.offsets for one in cells.values()], where)
     return Columns(
-        {name: cells_of(table, name) for name in names},
+        cells,
         _numeric(table),
         labels,
         weight,
@@ -41,7 +45,7 @@ def columns_of(features: Features, table: pa.Table) -> Columns:
 
 def encoder(features: Features) -> Callable[[pa.Table, Where], Window]:
     """Prepared rows to a window, in the place of `Features.encode`."""
-    return lambda table, _: features.window(columns_of(features, table))
+    return lambda table, where: features.window(columns_of(features, table, where))
 
 
 def labels_of(table: pa.Table, name: str) -> NDArray[np.float32]:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tnctl import files, manifest
-from tnctl.data.parquet_files import seekable, translated
+from tnctl.data.parquet_files import row_groups, seekable, translated
 from tnctl.data.reading import Piece, counted
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Conf, Data, Numeric, Slot, differences
@@ -121,6 +121,7 @@ def pieces(conf: Conf, split: str) -> Iterator[Piece]:
         row = 1
         with seekable(url) as stream, translated(url, AGAIN):
             source = pq.ParquetFile(stream, page_checksum_verification=True)
+            row_groups(url, source.metadata)
             for group in range(source.num_row_groups):
                 table = source.read_row_group(group)
                 yield Piece(table, counted(url, row))

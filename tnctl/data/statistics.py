@@ -114,7 +114,10 @@ class Distinct:
     def boundaries(self, buckets: int) -> NDArray[np.float64]:
         """Up to `buckets` - 1 ascending boundaries, float64."""
         places = np.arange(1, buckets) / buckets
-        return np.unique(np.quantile(self.values, places))
+        # Between two values numpy takes the difference, which may be infinite.
+        with np.errstate(over="ignore"):
+            scale = 1.0 if np.isfinite(self.values[-1] - self.values[0]) else 0.5
+        return np.unique(np.quantile(self.values * scale, places) / scale)
 
 
 def _hash(values: NDArray[np.float64]) -> NDArray[np.uint64]:

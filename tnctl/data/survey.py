@@ -63,22 +63,14 @@ def _head(url: str, kind: str) -> tuple[int, int]:
         if kind == "tfrecord":
             rows, read = _records(stream)
         else:
-            text = _read(stream, HEAD_BYTES)
+            text = files.read_most(stream, HEAD_BYTES)
             rows, read = text.count(b"\n"), text.rfind(b"\n") + 1
         # What was decompressed is fewer bytes in storage.
         return rows, raw.tell() if codec else read
 
 
-def _read(stream: BinaryIO, size: int) -> bytes:
-    parts = []
-    while size > 0 and (part := stream.read(size)):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
 def _records(stream: BinaryIO) -> tuple[int, int]:
-    ends = [end for _, end in _frames(_read(stream, HEAD_BYTES))]
+    ends = [end for _, end in _frames(files.read_most(stream, HEAD_BYTES))]
     return len(ends), ends[-1] if ends else 0
 
 
@@ -118,7 +110,7 @@ def columns_of(conf: Conf, split: str) -> list[str] | None:
 def _header(conf: Conf, url: str, split: str) -> list[str]:
     skip = sources.split_of(conf, split).skip_rows
     with files.open_input(url) as stream, files.translated(url):
-        head = _read(stream, HEAD_BYTES)
+        head = files.read_most(stream, HEAD_BYTES)
         line = next((one for one in head.split(b"\n")[skip:] if one.strip()), b"")
         line = line.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r") + b"\n"
         options = pv.ParseOptions(
@@ -139,7 +131,7 @@ def _names_in_lines(url: str) -> list[str]:
 def _names_in_records(url: str) -> list[str]:
     names: dict[str, None] = {}
     with files.open_input(url) as stream:
-        data = _read(stream, HEAD_BYTES)
+        data = files.read_most(stream, HEAD_BYTES)
     for record, _ in itertools.islice(_frames(data), HEAD_LINES):
         names |= dict.fromkeys(tfrecord_files.names(record))
     return sorted(names)
@@ -157,5 +149,5 @@ def _slots_in_lines(url: str, pairs: str) -> list[str]:
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    text = _read(stream, HEAD_BYTES).removeprefix(BYTE_ORDER_MARK)
+    text = files.read_most(stream, HEAD_BYTES).removeprefix(BYTE_ORDER_MARK)
     yield from text.split(b"\n")[:HEAD_LINES]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tnctl import files
+from tnctl import files, limits
 from tnctl.data.reading import BadRows, EmptyFileError, Piece, Record, Where, tell_absent
 from tnctl.errors import Failure
 from tnctl.schema import Conf
@@ -91,6 +91,12 @@ def _payloads(url: str, bad: BadRows) -> Iterator[_Records]:
                         f"{url}, record {number}: its length does not agree with its checksum, so "
                         "nothing from here on can be read. Write the file again, or set "
                         "data.format to what it is"
+                    )
+                if found.too_long:
+                    raise Failure(
+                        f"{url}, record {number}: longer than "
+                        f"{limits.mebibytes(checksums.RECORD_BYTES)}, the most that a record may "
+                        "have. Split the example into several"
                     )
                 more = len(found.starts) == RECORDS
     if rest:

@@ -19,8 +19,8 @@ def vectors(
 ) -> NDArray[np.float64]:
     """The numbers of an input, float64 [rows, numeric.numbers], clipped, NaN where missing.
 
-    Raises `BadRowsError` for a text that is no number, a list of another length, and a number
-    that is infinite.
+    Raises `BadRowsError` for a text that is no number, a list of another length, a number that is
+    infinite, and one to standardize that float32 does not hold: its square would not fit either.
     """
     names = numeric_columns(name, numeric)
     if numeric.columns is not None:
@@ -35,7 +35,11 @@ def vectors(
         values = np.clip(values, low, high)
     for number in range(values.shape[1]):
         one = names[number] if numeric.columns is not None else names[0]
-        numbers.refuse_infinite(values[:, number], values[:, number], one, where)
+        held = values[:, number]
+        if numeric.transform == "standardize":
+            with np.errstate(over="ignore"):
+                held = held.astype(np.float32)
+        numbers.refuse_infinite(held, values[:, number], one, where)
     return values
 
 
@@ -84,6 +88,7 @@ def transformed(
         if moments is None:
             raise UserError("standardize needs the measured statistics of data.train")
         mean, deviation = moments
-        values = (values - np.asarray(mean)) / np.asarray(deviation)
+        with np.errstate(over="ignore"):
+            values = (values - np.asarray(mean)) / np.asarray(deviation)
     with np.errstate(over="ignore"):
         return np.where(missing, 0, values).astype(np.float32)

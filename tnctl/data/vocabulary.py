@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl import files
+from tnctl import files, limits
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.tables import columns as c_columns
 
@@ -13,10 +13,17 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 def read(url: str) -> list[str]:
     """The lines of a file, without their ends.
 
-    Raises `Failure` for a line that is empty, not UTF-8 or there twice, naming it.
+    Raises `Failure` for a line that is empty, not UTF-8 or there twice, naming it, and for a file
+    beyond limits.VOCABULARY_BYTES.
     """
     with files.open_input(url) as stream:
-        data = stream.read().removeprefix(BYTE_ORDER_MARK)
+        data = files.read_most(stream, limits.VOCABULARY_BYTES + 1)
+    if len(data) > limits.VOCABULARY_BYTES:
+        raise Failure(
+            f"{url} is longer than {limits.mebibytes(limits.VOCABULARY_BYTES)}, the most that a "
+            "vocabulary may have. Take ids=hash, or ids=modulo, for so many values"
+        )
+    data = data.removeprefix(BYTE_ORDER_MARK)
     lines = data.split(b"\n")
     if lines and not lines[-1]:
         lines.pop()

@@ -9,12 +9,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tnctl import limits
 from tnctl.data import jsonl_files, numbers, prepared, prepared_files, sources
 from tnctl.data.ahead import ReadAhead, in_order
 from tnctl.data.bad_rows import Skipped, chosen
 from tnctl.data.features import Features, Window, labels_of
 from tnctl.data.reading import Where, columns_read, shifted
-from tnctl.errors import Failure, UserError
+from tnctl.data.row_limits import refuse_large_window
+from tnctl.errors import Failure
 from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.tables import columns as c_columns
@@ -62,13 +64,15 @@ def windows(
     else:
         encoded = in_order(lambda part: encode(*part), _parts(tables, size, start, limit))
     parts: list[Window] = []
-    rows = 0
+    rows = ids = 0
     for part in encoded:
         parts.append(part)
         rows += part.rows
+        ids += sum(map(len, part.ids))
+        refuse_large_window(ids)
         if rows % size == 0:
             yield joined(parts)
-            parts = []
+            parts, ids = [], 0
     if parts:
         yield joined(parts)
     if rows == 0 and start == 0 and limit != 0:
@@ -173,8 +177,6 @@ def joined(parts: list[Window]) -> Window:
     if len(parts) == 1:
         return parts[0]
     tables = range(len(parts[0].ids))
-    if any(sum(len(part.ids[table]) for part in parts) >= 2**32 for table in tables):
-        raise UserError("a window holds over 2^32 ids. Take a smaller data.window")
     return Window(
         [np.concatenate([part.ids[table] for part in parts]) for table in tables],
         [_joined_offsets([part.offsets[table] for part in parts]) for table in tables],
@@ -258,15 +260,21 @@ def taken(window: Window, chosen: NDArray[np.uint32]) -> Window:
 def raw_rows(conf: Conf, split: str, limit: int) -> list[dict[str, Any]]:
     """The first rows of a split as JSON holds them, by column: texts, numbers, lists and None.
 
-    Bytes that are not UTF-8 come as Python's surrogate escapes.
+    Bytes that are not UTF-8 come as Python's surrogate escapes. Of long rows there are fewer, but
+    one at least: together they have no more bytes in Arrow's buffers than a line may have.
     """
     if conf.data.prepared:
         return prepared_files.first_rows(conf, split, limit)
     found: list[dict[str, Any]] = []
+    room = limits.LINE_BYTES
     for piece in sources.pieces(conf, split, columns_read(conf)):
-        rows = piece.table.slice(0, limit - len(found)).to_pylist()
-        found += [{name: _json(value) for name, value in row.items()} for row in rows]
-        if len(found) >= limit:
+        rows = piece.table.slice(0, limit - len(found))
+        whole = rows.num_rows
+        while rows.num_rows > (0 if found else 1) and rows.nbytes > room:
+            rows = rows.slice(0, rows.num_rows // 2)
+        room -= rows.nbytes
+        found += [{name: _json(value) for name, value in row.items()} for row in rows.to_pylist()]
+        if len(found) >= limit or rows.num_rows < whole:
             break
     return found
 

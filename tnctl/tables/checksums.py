@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from tnctl._tables import ffi, lib
 from tnctl.tables.memory import pointer
 
+RECORD_BYTES = int(lib.TN_TFRECORD_LIMIT)  # of the longest payload that is taken
+
 
 class Records(NamedTuple):
     """The records that a buffer holds."""
@@ -22,6 +24,8 @@ class Records(NamedTuple):
     """the bytes of these records; what follows is no whole record yet"""
     lost: bool
     """the length that follows is damaged, so nothing after it can be read"""
+    too_long: bool
+    """the record that follows is longer than RECORD_BYTES"""
 
 
 def crc32c(data: Any, crc: int = 0) -> int:
@@ -47,4 +51,11 @@ def records(data: Any, capacity: int) -> Records:
         consumed,
     )
     n = int(found[0])
-    return Records(starts[:n], lengths[:n], whole[:n], int(consumed[0]), code != lib.TN_OK)
+    return Records(
+        starts[:n],
+        lengths[:n],
+        whole[:n],
+        int(consumed[0]),
+        code == lib.TN_BAD_VALUE,
+        code == lib.TN_TOO_LONG,
+    )

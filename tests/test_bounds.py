@@ -1,0 +1,326 @@
+"""The limits of tnctl/limits.py: at each, just beyond it, and the memory that they leave a file.
+
+A line, a row or a ratio beyond its limit is one line of error with the file and the row.
+"""
+
+import functools
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from bounded import TEXT, conf_of, list_of, memory_of, read, refused, row_of
+
+from tnctl import files, limits
+from tnctl.data import prepared, vocabulary
+from tnctl.data.features import Features
+from tnctl.data.lines import BLOCK_BYTES
+from tnctl.data.statistics import Statistics
+from tnctl.data.tfrecord_files import READ_BYTES
+from tnctl.data.windows import raw_rows
+from tnctl.errors import Failure, UserError, did_you_mean
+from tnctl.schema import Slot
+from tnctl.tables import checksums
+
+LINE, VALUES = limits.LINE_BYTES, limits.ROW_VALUES
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The streams that are opened for reading."""
+    streams, plain = [], files.open_input
+
+    def open_input(*arguments, **options):
+        streams.append(plain(*arguments, **options))
+        return streams[-1]
+
+    monkeypatch.setattr(files, "open_input", open_input)
+    return streams
+
+
+# ---- Lines and records
+
+
+@pytest.mark.parametrize("format", TEXT)
+def test_a_line_at_the_limit_and_one_beyond(tmp_path, opened, format):
+    """Rows before it, so that the line starts anywhere in a block; after it a gigabyte of hole."""
+    path, head = tmp_path / "a", TEXT[format][0]
+    before = row_of(format, b"x" * 100) * 3_000
+    overhead = len(row_of(format, b"")) - 1
+    conf = conf_of(path, format)
+    after = row_of(format, b"z")
+    path.write_bytes(head + before + row_of(format, b"x" * (LINE - overhead)) + after)
+    assert sum(window.rows for window in read(conf)) == 3_002
+    opened.clear()
+    path.write_bytes(head + before + row_of(format, b"x" * (LINE - overhead + 1)) + after)
+    with path.open("r+b") as file:
+        file.truncate(1 << 30)
+    number = 3_001 + bool(head)
+    refused(conf, f"a, line {number}: longer than 16 MiB", "Split the row", "data.format")
+    assert opened[0].bytes_read <= len(before) + LINE + 2 * BLOCK_BYTES
+
+
+@pytest.mark.parametrize("format", TEXT)
+def test_a_file_that_is_one_line(tmp_path, opened, format):
+    """As reported: 50 MB took 0.1 s, 200 MB 2.5 s, 1 GB minutes. A gigabyte is read for 20 MiB."""
+    with (tmp_path / "a").open("wb") as file:
+        file.write(TEXT[format][0])
+        file.truncate(1 << 30)
+    line = 1 + bool(TEXT[format][0])
+    refused(conf_of(tmp_path / "a", format), f"a, line {line}: longer than 16 MiB")
+    assert opened[0].bytes_read <= LINE + 2 * BLOCK_BYTES
+    # No row may be bad so: what follows such a line is no data either.
+    refused(conf_of(tmp_path / "a", format, bad_rows=10**6), "longer than 16 MiB")
+    if TEXT[format][0]:
+        with (tmp_path / "a").open("wb") as file:
+            file.truncate(1 << 30)
+        refused(conf_of(tmp_path / "a", format), "a, line 1: longer than 16 MiB")
+
+
+def test_records_have_the_limit_of_lines():
+    assert checksums.RECORD_BYTES == limits.LINE_BYTES
+
+
+def length_of_a_record(size):
+    length = size.to_bytes(8, "little")
+    crc = checksums.crc32c(length)
+    return length + (((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32).to_bytes(4, "little")
+
+
+def test_a_record_at_the_limit_and_one_beyond(tmp_path, opened):
+    path = tmp_path / "a"
+    for size, words in ((LINE, "the file ends within it"), (LINE + 1, "longer than 16 MiB")):
+        for beyond in (0, 2**40):
+            path.write_bytes(length_of_a_record(size + (beyond if size > LINE else 0)))
+            refused(conf_of(path, "tfrecord"), f"a, record 1: {words}")
+    with path.open("r+b") as file:
+        file.truncate(1 << 30)
+    opened.clear()
+    refused(conf_of(path, "tfrecord", bad_rows=10**6), "a, record 1: longer than 16 MiB")
+    assert opened[0].bytes_read <= READ_BYTES
+
+
+# ---- What compressed files give
+
+ZEROS = bytes(10_000_000)
+
+
+@functools.cache
+def packed(suffix, data):
+    return gzip.compress(data) if suffix == ".gz" else pa.compress(data, "zstd", asbytes=True)
+
+
+def compressed(path, data, times=1):
+    """Write data so many times, each as a part of a compressed file; its bytes."""
+    return path.write_bytes(packed(path.suffix, data) * times)
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+@pytest.mark.parametrize("format", TEXT)
+def test_a_bomb_of_zeros(tmp_path, opened, format, suffix):
+    """A gigabyte of zeros in one line."""
+    path = tmp_path / f"a.{suffix}"
+    assert compressed(path, ZEROS, 100) < 1_200_000
+    refused(conf_of(path, format), f"a.{suffix}, line 1: longer than 16 MiB")
+    assert opened[0].bytes_read <= LINE + 2 * BLOCK_BYTES
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_a_bomb_of_rows(tmp_path, opened, suffix):
+    """A gigabyte of empty lines: nothing but the ratio is wrong."""
+    path = tmp_path / f"a.{suffix}"
+    compressed(path, b"\n" * 10_000_000, 100)
+    for format in {"gz": ("csv",), "zst": ("paddle",)}[suffix]:
+        opened.clear()
+        words = (f"a.{suffix} gives", "over 256 times as many", "decompress it")
+        refused(conf_of(path, format, bad_rows=10**6), *words)
+        assert opened[0].bytes_read <= limits.INFLATION_FREE + BLOCK_BYTES
+    with pytest.raises(Failure, match="over 256 times as many"):
+        vocabulary.read(str(path))
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_what_is_no_bomb(tmp_path, monkeypatch, suffix):
+    """Small files at any ratio, and large ones below the limit, to the byte."""
+    path = tmp_path / f"a.{suffix}"
+    compressed(path, b"x,0\n" * (1 << 18), limits.INFLATION_FREE >> 20)
+    with files.open_input(str(path)) as stream:
+        assert len(stream.read()) == limits.INFLATION_FREE
+    lines = [f"x{i},0\n" for i in np.random.default_rng(0).integers(0, 2**60, 100_000)]
+    stored = compressed(path, "".join(lines).encode())
+    size = len("".join(lines))
+    monkeypatch.setattr(limits, "INFLATION_FREE", 0)
+    monkeypatch.setattr(limits, "INFLATION", size // stored + 1)
+    with files.open_input(str(path)) as stream:
+        assert len(stream.read()) == size
+    monkeypatch.setattr(limits, "INFLATION", size // stored)
+    with files.open_input(str(path)) as stream, pytest.raises(Failure, match="too much for data"):
+        stream.read()
+
+
+# ---- Values of a row
+
+
+@pytest.mark.parametrize("format", TEXT)
+def test_a_row_at_the_limit_of_values_and_one_beyond(tmp_path, format):
+    path, head = tmp_path / "a", TEXT[format][0]
+    good = list_of(format, 3)
+    # The limit of a line of JSON is by its commas, of which another key takes one.
+    most = VALUES - (format == "jsonl")
+    path.write_bytes(head + good + list_of(format, most) + good)
+    assert [len(window.ids[0]) for window in read(conf_of(path, format))] == [most + 6]
+    for count in (VALUES + 1, 1_000_000):
+        path.write_bytes(head + good + list_of(format, count) + good)
+        refused(conf_of(path, format), f"a, line {2 + bool(head)}", "at most 262,144")
+    [window] = read(conf_of(path, format, bad_rows=1))
+    assert len(window.ids[0]) == 6
+
+
+def test_values_in_other_cells(tmp_path):
+    """JSON lists in CSV, lists of Parquet, several slots together, crosses, prepared ids."""
+    path = tmp_path / "a"
+    text = json.dumps([7] * (VALUES + 1)).replace(" ", "")
+    path.write_text(f"a|y\n{text}|0\n")
+    conf = conf_of(path, "csv", {"a": Slot(separator="json")}, delimiter="|")
+    refused(conf, "a, line 2, column 'a': 262,145 values", "at most 262,144")
+    path.write_text(f"a,y\n{'|' * (12 << 20)},0\n")
+    refused(conf_of(path, "csv"), "a, line 2, column 'a': 12,582,913 values")
+
+    half = VALUES // 2
+    for count, slots in ((VALUES, {"a": Slot()}), (half, {"a": Slot(), "b": Slot(column="a")})):
+        pq.write_table(pa.table({"a": [[1], [5] * count], "y": [0, 0]}), path)
+        assert sum(len(one.ids[0]) for one in read(conf_of(path, "parquet", slots)))
+        pq.write_table(pa.table({"a": [[1], [5] * (count + 1)], "y": [0, 0]}), path)
+        refused(conf_of(path, "parquet", slots), "a, row 2", "at most 262,144")
+        [window] = read(conf_of(path, "parquet", slots, bad_rows=1))
+        assert window.rows == 1
+
+    crossed = {"a": Slot(), "b": Slot(column="a"), "c": Slot(cross=["a", "b"])}
+    pq.write_table(pa.table({"a": [[1], list(range(500))], "y": [0, 0]}), path)
+    [window] = read(conf_of(path, "parquet", crossed))
+    assert len(window.ids[0]) == 3 + 500 + 500 + 500**2
+    pq.write_table(pa.table({"a": [[1], list(range(200_000))], "y": [0, 0]}), path)
+    refused(conf_of(path, "parquet", crossed), "row 2: slots.c crosses 40,000,000,000 ids")
+
+    conf = conf_of(path, "parquet")
+    ids = pa.array([[1], [5] * (VALUES + 1)], pa.list_(pa.uint64()))
+    table = pa.table({"ids_a": ids, "label_label": pa.array([0, 0], pa.float32())})
+    encode = prepared.encoder(Features(conf, [(["a"], [1])], Statistics()))
+    assert encode(table.slice(0, 1), lambda row: ("a", row + 1)).rows == 1
+    with pytest.raises(Failure, match="a, row 2: the slots have 262,145 ids"):
+        encode(table, lambda row: ("a", row + 1))
+
+
+def test_the_columns_of_a_header(tmp_path):
+    path = tmp_path / "a"
+    for count in (VALUES - 2, VALUES - 1):
+        path.write_bytes(b"a,y," + b",".join(b"%d" % k for k in range(count)) + b"\n1,0,\n")
+        words = "over 262,144 columns" if count > VALUES - 2 else "expected 262144 columns"
+        refused(conf_of(path, "csv"), words)
+    path.write_bytes(b",".join(b"c%d" % k for k in range(VALUES)) + b"\n1,0,\n")
+    with pytest.raises(Failure) as caught:
+        read(conf_of(path, "csv"))
+    assert "has no column 'a'" in str(caught.value)
+    assert len(did_you_mean("a", [f"column {k}" for k in range(10**5)])) < 5000
+
+
+def test_the_ids_of_a_window(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "WINDOW_IDS", 48)
+    path = tmp_path / "a"
+    path.write_bytes(b"a,y\n" + b"1|2|3|4|5|6,0\n" * 16)
+    conf = conf_of(path, "csv", window=8)
+    assert [len(window.ids[0]) for window in read(conf)] == [48, 48]
+    path.write_bytes(b"a,y\n" + b"1|2|3|4|5|6,0\n" * 7 + b"1|2|3|4|5|6|7,0\n")
+    refused(conf, "over 48 ids", "smaller data.window", kind=UserError)
+
+
+def test_rows_that_are_kept_as_they_were_read(tmp_path):
+    """A model keeps some raw rows, as Python's objects: few of those that are long."""
+    path = tmp_path / "a"
+    pq.write_table(pa.table({"a": ["x" * (LINE // 20)] * 40, "y": [0] * 40}), path)
+    assert 8 < len(raw_rows(conf_of(path, "parquet"), "train", 30)) < 20
+    pq.write_table(pa.table({"a": [list(range(20))] * 40, "y": [0] * 40}), path)
+    assert len(raw_rows(conf_of(path, "parquet"), "train", 30)) == 30
+    pq.write_table(pa.table({"a": ["x" * (2 * LINE)] * 2, "y": [0] * 2}), path)
+    assert len(raw_rows(conf_of(path, "parquet"), "train", 30)) == 1
+
+
+# ---- Vocabularies
+
+
+def test_a_vocabulary_at_the_limit_and_one_beyond(tmp_path, opened):
+    path = tmp_path / "values"
+    path.write_bytes(b"x" * limits.VOCABULARY_BYTES)
+    assert len(vocabulary.read(str(path))[0]) == limits.VOCABULARY_BYTES
+    opened.clear()
+    with path.open("r+b") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(Failure, match=r"values is longer than 64 MiB.*ids=hash"):
+        vocabulary.read(str(path))
+    assert opened[0].bytes_read == limits.VOCABULARY_BYTES + 1
+
+
+# ---- Memory
+
+READER_MIB = 1024  # docs/data.md: what a reader needs at most
+
+
+def hostile(folder):
+    """A file of each kind that takes most memory for its bytes."""
+    line = b"x" * (LINE - 8)
+    text = {
+        "csv": [
+            b"a,y\n" + (line[:-8] + b",0\n") * 4,
+            b"a,y\n" + b"|" * (LINE - 8) + b",0\n",
+            b'a,y\n"' + b'""' * (LINE // 2 - 8) + b'",0\n',
+            b"a,y\n" + b"a,0\n" * (6 << 20),
+            b"ab," * (LINE // 3),
+        ],
+        "jsonl": [
+            b'{"y":0,"a":[' + b"[]," * (LINE // 3 - 8) + b"[]]}\n",
+            b'{"y":0,"a":[' + b"1," * (VALUES - 2) + b"1]}\n",
+            b'{"y":0.1}\n' * (1 << 20),
+        ],
+        "libsvm": [
+            b"1 " * (LINE // 2),
+            (b"0" + b" 1" * VALUES + b"\n") * 16,
+            b"0 1\n" * (6 << 20),
+            b"0 1:2:3 1:2:3\n" * (1 << 20),
+        ],
+        "paddle": [b"a:1 " * (LINE // 4), b"y:0 a:1 a:2\n" * (1 << 20)],
+    }
+    for kind, contents in text.items():
+        for number, content in enumerate(contents):
+            path = folder / f"{kind}{number}"
+            path.write_bytes(content)
+            yield path, kind
+
+
+def test_memory_of_lines(tmp_path):
+    """The two that take most, in a process of its own."""
+    (tmp_path / "a").write_bytes(b"a,y\n" + (b"|" * (LINE - 8) + b",0\n") * 2)
+    (tmp_path / "b").write_bytes(b"1 " * (LINE // 2))
+    total, outcomes = memory_of([(tmp_path / "a", "csv"), (tmp_path / "b", "libsvm")])
+    assert all("at most 262,144" in outcome for outcome in outcomes), outcomes
+    assert total < READER_MIB
+
+
+@pytest.mark.long
+def test_memory_of_every_format(tmp_path):
+    for path, kind in hostile(tmp_path):
+        total, outcomes = memory_of([(path, kind)])
+        print(path.name, total, outcomes)
+        assert total < READER_MIB, (path.name, total, outcomes)
+        path.unlink()
+
+
+def test_documents_have_the_limits():
+    text = (Path(__file__).parent.parent / "docs/data.md").read_text()
+    for size in ("LINE_BYTES", "INFLATION_FREE", "VOCABULARY_BYTES", "CONF_BYTES"):
+        assert limits.mebibytes(getattr(limits, size)) in text, size
+    for count in ("ROW_VALUES", "WINDOW_IDS", "GROUP_VALUES", "INFLATION", "CONF_VALUES"):
+        assert f"{getattr(limits, count):,}" in text, count
+    assert f"{READER_MIB >> 10} GiB" in text
