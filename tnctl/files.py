@@ -21,6 +21,7 @@ import fsspec
 import pyarrow as pa
 
 from tnctl.errors import Failure, UserError
+from tnctl.masking import is_masked
 
 PART = ".tnctl-part"  # what a crash may leave of a file that was being replaced
 LOCK = ".tnctl-lock"
@@ -86,6 +87,11 @@ def _sentence(url: str, done: str, error: Exception) -> str:
 
 def _storage(url: str) -> tuple[Any, str]:
     """The fsspec file system of `url`, without any memory of old listings, and the path in it."""
+    if is_masked(url):
+        raise UserError(
+            f"{url} stands in what was saved, where passwords and tokens are masked. Give the key "
+            "with the whole URL again, or keep them out of URLs (docs/data.md#passwords)"
+        )
     system, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     system.invalidate_cache()
     return system, path

@@ -14,6 +14,7 @@ from tnctl.cli import arguments, conf_files
 from tnctl.cli.mistakes import CHOSEN, explained, has_no_setting, one_each
 from tnctl.cli.settings import settings_of
 from tnctl.errors import UserError, did_you_mean
+from tnctl.masking import masked
 from tnctl.schema import Conf
 
 
@@ -80,7 +81,7 @@ def _run(folder: Path, name: str, overrides: list[str], job: Callable[[Conf], in
         from omegaconf import OmegaConf
 
         with _composed(folder, name, overrides) as composed:
-            print(OmegaConf.to_yaml(composed), end="")
+            print(masked(OmegaConf.to_yaml(composed)), end="")
         return 0
     return job(compose(folder, name, overrides))
 

@@ -15,6 +15,7 @@ from tnctl.data.days import conf_of_day
 from tnctl.data.sources import fingerprints
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
+from tnctl.masking import is_masked, masked, masked_conf
 from tnctl.model.building import Model
 from tnctl.model.graph import conf_to_json
 from tnctl.progress import say
@@ -66,7 +67,7 @@ def start(conf: Conf, overwrite: bool) -> Checkpoint | None:
     for folder in newest_first(conf.output):
         try:
             checkpoint = open_checkpoint(folder)
-            differing = differences(conf_to_json(conf), checkpoint.conf())
+            differing = differences(conf_to_json(conf), masked_conf(checkpoint.conf()))
         except DamagedError as error:
             say(str(error))
             damage = damage or error
@@ -142,12 +143,14 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
     """
     if not checkpoint.data:
         return
-    before = {one["file"]: one for one in checkpoint.data}
+    before = {one["file"]: one for one in masked(checkpoint.data)}
     way = way_on(conf.output, checkpoint)
     try:
         there = fingerprints(conf_of_day(conf, checkpoint.position.day), "train")
     except files.AbsentError as error:
-        gone = next((name for name in before if not files.exists(name)), None)
+        gone = next(
+            (name for name in before if not is_masked(name) and not files.exists(name)), None
+        )
         if gone is None:
             raise
         raise Failure(
@@ -331,7 +334,7 @@ class Log:
 
     def add(self, event: str, **fields: Any) -> None:
         """One more line."""
-        self.events.append({"event": event, **fields})
+        self.events.append(masked({"event": event, **fields}))
         if self._local is not None:
             with files.translated(self._url, "written"), self._local.open("ab") as stream:
                 stream.write(_lines(self.events[-1:]))

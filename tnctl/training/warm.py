@@ -15,6 +15,7 @@ from tnctl.data.days import daily
 from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import NAME
+from tnctl.masking import masked
 from tnctl.model.building import Model
 from tnctl.schema import Conf
 from tnctl.training import warm_dense, warm_inputs, warm_rows
@@ -129,7 +130,7 @@ class WarmStart:
             carried = warm_dense.fill(pairing, checkpoint, model)
             counted = rows.insert()
         self.report = {
-            "from": checkpoint.folder,
+            "from": masked(checkpoint.folder),
             "step": self.step,
             "optimizer": pairing.conf.warm.optimizer,
             "inputs": self._inputs(counted),
