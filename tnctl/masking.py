@@ -1,0 +1,70 @@
+"""Secrets in URLs, which tnctl neither prints nor writes to any file.
+
+A secret is the user and password of a URL (`scheme://user:password@host`), and the value of a
+query parameter that grants access: a password, token, key or signature, such as `access_token`,
+the `sig` of an Azure SAS, or all parameters of a presigned URL of S3 or Google (`X-Amz-…`,
+`X-Goog-…`). A user name alone is none. URLs inside of URLs (`simplecache::https://…`) count too.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+MASK = "***"
+LONGEST = 4096  # characters of a password that are looked at
+_NAMED = (
+    r"passw|passphrase|secret|token|signature|credential"
+    r"|(?:api|access|account|private|secret|shared|subscription)[-_.]?key"
+)
+_PARAMETER = (
+    rf"[\w.%-]{{0,64}}?(?:{_NAMED})[\w.%-]{{0,64}}|x-(?:amz|goog)-[\w-]{{1,64}}"
+    r"|sig|key|sas|pass|pwd|auth|authorization|jwt"
+)
+SECRETS = re.compile(
+    # USER:PASSWORD@ is how messages and docs write the place of a password. A number behind the
+    # first colon is a port unless an @ follows it. A password should be quoted, but may hold any
+    # sign: then all up to the last @ of the word, or else of the line, is taken for it.
+    r"(?<=://)(?!USER:PASSWORD@)[^\s/@:\[]*:(?!\d+(?:[/?#\s'\",;)\]]|$))"
+    rf"(?:[^\s/]{{0,{LONGEST}}}@|\S{{0,{LONGEST}}}@|[^/\n]{{0,{LONGEST}}}@)"
+    # The punctuation of a sentence around a URL is left to it.
+    rf"|(?<=[?&;])({_PARAMETER})=(?:[^&#\s]*[^&#\s'\",;.)\]]|[^&#\s]+)",
+    re.IGNORECASE,
+)
+_MASKED = re.compile(rf"://{re.escape(MASK)}@|[?&;][\w.%-]+={re.escape(MASK)}")
+
+
+def masked(value: Any) -> Any:
+    """A text without its secrets; of mappings, lists and tuples a copy whose texts have none.
+
+    Masking twice is masking once. Keys of mappings stay.
+    """
+    if isinstance(value, str):
+        return SECRETS.sub(_mask, value) if "://" in value or "=" in value else value
+    if isinstance(value, Mapping):
+        return {key: masked(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(masked(inner) for inner in value)
+    return value
+
+
+def _mask(found: re.Match[str]) -> str:
+    return f"{MASK}@" if found[1] is None else f"{found[1]}={MASK}"
+
+
+def is_masked(url: str) -> bool:
+    """Whether a URL has lost a secret, and so cannot be opened."""
+    return _MASKED.search(url) is not None
+
+
+def masked_conf(values: dict[str, Any]) -> dict[str, Any]:
+    """A conf as plain values without secrets.
+
+    Words of a vocabulary are data, of which ids are made: they stay as they are.
+    """
+    without = {key: masked(value) for key, value in values.items()}
+    slots = values.get("slots")
+    if isinstance(slots, Mapping):
+        for name, slot in slots.items():
+            if isinstance(slot, Mapping) and "vocabulary" in slot:
+                without["slots"][name]["vocabulary"] = slot["vocabulary"]
+    return without
