@@ -11,7 +11,7 @@ SHOWN = 80  # characters of a value that a message shows
 class UserError(Exception):
     """A mistake that the user can mend: shown as one line, without a traceback.
 
-    The message says what was wrong, what was received, and the way out, but no secret (tnctl.masking).
+    The message says what was wrong, what was received, and the way out, but no secret of a URL.
     `exit_code` is 2 when the command was asked wrongly (the default) and 1 when it was asked
     rightly and failed.
     """
