@@ -7,7 +7,7 @@ the `sig` of an Azure SAS, or all parameters of a presigned URL of S3 or Google 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 MASK = "***"
@@ -22,14 +22,17 @@ _PARAMETER = (
 )
 SECRETS = re.compile(
     # USER:PASSWORD@ is how messages and docs write the place of a password. A number behind the
-    # first colon is a port unless an @ follows it. A password should be quoted, but may hold any
-    # sign: then all up to the last @ of the word, or else of the line, is taken for it.
-    r"(?<=://)(?!USER:PASSWORD@)[^\s/@:\[]*:(?!\d+(?:[/?#\s'\",;)\]]|$))"
+    # first colon is a port unless an @ follows it, and `::` before a scheme begins another URL. A
+    # password should be quoted, but may hold any sign: then all up to the last @ of the word, or
+    # else of the line, is taken for it.
+    r"(?<=://)(?!USER:PASSWORD@)[^\s/@:\[]*:(?!:[\w+]+://|\d+(?:[/?#\s'\",;)\]]|$))"
     rf"(?:[^\s/]{{0,{LONGEST}}}@|\S{{0,{LONGEST}}}@|[^/\n]{{0,{LONGEST}}}@)"
     # The punctuation of a sentence around a URL is left to it.
     rf"|(?<=[?&;])({_PARAMETER})=(?:[^&#\s]*[^&#\s'\",;.)\]]|[^&#\s]+)",
     re.IGNORECASE,
 )
+_MASKED_PARAMETER = re.compile(rf"(?<=[?&;])[\w.%-]+={re.escape(MASK)}(?:[&;]|(?=[#\s]|$))")
+_NO_PARAMETER = re.compile(r"[?&;](?=[#\s]|$)")
 _MASKED = re.compile(rf"://{re.escape(MASK)}@|[?&;][\w.%-]+={re.escape(MASK)}")
 
 
@@ -38,17 +41,37 @@ def masked(value: Any) -> Any:
 
     Masking twice is masking once. Keys of mappings stay.
     """
+    return _of_texts(_masked, value)
+
+
+def bare(value: Any) -> Any:
+    """`masked` with nothing in the places of the secrets: how URLs are compared.
+
+    So a URL is the same with a password, with another one, masked, and without.
+    """
+    return _of_texts(_bare, value)
+
+
+def _of_texts(change: Callable[[str], str], value: Any) -> Any:
     if isinstance(value, str):
-        return SECRETS.sub(_mask, value) if "://" in value or "=" in value else value
+        return change(value) if "://" in value or "=" in value else value
     if isinstance(value, Mapping):
-        return {key: masked(inner) for key, inner in value.items()}
+        return {key: _of_texts(change, inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(masked(inner) for inner in value)
+        return type(value)(_of_texts(change, inner) for inner in value)
     return value
 
 
-def _mask(found: re.Match[str]) -> str:
-    return f"{MASK}@" if found[1] is None else f"{found[1]}={MASK}"
+def _masked(text: str) -> str:
+    return SECRETS.sub(lambda found: f"{found[1]}={MASK}" if found[1] else f"{MASK}@", text)
+
+
+def _bare(text: str) -> str:
+    text = _masked(text)
+    if MASK not in text:
+        return text
+    text = _MASKED_PARAMETER.sub("", text.replace(f"://{MASK}@", "://"))
+    return _NO_PARAMETER.sub("", text)
 
 
 def is_masked(url: str) -> bool:
@@ -61,10 +84,19 @@ def masked_conf(values: dict[str, Any]) -> dict[str, Any]:
 
     Words of a vocabulary are data, of which ids are made: they stay as they are.
     """
-    without = {key: masked(value) for key, value in values.items()}
+    return _of_conf(_masked, values)
+
+
+def bare_conf(values: dict[str, Any]) -> dict[str, Any]:
+    """A conf as plain values, its URLs as they are compared."""
+    return _of_conf(_bare, values)
+
+
+def _of_conf(change: Callable[[str], str], values: dict[str, Any]) -> dict[str, Any]:
+    changed: dict[str, Any] = _of_texts(change, values)
     slots = values.get("slots")
     if isinstance(slots, Mapping):
         for name, slot in slots.items():
             if isinstance(slot, Mapping) and "vocabulary" in slot:
-                without["slots"][name]["vocabulary"] = slot["vocabulary"]
-    return without
+                changed["slots"][name]["vocabulary"] = slot["vocabulary"]
+    return changed

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from tnctl.cli import arguments, compose
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError
-from tnctl.masking import masked_conf
+from tnctl.masking import bare_conf
 from tnctl.saved_conf import conf_of
 from tnctl.schema import Conf, differences, from_values
 
@@ -106,7 +106,7 @@ def with_composed(own: dict[str, str], conf: Conf, job: Callable[..., int]) -> i
     checkpoint = find(own, conf.output)
     from tnctl.model.graph import conf_to_json
 
-    saved, now = masked_conf(checkpoint.conf()), conf_to_json(conf)
+    saved, now = bare_conf(checkpoint.conf()), bare_conf(conf_to_json(conf))
     differing = [key for name in FIXED for key in differences(now[name], saved[name], name)]
     if differing:
         raise UserError(

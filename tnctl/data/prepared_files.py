@@ -15,7 +15,7 @@ from tnctl import files, manifest
 from tnctl.data.parquet_files import seekable, translated
 from tnctl.data.reading import Piece, counted
 from tnctl.errors import Failure, UserError
-from tnctl.masking import masked_conf
+from tnctl.masking import bare_conf, masked_conf
 from tnctl.schema import Conf, Data, Numeric, Slot, differences
 
 FORMAT = "tnctl prepared"
@@ -41,7 +41,7 @@ def open_folder(conf: Conf) -> dict[str, Any]:
     here, there = deciding(conf), _completed(found["conf"])
     # A split that is not read need not be there.
     there["data"] |= {split: None for split in SPLITS if here["data"][split] is None}
-    if differing := differences(here, there):
+    if differing := differences(bare_conf(here), bare_conf(there)):
         raise UserError(
             f"{folder} was prepared with another conf; these keys differ: {', '.join(differing)}. "
             "Prepare it again, or train with the keys that it was prepared with"
