@@ -20,7 +20,7 @@ OTHER_FORMS = ("saved_model.cpb", "saved_model.pbtxt")
 
 # Calls, control flow, weights.
 CONTROL = """
-Case Const ControlTrigger Enter Exit FakeParam HostConst If LoopCond Merge NextIteration NoOp
+Assert Case Const ControlTrigger Enter Exit FakeParam HostConst If LoopCond Merge NextIteration NoOp
 PartitionedCall Placeholder PlaceholderV2 PlaceholderWithDefault ReadVariableOp ResourceGather
 ResourceGatherNd StatefulPartitionedCall StatelessCase StatelessIf StatelessWhile Switch
 VarHandleOp VariableShape While
