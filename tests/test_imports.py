@@ -12,8 +12,8 @@ PACKAGE = ROOT / "tnctl"
 # other.
 GROUND = ["masking", "errors", "files", "progress", "shipped"]
 LAYERS = [
-    *GROUND, "manifest", "schema", "saved_conf", "tables", "data", "model", "checkpoint", "training",
-    "serving", "cli",
+    *GROUND, "manifest", "schema", "saved_conf", "tables", "data", "model", "checkpoint",
+    "training", "serving", "cli",
 ]  # fmt: skip
 
 # Library -> the parts that may import it.

@@ -73,20 +73,23 @@ def test_masking_long_text_takes_linear_time():
         assert len(masking.masked(text)) <= 2 * len(text)
 
 
-def test_words_of_a_vocabulary_are_data():
+def test_texts_of_the_data_stay():
     word = "https://ali:open@host/a"
     conf = schema.from_values(
         {
-            "recipe": {"name": "lr", "l2": 0.5},
-            "slots": {"a": {"ids": "vocabulary", "vocabulary": [word]}, "b": {"column": word}},
-            "data": {"root": word, "train": [word], "test": {"files": word, "skip_rows": 1}},
+            "recipe": {"name": "lr", "group": [word]},
+            "slots": {
+                "a": {"ids": "vocabulary", "vocabulary": [word]},
+                "missing": {"ids": "vocabulary", "vocabulary_file": word, "column": word},
+            },
+            "data": {"root": word, "train": [word], "test": {"files": word}, "missing": [word]},
         }
     )
     values = conf_to_json(conf)
-    assert values["slots"]["a"]["vocabulary"] == [word]
-    assert masking.masked(values) | {"slots": None} == values | {"slots": None}
-    data = values["data"]
-    assert {data["root"], *data["train"], data["test"]["files"]} == {"https://***@host/a"}
+    slots, data = values["slots"], values["data"]
+    assert [*slots["a"]["vocabulary"], slots["missing"]["column"], *data["missing"]] == [word] * 3
+    masked = [data["root"], *data["train"], data["test"]["files"], *values["recipe"]["group"]]
+    assert [*masked, slots["missing"]["vocabulary_file"]] == ["https://***@host/a"] * 5
     assert conf.data.root == word
 
 

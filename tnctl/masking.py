@@ -11,6 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 MASK = "***"
+# Keys of a conf that name columns, or words that stand in them: with another text the same data
+# would be read otherwise.
+OF_DATA = frozenset(
+    ("carry", "column", "columns", "cross", "delimiter", "group", "missing", "positive",
+     "reference", "separator", "vocabulary", "weight", "weights")
+)  # fmt: skip
 LONGEST = 4096  # characters of a password that are looked at
 _NAMED = (
     r"passw|passphrase|secret|token|signature|credential"
@@ -80,10 +86,7 @@ def is_masked(url: str) -> bool:
 
 
 def masked_conf(values: dict[str, Any]) -> dict[str, Any]:
-    """A conf as plain values without secrets.
-
-    Words of a vocabulary are data, of which ids are made: they stay as they are.
-    """
+    """A conf as plain values without secrets; texts of its data (`OF_DATA`) stay as they are."""
     return _of_conf(_masked, values)
 
 
@@ -92,11 +95,15 @@ def bare_conf(values: dict[str, Any]) -> dict[str, Any]:
     return _of_conf(_bare, values)
 
 
-def _of_conf(change: Callable[[str], str], values: dict[str, Any]) -> dict[str, Any]:
-    changed: dict[str, Any] = _of_texts(change, values)
-    slots = values.get("slots")
-    if isinstance(slots, Mapping):
-        for name, slot in slots.items():
-            if isinstance(slot, Mapping) and "vocabulary" in slot:
-                changed["slots"][name]["vocabulary"] = slot["vocabulary"]
-    return changed
+def _of_conf(change: Callable[[str], str], values: Mapping[str, Any]) -> dict[str, Any]:
+    # Settings of a recipe have names of its own.
+    return {
+        key: _of_texts(change, value) if key == "recipe" else _of_key(change, key, value)
+        for key, value in values.items()
+    }
+
+
+def _of_key(change: Callable[[str], str], key: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _of_key(change, name, inner) for name, inner in value.items()}
+    return value if key in OF_DATA else _of_texts(change, value)
