@@ -159,49 +159,69 @@ def without_secrets(text):
             assert form not in text
 
 
+SHORT = ["evaluation.ablate=false", "save.every_steps=7"]
+
+
+def nothing_has_a_secret_in(folder, least):
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert len(files) > least
+    for path in files:
+        without_secrets(path.read_bytes().decode("latin-1") + str(path))
+
+
 def test_no_file_and_no_line_has_a_secret(asked, server, workspace):
     conf = conf_of(server)
     shown = asked("train", *conf, "--cfg", "job")
     assert f"root: http://***@{server}" in shown.out
-    asked("check", *conf, "format=json")
-    asked("prepare", *conf, "to=prepared")
-    trained = [*conf, "output=run", "train.epochs=2", "train.tensorboard=true"]
-    trained += ["evaluation.ablate=false"]
-    asked("train", *trained)
+    rest = ["output=run", "train.tensorboard=true", *SHORT]
+    asked("train", *conf, *rest)
     page = (workspace / "run/report.html").read_text()
     assert f"http://***@{server}" in page
     assert "train.csv?access_token=***" in page
-    # Going on, in the middle of a pass too, is of the same run, with another password as well.
+    # In the middle of a pass it is resumed with another password.
     checkpoints = sorted((workspace / "run/checkpoints").iterdir())
     shutil.rmtree(checkpoints[-1])
     (workspace / "run/report.json").unlink()
-    again = conf_of(server, OTHER) + trained[3:]
-    assert "going on from" in asked("train", *again).err
-    assert "nothing to do" in asked("train", *trained).err
-    plain = ["conf=small.yaml", f"data.root=http://{server}", "data.train=train.csv", *trained[3:]]
+    seen = json.loads((checkpoints[0] / "manifest.json").read_text())["data"]
+    assert [one["file"] for one in seen] == [f"http://***@{server}/train.csv?access_token=***"]
+    resumed = asked("train", *conf_of(server, OTHER), *rest).err
+    assert f"going on from run/checkpoints/{checkpoints[0].name}" in resumed
+    plain = ["conf=small.yaml", f"data.root=http://{server}", "data.train=train.csv", *rest]
     assert "nothing to do" in asked("train", *plain).err
     # A checkpoint has no password to read its data with.
     done = asked("evaluate", "output=run", code=2)
     assert f"http://***@{server}/test.csv stands in what was saved" in done.last
     metrics = json.loads(asked("evaluate", "output=run", conf[1]).out)
     assert metrics["split"] == "test"
-    asked("predict", "output=run", conf[1], "to=scores.csv")
-    asked("split-graph", "output=run")
-    asked("export-embeddings", "output=run")
     for command in ("list", "inspect", "verify"):
         asked("checkpoint", command, "run", "--json")
-    assert "0 of" not in asked("checkpoint", "diff", "run", "run").err
-    prepared = [*again[:3], "data.prepared=prepared", "evaluation.ablate=false"]
-    asked("train", *prepared, "output=prepared-run")
     # What goes wrong is told without it.
     wrong = conf_of(server, "wrong-sesame")
     assert "wrong-sesame" not in asked("train", *wrong, "output=new", code=1).err
     asked("train", *conf[:2], "data.train=gone.csv", "output=new", code=1)
     asked("train", "conf=small.yaml", f"{conf[1]}/{{}}", f"{conf[2]}]x", "output=new", code=1)
-    files = [path for path in workspace.rglob("*") if path.is_file()]
-    assert len(files) > 30
-    for path in files:
-        without_secrets(path.read_bytes().decode("latin-1") + str(path))
+    nothing_has_a_secret_in(workspace, 20)
+
+
+@pytest.mark.long
+def test_no_other_command_writes_a_secret(asked, server, workspace):
+    conf = conf_of(server)
+    asked("check", *conf)
+    asked("check", *conf, "format=json")
+    asked("prepare", *conf, "to=prepared")
+    asked("train", *conf_of(server, OTHER), *SHORT, "data.prepared=prepared", "output=run")
+    first, last = sorted(path.name for path in (workspace / "run/checkpoints").iterdir())
+    asked("predict", "output=run", conf[1], "data.prepared=null", "to=scores.csv")
+    asked("ablate", "output=run", conf[1], "data.prepared=null")
+    asked("split-graph", "output=run")
+    asked("export-embeddings", f"checkpoint=run/checkpoints/{first}", "to=base")
+    asked("export-embeddings", "output=run", "to=delta", "since=base")
+    asked("export-embeddings", "output=run")
+    asked("fold", "embeddings=delta", "to=folded")
+    asked("verify-serving", "output=run", conf[1], "data.prepared=null")
+    asked("checkpoint", "diff", f"run/checkpoints/{first}", f"run/checkpoints/{last}")
+    asked("train", *conf, *SHORT, "output=warm", f"warm.start={workspace}/run")
+    nothing_has_a_secret_in(workspace, 60)
 
 
 def test_folders_of_a_sweep_over_urls():
