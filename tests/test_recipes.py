@@ -490,20 +490,28 @@ def test_a_recipe_of_ones_own_from_training_to_serving(process, here, tmp_path):
     recorded = json.loads(manifest.read_text())["recipe"]
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
     assert recorded == {"name": "mine.py", "hidden": [16], "sha256": digest}
-    for command in ("evaluate", "split-graph", "export-embeddings", "verify-serving"):
+    # What only serves the model needs no code of the recipe, what builds it is given the file.
+    for command in ("split-graph", "export-embeddings"):
         done = here(command, "output=run", cwd=tmp_path)
+        assert done.code == 0, (command, done.err)
+    for command, given in (
+        ("evaluate", ["output=run", "recipe.name=mine.py"]),
+        ("evaluate", ["conf=own.yaml", *SMALL, "output=run"]),
+        ("verify-serving", ["output=run", "recipe=mine.py"]),
+    ):
+        done = here(command, *given, cwd=tmp_path)
         assert done.code == 0, (command, done.err)
         assert "has changed" not in done.err
     with source.open("a") as file:
         file.write("# another remark\n")
-    done = here("evaluate", "output=run", cwd=tmp_path)
+    done = here("evaluate", "output=run", "recipe.name=mine.py", cwd=tmp_path)
     assert done.code == 0, done.err
     assert "mine.py has changed since run/checkpoints/" in done.err
     # The split graph needs the file no more; what builds the model says so.
     source.unlink()
     done = here("split-graph", "output=run", "to=elsewhere", cwd=tmp_path)
     assert done.code == 0, done.err
-    done = here("evaluate", "output=run", cwd=tmp_path)
+    done = here("evaluate", "output=run", "recipe.name=mine.py", cwd=tmp_path)
     assert done.code == 2
     assert "recipe.name=mine.py: cannot read" in done.last
 

@@ -404,7 +404,8 @@ def test_parts_are_verified_against_the_trainer(here, everything, split, tmp_pat
     assert done.code == 0, done.err
     for head in ("ctr", "user"):
         graph = f"graph={split(f'head={head}')}"
-        done = here("verify-serving", "output=run", graph, embeddings, cwd=everything)
+        model = ("output=run", "recipe.name=mine.py")
+        done = here("verify-serving", *model, graph, embeddings, cwd=everything)
         assert done.code == 0, done.err
         assert "serving equals training" in done.err
 
@@ -420,7 +421,7 @@ def test_towers_are_verified_by_their_kits(here, everything, split, tmp_path):
         )  # fmt: skip
         assert done.code == 0, done.err
         both = f"graph={graph}", f"embeddings={embeddings}"
-        for named in ((), ("output=run",)):
+        for named in ((), ("output=run", "recipe.name=mine.py")):
             done = here("verify-serving", *both, *named, cwd=everything)
             assert done.code == 0, done.err
             assert "embeddings of" in done.err

@@ -1,26 +1,25 @@
 """What a user did that cannot work, said in one line."""
 
 import difflib
-import re
 from collections.abc import Iterable
+
+from tnctl.masking import masked
 
 SHOWN = 80  # characters of a value that a message shows
 CHOICES_SHOWN = 200  # names that a message lists
 CHOICES_COMPARED = 10_000  # names among which a near one is looked for
-# The user and password of a URL, but not where a message names them, and one among its options.
-SECRETS = re.compile(r"(?<=://)(?!USER:PASSWORD@)[^\s/@:]*:[^\s/]*@|(?<=[?&]password=)[^\s&]+")
 
 
 class UserError(Exception):
     """A mistake that the user can mend: shown as one line, without a traceback.
 
-    The message says what was wrong, what was received, and the way out, but no password of a URL.
+    The message says what was wrong, what was received, and the way out, but no secret of a URL.
     `exit_code` is 2 when the command was asked wrongly (the default) and 1 when it was asked
     rightly and failed.
     """
 
     def __init__(self, message: str, exit_code: int = 2) -> None:
-        super().__init__(printable(SECRETS.sub("…", " ".join(message.split()))))
+        super().__init__(printable(masked(" ".join(message.split()))))
         self.exit_code = exit_code
 
 
@@ -38,7 +37,7 @@ class Stopped(KeyboardInterrupt):
     """
 
     def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
+        super().__init__(masked(message))
         self.exit_code = exit_code
 
 

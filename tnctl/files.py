@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from tnctl import limits
 from tnctl.errors import Failure, UserError
+from tnctl.masking import is_masked
 
 # What a crash may leave of NAME while it is replaced: .NAME.<16 hexadecimal digits>.tnctl-part
 PART = ".tnctl-part"
@@ -94,6 +95,11 @@ def _sentence(url: str, done: str, error: Exception) -> str:
 
 def _storage(url: str) -> tuple[Any, str]:
     """The fsspec file system of `url`, without any memory of old listings, and the path in it."""
+    if is_masked(url):
+        raise UserError(
+            f"{url} stands in what was saved, where passwords and tokens are masked. Give the key "
+            "with the whole URL again, or keep them out of URLs (docs/data.md#passwords)"
+        )
     system, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     system.invalidate_cache()
     return system, path

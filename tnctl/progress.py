@@ -11,6 +11,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from tnctl.masking import masked
+
 SECONDS_BETWEEN_LINES = 10.0
 
 console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -19,8 +21,8 @@ _open: list["Display"] = []
 
 
 def say(text: str) -> None:
-    """One plain line."""
-    console.print(text, markup=False)
+    """One plain line, without secrets of URLs."""
+    console.print(masked(text), markup=False)
 
 
 class Display:
@@ -35,7 +37,7 @@ class Display:
     def __init__(
         self, title: str, total: int | None, guessed: bool = False, before: int = 0
     ) -> None:
-        self._title = title
+        self._title = title = masked(title)
         self._total, self._guessed = total, guessed
         self._before = self._done = before
         self._figures: Mapping[str, str] = {}
@@ -78,7 +80,7 @@ class Display:
     def update(self, done: int, figures: Mapping[str, str] | str) -> None:
         """Where it is: how much is done, and figures by their names, or a text."""
         self._done = done
-        self._figures = {"": figures} if isinstance(figures, str) else figures
+        self._figures = masked({"": figures} if isinstance(figures, str) else figures)
         if self._total is not None and self._guessed and done > self._total:
             self._total = None  # the estimate was wrong
         if self._live:
@@ -96,7 +98,7 @@ class Display:
     @contextmanager
     def meanwhile(self, note: str) -> Iterator[None]:
         """Something else is done in between, whose time is not counted."""
-        started, before, self._note = time.monotonic(), self._note, note
+        started, before, self._note = time.monotonic(), self._note, masked(note)
         apart = self._apart
         try:
             yield
@@ -183,7 +185,7 @@ def waiting(title: str) -> Iterator[None]:
         if not console.is_terminal:
             say(title)
         elif not _open:
-            status = console.status(title)
+            status = console.status(masked(title))
             # First, for Ctrl-C may come while it starts.
             stack.callback(status.stop)
             status.start()
@@ -197,9 +199,9 @@ def table(
     left: Container[int] = (0,),
 ) -> None:
     """A small table, such as the figures of a report; columns are flush right but for `left`."""
-    shown = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    shown = Table(title=masked(title), title_justify="left", box=None, pad_edge=False)
     for number, heading in enumerate(headings):
         shown.add_column(heading, justify="left" if number in left else "right")
     for row in rows:
-        shown.add_row(*(str(value) for value in row))
+        shown.add_row(*(masked(str(value)) for value in row))
     console.print(shown)

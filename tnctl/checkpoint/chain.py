@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tnctl import files, manifest
+from tnctl import files, manifest, saved_conf
 from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure
 from tnctl.manifest import DamagedError
@@ -120,9 +120,17 @@ class Checkpoint:
         raise Failure(f"{self.folder} has no table {name}. It has {known}")
 
     def conf(self) -> dict[str, Any]:
-        """The conf it was trained with, as plain values."""
+        """The conf it was trained with, as plain values (tnctl.saved_conf).
+
+        Raises DamagedError for a file that is none, or that no command can have saved.
+        """
         with offering(self):
             [content] = self._parsed(CONF, [manifest.read_file(self.folder, self.manifest, CONF)])
+            try:
+                saved_conf.check(content)
+            except saved_conf.ForeignValueError as error:
+                what = f"{files.join(self.folder, CONF)} was not saved by tnctl: {error}"
+                raise DamagedError(self.folder, what, "Take another checkpoint") from error
         return content
 
     def golden(self) -> list[dict[str, Any]]:

@@ -145,7 +145,8 @@ def monitored(found: list[Stored]) -> str | None:
     if newest is not None:
         with contextlib.suppress(Failure):
             conf = Checkpoint(newest.folder, newest.manifest).conf()
-            return str(conf["evaluation"]["monitor"])
+            monitor = conf.get("evaluation", {}).get("monitor")
+            return None if monitor is None else str(monitor)
     return None
 
 

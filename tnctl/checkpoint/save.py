@@ -25,6 +25,7 @@ from tnctl.checkpoint.chain import (
     name_of,
 )
 from tnctl.manifest import Opening, identity
+from tnctl.masking import masked
 from tnctl.model import graph, recipes
 from tnctl.model.building import Model
 from tnctl.model.layout import TableLayout
@@ -143,7 +144,7 @@ def stage(
         "clock": contents.clock.to_json(),
         "position": vars(contents.position),
         "finished": contents.finished,
-        "recipe": {**recipe, "sha256": recipes.digest_of(recipe["name"])},
+        "recipe": {**masked(recipe), "sha256": recipes.digest_of(recipe["name"])},
         "statistics": model.statistics.to_json(),
         "tables": tables,
         "dense": dense_part,

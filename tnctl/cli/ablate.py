@@ -1,9 +1,9 @@
 """`tnctl ablate`."""
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING
 
+from tnctl.cli.printing import print_json
 from tnctl.cli.target import loaded, with_checkpoint
 from tnctl.errors import UserError
 from tnctl.schema import Conf
@@ -31,5 +31,5 @@ def ablate(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:  #
     with waiting(f"scoring data.{split} without each input"):
         found = ablation.ablate(inference, conf, split)
     show.ablation(found)
-    print(json.dumps({"checkpoint": checkpoint.folder, **dataclasses.asdict(found)}, indent=2))
+    print_json({"checkpoint": checkpoint.folder, **dataclasses.asdict(found)})
     return 0

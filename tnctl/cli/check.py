@@ -1,11 +1,11 @@
 """`tnctl check`."""
 
 import dataclasses
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tnctl.cli import arguments, compose
+from tnctl.cli.printing import print_json
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError, did_you_mean
 from tnctl.schema import Conf
@@ -42,7 +42,7 @@ def check(conf: Conf, rows: int, kind: str) -> int:
     with waiting(f"looking at {rows:,} rows of data.train"):
         found = inspection.inspect(conf, rows)
     if kind == "json":
-        print(json.dumps(described(found), indent=2))
+        print_json(described(found))
     else:
         show(conf, found)
     return 0

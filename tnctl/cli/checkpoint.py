@@ -1,11 +1,11 @@
 """`tnctl checkpoint list | inspect | verify | diff | compact | prune`."""
 
 import dataclasses
-import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tnctl.cli import arguments
+from tnctl.cli.printing import print_json
 from tnctl.errors import Failure, UserError, did_you_mean, quoted
 
 if TYPE_CHECKING:
@@ -86,17 +86,13 @@ def opened(url: str, usable: bool = True) -> "Checkpoint":
     return checkpoint
 
 
-def show_json(value: Any) -> None:
-    print(json.dumps(value, indent=2))
-
-
 def list_(asked: "Asked") -> int:
     """The checkpoints of a run, the oldest first."""
     from tnctl.checkpoint import listing
 
     entries = listing.entries(listing.all_meant(asked.urls[0]))
     if asked.as_json:
-        show_json([dataclasses.asdict(one) for one in entries])
+        print_json([dataclasses.asdict(one) for one in entries])
     else:
         from tnctl.cli import checkpoint_drawing
 
@@ -111,7 +107,7 @@ def inspect(asked: "Asked") -> int:
 
     found = inspection.inspect(checkpoint)
     if asked.as_json:
-        show_json(found.to_json())
+        print_json(found.to_json())
     else:
         from tnctl.cli import checkpoint_drawing
 
@@ -128,7 +124,7 @@ def verify(asked: "Asked") -> int:
     folder = one_meant(asked.urls[0], usable=False)
     found = verification.verify(folder)
     if asked.as_json:
-        show_json({"folder": folder, **dataclasses.asdict(found)})
+        print_json({"folder": folder, **dataclasses.asdict(found)})
     else:
         for finding in found.findings:
             say(finding)
@@ -147,7 +143,7 @@ def diff(asked: "Asked") -> int:
 
     found = difference.compare(one, other)
     if asked.as_json:
-        show_json(dataclasses.asdict(found))
+        print_json(dataclasses.asdict(found))
     else:
         from tnctl.cli import checkpoint_drawing
 
@@ -170,7 +166,7 @@ def compact(asked: "Asked") -> int:
     written, to = compaction.compact(checkpoint, asked.own["to"]), asked.own["to"]
     count, links = sum(part["rows"] for part in written["tables"]), len(checkpoint.chain())
     if asked.as_json:
-        show_json({"folder": to, "sha256": written["sha256"], "rows": count, "links": links})
+        print_json({"folder": to, "sha256": written["sha256"], "rows": count, "links": links})
     else:
         say(f"{to} is one full checkpoint, of {links} in the chain, with {count:,} rows")
     return 0
@@ -195,7 +191,7 @@ def prune(asked: "Asked") -> int:
         pruning.remove(plan)
     if asked.as_json:
         removed = [one.folder for one in plan.removed]
-        show_json({"removed": removed, "kept": plan.kept, "done": sure})
+        print_json({"removed": removed, "kept": plan.kept, "done": sure})
         return 0
     for one in plan.removed:
         say(f"{'removed' if sure else 'would remove'} {one.folder} ({size(one.bytes)})")

@@ -1,7 +1,6 @@
 """From `conf=NAME key=value …` to a checked Conf, by Hydra; its errors in one line."""
 
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tnctl import schema, shipped
+from tnctl import saved_conf, schema, shipped
 from tnctl.cli import arguments, conf_files
 from tnctl.cli.mistakes import CHOSEN, explained, has_no_setting, one_each
 from tnctl.cli.settings import settings_of
 from tnctl.errors import UserError, did_you_mean
+from tnctl.masking import masked
 from tnctl.schema import Conf
+
+SAVED = "saved"  # by this name Hydra knows the conf of a checkpoint
 
 
 @dataclass
@@ -56,7 +58,7 @@ def with_conf(path: Path, overrides: list[str], job: Callable[[Conf], int]) -> i
 
 
 def with_saved(values: dict[str, Any], overrides: list[str], job: Callable[[Conf], int]) -> int:
-    """As with_conf, with the conf that a checkpoint carries."""
+    """As with_conf, with the conf that a checkpoint carries; only overrides are resolved."""
     for override in overrides:
         key, equals, value = override.partition("=")
         if equals and key.lstrip("+") in CHOSEN and not value.strip("'\"").endswith(".py"):
@@ -64,12 +66,13 @@ def with_saved(values: dict[str, Any], overrides: list[str], job: Callable[[Conf
                 f"{override} chooses a file for a conf, and this model has its own. Leave it out, "
                 "or name a conf with conf=NAME"
             )
-    from tnctl import files
+    from hydra.core.config_store import ConfigStore
 
-    with files.TemporaryFolder("conf") as folder:
-        saved = {"defaults": ["schema", "_self_"], **values}
-        (Path(folder) / "saved.yaml").write_text(json.dumps(saved))
-        return _run(Path(folder), "saved", overrides, job)
+    saved_conf.check(values)
+    # In memory, for YAML reads some texts otherwise than JSON, such as signs beyond 16 bits.
+    node = {"defaults": ["schema", "_self_"], **values}
+    ConfigStore.instance().store(name=SAVED, node=node)
+    return _run(shipped.folder("conf"), SAVED, overrides, job)
 
 
 def _run(folder: Path, name: str, overrides: list[str], job: Callable[[Conf], int]) -> int:
@@ -80,7 +83,7 @@ def _run(folder: Path, name: str, overrides: list[str], job: Callable[[Conf], in
         from omegaconf import OmegaConf
 
         with _composed(folder, name, overrides) as composed:
-            print(OmegaConf.to_yaml(composed), end="")
+            print(masked(OmegaConf.to_yaml(composed)), end="")
         return 0
     return job(compose(folder, name, overrides))
 
@@ -97,6 +100,7 @@ def compose(folder: Path, name: str, overrides: list[str]) -> Conf:
             values = OmegaConf.to_container(composed, resolve=True)
         except OmegaConfBaseException as error:
             raise explained(error, overrides) from error
+    saved_conf.refuse_unsavable(values)  # type: ignore[arg-type]
     return schema.from_values(values)  # type: ignore[arg-type]
 
 
@@ -117,7 +121,7 @@ def _composed(folder: Path, name: str, overrides: list[str]) -> Iterator[Any]:
         with open_dict(composed):
             del composed["hydra"]
             if "recipe" in composed:
-                _fit_settings(composed["recipe"], overrides)
+                _fit_settings(composed["recipe"], overrides, name == SAVED)
         yield composed
 
 
@@ -169,17 +173,24 @@ def _spelled(override: str) -> str:
     return f"++{branch}={nested}"
 
 
-def _fit_settings(recipe: Any, overrides: list[str]) -> None:
+def names_recipe(overrides: list[str]) -> bool:
+    """Whether the command line says which recipe it is."""
+    keys = {override.partition("=")[0].lstrip("+") for override in overrides}
+    return not keys.isdisjoint(("recipe", "recipe.name"))
+
+
+def _fit_settings(recipe: Any, overrides: list[str], saved: bool) -> None:
     """Refuse a setting that the recipe does not have.
 
     When the command line chose another recipe than the conf, settings of the conf that are only
-    of its own recipe are left out.
+    of its own recipe are left out. A file that only a `saved` conf names is not looked at.
     """
-    known = settings_of(recipe.get("name"))
-    if known is None:
+    name, chosen = recipe.get("name"), names_recipe(overrides)
+    if saved and not chosen and str(name).endswith(".py"):
+        return
+    if (known := settings_of(name)) is None:
         return
     keys = [override.partition("=")[0].lstrip("+") for override in overrides]
-    chosen = "recipe" in keys or "recipe.name" in keys
     for setting in [one for one in recipe if one != "name" and one not in known]:
         if not chosen or f"recipe.{setting}" in keys:
             raise has_no_setting(str(recipe["name"]), str(setting), known)

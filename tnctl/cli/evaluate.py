@@ -1,8 +1,8 @@
 """`tnctl evaluate`."""
 
-import json
 from typing import TYPE_CHECKING
 
+from tnctl.cli.printing import print_json
 from tnctl.cli.target import loaded, with_checkpoint
 from tnctl.schema import Conf
 
@@ -26,5 +26,5 @@ def evaluate(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int: 
     inference = loaded(checkpoint, conf)
     with waiting(f"evaluating on data.{split}"):
         metrics = score(inference, conf, split).metrics()
-    print(json.dumps({"checkpoint": checkpoint.folder, "split": split, **metrics}, indent=2))
+    print_json({"checkpoint": checkpoint.folder, "split": split, **metrics})
     return 0

@@ -35,7 +35,7 @@ USAGE = (
 
 def run(given: list[str]) -> int:
     """Write the embeddings to `to`, by default output/embeddings, a delta to embeddings-STEP."""
-    return with_checkpoint(given, TAKES, export)
+    return with_checkpoint(given, TAKES, export, runs_recipe=False)
 
 
 def export(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:

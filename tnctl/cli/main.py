@@ -2,10 +2,12 @@
 
 import os
 import sys
+import traceback
 from importlib import import_module
 
 from tnctl import __version__, shipped
 from tnctl.errors import Stopped, UserError, did_you_mean
+from tnctl.masking import masked
 
 COMMANDS = {
     "check": "look at a conf and a sample of its data before anything is trained",
@@ -43,6 +45,10 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         # The reader of a pipe has gone; nobody is left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception:
+        # As Python shows it, but libraries put URLs into their messages with all that they hold.
+        print(masked(traceback.format_exc()), end="", file=sys.stderr)
         sys.exit(1)
 
 

@@ -157,8 +157,8 @@ def _of_an_interpolation(text: str) -> UserError | None:
         return UserError(f"{key}: its ${{…}} cannot be resolved: {found[1]}. Give a plain value")
     if found := re.search(r"(?:no viable alternative|token recognition|input) .*", text):
         return UserError(
-            f"{key}: cannot read its ${{…}} ({found[0]}). A ${{data.root}} names a key; write "
-            "a ${ that stands for itself as \\${"
+            f"{key}: cannot read its ${{…}} ({found[0]}). A ${{data.root}} names a key; "
+            "no value of a conf has a ${ that stands for itself"
         )
     return None
 

@@ -16,6 +16,8 @@ def settings_of(recipe: Any) -> dict[str, str] | None:
         return None
     own = recipe.endswith(".py")
     path = Path(recipe) if own else shipped.folder("recipes") / f"{recipe}.py"
+    if not path.is_file():  # a pipe would wait for somebody who writes
+        return None
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):

@@ -20,7 +20,7 @@ USAGE = (
 
 def run(given: list[str]) -> int:
     """Write the graph to `to`, by default output/graph."""
-    return with_checkpoint(given, TAKES, split)
+    return with_checkpoint(given, TAKES, split, runs_recipe=False)
 
 
 def split(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:

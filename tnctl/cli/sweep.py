@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tnctl.cli import arguments, compose
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError
+from tnctl.masking import masked
 
 if TYPE_CHECKING:
     from tnctl.training.sweeping import Run
@@ -49,7 +50,7 @@ def words(swept: dict[str, str]) -> str:
 
 def folders(jobs: list[dict[str, str]]) -> list[str]:
     """A folder's name for each job: its overrides, such as `recipe=lr,seed=1`."""
-    whole = [",".join(f"{key}={value}" for key, value in job.items()) for job in jobs]
+    whole = [masked(",".join(f"{key}={value}" for key, value in job.items())) for job in jobs]
     plain = [re.sub(r"[^\w.=+,-]+", "_", name) for name in whole]
     return [
         one

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 from tnctl.cli import arguments, compose
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError
+from tnctl.masking import bare_conf
+from tnctl.saved_conf import conf_of
 from tnctl.schema import Conf, differences, from_values
 
 if TYPE_CHECKING:
@@ -17,16 +19,27 @@ OF_ROWS = ("slots", "numeric", "embedding")
 FIXED = ("seed", "recipe", *OF_ROWS, "optimizer")
 
 
-def with_checkpoint(given: list[str], takes: tuple[str, ...], job: Callable[..., int]) -> int:
+def with_checkpoint(
+    given: list[str], takes: tuple[str, ...], job: Callable[..., int], runs_recipe: bool = True
+) -> int:
     """Run job(checkpoint, conf, own arguments) and return its exit code.
 
     The checkpoint is that of checkpoint=, else the newest of output=, else of the output of conf=.
-    The conf is the composed one with conf=, else the checkpoint's own, with the overrides.
+    The conf is the composed one with conf=, else the checkpoint's own, with the overrides. A job
+    that `runs_recipe` gets a conf whose recipe is shipped, or a file that the user has named.
     """
     own, overrides = arguments.part(given, takes)
+
+    def allowed(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
+        if runs_recipe and not compose.names_recipe(overrides):
+            refuse_unnamed_recipe(checkpoint, conf, "conf" in own)
+        return job(checkpoint, conf, own)
+
     if "conf" in own:
         return compose.with_conf(
-            compose.conf_file(own["conf"]), overrides, lambda conf: with_composed(own, conf, job)
+            compose.conf_file(own["conf"]),
+            overrides,
+            lambda conf: with_composed(own, conf, allowed),
         )
     output = output_of(overrides)
     if "to" in takes and "to" not in own and output is None and "checkpoint" in own:
@@ -36,13 +49,38 @@ def with_checkpoint(given: list[str], takes: tuple[str, ...], job: Callable[...,
         )
     checkpoint = find(own, output)
     saved = checkpoint.conf()
-    return compose.with_saved(
-        saved, overrides, lambda conf: with_own(saved, conf, lambda: job(checkpoint, conf, own))
-    )
+    conf_of(saved, checkpoint.folder)  # what is wrong with it is not the command line's fault
+
+    def with_saved(conf: Conf) -> int:
+        refuse_another_model(saved, conf)
+        return allowed(checkpoint, conf, own)
+
+    return compose.with_saved(saved, overrides, with_saved)
 
 
-def with_own(saved: dict[str, Any], conf: Conf, job: Callable[[], int]) -> int:
-    """Run the job unless the overrides change what the rows of the checkpoint's model are."""
+def refuse_unnamed_recipe(checkpoint: "Checkpoint", conf: Conf, of_user: bool) -> None:
+    """Refuse a recipe's file that only a checkpoint names: its code is not run.
+
+    `of_user` says that the conf is the user's own, and then the file need only be the one that the
+    checkpoint was saved with. Raises UserError.
+    """
+    from tnctl.model import recipes
+
+    name, digest = str(conf.recipe["name"]), str(checkpoint.manifest["recipe"]["sha256"])
+    if not name.endswith(".py"):
+        return
+    way = f"Look at it, and give recipe.name={name} to run it"
+    if not of_user:
+        raise UserError(
+            f"the model of {checkpoint.folder} is built by the code of {name}, and a checkpoint "
+            f"does not make tnctl run code. {way}"
+        )
+    if recipes.digest_of(name) != digest:
+        raise UserError(f"{name} is not the file that {checkpoint.folder} was saved with. {way}")
+
+
+def refuse_another_model(saved: dict[str, Any], conf: Conf) -> None:
+    """Refuse overrides that change what the rows of the checkpoint's model are."""
     from tnctl.model.graph import conf_to_json
 
     # Of an older tnctl it may lack keys, which are then what they are without.
@@ -54,7 +92,6 @@ def with_own(saved: dict[str, Any], conf: Conf, job: Callable[[], int]) -> int:
             f"{differing[0]} is what the model was trained with, and cannot be another now. Leave "
             "it out, or train again"
         )
-    return job()
 
 
 def find(own: dict[str, str], output: str | None) -> "Checkpoint":
@@ -75,7 +112,7 @@ def with_composed(own: dict[str, str], conf: Conf, job: Callable[..., int]) -> i
     checkpoint = find(own, conf.output)
     from tnctl.model.graph import conf_to_json
 
-    saved, now = checkpoint.conf(), conf_to_json(conf)
+    saved, now = bare_conf(checkpoint.conf()), bare_conf(conf_to_json(conf))
     differing = [key for name in FIXED for key in differences(now[name], saved[name], name)]
     if differing:
         raise UserError(

@@ -15,6 +15,7 @@ from tnctl import files, manifest
 from tnctl.data.parquet_files import row_groups, seekable, translated
 from tnctl.data.reading import Piece, counted
 from tnctl.errors import Failure, UserError
+from tnctl.masking import bare_conf, masked_conf
 from tnctl.schema import Conf, Data, Numeric, Slot, differences
 
 FORMAT = "tnctl prepared"
@@ -40,7 +41,7 @@ def open_folder(conf: Conf) -> dict[str, Any]:
     here, there = deciding(conf), _completed(found["conf"])
     # A split that is not read need not be there.
     there["data"] |= {split: None for split in SPLITS if here["data"][split] is None}
-    if differing := differences(here, there):
+    if differing := differences(bare_conf(here), bare_conf(there)):
         raise UserError(
             f"{folder} was prepared with another conf; these keys differ: {', '.join(differing)}. "
             "Prepare it again, or train with the keys that it was prepared with"
@@ -49,7 +50,10 @@ def open_folder(conf: Conf) -> dict[str, Any]:
 
 
 def deciding(conf: Conf) -> dict[str, Any]:
-    """Whatever of a conf decides the ids, numbers and labels of its rows, as JSON holds it."""
+    """Whatever of a conf decides the ids, numbers and labels of its rows, as JSON holds it.
+
+    Without secrets of URLs, which decide none.
+    """
     data = conf.data
     labels = {
         name: {"column": label.column, "positive": label.positive, "above": label.above}
@@ -64,8 +68,7 @@ def deciding(conf: Conf) -> dict[str, Any]:
             **{split: getattr(data, split) for split in SPLITS},
         },
     }
-    plain: dict[str, Any] = json.loads(json.dumps(found))
-    return plain
+    return masked_conf(json.loads(json.dumps(found)))
 
 
 def _of_slot(slot: Slot) -> dict[str, Any]:

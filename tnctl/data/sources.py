@@ -19,6 +19,7 @@ from tnctl.data import (
 from tnctl.data.ahead import in_order
 from tnctl.data.reading import EmptyError, Piece, in_lines
 from tnctl.errors import Failure, UserError, did_you_mean
+from tnctl.masking import masked
 from tnctl.schema import Conf
 
 # What reads one file of text: (conf, url, columns, lines to skip at its start).
@@ -100,9 +101,14 @@ def files_read(conf: Conf) -> list[str]:
 
 
 def fingerprints(conf: Conf, split: str) -> list[dict[str, Any]]:
-    """The files of a split in their order, each with what tells whether it was changed."""
+    """The files of a split in their order, each with what tells whether it was changed.
+
+    They are for manifests, so their names have no secrets.
+    """
     return list(
-        in_order(lambda url: {"file": url, **files.fingerprint(url)}, iter(files_of(conf, split)))
+        in_order(
+            lambda url: {"file": masked(url), **files.fingerprint(url)}, iter(files_of(conf, split))
+        )
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tnctl.masking import masked_conf
 from tnctl.model.building import Model
 from tnctl.model.layout import LINEAR, Layout
 from tnctl.schema import Conf
@@ -44,8 +45,8 @@ class Input:
 
 
 def conf_to_json(conf: Conf) -> dict[str, Any]:
-    """A conf as plain values."""
-    return dataclasses.asdict(conf)
+    """A conf as plain values, without secrets: what is saved, shown and compared."""
+    return masked_conf(dataclasses.asdict(conf))
 
 
 def packed_inputs(layout: Layout) -> list[Input]:

@@ -43,14 +43,7 @@ def load_file(name: str) -> Recipe:
 
     Nothing is written beside the file, as an import would: a run writes under its output only.
     """
-    path = file_of(name)
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"recipe.name={name}: cannot read {path} ({error.strerror}). A model is built by its "
-            "recipe, so its file must be where the conf says, seen from the working directory"
-        ) from None
+    path, source = file_of(name), source_of(name)
     _digests[path] = hashlib.sha256(source).hexdigest()
     module = ModuleType(path.stem)
     module.__file__ = str(path)
@@ -69,6 +62,20 @@ def load_file(name: str) -> Recipe:
             return build(*arguments, **settings)
 
     return building
+
+
+def source_of(name: str) -> bytes:
+    """The source of a user's file. Raises UserError when it cannot be read."""
+    path = file_of(name)
+    try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"recipe.name={name}: {path} is no file. Name the file of a recipe")
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"recipe.name={name}: cannot read {path} ({error.strerror}). A model is built by its "
+            "recipe, so its file must be where the conf says, seen from the working directory"
+        ) from None
 
 
 def file_of(name: str) -> Path:
@@ -176,9 +183,7 @@ def spelled(hint: Any) -> str:
 
 
 def digest_of(name: str) -> str:
-    """SHA-256 of a recipe's source, which a checkpoint records."""
+    """SHA-256 of a recipe's source, which a checkpoint records. A user's file is not run for it."""
     if not name.endswith(".py"):
         return hashlib.sha256(Path(inspect.getfile(load(name))).read_bytes()).hexdigest()
-    if file_of(name) not in _digests:
-        load(name)
-    return _digests[file_of(name)]
+    return _digests.get(file_of(name)) or hashlib.sha256(source_of(name)).hexdigest()

@@ -16,6 +16,7 @@ from typing import Any
 from tnctl import files
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.manifest import Inventory
+from tnctl.serving import allowed_ops
 
 TARGET_TRIPLE = "x86_64-pc-linux"
 TARGET_CPU = "x86-64-v3"  # not the CPU at hand: what is compiled here runs elsewhere
@@ -93,7 +94,7 @@ def write_frozen(folder: str, sizes: Sequence[int], to: str) -> None:
     import tensorflow as tf
     from tensorflow.python.framework import convert_to_constants
 
-    loaded = tf.saved_model.load(folder)  # variables live only as long as it does
+    loaded = allowed_ops.load(folder)  # variables live only as long as it does
     signature = loaded.signatures[PACKED]
     specs = signature.structured_input_signature[1]
     frozen = convert_to_constants.convert_variables_to_constants_v2(signature)

@@ -29,6 +29,7 @@ from tnctl.model.graph import (
     slot_inputs,
 )
 from tnctl.model.layout import Layout
+from tnctl.serving import allowed_ops
 
 EXAMPLES = 16  # random ones, with which a part is compared to the whole
 TOLERANCE = 2e-5
@@ -57,7 +58,7 @@ def cut(folder: str, to: str, everything: Part, part: str | None, frozen: bool) 
     those that nothing reads are left out; so are those of `by_slot` of which no column is read.
     Raises UserError when there is no such part.
     """
-    loaded = tf.saved_model.load(folder)
+    loaded = allowed_ops.load(folder)
     function, outputs = chosen(loaded.signatures, everything.outputs, part)
     constant = convert_variables_to_constants_v2(function, lower_control_flow=False)
     tensors = dict(zip(sorted(function.structured_outputs), constant.outputs, strict=True))
@@ -253,7 +254,7 @@ def compare(
         most = [shapes[one.name.removesuffix("_length")][0] for one in lengths]
         given[LENGTHS] = random.integers(0, most, (EXAMPLES, len(most)), "i4", endpoint=True)
     expected = function(**{name: tf.constant(array) for name, array in given.items()})
-    loaded = tf.saved_model.load(folder)
+    loaded = allowed_ops.load(folder)
     for signature, inputs in ((PACKED, part.packed), (BY_SLOT, part.by_slot)):
         cut_inputs = {
             one.name: tf.constant(

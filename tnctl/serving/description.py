@@ -11,6 +11,7 @@ from tnctl.checkpoint.load import Checkpoint
 from tnctl.data.cells import BUCKETS, Encoder
 from tnctl.data.reading import numeric_columns, slot_columns
 from tnctl.data.statistics import Statistics
+from tnctl.masking import masked
 from tnctl.model.graph import BY_SLOT, LENGTHS, PACKED, Input, Output
 from tnctl.model.layout import CVM_COLUMNS, LINEAR, Layout, plan
 from tnctl.schema import Conf, Label
@@ -40,11 +41,11 @@ def describe(
     heads = list(dict.fromkeys(one.of for one in part.outputs if one.kind == "logits"))
     return {
         "checkpoint": {
-            "folder": checkpoint.folder,
+            "folder": masked(checkpoint.folder),
             "sha256": manifest.identity(checkpoint.manifest),
             "step": checkpoint.step,
         },
-        "recipe": checkpoint.manifest["recipe"],
+        "recipe": masked(checkpoint.manifest["recipe"]),
         "head": head,
         "heads": heads,
         "frozen": False,

@@ -16,6 +16,7 @@ from tnctl.checkpoint.chain import Checkpoint, split
 from tnctl.data.ahead import MOST_THREADS
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import Inventory
+from tnctl.masking import masked
 from tnctl.ownership import EMBEDDINGS
 from tnctl.progress import Display, say
 from tnctl.schema import Conf
@@ -62,7 +63,8 @@ def export(
         content["encoding"] = encoding
         if chain:
             folder, before = chain[-1]
-            content["base"] = {"folder": named_from(to, folder), "sha256": before["sha256"]}
+            base_folder = masked(named_from(to, folder))
+            content["base"] = {"folder": base_folder, "sha256": before["sha256"]}
             content["number"] = before["number"] + 1
         inventory = output.inventory()
         content["groups"] = write(selection, content["groups"], encoding, inventory)
@@ -159,7 +161,7 @@ def described(
     with_rows = [slot for table in checkpoint.manifest["tables"] for slot in table["slots"]]
     return {
         "checkpoint": {
-            "folder": checkpoint.folder,
+            "folder": masked(checkpoint.folder),
             "sha256": manifest.identity(checkpoint.manifest),
             "step": checkpoint.step,
         },

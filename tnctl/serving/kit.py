@@ -19,6 +19,7 @@ from tnctl.model.graph import BY_SLOT, PACKED, TOWERS
 from tnctl.model.layout import LINEAR
 from tnctl.progress import say
 from tnctl.schema import Conf
+from tnctl.serving import allowed_ops
 from tnctl.serving.description import describe
 from tnctl.serving.embeddings import Embeddings
 from tnctl.serving.inputs import Encoded, RawInputs, pooled_inputs, rows_left_out
@@ -146,7 +147,7 @@ def complete(
     else:
         with files.TemporaryFolder("graph") as temporary:
             write_graph(checkpoint, temporary)
-            graph = ServedGraph(temporary, description)
+            graph = ServedGraph(temporary, description, checkpoint.folder)
         lines, deviation = recomputed(kit, graph, inputs, expected)
         say(
             f"with these rows inputs differ from the trainer's by at most {deviation['x']:.2g}, "
@@ -304,7 +305,10 @@ def recomputed(
 
 
 def write_graph(checkpoint: Checkpoint, folder: str) -> None:
-    """Write the graph that a checkpoint carries into a local folder, its files verified."""
+    """Write the graph that a checkpoint carries into a local folder, its files verified.
+
+    Raises Failure when it has an op that does more than compute.
+    """
     prefix = checkpoint.manifest["graph"] + "/"
     with offering(checkpoint):
         for name in checkpoint.manifest["files"]:
@@ -313,3 +317,4 @@ def write_graph(checkpoint: Checkpoint, folder: str) -> None:
                 target = Path(folder, name.removeprefix(prefix))
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(data)
+    allowed_ops.check(folder, checkpoint.folder)

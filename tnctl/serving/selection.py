@@ -16,6 +16,7 @@ from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.reading import as_read, known_rows, shows_as_read, unseen_days
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layout import EMBEDDING, LINEAR
+from tnctl.saved_conf import conf_of
 from tnctl.schema import Conf
 from tnctl.serving.precision import RowShape, encode, parted
 from tnctl.tables import cvm_columns, decay_factors, key_hashes
@@ -191,7 +192,7 @@ def check_since(
             f"the export of since= is of step {step:,} ({folder}), which is after step "
             f"{checkpoint.step:,} of {checkpoint.folder}. Name a later checkpoint"
         )
-    kept = int(checkpoint.conf()["save"]["tombstone_days"])
+    kept = conf_of(checkpoint.conf(), checkpoint.folder).save.tombstone_days
     calendar = checkpoint.clock.days or checkpoint.calendar
     if tombstones.first_step_kept(calendar, kept) > step + 1:
         raise UserError(

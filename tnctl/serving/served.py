@@ -10,17 +10,22 @@ from numpy.typing import NDArray
 
 from tnctl import files, manifest
 from tnctl.model.graph import TOWERS
+from tnctl.serving import allowed_ops
 from tnctl.serving.description import FORMAT, NAME
 
 Arrays = dict[str, NDArray[Any]]
 
 
 class ServedGraph:
-    """The SavedModel in a local folder, which serving.json's content describes."""
+    """The SavedModel in a local folder, which serving.json's content describes.
 
-    def __init__(self, folder: str, description: Mapping[str, Any]) -> None:
+    `url` is where it is from, for messages. Raises Failure for one with an op that does more than
+    compute.
+    """
+
+    def __init__(self, folder: str, description: Mapping[str, Any], url: str | None = None) -> None:
         self.description = description
-        self._loaded = tf.saved_model.load(folder)
+        self._loaded = allowed_ops.load(folder, url)
 
     def outputs(self, signature: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """What a signature computes from the inputs of `packed`, cut into its own."""
@@ -72,4 +77,4 @@ def open_graph(url: str) -> ServedGraph:
         return ServedGraph(str(local), description)
     with files.TemporaryFolder("graph") as temporary:
         files.download_folder(url, temporary)
-        return ServedGraph(str(Path(temporary)), description)
+        return ServedGraph(str(Path(temporary)), description, url)

@@ -23,6 +23,7 @@ from tnctl.data.reading import EmptyError, EmptyFileError
 from tnctl.data.sources import fingerprints
 from tnctl.data.windows import ReadAhead
 from tnctl.errors import Failure
+from tnctl.masking import bare
 from tnctl.model.building import Model
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
@@ -102,7 +103,7 @@ def changed_file(conf: Conf, entry: dict[str, Any]) -> str | None:
 
 def seen(file: dict[str, Any]) -> dict[str, Any]:
     """A file as it is told from others."""
-    return {**file, "file": file["file"].rsplit("/", 1)[-1]}
+    return {**file, "file": bare(file["file"]).rsplit("/", 1)[-1]}
 
 
 class Daily:

@@ -22,6 +22,7 @@ from tnctl.data.sources import files_read, fingerprints
 from tnctl.data.survey import count_rows
 from tnctl.data.windows import ReadAhead, batches, order, window_rows, windows
 from tnctl.errors import Failure, Stopped, UserError
+from tnctl.masking import masked
 from tnctl.model import recipes
 from tnctl.model.building import Model, build, enable_determinism
 from tnctl.model.graph import conf_to_json
@@ -630,8 +631,9 @@ class Trainer:
             "checkpoint": self.going.removeprefix(files.join(self.conf.output, "")),
             "timing": self.timing(),
         }
+        report = masked(report)
         html = page.render(
-            self.conf.output,
+            masked(self.conf.output),
             conf_to_json(self.conf),
             report,
             self.log.events,

@@ -16,6 +16,7 @@ from tnctl.data.days import conf_of_day
 from tnctl.data.sources import fingerprints
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
+from tnctl.masking import bare, bare_conf, is_masked, masked
 from tnctl.model.building import Model
 from tnctl.model.graph import conf_to_json
 from tnctl.ownership import CHECKPOINT, EMBEDDINGS, GRAPH, LISTS, RUN, Claims
@@ -64,7 +65,7 @@ def start(conf: Conf, overwrite: bool) -> Checkpoint | None:
     for folder in newest_first(conf.output):
         try:
             checkpoint = open_checkpoint(folder)
-            differing = differences(conf_to_json(conf), checkpoint.conf())
+            differing = differences(bare_conf(conf_to_json(conf)), bare_conf(checkpoint.conf()))
         except DamagedError as error:
             say(str(error))
             damage = damage or error
@@ -149,18 +150,19 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
     """
     if not checkpoint.data:
         return
-    before = {one["file"]: one for one in checkpoint.data}
+    before = {one["file"]: one for one in bare(checkpoint.data)}
     way = way_on(conf.output, checkpoint)
     try:
         there = fingerprints(conf_of_day(conf, checkpoint.position.day), "train")
     except files.AbsentError as error:
-        gone = next((name for name in before if not files.exists(name)), None)
+        names = [one["file"] for one in checkpoint.data if not is_masked(one["file"])]
+        gone = next((name for name in names if not files.exists(name)), None)
         if gone is None:
             raise
         raise Failure(
             f"{gone} is gone, and training stopped in the middle of it. Put it back, or {way}"
         ) from error
-    now = {one["file"]: one for one in there}
+    now = {one["file"]: one for one in bare(there)}
     for name in [*before, *now]:
         if before.get(name) != now.get(name):
             raise Failure(
@@ -346,7 +348,7 @@ class Log:
 
     def add(self, event: str, **fields: Any) -> None:
         """One more line."""
-        self.events.append({"event": event, **fields})
+        self.events.append(masked({"event": event, **fields}))
         if self._local is not None:
             with files.translated(self._url, "written"), self._local.open("ab") as stream:
                 stream.write(_lines(self.events[-1:]))

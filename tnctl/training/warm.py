@@ -8,14 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tnctl import files, progress, schema
+from tnctl import files, progress
 from tnctl.checkpoint.chain import Checkpoint, newest, open_checkpoint
 from tnctl.data import statistics
 from tnctl.data.days import daily
 from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import NAME
+from tnctl.masking import masked
 from tnctl.model.building import Model
+from tnctl.saved_conf import conf_of
 from tnctl.schema import Conf
 from tnctl.training import warm_dense, warm_inputs, warm_rows
 
@@ -44,7 +46,7 @@ def begin(conf: Conf) -> "WarmStart | None":
     if conf.warm.start is None:
         return None
     checkpoint = checkpoint_at(conf.warm.start)
-    old = schema.from_values(checkpoint.conf())
+    old = conf_of(checkpoint.conf(), checkpoint.folder)
     return WarmStart(checkpoint, warm_inputs.pair(checkpoint.folder, old, conf))
 
 
@@ -129,7 +131,7 @@ class WarmStart:
             carried = warm_dense.fill(pairing, checkpoint, model)
             counted = rows.insert()
         self.report = {
-            "from": checkpoint.folder,
+            "from": masked(checkpoint.folder),
             "step": self.step,
             "optimizer": pairing.conf.warm.optimizer,
             "inputs": self._inputs(counted),

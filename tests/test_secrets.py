@@ -1,0 +1,289 @@
+"""Passwords and tokens of URLs are in no file and no line, and masking them changes no run."""
+
+import base64
+import functools
+import http.server
+import json
+import shutil
+import threading
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import fsspec
+import pytest
+
+from tnctl import masking, schema
+from tnctl.cli import sweep
+from tnctl.errors import Stopped, UserError
+from tnctl.model.graph import conf_to_json
+
+aiohttp = pytest.importorskip("aiohttp")
+
+PASSWORD, OTHER, TOKEN = "open-sesame", "open-barley", "t0ken-of-ali"
+MASKED = [
+    ("https://ali:open@host/a", "https://***@host/a"),
+    ("https://ali:op@en@host/a", "https://***@host/a"),
+    ("https://ali:op/en?#@host/a", "https://***@host/a"),
+    ("https://ali:1234@host:80/a", "https://***@host:80/a"),
+    ("redis://:open@host/0", "redis://***@host/0"),
+    ("simplecache::https://ali:open@host/a", "simplecache::https://***@host/a"),
+    ("zip://a.csv::s3://key:secret@b/c.zip", "zip://a.csv::s3://***@b/c.zip"),
+    ("https://host/a?token=open&b=1", "https://host/a?token=***&b=1"),
+    ("https://host/a?b=1&access_token=open#c", "https://host/a?b=1&access_token=***#c"),
+    ("abfs://c/a?sv=2024&sig=o%2Fpen", "abfs://c/a?sv=2024&sig=***"),
+    ("https://b/k?AWSAccessKeyId=A&Signature=B&Expires=1",
+     "https://b/k?AWSAccessKeyId=***&Signature=***&Expires=1"),
+    ("https://b/k?X-Amz-Credential=A&X-Amz-Date=2&X-Amz-Signature=3",
+     "https://b/k?X-Amz-Credential=***&X-Amz-Date=***&X-Amz-Signature=***"),
+    ("redis://host/0?db=1&Password=open", "redis://host/0?db=1&Password=***"),
+    ("a 'https://ali:open@h/a' and http://h?key=open.", "a 'https://***@h/a' and http://h?key=***."),
+]  # fmt: skip
+NO_SECRETS = [
+    "https://host:8080/a@b", "https://ali@host/a", "http://[::1]:80/a:b@c", "s3://bucket/a:b@c",
+    "redis://USER:PASSWORD@HOST", "https://h/a?partition_key=3&author=me&page=2", "a: b@c",
+    "{hidden: [1], token: x}", "https://host:443", "http://host:80 and a@b",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "without"), MASKED)
+def test_secrets_are_masked(text, without):
+    assert masking.masked(text) == without
+    assert masking.masked(without) == without
+    assert masking.masked({"a": [text, 1, None], "b": (text,)}) == {
+        "a": [without, 1, None],
+        "b": (without,),
+    }
+    assert masking.bare(text) == masking.bare(without)
+    assert masking.is_masked(without)
+    assert not masking.is_masked(text)
+    assert str(UserError(f"{text} is wrong")) == f"{without} is wrong"
+    assert str(Stopped(text, 130)) == without
+
+
+@pytest.mark.parametrize("text", NO_SECRETS)
+def test_nothing_else_is(text):
+    assert masking.masked(text) == text
+    assert not masking.is_masked(text)
+
+
+def test_masking_long_text_takes_linear_time():
+    """200 KB that begin a secret again and again and never end it; a quadratic search hangs."""
+    for part in ("://a:", "?token", "://a:b ", "?token=&", "://::"):
+        text = part * (40_000 // len(part))
+        assert len(masking.masked(text)) <= 2 * len(text)
+
+
+def test_texts_of_the_data_stay():
+    word = "https://ali:open@host/a"
+    conf = schema.from_values(
+        {
+            "recipe": {"name": "lr", "group": [word]},
+            "slots": {
+                "a": {"ids": "vocabulary", "vocabulary": [word]},
+                "missing": {"ids": "vocabulary", "vocabulary_file": word, "column": word},
+            },
+            "data": {"root": word, "train": [word], "test": {"files": word}, "missing": [word]},
+        }
+    )
+    values = conf_to_json(conf)
+    slots, data = values["slots"], values["data"]
+    assert [*slots["a"]["vocabulary"], slots["missing"]["column"], *data["missing"]] == [word] * 3
+    masked = [data["root"], *data["train"], data["test"]["files"], *values["recipe"]["group"]]
+    assert [*masked, slots["missing"]["vocabulary_file"]] == ["https://***@host/a"] * 5
+    assert conf.data.root == word
+
+
+# ---- Through the commands ----
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves the files of a folder to those who know the password, and the token where given."""
+
+    def do_GET(self):
+        if self.allowed():
+            super().do_GET()
+
+    def do_HEAD(self):
+        if self.allowed():
+            super().do_HEAD()
+
+    def allowed(self):
+        parts = urlsplit(self.path)
+        given = base64.b64decode(self.headers.get("Authorization", "Basic ")[6:]).decode()
+        fits = given.partition(":")[2] in (PASSWORD, OTHER)
+        if not fits or parts.query not in ("", f"access_token={TOKEN}"):
+            self.send_error(401)
+            return False
+        return True
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def server(trained):
+    """HOST:PORT of a server of the clicks that asks for a password."""
+    handler = functools.partial(Handler, directory=str(trained / "clicks"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{serving.server_port}"
+        serving.shutdown()
+
+
+def conf_of(server, password=PASSWORD):
+    """The small conf with a password in data.root, and a token in data.train."""
+    return [
+        "conf=small.yaml",
+        f"data.root=http://ali:{password}@{server}",
+        f"data.train=train.csv?access_token={TOKEN}",
+    ]
+
+
+@pytest.fixture
+def asked(here, workspace):
+    """Runs a command; nothing that it says may have a secret."""
+    shutil.rmtree(workspace / "clicks")
+
+    def asking(*arguments, code=0):
+        done = here(*arguments, cwd=workspace)
+        assert done.code == code, (arguments, done.err)
+        without_secrets(done.out + done.err)
+        return done
+
+    return asking
+
+
+def without_secrets(text):
+    for secret in (PASSWORD, OTHER, TOKEN):
+        for form in (secret, base64.b64encode(f"ali:{secret}".encode()).decode()):
+            assert form not in text
+
+
+SHORT = ["evaluation.ablate=false", "save.every_steps=7"]
+
+
+def nothing_has_a_secret_in(folder, least):
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert len(files) > least
+    for path in files:
+        without_secrets(path.read_bytes().decode("latin-1") + str(path))
+
+
+def test_no_file_and_no_line_has_a_secret(asked, server, workspace):
+    conf = conf_of(server)
+    shown = asked("train", *conf, "--cfg", "job")
+    assert f"root: http://***@{server}" in shown.out
+    rest = ["output=run", "train.tensorboard=true", *SHORT]
+    asked("train", *conf, *rest)
+    page = (workspace / "run/report.html").read_text()
+    assert f"http://***@{server}" in page
+    assert "train.csv?access_token=***" in page
+    # In the middle of a pass it is resumed with another password.
+    checkpoints = sorted((workspace / "run/checkpoints").iterdir())
+    shutil.rmtree(checkpoints[-1])
+    (workspace / "run/report.json").unlink()
+    seen = json.loads((checkpoints[0] / "manifest.json").read_text())["data"]
+    assert [one["file"] for one in seen] == [f"http://***@{server}/train.csv?access_token=***"]
+    resumed = asked("train", *conf_of(server, OTHER), *rest).err
+    assert f"going on from run/checkpoints/{checkpoints[0].name}" in resumed
+    plain = ["conf=small.yaml", f"data.root=http://{server}", "data.train=train.csv", *rest]
+    assert "nothing to do" in asked("train", *plain).err
+    # A checkpoint has no password to read its data with.
+    done = asked("evaluate", "output=run", code=2)
+    assert f"http://***@{server}/test.csv stands in what was saved" in done.last
+    metrics = json.loads(asked("evaluate", "output=run", conf[1]).out)
+    assert metrics["split"] == "test"
+    for command in ("list", "inspect", "verify"):
+        asked("checkpoint", command, "run", "--json")
+    # What goes wrong is told without it.
+    wrong = conf_of(server, "wrong-sesame")
+    assert "wrong-sesame" not in asked("train", *wrong, "output=new", code=1).err
+    asked("train", *conf[:2], "data.train=gone.csv", "output=new", code=1)
+    asked("train", "conf=small.yaml", f"{conf[1]}/{{}}", f"{conf[2]}]x", "output=new", code=1)
+    nothing_has_a_secret_in(workspace, 20)
+
+
+@pytest.mark.long
+def test_no_other_command_writes_a_secret(asked, server, workspace):
+    conf = conf_of(server)
+    asked("check", *conf)
+    asked("check", *conf, "format=json")
+    asked("prepare", *conf, "to=prepared")
+    asked("train", *conf_of(server, OTHER), *SHORT, "data.prepared=prepared", "output=run")
+    first, last = sorted(path.name for path in (workspace / "run/checkpoints").iterdir())
+    asked("predict", "output=run", conf[1], "data.prepared=null", "to=scores.csv")
+    asked("ablate", "output=run", conf[1], "data.prepared=null")
+    asked("split-graph", "output=run")
+    asked("export-embeddings", f"checkpoint=run/checkpoints/{first}", "to=base")
+    asked("export-embeddings", "output=run", "to=delta", "since=base")
+    asked("export-embeddings", "output=run")
+    asked("fold", "embeddings=delta", "to=folded")
+    asked("verify-serving", "output=run", conf[1], "data.prepared=null")
+    asked("checkpoint", "diff", f"run/checkpoints/{first}", f"run/checkpoints/{last}")
+    asked("train", *conf, *SHORT, "output=warm", f"warm.start={workspace}/run")
+    nothing_has_a_secret_in(workspace, 60)
+
+
+def test_folders_of_a_sweep_over_urls():
+    roots = [f"http://ali:{one}@host/a?token={TOKEN}" for one in (PASSWORD, OTHER)]
+    names = sweep.folders([{"data.root": one, "seed": seed} for one in roots for seed in "12"])
+    without_secrets(" ".join(names))
+
+
+@pytest.mark.parametrize(
+    ("url", "same"),
+    [
+        ("http://ali:a@host/a", "http://host/a"),
+        ("http://host/a?token=x&b=1", "http://host/a?b=1"),
+        ("http://host/a?b=1&token=x#c", "http://host/a?b=1#c"),
+        ("http://host/a?sig=x&token=y", "http://host/a"),
+    ],
+)
+def test_urls_are_compared_without_secrets(url, same):
+    assert masking.bare(url) == same == masking.bare(masking.masked(url)) == masking.bare(same)
+    values = {"data": {"root": url}, "slots": {"a": {"vocabulary": [url]}}}
+    assert masking.bare_conf(values) == {**values, "data": {"root": same}}
+
+
+def test_an_error_of_a_library_has_none(asked, monkeypatch):
+    from tnctl.cli import evaluate
+
+    def failing(_):
+        raise RuntimeError(f"cannot connect to s3://ali:{PASSWORD}@host")
+
+    monkeypatch.setattr(evaluate, "with_checkpoint", lambda *_: failing(None))
+    done = asked("evaluate", "output=run", code=1)
+    assert "RuntimeError: cannot connect to s3://***@host" in done.err
+
+
+@contextmanager
+def configured(**environment):
+    """What fsspec reads from its environment when it is imported."""
+    before = dict(fsspec.config.conf)
+    fsspec.config.set_conf_env(fsspec.config.conf, environment)
+    try:
+        yield
+    finally:
+        fsspec.config.conf.clear()
+        fsspec.config.conf.update(before)
+
+
+def test_the_ways_to_keep_passwords_out_of_urls(here, server, run_copy, monkeypatch):
+    """As docs/data.md has them: a header, or .netrc."""
+
+    def evaluated(code):
+        done = here("evaluate", "output=run", f"data.root=http://{server}", cwd=run_copy)
+        assert done.code == code, done.err
+        without_secrets(done.out + done.err)
+
+    evaluated(1)
+    header = base64.b64encode(f"ali:{PASSWORD}".encode()).decode()
+    value = f'{{"client_kwargs": {{"headers": {{"Authorization": "Basic {header}"}}}}}}'
+    with configured(FSSPEC_HTTP=value):
+        evaluated(0)
+    evaluated(1)
+    (run_copy / "netrc").write_text(f"machine 127.0.0.1 login ali password {PASSWORD}\n")
+    (run_copy / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(run_copy / "netrc"))
+    with configured(FSSPEC_HTTP='{"client_kwargs": {"trust_env": true}}'):
+        evaluated(0)

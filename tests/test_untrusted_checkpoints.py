@@ -1,0 +1,260 @@
+"""Checkpoints of a stranger, their checksums made to fit: nothing in them is run or resolved."""
+
+import hashlib
+import json
+import os
+import shutil
+
+import pytest
+from sealing import reseal
+
+from tnctl import saved_conf, schema
+from tnctl.checkpoint.chain import newest_or_fail, open_checkpoint
+from tnctl.cli import compose
+from tnctl.errors import Failure, UserError
+from tnctl.manifest import DamagedError
+from tnctl.model import recipes
+from tnctl.model.graph import conf_to_json
+
+# deepfm, and a file that tells that the code was run.
+CODE = """\
+from pathlib import Path
+
+from tnctl.recipes.deepfm import build
+
+Path("RUN").touch()
+"""
+BUILDING = ("evaluate", "ablate", "verify-serving", "predict")
+SERVING = ("split-graph", "export-embeddings")
+
+
+def newest(folder):
+    [*_, checkpoint] = sorted((folder / "run/checkpoints").iterdir())
+    return checkpoint
+
+
+def change(checkpoint, changing, **changed):
+    """Save another conf in a checkpoint: `changing` gets its values."""
+    values = json.loads((checkpoint / "conf.json").read_text())
+    values = changing(values) or values
+    (checkpoint / "conf.json").write_text(json.dumps(values))
+    reseal(checkpoint, **changed)
+
+
+@pytest.fixture(scope="module")
+def stranger(trained, tmp_path_factory):
+    """A folder with a run whose checkpoint has a recipe of its own; marks of it are in RUN."""
+    folder = tmp_path_factory.mktemp("stranger")
+    shutil.copytree(trained, folder, dirs_exist_ok=True)
+    checkpoint = newest(folder)
+    code = checkpoint / "extra/recipe.py"
+    code.parent.mkdir(exist_ok=True)
+    code.write_text(CODE)
+    name = str(code.relative_to(folder))
+    recipe = {"name": name, "hidden": [16, 8]}
+    digest = hashlib.sha256(CODE.encode()).hexdigest()
+    change(checkpoint, lambda v: v.update(recipe=recipe), recipe={**recipe, "sha256": digest})
+    own = (folder / "small.yaml").read_text().replace("{recipe: deepfm}, ", "")
+    own = own.replace("recipe: {", f"recipe: {{name: {name}, ")
+    (folder / "own.yaml").write_text(own)
+    return folder, name
+
+
+@pytest.fixture
+def run_of_code(stranger):
+    """Whether the code of the checkpoint was run since it was last asked."""
+
+    def asked():
+        mark = stranger[0] / "RUN"
+        found = mark.exists()
+        mark.unlink(missing_ok=True)
+        return found
+
+    asked()
+    return asked
+
+
+def test_code_of_a_checkpoint_is_not_run(here, stranger, run_of_code):
+    folder, name = stranger
+    for command in BUILDING:
+        for named in ("output=run", f"checkpoint={newest(folder)}"):
+            done = here(command, named, cwd=folder)
+            assert done.code == 2, (command, done.err)
+            assert f"give recipe.name={name} to run it" in done.last
+            assert not run_of_code(), command
+    for command in SERVING:
+        done = here(command, "output=run", "to=" + command, cwd=folder)
+        assert done.code == 0, (command, done.err)
+        assert not run_of_code(), command
+    done = here("checkpoint", "inspect", "run", cwd=folder)
+    assert done.code == 0, done.err
+    # Another setting of the recipe does not name its file.
+    done = here("evaluate", "output=run", "recipe.hidden=[16,8]", cwd=folder)
+    assert (done.code, run_of_code()) == (2, False), done.err
+
+
+def test_code_that_the_user_names_is_run(here, stranger, run_of_code):
+    folder, name = stranger
+    for named in (f"recipe.name={name}", f"recipe={name}", f"++recipe.name='{name}'"):
+        done = here("evaluate", "output=run", named, cwd=folder)
+        assert done.code == 0, done.err
+        assert run_of_code(), named
+    done = here("evaluate", "conf=own.yaml", "output=run", cwd=folder)
+    assert done.code == 0, done.err
+    assert run_of_code()
+
+
+def test_code_of_the_users_conf_must_be_what_was_trained(here, stranger, run_of_code):
+    folder, name = stranger
+    recipes._digests.clear()  # as in a process of its own
+    (folder / name).write_text(CODE + "# other code\n")
+    try:
+        done = here("evaluate", "conf=own.yaml", "output=run", cwd=folder)
+        assert done.code == 2, done.err
+        assert "is not the file that run/checkpoints/" in done.last
+        assert not run_of_code()
+        named = f"recipe.name={name}"
+        done = here("evaluate", "conf=own.yaml", "output=run", named, cwd=folder)
+        assert done.code == 0, done.err
+        assert f"{name} has changed since run/checkpoints/" in done.err
+        assert run_of_code()
+    finally:
+        (folder / name).write_text(CODE)
+
+
+def test_a_digest_runs_no_code_and_waits_for_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "code.py").write_text(CODE)
+    assert recipes.digest_of("code.py") == hashlib.sha256(CODE.encode()).hexdigest()
+    assert not (tmp_path / "RUN").exists()
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / "folder.py").mkdir()
+    for name in ("pipe.py", "folder.py"):
+        with pytest.raises(UserError, match="is no file"):
+            recipes.digest_of(name)
+
+
+# ---- What a saved conf may hold ----
+
+
+def put(key, value):
+    """Puts a value at a key of a conf, its parts apart by /."""
+
+    def changing(values):
+        *parents, last = key.split("/")
+        for name in parents:
+            values = values[name]
+        values[last] = value
+
+    return changing
+
+
+HOSTILE = {
+    "environment": (put("data/root", "http://localhost:1/${oc.env:TOKEN}"), "data.root"),
+    "reference": (put("output", "${data.root}"), "output"),
+    "in a list": (put("data/train", ["a.csv", "${oc.env:TOKEN}"]), "data.train[1]"),
+    "in a recipe": (put("recipe/hidden", {"a": [{"b": "${oc.env:TOKEN}"}]}), "recipe.hidden.a"),
+    "in a key": (put("recipe/${oc.env:TOKEN}", 1), "recipe.$"),
+    "in a slot's name": (put("slots/${oc.env:TOKEN}", {}), "slots.$"),
+    "defaults": (put("defaults", ["schema", "/data/evil"]), "'defaults' is no key"),
+    "hydra": (put("hydra", {"searchpath": ["file:///"]}), "'hydra' is no key"),
+    "hydra below": (put("recipe/hydra", {"run": 1}), "'recipe.hydra' is no key"),
+    "target": (put("recipe/_target_", "os.system"), "'recipe._target_' is no key"),
+    "target of data": (put("data/_target_", "os.system"), "'data._target_' is no key"),
+    "an unknown key": (put("data/rooot", "x"), "'data.rooot' is no key"),
+    "missing": (put("data/root", "???"), "data.root is '???'"),
+    "not a number": (put("seed", "1"), "seed cannot be '1'"),
+    "true for a number": (put("seed", True), "seed cannot be 'True'"),
+    "nan": (put("train/batch_size", float("nan")), "train.batch_size is nan"),
+    "text for keys": (put("data", "x"), "data cannot be 'x'"),
+    "keys for text": (put("data/root", {"a": 1}), "data.root cannot be"),
+    "a list in a list": (put("data/carry", [["a"]]), "data.carry[0] cannot be"),
+    "null": (put("output", None), "output cannot be 'None'"),
+    "a recipe's path": (put("recipe/name", "../conf/evil"), "recipe.name is '../conf/evil'"),
+    "an absolute path": (put("recipe/name", "/etc/passwd"), "recipe.name is '/etc/passwd'"),
+    "a recipe of nothing": (put("recipe", None), "recipe cannot be 'None'"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_saved_conf_is_plain_values(run_copy, case, monkeypatch):
+    monkeypatch.setenv("TOKEN", "sesame")
+    changing, said = HOSTILE[case]
+    checkpoint = newest(run_copy)
+    change(checkpoint, changing)
+    with pytest.raises(DamagedError) as failed:
+        open_checkpoint(str(checkpoint)).conf()
+    message = str(failed.value)
+    assert "conf.json was not saved by tnctl: " in message
+    assert said in message
+    assert "sesame" not in message
+    assert "\n" not in message
+
+
+def test_every_command_checks_it(here, run_copy, monkeypatch):
+    """The value is neither resolved nor asked for; nothing is written."""
+    monkeypatch.setenv("TOKEN", "sesame")
+    change(newest(run_copy), HOSTILE["environment"][0])
+    before = sorted(run_copy.rglob("*"))
+    for command in (
+        *([name, "output=run", "to=new"] for name in (*SERVING, "predict")),
+        ["evaluate", "output=run"],
+        ["ablate", "output=run"],
+        ["evaluate", "conf=small.yaml", "output=run"],
+        ["verify-serving", "output=run", "graph=g", "embeddings=e"],
+        ["checkpoint", "verify", "run"],
+        ["checkpoint", "diff", "run", "run"],
+        ["train", "conf=small.yaml", "output=new", f"warm.start={run_copy}/run"],
+        ["train", "conf=small.yaml", "output=run"],
+    ):
+        done = here(*command, cwd=run_copy)
+        assert done.code == 1, (command, done.err)
+        assert "conf.json was not saved by tnctl: data.root is" in done.err, command
+        assert "sesame" not in done.out + done.err
+        shutil.rmtree(run_copy / "new", ignore_errors=True)
+    assert sorted(run_copy.rglob("*")) == before
+    done = here("checkpoint", "list", "run", "--json", cwd=run_copy)
+    assert (done.code, json.loads(done.out)[-1]["monitor"]) == (0, None)
+
+
+def test_values_out_of_range_are_the_checkpoints(here, run_copy):
+    change(newest(run_copy), put("train/batch_size", -1))
+    for command in (["evaluate"], ["split-graph", "to=new"]):
+        done = here(*command, "output=run", cwd=run_copy)
+        assert done.code == 1
+        assert "the conf of run/checkpoints/" in done.last
+        assert "train.batch_size" in done.last
+
+
+def test_any_plain_value_comes_back(trained):
+    """Texts that YAML takes for something else too."""
+    values = newest_or_fail(str(trained / "run")).conf()
+    texts = ["yes", "0x10", "1e3", "~", "null", "😀", "\ud83d", "\x7f", "{a: 1}", "$", "\\", "@x"]
+    values["data"]["missing"] = texts
+    values["slots"]["item_id"]["column"] = "2024-01-01"
+    values["optimizer"]["dense"]["epsilon"] = 1e-08
+    confs = []
+    assert compose.with_saved(values, [], lambda conf: confs.append(conf) or 0) == 0
+    assert conf_to_json(confs[0]) == conf_to_json(schema.from_values(values))
+    # Overrides are the user's own, and may be resolved.
+    override = "data.root=${output}/data"
+    compose.with_saved(values, [override], lambda conf: confs.append(conf) or 0)
+    assert confs[1].data.root == f"{values['output']}/data"
+
+
+def test_what_could_not_be_read_again_is_not_trained(here, workspace):
+    text = (workspace / "small.yaml").read_text()
+    (workspace / "own.yaml").write_text(text.replace("root: clicks", "root: '\\${clicks}'"))
+    done = here("train", "conf=own.yaml", "output=run", cwd=workspace)
+    assert done.code == 2
+    assert "data.root is '${clicks}', which is not a value" in done.line
+    assert not (workspace / "run").exists()
+
+
+def test_older_confs_may_lack_keys(trained):
+    values = newest_or_fail(str(trained / "run")).conf()
+    del values["gate"], values["train"]["xla"]
+    saved_conf.check(values)
+    assert saved_conf.conf_of(values, "run").gate == schema.Gate()
+    with pytest.raises(Failure, match="the conf of run cannot be used: recipe needs a name"):
+        saved_conf.conf_of({"seed": 1}, "run")
