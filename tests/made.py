@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tnctl import manifest
+from tnctl import documents
 from tnctl.checkpoint import dense, rows, tombstones
-from tnctl.checkpoint.chain import FORMAT, open_checkpoint
+from tnctl.checkpoint.chain import open_checkpoint
+from tnctl.checkpoint.document import CheckpointManifest
+from tnctl.checkpoint.merging import Keys
 from tnctl.manifest import Inventory
 
 TABLE = "embedding3"
@@ -47,7 +49,7 @@ class Saved:
 
 
 def keys():
-    return rows.keys_of({"groups": [{"name": n, "number": i} for n, i in GROUPS.items()]})
+    return Keys({number: name for name, number in GROUPS.items()})
 
 
 def in_order(records):
@@ -173,13 +175,13 @@ def write(folder, step, own, there, removed, kernel, parent=None, suffix="", fil
     inventory.write("extra/running", bytes(range(64)))
     inventory.write("graph/saved_model.pb", b"a graph")
     evaluation = {"step": step, "epoch": 1, "validation": {"auc": 0.5 + step / 1000}}
-    return inventory.commit(
-        FORMAT,
+    content = documents.plain(
         {
+            "format": CheckpointManifest.FORMAT,
+            "version": 1,
             "tnctl": "0.1.0",
             "kind": "delta" if parent else "full",
-            "parent": parent
-            and {"folder": parent.name, "sha256": manifest.identity(parent.manifest)},
+            "parent": parent and {"folder": parent.name, "sha256": parent.manifest.sha256},
             "saved": "2026-01-02T03:04:05+00:00",
             "clock": {"step": step, "days": [day for day in DAYS if day[1] <= step]},
             "position": {"day": "2021-07-24", "epoch": 0, "window": 1, "offset": 2, "passes": 3},
@@ -207,5 +209,7 @@ def write(folder, step, own, there, removed, kernel, parent=None, suffix="", fil
             },
             "data": [],
             "days": [],
-        },
+        }
     )
+    typed = documents.parse(CheckpointManifest, json.dumps(content).encode())
+    return inventory.complete(typed)
