@@ -32,6 +32,7 @@ DTYPE = np.dtype(
 OPTIMIZER = {
     "name": "adagrad", "learning_rate": 0.05, "epsilon": 1e-8, "initial_accumulator": 1e-6,
 }  # fmt: skip
+SGD = {"name": "sgd", "learning_rate": 0.05, "momentum": 0.0, "nesterov": False}
 VARIABLES = [{"name": "deep/kernel", "shape": [3, 2]}, {"name": "deep/bias", "shape": [2]}]
 DAYS = [[738_000, 1], [738_001, 11], [738_003, 21]]
 DECAY = 0.5
@@ -137,12 +138,14 @@ def write(folder, step, own, there, removed, kernel, parent=None, suffix="", fil
     counts = {number: sum(one == number for one, _ in there) for number in GROUPS.values()}
     with inventory.writing(f"tables/{TABLE}/sketch.bin") as stream:
         stream.write(b"tnctlskt" + (1).to_bytes(4, "little") + bytes(4) + bytes(range(256)))
+    shows = "show" in DTYPE.names
+    linear = OPTIMIZER if "linear.accumulator" in DTYPE.names else SGD
     table = {
         "name": TABLE,
         "rows": len(there),
         "slots": [*GROUPS],
         "segments": [
-            {"name": "linear", "width": 1, "output": "sum", "optimizer": OPTIMIZER},
+            {"name": "linear", "width": 1, "output": "sum", "optimizer": linear},
             {"name": "embedding", "width": 3, "output": "concat", "optimizer": OPTIMIZER},
         ],
         "groups": [
@@ -156,7 +159,11 @@ def write(folder, step, own, there, removed, kernel, parent=None, suffix="", fil
             }
             for name, number in GROUPS.items()
         ],
-        "life": {"shows": True, "cvm": False, "decay": dict.fromkeys(GROUPS, DECAY)},
+        "life": {
+            "shows": shows,
+            "cvm": False,
+            "decay": dict.fromkeys(GROUPS, DECAY) if shows else None,
+        },
         "record": [
             {"name": name, "type": kind.base.str, "count": kind.itemsize // kind.base.itemsize}
             for name, (kind, *_) in DTYPE.fields.items()
