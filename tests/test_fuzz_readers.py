@@ -18,7 +18,7 @@ import made
 import numpy as np
 import pytest
 
-from tnctl import manifest, schema
+from tnctl import documents, manifest, schema
 from tnctl.checkpoint import (
     compaction,
     dense,
@@ -153,7 +153,7 @@ def resealed(path):
     before = stored.read_bytes()
     content = json.loads(before)
     del content["sha256"]
-    content["files"] |= inventory.files
+    content["files"] |= documents.plain(inventory.files)
     stored.write_bytes(manifest.sealed(content))
     # What is built on it would be refused for that alone.
     changed, digest = {stored: before}, json.loads(stored.read_bytes())["sha256"]
@@ -190,13 +190,13 @@ def newest(run):
 def everything(folder):
     """All that reading a checkpoint gives, as plain values."""
     checkpoint = open_checkpoint(folder)
-    [part] = checkpoint.manifest["tables"]
+    [part] = checkpoint.manifest.tables
     table = SimpleNamespace(sketch=np.zeros(256, np.uint8))
     sketches.read(checkpoint, part, table)
     return (
         checkpoint.manifest,
-        b"".join(some.tobytes() for some in rows.stream(checkpoint, part["name"])),
-        b"".join(some.tobytes() for some in rows.tombstones(checkpoint, part["name"])),
+        b"".join(some.tobytes() for some in rows.stream(checkpoint, part.name)),
+        b"".join(some.tobytes() for some in rows.tombstones(checkpoint, part.name)),
         dense.floats(folder, checkpoint.manifest).tobytes(),
         checkpoint.conf(),
         checkpoint.golden(),

@@ -555,7 +555,7 @@ def test_the_best_model_has_its_own_kit(tmp_path):
     )
     report = loop.train(conf, golden=30)
     checkpoint = loading.newest_or_fail(conf.output)
-    assert checkpoint.step == report["best"]["step"] < report["steps"]
+    assert checkpoint.step == report.best.step < report.steps
     assert is_of_its_checkpoint(checkpoint)
 
 

@@ -1,6 +1,7 @@
 """Prepared data: the same windows, the same model, and refused where it does not belong."""
 
 import dataclasses
+import hashlib
 import importlib
 import json
 import shutil
@@ -12,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tnctl import files, manifest, schema
+from tnctl import documents, files, manifest, schema
 from tnctl.data import prepared_files, preparing, statistics
 from tnctl.data.features import Features
+from tnctl.data.prepared_document import PreparedManifest
 from tnctl.data.windows import count_hint, raw_rows, windows
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Conf, Data, Label, Numeric, Slot, Train
@@ -132,8 +134,8 @@ def test_windows_are_those_of_the_files(conf, tmp_path, root):
         assert raw_rows(prepared, split, 50) == raw_rows(conf, split, 50)
     assert same_windows(conf, prepared, "test", labelled=False) == 3
     assert same_windows(conf, prepared, "test", carry=["gap"]) == 3
-    measured = statistics.measure(prepared).to_json()
-    assert measured == statistics.measure(conf).to_json()
+    measured = statistics.measure(prepared).measured()
+    assert measured == statistics.measure(conf).measured()
     # Nothing of the files is read any more.
     gone = changed(prepared, root=None)
     for split in ("train", "validation", "test"):
@@ -152,7 +154,7 @@ def test_negatives_are_chosen_when_reading(conf, tmp_path):
     conf = changed(conf, labels={}, label=Label(column="click"), negatives=0.4)
     preparing.prepare(conf, str(tmp_path / "to"))
     prepared = changed(conf, prepared=str(tmp_path / "to"))
-    assert manifest.read(prepared.data.prepared, "tnctl prepared")["splits"]["train"]["rows"] == 230
+    assert manifest.read(prepared.data.prepared, PreparedManifest).splits["train"].rows == 230
     windows_left = same_windows(conf, prepared, "train")
     assert windows_left < 8
     more = [changed(one, negatives=0.8) for one in (conf, prepared)]
@@ -167,8 +169,8 @@ def test_bad_rows_are_left_out_and_told(conf, tmp_path):
     assert not files.exists(str(tmp_path / "to" / "manifest.json"))
     conf = changed(conf, bad_rows=2)
     preparing.prepare(conf, str(tmp_path / "to"))
-    train = manifest.read(str(tmp_path / "to"), "tnctl prepared")["splits"]["train"]
-    assert (train["rows"], train["skipped"]) == (230, 2)
+    train = manifest.read(str(tmp_path / "to"), PreparedManifest).splits["train"]
+    assert (train.rows, train.skipped) == (230, 2)
     prepared = changed(conf, prepared=str(tmp_path / "to"))
     same_windows(conf, prepared, "train")
     # Negatives are chosen by the number of the row among those that can be read.
@@ -244,7 +246,7 @@ def test_columns_are_as_narrow_as_their_rows(tmp_path):
         train=Train(batch_size=8),
     )
     preparing.prepare(conf, str(tmp_path / "to"))
-    parts = manifest.read(str(tmp_path / "to"), "tnctl prepared")["splits"]["train"]["parts"]
+    parts = manifest.read(str(tmp_path / "to"), PreparedManifest).splits["train"].parts
     fields = [pq.read_schema(tmp_path / "to" / name).field("ids_s") for name in parts]
     assert [field.type for field in fields] == [pa.uint64(), pa.uint64(), pa.list_(pa.uint64())]
     assert [field.nullable for field in fields[:2]] == [False, True]
@@ -259,7 +261,7 @@ def test_columns_are_as_narrow_as_their_rows(tmp_path):
 def test_files_end_after_some_row_groups(conf, tmp_path, monkeypatch):
     monkeypatch.setattr(preparing, "GROUPS_PER_FILE", 3)
     preparing.prepare(conf, str(tmp_path / "to"))
-    parts = manifest.read(str(tmp_path / "to"), "tnctl prepared")["splits"]["train"]["parts"]
+    parts = manifest.read(str(tmp_path / "to"), PreparedManifest).splits["train"].parts
     groups = [pq.ParquetFile(tmp_path / "to" / name).num_row_groups for name in parts]
     assert sum(groups) == 8
     assert max(groups) == 3
@@ -336,6 +338,76 @@ def test_folders_that_are_not_whole(conf, tmp_path):
     part.unlink()
     with pytest.raises(Failure, match="was not found"):
         list(windows(prepared, features_of(prepared), "train"))
+
+
+def lists(array, kind):
+    return pa.array([[value] for value in array.to_pylist()], pa.list_(kind))
+
+
+COLUMNS = {
+    "no ids": ("ids_plain", None, "should be there once"),
+    "ids of another type": ("ids_plain", lambda one: one.cast(pa.int64(), safe=False), "int64"),
+    "texts": ("ids_many", lambda one: pa.array(["x"] * len(one)), "lists of it. It has string"),
+    "lists of numbers": ("ids_plain", lambda one: lists(pa.nulls(len(one)), pa.float64()),
+                         "lists of it"),
+    "nulls in lists": ("ids_plain", lambda one: lists(pa.nulls(len(one)), pa.uint64()),
+                       "a value in every row"),
+    "fewer weights": ("weights_weighed", lambda one: pa.array([[1.0]] * len(one), pa.list_(
+        pa.float32())), "a weight for each id"),
+    "wide numbers": ("numeric", lambda one: pa.array([b"1234" * 99] * len(one), pa.binary(396)),
+                     "99 numbers in each row"),
+    "odd numbers": ("numeric", lambda one: pa.array([b"123"] * len(one), pa.binary(3)), "4 bytes"),
+    "a label beyond 1": ("label_click", lambda one: pa.array([2.0] * len(one), pa.float32()),
+                         "labels from 0 to 1"),
+    "a label of no number": ("label_click", lambda one: pa.array([np.nan] * len(one), pa.float32()),
+                             "labels from 0 to 1"),
+    "no label": ("label_long", None, "should be there once"),
+    "a negative weight": ("weight", lambda one: pa.array([-1.0] * len(one), pa.float32()),
+                          "at least 0"),
+    "a group as text": ("group", lambda one: pa.array(["g"] * len(one)), "should be uint64"),
+    "null references": ("reference", lambda one: pa.nulls(len(one), pa.float64()), "every row"),
+}  # fmt: skip
+
+
+def test_columns_that_nothing_of_tnctl_wrote(conf, tmp_path):
+    """Parquet files of hostile columns, whose sizes and checksums the manifest has."""
+    folder = tmp_path / "to"
+    preparing.prepare(changed(conf, validation=None, test=None), str(folder))
+    [part] = sorted((folder / "train").glob("*.parquet"))[:1]
+    whole = pq.read_table(part)
+    content = json.loads((folder / "manifest.json").read_text())
+    prepared = changed(conf, prepared=str(folder), validation=None, test=None)
+    features = features_of(prepared)
+    for case, (name, change, said) in COLUMNS.items():
+        column = whole.column(name).combine_chunks()
+        table = whole.remove_column(whole.column_names.index(name))
+        if change is not None:
+            table = table.append_column(name, change(column))
+        pq.write_table(table, part)
+        data = part.read_bytes()
+        entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        content["files"][part.relative_to(folder).as_posix()] = entry
+        content.pop("sha256", None)
+        (folder / "manifest.json").write_bytes(manifest.sealed(content))
+        with pytest.raises(Failure) as caught:
+            list(windows(prepared, features, "train"))
+        line = str(caught.value)
+        assert said in line and name in line and line.endswith("Prepare the data again"), case
+
+
+def test_first_rows_that_are_none(conf, tmp_path):
+    folder = tmp_path / "to"
+    conf = changed(conf, validation=None, test=None)
+    preparing.prepare(conf, str(folder))
+    for text in (b"{}", b"[1]", b"[", b"[" * 10_000):
+        inventory = manifest.Inventory(str(folder))
+        inventory.write("train/first.json", text)
+        content = json.loads((folder / "manifest.json").read_text())
+        del content["sha256"]
+        content["files"] |= documents.plain(inventory.files)
+        (folder / "manifest.json").write_bytes(manifest.sealed(content))
+        with pytest.raises(Failure, match=r"train/first\.json is no list of rows"):
+            raw_rows(changed(conf, prepared=str(folder)), "train", 9)
 
 
 def test_folders_of_the_user_are_left_alone(conf, tmp_path):

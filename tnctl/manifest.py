@@ -68,11 +68,25 @@ class Manifest(AsMapping):
     files: dict[RelativePath, FileEntry] = dataclasses.field(default_factory=dict)
     sha256: str = ""
 
+    @classmethod
+    def produces(cls, path: str) -> bool:
+        """Whether a file of this name, relative to the folder, can be one of such a folder."""
+        raise NotImplementedError
+
     def body(self) -> dict[str, Any]:
         """The JSON object that is sealed: `format`, `version`, the keys of the kind, `files`."""
-        content = documents.plain(self)
+        content: dict[str, Any] = documents.plain(self)
         del content["sha256"]
-        return {**content, "files": content.pop("files")}
+        entries = content.pop("files")
+        return {**content, "files": entries}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Header:
+    """What tells which class a manifest is of."""
+
+    format: str
+    version: Count
 
 
 Kind = TypeVar("Kind", bound=Manifest)
@@ -220,7 +234,7 @@ def unsealed(text: bytes, folder: str, url: str, kind: Any) -> Any:
     noun = _noun(kind)
     intact(text, folder, url, noun)
     try:
-        header = documents.parse(Manifest, text)
+        header = documents.parse(_Header, text)
         if header.format != noun:
             raise Failure(f"{url} is the manifest of a {quoted(header.format)}, not of a {noun}")
         newest = 1 if isinstance(kind, str) else kind.VERSION
@@ -279,8 +293,12 @@ def check_stored(folder: str, manifest: AnyManifest, name: str, way: str = "Make
         raise DamagedError(folder, f"{url} is damaged: it is not what the manifest says", way)
 
 
-def read_file(folder: str, manifest: AnyManifest, name: str) -> bytes:
-    """A whole file of the folder, verified."""
+def read_file(folder: str, manifest: AnyManifest, name: str, most: int | None = None) -> bytes:
+    """A whole file of the folder, verified. Raises DamagedError when it has over `most` bytes."""
+    size = manifest["files"][name]["bytes"]
+    if most is not None and size > most:
+        what = f"{files.join(folder, name)} has {size:,} bytes, more than such a file has"
+        raise DamagedError(folder, what, f"Take another {manifest['format']}")
     with present(folder, manifest, name):
         data = files.read_bytes(files.join(folder, name))
     return check_file(folder, manifest, name, data)

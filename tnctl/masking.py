@@ -6,6 +6,7 @@ the `sig` of an Azure SAS, or all parameters of a presigned URL of S3 or Google 
 `X-Goog-…`). A user name alone is none. URLs inside of URLs (`simplecache::https://…`) count too.
 """
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -43,7 +44,7 @@ _MASKED = re.compile(rf"://{re.escape(MASK)}@|[?&;][\w.%-]+={re.escape(MASK)}")
 
 
 def masked(value: Any) -> Any:
-    """A text without its secrets; of mappings, lists and tuples a copy whose texts have none.
+    """A text without its secrets; of mappings, sequences and dataclasses a copy without any.
 
     Masking twice is masking once. Keys of mappings stay.
     """
@@ -65,6 +66,12 @@ def _of_texts(change: Callable[[str], str], value: Any) -> Any:
         return {key: _of_texts(change, inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(_of_texts(change, inner) for inner in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = {
+            field.name: _of_texts(change, getattr(value, field.name))
+            for field in dataclasses.fields(value)
+        }
+        return dataclasses.replace(value, **changed)
     return value
 
 

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from tnctl.errors import printable
 from tnctl.masking import masked
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -201,7 +202,7 @@ def table(
     """A small table, such as the figures of a report; columns are flush right but for `left`."""
     shown = Table(title=masked(title), title_justify="left", box=None, pad_edge=False)
     for number, heading in enumerate(headings):
-        shown.add_column(heading, justify="left" if number in left else "right")
+        shown.add_column(Text(printable(heading)), justify="left" if number in left else "right")
     for row in rows:
-        shown.add_row(*(masked(str(value)) for value in row))
+        shown.add_row(*(Text(printable(masked(str(value)))) for value in row))
     console.print(shown)

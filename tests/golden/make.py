@@ -121,6 +121,7 @@ def trained(values: dict[str, Any]) -> Any:
 def save(model: Any, folder: str) -> None:
     """The checkpoint of a trained model."""
     from tnctl.checkpoint import save as saving
+    from tnctl.checkpoint.document import Metrics
     from tnctl.training.golden import Golden
     from tnctl.training.step import Inference
 
@@ -131,7 +132,7 @@ def save(model: Any, folder: str) -> None:
         position=saving.Position(None, 1, 0, 0, 1),
         finished=True,
         golden=Golden(model.conf, model, 6).lines(Inference(model, 8)),
-        metrics={"epochs": []},
+        metrics=Metrics(),
     )
 
 
@@ -139,6 +140,7 @@ def chain(values: dict[str, Any]) -> list[str]:
     """Train the steps of CHAIN and save twice; the folders below the conf's output."""
     from tnctl import schema
     from tnctl.checkpoint import save as saving
+    from tnctl.checkpoint.document import Metrics
     from tnctl.checkpoint.saver import Saver
     from tnctl.data import statistics
     from tnctl.data.windows import taken, windows
@@ -175,7 +177,7 @@ def chain(values: dict[str, Any]) -> list[str]:
                 position=saving.Position(str(day), 0, 0, end, number),
                 finished=False,
                 golden=Golden(conf, model, 2).lines(Inference(model, 8)),
-                metrics={"epochs": []},
+                metrics=Metrics(),
                 extras={"running": b"figures"},
             )
             saver.wait()

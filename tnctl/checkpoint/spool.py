@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tnctl import files, ownership
 from tnctl.errors import Failure, UserError
-from tnctl.manifest import NAME, FileEntry, HashingWriter, Inventory
+from tnctl.manifest import NAME, FileEntry, HashingWriter, Inventory, Kind
 from tnctl.ownership import CHECKPOINT, Claims
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class Spool(Inventory):
 
     A local folder is staged in place, and a file is finished when it is on the disk. For another
     storage files are staged in a folder of `root`, and then uploaded. Those whose name ends in .zst
-    are compressed when they are finished. `commit` waits for all of it. The list of the folder's
+    are compressed when they are finished. `complete` waits for all of it. The list of the folder's
     files stays in it, so that a later command knows them without reading them.
     """
 
@@ -50,11 +50,11 @@ class Spool(Inventory):
     @property
     def bytes(self) -> int:
         """The bytes of the files that are finished."""
-        return sum(int(entry["bytes"]) for entry in self.files.values())
+        return sum(entry.bytes for entry in self.files.values())
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:
-        """A file of the folder, open for writing; `commit` finishes it."""
+        """A file of the folder, open for writing; `complete` finishes it."""
         if self._local is not None:
             self._claims.add([name, name.removesuffix(".zst")])
         with files.open_output(str(self._staged(name)), durable=False) as stream:
@@ -86,7 +86,7 @@ class Spool(Inventory):
         with files.open_input(str(staged)) as source, super().writing(name) as target:
             shutil.copyfileobj(source, target, COPY_BYTES)
 
-    def commit(self, kind: str, content: dict[str, Any], name: str = NAME) -> dict[str, Any]:
+    def complete(self, document: Kind, name: str = NAME) -> Kind:
         """Finish all files and write the manifest. Raises what goes wrong with any of them."""
         self._stop_staging()
         self._finish_all()
@@ -97,7 +97,7 @@ class Spool(Inventory):
             for folder in sorted({parent for path in folders for parent in path.parents}):
                 if folder.is_relative_to(self._local.parent.parent):
                     files.sync(folder)
-        whole = self._retrying(lambda: super(Spool, self).commit(kind, content, name))
+        whole = self._retrying(lambda: super(Spool, self).complete(document, name))
         self._remove_staging()
         return whole
 

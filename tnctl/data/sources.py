@@ -17,6 +17,7 @@ from tnctl.data import (
     tfrecord_files,
 )
 from tnctl.data.ahead import in_order
+from tnctl.data.day_records import Fingerprint
 from tnctl.data.reading import EmptyError, Piece, in_lines
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.masking import masked
@@ -100,14 +101,15 @@ def files_read(conf: Conf) -> list[str]:
     return read
 
 
-def fingerprints(conf: Conf, split: str) -> list[dict[str, Any]]:
+def fingerprints(conf: Conf, split: str) -> list[Fingerprint]:
     """The files of a split in their order, each with what tells whether it was changed.
 
     They are for manifests, so their names have no secrets.
     """
     return list(
         in_order(
-            lambda url: {"file": masked(url), **files.fingerprint(url)}, iter(files_of(conf, split))
+            lambda url: Fingerprint(file=masked(url), **files.fingerprint(url)),
+            iter(files_of(conf, split)),
         )
     )
 

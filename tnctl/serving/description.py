@@ -6,7 +6,7 @@ JSON that count in doubles.
 
 from typing import Any
 
-from tnctl import manifest
+from tnctl import documents, manifest
 from tnctl.checkpoint.load import Checkpoint
 from tnctl.data.cells import BUCKETS, Encoder
 from tnctl.data.reading import numeric_columns, slot_columns
@@ -45,7 +45,7 @@ def describe(
             "sha256": manifest.identity(checkpoint.manifest),
             "step": checkpoint.step,
         },
-        "recipe": masked(checkpoint.manifest["recipe"]),
+        "recipe": masked(documents.plain(checkpoint.manifest.recipe)),
         "head": head,
         "heads": heads,
         "frozen": False,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl import files, manifest, outputs
+from tnctl import documents, files, manifest, outputs
 from tnctl.checkpoint.chain import Checkpoint, split
 from tnctl.data.ahead import MOST_THREADS
 from tnctl.errors import Failure, UserError
@@ -171,7 +171,7 @@ def described(
         "encoding": None,
         "precision": precision,
         "filter": filter.to_json(),
-        "clock": checkpoint.clock.to_json(),
+        "clock": documents.plain(checkpoint.clock),
         "sessions": [list(one) for one in checkpoint.sessions],
         "groups": [group_entry(group) for group in selection.groups],
         "slots": [
