@@ -1,17 +1,19 @@
 """Documents that are read from files or the network: JSON, parsed once into typed values.
 
 A document is a frozen dataclass. Its annotations are its format: pydantic checks types, ranges and
-patterns where the bytes come in, so the rest of the code reads attributes and never a raw `dict`.
-Keys that a dataclass does not have are ignored, as the formats promise.
+patterns where the bytes come in, and `__post_init__` what spans several fields, so the rest of the
+code reads attributes and never a raw `dict`. Keys that a dataclass does not have are ignored, as
+the formats promise. The fields stand in the order in which their keys are written.
 """
 
 import dataclasses
 import json
+import math
 import re
 from functools import cache
 from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
 from tnctl.errors import quoted
@@ -20,8 +22,10 @@ Document = TypeVar("Document")
 
 LONGEST_PATH = 1024  # characters
 LONGEST_NAME = 255  # characters of a name, also of a part of a path: the limit of file systems
+LONGEST_TEXT = 65_536  # characters of a text that only people read
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+OMITTED, FLAT = "omitted", "flat"  # keys of a field's metadata
 
 
 def is_name(text: str) -> bool:
@@ -49,13 +53,69 @@ def _relative_path(path: str) -> str:
     return path
 
 
+def _folder_name(text: str) -> str:
+    if not is_relative_path(text) or "/" in text:
+        raise PydanticCustomError("folder", "should be the plain name of a folder")
+    return text
+
+
+def _tree(value: JsonValue) -> JsonValue:
+    """Refuse numbers that this program would not write: NaN, infinite, or beyond 64 bits."""
+    if isinstance(value, dict):
+        for of_key in value.values():
+            _tree(of_key)
+    elif isinstance(value, list):
+        for entry in value:
+            _tree(entry)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise PydanticCustomError("finite", "should have finite numbers only")
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise PydanticCustomError("integer", "should have integers of 64 bits only")
+    return value
+
+
+def _figures(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    for value in values.values():
+        if isinstance(value, dict):
+            _figures(value)
+        elif isinstance(value, list):
+            raise PydanticCustomError("figures", "should have numbers and texts, not lists")
+        else:
+            _tree(value)
+    return values
+
+
 Name = Annotated[str, AfterValidator(_name)]
 RelativePath = Annotated[str, AfterValidator(_relative_path)]
+FolderName = Annotated[str, AfterValidator(_folder_name)]
+Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, lt=2**63)]  # 0 or more
+Uint16 = Annotated[int, Field(ge=0, lt=2**16)]
 Uint32 = Annotated[int, Field(ge=0, lt=2**32)]
 Uint64Text = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,19})$")]  # decimal
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]  # 64 bits, hexadecimal
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+# Values whose keys are of the user's, such as the settings of a recipe: any JSON.
+Tree = Annotated[JsonValue, AfterValidator(_tree)]
+TreeByName = dict[str, Tree]
+# The metrics of a model by their names; those of its other heads are nested under `heads`.
+Figures = Annotated[dict[str, JsonValue], AfterValidator(_figures)]
+
+
+def omitted() -> Any:
+    """A field whose key is not written while it is None."""
+    return dataclasses.field(default=None, metadata={OMITTED: True})
+
+
+def flat() -> Any:
+    """A field that is a dict, whose keys are written beside those of the document itself.
+
+    The class needs a parser of its own: a validator that separates them.
+    """
+    return dataclasses.field(default_factory=dict, metadata={FLAT: True})
 
 
 class DocumentError(ValueError):
@@ -75,25 +135,60 @@ def parse(kind: type[Document], text: bytes) -> Document:
     try:
         document: Document = _adapter(cast(Any, kind)).validate_json(text, strict=True)
     except ValidationError as error:
-        raise DocumentError(_first_problem(error)) from error
+        raise DocumentError(first_problem(error)) from error
     return document
 
 
-def _first_problem(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
     """The first wrong field: its path, the rule and what was received."""
     [first, *_] = error.errors(include_url=False, include_context=False)
-    path = ".".join(str(part) for part in first["loc"]).removesuffix(".[key]") or "document"
+    path = ".".join(str(part) for part in first["loc"]).removesuffix(".[key]")
     # A rule reads as in "Input should be greater than 0"; the input is the field.
     rule = first["msg"].removeprefix("Input ").removeprefix("String ").removeprefix("Value error, ")
-    received = first["input"]
     if first["type"] == "json_invalid":
         return f"no JSON of tnctl ({first['msg']})"
     if first["type"] == "missing":
         return f"key {quoted(path)} is missing"
-    shown = received if isinstance(received, str) else json.dumps(received, default=str)
-    return f"key {quoted(path)} {rule}. It has {quoted(shown)}"
+    if first["type"] == "value_error":  # of a document: its sentence has what was received
+        return f"key {quoted(path)}: {rule}" if path else rule
+    return f"key {quoted(path or 'document')} {rule}. It has {shown(first['input'])}"
+
+
+def shown(received: Any) -> str:
+    """A value that was received, as a message shows it: quoted, and cut where it is long."""
+    if isinstance(received, dict | list | tuple):
+        received = f"{'an object' if isinstance(received, dict) else 'a list'} of {len(received):,}"
+        return str(received)
+    if isinstance(received, int) and not isinstance(received, bool) and abs(received) >= 2**64:
+        return "an integer of more than 64 bits"
+    return quoted(received if isinstance(received, str) else json.dumps(received, default=str))
+
+
+@cache
+def _layout(kind: type[Any]) -> list[tuple[str, str, bool, bool]]:
+    """The fields of a document: (attribute, key, omitted while None, flat)."""
+    return [
+        (one.name, one.name.rstrip("_"), OMITTED in one.metadata, FLAT in one.metadata)
+        for one in dataclasses.fields(kind)
+    ]
 
 
 def plain(document: Any) -> Any:
-    """A document as the values that JSON has, keys in the order of its fields."""
-    return dataclasses.asdict(document)
+    """A document as the values that JSON has, keys in the order of its fields.
+
+    A field `from_` has the key `from`.
+    """
+    if isinstance(document, dict):
+        return {key: plain(value) for key, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [plain(entry) for entry in document]
+    if not dataclasses.is_dataclass(document):
+        return document
+    values: dict[str, Any] = {}
+    for name, key, omitted_, flat_ in _layout(cast(type[Any], type(document))):
+        value = getattr(document, name)
+        if flat_:
+            values |= plain(value)
+        elif not omitted_ or value is not None:
+            values[key] = plain(value)
+    return values

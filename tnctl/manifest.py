@@ -76,7 +76,8 @@ class Manifest(AsMapping):
         """The JSON object that is sealed: `format`, `version`, the keys of the kind, `files`."""
         content = documents.plain(self)
         del content["sha256"]
-        return {**content, "files": content.pop("files")}
+        content["files"] = content.pop("files")  # the last key
+        return content
 
 
 Kind = TypeVar("Kind", bound=Manifest)

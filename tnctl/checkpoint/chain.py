@@ -8,7 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from tnctl import files, manifest
+from tnctl.checkpoint import golden
+from tnctl.checkpoint.golden import GoldenLine
 from tnctl.data.statistics import Statistics
+from tnctl.documents import DocumentError
 from tnctl.errors import Failure
 from tnctl.manifest import DamagedError
 from tnctl.progress import say
@@ -18,16 +21,10 @@ FOLDER = "checkpoints"
 STEP = "step-"  # how the names of a run's checkpoints begin
 CONF = "conf.json"
 GOLDEN = "golden.jsonl"
-GOLDEN_KEYS = ("row", "ids", "logits", "predictions")  # of every line
 EXTRA = "extra"
 
 # The processes that trained a model one after the other: (a name of its own, first step).
 Sessions = tuple[tuple[str, int], ...]
-
-
-def is_golden(line: Any) -> bool:
-    """Whether something is a line of a conformance kit (docs/formats/golden.md)."""
-    return isinstance(line, dict) and all(isinstance(line.get(key), dict) for key in GOLDEN_KEYS)
 
 
 @dataclass(frozen=True)
@@ -125,11 +122,15 @@ class Checkpoint:
             [content] = self._parsed(CONF, [manifest.read_file(self.folder, self.manifest, CONF)])
         return content
 
-    def golden(self) -> list[dict[str, Any]]:
+    def golden(self) -> list[GoldenLine]:
         """The conformance kit: raw rows, and what the model makes of them."""
         with offering(self):
             text = manifest.read_file(self.folder, self.manifest, GOLDEN)
-            return self._parsed(GOLDEN, text.splitlines())
+            try:
+                return golden.parse_lines(text.splitlines())
+            except DocumentError as error:
+                what = f"{files.join(self.folder, GOLDEN)}, {error}"
+                raise DamagedError(self.folder, what, "Take another checkpoint") from error
 
     def _parsed(self, name: str, texts: list[bytes]) -> list[dict[str, Any]]:
         """The JSON objects of a file. Raises DamagedError for anything else."""

@@ -24,6 +24,7 @@ from tnctl.checkpoint.chain import (
     Sessions,
     name_of,
 )
+from tnctl.checkpoint.golden import GoldenLine
 from tnctl.manifest import NAME, Inventory, Opening, identity
 from tnctl.model import graph, recipes
 from tnctl.model.building import Model
@@ -43,7 +44,7 @@ class Contents:
     clock: Clock
     position: Position
     finished: bool
-    golden: list[dict[str, Any]]
+    golden: list[GoldenLine]
     metrics: dict[str, Any]
     extras: Mapping[str, bytes] = field(default_factory=dict)
     data: list[dict[str, Any]] = field(default_factory=list)
@@ -161,12 +162,10 @@ def stage(
     }
 
 
-def write_golden(opening: Opening, lines: list[dict[str, Any]]) -> None:
+def write_golden(opening: Opening, lines: list[GoldenLine]) -> None:
     """Write golden.jsonl: the last file of a checkpoint, for it can wait until training goes on."""
     with opening(GOLDEN) as stream:
-        # ASCII: bytes that are no UTF-8 come as lone surrogates, which only escapes can hold.
-        texts = [json.dumps(line, allow_nan=False) for line in lines]
-        stream.write("".join(f"{text}\n" for text in texts).encode())
+        stream.write(b"".join(line.text() for line in lines))
 
 
 def records_of(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tnctl import files
 from tnctl.checkpoint import listing, rows, tombstones
 from tnctl.checkpoint.chain import FOLDER, FORMAT, Checkpoint, following, name_of
+from tnctl.checkpoint.golden import GoldenLine
 from tnctl.checkpoint.merging import Keys
 from tnctl.checkpoint.pruning import prune
 from tnctl.checkpoint.save import Clock, Contents, Graph, Position, stage, write_golden
@@ -73,7 +74,7 @@ class Saver:
         clock: Clock,
         position: Position,
         finished: bool,
-        golden: list[dict[str, Any]],
+        golden: list[GoldenLine],
         metrics: dict[str, Any],
         extras: Mapping[str, bytes] | None = None,
         data: list[dict[str, Any]] | None = None,
@@ -158,7 +159,7 @@ class Saver:
         self,
         spool: Spool,
         content: dict[str, Any],
-        golden: list[dict[str, Any]],
+        golden: list[GoldenLine],
         parent: Checkpoint | None,
         protected: int | None,
     ) -> None:
