@@ -85,6 +85,13 @@ class GoldenLine:
         if self.logits.keys() != self.predictions.keys():
             raise ValueError("logits and predictions are not of the same heads")
 
+    @property
+    def inputs(self) -> dict[str, list[float] | list[int]]:
+        """The inputs of signature `packed`, by name."""
+        found = {"x": self.x, "sequences": self.sequences, "lengths": self.lengths}
+        found |= {} if self.linear is None else {LINEAR: [self.linear]}
+        return {name: numbers for name, numbers in found.items() if numbers is not None}
+
     def with_values(
         self,
         inputs: Mapping[str, NDArray[Any]],

@@ -1,15 +1,16 @@
 """The manifest of exported embeddings: docs/formats/embeddings.md and docs/formats/redis.md."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypedDict, TypeVar
 
 from pydantic import Field
 
 from tnctl.checkpoint.chain import GOLDEN, Clock, Sessions
 from tnctl.documents import LONGEST_NAME, Count, Finite, Name, Sha256, Uint64Text, omitted
 from tnctl.manifest import Manifest
-from tnctl.serving.precision import RowShape
+from tnctl.serving.precision import Precision, RowShape
 from tnctl.serving.references import CheckpointReference, Folder, RowsKit, check_files
 from tnctl.tables.columns import group_salt
 from tnctl.tables.dictionary import BLOCK, HEADER
@@ -21,7 +22,6 @@ REDIS_FIELD = 64  # bytes of a part of a payload, in a field of its own
 INDEX_LINE, INDEX_RECORDS = 64, 42  # bytes of a line of an index, and records per line
 
 Encoding = Literal["parquet", "text", "dictionary"]
-Precision = Literal["float32", "float16", "int8"]
 Pooling = Literal["sum", "mean", "sqrtn", "none"]
 ENCODINGS: tuple[Encoding, ...] = ("parquet", "text", "dictionary")
 # An encoding -> how the names of a group's rows, removed ids and index end, where it has them.
@@ -127,6 +127,29 @@ class GroupRows:
     def shape(self) -> RowShape:
         """What its rows are."""
         return RowShape(self.linear, self.width, self.cvm, self.precision)
+
+
+class GroupFields(TypedDict):
+    """The fields of GroupRows but for `error`, which is known when the rows are written."""
+
+    group: str
+    table: str
+    rows: int
+    removed: int
+    linear: bool
+    width: int
+    cvm: bool
+    precision: Precision
+    salt: str
+    threshold: Threshold | None
+
+
+class FileFields(TypedDict):
+    """The fields that FileGroup has beside those of GroupRows."""
+
+    file: str
+    removed_file: str | None
+    index: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,6 +328,12 @@ def names_of(encoding: Encoding, entry: FileGroup) -> dict[str, str | None]:
 def files_of(entry: FileGroup) -> list[str]:
     """The files of a group."""
     return [name for name in (entry.file, entry.removed_file, entry.index) if name is not None]
+
+
+def possible_files(groups: Iterable[str]) -> list[str]:
+    """The files that an export of such groups may consist of, whatever its encoding."""
+    suffixes = [suffix for of_encoding in SUFFIXES.values() for suffix in of_encoding if suffix]
+    return [*(group + suffix for group in groups for suffix in suffixes), GOLDEN]
 
 
 def dictionary_size(shape: RowShape, records: int, delta: bool) -> int:

@@ -1,16 +1,23 @@
 """serving.json, the manifest of a split graph: docs/formats/graph.md."""
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from math import isfinite, prod
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
+from tnctl import documents, schema
 from tnctl.checkpoint.chain import GOLDEN
+from tnctl.data.statistics import Scale, Statistics
 from tnctl.documents import Finite, Name, TreeByName, Uint64Text, omitted
+from tnctl.errors import UserError
 from tnctl.manifest import Manifest
 from tnctl.model.layout import CVM_COLUMNS, LINEAR
+from tnctl.schema import Conf, Numeric, Slot
 from tnctl.serving.aot_document import Compiled
 from tnctl.serving.export_document import MOST_WIDTH, Pooling, check_uint64
 from tnctl.serving.references import CheckpointReference, GraphKit, check_files
@@ -83,6 +90,10 @@ class Signatures:
             if one.at < ends[one.source]:
                 raise ValueError(f"input {one.name} overlaps another input")
             ends[one.source] = one.end
+
+    def of(self, signature: str) -> tuple[SignatureInput, ...]:
+        """The inputs of `by_slot` or `packed`."""
+        return self.by_slot if signature == "by_slot" else self.packed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,6 +288,7 @@ class GraphManifest(Manifest):
         for one in self.signatures.by_slot:
             self._check_input(one)
         self._check_linear()
+        self._check_conf()
         if self.sha256:  # else its files are on their way
             self._check_files()
 
@@ -324,6 +336,13 @@ class GraphManifest(Manifest):
         possible = {name for name in possible if self.produces(name)}
         check_files(self.files, expected, frozenset(possible))
 
+    def _check_conf(self) -> None:
+        """Raise ValueError unless slots and numeric inputs are such as a conf can have."""
+        try:
+            conf_of(self)
+        except UserError as error:
+            raise ValueError(str(error)) from error
+
     @property
     def inputs(self) -> dict[str, SignatureInput]:
         """The inputs of signature by_slot, by name."""
@@ -333,3 +352,39 @@ class GraphManifest(Manifest):
     def produces(cls, path: str) -> bool:
         """Whether a split graph can have a file of this name."""
         return bool(SAVED_MODEL.fullmatch(path) or BESIDE.fullmatch(path))
+
+
+def conf_of(description: GraphManifest) -> tuple[Conf, Statistics]:
+    """As much of the conf as raw rows need, and what was measured or read for it.
+
+    Raises UserError for what no conf has.
+    """
+    boundaries: dict[str, NDArray[np.float64]] = {}
+    standardize: dict[str, Scale] = {}
+    slots: dict[str, dict[str, Any]] = {}
+    for name, given in description.slots.items():
+        slot = slots[name] = conf_values(given, Slot)
+        for key, text in (("size", given.size), ("padding", given.padding)):
+            slot[key] = None if text is None else int(text)
+        if given.ids == "quantiles":
+            boundaries[name] = np.array(slot.pop("boundaries"), np.float64)
+    numeric: dict[str, dict[str, Any]] = {}
+    for name, one in description.numeric.items():
+        numeric[name] = conf_values(one, Numeric)
+        if one.columns is not None:
+            del numeric[name]["width"]
+        mean, deviation = numeric[name].pop("mean"), numeric[name].pop("deviation")
+        if one.transform == "standardize":
+            standardize[name] = (mean, deviation)
+    data = {"missing": list(description.data.missing), "strip": description.data.strip}
+    # What the recipe is does not matter to raw rows.
+    values = {"recipe": {"name": "lr"}, "slots": slots, "numeric": numeric, "data": data}
+    return schema.from_values(values), Statistics(standardize, boundaries, {})
+
+
+def conf_values(given: SlotInput | NumericInput, kind: type[Slot | Numeric]) -> dict[str, Any]:
+    """Those keys of a described input that its conf has, as plain values."""
+    plain = documents.plain(given)
+    return {
+        field.name: plain[field.name] for field in dataclasses.fields(kind) if field.name in plain
+    }

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tnctl.checkpoint.chain import GOLDEN, Checkpoint
+from tnctl.checkpoint.chain import Checkpoint
 from tnctl.documents import Count, Finite, Sha256
 from tnctl.manifest import FileEntry, identity
 
@@ -53,7 +53,7 @@ class RowsDeviation:
 class KitEntry:
     """What a manifest says of golden.jsonl; `exact`: its lines are the checkpoint's."""
 
-    file: Literal["golden.jsonl"] = GOLDEN
+    file: Literal["golden.jsonl"] = "golden.jsonl"
     rows: Annotated[int, Field(ge=1, lt=2**31)]
     exact: bool
 

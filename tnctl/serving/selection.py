@@ -17,7 +17,8 @@ from tnctl.checkpoint.reading import as_read, known_rows, shows_as_read, unseen_
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layout import EMBEDDING, LINEAR
 from tnctl.schema import Conf
-from tnctl.serving.precision import RowShape, encode, parted
+from tnctl.serving.export_document import Filter, RowsManifest, Threshold
+from tnctl.serving.precision import Precision, RowShape, encode, parted
 from tnctl.tables import cvm_columns, decay_factors, key_hashes
 from tnctl.tables.columns import group_salt
 
@@ -25,41 +26,7 @@ Days = Sequence[tuple[int, int]]  # (day, its first step), ascending
 SPARE = 1 << 18  # candidates for the top rows beyond those, before they are looked through
 
 
-@dataclass(frozen=True)
-class Filter:
-    """Which rows are wanted: of groups that these slots read, by decayed show."""
-
-    slots: tuple[str, ...] | None = None
-    min_show: float | None = None
-    top: int | None = None  # rows of each group
-
-    @property
-    def counts(self) -> bool:
-        """Whether it asks for shows."""
-        return self.min_show is not None or self.top is not None
-
-    def to_json(self) -> dict[str, Any]:
-        slots = None if self.slots is None else list(self.slots)
-        return {"slots": slots, "min_show": self.min_show, "top": self.top}
-
-
 EVERYTHING = Filter()
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """The last of the top rows of a group: those with more show pass, of equals the lower hash."""
-
-    show: float
-    hash: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {"show": self.show, "hash": str(self.hash)}
-
-    @classmethod
-    def of(cls, found: dict[str, Any] | None) -> "Threshold | None":
-        """The threshold that a manifest has."""
-        return None if found is None else cls(float(found["show"]), int(found["hash"]))
 
 
 @dataclass(frozen=True)
@@ -118,8 +85,8 @@ def select(
     checkpoint: Checkpoint,
     conf: Conf,
     filter: Filter = EVERYTHING,
-    precision: str = "float32",
-    since: dict[str, Any] | None = None,
+    precision: Precision = "float32",
+    since: RowsManifest | None = None,
 ) -> Selection:
     """The rows of a checkpoint that an export has; with `since`, a manifest, those that differ.
 
@@ -167,17 +134,18 @@ def chosen_groups(checkpoint: Checkpoint, conf: Conf, filter: Filter) -> set[str
 
 
 def check_since(
-    checkpoint: Checkpoint, filter: Filter, precision: str, since: dict[str, Any]
+    checkpoint: Checkpoint, filter: Filter, precision: str, since: RowsManifest
 ) -> None:
     """Raise UserError unless a checkpoint came from the one of an earlier export, as it is now."""
-    folder, step = since["checkpoint"]["folder"], int(since["clock"]["step"])
-    for key, now in (("precision", precision), ("filter", filter.to_json())):
-        if since[key] != now:
+    folder, step, before = since.checkpoint.folder, since.clock.step, since.sessions
+    for key, then, now in (
+        ("precision", since.precision, precision), ("filter", since.filter, filter)
+    ):  # fmt: skip
+        if then != now:
             raise UserError(
-                f"the export of since= has {key} {since[key]}, and this one {now}. Give the same, "
+                f"the export of since= has {key} {then}, and this one {now}. Give the same, "
                 "or export in full without since="
             )
-    before = tuple((str(name), int(first)) for name, first in since["sessions"])
     own = checkpoint.sessions
     further = own[len(before) : len(before) + 1]
     came = bool(before) and own[: len(before)] == before
@@ -200,12 +168,9 @@ def check_since(
         )
 
 
-def check_shapes(tables: "list[TableSelection]", since: dict[str, Any]) -> None:
+def check_shapes(tables: "list[TableSelection]", since: RowsManifest) -> None:
     """Raise UserError unless the groups and the kinds of their rows are those of `since`."""
-    before = {
-        one["group"]: RowShape(one["linear"], one["width"], one["cvm"], one["precision"])
-        for one in since["groups"]
-    }
+    before = since.shapes
     now = {group.name: group.shape for table in tables for group in table.groups}
     if before != now:
         name = next(name for name in {**before, **now} if before.get(name) != now.get(name))
@@ -224,8 +189,8 @@ class TableSelection:
         part: dict[str, Any],
         names: list[str],
         filter: Filter,
-        precision: str,
-        since: dict[str, Any] | None,
+        precision: Precision,
+        since: RowsManifest | None,
     ) -> None:
         self._checkpoint, self._part, self._filter = checkpoint, part, filter
         self._keys = rows.keys_of(part)
@@ -255,13 +220,12 @@ class TableSelection:
         self._then: Moment | None = None
         if since is not None:
             numbers = {group.name: group.number for group in self.groups}
-            days = tuple((int(day), int(first)) for day, first in since["clock"]["days"])
             thresholds = {
-                numbers[one["group"]]: Threshold.of(one["threshold"])
-                for one in since["groups"]
-                if one["group"] in numbers
+                numbers[entry.group]: entry.threshold
+                for entry in since.groups
+                if entry.group in numbers
             }
-            self._then = Moment(int(since["clock"]["step"]), days, thresholds)
+            self._then = Moment(since.clock.step, since.clock.days, thresholds)
 
     def count(self) -> None:
         """Find out how many rows and removed keys each group has, in a pass where it must be."""
@@ -409,7 +373,7 @@ class TableSelection:
                 if threshold is not None:
                     own = records["group"] == number
                     more = shows > threshold.show
-                    equal = (shows == threshold.show) & (hashes <= np.uint64(threshold.hash))
+                    equal = (shows == threshold.show) & (hashes <= np.uint64(int(threshold.hash)))
                     passing &= ~own | more | equal
         return passing
 
@@ -496,7 +460,7 @@ class Best:
         self._look_through()
         [shows], [hashes] = self._shows, self._hashes
         last = shows.min()
-        return Threshold(float(last), int(hashes[shows == last].max()))
+        return Threshold(show=float(last), hash=str(hashes[shows == last].max()))
 
     def _look_through(self) -> None:
         """Keep the top rows only."""
