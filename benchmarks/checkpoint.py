@@ -170,7 +170,7 @@ def measure(rows: int, rounds: int, compression: str, root: Path) -> None:
             position=Position(),
             finished=False,
             golden=[],
-            metrics={},
+            metrics=Metrics(),
             full=full,
         )
 

@@ -56,7 +56,7 @@ def make(rows: int, root: Path) -> None:
         position=saving.Position(),
         finished=False,
         golden=[],
-        metrics={},
+        metrics=Metrics(),
     )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from tnctl import schema
 from tnctl.checkpoint import save as saving
+from tnctl.checkpoint.document import Metrics
 from tnctl.checkpoint.saver import Saver
 from tnctl.data.statistics import Statistics
 from tnctl.model import building
@@ -91,7 +92,7 @@ class Run:
             "position": saving.Position(None, 0, 0, self.steps, 0),
             "finished": False,
             "golden": [{"user": "a"}],
-            "metrics": {"watch": {"best": None}},
+            "metrics": Metrics(),
             **more,
         }
         folder = f"{self.conf.output}/{self.saver.save(self.model, **given)}"

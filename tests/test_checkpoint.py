@@ -31,7 +31,7 @@ def saved_again(checkpoint, model, folder):
         position=checkpoint.position,
         finished=content["finished"],
         golden=checkpoint.golden(),
-        metrics=content["metrics"],
+        metrics=content.metrics,
         data=checkpoint.data,
         days=checkpoint.days,
         calendar=checkpoint.calendar,

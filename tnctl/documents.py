@@ -165,7 +165,7 @@ def shown(received: Any) -> str:
 
 
 @cache
-def _layout(kind: type[Any]) -> list[tuple[str, str, bool, bool]]:
+def _layout(kind: Any) -> list[tuple[str, str, bool, bool]]:
     """The fields of a document: (attribute, key, omitted while None, flat)."""
     return [
         (one.name, one.name.rstrip("_"), OMITTED in one.metadata, FLAT in one.metadata)
@@ -185,7 +185,7 @@ def plain(document: Any) -> Any:
     if not dataclasses.is_dataclass(document):
         return document
     values: dict[str, Any] = {}
-    for name, key, omitted_, flat_ in _layout(cast(type[Any], type(document))):
+    for name, key, omitted_, flat_ in _layout(cast(Any, type(document))):
         value = getattr(document, name)
         if flat_:
             values |= plain(value)

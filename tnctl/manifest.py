@@ -72,12 +72,25 @@ class Manifest(AsMapping):
     files: dict[RelativePath, FileEntry] = dataclasses.field(default_factory=dict)
     sha256: str = ""
 
+    @classmethod
+    def produces(cls, path: str) -> bool:
+        """Whether a file of this name, relative to the folder, can be one of such a folder."""
+        raise NotImplementedError
+
     def body(self) -> dict[str, Any]:
         """The JSON object that is sealed: `format`, `version`, the keys of the kind, `files`."""
-        content = documents.plain(self)
+        content: dict[str, Any] = documents.plain(self)
         del content["sha256"]
-        content["files"] = content.pop("files")  # the last key
-        return content
+        entries = content.pop("files")
+        return {**content, "files": entries}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Header:
+    """What tells which class a manifest is of."""
+
+    format: str
+    version: Count
 
 
 Kind = TypeVar("Kind", bound=Manifest)
@@ -217,7 +230,7 @@ def unsealed(text: bytes, folder: str, url: str, kind: Any) -> Any:
         what = f"{url} is damaged: it is not what its own checksum says"
         raise DamagedError(folder, what, way)
     try:
-        header = documents.parse(Manifest, text)
+        header = documents.parse(_Header, text)
         if header.format != noun:
             raise Failure(f"{url} is the manifest of a {quoted(header.format)}, not of a {noun}")
         newest = 1 if isinstance(kind, str) else kind.VERSION

@@ -11,6 +11,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from tnctl.errors import printable
+
 SECONDS_BETWEEN_LINES = 10.0
 
 console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -199,7 +201,7 @@ def table(
     """A small table, such as the figures of a report; columns are flush right but for `left`."""
     shown = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for number, heading in enumerate(headings):
-        shown.add_column(heading, justify="left" if number in left else "right")
+        shown.add_column(Text(printable(heading)), justify="left" if number in left else "right")
     for row in rows:
-        shown.add_row(*(str(value) for value in row))
+        shown.add_row(*(Text(printable(str(value))) for value in row))
     console.print(shown)

@@ -131,7 +131,7 @@ def save(model: Any, folder: str) -> None:
         position=saving.Position(None, 1, 0, 0, 1),
         finished=True,
         golden=Golden(model.conf, model, 6).lines(Inference(model, 8)),
-        metrics={"epochs": []},
+        metrics=Metrics(),
     )
 
 
@@ -175,7 +175,7 @@ def chain(values: dict[str, Any]) -> list[str]:
                 position=saving.Position(str(day), 0, 0, end, number),
                 finished=False,
                 golden=Golden(conf, model, 2).lines(Inference(model, 8)),
-                metrics={"epochs": []},
+                metrics=Metrics(),
                 extras={"running": b"figures"},
             )
             saver.wait()

@@ -9,49 +9,27 @@ from typing import Any
 
 from tnctl import files, manifest
 from tnctl.checkpoint import golden
+from tnctl.checkpoint.document import (
+    CheckpointManifest,
+    Clock,
+    Parent,
+    Position,
+    Sessions,
+)
 from tnctl.checkpoint.golden import GoldenLine
+from tnctl.checkpoint.table_document import Table
+from tnctl.data.day_records import DayRecord, Fingerprint
 from tnctl.data.statistics import Statistics
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure
 from tnctl.manifest import DamagedError
 from tnctl.progress import say
 
-FORMAT = "tnctl checkpoint"
 FOLDER = "checkpoints"
 STEP = "step-"  # how the names of a run's checkpoints begin
 CONF = "conf.json"
 GOLDEN = "golden.jsonl"
 EXTRA = "extra"
-
-# The processes that trained a model one after the other: (a name of its own, first step).
-Sessions = tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True)
-class Position:
-    """Where training stands in the data: the next row to consume.
-
-    `day` is the name of the day whose data it is, None without daily training. `window` and
-    `offset` (rows of the window that are consumed, in their shuffled order) are within the pass
-    over the data that is under way; `passes` were begun before it, and its number seeds its order.
-    """
-
-    day: str | None = None
-    epoch: int = 0
-    window: int = 0
-    offset: int = 0
-    passes: int = 0
-
-
-@dataclass(frozen=True)
-class Clock:
-    """The steps done, and each day's first step: (day, first step), ascending."""
-
-    step: int
-    days: tuple[tuple[int, int], ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {"step": self.step, "days": [list(one) for one in self.days]}
 
 
 @dataclass(frozen=True)
@@ -59,7 +37,7 @@ class Checkpoint:
     """A complete checkpoint: its folder and its verified manifest."""
 
     folder: str
-    manifest: dict[str, Any]
+    manifest: CheckpointManifest
 
     @property
     def name(self) -> str:
@@ -68,52 +46,51 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        return int(self.manifest["clock"]["step"])
+        return self.manifest.step
 
     @property
     def clock(self) -> Clock:
-        return Clock(self.step, _pairs(self.manifest["clock"]["days"]))
+        return self.manifest.clock
 
     @property
     def calendar(self) -> tuple[tuple[int, int], ...]:
         """The days of the real calendar on which the run trained: (day, first step)."""
-        return _pairs(self.manifest["calendar"])
+        return self.manifest.calendar
 
     @property
     def sessions(self) -> Sessions:
         """The processes that trained it, each with its first step."""
-        return tuple((str(name), int(first)) for name, first in self.manifest.get("sessions", ()))
+        return self.manifest.sessions
 
     @property
     def position(self) -> Position:
-        return Position(**self.manifest["position"])
+        return self.manifest.position
 
     @property
-    def days(self) -> list[dict[str, Any]]:
+    def days(self) -> list[DayRecord]:
         """The record of the days that were trained."""
-        return list(self.manifest["days"])
+        return list(self.manifest.days)
 
     @property
-    def data(self) -> list[dict[str, Any]]:
+    def data(self) -> list[Fingerprint]:
         """The files of the pass under way, as they were when it began."""
-        return list(self.manifest["data"])
+        return list(self.manifest.data)
 
     @property
-    def parent(self) -> dict[str, Any] | None:
-        """Of a delta, `folder` (a name) and `sha256` (of the manifest) of what it is built on."""
-        found: dict[str, Any] | None = self.manifest["parent"]
-        return found
+    def parent(self) -> Parent | None:
+        """Of a delta, what it is built on."""
+        return self.manifest.parent
 
     @property
     def statistics(self) -> Statistics:
-        return Statistics.from_json(self.manifest["statistics"])
+        return Statistics.from_measured(self.manifest.statistics)
 
-    def table(self, name: str) -> dict[str, Any]:
+    def table(self, name: str) -> Table:
         """What the manifest says of a table."""
-        for part in self.manifest["tables"]:
-            if part["name"] == name:
-                return dict(part)
-        known = ", ".join(part["name"] for part in self.manifest["tables"]) or "none"
+        for table in self.manifest.tables:
+            if table.name == name:
+                return table
+        known = ", ".join(table.name for table in self.manifest.tables) or "none"
         raise Failure(f"{self.folder} has no table {name}. It has {known}")
 
     def conf(self) -> dict[str, Any]:
@@ -146,7 +123,7 @@ class Checkpoint:
     def extra(self, name: str) -> bytes | None:
         """What was saved under a name of the caller's, or None."""
         path = f"{EXTRA}/{name}"
-        if path not in self.manifest["files"]:
+        if path not in self.manifest.files:
             return None
         with offering(self):
             return manifest.read_file(self.folder, self.manifest, path)
@@ -160,19 +137,19 @@ class Checkpoint:
 
     @cached_property
     def _chain(self) -> tuple["Checkpoint", ...]:
-        found = [self]
+        found, folders = [self], {self.folder}
         while (parent := found[-1].parent) is not None:
             found.append(_parent_of(found[-1], parent))
+            if found[-1].folder in folders:
+                what = f"{self.folder} is a delta of itself"
+                raise DamagedError(self.folder, what, "Take another checkpoint")
+            folders.add(found[-1].folder)
         return tuple(reversed(found))
 
 
-def _pairs(days: list[list[int]]) -> tuple[tuple[int, int], ...]:
-    return tuple((int(day), int(first)) for day, first in days)
-
-
-def _parent_of(child: Checkpoint, parent: dict[str, Any]) -> Checkpoint:
+def _parent_of(child: Checkpoint, parent: Parent) -> Checkpoint:
     """The checkpoint that a delta is built on."""
-    folder = files.join(split(child.folder)[0], parent["folder"])
+    folder = files.join(split(child.folder)[0], parent.folder)
     way = "Bring that one back, or take an earlier checkpoint"
 
     def broken(what: str) -> DamagedError:
@@ -181,14 +158,24 @@ def _parent_of(child: Checkpoint, parent: dict[str, Any]) -> Checkpoint:
     if not files.exists(files.join(folder, manifest.NAME)):
         raise broken(f"{folder}, which is not there or not complete")
     found = open_checkpoint(folder)
-    if manifest.identity(found.manifest) != parent["sha256"]:
+    if manifest.identity(found.manifest) != parent.sha256:
         raise broken(f"another {folder} than the one that is there")
     if found.step > child.step:
         raise broken(f"{folder}, whose step {found.step:,} is after its own, {child.step:,}")
+    if _shape(found) != _shape(child):
+        raise broken(f"{folder}, whose tables are others")
     return found
 
 
-def following(parent: Checkpoint | None, folder: str, manifest: dict[str, Any]) -> Checkpoint:
+def _shape(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What all checkpoints of a chain have in common: tables, their records and groups."""
+    return {
+        table.name: (table.record, {group.name: group.number for group in table.groups})
+        for table in checkpoint.manifest.tables
+    }
+
+
+def following(parent: Checkpoint | None, folder: str, manifest: CheckpointManifest) -> Checkpoint:
     """A checkpoint that was just written: its chain is known, and not read again."""
     made = Checkpoint(folder, manifest)
     made.__dict__["_chain"] = (*(parent.chain() if parent else ()), made)
@@ -203,7 +190,7 @@ def split(folder: str) -> tuple[str, str]:
 
 def open_checkpoint(folder: str) -> Checkpoint:
     """The checkpoint in a folder. Raises Failure unless it is complete."""
-    return Checkpoint(folder, manifest.read(folder, FORMAT))
+    return Checkpoint(folder, manifest.read(folder, CheckpointManifest))
 
 
 def newest(output: str) -> Checkpoint | None:

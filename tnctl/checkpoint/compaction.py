@@ -1,10 +1,12 @@
 """Fold a full checkpoint and its deltas into one full checkpoint. Rows are streamed."""
 
-from typing import Any
+from dataclasses import replace
 
 from tnctl import files, manifest
 from tnctl.checkpoint import rows, tombstones
-from tnctl.checkpoint.chain import FORMAT, Checkpoint
+from tnctl.checkpoint.chain import Checkpoint
+from tnctl.checkpoint.document import CheckpointManifest
+from tnctl.checkpoint.table_document import Table
 from tnctl.errors import UserError
 from tnctl.manifest import Inventory
 from tnctl.progress import Display
@@ -12,7 +14,7 @@ from tnctl.progress import Display
 COPIED_BYTES = 4 << 20
 
 
-def compact(checkpoint: Checkpoint, to: str) -> dict[str, Any]:
+def compact(checkpoint: Checkpoint, to: str) -> CheckpointManifest:
     """Write to the folder or URL `to` one full checkpoint that is what a chain of them is.
 
     It has the same digest. Returns its manifest. Raises UserError when `to` holds something,
@@ -22,49 +24,42 @@ def compact(checkpoint: Checkpoint, to: str) -> dict[str, Any]:
     if files.exists(files.join(to, manifest.NAME)):
         raise UserError(f"{to} holds a checkpoint already. Give a new folder as to=URL")
     content = checkpoint.manifest
-    manifest.make_room(to, manifest.NAME, {path.split("/")[0] for path in content["files"]})
+    manifest.make_room(to, manifest.NAME, {path.split("/")[0] for path in content.files})
     inventory = Inventory(to)
-    total = sum(part["rows"] for part in content["tables"])
+    total = sum(table.rows for table in content.tables)
     with Display("compact", total) as display:
-        tables = [write_table(checkpoint, part, inventory, display) for part in content["tables"]]
-    rewritten = {path for part in content["tables"] for path in paths_of(part)}
-    for path in content["files"]:
+        tables = tuple(
+            write_table(checkpoint, table, inventory, display) for table in content.tables
+        )
+    rewritten = {path for table in content.tables for path in table.paths}
+    for path in content.files:
         if path not in rewritten:
             copy(checkpoint, path, inventory)
-    body = {key: value for key, value in content.items() if key not in manifest.OWN_KEYS}
-    body |= {"kind": "full", "parent": None, "tables": tables}
-    return inventory.commit(FORMAT, body)
-
-
-def paths_of(part: dict[str, Any]) -> list[str]:
-    """The rows files of a table, and that of its removed keys."""
-    removed = part.get("tombstones")
-    return [*(entry["file"] for entry in part["files"]), *([removed["file"]] if removed else [])]
+    return inventory.complete(
+        replace(content, kind="full", parent=None, tables=tables, files={}, sha256="")
+    )
 
 
 def write_table(
-    checkpoint: Checkpoint, part: dict[str, Any], inventory: Inventory, display: Display
-) -> dict[str, Any]:
+    checkpoint: Checkpoint, table: Table, inventory: Inventory, display: Display
+) -> Table:
     """The merged rows and removed keys of a table; returns its entry for the manifest."""
-    folder, name = f"tables/{part['name']}", part["name"]
-    compressed = any(path.endswith(".zst") for path in paths_of(part))
+    folder, name = table.folder, table.name
+    compressed = any(path.endswith(".zst") for path in table.paths)
     written = rows.write(
         inventory.writing,
         folder,
         ".zst" if compressed else "",
-        rows.record_dtype(part).itemsize,
-        part["rows"],
+        table.record_dtype.itemsize,
+        table.rows,
         lambda first, last: rows.stream(checkpoint, name, first, last),
     )
-    count = sum(entry["rows"] for entry in written)
+    count = sum(entry.rows for entry in written)
     rows.check_count(checkpoint, name, count)
     display.update(count, f"table {name}")
     removed = rows.tombstones(checkpoint, name)
-    return {
-        **part,
-        "files": written,
-        "tombstones": tombstones.write(inventory.writing, folder, removed),
-    }
+    kept = tombstones.write(inventory.writing, folder, removed)
+    return replace(table, files=tuple(written), tombstones=kept)
 
 
 def copy(checkpoint: Checkpoint, path: str, inventory: Inventory) -> None:
@@ -76,6 +71,5 @@ def copy(checkpoint: Checkpoint, path: str, inventory: Inventory) -> None:
     ):
         while data := reading.read(COPIED_BYTES):
             writing.write(data)
-    entry = checkpoint.manifest["files"][path]
-    if inventory.files[path] != manifest.FileEntry(**entry):
+    if inventory.files[path] != checkpoint.manifest.files[path]:
         manifest.check_stored(checkpoint.folder, checkpoint.manifest, path, "Take another")

@@ -7,16 +7,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.checkpoint import dense, rows
+from tnctl.checkpoint import dense
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.inspection import last_figures, lengths
 from tnctl.checkpoint.matching import Block, matched
 from tnctl.checkpoint.reading import as_read, known_rows
+from tnctl.checkpoint.table_document import KEY_FIELDS, RecordField, Table
 from tnctl.progress import Display
 from tnctl.schema import differences
 
 LARGEST = 10
 ABSENT = "(absent)"
+# A checkpoint, and its table of a name, if it has one.
+Side = tuple[Checkpoint, Table | None]
 
 
 @dataclass
@@ -58,11 +61,12 @@ class Findings:
 def compare(one: Checkpoint, other: Checkpoint) -> Findings:
     """Compare two checkpoints, of one run or of two. Raises Failure where one is damaged."""
     found = Findings((one.folder, other.folder), (one.step, other.step))
-    parts = [{part["name"]: part for part in side.manifest["tables"]} for side in (one, other)]
-    total = sum(part["rows"] for side in parts for part in side.values())
+    tables = [{table.name: table for table in side.manifest.tables} for side in (one, other)]
+    total = sum(table.rows for side in tables for table in side.values())
     with Display("compare", total) as display:
-        for name in dict.fromkeys([*parts[0], *parts[1]]):
-            compare_table(found, name, one, other, display)
+        for name in dict.fromkeys([*tables[0], *tables[1]]):
+            sides = ((one, tables[0].get(name)), (other, tables[1].get(name)))
+            compare_table(found, name, *sides, display)
     compare_dense(found, one, other)
     confs = one.conf(), other.conf()
     for key in differences(*confs):
@@ -73,56 +77,43 @@ def compare(one: Checkpoint, other: Checkpoint) -> Findings:
     return found
 
 
-def compare_table(
-    found: Findings, name: str, one: Checkpoint, other: Checkpoint, display: Display
-) -> None:
+def compare_table(found: Findings, name: str, one: Side, other: Side, display: Display) -> None:
     """One pass over the rows that both have in tables of a name."""
-    parts = table_of(one, name), table_of(other, name)
-    groups = list(dict.fromkeys(g["name"] for part in parts for g in part["groups"]))
+    tables = [table for _, table in (one, other) if table is not None]
+    groups = list(dict.fromkeys(group.name for table in tables for group in table.groups))
     changes = [GroupChange(name, group) for group in groups]
     found.groups += changes
-    fields = common_fields(*parts)
-    segments = [segment["name"] for segment in parts[0]["segments"] if segment["name"] in fields]
-    if not fields and parts[0]["record"] and parts[1]["record"]:
+    fields = [field.name for field in common_fields(*tables)] if len(tables) == 2 else []
+    segments = [segment for segment in tables[0].segments if segment.name in fields]
+    if not fields and len(tables) == 2:
         found.incomparable.append(f"table {name}")
     # The widest segment: the embedding, where there is one.
-    segment = max(segments, key=lambda key: rows.width_of(parts[0], key), default=None)
-    for block in matched(
-        stream(one, parts[0]), parts[0], stream(other, parts[1]), parts[1], groups
-    ):
+    widest = max(segments, key=lambda segment: segment.width, default=None)
+    streams = [(stream(*side), side[1]) for side in (one, other)]
+    for block in matched(*streams[0], *streams[1], groups):
         moved = unequal(block, fields)
         count(changes, block, moved)
-        if segment and moved.any():
+        if widest is not None and moved.any():
             weights = [
-                as_read(records[places[moved]], part, checkpoint.step)
-                for records, places, part, checkpoint in (
-                    (block.one, block.one_places, parts[0], one),
-                    (block.other, block.other_places, parts[1], other),
+                as_read(records[places[moved]], table, checkpoint.step)
+                for records, places, table, checkpoint in (
+                    (block.one, block.one_places, tables[0], one[0]),
+                    (block.other, block.other_places, tables[1], other[0]),
                 )
             ]
-            take_largest(found, weights[0], weights[1], segment, parts[0])
+            take_largest(found, weights[0], weights[1], widest.name, tables[0])
         done = sum(g.removed + g.added + 2 * (g.changed + g.same) for g in found.groups)
         display.update(done, f"{done:,} rows")
 
 
-def table_of(checkpoint: Checkpoint, name: str) -> dict[str, Any]:
-    """The manifest's entry of a table; one without rows or fields where there is none."""
-    nothing: dict[str, Any] = {"name": name, "groups": [], "segments": [], "record": []}
-    return next((one for one in checkpoint.manifest["tables"] if one["name"] == name), nothing)
+def stream(checkpoint: Checkpoint, table: Table | None) -> Iterator[NDArray[Any]]:
+    return iter(()) if table is None else known_rows(checkpoint, table.name)
 
 
-def stream(checkpoint: Checkpoint, part: dict[str, Any]) -> Iterator[NDArray[Any]]:
-    return known_rows(checkpoint, part["name"]) if part["record"] else iter(())
-
-
-def common_fields(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """The fields of state and weights that records of both have, of the same shape."""
-    there = [tuple(entry.values()) for entry in other["record"]]
-    return [
-        entry["name"]
-        for entry in one["record"]
-        if tuple(entry.values()) in there and entry["name"] not in rows.KEY
-    ]
+def common_fields(one: Table, other: Table) -> list[RecordField]:
+    """The fields of state, weights and counts that records of both have, of the same shape."""
+    keys = {name for name, _ in KEY_FIELDS}
+    return [field for field in one.record if field in other.record and field.name not in keys]
 
 
 def unequal(block: Block, fields: list[str]) -> NDArray[np.bool_]:
@@ -159,10 +150,10 @@ def take_largest(
     before: NDArray[Any],
     after: NDArray[Any],
     segment: str,
-    part: dict[str, Any],
+    table: Table,
 ) -> None:
     """Keep the rows whose weights moved most."""
-    names = {group["number"]: group["name"] for group in part["groups"]}
+    names = {group.number: group.name for group in table.groups}
     old = before[segment].astype(np.float64)
     distances = lengths(after[segment] - old)
     places = np.argsort(-distances, kind="stable")[:LARGEST]
@@ -198,11 +189,10 @@ def variables(checkpoint: Checkpoint) -> dict[str, NDArray[np.float64]]:
     """The dense weights by the names of their variables."""
     floats, at = dense.floats(checkpoint.folder, checkpoint.manifest), 0
     found = {}
-    for variable in checkpoint.manifest["dense"]["variables"]:
-        size = dense.sizes([variable])
-        weights = floats[at : at + size].astype(np.float64)
-        found[variable["name"]] = weights.reshape(variable["shape"])
-        at += size
+    for variable in checkpoint.manifest.dense.variables:
+        weights = floats[at : at + variable.size].astype(np.float64)
+        found[variable.name] = weights.reshape(variable.shape)
+        at += variable.size
     return found
 
 

@@ -1,6 +1,5 @@
 """What is in a checkpoint: counts, norms, ages, shows, lineage. Rows are streamed, once."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,11 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl import manifest
+from tnctl import documents, manifest
 from tnctl.checkpoint import dense, rows
 from tnctl.checkpoint.chain import Checkpoint
+from tnctl.checkpoint.document import CheckpointManifest, Position
 from tnctl.checkpoint.histogram import Histogram
 from tnctl.checkpoint.reading import as_read, known_rows, shows_as_read, unseen_days
+from tnctl.checkpoint.table_document import Optimizer, Segment, Table
 from tnctl.progress import Display
 
 LARGEST = 10
@@ -50,7 +51,7 @@ class TableFindings:
     rows: int
     record_bytes: int
     files: int
-    segments: list[dict[str, Any]]
+    segments: tuple[Segment, ...]
     groups: list[GroupFindings]
     norms: Histogram = field(default_factory=Histogram)
     shows: Histogram | None = None
@@ -61,6 +62,28 @@ class TableFindings:
     not_finite_first: Large | None = None
     tombstones: int = 0
     sketch_bytes: int = 0
+
+
+@dataclass
+class DenseVariable:
+    """A dense variable, and the norm of its weights."""
+
+    name: str
+    shape: tuple[int, ...]
+    norm: float
+
+
+@dataclass
+class DenseFindings:
+    """The dense weights."""
+
+    weights: int
+    bytes: int
+    step: int
+    optimizer: Optimizer
+    states: tuple[str, ...]
+    variables: list[DenseVariable]
+    not_finite: int  # weights, states and moving statistics that are NaN or infinite
 
 
 @dataclass
@@ -75,13 +98,13 @@ class Findings:
     finished: bool
     bytes: int
     chain_bytes: int
-    position: dict[str, Any]
+    position: Position
     recipe: str
     conf_sha256: str
     sha256: str
     tnctl: str
     tables: list[TableFindings]
-    dense: dict[str, Any]
+    dense: DenseFindings
     metrics: dict[str, float]  # of the last evaluation
 
     @property
@@ -90,90 +113,85 @@ class Findings:
 
     def to_json(self) -> dict[str, Any]:
         """All of it as plain values."""
-        described = dataclasses.asdict(self)
-        for table, plain in zip(self.tables, described["tables"], strict=True):
+        described: dict[str, Any] = documents.plain(self)
+        for table, values in zip(self.tables, described["tables"], strict=True):
             for name in ("norms", "shows", "age_steps", "age_days"):
                 histogram = getattr(table, name)
-                plain[name] = histogram and histogram.to_json()
+                values[name] = histogram and histogram.to_json()
             if table.not_finite_first:
-                plain["not_finite_first"]["norm"] = None
+                values["not_finite_first"]["norm"] = None
         return described
 
 
 def inspect(checkpoint: Checkpoint) -> Findings:
     """Look at all of a checkpoint. Raises Failure where it is damaged."""
     content, chain = checkpoint.manifest, checkpoint.chain()
-    total = sum(part["rows"] for part in content["tables"])
+    total = sum(table.rows for table in content.tables)
     with Display("inspect", total) as display:
         tables: list[TableFindings] = []
-        for part in content["tables"]:
-            done = sum(table.rows for table in tables)
-            tables.append(inspect_table(checkpoint, part, display, done))
+        for table in content.tables:
+            done = sum(findings.rows for findings in tables)
+            tables.append(inspect_table(checkpoint, table, display, done))
     return Findings(
         folder=checkpoint.folder,
         step=checkpoint.step,
         days=list(checkpoint.clock.days),
-        kind=content["kind"],
+        kind=content.kind,
         chain=[one.folder for one in chain],
-        finished=content["finished"],
+        finished=content.finished,
         bytes=stored_bytes(content),
         chain_bytes=sum(stored_bytes(one.manifest) for one in chain),
-        position=content["position"],
-        recipe=content["recipe"]["name"],
-        conf_sha256=content["files"][content["conf"]]["sha256"],
+        position=content.position,
+        recipe=content.recipe.name,
+        conf_sha256=content.files[content.conf].sha256,
         sha256=manifest.identity(content),
-        tnctl=content["tnctl"],
+        tnctl=content.tnctl,
         tables=tables,
         dense=inspect_dense(checkpoint),
         metrics=last_figures(checkpoint),
     )
 
 
-def stored_bytes(content: dict[str, Any]) -> int:
+def stored_bytes(content: CheckpointManifest) -> int:
     """The bytes of all files of a checkpoint, without its manifest."""
-    return sum(entry["bytes"] for entry in content["files"].values())
+    return sum(entry.bytes for entry in content.files.values())
 
 
 def inspect_table(
-    checkpoint: Checkpoint, part: dict[str, Any], display: Display, before: int
+    checkpoint: Checkpoint, table: Table, display: Display, before: int
 ) -> TableFindings:
     """One pass over the rows of a table, all links of its chain merged."""
-    dtype = rows.record_dtype(part)
+    dtype = table.record_dtype
     found = TableFindings(
-        name=part["name"],
+        name=table.name,
         rows=0,
         record_bytes=dtype.itemsize,
-        files=sum(len(files_of(one.manifest, part["name"])) for one in checkpoint.chain()),
-        segments=part["segments"],
+        files=sum(len(link.table(table.name).files) for link in checkpoint.chain()),
+        segments=table.segments,
         groups=[],
-        tombstones=sum(len(some) for some in rows.tombstones(checkpoint, part["name"])),
-        sketch_bytes=(part.get("sketch") or {"bytes": 0})["bytes"],
+        tombstones=sum(len(some) for some in rows.tombstones(checkpoint, table.name)),
+        sketch_bytes=0 if table.sketch is None else table.sketch.bytes,
     )
-    sums = GroupSums(part)
+    sums = GroupSums(table)
     days = checkpoint.clock.days
     if days:
         found.age_days = Histogram()
     if "show" in (dtype.names or ()):
         found.shows = Histogram()
-    for records in known_rows(checkpoint, part["name"]):
-        look_at(found, sums, records, part, checkpoint.step, days)
+    for records in known_rows(checkpoint, table.name):
+        look_at(found, sums, records, table, checkpoint.step, days)
         found.rows += len(records)
         display.update(before + found.rows, f"{before + found.rows:,} rows")
     found.groups = sums.findings()
     return found
 
 
-def files_of(content: dict[str, Any], table: str) -> list[dict[str, Any]]:
-    """The rows files of a table that a manifest has."""
-    return [file for part in content["tables"] if part["name"] == table for file in part["files"]]
-
-
 class GroupSums:
     """Sums over the rows of each group, by the group's place in the manifest."""
 
-    def __init__(self, part: dict[str, Any]) -> None:
-        self._parts = part["groups"]
-        self.names = {group["number"]: group["name"] for group in self._parts}
+    def __init__(self, table: Table) -> None:
+        self._groups = table.groups
+        self.names = {group.number: group.name for group in table.groups}
         most = max(self.names, default=0) + 1
         self.rows = np.zeros(most, np.int64)
         self.norm = np.zeros(most)
@@ -196,16 +214,16 @@ class GroupSums:
 
     def findings(self) -> list[GroupFindings]:
         found = []
-        for group in self._parts:
-            at = group["number"]
+        for group in self._groups:
+            at = group.number
             count = int(self.rows[at])
             found.append(
                 GroupFindings(
-                    group["name"],
+                    group.name,
                     count,
-                    group["admitted"],
-                    group["waiting"],
-                    group["evicted"],
+                    group.admitted,
+                    group.waiting,
+                    group.evicted,
                     mean_norm=float(self.norm[at]) / max(count, 1),
                     most_norm=float(self.most[at]),
                     shows=float(self.shows[at]) if self.shows is not None else None,
@@ -219,12 +237,12 @@ def look_at(
     found: TableFindings,
     sums: GroupSums,
     records: NDArray[Any],
-    part: dict[str, Any],
+    table: Table,
     step: int,
     days: Sequence[tuple[int, int]],
 ) -> None:
     """Take some rows into the findings."""
-    norms = lengths(as_read(records, part, step)[main_segment(part)])
+    norms = lengths(as_read(records, table, step)[main_segment(table)])
     numbers = records["group"].astype(np.int64)
     finite = all_finite(records)
     norms[~finite] = 0
@@ -234,7 +252,7 @@ def look_at(
     if found.age_days is not None:
         found.age_days.add(unseen_days(records["changed"], days).astype(np.float64))
     if found.shows is not None:
-        shows, clicks = shows_as_read(records, part, days)
+        shows, clicks = shows_as_read(records, table, days)
         found.shows.add(shows)
         sums.add_shows(numbers, shows, clicks)
     found.largest = largest(found.largest, records, norms, sums.names)
@@ -246,9 +264,9 @@ def look_at(
             found.not_finite_first = Large(int(first["id"]), name, float("nan"))
 
 
-def main_segment(part: dict[str, Any]) -> str:
+def main_segment(table: Table) -> str:
     """The segment that norms are of: the embedding, or else the linear weight."""
-    names = {segment["output"]: str(segment["name"]) for segment in part["segments"]}
+    names: dict[str, str] = {segment.output: segment.name for segment in table.segments}
     return names.get("concat") or names["sum"]
 
 
@@ -283,32 +301,32 @@ def largest(
     return sorted([*before, *more], key=lambda one: -one.norm)[:LARGEST]
 
 
-def inspect_dense(checkpoint: Checkpoint) -> dict[str, Any]:
+def inspect_dense(checkpoint: Checkpoint) -> DenseFindings:
     """The dense weights: how many, their norm by variable, and what is not finite."""
-    part = checkpoint.manifest["dense"]
+    described = checkpoint.manifest.dense
     floats = dense.floats(checkpoint.folder, checkpoint.manifest)
     found = []
     at = 0
-    for variable in part["variables"]:
-        count = int(np.prod(variable["shape"], dtype=np.int64))
-        weights = floats[at : at + count].astype(np.float64)
-        found.append({**variable, "norm": float(np.sqrt(weights @ weights))})
-        at += count
-    return {
-        "weights": at,
-        "bytes": floats.nbytes,
-        "step": part["step"],
-        "optimizer": part["optimizer"],
-        "states": part["states"],
-        "variables": found,
-        "not_finite": int((~np.isfinite(floats)).sum()),
-    }
+    for variable in described.variables:
+        weights = floats[at : at + variable.size].astype(np.float64)
+        norm = float(np.sqrt(weights @ weights))
+        found.append(DenseVariable(variable.name, variable.shape, norm))
+        at += variable.size
+    return DenseFindings(
+        weights=at,
+        bytes=floats.nbytes,
+        step=described.step,
+        optimizer=described.optimizer,
+        states=described.states,
+        variables=found,
+        not_finite=int((~np.isfinite(floats)).sum()),
+    )
 
 
 def last_figures(checkpoint: Checkpoint) -> dict[str, float]:
     """The figures of the last evaluation, by dotted names."""
-    evaluations = checkpoint.manifest["metrics"].get("evaluations") or [{}]
-    return dict(numbers(evaluations[-1]))
+    evaluations = checkpoint.manifest.metrics.evaluations
+    return dict(numbers(documents.plain(evaluations[-1]))) if evaluations else {}
 
 
 def numbers(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, float]]:

@@ -3,10 +3,10 @@
 import contextlib
 import re
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tnctl import files, manifest
-from tnctl.checkpoint.chain import FOLDER, FORMAT, Checkpoint, split
+from tnctl.checkpoint.chain import FOLDER, Checkpoint, split
+from tnctl.checkpoint.document import CheckpointManifest
 from tnctl.errors import Failure, UserError
 from tnctl.progress import say
 
@@ -19,7 +19,7 @@ class Stored:
 
     name: str
     folder: str
-    manifest: dict[str, Any]  # empty when it is absent or damaged
+    manifest: CheckpointManifest | None  # None when it is absent or damaged
     problem: str | None
     complete: bool = True  # it has a manifest, be it damaged
 
@@ -31,25 +31,27 @@ class Stored:
     @property
     def parent(self) -> str | None:
         """The name of the checkpoint that this one is a delta of."""
-        parent = self.manifest.get("parent")
-        return parent["folder"] if parent else None
+        parent = None if self.manifest is None else self.manifest.parent
+        return None if parent is None else parent.folder
 
     @property
     def bytes(self) -> int:
         """The bytes of its files, without the manifest."""
-        return sum(entry["bytes"] for entry in self.manifest.get("files", {}).values())
+        stored = {} if self.manifest is None else self.manifest.files
+        return sum(entry.bytes for entry in stored.values())
 
     @property
     def rows(self) -> int:
         """The rows of all tables of the model, those of its parents too."""
-        return sum(table["rows"] for table in self.manifest.get("tables", ()))
+        return sum(table.rows for table in (self.manifest.tables if self.manifest else ()))
 
     @property
     def day(self) -> str | None:
         """The name of the day that was trained last, or is under way."""
-        position, days = self.manifest.get("position", {}), self.manifest.get("days")
-        day = position.get("day") or (days[-1]["day"] if days else None)
-        return None if day is None else str(day)
+        if self.manifest is None:
+            return None
+        days = self.manifest.days
+        return self.manifest.position.day or (days[-1].day if days else None)
 
 
 def stored(folder: str) -> list[Stored]:
@@ -62,11 +64,11 @@ def _stored(parent: str, name: str) -> Stored:
     folder = files.join(parent, name)
     if not files.exists(files.join(folder, manifest.NAME)):
         problem = f"{folder} has no {manifest.NAME}: it was never completed"
-        return Stored(name, folder, {}, problem, complete=False)
+        return Stored(name, folder, None, problem, complete=False)
     try:
-        return Stored(name, folder, manifest.read(folder, FORMAT), None)
+        return Stored(name, folder, manifest.read(folder, CheckpointManifest), None)
     except Failure as error:
-        return Stored(name, folder, {}, str(error))
+        return Stored(name, folder, None, str(error))
 
 
 def with_chains(found: list[Stored]) -> list[Stored]:
@@ -85,12 +87,12 @@ def with_chains(found: list[Stored]) -> list[Stored]:
 
 def broken_link(one: Stored, usable: dict[str, Stored]) -> str | None:
     """Why a delta cannot be read from the usable checkpoints before it; None when it can."""
-    if one.parent is None:
+    if one.manifest is None or one.manifest.parent is None:
         return None
-    parent = usable.get(one.parent)
-    if parent is None:
+    parent = usable.get(one.manifest.parent.folder)
+    if parent is None or parent.manifest is None:
         return f"{one.folder} is a delta of {one.parent}, which is not there or damaged"
-    if one.manifest["parent"]["sha256"] != manifest.identity(parent.manifest):
+    if one.manifest.parent.sha256 != parent.manifest.sha256:
         return f"{one.folder} is a delta of another {one.parent} than the one that is there"
     return None
 
@@ -128,10 +130,10 @@ def entries(found: list[Stored]) -> list[Entry]:
             parent=one.parent,
             rows=one.rows,
             bytes=one.bytes,
-            saved=one.manifest.get("saved"),
+            saved=None if one.manifest is None else one.manifest.saved,
             monitor=monitor,
             value=value_of(one, monitor),
-            finished=bool(one.manifest.get("finished")),
+            finished=one.manifest is not None and one.manifest.finished,
             best=one.step in best,
             problem=one.problem,
         )
@@ -141,26 +143,34 @@ def entries(found: list[Stored]) -> list[Entry]:
 
 def monitored(found: list[Stored]) -> str | None:
     """The metric that the newest usable checkpoint's conf monitors; None where it is damaged."""
-    newest = next((one for one in reversed(found) if one.problem is None), None)
-    if newest is not None:
+    newest = newest_usable(found)
+    if newest is not None and newest.manifest is not None:
         with contextlib.suppress(Failure):
-            conf = Checkpoint(newest.folder, newest.manifest).conf()
-            return str(conf["evaluation"]["monitor"])
+            evaluation = Checkpoint(newest.folder, newest.manifest).conf().get("evaluation")
+            monitor = evaluation.get("monitor") if isinstance(evaluation, dict) else None
+            return monitor if isinstance(monitor, str) else None
     return None
+
+
+def newest_usable(found: list[Stored]) -> Stored | None:
+    """The newest checkpoint that has no problem."""
+    return next((one for one in reversed(found) if one.problem is None), None)
 
 
 def value_of(one: Stored, monitor: str | None) -> float | None:
     """The monitored metric at the last evaluation before a checkpoint."""
-    evaluations = one.manifest.get("metrics", {}).get("evaluations") or [{}]
-    figures = evaluations[-1].get("validation", {})
-    return figures.get(monitor) if monitor else None
+    if one.manifest is None or monitor is None or not one.manifest.metrics.evaluations:
+        return None
+    return one.manifest.metrics.evaluations[-1].figure(monitor)
 
 
 def best_steps(found: list[Stored]) -> set[int]:
     """The step of the best model so far, by the newest usable manifest."""
-    newest = next((one for one in reversed(found) if one.problem is None), None)
-    watch = newest.manifest.get("metrics", {}).get("watch") if newest else None
-    return {int(watch["best_step"])} if watch and watch["best"] is not None else set()
+    newest = newest_usable(found)
+    if newest is None or newest.manifest is None:
+        return set()
+    watch = newest.manifest.metrics.watch
+    return set() if watch.best is None else {watch.best_step}
 
 
 def folder_meant(url: str) -> tuple[str, str | None]:

@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from typing import Any
 
+from tnctl import documents
 from tnctl.checkpoint import dense, rows, sketches
 from tnctl.checkpoint.chain import (
     Checkpoint,
@@ -12,6 +12,7 @@ from tnctl.checkpoint.chain import (
     offering,
     open_checkpoint,
 )
+from tnctl.checkpoint.table_document import Table
 from tnctl.errors import Failure
 from tnctl.manifest import read_file
 from tnctl.model import building, recipes
@@ -27,15 +28,15 @@ def load(checkpoint: Checkpoint, conf: Conf) -> Model:
     """The model of a checkpoint, all rows and weights as they were saved."""
     model = building.build(conf, checkpoint.statistics)
     name = conf.recipe["name"]
-    if name.endswith(".py") and recipes.digest_of(name) != checkpoint.manifest["recipe"]["sha256"]:
+    if name.endswith(".py") and recipes.digest_of(name) != checkpoint.manifest.recipe.sha256:
         say(f"{name} has changed since {checkpoint.folder} was saved: its model may be another")
-    parts = {part["name"]: part for part in checkpoint.manifest["tables"]}
+    parts = {table.name: table for table in checkpoint.manifest.tables}
     if sorted(parts) != sorted(layout.name for layout in model.layout.tables):
         raise Failure(f"{checkpoint.folder} has tables {sorted(parts)}, the conf needs others")
     with offering(checkpoint):
         for layout, table in zip(model.layout.tables, model.tables, strict=True):
             part = parts[layout.name]
-            saved = {group["name"]: group["number"] for group in part["groups"]}
+            saved = {group.name: group.number for group in part.groups}
             if saved != layout.groups:
                 raise Failure(f"{checkpoint.folder} has groups {saved}, the conf {layout.groups}")
             load_table(checkpoint, part, table)
@@ -44,27 +45,28 @@ def load(checkpoint: Checkpoint, conf: Conf) -> Model:
     return model
 
 
-def load_table(checkpoint: Checkpoint, part: dict[str, Any], table: SparseTable) -> None:
+def load_table(checkpoint: Checkpoint, part: Table, table: SparseTable) -> None:
     """Fill an empty table. Raises Failure when the rows are not what the manifest says."""
-    if rows.record_dtype(part) != table.record_dtype:
+    if part.record_dtype != table.record_dtype:
         raise Failure(
-            f"{checkpoint.folder} table {part['name']} has records of "
-            f"{rows.record_dtype(part).names}, the conf needs {table.record_dtype.names}. "
+            f"{checkpoint.folder} table {part.name} has records of "
+            f"{part.record_dtype.names}, the conf needs {table.record_dtype.names}. "
             "Use the conf that it was saved with"
         )
-    table.reserve(part["rows"])
-    for records in rows.stream(checkpoint, part["name"]):
+    stored = sum(entry.rows for one in checkpoint.chain() for entry in one.table(part.name).files)
+    table.reserve(min(part.rows, stored))
+    for records in rows.stream(checkpoint, part.name):
         try:
             table.insert_records(records.view("u1"))
         except ValueError as error:
-            rows.raise_damage(checkpoint, part["name"], f"is damaged ({error})")
+            rows.raise_damage(checkpoint, part.name, f"is damaged ({error})")
     sketches.read(checkpoint, part, table)
     # What reading a row gives depends on the step where weights decay, and on the day.
     table.set_step(checkpoint.step)
     table.set_days(checkpoint.clock.days)
-    for group in part["groups"]:
-        counted = {key: group[key] for key in ("rows", "admitted", "waiting", "evicted")}
-        table.set_figures(group["number"], Figures(**counted))
+    for group in part.groups:
+        figures = Figures(group.rows, group.admitted, group.waiting, group.evicted)
+        table.set_figures(group.number, figures)
 
 
 def digest(checkpoint: Checkpoint) -> str:
@@ -74,12 +76,12 @@ def digest(checkpoint: Checkpoint) -> str:
     dense file and the clock. It is the same for a chain and for the full checkpoint it amounts to.
     """
     hashed = hashlib.sha256()
-    for part in checkpoint.manifest["tables"]:
-        hashed.update(part["name"].encode() + b"\0")
-        for records in rows.stream(checkpoint, part["name"]):
+    for table in checkpoint.manifest.tables:
+        hashed.update(table.name.encode() + b"\0")
+        for records in rows.stream(checkpoint, table.name):
             hashed.update(records.view("u1").data)
-        if part["sketch"] is not None:
-            hashed.update(read_file(checkpoint.folder, checkpoint.manifest, part["sketch"]["file"]))
+        if table.sketch is not None:
+            hashed.update(read_file(checkpoint.folder, checkpoint.manifest, table.sketch.file))
     hashed.update(read_file(checkpoint.folder, checkpoint.manifest, dense.NAME))
-    hashed.update(json.dumps(checkpoint.manifest["clock"], sort_keys=True).encode())
+    hashed.update(json.dumps(documents.plain(checkpoint.clock), sort_keys=True).encode())
     return hashed.hexdigest()

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.checkpoint.rows import keys_of, record_dtype
+from tnctl.checkpoint.merging import Keys
+from tnctl.checkpoint.rows import keys_of
+from tnctl.checkpoint.table_document import Table
 from tnctl.errors import Failure
 
 
@@ -27,12 +29,14 @@ class Cursor:
     """The rows of a table that are not taken yet, a few blocks of them in memory."""
 
     def __init__(
-        self, stream: Iterator[NDArray[Any]], part: dict[str, Any], groups: list[str]
+        self, stream: Iterator[NDArray[Any]], table: Table | None, groups: list[str]
     ) -> None:
-        self._name, self._keys = f"table {part['name']}", keys_of(part)
         self._places = np.zeros(1 << 16, np.int64)
-        for group in part["groups"]:
-            self._places[group["number"]] = groups.index(group["name"])
+        self._name, self._keys = "no table", Keys({})
+        if table is not None:
+            self._name, self._keys = f"table {table.name}", keys_of(table)
+            for group in table.groups:
+                self._places[group.number] = groups.index(group.name)
         self._stream = stream
         self._waiting: list[NDArray[Any]] = []
         self._hashes = np.zeros(0, np.uint64)
@@ -80,17 +84,20 @@ class Cursor:
 
 def matched(
     one: Iterator[NDArray[Any]],
-    one_part: dict[str, Any],
+    one_table: Table | None,
     other: Iterator[NDArray[Any]],
-    other_part: dict[str, Any],
+    other_table: Table | None,
     groups: list[str],
 ) -> Iterator[Block]:
     """Rows of two tables, paired by group name and id; `groups` has the names of both.
 
-    A part is a table's entry in a manifest; its group numbers may differ from the other's.
+    The tables' numbers of a group may differ. A table that is None has no rows.
     """
-    cursors = Cursor(one, one_part, groups), Cursor(other, other_part, groups)
-    empties = np.zeros(0, record_dtype(one_part)), np.zeros(0, record_dtype(other_part))
+    cursors = Cursor(one, one_table, groups), Cursor(other, other_table, groups)
+    empties = [
+        np.zeros(0, np.uint8 if table is None else table.record_dtype)
+        for table in (one_table, other_table)
+    ]
     while True:
         for cursor in cursors:
             cursor.fill()

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from tnctl.checkpoint import rows
 from tnctl.checkpoint.chain import Checkpoint
-from tnctl.tables import Optimizer, decay_factors
+from tnctl.checkpoint.table_document import Table
+from tnctl.tables import decay_factors
 
 
 def known_rows(checkpoint: Checkpoint, table: str) -> Iterator[NDArray[Any]]:
@@ -17,27 +18,27 @@ def known_rows(checkpoint: Checkpoint, table: str) -> Iterator[NDArray[Any]]:
     Of a damaged file the checksum is known to be wrong only after its last record.
     """
     known = np.zeros(1 << 16, bool)
-    known[[group["number"] for group in checkpoint.table(table)["groups"]]] = True
+    known[[group.number for group in checkpoint.table(table).groups]] = True
     for records in rows.stream(checkpoint, table):
         if not known[records["group"]].all():
             rows.raise_damage(checkpoint, table, "has a row of a group that is not there")
         yield records
 
 
-def as_read(records: NDArray[Any], table: dict[str, Any], step: int) -> NDArray[Any]:
+def as_read(records: NDArray[Any], table: Table, step: int) -> NDArray[Any]:
     """Records with the weights that reading them at a step gives."""
-    for segment in table["segments"]:
-        optimizer = Optimizer(**segment["optimizer"])
+    for segment in table.segments:
+        optimizer = segment.optimizer.rule()
         if optimizer.decay:
             records = records.copy()
             unread = (step - records["changed"]).astype(np.uint32)
             factors = decay_factors(optimizer.decay_factor, unread)
-            records[segment["name"]] *= factors[:, np.newaxis]
+            records[segment.name] *= factors[:, np.newaxis]
     return records
 
 
 def shows_as_read(
-    records: NDArray[Any], table: dict[str, Any], days: Sequence[tuple[int, int]]
+    records: NDArray[Any], table: Table, days: Sequence[tuple[int, int]]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Show and click of records, float64 [n] each, as they read on the last of the days.
 
@@ -45,8 +46,8 @@ def shows_as_read(
     """
     unseen = unseen_days(records["changed"], days)
     decays = np.ones(1 << 16)
-    for group in table["groups"]:
-        decays[group["number"]] = table["life"]["decay"][group["name"]]
+    for group in table.groups:
+        decays[group.number] = (table.life.decay or {})[group.name]
     left = decays[records["group"]] ** unseen
     return records["show"][:, 0] * left, records["click"][:, 0] * left
 

@@ -13,6 +13,7 @@ from tnctl import files
 from tnctl.checkpoint import tombstones as tombstone_files
 from tnctl.checkpoint.chain import Checkpoint, offering
 from tnctl.checkpoint.merging import DisorderError, Keys, newest
+from tnctl.checkpoint.table_document import RowsFile, Table
 from tnctl.data.ahead import ReadAhead
 from tnctl.manifest import DamagedError, Opening, check_entry, present
 
@@ -41,7 +42,7 @@ def write(
     record_size: int,
     rows: int,
     records: Callable[[int, int], Iterator[NDArray[Any]]],
-) -> list[dict[str, Any]]:
+) -> list[RowsFile]:
     """Write the rows files of a table; returns what the manifest says of each.
 
     `records(first, last)` gives those of a range of hashes, in (hash, group) order; `rows` is
@@ -57,28 +58,24 @@ def write(
                 stream.write(some.view("u1").data)
                 written += len(some)
         entries.append(
-            {"file": name, "first": f"{first:016x}", "last": f"{last:016x}", "rows": written}
+            RowsFile(file=name, first=f"{first:016x}", last=f"{last:016x}", rows=written)
         )
     return entries
 
 
-def record_dtype(table: dict[str, Any]) -> np.dtype[Any]:
+def record_dtype(table: Table) -> np.dtype[Any]:
     """The fields of a record, as the manifest describes them."""
-    fields = [
-        (field["name"], field["type"], () if field["name"] in KEY else (field["count"],))
-        for field in table["record"]
-    ]
-    return np.dtype(fields)
+    return table.record_dtype
 
 
-def width_of(table: dict[str, Any], segment: str) -> int:
+def width_of(table: Table, segment: str) -> int:
     """The floats of a segment in the records that a manifest describes; 0 when there is none."""
-    return next((int(f["count"]) for f in table["record"] if f["name"] == segment), 0)
+    return table.width_of(segment)
 
 
-def keys_of(table: dict[str, Any]) -> Keys:
+def keys_of(table: Table) -> Keys:
     """The hashes of a table's keys, by its groups."""
-    return Keys({group["number"]: group["name"] for group in table["groups"]})
+    return Keys({group.number: group.name for group in table.groups})
 
 
 def stream(
@@ -146,15 +143,13 @@ def raise_damage(checkpoint: Checkpoint, table: str, what: str) -> NoReturn:
     often a damaged file.
     """
     for one in checkpoint.chain():
-        part = one.table(table)
-        entries = [*part["files"], *([part["tombstones"]] if part["tombstones"] else [])]
-        for entry in entries:
-            url = files.join(one.folder, entry["file"])
+        for path in one.table(table).paths:
+            url = files.join(one.folder, path)
             with files.open_input(url, decompress=False) as file:
                 stored = _Stored(file)
                 while stored.read(BYTES_PER_READ):
                     pass
-            check_entry(one.folder, one.manifest, entry["file"], stored.bytes, stored.sha256)
+            check_entry(one.folder, one.manifest, path, stored.bytes, stored.sha256)
     raise DamagedError(
         checkpoint.folder,
         f"{checkpoint.folder} table {table} {what}",
@@ -185,20 +180,20 @@ def _of_one(
     """The records of one checkpoint's own files whose hash is in a range."""
     part = checkpoint.table(table)
     dtype, keys = record_dtype(part), keys_of(part)
-    for entry in part["files"]:
-        low, high = int(entry["first"], 16), int(entry["last"], 16)
+    for entry in part.files:
+        low, high = entry.hashes
         if high < first or low > last:
             continue
         header = HEADER.pack(MAGIC, 1, dtype.itemsize, low, high)
         rows = 0
-        for records in verified(checkpoint, entry["file"], header, dtype, at_a_time):
+        for records in verified(checkpoint, entry.file, header, dtype, at_a_time):
             rows += len(records)
             if low < first or high > last:
                 hashes = keys.hashes(records)
                 records = records[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]
             if len(records):
-                yield entry["file"], records
-        check_rows(checkpoint, entry["file"], rows, entry["rows"])
+                yield entry.file, records
+        check_rows(checkpoint, entry.file, rows, entry.rows)
 
 
 def _removed_in(
@@ -206,25 +201,23 @@ def _removed_in(
 ) -> Iterator[NDArray[Any]]:
     """The keys that one checkpoint's own file says were removed."""
     part = checkpoint.table(table)
-    entry = part["tombstones"]
+    entry = part.tombstones
     if entry is None:
         return
     rows, keys = 0, keys_of(part)
-    for removed in verified(
-        checkpoint, entry["file"], tombstone_files.START, tombstone_files.DTYPE
-    ):
+    for removed in verified(checkpoint, entry.file, tombstone_files.START, tombstone_files.DTYPE):
         rows += len(removed)
         if first > 0 or last < LAST_HASH:
             hashes = keys.hashes(removed)
             removed = removed[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]
         if len(removed):
             yield removed
-    check_rows(checkpoint, entry["file"], rows, entry["rows"])
+    check_rows(checkpoint, entry.file, rows, entry.rows)
 
 
 def check_count(checkpoint: Checkpoint, table: str, rows: int) -> None:
     """Raise DamagedError unless a table has as many rows as its manifest says."""
-    said = checkpoint.table(table)["rows"]
+    said = checkpoint.table(table).rows
     if rows != said:
         raise DamagedError(
             checkpoint.folder,

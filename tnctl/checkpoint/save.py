@@ -1,7 +1,7 @@
 """What a checkpoint holds: tables, dense weights, inference graph, conf, golden rows, manifest."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -16,16 +16,34 @@ from tnctl.checkpoint.chain import (
     CONF,
     EXTRA,
     FOLDER,
-    FORMAT,
     GOLDEN,
     Checkpoint,
-    Clock,
-    Position,
-    Sessions,
     name_of,
 )
+from tnctl.checkpoint.document import (
+    CheckpointManifest,
+    Clock,
+    Golden,
+    Metrics,
+    Parent,
+    Position,
+    Recipe,
+    Sessions,
+)
 from tnctl.checkpoint.golden import GoldenLine
-from tnctl.manifest import NAME, Inventory, Opening, identity
+from tnctl.checkpoint.table_document import (
+    Group,
+    Life,
+    Optimizer,
+    RecordField,
+    RowsFile,
+    Segment,
+    SketchFile,
+    Table,
+    TombstonesFile,
+)
+from tnctl.data.day_records import DayRecord, Fingerprint
+from tnctl.manifest import NAME, Inventory, Opening
 from tnctl.model import graph, recipes
 from tnctl.model.building import Model
 from tnctl.model.layout import TableLayout
@@ -45,10 +63,10 @@ class Contents:
     position: Position
     finished: bool
     golden: list[GoldenLine]
-    metrics: dict[str, Any]
+    metrics: Metrics
     extras: Mapping[str, bytes] = field(default_factory=dict)
-    data: list[dict[str, Any]] = field(default_factory=list)
-    days: list[dict[str, Any]] = field(default_factory=list)
+    data: Sequence[Fingerprint] = ()
+    days: Sequence[DayRecord] = ()
     calendar: tuple[tuple[int, int], ...] = ()
     sessions: Sessions = ()
 
@@ -87,7 +105,7 @@ def save(model: Model, folder: str, **contents: Any) -> None:
     given = Contents(**contents)
     content = stage(inventory.writing, model, given, Graph())
     write_golden(inventory.writing, given.golden)
-    inventory.commit(FORMAT, content)
+    inventory.complete(content)
 
 
 def stage(
@@ -99,8 +117,8 @@ def stage(
     parent: Checkpoint | None = None,
     removed: Mapping[str, Iterable[NDArray[Any]]] | None = None,
     suffix: str = "",
-) -> dict[str, Any]:
-    """Write the files of a checkpoint but golden.jsonl; return what its manifest says beside them.
+) -> CheckpointManifest:
+    """Write the files of a checkpoint but golden.jsonl; return its manifest without `files`.
 
     It is a delta of `parent`, or a full one. `removed` has the removed keys to keep, by the tables'
     names; `suffix` is that of compressed rows files.
@@ -117,16 +135,9 @@ def stage(
             table.rows,
             partial(records_of, table, len(layout.groups), parent),
         )
-        tables.append(
-            {
-                **table_description(model, number),
-                "files": written,
-                "tombstones": tombstones.write(
-                    opening, folder, (removed or {}).get(layout.name, ())
-                ),
-                "sketch": sketches.write(opening, folder, table),
-            }
-        )
+        kept = tombstones.write(opening, folder, (removed or {}).get(layout.name, ()))
+        counters = sketches.write(opening, folder, table)
+        tables.append(described_table(model, number, tuple(written), kept, counters))
     dense_part = dense.write(opening, model)
     inference.write(opening, model)
     with opening(CONF) as stream:
@@ -134,32 +145,33 @@ def stage(
     for name, data in contents.extras.items():
         with opening(f"{EXTRA}/{name}") as stream:
             stream.write(data)
-    recipe = model.conf.recipe
-    return {
-        "tnctl": __version__,
-        "kind": "full" if parent is None else "delta",
-        "parent": None
+    settings = dict(model.conf.recipe)
+    name = settings.pop("name")
+    return CheckpointManifest(
+        format=CheckpointManifest.FORMAT,
+        version=CheckpointManifest.VERSION,
+        tnctl=__version__,
+        kind="full" if parent is None else "delta",
+        parent=None
         if parent is None
-        else {"folder": parent.name, "sha256": identity(parent.manifest)},
-        "saved": datetime.now(UTC).isoformat(timespec="seconds"),
-        "clock": contents.clock.to_json(),
-        "position": vars(contents.position),
-        "finished": contents.finished,
-        "recipe": {**recipe, "sha256": recipes.digest_of(recipe["name"])},
-        "statistics": model.statistics.to_json(),
-        "tables": tables,
-        "dense": dense_part,
-        "heads": list(model.heads),
-        "logit_correction": model.logit_correction,
-        "graph": GRAPH,
-        "conf": CONF,
-        "golden": {"file": GOLDEN, "rows": len(contents.golden)},
-        "metrics": contents.metrics,
-        "data": contents.data,
-        "days": contents.days,
-        "calendar": [list(one) for one in contents.calendar],
-        "sessions": [list(one) for one in contents.sessions],
-    }
+        else Parent(folder=parent.name, sha256=parent.manifest.sha256),
+        saved=datetime.now(UTC).isoformat(timespec="seconds"),
+        clock=contents.clock,
+        position=contents.position,
+        finished=contents.finished,
+        recipe=Recipe(name=name, settings=settings, sha256=recipes.digest_of(name)),
+        statistics=model.statistics.measured(),
+        tables=tuple(tables),
+        dense=dense_part,
+        heads=tuple(model.heads),
+        logit_correction=model.logit_correction,
+        golden=Golden(rows=len(contents.golden)),
+        metrics=contents.metrics,
+        data=tuple(contents.data),
+        days=tuple(contents.days),
+        calendar=contents.calendar,
+        sessions=contents.sessions,
+    )
 
 
 def write_golden(opening: Opening, lines: list[GoldenLine]) -> None:
@@ -178,57 +190,68 @@ def records_of(
     return table.records(first, last, most, changed_from)
 
 
-def group_figures(table: SparseTable, number: int) -> dict[str, int]:
-    """How many rows a group has, and what became of its ids: `waiting` is an estimate."""
-    found = table.figures(number)
-    return {
-        "rows": found.rows,
-        "admitted": found.admitted,
-        "waiting": found.waiting,
-        "evicted": found.evicted,
-    }
-
-
-def life_of(conf: Conf, layout: TableLayout) -> dict[str, Any]:
+def life_of(conf: Conf, layout: TableLayout) -> Life:
     """Whether rows keep show and click and are read with them, and what a day leaves of those."""
-    kept: dict[str, Any] = {"shows": layout.kind.shows, "cvm": layout.kind.cvm}
+    decay = None
     if layout.kind.shows:
-        kept["decay"] = {name: conf.life_of(name).shows.decay for name in layout.groups}
-    return kept
+        decay = {name: conf.life_of(name).shows.decay for name in layout.groups}
+    return Life(shows=layout.kind.shows, cvm=layout.kind.cvm, decay=decay)
 
 
-def table_description(model: Model, number: int) -> dict[str, Any]:
-    """What a reader of the rows needs: groups, slots, and the fields of a record."""
+def described_group(table: SparseTable, name: str, number: int) -> Group:
+    """How many rows a group has, and what became of its ids: `waiting` is an estimate."""
+    figures = table.figures(number)
+    return Group(
+        name=name,
+        number=number,
+        rows=figures.rows,
+        admitted=figures.admitted,
+        waiting=figures.waiting,
+        evicted=figures.evicted,
+    )
+
+
+def described_table(
+    model: Model,
+    number: int,
+    written: tuple[RowsFile, ...],
+    removed: TombstonesFile | None,
+    counters: SketchFile | None,
+) -> Table:
+    """What a reader of the rows needs: groups, slots, the fields of a record, the files."""
     layout, table = model.layout.tables[number], model.tables[number]
-    return {
-        "name": layout.name,
-        "rows": table.rows,
-        "slots": list(layout.slots),
-        "segments": [
-            {
-                "name": segment.name,
-                "width": segment.width,
-                "output": segment.output,
-                "optimizer": segment.optimizer.described(),
-            }
+    return Table(
+        name=layout.name,
+        rows=table.rows,
+        slots=tuple(layout.slots),
+        segments=tuple(
+            Segment(
+                name=segment.name,
+                width=segment.width,
+                output=segment.output,
+                optimizer=Optimizer.of(segment.optimizer),
+            )
             for segment in table.segments
-        ],
-        "groups": [
-            {"name": name, "number": number_, **group_figures(table, number_)}
-            for name, number_ in layout.groups.items()
-        ],
-        "life": life_of(model.conf, layout),
-        "record": [
-            {
-                "name": name,
-                "type": dtype.base.str,
-                "count": int(dtype.itemsize // dtype.base.itemsize),
-            }
+        ),
+        groups=tuple(
+            described_group(table, name, group_number)
+            for name, group_number in layout.groups.items()
+        ),
+        life=life_of(model.conf, layout),
+        record=tuple(
+            RecordField(
+                name=name,
+                type=dtype.base.str,
+                count=int(dtype.itemsize // dtype.base.itemsize),
+            )
             for name, dtype in (
                 (name, fields[0]) for name, fields in (table.record_dtype.fields or {}).items()
             )
-        ],
-    }
+        ),
+        files=written,
+        tombstones=removed,
+        sketch=counters,
+    )
 
 
 def as_json(value: Any) -> bytes:

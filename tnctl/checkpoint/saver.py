@@ -4,7 +4,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 
 from tnctl import files
 from tnctl.checkpoint import listing, rows, tombstones
-from tnctl.checkpoint.chain import FOLDER, FORMAT, Checkpoint, following, name_of
+from tnctl.checkpoint.chain import FOLDER, Checkpoint, following, name_of
+from tnctl.checkpoint.document import CheckpointManifest, Metrics
 from tnctl.checkpoint.golden import GoldenLine
 from tnctl.checkpoint.merging import Keys
 from tnctl.checkpoint.pruning import prune
 from tnctl.checkpoint.save import Clock, Contents, Graph, Position, stage, write_golden
 from tnctl.checkpoint.spool import Spool
+from tnctl.data.day_records import DayRecord, Fingerprint
 from tnctl.errors import Failure
 from tnctl.manifest import NAME, DamagedError
 from tnctl.model.building import Model
@@ -75,10 +77,10 @@ class Saver:
         position: Position,
         finished: bool,
         golden: list[GoldenLine],
-        metrics: dict[str, Any],
+        metrics: Metrics,
         extras: Mapping[str, bytes] | None = None,
-        data: list[dict[str, Any]] | None = None,
-        days: list[dict[str, Any]] | None = None,
+        data: Sequence[Fingerprint] = (),
+        days: Sequence[DayRecord] = (),
         full: bool = False,
         name_step: int | None = None,
     ) -> str:
@@ -105,8 +107,8 @@ class Saver:
             golden,
             metrics,
             extras or {},
-            data or [],
-            days or [],
+            data,
+            days,
             self._calendar(clock.step),
             self._sessions,
         )
@@ -158,7 +160,7 @@ class Saver:
     def _complete(
         self,
         spool: Spool,
-        content: dict[str, Any],
+        content: CheckpointManifest,
         golden: list[GoldenLine],
         parent: Checkpoint | None,
         protected: int | None,
@@ -167,7 +169,7 @@ class Saver:
         try:
             try:
                 write_golden(spool.writing, golden)
-                manifest = spool.commit(FORMAT, content)
+                manifest = spool.complete(content)
             except BaseException:
                 spool.abandon()
                 raise

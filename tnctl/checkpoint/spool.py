@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tnctl import files
 from tnctl.errors import UserError
-from tnctl.manifest import NAME, FileEntry, HashingWriter, Inventory
+from tnctl.manifest import NAME, FileEntry, HashingWriter, Inventory, Kind
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class Spool(Inventory):
 
     A local folder is staged in place, and a file is finished when it is on the disk. For another
     storage files are staged in a folder of `root`, and then uploaded. Those whose name ends in .zst
-    are compressed when they are finished. `commit` waits for all of it.
+    are compressed when they are finished. `complete` waits for all of it.
     """
 
     def __init__(self, folder: str, root: Path) -> None:
@@ -47,11 +47,11 @@ class Spool(Inventory):
     @property
     def bytes(self) -> int:
         """The bytes of the files that are finished."""
-        return sum(int(entry["bytes"]) for entry in self.files.values())
+        return sum(entry.bytes for entry in self.files.values())
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:
-        """A file of the folder, open for writing; `commit` finishes it."""
+        """A file of the folder, open for writing; `complete` finishes it."""
         with files.open_output(str(self._staged(name)), durable=False) as stream:
             if self._finished_in_place(name):
                 writer = _Writer(stream, self._hashing, self._beginning)
@@ -81,7 +81,7 @@ class Spool(Inventory):
         with files.open_input(str(staged)) as source, super().writing(name) as target:
             shutil.copyfileobj(source, target, COPY_BYTES)
 
-    def commit(self, kind: str, content: dict[str, Any], name: str = NAME) -> dict[str, Any]:
+    def complete(self, document: Kind, name: str = NAME) -> Kind:
         """Finish all files and write the manifest. Raises what goes wrong with any of them."""
         self._stop_staging()
         self._finish_all()
@@ -92,7 +92,7 @@ class Spool(Inventory):
             for folder in sorted({parent for path in folders for parent in path.parents}):
                 if folder.is_relative_to(self._local.parent.parent):
                     files.sync(folder)
-        whole = self._retrying(lambda: super(Spool, self).commit(kind, content, name))
+        whole = self._retrying(lambda: super(Spool, self).complete(document, name))
         self._remove_staging()
         return whole
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.checkpoint.merging import Keys, newest
+from tnctl.checkpoint.table_document import TombstonesFile
 from tnctl.manifest import Opening
 from tnctl.tables import SparseTable
 
@@ -18,7 +19,7 @@ NAME = "tombstones.bin"
 START = HEADER.pack(MAGIC, 1, DTYPE.itemsize)
 
 
-def write(opening: Opening, folder: str, removed: Iterable[NDArray[Any]]) -> dict[str, Any] | None:
+def write(opening: Opening, folder: str, removed: Iterable[NDArray[Any]]) -> TombstonesFile | None:
     """Write the removed keys, in (hash, group) order, unless there are none.
 
     Returns what the manifest says of the file.
@@ -33,7 +34,7 @@ def write(opening: Opening, folder: str, removed: Iterable[NDArray[Any]]) -> dic
         for part in _again(first, some):
             stream.write(np.ascontiguousarray(part).view("u1").data)
             written += len(part)
-    return {"file": name, "rows": written}
+    return TombstonesFile(file=name, rows=written)
 
 
 def _again(first: NDArray[Any], rest: Iterator[NDArray[Any]]) -> Iterator[NDArray[Any]]:

@@ -18,6 +18,7 @@ from tnctl.checkpoint.chain import (
     split,
 )
 from tnctl.checkpoint.listing import NAME
+from tnctl.checkpoint.table_document import RowsFile, Table, TombstonesFile
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.progress import Display
@@ -42,9 +43,9 @@ class Findings:
 class Order:
     """Checks that keys ascend, are in a range of hashes, and of known groups, block after block."""
 
-    def __init__(self, url: str, part: dict[str, Any], first: int, last: int) -> None:
+    def __init__(self, url: str, part: Table, first: int, last: int) -> None:
         self._url, self._keys = url, rows.keys_of(part)
-        self._numbers = np.array([group["number"] for group in part["groups"]])
+        self._numbers = np.array([group.number for group in part.groups])
         self._first, self._last = np.uint64(first), np.uint64(last)
         self._before: tuple[int, int] | None = None
 
@@ -82,14 +83,14 @@ def verify(folder: str) -> Findings:
             done += bytes_of(one)
             display.update(done, f"{found.rows:,} rows")
     if len(chain) > 1 and not found.findings:
-        counts = [merged_counts(checkpoint, part["name"]) for part in checkpoint.manifest["tables"]]
+        counts = [merged_counts(checkpoint, table.name) for table in checkpoint.manifest.tables]
     if not found.findings:
         found.findings += miscounted(checkpoint, counts)
     return found
 
 
 def bytes_of(checkpoint: Checkpoint) -> int:
-    return sum(entry["bytes"] for entry in checkpoint.manifest["files"].values())
+    return sum(entry.bytes for entry in checkpoint.manifest.files.values())
 
 
 def verify_one(found: Findings, checkpoint: Checkpoint, parent_step: int | None) -> list[Counts]:
@@ -97,17 +98,15 @@ def verify_one(found: Findings, checkpoint: Checkpoint, parent_step: int | None)
     name = split(checkpoint.folder)[1]
     match = NAME.fullmatch(name)
     # With evaluation.keep=best the last one is named after the run's steps, not after its model's.
-    step = int(checkpoint.manifest["metrics"].get("steps", checkpoint.step))
+    step = checkpoint.manifest.steps_trained
     if match and int(match[1]) != step:
         found.findings.append(f"{checkpoint.folder} is of step {step:,}")
     counts = []
     streamed: set[str] = set()
-    for part in checkpoint.manifest["tables"]:
-        counts.append(verify_table(found, checkpoint, part, parent_step))
-        streamed |= {entry["file"] for entry in part["files"]}
-        if part.get("tombstones"):
-            streamed.add(part["tombstones"]["file"])
-    for path in checkpoint.manifest["files"]:
+    for table in checkpoint.manifest.tables:
+        counts.append(verify_table(found, checkpoint, table, parent_step))
+        streamed |= set(table.paths)
+    for path in checkpoint.manifest.files:
         found.files += 1
         if path not in streamed:
             try:
@@ -129,40 +128,35 @@ def verify_content(checkpoint: Checkpoint, path: str) -> None:
     if path == CONF:
         checkpoint.conf()
     if path == GOLDEN:
-        lines, said = checkpoint.golden(), checkpoint.manifest["golden"]["rows"]
+        lines, said = checkpoint.golden(), checkpoint.manifest.golden.rows
         if len(lines) != said:
             raise Failure(f"{url} has {len(lines):,} rows, the manifest says {said:,}")
-        heads = set(checkpoint.manifest["heads"])
+        heads = set(checkpoint.manifest.heads)
         for number, line in enumerate(lines, 1):
             if heads != line.logits.keys():
                 raise Failure(f"{url}, line {number} has not the outputs of the model's heads")
 
 
 def verify_table(
-    found: Findings, checkpoint: Checkpoint, part: dict[str, Any], parent_step: int | None
+    found: Findings, checkpoint: Checkpoint, part: Table, parent_step: int | None
 ) -> Counts:
     """The rows and the removed keys of a table in one checkpoint; returns the rows by group."""
     counts: Counts = {}
-    dtype, expected = rows.record_dtype(part), 0
-    for entry in part["files"]:
-        first, last = int(entry["first"], 16), int(entry["last"], 16)
-        if first != expected:
-            found.findings.append(f"{checkpoint.folder} lacks hashes of table {part['name']}")
-        expected = last + 1
+    dtype = part.record_dtype
+    for entry in part.files:
+        first, last = entry.hashes
         header = rows.HEADER.pack(rows.MAGIC, 1, dtype.itemsize, first, last)
-        blocks = rows.verified(checkpoint, entry["file"], header, dtype)
+        blocks = rows.verified(checkpoint, entry.file, header, dtype)
         steps = ("changed", parent_step, checkpoint.step)
         for records in verified(found, checkpoint, part, entry, blocks, first, last, steps):
             for number, many in zip(*np.unique(records["group"], return_counts=True), strict=True):
                 counts[int(number)] = counts.get(int(number), 0) + int(many)
             found.rows += len(records)
-    if part["files"] and expected != rows.LAST_HASH + 1:
-        found.findings.append(f"{checkpoint.folder} lacks hashes of table {part['name']}")
-    if entry := part.get("tombstones"):
-        blocks = rows.verified(checkpoint, entry["file"], tombstones.START, tombstones.DTYPE)
+    if (removed := part.tombstones) is not None:
+        blocks = rows.verified(checkpoint, removed.file, tombstones.START, tombstones.DTYPE)
         # A full checkpoint keeps those of the days before it.
         steps = ("step", parent_step, checkpoint.step)
-        for _ in verified(found, checkpoint, part, entry, blocks, 0, rows.LAST_HASH, steps):
+        for _ in verified(found, checkpoint, part, removed, blocks, 0, rows.LAST_HASH, steps):
             pass
     return counts
 
@@ -170,15 +164,15 @@ def verify_table(
 def verified(
     found: Findings,
     checkpoint: Checkpoint,
-    part: dict[str, Any],
-    entry: dict[str, Any],
+    part: Table,
+    entry: RowsFile | TombstonesFile,
     blocks: Iterator[NDArray[Any]],
     first: int,
     last: int,
     steps: tuple[str, int | None, int],
 ) -> Iterator[NDArray[Any]]:
     """The blocks of a file that are in order; at the first finding it ends."""
-    url = files.join(checkpoint.folder, entry["file"])
+    url = files.join(checkpoint.folder, entry.file)
     order = Order(url, part, first, last)
     clock, above, until = steps
     many = 0
@@ -197,8 +191,8 @@ def verified(
                     yield records
         if wrong is not None:
             raise wrong
-        if many != entry["rows"]:
-            raise Failure(f"{url} has {many:,} records, the manifest says {entry['rows']:,}")
+        if many != entry.rows:
+            raise Failure(f"{url} has {many:,} records, the manifest says {entry.rows:,}")
     except Failure as error:
         found.add(error)
 
@@ -221,13 +215,11 @@ def merged_counts(checkpoint: Checkpoint, table: str) -> Counts:
 
 def miscounted(checkpoint: Checkpoint, counts: list[Counts]) -> Iterator[str]:
     """A line for each group that has not as many rows as the manifest says."""
-    for part, found in zip(checkpoint.manifest["tables"], counts, strict=True):
-        for group in part["groups"]:
-            there = found.get(group["number"], 0)
-            if there != group["rows"]:
+    for table, found in zip(checkpoint.manifest.tables, counts, strict=True):
+        for group in table.groups:
+            there = found.get(group.number, 0)
+            if there != group.rows:
                 yield (
-                    f"{checkpoint.folder} has {there:,} rows of group {group['name']}, its "
-                    f"manifest says {group['rows']:,}"
+                    f"{checkpoint.folder} has {there:,} rows of group {group.name}, its "
+                    f"manifest says {group.rows:,}"
                 )
-        if part["rows"] != sum(group["rows"] for group in part["groups"]):
-            yield f"{checkpoint.folder} table {part['name']} has other rows than its groups"

@@ -168,9 +168,9 @@ def compact(asked: "Asked") -> int:
     from tnctl.progress import say
 
     written, to = compaction.compact(checkpoint, asked.own["to"]), asked.own["to"]
-    count, links = sum(part["rows"] for part in written["tables"]), len(checkpoint.chain())
+    count, links = sum(table.rows for table in written.tables), len(checkpoint.chain())
     if asked.as_json:
-        show_json({"folder": to, "sha256": written["sha256"], "rows": count, "links": links})
+        show_json({"folder": to, "sha256": written.sha256, "rows": count, "links": links})
     else:
         say(f"{to} is one full checkpoint, of {links} in the chain, with {count:,} rows")
     return 0

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from tnctl.checkpoint.histogram import Histogram, drawn
 from tnctl.checkpoint.listing import NAME
+from tnctl.documents import plain
 from tnctl.progress import say, size, table
 
 if TYPE_CHECKING:
     from tnctl.checkpoint import difference, inspection
     from tnctl.checkpoint.listing import Entry
+    from tnctl.checkpoint.table_document import Optimizer
 
 BAR = 32
 EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -85,8 +87,9 @@ def show_lineage(found: "inspection.Findings") -> None:
     ]
     if found.days:
         rows.append(("days", f"{len(found.days):,}, the last from step {found.days[-1][1]:,} on"))
-    position = [f"{key} {value}" for key, value in found.position.items() if value is not None]
-    rows.append(("next", ", ".join(position)))
+    position = plain(found.position).items()
+    words = [f"{key} {value}" for key, value in position if value is not None]
+    rows.append(("next", ", ".join(words)))
     if len(found.chain) > 1:
         rows.append(("built on", ", ".join(found.chain[:-1])))
     rows += [
@@ -114,11 +117,7 @@ def show_table(found: "inspection.TableFindings") -> None:
         f"{found.files} files"
     )
     for segment in found.segments:
-        settings = dict(segment["optimizer"])
-        say(
-            f"  {segment['name']} of width {segment['width']}, {settings.pop('name')} "
-            + " ".join(f"{key}={value:g}" for key, value in settings.items())
-        )
+        say(f"  {segment.name} of width {segment.width}, {rule_in_words(segment.optimizer)}")
     if found.sketch_bytes:
         # Of each of 64 ranges of the hash 4 lines of counters: csrc/tnctl.h has the bound.
         over = math.e / (found.sketch_bytes / 256)
@@ -210,18 +209,22 @@ def show_dense(found: "inspection.Findings") -> None:
     """The dense weights, variable by variable."""
     dense = found.dense
     say("")
-    settings = dict(dense["optimizer"])
-    say(
-        f"dense: {dense['weights']:,} weights, {dense['step']:,} updates, {settings.pop('name')} "
-        + " ".join(f"{key}={value:g}" for key, value in settings.items())
-    )
+    rule = rule_in_words(dense.optimizer)
+    say(f"dense: {dense.weights:,} weights, {dense.step:,} updates, {rule}")
     table(
         "",
         ("variable", "shape", "norm"),
-        [(one["name"], one["shape"], f"{one['norm']:.4g}") for one in dense["variables"]],
+        [(one.name, list(one.shape), f"{one.norm:.4g}") for one in dense.variables],
     )
-    if dense["not_finite"]:
-        say(f"{dense['not_finite']:,} dense floats are not finite")
+    if dense.not_finite:
+        say(f"{dense.not_finite:,} dense floats are not finite")
+
+
+def rule_in_words(optimizer: "Optimizer") -> str:
+    """An update rule and its settings."""
+    settings = plain(optimizer)
+    name = settings.pop("name")
+    return " ".join([name, *(f"{key}={value:g}" for key, value in settings.items())])
 
 
 def show_difference(found: "difference.Findings") -> None:

@@ -11,15 +11,17 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tnctl import files, manifest
+from tnctl import documents, files, manifest
+from tnctl.data.measured import Measured
 from tnctl.data.parquet_files import seekable, translated
+from tnctl.data.prepared_document import SPLITS, DecidingConf, PreparedManifest, SplitEntry
 from tnctl.data.reading import Piece, counted
+from tnctl.documents import TreeByName
 from tnctl.errors import Failure, UserError
+from tnctl.manifest import DamagedError
 from tnctl.schema import Conf, Data, Numeric, Slot, differences
 
-FORMAT = "tnctl prepared"
 AGAIN = "Prepare the data again"
-SPLITS = ("train", "validation", "test")
 # How rows are trained, not what they are: these keys of slots may differ.
 OF_ROWS = {
     "group", "pooling", "width", "linear", "initial", "initial_scale", "max_norm", "frozen",
@@ -30,17 +32,18 @@ OF_DATA = (
 )  # fmt: skip
 
 
-def open_folder(conf: Conf) -> dict[str, Any]:
+def open_folder(conf: Conf) -> PreparedManifest:
     """The manifest of data.prepared.
 
     Raises `Failure` when the folder is not whole, `UserError` when it was made with another conf.
     """
     folder = str(conf.data.prepared)
-    found = manifest.read(folder, FORMAT)
-    here, there = deciding(conf), _completed(found["conf"])
+    found = manifest.read(folder, PreparedManifest)
+    here, there = deciding(conf), _completed(found.conf)
     # A split that is not read need not be there.
-    there["data"] |= {split: None for split in SPLITS if here["data"][split] is None}
-    if differing := differences(here, there):
+    unread: TreeByName = {split: None for split in SPLITS if here.data[split] is None}
+    there = dataclasses.replace(there, data=there.data | unread)
+    if differing := differences(documents.plain(here), documents.plain(there)):
         raise UserError(
             f"{folder} was prepared with another conf; these keys differ: {', '.join(differing)}. "
             "Prepare it again, or train with the keys that it was prepared with"
@@ -48,7 +51,7 @@ def open_folder(conf: Conf) -> dict[str, Any]:
     return found
 
 
-def deciding(conf: Conf) -> dict[str, Any]:
+def deciding(conf: Conf) -> DecidingConf:
     """Whatever of a conf decides the ids, numbers and labels of its rows, as JSON holds it."""
     data = conf.data
     labels = {
@@ -64,8 +67,7 @@ def deciding(conf: Conf) -> dict[str, Any]:
             **{split: getattr(data, split) for split in SPLITS},
         },
     }
-    plain: dict[str, Any] = json.loads(json.dumps(found))
-    return plain
+    return documents.parse(DecidingConf, json.dumps(found).encode())
 
 
 def _of_slot(slot: Slot) -> dict[str, Any]:
@@ -74,33 +76,33 @@ def _of_slot(slot: Slot) -> dict[str, Any]:
     return found | {"sequence": slot.pooling == "none"}
 
 
-def _completed(found: dict[str, Any]) -> dict[str, Any]:
+def _completed(found: DecidingConf) -> DecidingConf:
     """The same with keys that tnctl did not have when it was written, at their defaults."""
     slot, numeric, data = _of_slot(Slot()), dataclasses.asdict(Numeric()), Data()
-    return {
-        "slots": {name: slot | one for name, one in found["slots"].items()},
-        "numeric": {name: numeric | one for name, one in found["numeric"].items()},
-        "data": {key: getattr(data, key) for key in OF_DATA} | found["data"],
-    }
+    return DecidingConf(
+        slots={name: slot | one for name, one in found.slots.items()},
+        numeric={name: numeric | one for name, one in found.numeric.items()},
+        data={key: getattr(data, key) for key in OF_DATA} | found.data,
+    )
 
 
-def part_of(found: dict[str, Any], conf: Conf, split: str) -> dict[str, Any]:
+def part_of(found: PreparedManifest, conf: Conf, split: str) -> SplitEntry:
     """What the manifest says of a split. Raises `UserError` when it was not prepared."""
-    if split not in found["splits"]:
-        raise UserError(f"{conf.data.prepared} has no data.{split}. Prepare it with one")
-    part: dict[str, Any] = found["splits"][split]
-    return part
+    for name, entry in found.splits.items():
+        if name == split:
+            return entry
+    raise UserError(f"{conf.data.prepared} has no data.{split}. Prepare it with one")
 
 
 def urls(conf: Conf, split: str) -> list[str]:
     """The Parquet files of a split, in order."""
     part = part_of(open_folder(conf), conf, split)
-    return [files.join(conf.data.prepared, name) for name in part["parts"]]
+    return [files.join(conf.data.prepared, name) for name in part.parts]
 
 
 def rows(conf: Conf, split: str) -> int:
     """The number of rows of a split."""
-    return int(part_of(open_folder(conf), conf, split)["rows"])
+    return part_of(open_folder(conf), conf, split).rows
 
 
 def pieces(conf: Conf, split: str) -> Iterator[Piece]:
@@ -110,9 +112,9 @@ def pieces(conf: Conf, split: str) -> Iterator[Piece]:
     """
     found = open_folder(conf)
     folder = str(conf.data.prepared)
-    for name in part_of(found, conf, split)["parts"]:
+    for name in part_of(found, conf, split).parts:
         url = files.join(folder, name)
-        stored, size = found["files"][name]["bytes"], files.size(url)
+        stored, size = found.files[name].bytes, files.size(url)
         if size != stored:
             raise Failure(
                 f"{url} is cut short or too long: {size:,} bytes, the manifest says {stored:,}. "
@@ -127,17 +129,24 @@ def pieces(conf: Conf, split: str) -> Iterator[Piece]:
                 row += table.num_rows
 
 
-def statistics(conf: Conf) -> dict[str, Any]:
-    """What was measured on data.train when it was prepared, as JSON holds it."""
-    found: dict[str, Any] = open_folder(conf)["statistics"]
-    return found
+def statistics(conf: Conf) -> Measured:
+    """What was measured on data.train when it was prepared."""
+    return open_folder(conf).statistics
 
 
 def first_rows(conf: Conf, split: str, limit: int) -> list[dict[str, Any]]:
     """The first rows of a split as they were in its files, as many as were kept."""
     found = open_folder(conf)
-    name = part_of(found, conf, split)["first"]
-    kept: list[dict[str, Any]] = json.loads(
-        manifest.read_file(str(conf.data.prepared), found, name)
-    )
-    return kept[:limit]
+    folder, name = str(conf.data.prepared), part_of(found, conf, split).first
+    try:
+        # Python's JSON: bytes that are no UTF-8 come as lone surrogates.
+        rows = json.loads(manifest.read_file(folder, found, name))
+    except (ValueError, RecursionError) as error:
+        raise _no_rows(folder, name) from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise _no_rows(folder, name)
+    return rows[:limit]
+
+
+def _no_rows(folder: str, name: str) -> DamagedError:
+    return DamagedError(folder, f"{files.join(folder, name)} is no list of rows", AGAIN)

@@ -16,6 +16,7 @@ from tnctl.data import prepared_files, statistics
 from tnctl.data.ahead import ReadAhead
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.features import Features, Window
+from tnctl.data.prepared_document import SPLITS, PreparedManifest, SplitEntry
 from tnctl.data.sources import count_hint
 from tnctl.data.windows import raw_rows, windows
 from tnctl.errors import UserError
@@ -38,7 +39,7 @@ def prepare(conf: Conf, folder: str) -> None:
     """
     if conf.data.prepared is not None:
         raise UserError("data.prepared is prepared already. Leave it out to read the files again")
-    splits = [split for split in prepared_files.SPLITS if getattr(conf.data, split) is not None]
+    splits = [split for split in SPLITS if getattr(conf.data, split) is not None]
     if not splits:
         raise UserError("there is nothing to prepare. Give data.train=FILES")
     manifest.make_room(folder, manifest.NAME, splits)
@@ -48,20 +49,23 @@ def prepare(conf: Conf, folder: str) -> None:
     whole = dataclasses.replace(conf, data=dataclasses.replace(conf.data, negatives=1.0))
     inventory = Inventory(folder)
     parts = {split: _split(whole, split, measured, inventory) for split in splits}
-    content = {
-        "tnctl": __version__,
-        "splits": parts,
-        "statistics": measured.to_json(),
-        "conf": prepared_files.deciding(conf),
-    }
-    inventory.commit(prepared_files.FORMAT, content)
-    size = sum(entry["bytes"] for entry in inventory.files.values())
+    inventory.complete(
+        PreparedManifest(
+            format=PreparedManifest.FORMAT,
+            version=PreparedManifest.VERSION,
+            tnctl=__version__,
+            splits=parts,
+            statistics=measured.measured(),
+            conf=prepared_files.deciding(conf),
+        )
+    )
+    size = sum(entry.bytes for entry in inventory.files.values())
     say(f"{folder} holds {size / 1e6:,.1f} MB. Train from it with data.prepared={folder}")
 
 
 def _split(
     conf: Conf, split: str, measured: statistics.Statistics, inventory: Inventory
-) -> dict[str, Any]:
+) -> SplitEntry:
     """Write one split; what the manifest says of it."""
     slots = _slots(conf)
     # Each slot as a table of its own: a window then has its ids slot by slot.
@@ -82,7 +86,7 @@ def _split(
         display.finish()
     first = f"{split}/first.json"
     inventory.write(first, json.dumps(raw_rows(conf, split, ROWS_KEPT)).encode())
-    return {"rows": rows, "skipped": skipped.rows, "parts": writer.names, "first": first}
+    return SplitEntry(rows=rows, skipped=skipped.rows, parts=tuple(writer.names), first=first)
 
 
 def _slots(conf: Conf) -> list[str]:

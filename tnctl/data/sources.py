@@ -16,6 +16,7 @@ from tnctl.data import (
     tfrecord_files,
 )
 from tnctl.data.ahead import in_order
+from tnctl.data.day_records import Fingerprint
 from tnctl.data.reading import EmptyError, Piece, in_lines
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.schema import Conf
@@ -78,10 +79,13 @@ def files_of(conf: Conf, split: str) -> list[str]:
     return files.expand(names, conf.data.root)
 
 
-def fingerprints(conf: Conf, split: str) -> list[dict[str, Any]]:
+def fingerprints(conf: Conf, split: str) -> list[Fingerprint]:
     """The files of a split in their order, each with what tells whether it was changed."""
     return list(
-        in_order(lambda url: {"file": url, **files.fingerprint(url)}, iter(files_of(conf, split)))
+        in_order(
+            lambda url: Fingerprint(file=url, **files.fingerprint(url)),
+            iter(files_of(conf, split)),
+        )
     )
 
 

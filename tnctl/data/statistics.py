@@ -4,7 +4,6 @@ One pass, in file order, so the figures are the same on every machine.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +13,7 @@ from tnctl import files
 from tnctl.data import numbers, prepared_files, sources, vocabulary
 from tnctl.data.bad_rows import Skipped, owned
 from tnctl.data.cells import bucket_numbers
+from tnctl.data.measured import Measured
 from tnctl.data.parts import parts
 from tnctl.data.reading import Where, numeric_columns, slot_column
 from tnctl.data.vectors import vectors
@@ -38,21 +38,21 @@ class Statistics:
     vocabularies: dict[str, list[str]] = field(default_factory=dict)
     """slot name -> the lines of its vocabulary_file"""
 
-    def to_json(self) -> dict[str, Any]:
-        """As values that JSON holds; Python's JSON writes every float so that it reads back."""
-        return {
-            "standardize": {name: list(pair) for name, pair in self.standardize.items()},
-            "boundaries": {name: values.tolist() for name, values in self.boundaries.items()},
-            "vocabularies": self.vocabularies,
-        }
+    def measured(self) -> Measured:
+        """As manifests have it; Python's JSON writes every float so that it reads back."""
+        return Measured(
+            standardize=self.standardize,
+            boundaries={name: values.tolist() for name, values in self.boundaries.items()},
+            vocabularies=self.vocabularies,
+        )
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "Statistics":
-        """The inverse of `to_json`, exactly."""
+    def from_measured(cls, measured: Measured) -> "Statistics":
+        """The inverse of `measured`, exactly."""
         return cls(
-            {name: (mean, deviation) for name, (mean, deviation) in values["standardize"].items()},
-            {name: np.array(v, np.float64) for name, v in values["boundaries"].items()},
-            values["vocabularies"],
+            dict(measured.standardize),
+            {name: np.array(v, np.float64) for name, v in measured.boundaries.items()},
+            dict(measured.vocabularies),
         )
 
     def boundaries_of(self, name: str, slot: Slot) -> NDArray[np.float64] | None:
@@ -143,7 +143,7 @@ def measure(conf: Conf, limit: int | None = None) -> Statistics:
     `Failure` for a value that is no finite number, and for a slot without any number.
     """
     if conf.data.prepared:
-        return Statistics.from_json(prepared_files.statistics(conf))
+        return Statistics.from_measured(prepared_files.statistics(conf))
     found = given(conf)
     if needed(conf):
         _measure(conf, found, limit)

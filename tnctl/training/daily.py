@@ -4,11 +4,12 @@ A checkpoint carries the record: an entry for every day that was begun. Whatever
 trained, in order; so running the same command again does nothing, or goes on.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tnctl import files
+from tnctl.data.day_records import DayRecord, Fingerprint, OfDay
 from tnctl.data.days import (
     calendar,
     comes_before,
@@ -34,24 +35,23 @@ from tnctl.training.evaluation import (
     labelled_heads,
     score,
 )
-from tnctl.training.gate import OfDay, Taking
+from tnctl.training.gate import Taking
 from tnctl.training.metrics import scalars
+from tnctl.training.report import Report, number_of
 from tnctl.training.step import Inference
 
-# Of an entry of the record: kept for the last gate.days days that have rows.
-OF_RECENT_DAYS = ("files", "statistics")
 SHOWN = ("auc", "gauc", "logloss")
 
 
-def plan(conf: Conf, record: list[dict[str, Any]], accept: bool) -> list[str]:
+def plan(conf: Conf, record: Sequence[DayRecord], accept: bool) -> list[str]:
     """The days that are left, in the order to train them; one that was begun is the first.
 
     Days that are not there are named, and so are trained ones whose files have changed. Raises
     Failure when there is no day at all, and for a day that comes late unless `accept`.
     """
     found = days_of(conf)
-    begun = [entry["day"] for entry in record if entry["last_step"] is None]
-    trained = [entry["day"] for entry in record]
+    begun = [entry.day for entry in record if entry.last_step is None]
+    trained = [entry.day for entry in record]
     if not found.there and not record:
         raise none_there(conf)
     known = {calendar(day) or day for day in trained}
@@ -68,65 +68,65 @@ def plan(conf: Conf, record: list[dict[str, Any]], accept: bool) -> list[str]:
 
 
 def tell(
-    conf: Conf, record: list[dict[str, Any]], left: list[str], absent: list[str], later: list[str]
+    conf: Conf, record: Sequence[DayRecord], left: list[str], absent: list[str], later: list[str]
 ) -> None:
     """Name the days that are not trained, and why."""
-    newest = in_order(entry["day"] for entry in record)[-1:] if record else []
+    newest = in_order(entry.day for entry in record)[-1:] if record else []
     gaps = [day for day in absent if not newest or comes_before(newest[0], day)]
     if gaps and left:
         say(f"data.train: {named(gaps)} left out: there is no file")
     if later:
         say(f"data.train: {named(later)} not there yet: the same command trains on when they are")
     for entry in record:
-        if entry["last_step"] is not None and (url := changed_file(conf, entry)) is not None:
+        if entry.last_step is not None and (url := changed_file(conf, entry)) is not None:
             say(
-                f"data.train: {entry['day']} is trained already and is not again: {url} is new or "
+                f"data.train: {entry.day} is trained already and is not again: {url} is new or "
                 "has changed since"
             )
 
 
-def changed_file(conf: Conf, entry: dict[str, Any]) -> str | None:
+def changed_file(conf: Conf, entry: DayRecord) -> str | None:
     """A file of a trained day that is not as it was trained; old days may be gone, all of them.
 
     Files are known by their own names: the folder may be reached by another path than then.
     """
-    trained = [seen(one) for one in entry.get("files", [])]
+    trained = [seen(one) for one in entry.files or ()]
     if not trained:
         return None
     try:
-        there = fingerprints(conf_of_day(conf, entry["day"]), "train")
+        there = fingerprints(conf_of_day(conf, entry.day), "train")
     except files.AbsentError:
         return None
-    return next((one["file"] for one in there if seen(one) not in trained), None)
+    return next((one.file for one in there if seen(one) not in trained), None)
 
 
-def seen(file: dict[str, Any]) -> dict[str, Any]:
+def seen(file: Fingerprint) -> Fingerprint:
     """A file as it is told from others."""
-    return {**file, "file": file["file"].rsplit("/", 1)[-1]}
+    return replace(file, file=file.file.rsplit("/", 1)[-1])
 
 
 class Daily:
     """The days of a run. `left` are to be trained, `record` is what checkpoints carry of all."""
 
-    def __init__(self, conf: Conf, record: list[dict[str, Any]], accept: bool) -> None:
+    def __init__(self, conf: Conf, record: Sequence[DayRecord], accept: bool) -> None:
         self.conf, self.accept = conf, accept
-        self.record = [dict(entry) for entry in record]
+        self.record = list(record)
         self.left = plan(conf, record, accept)
 
     @property
     def under_way(self) -> str | None:
         """The day that was begun and not ended."""
-        begun = [entry["day"] for entry in self.record if entry["last_step"] is None]
+        begun = [entry.day for entry in self.record if entry.last_step is None]
         return begun[0] if begun else None
 
     @property
     def first(self) -> str:
         """The day that a new run begins with."""
-        return self.left[0] if self.left else str(self.record[-1]["day"])
+        return self.left[0] if self.left else self.record[-1].day
 
-    def all_are_in(self, report: dict[str, Any]) -> bool:
+    def all_are_in(self, report: Report) -> bool:
         """Whether a report tells of every day on record."""
-        return [one["day"] for one in report.get("days", [])] == [e["day"] for e in self.record]
+        return [one.day for one in report.days or ()] == [entry.day for entry in self.record]
 
     def begin(
         self,
@@ -135,7 +135,7 @@ class Daily:
         steps: int,
         before: int,
         between: Callable[[], None] | None = None,
-    ) -> dict[str, Any]:
+    ) -> DayRecord:
         """Look at a day, evaluate the model on it, and put it on record; returns its entry.
 
         `before` is the number of the day before, 0 where there is none.
@@ -163,29 +163,29 @@ class Daily:
             looked, found = taking.result(), ["it has no row"]
             if not self.accept:
                 raise Failure(
-                    f"{day} has no row ({there[0]['file']}). Nothing is trained on it; write its "
+                    f"{day} has no row ({there[0].file}). Nothing is trained on it; write its "
                     "files again, or accept=true to go on without it"
                 ) from error
         if not looked.examples:
             say(f"{day} has no row and is passed over (accept=true)")
         elif found:
             say(f"{day} is trained as it is (accept=true): {'; '.join(found)}")
-        entry = {
-            "day": day,
-            "number": day_number(day, before),
-            "first_step": steps + 1,
-            "last_step": None,
-            "rows": looked.examples,
-            "before": None if metrics is None else scalars(metrics),
-            "new_ids": {
+        entry = DayRecord(
+            day=day,
+            number=day_number(day, before),
+            first_step=steps + 1,
+            last_step=None,
+            rows=looked.examples,
+            before=None if metrics is None else scalars(metrics),
+            new_ids={
                 name: round(1 - one.known, 6)
                 for name, one in looked.inputs.items()
                 if one.known is not None and not new
             },
-            "accepted": found,
-            "files": there,
-            "statistics": looked.to_json() if looked.examples else None,
-        }
+            accepted=found,
+            files=there,
+            statistics=looked if looked.examples else None,
+        )
         self.record.append(entry)
         self._forget()
         if metrics is not None:
@@ -198,24 +198,24 @@ class Daily:
     def evicted(self, removed: dict[str, int]) -> None:
         """Rows, by group, were removed at the end of the day under way."""
         if removed:
-            known = self.record[-1].setdefault("evicted", {})
-            known |= {name: known.get(name, 0) + rows for name, rows in removed.items()}
+            known = self.record[-1].evicted or {}
+            total = {name: known.get(name, 0) + rows for name, rows in removed.items()}
+            self.record[-1] = replace(self.record[-1], evicted=known | total)
 
-    def end(self, steps: int) -> dict[str, Any]:
-        """The day under way is trained, up to `steps`; returns what is told of it."""
-        entry = self.record[-1]
-        entry["last_step"] = steps
-        self.left = [day for day in self.left if day != entry["day"]]
-        return told(entry)
+    def end(self, steps: int) -> DayRecord:
+        """The day under way is trained, up to `steps`; returns its summary."""
+        entry = self.record[-1] = replace(self.record[-1], last_step=steps)
+        self.left = [day for day in self.left if day != entry.day]
+        return entry.summary()
 
-    def told(self) -> list[dict[str, Any]]:
-        """Every day, as a report tells of it."""
-        return [told(entry) for entry in self.record]
+    def summaries(self) -> list[DayRecord]:
+        """Every day, as a report has it."""
+        return [entry.summary() for entry in self.record]
 
     def _recent(self) -> list[OfDay]:
         """What the last gate.days days looked like, the oldest first."""
-        found = [one["statistics"] for one in self.record if one.get("statistics") is not None]
-        return [OfDay.from_json(one) for one in found[-self.conf.gate.days :]]
+        found = [entry.statistics for entry in self.record if entry.statistics is not None]
+        return found[-self.conf.gate.days :]
 
     def _judge(
         self,
@@ -226,7 +226,7 @@ class Daily:
         model: Model,
     ) -> list[str]:
         """What is accepted though it is not as it was. Raises Failure when it is not accepted."""
-        names = [e["day"] for e in self.record if e.get("statistics") is not None]
+        names = [entry.day for entry in self.record if entry.statistics is not None]
         for name, other in zip(names[-len(recent) :], recent, strict=True):
             if looked.same_rows(other):
                 say(f"{day} seems to have the very rows of {name}: is it the right data?")
@@ -237,11 +237,9 @@ class Daily:
         if auc is not None and looked.labels:
             label = list(looked.labels)[labelled_heads(model)[0][2]]
             clicks = looked.labels[label] * looked.examples
-            before = [
-                one["before"]["auc"]
-                for one in self.record[-self.conf.gate.days :]
-                if one["before"] is not None and "auc" in one["before"]
-            ]
+            recorded = self.record[-self.conf.gate.days :]
+            known = [number_of(entry.before or {}, "auc") for entry in recorded]
+            before = [value for value in known if value is not None]
             if gate.turned_round(auc, before, clicks, looked.examples - clicks):
                 found.insert(0, gate.backwards(auc, before))
         if found and not self.accept:
@@ -253,10 +251,9 @@ class Daily:
 
     def _forget(self) -> None:
         """Drop what only the gate needs from days that it looks at no longer."""
-        of_rows = [entry for entry in self.record if entry.get("statistics") is not None]
-        for entry in of_rows[: -self.conf.gate.days]:
-            for key in OF_RECENT_DAYS:
-                entry.pop(key, None)
+        with_rows = [n for n, entry in enumerate(self.record) if entry.statistics is not None]
+        for number in with_rows[: -self.conf.gate.days]:
+            self.record[number] = self.record[number].summary()
 
 
 def look(
@@ -279,8 +276,3 @@ def look(
             if between is not None:
                 between()
     return None
-
-
-def told(entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry of the record, without what only the gate needs."""
-    return {key: value for key, value in entry.items() if key not in OF_RECENT_DAYS}

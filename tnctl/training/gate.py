@@ -6,7 +6,6 @@ far away as the thresholds of `gate` allow. Every threshold is widened by what c
 examples as there are, so that small days pass.
 """
 
-import dataclasses
 import itertools
 import math
 import statistics
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tnctl.data.day_records import OfDay, OfInput
 from tnctl.data.features import Window
 from tnctl.data.windows import joined
 from tnctl.model.building import Model
@@ -39,57 +39,6 @@ FEWEST = 30  # examples or ids that must be expected for them to be gone
 RANKS_BACKWARDS = 0.45  # an AUC below this is of labels that were turned round
 LABEL = "label"  # before the name of one, where it stands among the numbers
 NAMED = 4  # findings that the error tells of
-
-
-@dataclass(frozen=True)
-class OfInput:
-    """One slot or numeric input over a day."""
-
-    coverage: float
-    """the share of examples with an id, or with a number that is not 0"""
-    occurrences: int
-    """ids, or numbers"""
-    length: float
-    """ids of an example that has any"""
-    distinct: float | None
-    """distinct ids, within 1.6 %; None of numbers"""
-    known: float | None
-    """the share of occurrences of ids with a row; None where nobody can tell"""
-    histogram: list[int]
-    """occurrences by the first 6 bits of the id's hash, or by the first day's deciles"""
-    edges: list[float] | None = None
-    """of numbers: the upper edges of all deciles but the last"""
-
-
-@dataclass(frozen=True)
-class OfDay:
-    """All inputs and labels over a day."""
-
-    examples: int
-    labels: dict[str, float]
-    """means"""
-    inputs: dict[str, OfInput]
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain values, exactly."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "OfDay":
-        """The inverse of `to_json`."""
-        inputs = {name: OfInput(**one) for name, one in values["inputs"].items()}
-        return cls(values["examples"], values["labels"], inputs)
-
-    def edges(self) -> dict[str, list[float]]:
-        """The deciles of numeric inputs, which all days share."""
-        return {n: one.edges for n, one in self.inputs.items() if one.edges is not None}
-
-    def same_rows(self, other: "OfDay") -> bool:
-        """Whether the other day seems to have the very same rows."""
-        return (self.examples, self.labels) == (other.examples, other.labels) and all(
-            name in other.inputs and one.histogram == other.inputs[name].histogram
-            for name, one in self.inputs.items()
-        )
 
 
 class Distinct:

@@ -8,6 +8,7 @@ from tnctl.errors import UserError
 from tnctl.model.building import Model
 from tnctl.progress import say
 from tnctl.schema import Conf, Eviction, RowLife
+from tnctl.training.report import GroupLife
 
 # A sketch has as many counters for each range of the hash, in so many lines; an id counts in one
 # counter of each line of its range.
@@ -72,19 +73,19 @@ def miscounted(sketch: NDArray[np.uint8]) -> float:
     return float(used.prod(axis=1).mean())
 
 
-def figures(model: Model) -> dict[str, dict[str, int]]:
+def figures(model: Model) -> dict[str, GroupLife]:
     """What became of the ids of every group whose rows have a life; waiting is an estimate."""
     found = {}
     for layout, table in zip(model.layout.tables, model.tables, strict=True):
         for (name, number), life in zip(layout.groups.items(), layout.lives, strict=True):
             if life.eventful:
                 one = table.figures(number)
-                found[name] = {
-                    "rows": one.rows,
-                    "admitted": one.admitted,
-                    "waiting": one.waiting,
-                    "evicted": one.evicted,
-                }
+                found[name] = GroupLife(
+                    rows=one.rows,
+                    admitted=one.admitted,
+                    waiting=one.waiting,
+                    evicted=one.evicted,
+                )
     return found
 
 
@@ -98,7 +99,7 @@ def shown(model: Model) -> dict[str, str]:
     if not names:
         return {}
     found = figures(model).values()
-    return {name: f"{sum(one[name] for one in found):,}" for name in names}
+    return {name: f"{sum(getattr(one, name) for one in found):,}" for name in names}
 
 
 def rules(life: RowLife) -> list[str]:

@@ -1,21 +1,21 @@
 """`tnctl train`: measure, build, passes of steps, evaluations, checkpoints, report."""
 
 import contextlib
-import copy
 import gc
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tnctl import files
+from tnctl import documents, files
+from tnctl.checkpoint.document import Epoch, Evaluation, Metrics, WarmReport
 from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
 from tnctl.checkpoint.save import Clock, Position
 from tnctl.checkpoint.saver import Saver
 from tnctl.data import statistics
 from tnctl.data.bad_rows import Skipped
+from tnctl.data.day_records import DayRecord, Fingerprint
 from tnctl.data.days import conf_of_day, daily
 from tnctl.data.features import Features, Window
 from tnctl.data.sources import fingerprints
@@ -36,6 +36,7 @@ from tnctl.training.first_rows import insert_rows
 from tnctl.training.golden import Golden
 from tnctl.training.inputs import input_rows, row_bytes
 from tnctl.training.metrics import scalars
+from tnctl.training.report import Best, Report, TableSize, Timing
 from tnctl.training.running import Running
 from tnctl.training.schedule import factor
 from tnctl.training.signals import Signals
@@ -65,7 +66,7 @@ class Stopwatch:
     def seconds(self) -> float:
         return time.perf_counter() - self.started
 
-    def timing(self) -> dict[str, Any]:
+    def timing(self) -> dict[str, float]:
         return {
             "seconds": round(self.seconds(), 3),
             "training_seconds": round(self.training, 3),
@@ -80,7 +81,7 @@ class Stopwatch:
 
 def train(
     conf: Conf, *, overwrite: bool = False, golden: int = 200, accept: bool = False
-) -> dict[str, Any]:
+) -> Report:
     """Train a conf to its end and return the report. A finished run is left as it is.
 
     With {day} in data.train the end is that of the last day that is there; `accept` trains days
@@ -96,7 +97,7 @@ def train(
         return _train(conf, overwrite, golden, accept)
 
 
-def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> dict[str, Any]:
+def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> Report:
     by_day = daily(conf)
     checkpoint = run.start(conf, overwrite)
     days = Daily(conf, checkpoint.days, accept) if by_day and checkpoint is not None else None
@@ -124,7 +125,7 @@ def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> dict[str, 
         if by_day and checkpoint.folder != newest.folder:
             days = Daily(conf, checkpoint.days, accept)
         say(f"going on from {checkpoint.folder}")
-        log = run.Log(conf.output, checkpoint.manifest["metrics"]["log_lines"])
+        log = run.Log(conf.output, checkpoint.manifest.metrics.log_lines)
     with Trainer(conf, model, stopwatch, golden, log, checkpoint, start, days) as trainer:
         trainer.train()
         return trainer.report()
@@ -170,9 +171,9 @@ class Trainer:
         self.conf, self.model, self.stopwatch, self.log = conf, model, stopwatch, log
         self.features = features_of(conf, model)
         self.position = Position()
-        self.epochs: list[dict[str, Any]] = []
-        self.evaluations: list[dict[str, Any]] = []
-        self.days: list[dict[str, Any]] = []
+        self.epochs: list[Epoch] = []
+        self.evaluations: list[Evaluation] = []
+        self.days: list[DayRecord] = []
         self.clock_days: list[tuple[int, int]] = []
         self.watch = Watch()
         self.steps = 0
@@ -184,8 +185,8 @@ class Trainer:
         # Of numbers that are no classes there is no AUC.
         self.classes = conf.train.loss.name != "mse"
         self.running: Running | None = None  # of the pass under way
-        self.data: list[dict[str, Any]] = []  # the files of the pass under way
-        self.warm: dict[str, Any] = {}  # what a warm start brought
+        self.data: list[Fingerprint] = []  # the files of the pass under way
+        self.warm: WarmReport | None = None  # what a warm start brought
         if start is not None:
             # The clock goes on with the checkpoint's; schedules begin anew.
             self.steps, self.warm = start.step, start.report
@@ -221,13 +222,13 @@ class Trainer:
 
     def _go_on_from(self, checkpoint: Checkpoint) -> None:
         content = checkpoint.manifest
-        metrics = content["metrics"]
-        self.position, self.trained = checkpoint.position, content["finished"]
-        self.steps = metrics["steps"]
-        self.epochs = list(metrics["epochs"])
-        self.evaluations = list(metrics["evaluations"])
-        self.warm = metrics.get("warm", {})
-        self.watch = Watch(**metrics["watch"])
+        metrics = content.metrics
+        self.position, self.trained = checkpoint.position, content.finished
+        self.steps = content.steps_trained
+        self.epochs = list(metrics.epochs)
+        self.evaluations = list(metrics.evaluations)
+        self.warm = metrics.warm
+        self.watch = Watch.from_state(metrics.watch)
         # Only at its end is a run's checkpoint of another step than the run.
         self.best_is_loaded = checkpoint.step < self.steps
         if self.conf.evaluation.keep == "best" and not self.trained:
@@ -288,7 +289,7 @@ class Trainer:
     @property
     def first_step(self) -> int:
         """The steps that were done before this run: those of the checkpoint of a warm start."""
-        return int(self.warm.get("step", 0))
+        return 0 if self.warm is None else self.warm.step
 
     def train_days(self, daily: Daily) -> None:
         """The days that are left, each saved at its end but the last: that is for the caller."""
@@ -296,8 +297,8 @@ class Trainer:
             if daily.under_way is None:
                 self.begin_day(daily, daily.left[0])
             entry = daily.record[-1]
-            conf = conf_of_day(self.conf, entry["day"])
-            if entry["rows"]:
+            conf = conf_of_day(self.conf, entry.day)
+            if entry.rows:
                 if self.conf.data.validation is None:
                     self.golden = Golden(conf, self.model, self.golden_rows)
                 self.train_data(conf)
@@ -311,22 +312,22 @@ class Trainer:
         before = self.clock_days[-1][0] if self.clock_days else 0
         entry = daily.begin(day, self.inference, self.steps, before, self.signals.check)
         # Rows of a warm start from before there were days are as old as the first day.
-        first_step = entry["first_step"] if self.clock_days else 1
-        self.clock_days.append((entry["number"], first_step))
+        first_step = entry.first_step if self.clock_days else 1
+        self.clock_days.append((entry.number, first_step))
         for table in self.model.tables:
             table.set_days(self.clock_days)
         self.position, self.last = replace(self.position, day=day), None
-        if self.events is not None and entry["before"] is not None:
-            self.events.metrics(self.steps, entry["before"], "next_day")
+        if self.events is not None and entry.before is not None:
+            self.events.metrics(self.steps, entry.before, "next_day")
         self.stopwatch.evaluating += time.perf_counter() - started
 
     def end_day(self, daily: Daily) -> None:
         """What a day's end brings; the position is that of the next day."""
-        if not daily.record[-1]["rows"]:
+        if not daily.record[-1].rows:
             daily.evicted(life.end_of_period(self.model))
-        told = daily.end(self.steps)
+        summary = documents.plain(daily.end(self.steps))
         self.position = Position(passes=self.position.passes)
-        self.log.add("day", step=self.steps, **told, timing=self.stopwatch.timing())
+        self.log.add("day", step=self.steps, **summary, timing=self.stopwatch.timing())
 
     def train_data(self, conf: Conf) -> None:
         """The passes over data.train of a conf that are left, or as many as early stopping allows.
@@ -342,9 +343,9 @@ class Trainer:
 
     def epoch(self, conf: Conf, epoch: int) -> bool:
         """What is left of a pass over the data, and an evaluation; whether training stops early."""
-        figures = {"epoch": epoch + 1, **self.train_pass(conf, epoch)}
+        figures = self.train_pass(conf, epoch)
         if self.daily is not None:
-            figures["day"] = self.position.day
+            figures = replace(figures, day=self.position.day)
         # Before the evaluation, so that what is saved is what was measured.
         if self.daily is None or epoch + 1 == conf.train.epochs:
             removed = life.end_of_period(self.model)
@@ -355,9 +356,9 @@ class Trainer:
                 left = sum(table.rows for table in self.model.tables)
                 say(f"{gone:,} rows were evicted; {left:,} stay")
         if self.conf.data.validation is not None:
-            if not self.evaluations or self.evaluations[-1]["step"] != self.steps:
+            if not self.evaluations or self.evaluations[-1].step != self.steps:
                 self.evaluate_while_training(epoch)
-            figures["validation"] = self.evaluations[-1]["validation"]
+            figures = replace(figures, validation=self.evaluations[-1].validation)
         self.epochs.append(figures)
         stops = self.watch.stops(self.conf)
         if stops and epoch + 1 < conf.train.epochs:
@@ -365,7 +366,7 @@ class Trainer:
                 f"stopped early: {self.watch.without} evaluations without a better "
                 f"{self.conf.evaluation.monitor} than {self.watch.best:.5f}"
             )
-        self.log.add("epoch", **figures, timing=self.stopwatch.timing())
+        self.log.add("epoch", **documents.plain(figures), timing=self.stopwatch.timing())
         if self.events is not None:
             self.events.flush()
         at = self.position
@@ -373,7 +374,7 @@ class Trainer:
         self.running, self.data = None, []
         return stops
 
-    def train_pass(self, conf: Conf, epoch: int) -> dict[str, Any]:
+    def train_pass(self, conf: Conf, epoch: int) -> Epoch:
         """The steps that are left of a pass; the figures are of predictions made before each."""
         if self.running is None:
             self.running, self.data = Running(self.classes), fingerprints(conf, "train")
@@ -411,13 +412,14 @@ class Trainer:
             self.stopwatch.waiting += ahead.seconds_waited
         self.stopwatch.training += progress.seconds()
         self.stopwatch.examples += progress.examples
-        figures = {
-            "step": self.steps,
-            "examples": self.running.examples,
-            "loss": self.running.loss,
-            "running_auc": self.running.area(),
-        }
-        return figures | ({"skipped_rows": skipped.rows} if conf.data.bad_rows else {})
+        return Epoch(
+            epoch=epoch + 1,
+            step=self.steps,
+            examples=self.running.examples,
+            loss=self.running.loss,
+            running_auc=self.running.area(),
+            skipped_rows=skipped.rows if conf.data.bad_rows else None,
+        )
 
     def train_step(self, batch: Window, sums: Running) -> None:
         """One step, after which the position is behind its batch."""
@@ -438,7 +440,7 @@ class Trainer:
         """The evaluation and the checkpoint that are due before the next step; their seconds."""
         started = time.perf_counter()
         every = self.conf.evaluation.every_steps
-        done = self.evaluations[-1]["step"] if self.evaluations else self.first_step
+        done = self.evaluations[-1].step if self.evaluations else self.first_step
         if every is not None and self.steps % every == 0 and self.steps > done:
             self.evaluate_while_training(epoch)
         every = self.conf.save.every_steps
@@ -451,11 +453,11 @@ class Trainer:
     def rows_to_train(self, conf: Conf) -> tuple[int | None, bool]:
         """How many rows a pass has if that is known, and whether it is a guess."""
         if self.epochs and conf is self.conf:
-            return self.epochs[-1]["examples"], False
+            return self.epochs[-1].examples, False
         if conf.data.negatives < 1:
             return None, False
         if self.daily is not None:
-            return self.daily.record[-1]["rows"], False
+            return self.daily.record[-1].rows, False
         found = count_rows(conf, "train")
         return (None, False) if found is None else (round(found.estimate), found.low < found.high)
 
@@ -477,13 +479,13 @@ class Trainer:
         else:
             better = False
         kept = scalars(metrics)
-        evaluation = {"step": self.steps, "epoch": epoch + 1, "validation": kept}
+        evaluation = Evaluation(step=self.steps, epoch=epoch + 1, validation=kept)
         self.evaluations.append(evaluation)
         timing = {
             "seconds": round(self.stopwatch.seconds(), 3),
             "evaluation_seconds": round(time.perf_counter() - started, 3),
         }
-        self.log.add("evaluation", **evaluation, better=better, timing=timing)
+        self.log.add("evaluation", **documents.plain(evaluation), better=better, timing=timing)
         self.log.flush()
         if self.events is not None:
             self.events.metrics(self.steps, kept)
@@ -512,16 +514,16 @@ class Trainer:
         say(f"{split}  {'  '.join(shown)}")
         return metrics
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> Metrics:
         """What a checkpoint keeps of the training so far."""
-        return {
-            "steps": self.steps,
-            "epochs": self.epochs,
-            "evaluations": self.evaluations,
-            "watch": self.watch.to_json(),
-            **({"warm": self.warm} if self.warm else {}),
-            "log_lines": len(self.log.events),
-        }
+        return Metrics(
+            steps=self.steps,
+            epochs=tuple(self.epochs),
+            evaluations=tuple(self.evaluations),
+            watch=self.watch.state(),
+            warm=self.warm,
+            log_lines=len(self.log.events),
+        )
 
     def save(self, *, full: bool = False, model_step: int | None = None) -> None:
         """A checkpoint of the model and of the way it went.
@@ -542,11 +544,11 @@ class Trainer:
                 position=self.position,
                 finished=self.trained,
                 golden=self.golden.lines(self.inference),
-                # They are written while training goes on.
-                metrics=copy.deepcopy(self.metrics()),
+                metrics=self.metrics(),
                 extras=extras,
-                data=self.data,
-                days=copy.deepcopy(self.days),
+                # They are written while training goes on.
+                data=tuple(self.data),
+                days=tuple(self.days),
                 full=full,
                 name_step=self.steps,
             )
@@ -593,7 +595,7 @@ class Trainer:
         self.inference = Inference(self.model, self.conf.train.batch_size)
         self.best_is_loaded = True
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Report:
         """Evaluate the model that was kept; write report.html, and report.json as the last."""
         split = reported_split(self.conf)
         figures: dict[str, Any] = {} if split is None else self.evaluate(split)
@@ -607,56 +609,58 @@ class Trainer:
             importance = {one.name: one.loss for one in found.inputs}
             of_what = f"{found.metric} on data.{on}"
         self.wait_until_saved()
-        report = {
-            **figures,
-            "split": split,
-            "steps": self.steps,
-            **({"warm": self.warm} if self.warm else {}),
-            "epochs": self.epochs,
-            "evaluations": self.evaluations,
-            **({"days": self.daily.told()} if self.daily is not None else {}),
-            **({"best": self.best()} if self.watch.best is not None else {}),
-            "tables": {
-                layout.name: {"rows": table.rows, "bytes": round(table.rows * row_bytes(table))}
+        report = Report(
+            metrics=figures,
+            split=split,
+            steps=self.steps,
+            warm=self.warm,
+            epochs=tuple(self.epochs),
+            evaluations=tuple(self.evaluations),
+            days=None if self.daily is None else tuple(self.daily.summaries()),
+            best=self.best(),
+            tables={
+                layout.name: TableSize(rows=table.rows, bytes=round(table.rows * row_bytes(table)))
                 for layout, table in zip(self.model.layout.tables, self.model.tables, strict=True)
             },
-            **({"life": lives} if (lives := life.figures(self.model)) else {}),
-            "dense_weights": sum(self.model.dense.sizes),
-            **({"importance": importance, "importance_of": of_what} if importance else {}),
-            "checkpoint": self.going.removeprefix(files.join(self.conf.output, "")),
-            "timing": self.timing(),
-        }
+            life=life.figures(self.model) or None,
+            dense_weights=sum(self.model.dense.sizes),
+            importance=importance or None,
+            importance_of=of_what if importance else None,
+            checkpoint=self.going.removeprefix(files.join(self.conf.output, "")),
+            timing=self.timing(),
+        )
         html = page.render(
             self.conf.output,
             conf_to_json(self.conf),
             report,
-            self.log.events,
+            self.log.lines(),
             input_rows(self.model, counts, importance),
         )
         self.log.flush()
         files.write_bytes(files.join(self.conf.output, run.PAGE), html.encode())
-        text = json.dumps(report, indent=2).encode() + b"\n"
-        files.write_bytes(files.join(self.conf.output, run.REPORT), text)
+        files.write_bytes(files.join(self.conf.output, run.REPORT), report.to_bytes())
         return report
 
-    def timing(self) -> dict[str, Any]:
+    def timing(self) -> Timing:
         """What depends on the clock."""
-        return {
+        return Timing(
             **self.stopwatch.timing(),
-            "save_stalled_seconds": round(self.saver.seconds_stalled, 3),
-            "save_waited_seconds": round(self.saver.seconds_waited, 3),
-            "saved_bytes": self.saver.bytes_written,
-            "table_bytes": table_bytes(self.model),
-        }
+            save_stalled_seconds=round(self.saver.seconds_stalled, 3),
+            save_waited_seconds=round(self.saver.seconds_waited, 3),
+            saved_bytes=self.saver.bytes_written,
+            table_bytes=table_bytes(self.model),
+        )
 
-    def best(self) -> dict[str, Any]:
-        """The best evaluation, and whether its model is the one that is kept."""
-        return {
-            "monitor": self.conf.evaluation.monitor,
-            "value": self.watch.best,
-            "step": self.watch.best_step,
-            "kept": self.best_is_loaded or self.watch.best_step == self.steps,
-        }
+    def best(self) -> Best | None:
+        """The best evaluation, and whether its model is the one that is kept; None without one."""
+        if self.watch.best is None:
+            return None
+        return Best(
+            monitor=self.conf.evaluation.monitor,
+            value=self.watch.best,
+            step=self.watch.best_step,
+            kept=self.best_is_loaded or self.watch.best_step == self.steps,
+        )
 
 
 class Progress:

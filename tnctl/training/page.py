@@ -8,6 +8,7 @@ from typing import Any
 
 from tnctl.progress import clock, size
 from tnctl.training.charts import Series, diagonal, lines, number
+from tnctl.training.report import LogLine, Report, number_of
 
 # What is shown of an input that the conf does not have, or that nobody measured.
 NONE = "–"
@@ -36,19 +37,19 @@ class InputRow:
 def render(
     title: str,
     conf: dict[str, Any],
-    report: dict[str, Any],
-    events: Sequence[dict[str, Any]],
+    report: Report,
+    lines_logged: Sequence[LogLine],
     inputs: Sequence[InputRow],
 ) -> str:
     """The page as a whole, HTML that is well-formed XML too.
 
-    `conf` as plain values, `report` and `events` as in report.json and log.jsonl.
+    `conf` as plain values; `lines_logged` are those of log.jsonl.
     """
     sections = [
         _header(title, conf, report),
         _tiles(report),
-        _section("Training", _curves(events), "curves"),
-        _section(f"Calibration on data.{report['split']}", _calibration(report), "curves"),
+        _section("Training", _curves(lines_logged), "curves"),
+        _section(f"Calibration on data.{report.split}", _calibration(report), "curves"),
         _section("Inputs", _inputs(inputs, report)),
         _section("Metrics", _metrics(report)),
         _section("Evaluations", _evaluations(report)),
@@ -72,38 +73,40 @@ def _section(name: str, body: str, kind: str = "") -> str:
     return f"<section><h2>{escape(name)}</h2><div class='{kind or 'block'}'>{body}</div></section>"
 
 
-def _header(title: str, conf: dict[str, Any], report: dict[str, Any]) -> str:
+def _header(title: str, conf: dict[str, Any], report: Report) -> str:
     facts = [
         f"recipe {conf['recipe'].get('name', '')}",
         f"{len(conf['slots'])} slots",
         f"{len(conf['numeric'])} numbers",
-        f"{report['steps']:,} steps of {conf['train']['batch_size']:,}",
+        f"{report.steps:,} steps of {conf['train']['batch_size']:,}",
         f"seed {conf['seed']}",
     ]
     shown = "".join(f"<li>{escape(fact)}</li>" for fact in facts)
     return f"<header><h1>{escape(title)}</h1><ul>{shown}</ul></header>"
 
 
-def _tiles(report: dict[str, Any]) -> str:
+def _tiles(report: Report) -> str:
     tiles = []
-    where = f"on data.{report['split']}" if report["split"] else ""
+    where = f"on data.{report.split}" if report.split else ""
     for key, name in (("auc", "AUC"), ("gauc", "GAUC"), ("logloss", "logloss"), ("mse", "MSE")):
-        if report.get(key) is None or (key == "mse" and "logloss" in report):
+        value = report.figure(key)
+        if value is None or (key == "mse" and "logloss" in report.metrics):
             continue
         note = where
-        if key == "auc" and "reference_auc" in report:
-            note += f", the reference {report['reference_auc']:.4f}"
-        tiles.append((name, f"{report[key]:.5f}", note))
-    if "copc" in report:
-        note = f"{report['ctr']:.4f} clicked, {report['pctr']:.4f} predicted"
-        tiles.append(("COPC", f"{report['copc']:.4f}", note))
-    rows = sum(table["rows"] for table in report["tables"].values())
-    held = sum(table["bytes"] for table in report["tables"].values())
-    note = f"{size(held)} and {report['dense_weights']:,} dense weights"
+        if key == "auc" and (reference := report.figure("reference_auc")) is not None:
+            note += f", the reference {reference:.4f}"
+        tiles.append((name, f"{value:.5f}", note))
+    if (copc := report.figure("copc")) is not None:
+        clicked, predicted = (report.figure(key) or 0.0 for key in ("ctr", "pctr"))
+        note = f"{clicked:.4f} clicked, {predicted:.4f} predicted"
+        tiles.append(("COPC", f"{copc:.4f}", note))
+    rows = sum(table.rows for table in report.tables.values())
+    held = sum(table.bytes for table in report.tables.values())
+    note = f"{size(held)} and {report.dense_weights:,} dense weights"
     tiles.append(("rows", number(rows), note))
-    speed = report["timing"].get("examples_per_second")
+    speed = report.timing.examples_per_second
     if speed:
-        whole = clock(report["timing"]["seconds"])
+        whole = clock(report.timing.seconds)
         tiles.append(("examples per second", f"{speed:,.0f}", f"the run took {whole}"))
     return (
         "<div class='tiles'>"
@@ -116,19 +119,17 @@ def _tiles(report: dict[str, Any]) -> str:
     )
 
 
-def _curves(events: Sequence[dict[str, Any]]) -> str:
-    steps = [event for event in events if event["event"] == "step"]
-    evaluations = [event for event in events if event["event"] == "evaluation"]
+def _curves(lines_logged: Sequence[LogLine]) -> str:
+    steps = [line for line in lines_logged if line.event == "step"]
+    evaluations = [line for line in lines_logged if line.event == "evaluation"]
 
     def trained(key: str) -> list[tuple[float, float]]:
-        return [(event["step"], event[key]) for event in steps if event.get(key) is not None]
+        points = [(line.step, getattr(line, key)) for line in steps]
+        return [(step, value) for step, value in points if value is not None]
 
     def evaluated(key: str) -> list[tuple[float, float]]:
-        return [
-            (event["step"], event["validation"][key])
-            for event in evaluations
-            if event["validation"].get(key) is not None
-        ]
+        points = [(line.step, number_of(line.validation, key)) for line in evaluations]
+        return [(step, value) for step, value in points if value is not None]
 
     charts = [
         lines("loss", "step", [
@@ -149,8 +150,8 @@ def _curves(events: Sequence[dict[str, Any]]) -> str:
     return "".join(charts)
 
 
-def _calibration(report: dict[str, Any]) -> str:
-    bins = report.get("calibration")
+def _calibration(report: Report) -> str:
+    bins = report.calibration
     if not bins:
         return ""
     points = [(one["prediction"], one["label"]) for one in bins]
@@ -161,7 +162,7 @@ def _calibration(report: dict[str, Any]) -> str:
     )
     body = "".join(
         f"<tr><th>{place}</th><td>{one['prediction']:.5f}</td><td>{one['label']:.5f}</td>"
-        f"<td>{_ratio(one['label'], one['prediction'])}</td><td>{one['count']:,}</td></tr>"
+        f"<td>{_ratio(one['label'], one['prediction'])}</td><td>{one['count']:,.0f}</td></tr>"
         for place, one in enumerate(bins, 1)
     )
     return chart + _table(
@@ -173,7 +174,7 @@ def _ratio(one: float, other: float) -> str:
     return f"{one / other:.3f}" if other else NONE
 
 
-def _inputs(inputs: Sequence[InputRow], report: dict[str, Any]) -> str:
+def _inputs(inputs: Sequence[InputRow], report: Report) -> str:
     if not inputs:
         return ""
     highest = max((row.importance or 0.0 for row in inputs), default=0.0)
@@ -197,12 +198,12 @@ def _inputs(inputs: Sequence[InputRow], report: dict[str, Any]) -> str:
             share = None if lost is None or highest <= 0 else max(lost / highest, 0.0)
             cells.append((lost, NONE if lost is None else f"{lost:+.5f}", share))
         body += f"<tr><th>{escape(row.name)}</th>{''.join(_cell(*cell) for cell in cells)}</tr>"
-    where = f"data.{report['split']}" if report["split"] else "no data"
+    where = f"data.{report.split}" if report.split else "no data"
     notes = [f"Coverage and ids per example are of {where}: of a number, how often it is not 0."]
     if any(sharing.count(group) > 1 for group in sharing):
         notes.append("Slots of one share group (its name in brackets) have the same rows.")
     if measured:
-        notes.append(f"Importance is the {report['importance_of']} lost when the input is zeroed.")
+        notes.append(f"Importance is the {report.importance_of} lost when the input is zeroed.")
     return _table(names, body, "sortable") + f"<p class='note'>{escape(' '.join(notes))}</p>"
 
 
@@ -216,60 +217,61 @@ def _cell(value: Any, shown: str, share: float | None) -> str:
     return f"<td data-value='{order}'{bar}>{escape(shown)}</td>"
 
 
-def _metrics(report: dict[str, Any]) -> str:
+def _metrics(report: Report) -> str:
     keys = [
         key
         for key in ("auc", "gauc", "logloss", "ctr", "pctr", "copc", "accuracy", "mse", "mae",
                     "mape", "reference_auc")
-        if key in report
+        if key in report.metrics
     ]  # fmt: skip
     if not keys:
         return ""
-    heads = report.get("heads", {})
+    heads = report.heads
     body = ""
     for key in keys:
-        values = [report[key], *(of.get(key) for of in heads.values())]
+        values = [report.figure(key), *(number_of(of, key) for of in heads.values())]
         cells = "".join(f"<td>{NONE if v is None else f'{v:.6f}'}</td>" for v in values)
         body += f"<tr><th>{escape(key)}</th>{cells}</tr>"
-    names = ["", report.get("head", "main head") if heads else f"data.{report['split']}", *heads]
+    main = str(report.metrics.get("head", "main head"))
+    names = ["", main if heads else f"data.{report.split}", *heads]
     return _table(names, body, "")
 
 
-def _evaluations(report: dict[str, Any]) -> str:
-    evaluations = report.get("evaluations", [])
+def _evaluations(report: Report) -> str:
+    evaluations = report.evaluations
     if not evaluations:
         return ""
     keys = [key for key in ("auc", "gauc", "logloss", "mse", "accuracy", "copc")
-            if key in evaluations[0]["validation"]]  # fmt: skip
-    best = report.get("best", {}).get("step")
+            if key in evaluations[0].validation]  # fmt: skip
+    best = None if report.best is None else report.best.step
     body = ""
     for one in evaluations:
-        mark = " class='best'" if one["step"] == best else ""
-        values = "".join(f"<td>{one['validation'][key]:.5f}</td>" for key in keys)
-        body += f"<tr{mark}><th>{one['step']:,}</th><td>{one['epoch']}</td>{values}</tr>"
+        mark = " class='best'" if one.step == best else ""
+        figures = [one.figure(key) for key in keys]
+        values = "".join(f"<td>{NONE if v is None else f'{v:.5f}'}</td>" for v in figures)
+        body += f"<tr{mark}><th>{one.step:,}</th><td>{one.epoch}</td>{values}</tr>"
     note = f"<p class='note'>The best, at step {best:,}, is marked.</p>" if best else ""
     return _table(("step", "epoch", *keys), body, "") + note
 
 
-def _days(report: dict[str, Any]) -> str:
+def _days(report: Report) -> str:
     """Each day with the metrics of the model before it was trained on the day."""
-    days = report.get("days", [])
+    days = report.days or ()
     if not days:
         return ""
     shown = days[-DAYS_SHOWN:]
-    known: dict[str, Any] = next((one["before"] for one in reversed(shown) if one["before"]), {})
+    known = next((one.before for one in reversed(shown) if one.before), {})
     keys = [key for key in ("auc", "gauc", "logloss", "mse") if key in known]
     body = ""
     for one in reversed(shown):
-        before = one["before"] or {}
-        values = [before.get(key) for key in keys]
+        values = [number_of(one.before or {}, key) for key in keys]
         figures = "".join(f"<td>{NONE if v is None else f'{v:.5f}'}</td>" for v in values)
-        new = max(one["new_ids"].items(), key=lambda two: two[1], default=None)
+        new = max(one.new_ids.items(), key=lambda two: two[1], default=None)
         most = NONE if new is None else f"{escape(new[0])} {new[1]:.1%}"
-        accepted = escape("; ".join(one["accepted"]))
+        accepted = escape("; ".join(one.accepted))
         body += (
-            f"<tr><th>{escape(one['day'])}</th><td>{one['rows']:,}</td>{figures}<td>{most}</td>"
-            f"<td>{sum(one.get('evicted', {}).values()):,}</td><td>{accepted}</td></tr>"
+            f"<tr><th>{escape(one.day)}</th><td>{one.rows:,}</td>{figures}<td>{most}</td>"
+            f"<td>{sum((one.evicted or {}).values()):,}</td><td>{accepted}</td></tr>"
         )
     names = ("day", "examples", *keys, "most new ids", "rows evicted", "accepted")
     note = f" These are the last {len(shown):,} of {len(days):,}." if len(days) > len(shown) else ""
@@ -279,16 +281,16 @@ def _days(report: dict[str, Any]) -> str:
     )
 
 
-def _time(report: dict[str, Any]) -> str:
-    timing = report["timing"]
-    waited = timing.get("input_wait_seconds", 0.0)
+def _time(report: Report) -> str:
+    timing = report.timing
+    waited = timing.input_wait_seconds
     parts = [
-        ("steps", timing.get("training_seconds", 0.0) - waited, 1),
+        ("steps", timing.training_seconds - waited, 1),
         ("waiting for input", waited, 2),
-        ("evaluation", timing.get("evaluation_seconds", 0.0), 3),
-        ("checkpoints", timing.get("save_seconds", 0.0), 4),
+        ("evaluation", timing.evaluation_seconds, 3),
+        ("checkpoints", timing.save_seconds, 4),
     ]
-    rest = timing.get("seconds", 0.0) - sum(seconds for _, seconds, _ in parts)
+    rest = timing.seconds - sum(seconds for _, seconds, _ in parts)
     parts.append(("all else", max(rest, 0.0), 5))
     total = sum(max(seconds, 0.0) for _, seconds, _ in parts)
     if not total:
@@ -305,10 +307,10 @@ def _time(report: dict[str, Any]) -> str:
     return f"<div class='stack'>{bars}</div><p class='legend'>{keys}</p>"
 
 
-def _tables(report: dict[str, Any]) -> str:
+def _tables(report: Report) -> str:
     body = "".join(
-        f"<tr><th>{escape(name)}</th><td>{table['rows']:,}</td><td>{size(table['bytes'])}</td></tr>"
-        for name, table in report["tables"].items()
+        f"<tr><th>{escape(name)}</th><td>{table.rows:,}</td><td>{size(table.bytes)}</td></tr>"
+        for name, table in report.tables.items()
     )
     return _table(("table", "rows", "memory"), body, "") if body else ""
 

@@ -2,24 +2,29 @@
 
 import contextlib
 import json
-import math
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from tnctl import files, manifest
+from pydantic import JsonValue
+
+from tnctl import documents, files, manifest
 from tnctl.checkpoint import dense
 from tnctl.checkpoint.chain import STEP, name_of, split
+from tnctl.checkpoint.document import Evaluation
 from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
+from tnctl.data.day_records import Fingerprint
 from tnctl.data.days import conf_of_day
 from tnctl.data.sources import fingerprints
-from tnctl.errors import Failure, UserError
+from tnctl.documents import DocumentError
+from tnctl.errors import Failure, UserError, quoted
 from tnctl.manifest import DamagedError
 from tnctl.model.building import Model
 from tnctl.model.graph import conf_to_json
 from tnctl.progress import say
 from tnctl.schema import Conf, differences
-from tnctl.training import running
+from tnctl.training import report, running
+from tnctl.training.report import LogLine, Report
 from tnctl.training.watch import Watch
 
 REPORT = "report.json"
@@ -142,7 +147,7 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
     """
     if not checkpoint.data:
         return
-    before = {one["file"]: one for one in checkpoint.data}
+    before = {one.file: one for one in checkpoint.data}
     way = way_on(conf.output, checkpoint)
     try:
         there = fingerprints(conf_of_day(conf, checkpoint.position.day), "train")
@@ -153,7 +158,7 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
         raise Failure(
             f"{gone} is gone, and training stopped in the middle of it. Put it back, or {way}"
         ) from error
-    now = {one["file"]: one for one in there}
+    now = {one.file: one for one in there}
     for name in [*before, *now]:
         if before.get(name) != now.get(name):
             raise Failure(
@@ -187,15 +192,17 @@ def way_on(output: str, checkpoint: Checkpoint) -> str:
     return "overwrite=true to start anew"
 
 
-def _in_words(fingerprint: dict[str, Any] | None) -> str:
+def _in_words(fingerprint: Fingerprint | None) -> str:
     if fingerprint is None:
         return "not among the files of data.train"
-    words = f"of {fingerprint['bytes']:,} bytes"
-    if "etag" in fingerprint:
-        return f"{words} with etag {fingerprint['etag']}"
-    modified = fingerprint.get("modified")
+    size = "unknown" if fingerprint.bytes is None else f"{fingerprint.bytes:,}"
+    words = f"of {size} bytes"
+    if fingerprint.etag is not None:
+        return f"{words} with etag {quoted(fingerprint.etag)}"
+    modified = fingerprint.modified
     if isinstance(modified, int):
-        modified = datetime.fromtimestamp(modified / 1e9, UTC).isoformat(sep=" ")
+        with contextlib.suppress(ValueError, OverflowError, OSError):  # of no such year
+            modified = datetime.fromtimestamp(modified / 1e9, UTC).isoformat(sep=" ")
     return words if modified is None else f"{words}, modified {modified}"
 
 
@@ -207,7 +214,7 @@ def newest_of_step(output: str, step: int) -> str | None:
 
 
 def find_best(
-    conf: Conf, checkpoint: Checkpoint, watch: Watch, evaluations: list[dict[str, Any]]
+    conf: Conf, checkpoint: Checkpoint, watch: Watch, evaluations: list[Evaluation]
 ) -> None:
     """Make the best of a run that goes on one whose checkpoint is there, or none.
 
@@ -216,16 +223,16 @@ def find_best(
     if watch.best is None:
         return
     monitor, higher = conf.evaluation.monitor, conf.evaluation.higher_is_better
-    values = {one["step"]: one["validation"].get(monitor, math.nan) for one in evaluations}
-    others = [step for step in values if not math.isnan(values[step])]
-    others.sort(key=lambda step: values[step], reverse=higher)
+    values = {one.step: one.figure(monitor) for one in evaluations}
+    known = {step: value for step, value in values.items() if value is not None}
+    others = sorted(known, key=lambda step: known[step], reverse=higher)
     needed = names_of_chain(checkpoint.folder)
     lost = watch.best_step
     if is_whole(conf.output, lost, needed):
         return
     for step in others:
         if step != lost and is_whole(conf.output, step, needed):
-            watch.best, watch.best_step = values[step], step
+            watch.best, watch.best_step = known[step], step
             say(f"the best model, of step {lost:,}, is lost; that of step {step:,} is the best now")
             return
     watch.best, watch.best_step = None, 0
@@ -254,17 +261,17 @@ def is_whole(output: str, step: int, needed: Collection[str], read: bool = False
 def _check_whole(checkpoint: Checkpoint, read: bool) -> None:
     """Raise DamagedError unless all that a model is loaded from is there."""
     for one in checkpoint.chain():
-        tables = one.manifest["tables"]
-        names = [entry["file"] for part in tables for entry in part["files"]]
+        tables = one.manifest.tables
+        names = [entry.file for table in tables for entry in table.files]
         if one is checkpoint:
-            names += [part["sketch"]["file"] for part in tables if part["sketch"] is not None]
+            names += [table.sketch.file for table in tables if table.sketch is not None]
             names.append(dense.NAME)
         for name in names:
             with manifest.present(one.folder, one.manifest, name):
                 if read:
                     manifest.check_stored(one.folder, one.manifest, name, "Take another")
                     continue
-                url, said = files.join(one.folder, name), one.manifest["files"][name]["bytes"]
+                url, said = files.join(one.folder, name), one.manifest.files[name].bytes
                 if (size := files.size(url)) != said:
                     what = f"{url} is damaged: {size:,} bytes, the manifest says {said:,}"
                     raise DamagedError(one.folder, what, "Take another checkpoint")
@@ -299,17 +306,20 @@ def remove_from(folder: str, starts: tuple[str, ...]) -> None:
         files.remove(folder)
 
 
-def finished(conf: Conf) -> dict[str, Any] | None:
+def finished(conf: Conf) -> Report | None:
     """The report of a finished run, or None, also for one that was cut."""
     url = files.join(conf.output, REPORT)
     if not files.exists(url):
         return None
-    with contextlib.suppress(ValueError, RecursionError):
-        report = json.loads(files.read_bytes(url))
-        if isinstance(report, dict) and {"steps", "timing"} <= report.keys():
-            return report
-    say(f"{url} is damaged: it is made again")
-    return None
+    try:
+        return Report.parse(files.read_bytes(url, most=report.MOST_BYTES))
+    except DocumentError as error:
+        say(f"{url} is damaged ({error}): it is made again")
+        return None
+
+
+# A line of log.jsonl: what each has beside `event` and `step` goes by its event.
+Event = dict[str, JsonValue]
 
 
 class Log:
@@ -323,7 +333,7 @@ class Log:
         """A new log; with `lines`, the one that is there, of which so many count."""
         self._url = files.join(output, LOG)
         self._local = files.local_path(self._url)
-        self.events: list[dict[str, Any]] = []
+        self.events: list[Event] = []
         if lines is not None and files.exists(self._url):
             self.events = list(_events(files.read_bytes(self._url)))[:lines]
         # Now, for an output that cannot be written should not be found out after hours.
@@ -336,22 +346,24 @@ class Log:
             with files.translated(self._url, "written"), self._local.open("ab") as stream:
                 stream.write(_lines(self.events[-1:]))
 
+    def lines(self) -> list[LogLine]:
+        """The lines as the page reads them."""
+        return [LogLine.of(event) for event in self.events]
+
     def flush(self) -> None:
         """Everything so far is in the file afterwards."""
         if self._local is None:
             files.write_bytes(self._url, _lines(self.events))
 
 
-def _lines(events: list[dict[str, Any]]) -> bytes:
+def _lines(events: list[Event]) -> bytes:
     return "".join(f"{json.dumps(event)}\n" for event in events).encode()
 
 
-def _events(text: bytes) -> Iterator[dict[str, Any]]:
-    """The events of an earlier process; a line that was cut is none."""
+def _events(text: bytes) -> Iterator[Event]:
+    """The events of an earlier process; a line that was cut, or is of another form, is none."""
     for line in text.splitlines():
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict):
+        with contextlib.suppress(DocumentError):
+            event = documents.parse(dict[str, JsonValue], line)
+            LogLine.of(event)
             yield event

@@ -3,7 +3,6 @@
 import gc
 import traceback
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 
@@ -11,11 +10,12 @@ from tnctl import progress
 from tnctl.errors import UserError
 from tnctl.schema import Conf
 from tnctl.training import loop
+from tnctl.training.report import Report
 
 # What is told of a run, and the conf it trains.
 Run = tuple[str, Conf]
 # What is told of it, and its report; None when it failed.
-Outcome = tuple[str, dict[str, Any] | None]
+Outcome = tuple[str, Report | None]
 
 
 def train(runs: Sequence[Run], *, overwrite: bool, golden: int, accept: bool = False) -> int:
@@ -27,7 +27,7 @@ def train(runs: Sequence[Run], *, overwrite: bool, golden: int, accept: bool = F
     outcomes: list[Outcome] = []
     for number, (name, conf) in enumerate(runs):
         progress.say(f"{number + 1}/{len(runs)}  {name}")
-        report: dict[str, Any] | None = None
+        report: Report | None = None
         try:
             report = loop.train(conf, overwrite=overwrite, golden=golden, accept=accept)
         except UserError as error:
@@ -52,15 +52,16 @@ def show(outcomes: Sequence[Outcome], conf: Conf) -> None:
     columns = list(dict.fromkeys((monitor, "auc", "logloss")))
 
     def place(outcome: Outcome) -> tuple[bool, bool, float]:
-        value = (outcome[1] or {}).get(monitor)
+        value = None if outcome[1] is None else outcome[1].figure(monitor)
         return outcome[1] is None, value is None, 0.0 if value is None else value * (1 - 2 * higher)
 
     rows = []
     for name, report in sorted(outcomes, key=place):
-        seconds = "failed" if report is None else f"{report['timing']['seconds']:,.1f}"
-        rows.append((name, *(_figure((report or {}).get(one)) for one in columns), seconds))
+        seconds = "failed" if report is None else f"{report.timing.seconds:,.1f}"
+        figures = [None if report is None else report.figure(column) for column in columns]
+        rows.append((name, *map(_figure, figures), seconds))
     progress.table("", ("trained", *columns, "seconds"), rows)
 
 
-def _figure(value: Any) -> str:
+def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.5f}"

@@ -5,12 +5,13 @@ know of their past (last change, decay, show, click) stays true.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
 
-from tnctl import files, progress, schema
+from tnctl import documents, files, progress, schema
 from tnctl.checkpoint.chain import Checkpoint, newest, open_checkpoint
+from tnctl.checkpoint.document import WarmDense, WarmInput, WarmReport
 from tnctl.data import statistics
+from tnctl.data.day_records import DayRecord
 from tnctl.data.days import daily
 from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure, UserError
@@ -67,7 +68,7 @@ class WarmStart:
 
     checkpoint: Checkpoint
     pairing: warm_inputs.Pairing
-    report: dict[str, Any] = field(default_factory=dict)
+    report: WarmReport | None = None
     """after `fill`: what became of everything, for report.json"""
 
     @property
@@ -81,7 +82,7 @@ class WarmStart:
         return list(self.checkpoint.clock.days)
 
     @property
-    def record(self) -> list[dict[str, Any]]:
+    def record(self) -> list[DayRecord]:
         """The days that were trained, if both train day by day: they are not trained again.
 
         Of what a day looked like, inputs that go on are kept, by the names that they have here.
@@ -90,15 +91,15 @@ class WarmStart:
             return []
         names, dropped = self.pairing.names_here, self.pairing.dropped
 
-        def seen_here(entry: dict[str, Any]) -> dict[str, Any]:
+        def seen_here(entry: DayRecord) -> DayRecord:
             # The rest of a day that training was in the middle of is not trained here.
-            entry = {**entry, "last_step": entry["last_step"] or self.step}
-            if (seen := entry.get("statistics")) is None:
+            entry = replace(entry, last_step=entry.last_step or self.step)
+            if (seen := entry.statistics) is None:
                 return entry
             inputs = {
-                names.get(one, one): of for one, of in seen["inputs"].items() if one not in dropped
+                names.get(one, one): of for one, of in seen.inputs.items() if one not in dropped
             }
-            return {**entry, "statistics": {**seen, "inputs": inputs}}
+            return replace(entry, statistics=replace(seen, inputs=inputs))
 
         return [seen_here(entry) for entry in self.checkpoint.days]
 
@@ -128,49 +129,50 @@ class WarmStart:
         with progress.waiting(f"starting from {checkpoint.folder}"):
             carried = warm_dense.fill(pairing, checkpoint, model)
             counted = rows.insert()
-        self.report = {
-            "from": checkpoint.folder,
-            "step": self.step,
-            "optimizer": pairing.conf.warm.optimizer,
-            "inputs": self._inputs(counted),
-            "dense": vars(carried),
-            "notes": [*warm_inputs.notes(pairing), *rows.notes()],
-        }
-        self._say()
+        self.report = WarmReport(
+            from_=checkpoint.folder,
+            step=self.step,
+            optimizer=pairing.conf.warm.optimizer,
+            inputs=self._inputs(counted),
+            dense=WarmDense(**vars(carried)),
+            notes=[*warm_inputs.notes(pairing), *rows.notes()],
+        )
+        self._say(self.report)
 
-    def _inputs(self, counted: dict[str, int]) -> list[dict[str, Any]]:
+    def _inputs(self, counted: dict[str, int]) -> list[WarmInput]:
         """Every input of both confs, its outcome, where it is from, and its group's rows."""
-        conf, found = self.pairing.conf, []
+        conf = self.pairing.conf
+        found: list[WarmInput] = []
         for name in [*conf.slots, *conf.numeric]:
             old_name = self.pairing.goes_on.get(name)
             slot = conf.slots.get(name)
             found.append(
-                {
-                    "input": name,
-                    "outcome": "new" if old_name is None else "matched",
-                    "from": old_name,
-                    "rows": None if slot is None else counted.get(slot.group or name),
-                }
+                WarmInput(
+                    input=name,
+                    outcome="new" if old_name is None else "matched",
+                    from_=old_name,
+                    rows=None if slot is None else counted.get(slot.group or name),
+                )
             )
         return found + [
-            {"input": None, "outcome": "dropped", "from": name, "rows": None}
+            WarmInput(input=None, outcome="dropped", from_=name, rows=None)
             for name in self.pairing.dropped
         ]
 
-    def _say(self) -> None:
+    def _say(self, report: WarmReport) -> None:
         rows = [
             (
-                one["input"] or NONE,
-                one["outcome"],
-                one["from"] or NONE,
-                NONE if one["rows"] is None else f"{one['rows']:,}",
+                entry.input or NONE,
+                entry.outcome,
+                entry.from_ or NONE,
+                NONE if entry.rows is None else f"{entry.rows:,}",
             )
-            for one in self.report["inputs"]
+            for entry in report.inputs
         ]
-        dense = self.report["dense"]
+        dense: dict[str, list[str]] = documents.plain(report.dense)
         title = f"warm start from {self.checkpoint.folder}"
         progress.table(title, ("input", "", "there", "rows"), rows)
         shown = [f"{len(names)} {outcome}" for outcome, names in dense.items() if names]
         progress.say(f"dense weights: {', '.join(shown) or 'none'}")
-        for note in self.report["notes"]:
+        for note in report.notes:
             progress.say(note)

@@ -20,7 +20,7 @@ which, unless all of a variable is over the same inputs: then all of its axes va
 import dataclasses
 import inspect
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from tnctl.checkpoint import dense
 from tnctl.checkpoint.chain import Checkpoint
+from tnctl.checkpoint.document import Variable as SavedVariable
 from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError
 from tnctl.model import recipes
@@ -87,7 +88,7 @@ def check(pairing: Pairing, checkpoint: Checkpoint, model: Model) -> None:
             f"{pairing.there}, and weights of one recipe mean nothing in another. Take the same, "
             f"{ANEW}"
         )
-    name, digest = pairing.conf.recipe["name"], checkpoint.manifest["recipe"]["sha256"]
+    name, digest = pairing.conf.recipe["name"], checkpoint.manifest.recipe.sha256
     if name.endswith(".py") and recipes.digest_of(name) != digest:
         raise UserError(
             f"{name} is not the file that {pairing.there} was trained with. Take that one, {ANEW}"
@@ -96,7 +97,7 @@ def check(pairing: Pairing, checkpoint: Checkpoint, model: Model) -> None:
         refuse_other_state(
             "dense weights",
             model.dense.optimizer,
-            checkpoint.manifest["dense"]["optimizer"],
+            checkpoint.manifest.dense.optimizer,
             pairing.there,
         )
 
@@ -139,7 +140,7 @@ def fill(pairing: Pairing, checkpoint: Checkpoint, model: Model) -> Carried:
             partly = carried.partly if count else carried.new
             (carried.matched if count == math.prod(shape) else partly).append(name)
     if keeps_state:
-        model.dense.step = int(checkpoint.manifest["dense"]["step"])
+        model.dense.step = checkpoint.manifest.dense.step
     elif model.dense.optimizer.name in FTRL:
         make_sums(model.dense)
     model.check_aliases()
@@ -153,23 +154,22 @@ def described(variables: Any) -> dict[str, tuple[int, ...]]:
 
 def variables(checkpoint: Checkpoint) -> dict[str, Variable]:
     """The dense variables of a checkpoint and its moving statistics, by name."""
-    part = checkpoint.manifest["dense"]
+    described = checkpoint.manifest.dense
     floats, at = dense.floats(checkpoint.folder, checkpoint.manifest), 0
 
-    def taken(of: list[dict[str, Any]]) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    def taken(of: Iterable[SavedVariable]) -> Iterator[tuple[str, NDArray[np.float32]]]:
         nonlocal at
         for one in of:
-            size = math.prod(one["shape"])
-            yield one["name"], floats[at : at + size].reshape(one["shape"])
-            at += size
+            yield one.name, floats[at : at + one.size].reshape(one.shape)
+            at += one.size
 
-    weights = dict(taken(part["variables"]))
-    states = {state: dict(taken(part["variables"])) for state in part["states"]}
+    weights = dict(taken(described.variables))
+    states = {state: dict(taken(described.variables)) for state in described.states}
     found = {
         name: Variable(array, {state: of[name] for state, of in states.items()})
         for name, array in weights.items()
     }
-    return found | {name: Variable(array, {}) for name, array in taken(part["moving"])}
+    return found | {name: Variable(array, {}) for name, array in taken(described.moving)}
 
 
 def copy(

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 from tnctl.checkpoint.chain import Checkpoint, Clock
 from tnctl.checkpoint.reading import known_rows
+from tnctl.checkpoint.table_document import Optimizer as SavedOptimizer
+from tnctl.checkpoint.table_document import Segment as SavedSegment
+from tnctl.checkpoint.table_document import Table
 from tnctl.errors import Failure, UserError
 from tnctl.model.building import Model
 from tnctl.model.layout import Layout, plan
@@ -70,14 +73,14 @@ def moves(pairing: Pairing, before: Layout, layout: Layout) -> list[Move]:
 
 
 def refuse_other_state(
-    of_what: str, optimizer: Optimizer, described: dict[str, Any], there: str
+    of_what: str, optimizer: Optimizer, saved: SavedOptimizer, there: str
 ) -> None:
-    """Raise UserError unless an optimizer can go on with the state of the one described.
+    """Raise UserError unless an optimizer can go on with the state of the one that was saved.
 
     Rule and settings must be equal. A learning rate, decay, clipping and bounds may differ, for
     they say nothing about state; of FTRL only the last two, for its state is its weights.
     """
-    own, was = (meaning_of_state(one) for one in (optimizer.described(), described))
+    own, was = (meaning_of_state(one) for one in (optimizer, saved.rule()))
     if own != was:
         keys = [key for key in dict.fromkeys([*own, *was]) if own.get(key) != was.get(key)]
         shown = [", ".join(f"{key} {one.get(key, 'none')}" for key in keys) for one in (own, was)]
@@ -87,9 +90,9 @@ def refuse_other_state(
         )
 
 
-def meaning_of_state(described: dict[str, Any]) -> dict[str, Any]:
+def meaning_of_state(optimizer: Optimizer) -> dict[str, Any]:
     """What of an optimizer says how to read its state."""
-    name = described["name"]
+    described, name = optimizer.described(), optimizer.name
     free = {"learning_rate", *EXTRAS} - set(SETTINGS[name])
     if name in FTRL:
         free.discard("learning_rate")
@@ -109,14 +112,10 @@ def ages(days: Sequence[tuple[int, int]], changed: NDArray[np.uint32]) -> NDArra
 class Conversion:
     """Records of one table of a checkpoint to records of one table of the new model."""
 
-    def __init__(
-        self, part: dict[str, Any], table: SparseTable, clock: Clock, keeps_state: bool
-    ) -> None:
+    def __init__(self, part: Table, table: SparseTable, clock: Clock, keeps_state: bool) -> None:
         self._table, self._clock, self._keeps_state = table, clock, keeps_state
-        self._was = {one["name"]: one for one in part["segments"]}
-        self._kept = {
-            name: Optimizer(**one["optimizer"]).decay_factor for name, one in self._was.items()
-        }
+        self._was = {one.name: one for one in part.segments}
+        self._kept = {name: one.optimizer.rule().decay_factor for name, one in self._was.items()}
         # A row keeps the step of its last change only if its weights then read as they did:
         # their decay is counted from it.
         self._as_they_stand = all(
@@ -205,7 +204,7 @@ class Rows:
         self._pairing, self._checkpoint, self._model = pairing, checkpoint, model
         before = plan(pairing.old, checkpoint.statistics)
         self._moves = moves(pairing, before, model.layout)
-        self._parts = {part["name"]: part for part in checkpoint.manifest["tables"]}
+        self._parts = {table.name: table for table in checkpoint.manifest.tables}
 
     def check(self) -> None:
         """Refuse what the new tables would misread, or throw away at once.
@@ -230,19 +229,19 @@ class Rows:
         ):
             if here != was:
                 raise UserError(f"{key} is {here} here and was {was} in {there}. {FRESH}")
-        for move, segment, described in self._segments():
-            if described is not None:
+        for move, segment, saved in self._segments():
+            if saved is not None:
                 refuse_other_state(
                     f"the {segment.name} weights of group {move.group}",
                     segment.optimizer,
-                    described["optimizer"],
+                    saved.optimizer,
                     there,
                 )
 
-    def _segments(self) -> Iterator[tuple[Move, Segment, dict[str, Any] | None]]:
+    def _segments(self) -> Iterator[tuple[Move, Segment, SavedSegment | None]]:
         """The segments of all moves, each with what the checkpoint's was, if it had it."""
         for move in self._moves:
-            was = {one["name"]: one for one in self._parts[move.part]["segments"]}
+            was = {one.name: one for one in self._parts[move.part].segments}
             for segment in self._model.tables[move.table].segments:
                 yield move, segment, was.get(segment.name)
 
@@ -254,32 +253,32 @@ class Rows:
             if was is None:
                 found.append(f"{of} start anew, {self._pairing.there} has none")
                 continue
-            if was["width"] < segment.width:
+            if was.width < segment.width:
                 found.append(
-                    f"{of} are {segment.width} wide and were {was['width']}: the further ones "
+                    f"{of} are {segment.width} wide and were {was.width}: the further ones "
                     "start anew"
                 )
-            rate = was["optimizer"]["learning_rate"]
+            rate = was.optimizer.learning_rate
             if segment.optimizer.learning_rate != rate:
                 now = segment.optimizer.learning_rate
                 found.append(f"{of} are trained at learning_rate {now}, it was {rate}")
         for move in self._moves:
             here = {one.name for one in self._model.tables[move.table].segments}
             found += [
-                f"group {move.group}: {one['name']} weights stay behind"
-                for one in self._parts[move.part]["segments"]
-                if one["name"] not in here
+                f"group {move.group}: {one.name} weights stay behind"
+                for one in self._parts[move.part].segments
+                if one.name not in here
             ]
         copies: dict[str, list[str]] = {}
         for move in self._moves:
             copies.setdefault(move.name, []).append(move.group)
         for part in self._parts.values():
-            for group in part["groups"]:
-                groups = copies.get(group["name"], [])
-                if not groups and group["rows"]:
-                    found.append(f"{group['rows']:,} rows of group {group['name']} stay behind")
+            for group in part.groups:
+                groups = copies.get(group.name, [])
+                if not groups and group.rows:
+                    found.append(f"{group.rows:,} rows of group {group.name} stay behind")
                 elif len(groups) > 1:
-                    found.append(f"the rows of group {group['name']} come to {', '.join(groups)}")
+                    found.append(f"the rows of group {group.name} come to {', '.join(groups)}")
         if any(self._pairing.old.life_of(move.name).waits for move in self._moves):
             found.append("ids that wait for their rows are counted anew")
         return found
@@ -325,7 +324,7 @@ class Deal:
 
     def __init__(
         self,
-        part: dict[str, Any],
+        part: Table,
         model: Model,
         found: list[Move],
         clock: Clock,
@@ -335,7 +334,7 @@ class Deal:
         self._table = model.tables[found[0].table]
         keeps_state = pairing.conf.warm.optimizer == "match"
         self._convert = Conversion(part, self._table, clock, keeps_state)
-        count = max(group["number"] for group in part["groups"]) + 1
+        count = max(group.number for group in part.groups) + 1
         self._numbers = np.full(count, -1, np.int32)
         self._salts = np.zeros(len(model.layout.tables[found[0].table].groups), np.uint64)
         self._was, self._now = np.ones(count), np.ones(count)

@@ -1,10 +1,9 @@
 """What evaluations have said so far: the best, when to stop, when to reduce the rate."""
 
-import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
 
+from tnctl.checkpoint.document import WatchState
 from tnctl.data.days import daily
 from tnctl.errors import UserError
 from tnctl.schema import Conf
@@ -50,8 +49,14 @@ class Watch:
         patience = conf.evaluation.patience
         return patience is not None and self.without >= patience
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+    def state(self) -> WatchState:
+        """As checkpoints have it."""
+        return WatchState(**vars(self))
+
+    @classmethod
+    def from_state(cls, state: WatchState) -> "Watch":
+        """The inverse of `state`."""
+        return cls(**vars(state))
 
 
 def _gain(conf: Conf, value: float, best: float) -> float:

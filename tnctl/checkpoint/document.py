@@ -1,0 +1,348 @@
+"""The manifest of a checkpoint: its types, and what must hold between them.
+
+docs/formats/checkpoint.md has the keys; attributes have their names, in their order.
+"""
+
+import itertools
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, PlainValidator
+
+from tnctl.checkpoint.table_document import Optimizer, Table
+from tnctl.data.day_records import DayName, DayRecord, Fingerprint
+from tnctl.data.measured import Measured
+from tnctl.documents import (
+    Count,
+    Figures,
+    Finite,
+    FolderName,
+    Name,
+    Sha256,
+    Text,
+    TreeByName,
+    Uint32,
+    flat,
+    omitted,
+)
+from tnctl.errors import quoted
+from tnctl.manifest import AsMapping, Manifest
+
+DENSE_HEADER_BYTES = 16  # of dense.bin
+LONGEST_SHAPE = 32  # dimensions of a dense variable
+# The names of files that a checkpoint can have.
+PRODUCED = re.compile(
+    r"tables/[A-Za-z_]\w*/(?:\d{5,}\.rows(?:\.zst)?|tombstones\.bin|sketch\.bin)"
+    r"|dense\.bin|conf\.json|golden\.jsonl"
+    r"|graph/(?:saved_model\.pb|fingerprint\.pb|variables/variables\.(?:index|data-\d{5}-of-\d{5}))"
+    r"|extra/[A-Za-z_]\w*",
+    re.ASCII,
+)
+
+# (day, its first step) of each day, both ascending. A day is an integer.
+Days = tuple[tuple[Uint32, Uint32], ...]
+SessionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+# The processes that trained a model one after the other: (a name of its own, first step).
+Sessions = tuple[tuple[SessionName, Uint32], ...]
+
+
+def check_days(key: str, days: tuple[tuple[int, int], ...]) -> None:
+    """Raise ValueError unless neither days nor first steps fall."""
+    for (day, first), (next_day, next_first) in itertools.pairwise(days):
+        if next_day < day or next_first < first:
+            raise ValueError(f"{key} do not ascend: {[next_day, next_first]} after {[day, first]}")
+
+
+@dataclass(frozen=True)
+class Clock(AsMapping):
+    """The steps done, and each day's first step: (day, first step), ascending."""
+
+    step: Uint32
+    days: Days = ()
+
+    def __post_init__(self) -> None:
+        check_days("days", self.days)
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where training stands in the data: the next row to consume.
+
+    `day` is the name of the day whose data it is, None without daily training. `window` and
+    `offset` (rows of the window that are consumed, in their shuffled order) are within the pass
+    over the data that is under way; `passes` were begun before it, and its number seeds its order.
+    """
+
+    day: DayName | None = None
+    epoch: Count = 0
+    window: Count = 0
+    offset: Count = 0
+    passes: Count = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parent(AsMapping):
+    """What a delta is built on: the name of a folder beside its own, its manifest's checksum."""
+
+    folder: FolderName
+    sha256: Sha256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(AsMapping):
+    """The recipe's name, its settings, and the checksum of its source file."""
+
+    name: str
+    settings: TreeByName = flat()
+    sha256: str
+
+
+def _recipe(value: Any) -> Recipe:
+    """Separate the settings of a recipe from its own keys."""
+    if isinstance(value, Recipe):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError("should be an object")
+    settings = dict(value)
+    name, sha256 = settings.pop("name", None), settings.pop("sha256", None)
+    if not isinstance(name, str) or not name:
+        raise ValueError("name should be a text")
+    if not isinstance(sha256, str) or not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise ValueError("sha256 should be a SHA-256 in hexadecimal digits")
+    return Recipe(name=name, settings=settings, sha256=sha256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variable(AsMapping):
+    """A dense variable: its path in the network, and its shape."""
+
+    name: Text
+    shape: tuple[Count, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.shape) > LONGEST_SHAPE or self.size >= 2**40:
+            raise ValueError(f"shape of {quoted(self.name)} is too large: {list(self.shape[:8])}")
+
+    @property
+    def size(self) -> int:
+        """The weights of the variable."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dense(AsMapping):
+    """The dense weights: what dense.bin has."""
+
+    file: Literal["dense.bin"] = "dense.bin"
+    optimizer: Optimizer
+    step: Uint32
+    states: tuple[Name, ...]
+    variables: tuple[Variable, ...]
+    moving: tuple[Variable, ...]
+
+    def __post_init__(self) -> None:
+        expected = self.optimizer.dense_states()
+        if self.states != expected:
+            raise ValueError(
+                f"states {list(self.states)} are not those of {self.optimizer.name}, "
+                f"{list(expected)}"
+            )
+        names = [one.name for one in (*self.variables, *self.moving)]
+        if len(set(names)) != len(names):
+            raise ValueError("two variables have the same name")
+
+    @property
+    def floats(self) -> int:
+        """The floats of dense.bin: weights, each state of them, moving statistics."""
+        weights = sum(one.size for one in self.variables)
+        return (1 + len(self.states)) * weights + sum(one.size for one in self.moving)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Golden(AsMapping):
+    """The conformance kit: its file, and how many rows it has."""
+
+    file: Literal["golden.jsonl"] = "golden.jsonl"
+    rows: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """The figures of a pass over the data; `epoch` counts from 1."""
+
+    epoch: Count
+    step: Uint32
+    examples: Count
+    loss: Finite
+    running_auc: Finite | None
+    skipped_rows: Count | None = omitted()
+    day: DayName | None = omitted()
+    validation: Figures | None = omitted()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The metrics of data.validation after so many steps."""
+
+    step: Uint32
+    epoch: Count
+    validation: Figures
+
+    def figure(self, name: str) -> float | None:
+        """A metric that is a number; None where there is none of that name."""
+        value = self.validation.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchState:
+    """What evaluations have said so far: tnctl/training/watch.py."""
+
+    best: Finite | None = None
+    best_step: Uint32 = 0
+    without: Count = 0
+    flat: Count = 0
+    plateau: Finite = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmInput:
+    """An input of either conf of a warm start, and what became of it."""
+
+    input: Name | None
+    outcome: Literal["matched", "new", "dropped"]
+    from_: Annotated[Name | None, Field(alias="from")]
+    rows: Count | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmDense:
+    """What became of the dense variables in a warm start, by their names."""
+
+    matched: list[Text]
+    partly: list[Text]
+    new: list[Text]
+    dropped: list[Text]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmReport:
+    """What a warm start brought: docs/warm_start.md."""
+
+    from_: Annotated[Text, Field(alias="from")]
+    step: Uint32
+    optimizer: Text
+    inputs: list[WarmInput]
+    dense: WarmDense
+    notes: list[Text]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """What a checkpoint keeps of the training so far. `steps` is how far it went."""
+
+    steps: Uint32 | None = omitted()
+    epochs: tuple[Epoch, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
+    watch: WatchState = field(default_factory=WatchState)
+    warm: WarmReport | None = omitted()
+    log_lines: Count = 0
+
+    def __post_init__(self) -> None:
+        for key in ("epochs", "evaluations"):
+            steps = [one.step for one in getattr(self, key)]
+            if sorted(steps) != steps:
+                raise ValueError(f"the steps of {key} do not ascend")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointManifest(Manifest):
+    """The manifest of a checkpoint."""
+
+    FORMAT: ClassVar[str] = "tnctl checkpoint"
+
+    tnctl: Text
+    kind: Literal["full", "delta"]
+    parent: Parent | None
+    saved: Text
+    clock: Clock
+    position: Position
+    finished: bool
+    recipe: Annotated[Recipe, PlainValidator(_recipe)]
+    statistics: Measured
+    tables: tuple[Table, ...]
+    dense: Dense
+    heads: tuple[Name, ...]
+    logit_correction: Finite
+    graph: Literal["graph"] = "graph"
+    conf: Literal["conf.json"] = "conf.json"
+    golden: Golden
+    metrics: Metrics
+    data: tuple[Fingerprint, ...] = ()
+    days: tuple[DayRecord, ...] = ()
+    calendar: Days = ()
+    sessions: Sessions = ()
+
+    def __post_init__(self) -> None:
+        if (self.kind == "delta") != (self.parent is not None):
+            raise ValueError(f"key 'kind' is {quoted(self.kind)}, and key 'parent' says otherwise")
+        names = [table.name for table in self.tables]
+        if len(set(names)) != len(names):
+            raise ValueError("key 'tables' has two tables of one name")
+        groups = [group.name for table in self.tables for group in table.groups]
+        if len(set(groups)) != len(groups):
+            raise ValueError("key 'tables' has a group in two tables")
+        if not self.heads or len(set(self.heads)) != len(self.heads):
+            raise ValueError("key 'heads' should name each head of the recipe once")
+        check_days("key 'calendar': days", self.calendar)
+        firsts = [first for _, first in self.sessions]
+        if sorted(firsts) != firsts:
+            raise ValueError("key 'sessions': first steps do not ascend")
+        if [one.day for one in self.days if one.last_step is None] not in (
+            [],
+            [one.day for one in self.days[-1:]],
+        ):
+            raise ValueError("key 'days': a day that is not the last one was not ended")
+        if self.files or self.sha256:  # else it is being made
+            self._check_files()
+
+    def _check_files(self) -> None:
+        """Raise ValueError unless the files are those that the other keys name, of their sizes."""
+        named = {"dense.bin", "conf.json", "golden.jsonl", "graph/saved_model.pb"}
+        for table in self.tables:
+            named |= {*table.paths, *([table.sketch.file] if table.sketch else [])}
+        for path in self.files:
+            if not self.produces(path):
+                raise ValueError(f"key 'files' has {quoted(path)}, which no checkpoint has")
+            if path.startswith("tables/") and path not in named:
+                raise ValueError(f"key 'files' has {quoted(path)}, which no table names")
+        if missing := sorted(named - self.files.keys()):
+            raise ValueError(f"key 'files' has no {quoted(missing[0])}")
+        stored = {path: entry.bytes for path, entry in self.files.items()}
+        for table in self.tables:
+            table.check_sizes(stored)
+        expected = DENSE_HEADER_BYTES + 4 * self.dense.floats
+        if stored["dense.bin"] != expected:
+            raise ValueError(
+                f"key 'files' gives dense.bin {stored['dense.bin']:,} bytes, and its variables "
+                f"need {expected:,}"
+            )
+
+    @classmethod
+    def produces(cls, path: str) -> bool:
+        """Whether a file of this name, relative to the folder, can be a checkpoint's."""
+        return len(path) <= 1024 and PRODUCED.fullmatch(path) is not None
+
+    @property
+    def step(self) -> int:
+        """The step of the model."""
+        return self.clock.step
+
+    @property
+    def steps_trained(self) -> int:
+        """How far training went: with evaluation.keep=best that may be further than the model."""
+        return self.clock.step if self.metrics.steps is None else self.metrics.steps

@@ -1,0 +1,300 @@
+"""What the manifest of a checkpoint says of its tables: docs/formats/checkpoint.md."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from tnctl import tables
+from tnctl.documents import (
+    Count,
+    Hash,
+    Name,
+    RelativePath,
+    Share,
+    Uint16,
+    omitted,
+    plain,
+)
+from tnctl.errors import quoted
+from tnctl.manifest import AsMapping
+from tnctl.tables.sparse import EXTRAS, OPTIMIZERS, SETTINGS
+
+LONGEST_SEGMENT = 65_536  # floats; a conf has at most 1024
+LAST_HASH = 2**64 - 1
+ROWS_HEADER_BYTES, TOMBSTONES_HEADER_BYTES, SKETCH_HEADER_BYTES = 32, 16, 16
+TOMBSTONE_BYTES = 14  # of a removed key
+SKETCH_UNIT = 256  # bytes: 64 ranges of hashes, 4 lines each
+ROWS_FILE = re.compile(r"\d{5,}\.rows(\.zst)?", re.ASCII)
+
+# One number each in a record; all other fields are arrays.
+KEY_FIELDS = (("id", "<u8"), ("group", "<u2"), ("flags", "<u2"), ("changed", "<u4"))
+COUNT_FIELDS = ("show", "click")
+
+Setting = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer(AsMapping):
+    """An update rule and its settings, those that the rule has: tnctl.tables.Optimizer."""
+
+    name: str
+    learning_rate: Setting
+    epsilon: Setting | None = omitted()
+    initial_accumulator: Setting | None = omitted()
+    beta1: Setting | None = omitted()
+    beta2: Setting | None = omitted()
+    momentum: Setting | None = omitted()
+    nesterov: bool | None = omitted()
+    l1: Setting | None = omitted()
+    l2: Setting | None = omitted()
+    beta: Setting | None = omitted()
+    decay: Setting | None = omitted()
+    clip: Setting | None = omitted()
+    bound: Setting | None = omitted()
+    max_norm: Setting | None = omitted()
+
+    def __post_init__(self) -> None:
+        if self.name not in OPTIMIZERS:
+            raise ValueError(f"name {quoted(self.name)} is none of {', '.join(OPTIMIZERS)}")
+        own = {"name", "learning_rate", *SETTINGS[self.name]}
+        given = {one.name for one in fields(self) if getattr(self, one.name) is not None}
+        if lacking := sorted(own - given):
+            raise ValueError(f"{self.name} lacks its setting {lacking[0]}")
+        if foreign := sorted(given - own - set(EXTRAS)):
+            raise ValueError(f"{self.name} has no setting {foreign[0]}")
+
+    @classmethod
+    def of(cls, rule: tables.Optimizer) -> "Optimizer":
+        """What a manifest says of a rule."""
+        return cls(**rule.described())
+
+    def rule(self) -> tables.Optimizer:
+        """The rule itself."""
+        return tables.Optimizer(**plain(self))
+
+    def dense_states(self) -> tuple[str, ...]:
+        """The states of dense weights, each one float per weight, in order."""
+        return tuple(self.rule().dense_state_names())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment(AsMapping):
+    """A part of a row with its own width, in floats, and optimizer."""
+
+    name: Annotated[str, Field(pattern="^(linear|embedding)$")]
+    width: Annotated[int, Field(ge=1, le=LONGEST_SEGMENT)]
+    output: Annotated[str, Field(pattern="^(concat|sum)$")]
+    optimizer: Optimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group(AsMapping):
+    """A share group: `number` stands in its records; the other numbers are of ids."""
+
+    name: Name
+    number: Uint16
+    rows: Count
+    admitted: Count
+    waiting: Count
+    evicted: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life(AsMapping):
+    """Whether records have show and click, and `cvm`: whether these are read with the embedding.
+
+    `decay` is what a day leaves of both, by the groups' names; it is there with shows.
+    """
+
+    shows: bool
+    cvm: bool
+    decay: dict[Name, Share] | None = omitted()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordField(AsMapping):
+    """A field of a record: its name, numpy's type, and how many of it there are."""
+
+    name: str
+    type: str
+    count: Annotated[int, Field(ge=1, le=LONGEST_SEGMENT)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsFile(AsMapping):
+    """The rows of a range of hashes, both ends inclusive."""
+
+    file: RelativePath
+    first: Hash
+    last: Hash
+    rows: Count
+
+    @property
+    def hashes(self) -> tuple[int, int]:
+        """The first and the last hash of the range."""
+        return int(self.first, 16), int(self.last, 16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TombstonesFile(AsMapping):
+    """The keys of rows that were removed."""
+
+    file: RelativePath
+    rows: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class SketchFile(AsMapping):
+    """Counters of ids that have no row yet, one byte each."""
+
+    file: RelativePath
+    bytes: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(AsMapping):
+    """A table: its rows, those of the whole chain, are of its groups and have its segments."""
+
+    name: Name
+    rows: Count
+    slots: tuple[Name, ...]
+    segments: tuple[Segment, ...]
+    groups: tuple[Group, ...]
+    life: Life
+    record: tuple[RecordField, ...]
+    files: tuple[RowsFile, ...]
+    tombstones: TombstonesFile | None
+    sketch: SketchFile | None
+
+    def __post_init__(self) -> None:
+        self._check_groups()
+        self._check_record()
+        self._check_files()
+
+    def _check_groups(self) -> None:
+        for key, values in (
+            ("slots", self.slots),
+            ("groups' names", [group.name for group in self.groups]),
+            ("groups' numbers", [group.number for group in self.groups]),
+            ("segments", [segment.name for segment in self.segments]),
+            ("segments' outputs", [segment.output for segment in self.segments]),
+        ):
+            if not values or len(set(values)) != len(values):
+                raise ValueError(f"{key} of {self.name} should be given, each once")
+        if self.rows != (rows := sum(group.rows for group in self.groups)):
+            raise ValueError(
+                f"rows of {self.name} are {self.rows:,}, and those of its groups {rows:,}"
+            )
+        names = {group.name for group in self.groups}
+        if set(self.life.decay or ()) != (names if self.life.shows else set()):
+            raise ValueError(f"life.decay of {self.name} is not of its groups")
+
+    def _check_record(self) -> None:
+        expected = [
+            RecordField(name=name, type=type_, count=count)
+            for name, type_, count in self._expected_fields()
+        ]
+        for received, field in zip(self.record, expected, strict=False):
+            if received != field:
+                raise ValueError(
+                    f"record of {self.name} has {quoted(received.name)} of {received.count} "
+                    f"{quoted(received.type)}; segments and optimizers make "
+                    f"{quoted(field.name)} of {field.count} {quoted(field.type)}"
+                )
+        if len(self.record) != len(expected):
+            raise ValueError(
+                f"record of {self.name} has {len(self.record)} fields; segments and optimizers "
+                f"make {len(expected)}"
+            )
+
+    def _expected_fields(self) -> Iterator[tuple[str, str, int]]:
+        for name, type_ in KEY_FIELDS:
+            yield name, type_, 1
+        for segment in self.segments:
+            for name, type_, count in segment.optimizer.rule().state_names(segment.width):
+                yield f"{segment.name}.{name}", type_, count
+        for segment in self.segments:
+            yield segment.name, "<f4", segment.width
+        if self.life.shows:
+            yield from ((name, "<f4", 1) for name in COUNT_FIELDS)
+
+    def _check_files(self) -> None:
+        following = 0
+        for number, entry in enumerate(self.files):
+            suffix = ".zst" if self.files[0].file.endswith(".zst") else ""
+            if entry.file != f"{self.folder}/{number:05d}.rows{suffix}":
+                raise ValueError(f"files of {self.name} have {quoted(entry.file)} at {number}")
+            first, last = entry.hashes
+            if first != following or last < first:
+                raise ValueError(
+                    f"files of {self.name}: {quoted(entry.file)} has hashes {entry.first} to "
+                    f"{entry.last}; it should begin at {following:016x}"
+                )
+            following = last + 1
+        if following != LAST_HASH + 1:
+            raise ValueError(f"files of {self.name} do not have all hashes")
+        for single, name in ((self.tombstones, "tombstones.bin"), (self.sketch, "sketch.bin")):
+            if single is not None and single.file != f"{self.folder}/{name}":
+                raise ValueError(f"{name} of {self.name} cannot be {quoted(single.file)}")
+        if self.sketch is not None and (self.sketch.bytes % SKETCH_UNIT or not self.sketch.bytes):
+            raise ValueError(f"sketch of {self.name} cannot have {self.sketch.bytes:,} bytes")
+
+    @property
+    def folder(self) -> str:
+        """Where its files are, relative to the checkpoint."""
+        return f"tables/{self.name}"
+
+    @property
+    def paths(self) -> list[str]:
+        """Its rows files, and that of its removed keys."""
+        removed = [] if self.tombstones is None else [self.tombstones.file]
+        return [*(entry.file for entry in self.files), *removed]
+
+    @property
+    def record_dtype(self) -> np.dtype[Any]:
+        """The fields of a record."""
+        keys = {name for name, _ in KEY_FIELDS}
+        return np.dtype(
+            [
+                (field.name, field.type, () if field.name in keys else (field.count,))
+                for field in self.record
+            ]
+        )
+
+    def width_of(self, segment: str) -> int:
+        """The floats of a segment; 0 when there is none of that name."""
+        return next((one.width for one in self.segments if one.name == segment), 0)
+
+    def check_sizes(self, stored: dict[str, int]) -> None:
+        """Raise ValueError unless the table's files have the bytes that their rows need.
+
+        `stored` are the bytes of files by their names.
+        """
+        expected = {}
+        record_bytes = self.record_dtype.itemsize
+        for entry in self.files:
+            # Compressed, a record has an id of its own, and so at least a byte.
+            if entry.file.endswith(".zst"):
+                if entry.rows > stored[entry.file]:
+                    raise ValueError(
+                        f"files of {self.name}: {quoted(entry.file)} cannot have {entry.rows:,} "
+                        f"rows in {stored[entry.file]:,} bytes"
+                    )
+            else:
+                expected[entry.file] = ROWS_HEADER_BYTES + entry.rows * record_bytes
+        if self.tombstones is not None:
+            expected[self.tombstones.file] = (
+                TOMBSTONES_HEADER_BYTES + self.tombstones.rows * TOMBSTONE_BYTES
+            )
+        if self.sketch is not None:
+            expected[self.sketch.file] = SKETCH_HEADER_BYTES + self.sketch.bytes
+        for path, size in expected.items():
+            if stored[path] != size:
+                raise ValueError(
+                    f"files of {self.name}: {quoted(path)} has {stored[path]:,} bytes, and its "
+                    f"rows or counters need {size:,}"
+                )

@@ -1,0 +1,77 @@
+"""The manifest of prepared data: docs/formats/prepared.md."""
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from tnctl.data.measured import Measured
+from tnctl.documents import Count, Name, RelativePath, Text, Tree, TreeByName
+from tnctl.errors import quoted
+from tnctl.manifest import Manifest
+
+SplitName = Literal["train", "validation", "test"]
+SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
+PRODUCED = re.compile(rf"(?:{'|'.join(SPLITS)})/(?:part-\d{{5,}}\.parquet|first\.json)", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitEntry:
+    """A split: its rows, the bad rows left out, its Parquet files in order, its first rows."""
+
+    rows: Count
+    skipped: Count
+    parts: tuple[RelativePath, ...]
+    first: RelativePath
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecidingConf:
+    """What of a conf decides the ids, numbers and labels of its rows.
+
+    `data` has the labels, and the names of the files of each split.
+    """
+
+    slots: dict[Name, TreeByName]
+    numeric: dict[Name, TreeByName]
+    data: dict[str, Tree]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedManifest(Manifest):
+    """The manifest of prepared data."""
+
+    FORMAT: ClassVar[str] = "tnctl prepared"
+
+    tnctl: Text
+    splits: dict[SplitName, SplitEntry]
+    statistics: Measured
+    conf: DecidingConf
+
+    def __post_init__(self) -> None:
+        if not self.splits:
+            raise ValueError("key 'splits' has no split")
+        named = set()
+        for split, entry in self.splits.items():
+            parts = tuple(
+                f"{split}/part-{number:05d}.parquet" for number in range(len(entry.parts))
+            )
+            for received, expected in zip(entry.parts, parts, strict=True):
+                if received != expected:
+                    raise ValueError(
+                        f"key 'splits.{split}.parts' has {quoted(received)} in the place of "
+                        f"{quoted(expected)}"
+                    )
+            if entry.first != f"{split}/first.json":
+                raise ValueError(f"key 'splits.{split}.first' cannot be {quoted(entry.first)}")
+            named |= {*parts, entry.first}
+        if self.files or self.sha256:  # else it is being made
+            for path in self.files:
+                if path not in named:
+                    raise ValueError(f"key 'files' has {quoted(path)}, which no split names")
+            if missing := sorted(named - self.files.keys()):
+                raise ValueError(f"key 'files' has no {quoted(missing[0])}")
+
+    @classmethod
+    def produces(cls, path: str) -> bool:
+        """Whether a file of this name, relative to the folder, can be one of prepared data."""
+        return len(path) <= 1024 and PRODUCED.fullmatch(path) is not None

@@ -1,0 +1,152 @@
+"""report.json and the lines of log.jsonl: docs/train.md has the keys, attributes their names."""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import Field, JsonValue
+
+from tnctl import documents
+from tnctl.checkpoint.document import Epoch, Evaluation, WarmReport
+from tnctl.data.day_records import DayRecord
+from tnctl.documents import Count, Text, flat, omitted
+
+MOST_BYTES = 64 << 20  # of report.json
+Number = Annotated[float, Field(allow_inf_nan=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The best evaluation, and whether its model is the one that is kept."""
+
+    monitor: Text
+    value: Number | None
+    step: Count
+    kept: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSize:
+    """The rows of a table, and the bytes that they take in memory."""
+
+    rows: Count
+    bytes: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupLife:
+    """What became of the ids of a share group whose rows have a life; waiting is an estimate."""
+
+    rows: Count
+    admitted: Count
+    waiting: Count
+    evicted: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """What depends on the clock."""
+
+    seconds: Number = 0.0
+    training_seconds: Number = 0.0
+    input_wait_seconds: Number = 0.0
+    evaluation_seconds: Number = 0.0
+    save_seconds: Number = 0.0
+    examples_per_second: Number = 0.0
+    save_stalled_seconds: Number = 0.0
+    save_waited_seconds: Number = 0.0
+    saved_bytes: Count = 0
+    table_bytes: Count = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a run ended with: report.json.
+
+    `metrics` are those of the model that was kept, on `split`; their keys stand beside the others.
+    """
+
+    metrics: dict[str, JsonValue] = flat()
+    split: Text | None
+    steps: Count
+    warm: WarmReport | None = omitted()
+    epochs: tuple[Epoch, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
+    days: tuple[DayRecord, ...] | None = omitted()
+    best: Best | None = omitted()
+    tables: dict[Text, TableSize] = field(default_factory=dict)
+    life: dict[Text, GroupLife] | None = omitted()
+    dense_weights: Count
+    importance: dict[Text, Number] | None = omitted()
+    importance_of: Text | None = omitted()
+    checkpoint: Text
+    timing: Timing
+
+    @classmethod
+    def parse(cls, text: bytes) -> "Report":
+        """The inverse of `to_bytes`. Raises DocumentError."""
+        values = documents.parse(dict[str, JsonValue], text)
+        metrics = {key: values[key] for key in values if key not in KEYS}
+        own = {key: value for key, value in values.items() if key in KEYS}
+        read = documents.parse(cls, json.dumps(own).encode())
+        return dataclasses.replace(read, metrics=metrics)
+
+    def to_bytes(self) -> bytes:
+        """The JSON text."""
+        return json.dumps(documents.plain(self), indent=2).encode() + b"\n"
+
+    def figure(self, name: str) -> float | None:
+        """A metric of the main head; None where there is no number of that name."""
+        return number_of(self.metrics, name)
+
+    @property
+    def heads(self) -> dict[str, dict[str, JsonValue]]:
+        """The metrics of the heads beside the main one, by their names."""
+        return metrics_by_name(self.metrics.get("heads"))
+
+    @property
+    def calibration(self) -> list[dict[str, float]]:
+        """The bins of the calibration: `prediction`, `label` (means) and `count`."""
+        bins = self.metrics.get("calibration")
+        found: list[dict[str, float]] = []
+        for entry in bins if isinstance(bins, list) else ():
+            values = entry if isinstance(entry, dict) else {}
+            numbers = {key: number_of(values, key) or 0.0 for key in BIN_KEYS}
+            found.append(numbers)
+        return found
+
+
+KEYS = {one.name for one in dataclasses.fields(Report)} - {"metrics"}
+BIN_KEYS = ("prediction", "label", "count")
+
+
+def number_of(figures: dict[str, JsonValue], name: str) -> float | None:
+    """A metric that is a number; None where there is none of that name."""
+    value = figures.get(name)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def metrics_by_name(value: JsonValue) -> dict[str, dict[str, JsonValue]]:
+    """The metrics of several heads; none where a value is something else."""
+    if not isinstance(value, dict):
+        return {}
+    return {name: of for name, of in value.items() if isinstance(of, dict)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogLine:
+    """What is read back of a line of log.jsonl; the page draws its curves of them."""
+
+    event: Text
+    step: Count = 0
+    loss: Number | None = None
+    running_auc: Number | None = None
+    rate_factor: Number | None = None
+    rows: Number | None = None
+    validation: dict[str, JsonValue] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> "LogLine":
+        """The line with these values. Raises DocumentError."""
+        return documents.parse(cls, json.dumps(values).encode())
