@@ -24,6 +24,7 @@ from tnctl.documents import (
     Text,
     TreeByName,
     Uint32,
+    check_tree,
     flat,
     omitted,
 )
@@ -99,7 +100,7 @@ class Recipe(AsMapping):
     sha256: str
 
 
-def _recipe(value: Any) -> Recipe:
+def recipe_of(value: Any) -> Recipe:
     """Separate the settings of a recipe from its own keys."""
     if isinstance(value, Recipe):
         return value
@@ -111,7 +112,12 @@ def _recipe(value: Any) -> Recipe:
         raise ValueError("name should be a text")
     if not isinstance(sha256, str) or not re.fullmatch("[0-9a-f]{64}", sha256):
         raise ValueError("sha256 should be a SHA-256 in hexadecimal digits")
+    for setting in settings.values():
+        check_tree(setting)
     return Recipe(name=name, settings=settings, sha256=sha256)
+
+
+RecipeReference = Annotated[Recipe, PlainValidator(recipe_of)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,7 +278,7 @@ class CheckpointManifest(Manifest):
     clock: Clock
     position: Position
     finished: bool
-    recipe: Annotated[Recipe, PlainValidator(_recipe)]
+    recipe: RecipeReference
     statistics: Measured
     tables: tuple[Table, ...]
     dense: Dense

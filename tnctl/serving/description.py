@@ -40,7 +40,7 @@ def describe(
     """
     statistics = checkpoint.statistics
     layout = plan(conf, statistics)
-    part = part or whole(layout, tuple(checkpoint.manifest["heads"]))
+    part = part or whole(layout, checkpoint.manifest.heads)
     taken = {
         one.name.removesuffix("_length") if one.source == LENGTHS else one.name
         for one in part.by_slot
@@ -53,13 +53,13 @@ def describe(
         format=GraphManifest.FORMAT,
         version=GraphManifest.VERSION,
         checkpoint=CheckpointReference.of(checkpoint),
-        recipe=checkpoint.manifest["recipe"],
+        recipe=checkpoint.manifest.recipe,
         head=head,
         heads=tuple(heads),
         frozen=False,
         predictions="logit" if conf.train.loss.name == "mse" else "sigmoid",
-        logit_correction=checkpoint.manifest["logit_correction"],
-        labels=described_labels(conf, checkpoint.manifest["heads"], heads),
+        logit_correction=checkpoint.manifest.logit_correction,
+        labels=described_labels(conf, checkpoint.manifest.heads, heads),
         signatures=Signatures(
             by_slot=described_inputs(part.by_slot), packed=described_inputs(part.packed)
         ),

@@ -173,7 +173,7 @@ def chain_of(url: str) -> list[tuple[str, ExportManifest]]:
             before = manifest.read(folder, ExportManifest)
         except Failure as error:
             raise Failure(f"{exports[-1][0]} is a delta of {folder}: {error}") from error
-        if manifest.identity(before) != content.base.sha256:
+        if before.sha256 != content.base.sha256:
             raise Failure(
                 f"{exports[-1][0]} is a delta of what was in {folder}, which holds another export "
                 "now. Export in full"

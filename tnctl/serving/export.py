@@ -177,7 +177,7 @@ def named_from(to: str, folder: str) -> str:
 
 def possible_files(checkpoint: Checkpoint) -> list[str]:
     """The files that an export may consist of, and an interrupted one, of whatever format, left."""
-    names = [group["name"] for table in checkpoint.manifest["tables"] for group in table["groups"]]
+    names = [group.name for table in checkpoint.manifest.tables for group in table.groups]
     return export_document.possible_files(names)
 
 
@@ -195,7 +195,7 @@ def described(
 ) -> AnyRows:
     """The manifest of an export whose rows are written, before its kit is."""
     names = {entry.group for entry in groups}
-    with_rows = [slot for table in checkpoint.manifest["tables"] for slot in table["slots"]]
+    with_rows = [slot for table in checkpoint.manifest.tables for slot in table.slots]
     return kind(
         format=kind.FORMAT,
         version=kind.VERSION,

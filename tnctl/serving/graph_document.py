@@ -12,8 +12,9 @@ from pydantic import Field
 
 from tnctl import documents, schema
 from tnctl.checkpoint.chain import GOLDEN
+from tnctl.checkpoint.document import RecipeReference
 from tnctl.data.statistics import Scale, Statistics
-from tnctl.documents import Finite, Name, TreeByName, Uint64Text, omitted
+from tnctl.documents import Finite, Name, Uint64Text, omitted
 from tnctl.errors import UserError
 from tnctl.manifest import Manifest
 from tnctl.model.layout import CVM_COLUMNS, LINEAR
@@ -256,7 +257,7 @@ class GraphManifest(Manifest):
     FORMAT: ClassVar[str] = "tnctl graph"
 
     checkpoint: CheckpointReference
-    recipe: TreeByName  # name, settings and sha256 of the recipe, which only inform
+    recipe: RecipeReference
     head: Name | None
     heads: tuple[Name, ...]
     frozen: bool

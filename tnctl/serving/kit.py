@@ -309,9 +309,9 @@ def write_graph(checkpoint: Checkpoint, folder: str) -> None:
 
     Raises DamagedError when it has other files than a SavedModel, wherever they would be written.
     """
-    prefix = checkpoint.manifest["graph"] + "/"
+    prefix = checkpoint.manifest.graph + "/"
     with offering(checkpoint):
-        for name in checkpoint.manifest["files"]:
+        for name in checkpoint.manifest.files:
             if not name.startswith(prefix):
                 continue
             inner = name.removeprefix(prefix)

@@ -56,7 +56,7 @@ def verify(
     """
     with closing(open_embeddings(embeddings, prefix)) as opened:
         served = open_graph(graph)
-        identity = manifest.identity(checkpoint.manifest)
+        identity = checkpoint.manifest.sha256
         for url, described in ((graph, served.description), (embeddings, opened.manifest)):
             if described.checkpoint.sha256 != identity:
                 raise Failure(
@@ -134,7 +134,7 @@ def compared_split(conf: Conf) -> str:
 
 def of_last_day(checkpoint: Checkpoint, conf: Conf) -> Conf:
     """The conf with the data of the last day that was trained, where data.train is of days."""
-    return conf_of_day(conf, checkpoint.days[-1]["day"]) if checkpoint.days else conf
+    return conf_of_day(conf, checkpoint.days[-1].day) if checkpoint.days else conf
 
 
 class Examples:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.documents import Count, Finite, Sha256
-from tnctl.manifest import FileEntry, identity
+from tnctl.manifest import FileEntry
 
 MOST_FOLDER = 4096  # characters of a folder's path or URL
 
@@ -30,7 +30,7 @@ class CheckpointReference:
     def of(cls, checkpoint: Checkpoint) -> "CheckpointReference":
         """The reference to a checkpoint that was read."""
         return cls(
-            folder=checkpoint.folder, sha256=identity(checkpoint.manifest), step=checkpoint.step
+            folder=checkpoint.folder, sha256=checkpoint.manifest.sha256, step=checkpoint.step
         )
 
 

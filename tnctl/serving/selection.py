@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tnctl import schema
 from tnctl.checkpoint import rows, tombstones
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.reading import as_read, known_rows, shows_as_read, unseen_days
@@ -98,8 +99,8 @@ def select(
     if since is not None:
         check_since(checkpoint, filter, precision, since)
     tables = []
-    for part in checkpoint.manifest["tables"]:
-        names = [group["name"] for group in part["groups"] if group["name"] in chosen]
+    for part in checkpoint.manifest.tables:
+        names = [group.name for group in part.groups if group.name in chosen]
         if names:
             tables.append(TableSelection(checkpoint, part, names, filter, precision, since))
     if since is not None:
@@ -111,8 +112,8 @@ def select(
 
 def chosen_groups(checkpoint: Checkpoint, conf: Conf, filter: Filter) -> set[str]:
     """The names of the groups that a filter's slots read. Raises UserError."""
-    tables = checkpoint.manifest["tables"]
-    slots = [slot for table in tables for slot in table["slots"]]
+    tables = checkpoint.manifest.tables
+    slots = [slot for table in tables for slot in table.slots]
     for slot in filter.slots or ():
         if slot not in slots:
             raise UserError(f"no slot {slot} with rows to export. {did_you_mean(slot, slots)}")
@@ -124,8 +125,8 @@ def chosen_groups(checkpoint: Checkpoint, conf: Conf, filter: Filter) -> set[str
         raise UserError(f"top must be a whole number from 1 on. Received: {filter.top}")
     if filter.counts:
         for table in tables:
-            without = [g["name"] for g in table["groups"] if g["name"] in chosen]
-            if without and not table["life"]["shows"]:
+            without = [group.name for group in table.groups if group.name in chosen]
+            if without and not table.life.shows:
                 key = "min_show" if filter.min_show is not None else "top"
                 raise UserError(
                     f"{key} needs rows that keep their show, and those of {without[0]} do not. "
@@ -160,7 +161,7 @@ def check_since(
             f"the export of since= is of step {step:,} ({folder}), which is after step "
             f"{checkpoint.step:,} of {checkpoint.folder}. Name a later checkpoint"
         )
-    kept = int(checkpoint.conf()["save"]["tombstone_days"])
+    kept = schema.from_values(checkpoint.conf()).save.tombstone_days
     calendar = checkpoint.clock.days or checkpoint.calendar
     if tombstones.first_step_kept(calendar, kept) > step + 1:
         raise UserError(
@@ -195,25 +196,25 @@ class TableSelection:
     ) -> None:
         self._checkpoint, self._part, self._filter = checkpoint, part, filter
         self._keys = rows.keys_of(part)
-        self._names = {group["number"]: group["name"] for group in part["groups"]}
+        self._names = {group.number: group.name for group in part.groups}
         self.shape = RowShape(
-            bool(rows.width_of(part, LINEAR)),
-            rows.width_of(part, EMBEDDING),
-            part["life"]["cvm"],
+            bool(part.width_of(LINEAR)),
+            part.width_of(EMBEDDING),
+            part.life.cvm,
             precision,
         )
         self.groups = [
             Group(
-                group["name"],
-                part["name"],
-                group["number"],
+                group.name,
+                part.name,
+                group.number,
                 self.shape,
-                group_salt(group["name"]),
-                group["rows"],
+                group_salt(group.name),
+                group.rows,
                 0,
             )
-            for group in part["groups"]
-            if group["name"] in names
+            for group in part.groups
+            if group.name in names
         ]
         self._chosen = np.zeros(1 << 16, bool)
         self._chosen[[group.number for group in self.groups]] = True
@@ -302,19 +303,19 @@ class TableSelection:
     def _decays(self) -> NDArray[np.float64]:
         """What a day leaves of show and click, by the numbers of groups."""
         decays = np.ones(1 << 16)
-        for group in self._part["groups"]:
-            decays[group["number"]] = self._part["life"]["decay"][group["name"]]
+        for group in self._part.groups:
+            decays[group.number] = (self._part.life.decay or {})[group.name]
         return decays
 
     def _blocks(self) -> Iterator["Block"]:
         """All records, judged, with the removed keys that stand between them."""
-        records = known_rows(self._checkpoint, self._part["name"])
+        records = known_rows(self._checkpoint, self._part.name)
         if self._then is None:
             for some in records:
                 taken = self._passing(some, self._now) & self._chosen[some["group"]]
                 yield Block(some, taken, np.zeros(len(some), bool), NO_KEYS)
             return
-        removed = rows.tombstones(self._checkpoint, self._part["name"])
+        removed = rows.tombstones(self._checkpoint, self._part.name)
         beside = Beside(self._of_interest(removed), self._keys)
         for some in records:
             if not len(some):
@@ -323,7 +324,7 @@ class TableSelection:
             yield Block(some, taken, gone, beside.until(self._keys.hashes(some[-1:])[0]))
         nothing = np.zeros(0, bool)
         for keys in beside.rest():
-            yield Block(np.empty(0, rows.record_dtype(self._part)), nothing, nothing, keys)
+            yield Block(np.empty(0, self._part.record_dtype), nothing, nothing, keys)
 
     def _of_interest(self, removed: Iterator[NDArray[Any]]) -> Iterator[NDArray[Any]]:
         """Removed keys of the chosen groups, of the time since the earlier export."""
@@ -349,7 +350,7 @@ class TableSelection:
 
     def _reads_differ(self, then: Moment) -> bool:
         """Whether rows that were not touched may read otherwise than they did."""
-        decaying = any(one["optimizer"].get("decay") for one in self._part["segments"])
+        decaying = any(segment.optimizer.decay for segment in self._part.segments)
         days = [list(days)[-1:] for days in (then.days, self._now.days)]
         counted = self.shape.cvm and days[0] != days[1]
         return counted or (decaying and then.step != self._now.step)
@@ -381,7 +382,7 @@ class TableSelection:
     def _thresholds(self, top: int) -> dict[int, Threshold | None]:
         """Of each chosen group the last of its top rows; None where all are among them."""
         best = {group.number: Best(top) for group in self.groups}
-        for records in known_rows(self._checkpoint, self._part["name"]):
+        for records in known_rows(self._checkpoint, self._part.name):
             shows, _ = shows_as_read(records, self._part, self._now.days)
             hashes = self._keys.hashes(records)
             for number, one in best.items():

@@ -86,7 +86,7 @@ def write_graph(
     checkpoint: Checkpoint, conf: Conf, local: str, head: str | None, frozen: bool
 ) -> cutting.Part:
     """The SavedModel of a checkpoint in a local folder, as it is or cut, its files verified."""
-    heads = tuple(checkpoint.manifest["heads"])
+    heads = checkpoint.manifest.heads
     everything = cutting.whole(plan(conf, checkpoint.statistics), heads)
     if head is None and not frozen:
         kit.write_graph(checkpoint, local)
