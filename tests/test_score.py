@@ -20,7 +20,7 @@ import pytest
 from tnctl import schema
 from tnctl.checkpoint import load as loading
 from tnctl.serving.export import export
-from tnctl.serving.selection import Filter
+from tnctl.serving.export_document import Filter
 from tnctl.serving.split import split
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -272,24 +272,29 @@ class ExportManifest(RowsManifest):
                 self._check_sizes(entry)
 
     def _check_sizes(self, entry: FileGroup) -> None:
-        """Raise ValueError when the sizes of files are not those of so many rows."""
-        size = self.files[entry.file].bytes
+        """Raise ValueError when a file has not the size of so many rows."""
+        records = entry.rows + entry.removed
+        least: dict[str | None, int] = {}
+        exact: dict[str | None, int] = {}
         if self.encoding == "dictionary":
-            assert entry.index is not None
-            records = entry.rows + entry.removed
-            fits = size == dictionary_size(entry.shape, records, self.kind == "delta")
-            fits = fits and self.files[entry.index].bytes == index_size(records)
+            delta = self.kind == "delta"
+            exact = {
+                entry.file: dictionary_size(entry.shape, records, delta),
+                entry.index: index_size(records),
+            }
         elif self.encoding == "text":
-            fits = size >= entry.rows * (4 + 2 * entry.shape.columns)
-            if entry.removed_file is not None:
-                fits = fits and self.files[entry.removed_file].bytes >= 2 * entry.removed
-        else:  # how Parquet packs rows is Parquet's affair
-            fits = True
-        if not fits:
-            raise ValueError(
-                f"files of group {entry.group} have sizes that {entry.rows:,} rows and "
-                f"{entry.removed:,} removed keys cannot have"
-            )
+            least = {
+                entry.file: entry.rows * (4 + 2 * entry.shape.columns),
+                entry.removed_file: entry.removed * 2,
+            }
+        # How Parquet packs rows is its own affair.
+        for name in files_of(entry):
+            size = self.files[name].bytes
+            if size != exact.get(name, size) or size < least.get(name, 0):
+                raise ValueError(
+                    f"{name} has {size:,} bytes, which {entry.rows:,} rows and {entry.removed:,} "
+                    "removed keys cannot have"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

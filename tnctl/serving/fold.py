@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from tnctl import files, manifest
 from tnctl.checkpoint import merging
 from tnctl.checkpoint.chain import GOLDEN
+from tnctl.checkpoint.golden import parse_lines
+from tnctl.documents import DocumentError
 from tnctl.errors import Failure, UserError
-from tnctl.manifest import Inventory
+from tnctl.manifest import DamagedError, Inventory
 from tnctl.progress import Display
 from tnctl.serving.embeddings import (
     REDIS,
@@ -28,7 +30,6 @@ from tnctl.serving.export_document import (
     PrecisionError,
     possible_files,
 )
-from tnctl.serving.kit import Kit
 from tnctl.serving.selection import Group
 from tnctl.serving.stored import StoredGroup, hashes_of, record_dtype
 from tnctl.serving.writers import open_writer
@@ -148,7 +149,12 @@ def check(chain: FileEmbeddings, written: FileEmbeddings, golden: bytes) -> None
     """Raise Failure unless what was written gives the rows of the kit's ids as the chain does."""
     groups = {entry.slot: entry.group for entry in chain.manifest.slots}
     ids: dict[str, list[int]] = {}
-    for line in Kit(files.join(chain.folder, GOLDEN), golden).examples:
+    try:
+        lines = parse_lines(golden.splitlines())
+    except DocumentError as error:
+        what = f"{files.join(chain.folder, GOLDEN)}, {error}"
+        raise DamagedError(chain.folder, what, "Export again") from error
+    for line in lines:
         for slot, texts in line.ids.items():
             if slot in groups:
                 ids.setdefault(groups[slot], []).extend(map(int, texts))
