@@ -18,12 +18,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tnctl.checkpoint.document import Clock
 from tnctl.errors import Failure, UserError
 from tnctl.serving import redis_connection, redis_export, redis_store
+from tnctl.serving.export import group_fields
+from tnctl.serving.export_document import Filter, GroupRows, RowsManifest
 from tnctl.serving.precision import RowShape, decode, encode
 from tnctl.serving.redis_commands import buckets_of
 from tnctl.serving.redis_connection import shown
 from tnctl.serving.redis_store import RedisEmbeddings
+from tnctl.serving.references import CheckpointReference, RowsDeviation, RowsKit
 from tnctl.serving.selection import Group, Part
 from tnctl.tables.columns import group_salt, mix64
 
@@ -189,22 +193,17 @@ def delta(changed, removed=(), shape=None, seed=1):
 
 def content_of(selected, step=7):
     precision = selected.groups[0].shape.precision
-    return {
-        "checkpoint": {
-            "folder": f"run/checkpoints/step-{step:010}", "sha256": f"{step:064}", "step": step
-        },
-        "precision": precision,
-        "filter": {"slots": None, "min_show": None, "top": None},
-        "groups": [
-            {
-                "group": group.name, "table": group.table, "rows": group.rows,
-                "removed": group.removed, "linear": group.shape.linear,
-                "width": group.shape.width, "cvm": group.shape.cvm, "precision": precision,
-                "salt": str(group.salt), "threshold": None,
-            }
-            for group in selected.groups
-        ],
-    }  # fmt: skip
+    return RowsManifest(
+        format=RowsManifest.FORMAT, version=1,
+        checkpoint=CheckpointReference(
+            folder=f"run/checkpoints/step-{step:010}", sha256=f"{step:064}", step=step
+        ),
+        kind="full", base=None, number=0, encoding="redis", precision=precision, filter=Filter(),
+        clock=Clock(step), sessions=(), slots=(), golden=None,
+        groups=tuple(
+            GroupRows(**group_fields(group) | {"removed": 0}) for group in selected.groups
+        ),
+    )  # fmt: skip
 
 
 def export(server, selected, step=7, **options):
@@ -226,8 +225,8 @@ def holds(server, selected, prefix="tnctl"):
             rows, known = embeddings.lookup(group.name, ids)
             if not known.all() or not np.array_equal(rows, expected):
                 return False
-            entry = next(e for e in embeddings.manifest["groups"] if e["group"] == group.name)
-            if entry["rows"] != len(ids):
+            entry = next(e for e in embeddings.manifest.groups if e.group == group.name)
+            if entry.rows != len(ids):
                 return False
         return True
 
@@ -244,7 +243,7 @@ def is_there(server, expected):
         ids = np.array(sorted(expected), np.uint64)
         rows, known = embeddings.lookup("user", ids)
         assert known.all()
-        assert embeddings.manifest["groups"][0]["rows"] == len(expected)
+        assert embeddings.manifest.groups[0].rows == len(expected)
         assert np.array_equal(rows, np.array([expected[int(i)] for i in ids]))
 
 
@@ -299,9 +298,9 @@ def encodings(server):
 def test_a_stranger_reads_rows_by_the_document(server, monkeypatch, name):
     shape = SHAPES[name]
     selected = made(2000, {name: shape})
-    entry = export(server, selected)["groups"][0]
-    assert entry["fields_per_row"] == -(-shape.stride // 64)
-    assert entry["buckets"] == round(2000 * entry["fields_per_row"] / 64)
+    entry = export(server, selected).groups[0]
+    assert entry.fields_per_row == -(-shape.stride // 64)
+    assert entry.buckets == round(2000 * entry.fields_per_row / 64)
     code = DOCUMENT.read_text().split("```python\n")[1].split("```")[0]
     written = {}
     with server.client() as client:
@@ -338,7 +337,7 @@ def test_groups_without_rows(server):
     selected.groups += empty.groups
     selected.rows |= empty.rows
     content = export(server, selected)
-    assert [entry["rows"] for entry in content["groups"]] == [100, 0]
+    assert [entry.rows for entry in content.groups] == [100, 0]
     embeddings = RedisEmbeddings(server.url)
     assert not embeddings.lookup("item", np.array([1], np.uint64))[1].any()
     embeddings.close()
@@ -398,15 +397,15 @@ def test_another_version_takes_the_place_of_the_one_before(server):
     old, new = made(5000), made(3000, seed=1)
     first = export(server, old, 7)
     of_old = {key for key in keys_of(server) if ":7-" in key}
-    assert len(of_old) == first["groups"][0]["buckets"] + 1
+    assert len(of_old) == first.groups[0].buckets + 1
     reader = RedisEmbeddings(server.url)
     export(server, new, 8, grace=100)
     assert holds(server, new)
     # A reader that had the old one goes over to the new.
-    assert reader.manifest["checkpoint"]["step"] == 7
+    assert reader.manifest.checkpoint.step == 7
     _, ids, floats, _ = new.rows["user"]
     assert np.array_equal(reader.lookup("user", ids)[0], floats)
-    assert reader.manifest["checkpoint"]["step"] == 8
+    assert reader.manifest.checkpoint.step == 8
     reader.close()
     with server.client() as client:
         assert all(0 < client.ttl(key) <= 100 for key in of_old)
@@ -474,13 +473,13 @@ def test_deltas_go_in_place(server):
         content = applied(server, one, 7 + number)
         expected |= as_dict(one)
         del expected[number]
-        assert content["sequence"] == number and content["kind"] == "full"
-        assert content["groups"][0]["rows"] == len(expected)
+        assert content.sequence == number and content.kind == "full"
+        assert content.groups[0].rows == len(expected)
     is_there(server, expected)
     with server.client() as client:
         assert client.get("tnctl:current").endswith(b" 10")
         assert client.get("tnctl:current").startswith(b"7-")
-    assert version["groups"][0]["buckets"] == content["groups"][0]["buckets"]
+    assert version.groups[0].buckets == content.groups[0].buckets
     # And a full export afterwards.
     export(server, made(100, seed=5), 30, grace=0)
     assert holds(server, made(100, seed=5))
@@ -582,10 +581,10 @@ def test_the_kit_is_kept_and_the_check_sees_what_was_written(server):
         _, ids, floats, _ = selected.rows["user"]
         assert np.array_equal(embeddings.lookup("user", ids)[0], floats)
         kept.write("golden.jsonl", lines)
-        return {"file": "golden.jsonl", "rows": 1, "exact": True}
+        return RowsKit(rows=1, exact=True, deviation=RowsDeviation(x=0.0, logit=0.0))
 
     content = export(server, selected, check=check)
-    assert content["golden"]["rows"] == 1
+    assert content.golden.rows == 1
     embeddings = RedisEmbeddings(server.url)
     assert embeddings.golden() == lines
     with server.client() as client:

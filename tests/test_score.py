@@ -347,7 +347,7 @@ def test_rows_of_lower_precision_and_left_out_ones(artefacts, trained, expected,
     rows = [json.loads(line) for line in (artefacts / "rows.jsonl").read_text().splitlines()]
     apart = np.abs(scorer(rows)["logit"] - expected[:, 1]) / (1 + np.abs(expected[:, 1]))
     embeddings.close()
-    stated = content["golden"]["deviation"]["logit"]
+    stated = content.golden.deviation.logit
     assert 0 < apart.max() < 3 * stated
     assert stated < 0.01 if kind == "int8" else stated > 0.1
 

@@ -18,6 +18,7 @@ from tnctl.checkpoint import load as loading
 from tnctl.errors import UserError
 from tnctl.model.graph import Input
 from tnctl.serving import cutting, kit, warmup
+from tnctl.serving.graph_document import GraphManifest
 from tnctl.serving.inputs import RawInputs
 from tnctl.serving.served import inputs_of, open_graph
 
@@ -105,11 +106,16 @@ def whole(split):
 
 
 def described(folder):
-    return manifest.read(str(folder), "tnctl graph", "serving.json")
+    """What serving.json says, as any reader of JSON sees it."""
+    return json.loads((Path(folder) / "serving.json").read_text())
+
+
+def document(folder):
+    return manifest.read(str(folder), GraphManifest, "serving.json")
 
 
 def kit_of(folder):
-    return kit.kit_of_graph(str(folder), described(folder))
+    return kit.kit_of_graph(str(folder), document(folder))
 
 
 def outputs(folder, signature, inputs):
@@ -150,7 +156,7 @@ print(json.dumps({"foreign": foreign, "ops": sorted(ops)}))
 
 def test_the_graph_serves_strangers(whole, tmp_path):
     """Without tnctl and Keras, by names alone, with the trainer's logits; no custom op."""
-    content, golden = described(whole), kit_of(whole)
+    content, golden = document(whole), kit_of(whole)
     packed = golden.inputs(content)
     np.savez(tmp_path / "in.npz", **packed, **{
         name: array for name, array in inputs_of(content, "by_slot", packed).items()
@@ -174,7 +180,7 @@ def test_the_graph_serves_strangers(whole, tmp_path):
         for head in ("ctr", "buy"):
             near(got[f"{signature}/logits_{head}"], golden.logits(head))
             near(got[f"{signature}/predictions_{head}"], golden.predictions(head))
-    [item] = [one for one in content["signatures"]["by_slot"] if one["name"] == "item"]
+    item = content.inputs["item"]
     np.testing.assert_array_equal(got["towers/item"], packed["x"][:, item["at"] : item["at"] + 4])
 
 
@@ -188,7 +194,7 @@ def saved_model_cli(*arguments, cwd):
 
 
 def test_tensorflows_own_tool_shows_and_runs_it(whole, tmp_path):
-    content, golden = described(whole), kit_of(whole)
+    content, golden = document(whole), kit_of(whole)
     shown = saved_model_cli("show", "--dir", whole, "--all", cwd=tmp_path)
     for signature in ("by_slot", "packed", "serving_default", "towers"):
         assert f"signature_def['{signature}']" in shown
@@ -261,7 +267,7 @@ def requests_of(folder, prediction_log):
 
 
 def test_requests_that_warm_a_server_up(whole, prediction_log):
-    content, golden = described(whole), kit_of(whole)
+    content, golden = document(whole), kit_of(whole)
     inputs = inputs_of(content, "by_slot", golden.inputs(content))
     requests = list(requests_of(whole, prediction_log))
     assert [len(one["user"]) for one in requests] == [1, 8]
@@ -270,7 +276,7 @@ def test_requests_that_warm_a_server_up(whole, prediction_log):
         for name, array in request.items():
             assert array.dtype == inputs[name].dtype
             np.testing.assert_array_equal(array, inputs[name][: len(array)])
-    assert warmup.NAME in content["files"]
+    assert warmup.NAME in content.files
     long = {"user": np.zeros((40, 40), np.float32)}  # lengths of more than one byte
     parsed = prediction_log.FromString(warmup.prediction_log(long))
     assert tf.make_ndarray(parsed.predict_log.request.inputs["user"]).shape == (40, 40)
@@ -332,7 +338,7 @@ def names_of(content, signature):
 
 @pytest.mark.parametrize("frozen", ["true", "false"])
 def test_a_head_has_only_what_it_needs(split, whole, frozen):
-    everything, golden = described(whole), kit_of(whole)
+    everything, golden = document(whole), kit_of(whole)
     inputs = golden.inputs(everything)
     taken = {
         "ctr": (["user", "item", "weekday", "linear"], ["x", "linear"]),
@@ -373,7 +379,7 @@ def test_a_head_with_a_linear_part_has_all_slots_of_it(split, whole):
 
 
 def test_towers_without_the_recipes_code(here, everything, whole, tmp_path):
-    inputs = kit_of(whole).inputs(described(whole))
+    inputs = kit_of(whole).inputs(document(whole))
     loaded = tf.saved_model.load(str(whole))
     expected = loaded.signatures["towers"](**{k: tf.constant(v) for k, v in inputs.items()})
     checkpoint = next((everything / "run/checkpoints").iterdir())
@@ -487,7 +493,7 @@ def test_heads_of_esmm(here, tmp_path):
         assert done.code == 0, done.err
         stored[part] = weights_in(tmp_path / part)[0]
     golden = kit_of(tmp_path / "whole")
-    inputs = golden.inputs(described(tmp_path / "whole"))
+    inputs = golden.inputs(document(tmp_path / "whole"))
     of_whole = outputs(tmp_path / "whole", "by_slot", inputs)
     for head in ("ctr", "cvr", "ctcvr"):
         found = outputs(tmp_path / head, "by_slot", inputs)
@@ -503,7 +509,7 @@ def test_heads_of_esmm(here, tmp_path):
 def test_the_description_has_what_a_scorer_needs(whole, everything):
     content = described(whole)
     checkpoint = loading.open_checkpoint(str(next((everything / "run/checkpoints").iterdir())))
-    assert content["checkpoint"]["sha256"] == manifest.identity(checkpoint.manifest)
+    assert content["checkpoint"]["sha256"] == checkpoint.manifest.sha256
     assert content["data"]["missing"] == ["", "?"]
     assert content["data"]["format"] == "jsonl"
     assert content["labels"]["buy"] == {"column": "bought", "positive": None, "above": None}
