@@ -153,6 +153,7 @@ def main() -> None:
 
 def measure(rows: int, rounds: int, compression: str, root: Path) -> None:
     from tnctl.checkpoint import load
+    from tnctl.checkpoint.document import Metrics
     from tnctl.checkpoint.save import Clock, Position
     from tnctl.checkpoint.saver import Saver
 

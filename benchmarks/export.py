@@ -48,6 +48,7 @@ def main() -> None:
 def make(rows: int, root: Path) -> None:
     """A full checkpoint of so many rows of 64 bytes."""
     from tnctl.checkpoint import save as saving
+    from tnctl.checkpoint.document import Metrics
 
     saving.save(
         made(rows, root / "run", "none"),

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tnctl import manifest
+from tnctl import documents
 from tnctl.checkpoint import dense, rows, tombstones
-from tnctl.checkpoint.chain import FORMAT, open_checkpoint
+from tnctl.checkpoint.chain import open_checkpoint
+from tnctl.checkpoint.document import CheckpointManifest
+from tnctl.checkpoint.merging import Keys
 from tnctl.manifest import Inventory
 
 TABLE = "embedding3"
@@ -30,6 +32,7 @@ DTYPE = np.dtype(
 OPTIMIZER = {
     "name": "adagrad", "learning_rate": 0.05, "epsilon": 1e-8, "initial_accumulator": 1e-6,
 }  # fmt: skip
+SGD = {"name": "sgd", "learning_rate": 0.05, "momentum": 0.0, "nesterov": False}
 VARIABLES = [{"name": "deep/kernel", "shape": [3, 2]}, {"name": "deep/bias", "shape": [2]}]
 DAYS = [[738_000, 1], [738_001, 11], [738_003, 21]]
 DECAY = 0.5
@@ -47,7 +50,7 @@ class Saved:
 
 
 def keys():
-    return rows.keys_of({"groups": [{"name": n, "number": i} for n, i in GROUPS.items()]})
+    return Keys({number: name for name, number in GROUPS.items()})
 
 
 def in_order(records):
@@ -135,12 +138,14 @@ def write(folder, step, own, there, removed, kernel, parent=None, suffix="", fil
     counts = {number: sum(one == number for one, _ in there) for number in GROUPS.values()}
     with inventory.writing(f"tables/{TABLE}/sketch.bin") as stream:
         stream.write(b"tnctlskt" + (1).to_bytes(4, "little") + bytes(4) + bytes(range(256)))
+    shows = "show" in DTYPE.names
+    linear = OPTIMIZER if "linear.accumulator" in DTYPE.names else SGD
     table = {
         "name": TABLE,
         "rows": len(there),
         "slots": [*GROUPS],
         "segments": [
-            {"name": "linear", "width": 1, "output": "sum", "optimizer": OPTIMIZER},
+            {"name": "linear", "width": 1, "output": "sum", "optimizer": linear},
             {"name": "embedding", "width": 3, "output": "concat", "optimizer": OPTIMIZER},
         ],
         "groups": [
@@ -154,7 +159,11 @@ def write(folder, step, own, there, removed, kernel, parent=None, suffix="", fil
             }
             for name, number in GROUPS.items()
         ],
-        "life": {"shows": True, "cvm": False, "decay": dict.fromkeys(GROUPS, DECAY)},
+        "life": {
+            "shows": shows,
+            "cvm": False,
+            "decay": dict.fromkeys(GROUPS, DECAY) if shows else None,
+        },
         "record": [
             {"name": name, "type": kind.base.str, "count": kind.itemsize // kind.base.itemsize}
             for name, (kind, *_) in DTYPE.fields.items()
@@ -173,13 +182,13 @@ def write(folder, step, own, there, removed, kernel, parent=None, suffix="", fil
     inventory.write("extra/running", bytes(range(64)))
     inventory.write("graph/saved_model.pb", b"a graph")
     evaluation = {"step": step, "epoch": 1, "validation": {"auc": 0.5 + step / 1000}}
-    return inventory.commit(
-        FORMAT,
+    content = documents.plain(
         {
+            "format": CheckpointManifest.FORMAT,
+            "version": 1,
             "tnctl": "0.1.0",
             "kind": "delta" if parent else "full",
-            "parent": parent
-            and {"folder": parent.name, "sha256": manifest.identity(parent.manifest)},
+            "parent": parent and {"folder": parent.name, "sha256": parent.manifest.sha256},
             "saved": "2026-01-02T03:04:05+00:00",
             "clock": {"step": step, "days": [day for day in DAYS if day[1] <= step]},
             "position": {"day": "2021-07-24", "epoch": 0, "window": 1, "offset": 2, "passes": 3},
@@ -207,5 +216,7 @@ def write(folder, step, own, there, removed, kernel, parent=None, suffix="", fil
             },
             "data": [],
             "days": [],
-        },
+        }
     )
+    typed = documents.parse(CheckpointManifest, json.dumps(content).encode())
+    return inventory.complete(typed)

@@ -11,6 +11,7 @@ import pytest
 from tnctl import manifest, schema
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import rows
+from tnctl.checkpoint.document import CheckpointManifest
 from tnctl.checkpoint.save import save
 from tnctl.errors import Failure
 
@@ -29,7 +30,7 @@ def saved_again(checkpoint, model, folder):
         str(folder),
         clock=checkpoint.clock,
         position=checkpoint.position,
-        finished=content["finished"],
+        finished=content.finished,
         golden=checkpoint.golden(),
         metrics=content.metrics,
         data=checkpoint.data,
@@ -38,7 +39,7 @@ def saved_again(checkpoint, model, folder):
         sessions=checkpoint.sessions,
         extras={
             name.removeprefix("extra/"): checkpoint.extra(name.removeprefix("extra/"))
-            for name in content["files"]
+            for name in content.files
             if name.startswith("extra/")
         },
     )
@@ -60,29 +61,29 @@ def test_the_last_line_of_a_manifest_is_its_checksum(trained):
 def test_save_load_save_gives_the_same_bytes(trained, tmp_path):
     checkpoint, conf = opened(trained / STEP)
     saved_again(checkpoint, loading.load(checkpoint, conf), tmp_path / "again")
-    again = manifest.read(str(tmp_path / "again"), "tnctl checkpoint")
-    assert list(again["files"]) == list(checkpoint.manifest["files"])
-    for name, entry in checkpoint.manifest["files"].items():
+    again = manifest.read(str(tmp_path / "again"), CheckpointManifest)
+    assert list(again.files) == list(checkpoint.manifest.files)
+    for name, entry in checkpoint.manifest.files.items():
         if name.startswith("graph/"):
             continue  # TensorFlow writes a new identity and names into each
-        assert again["files"][name] == entry, name
+        assert again.files[name] == entry, name
     data = "graph/variables/variables.data-00000-of-00001"
     floats = [(f / data).read_bytes() for f in (trained / STEP, tmp_path / "again")]
     assert len(floats[0]) == len(floats[1])
-    for key in checkpoint.manifest:
+    for key, value in vars(checkpoint.manifest).items():
         if key not in ("files", "sha256", "saved"):
-            assert again[key] == checkpoint.manifest[key], key
+            assert getattr(again, key) == value, key
 
 
 def test_rows_are_in_hash_order_and_as_the_manifest_says(trained):
     checkpoint, conf = opened(trained / STEP)
     model = loading.load(checkpoint, conf)
-    [part] = checkpoint.manifest["tables"]
-    records = np.concatenate(list(rows.stream(checkpoint, part["name"])))
-    assert len(records) == part["rows"] == sum(group["rows"] for group in part["groups"])
+    [part] = checkpoint.manifest.tables
+    records = np.concatenate(list(rows.stream(checkpoint, part.name)))
+    assert len(records) == part.rows == sum(group.rows for group in part.groups)
     from tnctl.tables.columns import group_salt, mix64
 
-    names = {group["number"]: group["name"] for group in part["groups"]}
+    names = {group.number: group.name for group in part.groups}
     assert set(names.values()) == {"user_id", "item_id", "shared", "interests", "price_range"}
     salts = np.array([group_salt(names[number]) for number in records["group"]], np.uint64)
     hashes = mix64(records["id"] ^ salts)
@@ -205,7 +206,7 @@ def test_without_its_manifest_a_checkpoint_does_not_count(run_copy, here):
 def test_a_crash_while_saving_leaves_the_one_before(run_copy, here, monkeypatch):
     """Whatever file the crash comes at, the earlier checkpoint stays the model."""
     more = ["train", "conf=small.yaml", "output=run2", "train.epochs=2"]
-    count = len(manifest.read(str(run_copy / STEP), "tnctl checkpoint")["files"])
+    count = len(manifest.read(str(run_copy / STEP), CheckpointManifest).files)
     from tnctl import files
 
     write = files.open_output

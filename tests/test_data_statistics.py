@@ -7,8 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tnctl import documents
 from tnctl.data import statistics
 from tnctl.data.features import Features
+from tnctl.data.measured import Measured
 from tnctl.data.statistics import DISTINCT_KEPT, Distinct, Moments, Statistics, measure, needed
 from tnctl.errors import Failure
 from tnctl.schema import Conf, Data, Label, Numeric, Slot
@@ -97,7 +99,9 @@ def test_json_is_exact():
         {"b": np.sort(rng.normal(size=50) ** 9)},
         {"c": ["ü", 'a"b', " x"]},
     )
-    other = Statistics.from_json(json.loads(json.dumps(one.to_json())))
+    other = Statistics.from_measured(
+        documents.parse(Measured, json.dumps(documents.plain(one.measured())).encode())
+    )
     assert other.standardize == one.standardize
     assert other.vocabularies == one.vocabularies
     np.testing.assert_array_equal(other.boundaries["b"], one.boundaries["b"])

@@ -553,7 +553,7 @@ def test_tnctl_reads_and_writes_the_golden_chain(tmp_path: Path) -> None:
     for name in maker.chain(conf):
         then, now = (load.open_checkpoint(str(top / name)) for top in (GOLDEN / "chain", tmp_path))
         assert load.digest(now) == load.digest(then)
-        table = then.manifest["tables"][0]["name"]
+        table = then.manifest.tables[0].name
         assert now.table(table) == then.table(table)
         mine, removed = read_chain(Path(then.folder))
         found = np.concatenate(list(rows.stream(then, table)))

@@ -190,13 +190,13 @@ def newest(run):
 def everything(folder):
     """All that reading a checkpoint gives, as plain values."""
     checkpoint = open_checkpoint(folder)
-    [part] = checkpoint.manifest["tables"]
+    [part] = checkpoint.manifest.tables
     table = SimpleNamespace(sketch=np.zeros(256, np.uint8))
     sketches.read(checkpoint, part, table)
     return (
         checkpoint.manifest,
-        b"".join(some.tobytes() for some in rows.stream(checkpoint, part["name"])),
-        b"".join(some.tobytes() for some in rows.tombstones(checkpoint, part["name"])),
+        b"".join(some.tobytes() for some in rows.stream(checkpoint, part.name)),
+        b"".join(some.tobytes() for some in rows.tombstones(checkpoint, part.name)),
         dense.floats(folder, checkpoint.manifest).tobytes(),
         checkpoint.conf(),
         checkpoint.golden(),

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tnctl import schema
+from tnctl import documents, schema
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import taken
 from tnctl.model.building import build
@@ -140,7 +140,7 @@ def test_what_is_taken_is_what_counting_finds(week, monkeypatch):
     places = np.searchsorted(found.inputs["price"].edges, price)
     assert found.inputs["price"].histogram == np.bincount(places, minlength=10).tolist()
     assert found.inputs["size"].histogram == [columns["size"].count(one) for one in "sml"]
-    assert OfDay.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert documents.parse(OfDay, json.dumps(documents.plain(found)).encode()) == found
     assert found.same_rows(found) and not found.same_rows(days[0])
 
 

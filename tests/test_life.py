@@ -597,12 +597,12 @@ def occurrences(path):
 
 def group_records(checkpoint, name):
     """The records of a share group, and its entry in the manifest."""
-    for table in checkpoint.manifest["tables"]:
-        for group in table["groups"]:
-            if group["name"] == name:
-                parts = list(rows.stream(checkpoint, table["name"]))
+    for table in checkpoint.manifest.tables:
+        for group in table.groups:
+            if group.name == name:
+                parts = list(rows.stream(checkpoint, table.name))
                 every = np.concatenate(parts)
-                return every[every["group"] == group["number"]], group
+                return every[every["group"] == group.number], group
     raise AssertionError(name)
 
 
@@ -619,16 +619,16 @@ def test_train_with_admission_and_counts(workspace, here):
     met, clicked = occurrences(workspace / "clicks/train.csv")
     records, group = group_records(checkpoint, "user_id")
     often = [value for value, count in met.items() if count >= 3]
-    assert len(records) == len(often) == group["rows"]
-    assert (group["admitted"], group["evicted"]) == (len(often), 0)
-    assert group["waiting"] == len(met) - len(often)
+    assert len(records) == len(often) == group.rows
+    assert (group.admitted, group.evicted) == (len(often), 0)
+    assert group.waiting == len(met) - len(often)
     assert records["show"].sum() == sum(met[value] - 2 for value in often)
     assert 0 < records["click"].sum() <= sum(clicked[value] for value in often)
     shared, _ = group_records(checkpoint, "shared")
     assert shared["show"].sum() == 2 * sum(met.values())
     assert shared["click"].sum() == 2 * sum(clicked.values())
     report = json.loads((workspace / "run/report.json").read_text())
-    assert report["life"]["user_id"]["waiting"] == group["waiting"]
+    assert report["life"]["user_id"]["waiting"] == group.waiting
 
     for command in ("split-graph", "export-embeddings", "verify-serving", "evaluate"):
         done = here(command, "output=run", cwd=workspace)
@@ -669,11 +669,11 @@ def test_a_checkpoint_has_the_whole_life(workspace, here):
     checkpoint = loading.newest(str(workspace / "run"))
     model = loading.load(checkpoint, schema.from_values(checkpoint.conf()))
     told = life.figures(model)
-    assert sum(one["evicted"] for one in told.values()) > 0
+    assert sum(one.evicted for one in told.values()) > 0
     for name, one in told.items():
         records, group = group_records(checkpoint, name)
-        assert {key: group[key] for key in one} == one
-        assert len(records) == one["rows"]
+        assert {key: getattr(group, key) for key in vars(one)} == vars(one)
+        assert len(records) == one.rows
     [table] = model.tables
     assert table.sketch.any()
 
@@ -700,8 +700,8 @@ def test_days_pass_for_rows(workspace, here):
     assert done.code == 0, done.err
     checkpoint = loading.newest(str(workspace / "run"))
     records, group = group_records(checkpoint, "user_id")
-    assert len(records) == len(expected) == group["rows"]
-    assert group["evicted"] > 0
+    assert len(records) == len(expected) == group.rows
+    assert group.evicted > 0
     for field, at in (("show", 0), ("click", 1)):
         found = np.sort(records[field][:, 0])
         np.testing.assert_allclose(found, sorted(row[at] for row in expected.values()), rtol=1e-5)

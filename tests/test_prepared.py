@@ -15,6 +15,7 @@ import pytest
 from tnctl import files, manifest, schema
 from tnctl.data import prepared_files, preparing, statistics
 from tnctl.data.features import Features
+from tnctl.data.prepared_document import PreparedManifest
 from tnctl.data.windows import count_hint, raw_rows, windows
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Conf, Data, Label, Numeric, Slot, Train
@@ -132,8 +133,8 @@ def test_windows_are_those_of_the_files(conf, tmp_path, root):
         assert raw_rows(prepared, split, 50) == raw_rows(conf, split, 50)
     assert same_windows(conf, prepared, "test", labelled=False) == 3
     assert same_windows(conf, prepared, "test", carry=["gap"]) == 3
-    measured = statistics.measure(prepared).to_json()
-    assert measured == statistics.measure(conf).to_json()
+    measured = statistics.measure(prepared).measured()
+    assert measured == statistics.measure(conf).measured()
     # Nothing of the files is read any more.
     gone = changed(prepared, root=None)
     for split in ("train", "validation", "test"):
@@ -152,7 +153,7 @@ def test_negatives_are_chosen_when_reading(conf, tmp_path):
     conf = changed(conf, labels={}, label=Label(column="click"), negatives=0.4)
     preparing.prepare(conf, str(tmp_path / "to"))
     prepared = changed(conf, prepared=str(tmp_path / "to"))
-    assert manifest.read(prepared.data.prepared, "tnctl prepared")["splits"]["train"]["rows"] == 230
+    assert manifest.read(prepared.data.prepared, PreparedManifest).splits["train"].rows == 230
     windows_left = same_windows(conf, prepared, "train")
     assert windows_left < 8
     more = [changed(one, negatives=0.8) for one in (conf, prepared)]
@@ -167,8 +168,8 @@ def test_bad_rows_are_left_out_and_told(conf, tmp_path):
     assert not files.exists(str(tmp_path / "to" / "manifest.json"))
     conf = changed(conf, bad_rows=2)
     preparing.prepare(conf, str(tmp_path / "to"))
-    train = manifest.read(str(tmp_path / "to"), "tnctl prepared")["splits"]["train"]
-    assert (train["rows"], train["skipped"]) == (230, 2)
+    train = manifest.read(str(tmp_path / "to"), PreparedManifest).splits["train"]
+    assert (train.rows, train.skipped) == (230, 2)
     prepared = changed(conf, prepared=str(tmp_path / "to"))
     same_windows(conf, prepared, "train")
     # Negatives are chosen by the number of the row among those that can be read.
@@ -244,7 +245,7 @@ def test_columns_are_as_narrow_as_their_rows(tmp_path):
         train=Train(batch_size=8),
     )
     preparing.prepare(conf, str(tmp_path / "to"))
-    parts = manifest.read(str(tmp_path / "to"), "tnctl prepared")["splits"]["train"]["parts"]
+    parts = manifest.read(str(tmp_path / "to"), PreparedManifest).splits["train"].parts
     fields = [pq.read_schema(tmp_path / "to" / name).field("ids_s") for name in parts]
     assert [field.type for field in fields] == [pa.uint64(), pa.uint64(), pa.list_(pa.uint64())]
     assert [field.nullable for field in fields[:2]] == [False, True]
@@ -259,7 +260,7 @@ def test_columns_are_as_narrow_as_their_rows(tmp_path):
 def test_files_end_after_some_row_groups(conf, tmp_path, monkeypatch):
     monkeypatch.setattr(preparing, "GROUPS_PER_FILE", 3)
     preparing.prepare(conf, str(tmp_path / "to"))
-    parts = manifest.read(str(tmp_path / "to"), "tnctl prepared")["splits"]["train"]["parts"]
+    parts = manifest.read(str(tmp_path / "to"), PreparedManifest).splits["train"].parts
     groups = [pq.ParquetFile(tmp_path / "to" / name).num_row_groups for name in parts]
     assert sum(groups) == 8
     assert max(groups) == 3

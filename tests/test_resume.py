@@ -12,7 +12,8 @@ import time
 
 import pytest
 
-from tnctl import manifest
+from tnctl import documents, manifest
+from tnctl.checkpoint.document import CheckpointManifest
 
 GOLDEN_ROWS = 20
 TRAIN = (
@@ -73,7 +74,8 @@ def names(run):
 
 
 def content_of(run, name=None):
-    return manifest.read(str(run / "checkpoints" / (name or names(run)[-1])), "tnctl checkpoint")
+    folder = str(run / "checkpoints" / (name or names(run)[-1]))
+    return documents.plain(manifest.read(folder, CheckpointManifest))
 
 
 def outcome(run):
@@ -91,8 +93,8 @@ def outcome(run):
         "report": report,
         "log": log,
         "digest": digest(checkpoint),
-        **{key: checkpoint.manifest[key] for key in same},
-        "golden rows": checkpoint.manifest["files"]["golden.jsonl"],
+        **{key: getattr(checkpoint.manifest, key) for key in same},
+        "golden rows": checkpoint.manifest.files["golden.jsonl"],
     }
 
 

@@ -47,7 +47,7 @@ def full_copy(checkpoint, conf, folder):
         position=checkpoint.position,
         finished=False,
         golden=checkpoint.golden(),
-        metrics=checkpoint.manifest["metrics"],
+        metrics=checkpoint.manifest.metrics,
     )
     return opened(folder)
 
@@ -66,7 +66,7 @@ def test_a_chain_is_the_full_checkpoint(tmp_path, compression, life):
         run.evict()
         folders.append(run.save(extras={"running": b"\0\1"}))
         records.append(run.records())
-    kinds = [opened(folder).manifest["kind"] for folder in folders]
+    kinds = [opened(folder).manifest.kind for folder in folders]
     assert kinds == ["full", "delta", "delta", "delta", "full"]
     if life:
         assert sum(f.evicted for f in map(run.model.tables[0].figures, (0, 1))) > 0
@@ -198,7 +198,7 @@ def test_what_a_day_without_a_step_removes_is_in_its_delta(tmp_path):
         run.train(steps)
         removed = run.evict()
         folder = run.save()
-    assert removed and opened(folder).manifest["kind"] == "delta"
+    assert removed and opened(folder).manifest.kind == "delta"
     assert Run(conf, model=loading.load(opened(folder), conf)).records() == run.records()
 
 
@@ -217,7 +217,7 @@ def test_removed_keys_are_not_lost_with_a_failed_checkpoint(tmp_path, monkeypatc
     monkeypatch.undo()
     run.train(1)
     checkpoint = opened(run.save())
-    assert checkpoint.manifest["kind"] == "delta"
+    assert checkpoint.manifest.kind == "delta"
     gone = all_of(rows.tombstones(checkpoint, TABLE), tombstones.DTYPE)
     assert len(gone) and there
     assert Run(run.conf, model=loading.load(checkpoint, run.conf)).records() == run.records()

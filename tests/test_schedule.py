@@ -1,7 +1,5 @@
 """Schedules against Keras' where they coincide; what evaluations do to the rate and the end."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
@@ -120,7 +118,7 @@ def test_the_state_is_all_of_it():
     whole = Watch()
     parts = Watch()
     for step, value in enumerate(rng.random(40)):
-        parts = Watch(**json.loads(json.dumps(parts.to_json())))
+        parts = Watch.from_state(parts.state())
         assert whole.judge(conf, value, step) == parts.judge(conf, value, step)
         assert whole == parts
         assert whole.stops(conf) == parts.stops(conf)

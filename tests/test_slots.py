@@ -16,8 +16,10 @@ import pytest
 import tensorflow as tf
 import yaml
 
+from tnctl import documents
 from tnctl.data.cells import Encoder
 from tnctl.data.features import Features, indicator_width
+from tnctl.data.measured import Measured
 from tnctl.data.statistics import Statistics, measure, vocabularies
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, UserError
@@ -470,7 +472,9 @@ def test_a_vocabulary_file(tmp_path):
     conf = conf_of({"a": slot, "b": Slot(**vars(slot) | {"column": "a"})}, root=str(tmp_path))
     found = measure(conf)
     assert found.vocabularies == {"a": ["bee", "cat", "dög"], "b": ["bee", "cat", "dög"]}
-    again = Statistics.from_json(json.loads(json.dumps(found.to_json())))
+    again = Statistics.from_measured(
+        documents.parse(Measured, json.dumps(documents.plain(found.measured())).encode())
+    )
     (tmp_path / "words.txt").unlink()
     cells = cells_of(encoded(conf, {"a": ["dög", "eel", None, "bee"]}, again))
     assert cells[::2] == [[2], [3 + value_id("eel") % 2], [5], [0]]

@@ -17,7 +17,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from tnctl import manifest
+from tnctl import documents, manifest
+from tnctl.checkpoint.document import CheckpointManifest
 
 TRAIN = ("train", "conf=small.yaml", "output=run")
 
@@ -73,7 +74,7 @@ def test_a_run_writes_what_it_says(trained):
     ]
     [checkpoint] = checkpoints(run)
     assert checkpoint.name == "step-0000000012"
-    content = manifest.read(str(checkpoint), "tnctl checkpoint")
+    content = documents.plain(manifest.read(str(checkpoint), CheckpointManifest))
     files = {str(p.relative_to(checkpoint)) for p in checkpoint.rglob("*") if p.is_file()}
     assert files == {"manifest.json", *content["files"]}
     assert {"dense.bin", "conf.json", "golden.jsonl", "graph/saved_model.pb"} <= files
@@ -174,7 +175,9 @@ def test_overwrite_starts_anew(run_copy, here):
     (run_copy / "run/notes.txt").write_text("the user's own")
     train(here, run_copy, "seed=2", "overwrite=true")
     assert (run_copy / "run/notes.txt").exists()
-    content = manifest.read(str(checkpoints(run_copy / "run")[0]), "tnctl checkpoint")
+    content = documents.plain(
+        manifest.read(str(checkpoints(run_copy / "run")[0]), CheckpointManifest)
+    )
     assert content["recipe"]["name"] == "deepfm"
     done = train(here, run_copy, "seed=2")
     assert "finished" in done.err
@@ -269,7 +272,9 @@ def test_early_stopping(workspace, here):
     report = report_of(workspace / "run")
     assert [one["step"] for one in report["evaluations"]] == [4, 6, 8]
     assert (report["steps"], report["epochs"][1]["examples"]) == (8, 2 * 512)
-    content = manifest.read(str(checkpoints(workspace / "run")[-1]), "tnctl checkpoint")
+    content = documents.plain(
+        manifest.read(str(checkpoints(workspace / "run")[-1]), CheckpointManifest)
+    )
     assert content["finished"] is True
     (workspace / "run/report.json").unlink()
     train(here, workspace, *overrides)
@@ -309,7 +314,7 @@ def test_a_rate_of_nothing_changes_nothing(workspace, here):
 
 def dense_of(checkpoint):
     """The dense weights, without their optimizer's state."""
-    content = manifest.read(str(checkpoint), "tnctl checkpoint")["dense"]
+    content = documents.plain(manifest.read(str(checkpoint), CheckpointManifest))["dense"]
     count = sum(int(np.prod(one["shape"])) for one in content["variables"])
     return (checkpoint / "dense.bin").read_bytes()[16 : 16 + 4 * count]
 

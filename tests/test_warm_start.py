@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tnctl import schema
+from tnctl import documents, schema
 from tnctl.checkpoint import chain
+from tnctl.checkpoint.document import Clock
 from tnctl.checkpoint.load import load
+from tnctl.checkpoint.table_document import Optimizer as SavedOptimizer
+from tnctl.checkpoint.table_document import Segment as SavedSegment
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import windows
 from tnctl.errors import UserError
@@ -46,7 +49,7 @@ def begun(folder, change=None, **of_warm):
     start = warm.begin(conf)
     model = build(conf, start.statistics(no_measuring))
     start.fill(model)
-    return model, start.report
+    return model, documents.plain(start.report)
 
 
 def no_measuring(_):
@@ -641,10 +644,10 @@ def saved(model):
         found[name] = warm_dense.Variable(model.dense.weights[number].reshape(shape).copy(), states)
     for memory, one in zip(model.moving, model.network.non_trainable_variables, strict=True):
         found[one.path] = warm_dense.Variable(memory.reshape(tuple(one.value.shape)).copy(), {})
-    dense = {"optimizer": model.dense.optimizer.described(), "step": 7}
+    dense = SimpleNamespace(optimizer=SavedOptimizer.of(model.dense.optimizer), step=7)
     name = model.conf.recipe["name"]
     digest = recipes.digest_of(name) if name.endswith(".py") else ""
-    manifest = {"dense": dense, "recipe": {"sha256": digest}}
+    manifest = SimpleNamespace(dense=dense, recipe=SimpleNamespace(sha256=digest))
     return SimpleNamespace(statistics=Statistics(), manifest=manifest, variables=found)
 
 
@@ -673,8 +676,9 @@ def table_of(decay, shows=False):
     segment = Segment("embedding", 2, "concat", optimizer)
     table = SparseTable([segment], 1, Pool(1), shows=shows)
     table.add_group(0, "a", [TableInitial("normal", 1.0)])
-    described = {"name": "embedding", "width": 2, "optimizer": optimizer.described()}
-    return table, {"segments": [described]}
+    saved = SavedOptimizer.of(optimizer)
+    described = SavedSegment(name="embedding", width=2, output="concat", optimizer=saved)
+    return table, SimpleNamespace(segments=[described])
 
 
 def test_decayed_weights_come_as_they_read():
@@ -687,7 +691,7 @@ def test_decayed_weights_come_as_they_read():
     for decay, changed, expected in ((0.5, 3, 1.0), (0.0, 3, factor), (0.25, 10, factor)):
         new, _ = table_of(decay)
         new.set_step(10)
-        convert = warm_rows.Conversion(part, new, chain.Clock(10), True)
+        convert = warm_rows.Conversion(part, new, Clock(10), True)
         made = convert(records, records["group"], ones)
         assert (made["changed"] == changed).all()
         np.testing.assert_allclose(made["embedding"], records["embedding"] * expected, rtol=1e-7)
@@ -711,7 +715,7 @@ def test_show_and_click_read_as_before_under_another_decay():
     was, now = np.full(7, 0.5), np.full(7, 0.25)
     new, _ = table_of(0.0, shows=True)
     new.set_step(12)
-    made = warm_rows.Conversion(part, new, chain.Clock(12, days), True)
+    made = warm_rows.Conversion(part, new, Clock(12, days), True)
     read = 8 * 0.5 ** np.array(expected[1:])
     for decay in (was, now):
         found = made(records[1:], records["group"][1:], (was[1:], decay[1:]))
@@ -720,7 +724,7 @@ def test_show_and_click_read_as_before_under_another_decay():
         np.testing.assert_allclose(found["click"][:, 0] / found["show"][:, 0], 3 / 8)
     faster, _ = table_of(0.5, shows=True)
     faster.set_step(12)
-    made = warm_rows.Conversion(part, faster, chain.Clock(12, days), True)
+    made = warm_rows.Conversion(part, faster, Clock(12, days), True)
     found = made(records[1:], records["group"][1:], (was[1:], was[1:]))
     assert (found["changed"] == 12).all()
     np.testing.assert_allclose(found["show"][:, 0], read, rtol=1e-6)

@@ -121,6 +121,7 @@ def trained(values: dict[str, Any]) -> Any:
 def save(model: Any, folder: str) -> None:
     """The checkpoint of a trained model."""
     from tnctl.checkpoint import save as saving
+    from tnctl.checkpoint.document import Metrics
     from tnctl.training.golden import Golden
     from tnctl.training.step import Inference
 
@@ -139,6 +140,7 @@ def chain(values: dict[str, Any]) -> list[str]:
     """Train the steps of CHAIN and save twice; the folders below the conf's output."""
     from tnctl import schema
     from tnctl.checkpoint import save as saving
+    from tnctl.checkpoint.document import Metrics
     from tnctl.checkpoint.saver import Saver
     from tnctl.data import statistics
     from tnctl.data.windows import taken, windows

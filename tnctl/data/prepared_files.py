@@ -16,7 +16,6 @@ from tnctl.data.measured import Measured
 from tnctl.data.parquet_files import seekable, translated
 from tnctl.data.prepared_document import SPLITS, DecidingConf, PreparedManifest, SplitEntry
 from tnctl.data.reading import Piece, counted
-from tnctl.documents import TreeByName
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.schema import Conf, Data, Numeric, Slot, differences
@@ -41,8 +40,8 @@ def open_folder(conf: Conf) -> PreparedManifest:
     found = manifest.read(folder, PreparedManifest)
     here, there = deciding(conf), _completed(found.conf)
     # A split that is not read need not be there.
-    unread: TreeByName = {split: None for split in SPLITS if here.data[split] is None}
-    there = dataclasses.replace(there, data=there.data | unread)
+    unread: dict[str, None] = {split: None for split in SPLITS if here.data[split] is None}
+    there = dataclasses.replace(there, data={**there.data, **unread})
     if differing := differences(documents.plain(here), documents.plain(there)):
         raise UserError(
             f"{folder} was prepared with another conf; these keys differ: {', '.join(differing)}. "
@@ -64,7 +63,7 @@ def deciding(conf: Conf) -> DecidingConf:
         "data": {
             **{key: getattr(data, key) for key in OF_DATA},
             "labels": labels,
-            **{split: getattr(data, split) for split in SPLITS},
+            **{str(split): getattr(data, split) for split in SPLITS},
         },
     }
     return documents.parse(DecidingConf, json.dumps(found).encode())
