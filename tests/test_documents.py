@@ -1,0 +1,318 @@
+"""Every document is refused in one line when a field is wrong, and nothing else happens."""
+
+import copy
+import itertools
+import json
+import re
+import shutil
+import time
+from pathlib import Path
+
+import made
+import pytest
+from mutated_documents import json_text, mutations, places, sealed
+
+from tnctl import documents, manifest
+from tnctl.checkpoint.document import CheckpointManifest
+from tnctl.data.day_records import DayRecord, is_day
+from tnctl.data.prepared_document import PreparedManifest
+from tnctl.errors import Failure
+from tnctl.training.report import LogLine, Report
+
+GOLDEN = Path(__file__).parent / "golden"
+LONGEST_LINE = 600
+
+DAY = {
+    "day": "2024-01-02", "number": 738_887, "first_step": 5, "last_step": 8, "rows": 400,
+    "before": {"auc": 0.7, "heads": {"long": {"auc": 0.6}}}, "new_ids": {"user": 0.25},
+    "accepted": ["its label is other"], "files": [{"file": "a.csv", "bytes": 7, "modified": 12}],
+    "statistics": {
+        "examples": 400, "labels": {"label": 0.2},
+        "inputs": {
+            "user": {"coverage": 1.0, "occurrences": 400, "length": 1.0, "distinct": 30.0,
+                     "known": 0.5, "histogram": [200, 200], "edges": None},
+            "price": {"coverage": 0.5, "occurrences": 400, "length": 1.0, "distinct": None,
+                      "known": None, "histogram": [1, 2, 3], "edges": [0.5, 1.5]},
+        },
+    },
+    "evicted": {"user": 3},
+}  # fmt: skip
+WARM = {
+    "from": "run/checkpoints/step-0000000012", "step": 12, "optimizer": "match",
+    "inputs": [{"input": "user", "outcome": "matched", "from": "user_id", "rows": 9}],
+    "dense": {"matched": ["deep/kernel"], "partly": [], "new": [], "dropped": []}, "notes": ["n"],
+}  # fmt: skip
+EPOCH = {
+    "epoch": 1, "step": 8, "examples": 400, "loss": 0.5, "running_auc": 0.6, "skipped_rows": 1,
+    "day": "2024-01-02", "validation": {"auc": 0.7},
+}  # fmt: skip
+EVALUATION = {"step": 8, "epoch": 1, "validation": {"auc": 0.7, "heads": {"long": {"auc": 0.6}}}}
+REPORT = {
+    "examples": 400, "auc": 0.7, "calibration": [{"prediction": 0.1, "label": 0.2, "count": 40}],
+    "split": "test", "steps": 8, "warm": WARM, "epochs": [EPOCH], "evaluations": [EVALUATION],
+    "days": [DAY], "best": {"monitor": "auc", "value": 0.7, "step": 8, "kept": True},
+    "tables": {"embedding3": {"rows": 9, "bytes": 900}},
+    "life": {"user": {"rows": 9, "admitted": 9, "waiting": 1, "evicted": 0}}, "dense_weights": 8,
+    "importance": {"user": 0.1}, "importance_of": "auc on data.test",
+    "checkpoint": "checkpoints/step-0000000008", "timing": {"seconds": 1.5, "saved_bytes": 9},
+}  # fmt: skip
+LINE = {"event": "step", "step": 8, "loss": 0.5, "running_auc": 0.6, "rate_factor": 1.0, "rows": 9}
+
+
+def rich_checkpoint():
+    """A manifest that has every key of the format."""
+    folder = GOLDEN / "chain/checkpoints/step-0000000004"
+    content = json.loads((folder / "manifest.json").read_text())
+    content["statistics"]["vocabularies"] = {"campaign": ["7", "8"]}
+    content["metrics"] = {
+        "steps": 8, "epochs": [EPOCH], "evaluations": [EVALUATION],
+        "watch": {"best": 0.7, "best_step": 8, "without": 0, "flat": 0, "plateau": 1.0},
+        "warm": WARM, "log_lines": 3,
+    }  # fmt: skip
+    content["days"], content["data"] = [DAY], DAY["files"]
+    return copy.deepcopy(content)
+
+
+DOCUMENTS = {
+    "checkpoint": (CheckpointManifest, rich_checkpoint()),
+    "prepared": (PreparedManifest, json.loads((GOLDEN / "prepared/manifest.json").read_text())),
+    "report": (Report, REPORT),
+    "day": (DayRecord, DAY),
+    "line": (LogLine, LINE),
+}
+
+
+def read(kind, document):
+    """What reading a document gives, manifests with a checksum that fits."""
+    if issubclass(kind, manifest.Manifest):
+        return manifest.unsealed(sealed(document), "folder", "folder/manifest.json", kind)
+    if kind is Report:
+        return Report.parse(json_text(document))
+    return documents.parse(kind, json_text(document))
+
+
+def checked(kind, document, told):
+    """Read a damaged document: whether it was refused, and that in one line."""
+    try:
+        found = read(kind, document)
+    except (Failure, documents.DocumentError) as error:
+        line = str(error)
+        assert line.isprintable() and len(line) < LONGEST_LINE, told
+        return True
+    except Exception as error:
+        raise AssertionError(f"{told}: {type(error).__name__}: {error}") from error
+    for path in getattr(found, "files", None) or ():
+        if issubclass(kind, manifest.Manifest):
+            assert kind.produces(path) and documents.is_relative_path(path), told
+    # What was read is written, and read again: NaN, which reports may have, is never itself.
+    written = documents.plain(found)
+    again = documents.plain(read(kind, written))
+    assert json_text(again | {"sha256": ""}) == json_text(written | {"sha256": ""}), told
+    return False
+
+
+def parsed(rounds, seed):
+    """Damage every kind of document so often; how many were refused."""
+    refused = 0
+    for name, (kind, document) in DOCUMENTS.items():
+        for told, damaged in itertools.islice(mutations(document, seed), rounds):
+            refused += checked(kind, damaged, f"{name}, seed {seed}: {told}")
+    return refused
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_whole_document_is_read_and_written_as_it_was(name):
+    kind, document = DOCUMENTS[name]
+    found = documents.plain(read(kind, document))
+    expected = document
+    if issubclass(kind, manifest.Manifest):
+        found = {key: value for key, value in found.items() if key != "sha256"}
+        expected = {key: value for key, value in document.items() if key != "sha256"}
+        assert json.dumps(read(kind, document).body()) == json.dumps(expected)
+    for path in places(expected):
+        value, received = expected, found
+        for key in path:
+            value, received = value[key], received[key]
+        if not isinstance(value, dict | list):
+            assert received == value, path
+
+
+def test_damaged_documents_are_refused_in_one_line():
+    refused = parsed(400, 1)
+    assert refused > 400
+
+
+@pytest.mark.long
+def test_many_damaged_documents_are_refused_in_one_line():
+    for seed in range(20):
+        assert parsed(1000, 100 + seed) > 1000
+
+
+@pytest.mark.parametrize("folder", ["checkpoint", "chain/checkpoints/step-0000000004"])
+def test_golden_manifests_keep_their_bytes(folder):
+    """Written again, the text is the same, but for keys that are newer than the files."""
+    text = (GOLDEN / folder / "manifest.json").read_bytes()
+    found = manifest.unsealed(text, folder, folder, CheckpointManifest).body()
+    known = json.loads(text)
+    del known["sha256"]
+    for key in ("evaluations", "watch", "log_lines"):
+        del found["metrics"][key]
+    assert json.dumps(found) == json.dumps(known)
+
+
+WRONG = {
+    "a table's name": (("tables", 0, "name"), "../../x", "tables.0.name"),
+    "a rows file": (("tables", 0, "files", 0, "file"), "../../x", "tables.0.files.0.file"),
+    "another table's file": (("tables", 0, "files", 0, "file"), "dense.bin", "'dense.bin'"),
+    "hashes": (("tables", 0, "files", 0, "first"), "1" * 16, "begin at 0000000000000000"),
+    "rows": (("tables", 0, "files", 0, "rows"), 2**60, "cannot have"),
+    "a field's count": (("tables", 0, "record", 5, "count"), 2**60, "tables.0.record.5.count"),
+    "a field's type": (("tables", 0, "record", 5, "type"), "|O", "'|O'"),
+    "a width": (("tables", 0, "segments", 1, "width"), 4, "segments and optimizers make"),
+    "an optimizer": (("tables", 0, "segments", 0, "optimizer", "name"), "adamw", "'adamw'"),
+    "a setting": (("tables", 0, "segments", 0, "optimizer", "beta1"), 0.5, "no setting beta1"),
+    "a group's number": (("tables", 0, "groups", 0, "number"), 65_536, "less than 65536"),
+    "two groups of a number": (("tables", 0, "groups", 0, "number"), 1, "groups' numbers"),
+    "a sketch": (("tables", 0, "sketch", "bytes"), 2**40, "sketch.bin"),
+    "a shape": (("dense", "variables", 0, "shape"), [2**50], "too large"),
+    "a state": (("dense", "states"), ["m"], "are not those of adam"),
+    "the parent": (("parent", "folder"), "../run", "parent.folder"),
+    "the kind": (("kind",), "full", "'parent' says otherwise"),
+    "a day": (("days", 0, "day"), "../../x", "days.0.day"),
+    "the day under way": (("position", "day"), "/etc/passwd", "position.day"),
+    "the clock": (("clock", "days"), [[12, 3], [10, 1]], "do not ascend"),
+    "a position": (("position", "window"), -1, "position.window"),
+    "a head": (("heads",), ["a b"], "heads.0"),
+    "a NaN": (("logit_correction",), float("nan"), "logit_correction"),
+    "the version": (("version",), 2, "version 2"),
+    "the format": (("format",), "tnctl graph", "'tnctl graph'"),
+    "graph": (("graph",), "../graph", "graph"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_field_is_named_with_its_file(case):
+    path, value, said = WRONG[case]
+    document = rich_checkpoint()
+    parent = document
+    for key in path[:-1]:
+        parent = parent[key]
+    parent[path[-1]] = value
+    with pytest.raises(Failure) as caught:
+        read(CheckpointManifest, document)
+    line = str(caught.value)
+    assert line.startswith("folder/manifest.json") and said in line and line.isprintable()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["graph//etc/passwd", "graph/../../x", "tables/x/../y", "x.tex", "graph/notes.txt",
+     "tables/embedding3/00001.rows", "extra/../x", "conf.json/x", "dense.bin\n"],
+)  # fmt: skip
+def test_files_that_no_checkpoint_has(path):
+    document = rich_checkpoint()
+    document["files"][path] = document["files"]["dense.bin"]
+    with pytest.raises(Failure, match="key 'files"):
+        read(CheckpointManifest, document)
+
+
+def test_names_of_days():
+    for name in ("2024-01-01", "20240101", "day_10", "montag", "2024/01/01", "12:00", "x..y"):
+        assert is_day(name), name
+    for name in ("", "..", "../x", "a/../b", "/x", "a/", "a//b", ".x", "a/.x", "*", "a?", "[a]",
+                 "{day}", "s3://x", "x\n", "\x1b[2J", "a\\b", "x" * 300, "\0"):  # fmt: skip
+        assert not is_day(name), name
+
+
+def test_a_large_manifest_is_read_fast():
+    """10,000 rows files: training waits for this when it saves and resumes."""
+    document = rich_checkpoint()
+    table, files = document["tables"][0], document["files"]
+    entry = files.pop(table["files"][0]["file"])
+    count, width = 10_000, 2**64 // 10_000
+    table["files"] = []
+    for number in range(count):
+        first = number * width
+        last = 2**64 - 1 if number == count - 1 else first + width - 1
+        name = f"tables/{table['name']}/{number:05d}.rows.zst"
+        files[name] = entry
+        rows = 18 if number == 0 else 0
+        table["files"].append(
+            {"file": name, "first": f"{first:016x}", "last": f"{last:016x}", "rows": rows}
+        )
+    text = sealed(document)
+    started = time.process_time()
+    found = manifest.unsealed(text, "folder", "folder/manifest.json", CheckpointManifest)
+    assert len(found.tables[0].files) == count
+    assert time.process_time() - started < 2  # some 0.15 s; the bound is for a busy machine
+
+
+# ---- Commands
+
+
+def tree(folder):
+    """Every file below a folder, with its bytes."""
+    return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def commands(here, tmp_path, rounds, seed):
+    """Damage a manifest, run a command over it, and put it back; counts of exit codes."""
+    home = tmp_path / "a" / "b" / "c"
+    made.history(str(home / "run"), steps=(10, 20, 30), full_every=2, count=30)
+    newest, first = (home / f"run/checkpoints/step-{step:010d}" for step in (20, 10))
+    codes = dict.fromkeys((0, 1, 2), 0)
+    asked = itertools.cycle(
+        [
+            ("list", "run"), ("inspect", str(newest)), ("verify", str(newest)),
+            ("diff", str(first), str(newest)), ("compact", str(newest), "to=folded"),
+            ("prune", "run", "keep=1"), ("list", "run", "--json"), ("inspect", "run"),
+        ]
+    )  # fmt: skip
+    generators = [
+        mutations(json.loads((folder / "manifest.json").read_text()), seed + number)
+        for number, folder in enumerate((newest, first))
+    ]
+    for number in range(rounds):
+        folder = (newest, first)[number % 3 == 0]
+        told, damaged = next(generators[number % 3 == 0])
+        path = folder / "manifest.json"
+        whole = path.read_bytes()
+        path.write_bytes(sealed(damaged))
+        before = tree(tmp_path)
+        command = next(asked)
+        done = here("checkpoint", *command, cwd=home)
+        where = f"round {number}, seed {seed}, {command}: {told}"
+        assert done.code in codes and "Traceback" not in done.err, f"{where}\n{done.err}"
+        codes[done.code] += 1
+        shutil.rmtree(home / "folded", ignore_errors=True)
+        assert tree(tmp_path) == before, where
+        path.write_bytes(whole)
+    return codes
+
+
+def test_commands_over_damaged_manifests(here, tmp_path):
+    codes = commands(here, tmp_path, 160, 7)
+    assert codes[0] and codes[1]
+
+
+@pytest.mark.long
+def test_many_commands_over_damaged_manifests(here, tmp_path):
+    commands(here, tmp_path, 500, 70)
+
+
+def test_a_bad_checkpoint_is_listed_as_bad(here, tmp_path):
+    """The others are listed as usual, and pruning keeps it."""
+    made.history(str(tmp_path / "run"), steps=(10, 20, 30), full_every=1, count=30)
+    path = tmp_path / "run/checkpoints/step-0000000020/manifest.json"
+    content = json.loads(path.read_text())
+    del content["clock"]["step"]
+    path.write_bytes(sealed(content))
+    done = here("checkpoint", "list", "run", "--json", cwd=tmp_path)
+    entries = json.loads(done.out)
+    assert done.code == 0 and [one["step"] for one in entries] == [10, 20, 30]
+    problems = [one["problem"] for one in entries]
+    assert problems[0] is problems[2] is None
+    assert re.search(r"step-0000000020/manifest\.json .*key 'clock\.step' is missing", problems[1])
+    assert here("checkpoint", "prune", "run", "keep=1", "yes=true", cwd=tmp_path).code == 0
+    left = sorted(folder.name for folder in (tmp_path / "run/checkpoints").iterdir())
+    assert left == ["step-0000000020", "step-0000000030"]
