@@ -181,7 +181,7 @@ def test_the_graph_serves_strangers(whole, tmp_path):
             near(got[f"{signature}/logits_{head}"], golden.logits(head))
             near(got[f"{signature}/predictions_{head}"], golden.predictions(head))
     item = content.inputs["item"]
-    np.testing.assert_array_equal(got["towers/item"], packed["x"][:, item["at"] : item["at"] + 4])
+    np.testing.assert_array_equal(got["towers/item"], packed["x"][:, item.at : item.at + 4])
 
 
 def saved_model_cli(*arguments, cwd):
@@ -325,9 +325,10 @@ def test_frozen_weights_are_constants_and_there_once(split, whole):
     assert variables <= in_graph < 1.5 * variables
     golden = kit_of(frozen)
     for signature in ("packed", "by_slot", "serving_default"):
-        given = golden.inputs(content)
+        stated = document(frozen)
+        given = golden.inputs(stated)
         name = "by_slot" if signature == "serving_default" else signature
-        inputs = {k: tf.constant(v) for k, v in inputs_of(content, name, given).items()}
+        inputs = {k: tf.constant(v) for k, v in inputs_of(stated, name, given).items()}
         found = tf.saved_model.load(str(frozen)).signatures[signature](**inputs)
         near(found["logits_buy"], golden.logits("buy"))
 
@@ -433,12 +434,12 @@ def test_towers_are_verified_by_their_kits(here, everything, split, tmp_path):
         text = Path(embeddings, "golden.jsonl").read_text()
         lines = [json.loads(one) for one in text.splitlines()]
         served = open_graph(str(graph))
-        found = served.outputs("packed", {"x": np.array([one["x"] for one in lines], np.float32)})
-        near(found["embedding"], [one["towers"]["user"] for one in lines])
+        found = served.outputs("packed", {"x": np.array([line.x for line in lines], np.float32)})
+        near(found["embedding"], [line.towers["user"] for line in lines])
     # Both are [B, 4].
     other = kit_of(graph)
     for example in other.examples:
-        example["towers"]["user"] = example["towers"]["item"]
+        example.towers["user"] = example.towers["item"]
     assert kit.deviations_of(other, served)["packed"] > 100 * kit.TOLERANCE
 
 
@@ -574,7 +575,7 @@ def test_readers_that_count_in_doubles_read_it_right(whole):
 
 def test_ids_can_be_made_from_the_description_alone(whole):
     golden = kit_of(whole)
-    encoded = RawInputs(json.loads(json.dumps(described(whole)))).encode(golden.rows)
+    encoded = RawInputs(document(whole)).encode(golden.rows)
     assert encoded.cells.keys() == golden.examples[0]["ids"].keys()
     for name, cells in encoded.cells.items():
         expected = [id_ for one in golden.examples for id_ in one["ids"][name]]
@@ -620,7 +621,7 @@ def test_an_interrupted_split_does_not_count(here, everything, tmp_path, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(manifest.Inventory, "commit", failing)
+        patch.setattr(manifest.Inventory, "complete", failing)
         assert here("split-graph", "output=run", f"to={to}", cwd=everything).code == 130
     assert (to / "saved_model.pb").exists()
     assert not (to / "serving.json").exists()
@@ -651,8 +652,7 @@ def test_a_graph_on_another_storage(here, everything, whole):
     to = "memory://split_graph/graph"
     done = here("split-graph", "output=run", f"to={to}", "golden=3", cwd=everything)
     assert done.code == 0, done.err
-    content = described(to)
-    inputs = kit_of(whole).inputs(content)
+    inputs = kit_of(whole).inputs(document(to))
     near(outputs(to, "by_slot", inputs)["logits"], kit_of(whole).logits("ctr"))
     assert kit_of(to).lines == kit_of(whole).lines[:3]
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 
 from tnctl.documents import DocumentError, Name, Uint64Text, first_problem
+from tnctl.errors import quoted
 from tnctl.model.layout import LINEAR
 
 MOST_BYTES = 64 << 20  # of a line
@@ -31,7 +32,7 @@ def _raw_row(row: Any) -> RawRow:
     for column, value in row.items():
         if not _is_raw(value, 0):
             raise ValueError(
-                f"column {column!r} of row should have a text, a finite number of 64 bits, null "
+                f"column {quoted(str(column))} of row should have a text, a finite number of 64 bits, null "
                 "or a list of such"
             )
     return row

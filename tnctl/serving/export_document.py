@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tnctl.checkpoint.chain import GOLDEN
 from tnctl.checkpoint.document import Clock, Sessions
-from tnctl.documents import LONGEST_NAME, Count, Finite, Name, Sha256, Uint64Text, omitted
+from tnctl.documents import LONGEST_NAME, Count, Finite, Name, Sha256, Uint64Text, omitted, shown
 from tnctl.manifest import Manifest
 from tnctl.serving.precision import Precision, RowShape
 from tnctl.serving.references import CheckpointReference, Folder, RowsKit, check_files
@@ -262,8 +262,8 @@ class ExportManifest(RowsManifest):
             for key, name in expected.items():
                 if getattr(entry, key) != name:
                     raise ValueError(
-                        f"{key} of group {entry.group} is {getattr(entry, key)!r}, and its name "
-                        f"is {name!r}"
+                        f"{key} of group {entry.group} is {shown(getattr(entry, key))}, and should "
+                        f"be {shown(name)}"
                     )
         if self.sha256:  # else its files are on their way
             named = {name for entry in self.groups for name in files_of(entry)}

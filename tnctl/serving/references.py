@@ -10,6 +10,7 @@ from pydantic import Field
 
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.documents import Count, Finite, Sha256
+from tnctl.errors import quoted
 from tnctl.manifest import FileEntry
 
 MOST_FOLDER = 4096  # characters of a folder's path or URL
@@ -77,6 +78,6 @@ def check_files(
 ) -> None:
     """Raise ValueError unless `files` are the expected ones, and maybe some that are possible."""
     if absent := sorted(expected - files.keys()):
-        raise ValueError(f"file {absent[0]} is not among its files")
+        raise ValueError(f"file {quoted(absent[0])} is not among its files")
     if foreign := sorted(files.keys() - expected - possible):
-        raise ValueError(f"{foreign[0]} is among its files, and is no file of this format")
+        raise ValueError(f"{quoted(foreign[0])} is among its files, and is no file of this format")
