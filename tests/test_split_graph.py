@@ -434,8 +434,8 @@ def test_towers_are_verified_by_their_kits(here, everything, split, tmp_path):
         text = Path(embeddings, "golden.jsonl").read_text()
         lines = [json.loads(one) for one in text.splitlines()]
         served = open_graph(str(graph))
-        found = served.outputs("packed", {"x": np.array([line.x for line in lines], np.float32)})
-        near(found["embedding"], [line.towers["user"] for line in lines])
+        found = served.outputs("packed", {"x": np.array([line["x"] for line in lines], np.float32)})
+        near(found["embedding"], [line["towers"]["user"] for line in lines])
     # Both are [B, 4].
     other = kit_of(graph)
     for example in other.examples:

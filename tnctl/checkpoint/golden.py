@@ -32,8 +32,8 @@ def _raw_row(row: Any) -> RawRow:
     for column, value in row.items():
         if not _is_raw(value, 0):
             raise ValueError(
-                f"column {quoted(str(column))} of row should have a text, a finite number of 64 bits, null "
-                "or a list of such"
+                f"column {quoted(str(column))} of row should have a text, a finite number of 64 "
+                "bits, null or a list of such"
             )
     return row
 

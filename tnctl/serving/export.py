@@ -160,7 +160,10 @@ def check_since(chain: Sequence[tuple[str, ExportManifest]], to: str, encoding: 
 
 def based_on(to: str, folder: str, manifest: ExportManifest) -> Base:
     """The export in a folder, as a delta in the folder `to` names its base."""
-    return Base(folder=named_from(to, folder), sha256=manifest.sha256)
+    try:
+        return Base(folder=named_from(to, folder), sha256=manifest.sha256)
+    except ValueError as error:
+        raise UserError(f"since={folder} cannot be the base of a delta: {error}") from error
 
 
 def named_from(to: str, folder: str) -> str:

@@ -10,6 +10,7 @@ from pydantic import Field
 from tnctl.checkpoint.chain import GOLDEN
 from tnctl.checkpoint.document import Clock, Sessions
 from tnctl.documents import LONGEST_NAME, Count, Finite, Name, Sha256, Uint64Text, omitted, shown
+from tnctl.errors import quoted
 from tnctl.manifest import Manifest
 from tnctl.serving.precision import Precision, RowShape
 from tnctl.serving.references import CheckpointReference, Folder, RowsKit, check_files
@@ -45,8 +46,10 @@ class Base:
     sha256: Sha256
 
     def __post_init__(self) -> None:
-        if not self.folder.isprintable() or self.folder.strip("/") in ("", ".", ".."):
-            raise ValueError("folder is no name, path or URL")
+        # A URL in a URL would have fsspec keep copies of what it names.
+        odd = "\0" in self.folder or "::" in self.folder
+        if odd or self.folder.strip("/") in ("", ".", ".."):
+            raise ValueError(f"folder is no name, path or URL: {quoted(self.folder)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -117,14 +117,12 @@ class Scanned:
         """The records of a file, in the order that the format promises."""
         last, url = -1, files.join(self._folder, name)
         left = self._entry.removed if removed else self._entry.rows
-        with damage(url):
+        with damage(url, OSError):  # which Arrow raises too
             for ids, payload in self._read(url, removed, size):
                 if not len(ids):
                     continue
                 hashes = hashes_of(self._entry.group, ids)
-                if int(hashes[0]) <= last or (hashes[1:] <= hashes[:-1]).any():
-                    raise ValueError("its rows are not in the order of their hashes")
-                last = int(hashes[-1])
+                last = last_of_ascending(last, hashes)
                 left -= len(ids)
                 yield records_of(ids, removed, payload, self.shape)
             if left:
@@ -230,12 +228,21 @@ class DictionaryGroup:
         self.dictionary.close()
 
     def _records(self, at_a_time: int) -> Iterator[NDArray[Any]]:
+        last = -1
         with damage(self._url):
             for first in range(0, self.dictionary.rows, at_a_time):
                 count = min(at_a_time, self.dictionary.rows - first)
                 hashes, removed, payload = self.dictionary.records(first, count)
+                last = last_of_ascending(last, hashes)
                 ids = ids_of(hashes, self.dictionary.salt)
                 yield records_of(ids, removed, payload, self.shape)
+
+
+def last_of_ascending(last: int, hashes: NDArray[np.uint64]) -> int:
+    """The last of some hashes. Raises ValueError unless they ascend, all of them above `last`."""
+    if int(hashes[0]) <= last or (hashes[1:] <= hashes[:-1]).any():
+        raise ValueError("its rows are not in the order of their hashes")
+    return int(hashes[-1])
 
 
 def ids_of(hashes: NDArray[np.uint64], salt: int) -> NDArray[np.uint64]:
@@ -269,10 +276,10 @@ def local_copy(folder: str, content: Manifest, name: str, temporary: Path) -> Pa
 
 
 @contextmanager
-def damage(url: str) -> Iterator[None]:
-    """Says in one line that a file is damaged when what reads it says so."""
+def damage(url: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Says in one line that a file is damaged when what reads it says so, or errors of `kinds`."""
     try:
         yield
-    except (pa.ArrowException, ValueError) as error:
+    except (pa.ArrowException, ValueError, *kinds) as error:
         reason = str(error).strip().split("\n")[0]
         raise Failure(f"{url} is damaged ({reason}). Export again") from error
