@@ -159,7 +159,12 @@ def mutations(document: dict[str, Any], seed: int) -> Iterator[tuple[str, dict[s
             try:
                 parent = at(damaged, path[:-1])
                 words = chance.choice(DAMAGES)(chance, parent, path[-1])
-            except (KeyError, IndexError, TypeError):  # an earlier damage took it away
+            except (
+                AttributeError,
+                KeyError,
+                IndexError,
+                TypeError,
+            ):  # an earlier damage took it away
                 continue
             told.append(f"{'.'.join(map(str, path))} {words}")
         yield "; ".join(told), damaged

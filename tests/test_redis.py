@@ -275,7 +275,6 @@ def test_rows_come_back(server, precision):
     assert holds(server, selected)
     embeddings = RedisEmbeddings(server.url)
     assert embeddings.groups == shapes
-    assert embeddings.chain == [embeddings.manifest]
     ids = np.array([3, 10**12, 3, 2**64 - 1, 0], np.uint64)
     rows, known = embeddings.lookup("dim32", ids)
     assert known.tolist() == [True, False, True, False, True]
@@ -506,7 +505,7 @@ def test_a_delta_out_of_order(server):
         applied(server, delta([2], shape=RowShape(True, 8, False, "int8")), 9)
     with pytest.raises(UserError, match="other groups, or rows of another kind"):
         applied(server, delta([2], shape=RowShape(True, 4, False)), 9)
-    assert redis_store.current(server.url)["checkpoint"]["step"] == 8
+    assert redis_store.current(server.url).checkpoint.step == 8
     with server.client() as client:
         client.delete(*keys_of(server))
     with pytest.raises(Failure, match="no complete export"):
@@ -532,7 +531,7 @@ def test_an_interrupted_delta(server):
     one.meanwhile = interrupting(2)
     with pytest.raises(Interrupted):
         applied(server, one, 8)
-    assert redis_store.current(server.url)["checkpoint"]["step"] == 7
+    assert redis_store.current(server.url).checkpoint.step == 7
     with pytest.raises(Failure, match=r"delta to step 8, which was interrupted. Complete it first"):
         applied(server, delta([1]), 9)
     one.meanwhile = None
@@ -817,9 +816,41 @@ def test_keys_that_are_anothers(server, value):
         client.delete("tnctl:current")
         client.hset("tnctl:versions", "1", value)
         fails(server, made(100), "has something else under the key tnctl:versions")
-        client.set("tnctl:current", "7-1 0")
-        with pytest.raises(Failure, match="key tnctl:7-1:manifest is damaged"):
+        client.set("tnctl:current", "7-0000000a 0")
+        with pytest.raises(Failure, match="key tnctl:7-0000000a:manifest is damaged"):
             RedisEmbeddings(server.url)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b'{"state": "complete", "groups": {"../x": 1}}',
+        b'{"state": "writing", "groups": {"user": 1152921504606846976}}',
+        b'{"state": "gone", "groups": {}}',
+        b'{"groups": {}}',
+        b'{"state": "writing", "groups": [1]}',
+        b"[" * 5000,
+    ],
+)
+def test_records_of_versions_are_not_believed(server, record):
+    """No key is removed by a record that is not one, whosever it is."""
+    with server.client() as client:
+        client.set("theirs", "1")
+        client.hset("tnctl:versions", "7-0000000a", record)
+        fails(server, made(100), "has something else under the key tnctl:versions")
+        client.delete("tnctl:versions")
+        client.hset("tnctl:versions", "x:y", '{"state": "writing", "groups": {"user": 1}}')
+        fails(server, made(100), "has something else under the key tnctl:versions")
+        assert client.get("theirs") == b"1"
+
+
+def test_a_marker_of_a_delta_that_is_none(server):
+    export(server, made(100))
+    with server.client() as client:
+        version = client.get("tnctl:current").split()[0].decode()
+        client.set(f"tnctl:{version}:delta", '{"step": 1}')
+        with pytest.raises(Failure, match=f"something else under the key tnctl:{version}:delta"):
+            applied(server, delta([1]), 8)
 
 
 def test_two_writers(server):

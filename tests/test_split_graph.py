@@ -576,9 +576,9 @@ def test_readers_that_count_in_doubles_read_it_right(whole):
 def test_ids_can_be_made_from_the_description_alone(whole):
     golden = kit_of(whole)
     encoded = RawInputs(document(whole)).encode(golden.rows)
-    assert encoded.cells.keys() == golden.examples[0]["ids"].keys()
+    assert encoded.cells.keys() == golden.examples[0].ids.keys()
     for name, cells in encoded.cells.items():
-        expected = [id_ for one in golden.examples for id_ in one["ids"][name]]
+        expected = [id_ for line in golden.examples for id_ in line.ids[name]]
         assert [str(one) for one in cells.ids.tolist()] == expected
 
 
