@@ -160,10 +160,10 @@ def mutations(document: dict[str, Any], seed: int) -> Iterator[tuple[str, dict[s
                 parent = at(damaged, path[:-1])
                 words = chance.choice(DAMAGES)(chance, parent, path[-1])
             except (
-                AttributeError,
                 KeyError,
                 IndexError,
                 TypeError,
+                AttributeError,
             ):  # an earlier damage took it away
                 continue
             told.append(f"{'.'.join(map(str, path))} {words}")

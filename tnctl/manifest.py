@@ -317,8 +317,12 @@ def check_stored(folder: str, manifest: AnyManifest, name: str, way: str = "Make
         raise DamagedError(folder, f"{url} is damaged: it is not what the manifest says", way)
 
 
-def read_file(folder: str, manifest: AnyManifest, name: str) -> bytes:
-    """A whole file of the folder, verified."""
+def read_file(folder: str, manifest: AnyManifest, name: str, most: int | None = None) -> bytes:
+    """A whole file of the folder, verified. Raises DamagedError when it has over `most` bytes."""
+    size = manifest["files"][name]["bytes"]
+    if most is not None and size > most:
+        what = f"{files.join(folder, name)} has {size:,} bytes, more than such a file has"
+        raise DamagedError(folder, what, f"Take another {manifest['format']}")
     with present(folder, manifest, name):
         data = files.read_bytes(files.join(folder, name))
     return check_file(folder, manifest, name, data)

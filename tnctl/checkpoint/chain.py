@@ -30,6 +30,7 @@ STEP = "step-"  # how the names of a run's checkpoints begin
 CONF = "conf.json"
 GOLDEN = "golden.jsonl"
 EXTRA = "extra"
+MOST_BYTES = 64 << 20  # of conf.json and of a file of extra/
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,9 @@ class Checkpoint:
     def conf(self) -> dict[str, Any]:
         """The conf it was trained with, as plain values."""
         with offering(self):
-            [content] = self._parsed(CONF, [manifest.read_file(self.folder, self.manifest, CONF)])
+            [content] = self._parsed(
+                CONF, [manifest.read_file(self.folder, self.manifest, CONF, most=MOST_BYTES)]
+            )
         return content
 
     def golden(self) -> list[GoldenLine]:
@@ -126,7 +129,7 @@ class Checkpoint:
         if path not in self.manifest.files:
             return None
         with offering(self):
-            return manifest.read_file(self.folder, self.manifest, path)
+            return manifest.read_file(self.folder, self.manifest, path, most=MOST_BYTES)
 
     def chain(self) -> list["Checkpoint"]:
         """The full checkpoint that this one is built on, the deltas since, and this one.

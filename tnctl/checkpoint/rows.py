@@ -188,6 +188,8 @@ def _of_one(
         rows = 0
         for records in verified(checkpoint, entry.file, header, dtype, at_a_time):
             rows += len(records)
+            if rows > entry.rows:
+                break
             if low < first or high > last:
                 hashes = keys.hashes(records)
                 records = records[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]
@@ -207,6 +209,8 @@ def _removed_in(
     rows, keys = 0, keys_of(part)
     for removed in verified(checkpoint, entry.file, tombstone_files.START, tombstone_files.DTYPE):
         rows += len(removed)
+        if rows > entry.rows:
+            break
         if first > 0 or last < LAST_HASH:
             hashes = keys.hashes(removed)
             removed = removed[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]

@@ -271,4 +271,6 @@ class Saver:
         if before and before[-1][0] >= today:
             return before
         first = 1 if self._last is None else self._last.step + 1
-        return (*before, (today, min(first, step)))[-self._conf.save.tombstone_days - 1 :]
+        # The best model may be of a step before those of the day before.
+        first = max(min(first, step), before[-1][1] if before else 0)
+        return (*before, (today, first))[-self._conf.save.tombstone_days - 1 :]

@@ -188,6 +188,8 @@ def verified(
                     wrong = error
                 else:
                     many += len(records)
+                    if many > entry.rows:
+                        break
                     yield records
         if wrong is not None:
             raise wrong

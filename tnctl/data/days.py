@@ -13,8 +13,9 @@ from datetime import date, timedelta
 from typing import Any
 
 from tnctl import files
+from tnctl.data.day_records import is_day
 from tnctl.data.sources import DAY, files_of
-from tnctl.errors import Failure, UserError
+from tnctl.errors import Failure, UserError, quoted
 from tnctl.progress import say
 from tnctl.schema import Conf
 
@@ -221,7 +222,16 @@ def _name(day: Any) -> str:
             "data.days is a list of days, FIRST..LAST, FIRST.. or ..LAST, such as "
             f"2024-01-01..2024-01-31. Received: {day}"
         )
-    return str(day).strip()
+    name = str(day).strip()
+    parts = [part for part in name.split(RANGE) if part] if RANGE in name else [name]
+    for part in parts:
+        if not is_day(part):
+            raise UserError(
+                f"data.days: {quoted(part)} cannot be the name of a day, for it has wildcards, "
+                "hidden or parent folders, a scheme or what is not printable. Give names such as "
+                "2024-01-31"
+            )
+    return name
 
 
 def _refuse_two_names(days: list[str]) -> None:
@@ -302,7 +312,7 @@ def _listed(conf: Conf) -> list[str]:
         say(f"data.train: left out, for they are no dates: {in_words(others)}")
         return list(dates)
     # Names that start so are not data for any tool that writes folders of days.
-    return [day for day in days if not day.startswith((".", "_"))]
+    return [day for day in days if is_day(day) and not day.startswith("_")]
 
 
 def _place_of_day(name: str) -> re.Pattern[str]:

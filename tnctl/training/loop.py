@@ -238,12 +238,7 @@ class Trainer:
         self.data = checkpoint.data
         self.saved = self.going = checkpoint.folder
         self.saved_at = (self.steps, self.position)
-        if (data := checkpoint.extra(running.NAME)) is not None:
-            self.running = Running(self.classes)
-            try:
-                self.running.fill(data)
-            except ValueError as error:
-                raise Failure(f"{checkpoint.folder} is damaged: {error}. Take another") from error
+        self.running = running.read(checkpoint, self.classes)
 
     def __enter__(self) -> "Trainer":
         self.signals.__enter__()

@@ -118,7 +118,7 @@ def load_newest(conf: Conf, checkpoint: Checkpoint) -> tuple[Checkpoint, Model]:
             try:
                 found = open_checkpoint(folder)
                 check_data(conf, found)
-                found.extra(running.NAME)  # not to find out later that it is damaged
+                running.read(found, classes=True)  # not to find out later that it is damaged
                 model = load(found, conf)
             except DamagedError as error:
                 say(str(error))

@@ -1,14 +1,28 @@
 """What the steps of a pass add up to: figures that a checkpoint in the middle of it carries."""
 
 import io
+import math
+import zipfile
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tnctl import files
+from tnctl.checkpoint.chain import EXTRA, Checkpoint
+from tnctl.manifest import DamagedError
 from tnctl.tables import StreamingAuc
 
 NAME = "running"  # of the checkpoint's extra file
+BINS = 65_536  # of the logit
+# What is saved: numpy's type, and shape.
+ARRAYS: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
+    "clicks": (np.dtype("<u8"), (BINS,)),
+    "others": (np.dtype("<u8"), (BINS,)),
+    "examples": (np.dtype("<i8"), (2,)),
+    "losses": (np.dtype("<f8"), (2,)),
+}
 
 
 @dataclass
@@ -64,11 +78,41 @@ class Running:
     def fill(self, data: bytes) -> None:
         """Go on from what `to_bytes` gave. Raises ValueError when it is something else."""
         try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as found:
-                for counts, name in zip(self.auc.counts, ("clicks", "others"), strict=True):
-                    counts[:] = found[name]
-                self.examples, self.since_examples = (int(one) for one in found["examples"])
-                self.losses, self.since_losses = (float(one) for one in found["losses"])
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                arrays = {name: _array(archive, name) for name in ARRAYS}
         except Exception as error:
             # zipfile, zlib and numpy each have errors of their own.
             raise ValueError(f"no running figures: {error}") from error
+        if (arrays["examples"] < 0).any() or not np.isfinite(arrays["losses"]).all():
+            raise ValueError("no running figures: examples below 0, or losses that are not finite")
+        for counts, name in zip(self.auc.counts, ("clicks", "others"), strict=True):
+            counts[:] = arrays[name]
+        self.examples, self.since_examples = (int(count) for count in arrays["examples"])
+        self.losses, self.since_losses = (float(loss) for loss in arrays["losses"])
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """An array of a .npz, of the type and shape that it must have: nothing else is made."""
+    dtype, shape = ARRAYS[name]
+    with archive.open(f"{name}.npy") as member:
+        np.lib.format.read_magic(member)
+        header = np.lib.format.read_array_header_1_0(member)
+        size = dtype.itemsize * math.prod(shape)
+        content = member.read(size + 1)
+    if header != (shape, False, dtype) or len(content) != size:
+        raise ValueError(f"{name} should be {dtype} {list(shape)}")
+    return np.frombuffer(content, dtype)
+
+
+def read(checkpoint: Checkpoint, classes: bool) -> Running | None:
+    """The running figures of a checkpoint; None where none were saved. Raises DamagedError."""
+    data = checkpoint.extra(NAME)
+    if data is None:
+        return None
+    running = Running(classes)
+    try:
+        running.fill(data)
+    except ValueError as error:
+        what = f"{files.join(checkpoint.folder, f'{EXTRA}/{NAME}')} has {error}"
+        raise DamagedError(checkpoint.folder, what, "Take another checkpoint") from error
+    return running
