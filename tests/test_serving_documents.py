@@ -286,6 +286,7 @@ def test_bytes_that_are_no_utf8_come_through_a_line():
         (("row",), [], "row should be an object"),
         (("row", "a"), {"deep": 1}, "column 'a' of row"),
         (("row", "a"), 10**30, "column 'a' of row"),
+        (("row", "a"), "\ud800", "column 'a' of row"),
         (("row", "a"), [[[[[1]]]]], "column 'a' of row"),
         (("ids",), DELETED, "key 'ids' is missing"),
         (("ids", "a"), [7, 8], "key 'ids.a.0'"),

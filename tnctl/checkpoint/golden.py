@@ -45,7 +45,16 @@ def _is_raw(value: Any, depth: int) -> bool:
         return math.isfinite(value)
     if isinstance(value, int):
         return -(2**63) <= value < 2**64
-    return value is None or isinstance(value, str)
+    return value is None or (isinstance(value, str) and _is_text(value))
+
+
+def _is_text(value: str) -> bool:
+    """Whether a text is that of some bytes: its lone surrogates are those of Python's escapes."""
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 Row = Annotated[RawRow, PlainValidator(_raw_row)]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tnctl import files, manifest
@@ -210,7 +211,13 @@ def what(description: GraphManifest, signature: str) -> str:
 
 def encoded_rows(kit: Kit, description: GraphManifest) -> Encoded:
     """The kit's raw rows as ids and numbers. Raises Failure unless the ids are the kit's."""
-    encoded = RawInputs(description).encode(kit.rows, lambda row: (kit.url, row + 1))
+    try:
+        encoded = RawInputs(description).encode(kit.rows, lambda row: (kit.url, row + 1))
+    except pa.ArrowException as error:
+        raise Failure(
+            f"{kit.url}: the values of a column are of kinds that do not go together ({error}). "
+            "Take another checkpoint"
+        ) from error
     for name, cells in encoded.cells.items():
         ends = np.cumsum(cells.lengths())
         for number, (example, end, n) in enumerate(
