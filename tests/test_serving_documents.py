@@ -10,14 +10,19 @@ import json
 import random
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import yaml
 from mutated_documents import at, json_text, mutations, sealed
 
-from tnctl import documents, manifest
+from tnctl import documents, manifest, schema
 from tnctl.checkpoint import golden
+from tnctl.checkpoint.document import Recipe
+from tnctl.data.statistics import Statistics
 from tnctl.documents import DocumentError
-from tnctl.errors import Failure
+from tnctl.errors import Failure, UserError
 from tnctl.serving.export_document import ExportManifest, RedisManifest
 from tnctl.serving.graph_document import GraphManifest
 from tnctl.serving.redis_versions import VersionRecord
@@ -57,6 +62,49 @@ def test_thousands_of_wrong_documents_are_parsed_or_refused_in_one_line():
                 assert manifest.unsealed(text, "folder", "again", kind).body() == found.body()
                 assert all(kind.produces(file) for file in found.files), words
     assert refused > taken > 100
+
+
+def test_raw_rows_by_wrong_descriptions_are_inputs_or_refused():
+    """Every kind of slot and number: a description that is taken never fails with a traceback."""
+    from test_example_c import CONF, MOMENTS
+
+    from tnctl.serving.description import describe
+    from tnctl.serving.inputs import RawInputs, pooled_inputs
+
+    of_checkpoint = SimpleNamespace(
+        heads=("label",), recipe=Recipe(name="lr", sha256="1" * 64), logit_correction=0.0,
+        sha256="0" * 64,
+    )  # fmt: skip
+    checkpoint = SimpleNamespace(
+        statistics=Statistics(MOMENTS, {}, {}), folder="run", step=1, manifest=of_checkpoint
+    )
+    described = describe(checkpoint, schema.from_values(yaml.safe_load(CONF)))
+    content = json.loads(json.dumps(described.body()))
+    content["files"] = {"saved_model.pb": {"bytes": 1, "sha256": "0" * 64}}
+    row = {"user": "a", "tags": "x|y", "tag_weights": "1|2", "listed": "[1, 2]", "recent": "[1]"}
+    row |= {"history": "a b", "land": "de", "age": 20, "days": 3, "day_weights": 0.5, "price": 1.5}
+    taken = 0
+    for words, damaged in itertools.chain(
+        [("none", content)], itertools.islice(mutations(content, seed=13), 200)
+    ):
+        try:
+            wrong = manifest.unsealed(sealed(damaged), "folder", "serving.json", GraphManifest)
+            encoded = RawInputs(wrong).encode([row, {}])
+            floats = {
+                slot.group: slot.linear + slot.width + 2 * slot.cvm for slot in wrong.slots.values()
+            }
+
+            def lookup(group, ids, floats=floats):
+                return np.zeros((len(ids), floats[group]), np.float32), np.zeros(len(ids), bool)
+
+            inputs = pooled_inputs(wrong, encoded, lookup)
+        except UserError as error:
+            assert str(error).isprintable() and len(str(error)) < 600, words
+            continue
+        taken += 1
+        shapes = {one.name: (2, one.columns) for one in wrong.signatures.packed}
+        assert {name: array.shape for name, array in inputs.items()} == shapes, words
+    assert taken > 10
 
 
 def test_wrong_small_documents_are_refused_in_one_line():

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, ClassVar, Literal, TypedDict, TypeVar
 
 from pydantic import Field
@@ -100,6 +100,15 @@ class PrecisionError:
     bound: NotNegative
 
 
+def worse(one: PrecisionError | None, other: PrecisionError | None) -> PrecisionError | None:
+    """Of two errors, those of rows before and of a delta, the larger figures."""
+    if one is None or other is None:
+        return one or other
+    return PrecisionError(
+        max=max(one.max, other.max), rms=max(one.rms, other.rms), bound=max(one.bound, other.bound)
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class GroupRows:
     """What every encoding says of a share group."""
@@ -171,6 +180,12 @@ class BucketGroup(GroupRows):
 
     buckets: Annotated[int, Field(ge=1, le=MOST_BUCKETS)]
     fields_per_row: Annotated[int, Field(ge=1, le=256)]
+
+    @classmethod
+    def of(cls, entry: GroupRows, buckets: int, fields_per_row: int) -> "BucketGroup":
+        """A group's entry, with where its rows are."""
+        common = {field.name: getattr(entry, field.name) for field in fields(entry)}
+        return cls(**common, buckets=buckets, fields_per_row=fields_per_row)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,6 +13,7 @@ from pydantic import Field
 from tnctl import documents, schema
 from tnctl.checkpoint.chain import GOLDEN
 from tnctl.checkpoint.document import RecipeReference
+from tnctl.data.features import indicator_width
 from tnctl.data.statistics import Scale, Statistics
 from tnctl.documents import Finite, Name, Uint64Text, omitted
 from tnctl.errors import UserError
@@ -340,9 +341,19 @@ class GraphManifest(Manifest):
     def _check_conf(self) -> None:
         """Raise ValueError unless slots and numeric inputs are such as a conf can have."""
         try:
-            conf_of(self)
+            conf, statistics = conf_of(self)
+            widths = {
+                name: indicator_width(name, conf.slots[name], statistics)
+                for name, slot in self.slots.items()
+                if slot.indicator
+            }
         except UserError as error:
             raise ValueError(str(error)) from error
+        for name, width in widths.items():
+            if self.slots[name].columns != width:
+                raise ValueError(
+                    f"slot {name} has {self.slots[name].columns} columns, and {width} ids"
+                )
 
     @property
     def inputs(self) -> dict[str, SignatureInput]:

@@ -21,9 +21,9 @@ from tnctl.progress import Display, say
 from tnctl.serving.export_document import (
     BucketGroup,
     GroupRows,
-    PrecisionError,
     RedisManifest,
     RowsManifest,
+    worse,
 )
 from tnctl.serving.redis_commands import (
     FIELDS_PER_BUCKET,
@@ -150,7 +150,7 @@ class Writer:
                 f"group {entry.group} has rows of {stride:,} bytes; Redis takes up to "
                 f"{MOST_PARTS * 64:,}. Export it with precision=int8, or to files"
             )
-        return bucketed(entry, bucket_count(entry.rows, fields), fields)
+        return BucketGroup.of(entry, bucket_count(entry.rows, fields), fields)
 
     def _abandon(self, version: str, groups: list[BucketGroup]) -> None:
         """Remove a version that cannot be completed, as far as the server lets us."""
@@ -208,7 +208,7 @@ class Writer:
                 removed=0,
                 error=worse(old.error, entry.error),
             )
-            groups.append(bucketed(changed_entry, old.buckets, old.fields_per_row))
+            groups.append(BucketGroup.of(changed_entry, old.buckets, old.fields_per_row))
         content = self._switch(version, self._finished(groups, sequence + 1))
         changed = sum(group.rows + group.removed for group in self._selection.groups)
         say(f"{changed:,} rows changed in {self._place}: version {version}, delta {sequence + 1}")
@@ -389,18 +389,3 @@ class Writer:
                 f"{self._place}: with maxmemory-policy {policy} it may remove rows at any time. "
                 "Give it maxmemory-policy noeviction, or a server of its own"
             )
-
-
-def bucketed(entry: GroupRows, buckets: int, fields_per_row: int) -> BucketGroup:
-    """A group's entry, with where its rows are."""
-    common = {field.name: getattr(entry, field.name) for field in fields(entry)}
-    return BucketGroup(**common, buckets=buckets, fields_per_row=fields_per_row)
-
-
-def worse(one: PrecisionError | None, other: PrecisionError | None) -> PrecisionError | None:
-    """Of two errors of precision, those before and those of a delta, the larger ones."""
-    if one is None or other is None:
-        return one or other
-    return PrecisionError(
-        max=max(one.max, other.max), rms=max(one.rms, other.rms), bound=max(one.bound, other.bound)
-    )
