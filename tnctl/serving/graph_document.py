@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from dataclasses import dataclass
-from math import isfinite, prod
+from math import prod
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -35,10 +35,8 @@ SAVED_MODEL = re.compile(
     r"saved_model\.pb|fingerprint\.pb|variables/variables\.index"
     r"|variables/variables\.data-[0-9]{5}-of-[0-9]{5}"
 )
-BESIDE = re.compile(
-    r"assets\.extra/tf_serving_warmup_requests|golden\.jsonl|aot/compiled\.(h|mk)"
-    r"|aot/[1-9][0-9]{0,4}/graph(\.h|\.o|_constants\.o)"
-)
+WARM_UP = "assets.extra/tf_serving_warmup_requests"
+COMPILED = re.compile(r"aot/(compiled\.(h|mk)|[1-9][0-9]{0,4}/graph(\.h|\.o|_constants\.o))")
 
 Text = Annotated[str, Field(max_length=MOST_TEXT)]
 Columns = Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
@@ -326,8 +324,6 @@ class GraphManifest(Manifest):
                 raise ValueError(f"linear adds {name}, which has no linear weights")
         if adds and LINEAR not in {one.name for one in self.signatures.packed}:
             raise ValueError("linear adds slots, and signature packed has no input linear")
-        if not isfinite(self.logit_correction):
-            raise ValueError("logit_correction is not finite")
 
     def _check_files(self) -> None:
         """Raise ValueError unless its files are those that a split graph has."""
@@ -363,7 +359,8 @@ class GraphManifest(Manifest):
     @classmethod
     def produces(cls, path: str) -> bool:
         """Whether a split graph can have a file of this name."""
-        return bool(SAVED_MODEL.fullmatch(path) or BESIDE.fullmatch(path))
+        known = SAVED_MODEL.fullmatch(path) or COMPILED.fullmatch(path)
+        return known is not None or path in (WARM_UP, GOLDEN)
 
 
 def conf_of(description: GraphManifest) -> tuple[Conf, Statistics]:

@@ -16,7 +16,9 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
-NAME = "assets.extra/tf_serving_warmup_requests"
+from tnctl.serving.graph_document import WARM_UP
+
+NAME = WARM_UP
 SIGNATURE = "serving_default"
 
 
