@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import made
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from tnctl import documents, files, manifest
 from tnctl.checkpoint import listing, pruning, verification
 from tnctl.checkpoint.chain import open_checkpoint
-from tnctl.checkpoint.document import CheckpointManifest
+from tnctl.checkpoint.document import CheckpointManifest, Parent
 from tnctl.cli.checkpoint import PARTS
 
 
@@ -511,8 +512,8 @@ def test_compact_takes_no_older_one_for_a_damaged_newest(here, home):
 
 def stored(number, parent=None, problem=None):
     name = f"step-{number:010d}"
-    link = parent and {"folder": f"step-{parent:010d}", "sha256": "x"}
-    return listing.Stored(name, name, {"parent": link, "sha256": "x"}, problem)
+    link = parent and Parent(folder=f"step-{parent:010d}", sha256="x")
+    return listing.Stored(name, name, SimpleNamespace(parent=link, sha256="x"), problem)
 
 
 @pytest.mark.parametrize(

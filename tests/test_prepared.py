@@ -1,6 +1,7 @@
 """Prepared data: the same windows, the same model, and refused where it does not belong."""
 
 import dataclasses
+import hashlib
 import importlib
 import json
 import shutil
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tnctl import files, manifest, schema
+from tnctl import documents, files, manifest, schema
 from tnctl.data import prepared_files, preparing, statistics
 from tnctl.data.features import Features
 from tnctl.data.prepared_document import PreparedManifest
@@ -337,6 +338,76 @@ def test_folders_that_are_not_whole(conf, tmp_path):
     part.unlink()
     with pytest.raises(Failure, match="was not found"):
         list(windows(prepared, features_of(prepared), "train"))
+
+
+def lists(array, kind):
+    return pa.array([[value] for value in array.to_pylist()], pa.list_(kind))
+
+
+COLUMNS = {
+    "no ids": ("ids_plain", None, "should be there once"),
+    "ids of another type": ("ids_plain", lambda one: one.cast(pa.int64(), safe=False), "int64"),
+    "texts": ("ids_many", lambda one: pa.array(["x"] * len(one)), "lists of it. It has string"),
+    "lists of numbers": ("ids_plain", lambda one: lists(pa.nulls(len(one)), pa.float64()),
+                         "lists of it"),
+    "nulls in lists": ("ids_plain", lambda one: lists(pa.nulls(len(one)), pa.uint64()),
+                       "a value in every row"),
+    "fewer weights": ("weights_weighed", lambda one: pa.array([[1.0]] * len(one), pa.list_(
+        pa.float32())), "a weight for each id"),
+    "wide numbers": ("numeric", lambda one: pa.array([b"1234" * 99] * len(one), pa.binary(396)),
+                     "99 numbers in each row"),
+    "odd numbers": ("numeric", lambda one: pa.array([b"123"] * len(one), pa.binary(3)), "4 bytes"),
+    "a label beyond 1": ("label_click", lambda one: pa.array([2.0] * len(one), pa.float32()),
+                         "labels from 0 to 1"),
+    "a label of no number": ("label_click", lambda one: pa.array([np.nan] * len(one), pa.float32()),
+                             "labels from 0 to 1"),
+    "no label": ("label_long", None, "should be there once"),
+    "a negative weight": ("weight", lambda one: pa.array([-1.0] * len(one), pa.float32()),
+                          "at least 0"),
+    "a group as text": ("group", lambda one: pa.array(["g"] * len(one)), "should be uint64"),
+    "null references": ("reference", lambda one: pa.nulls(len(one), pa.float64()), "every row"),
+}  # fmt: skip
+
+
+def test_columns_that_nothing_of_tnctl_wrote(conf, tmp_path):
+    """Parquet files of hostile columns, whose sizes and checksums the manifest has."""
+    folder = tmp_path / "to"
+    preparing.prepare(changed(conf, validation=None, test=None), str(folder))
+    [part] = sorted((folder / "train").glob("*.parquet"))[:1]
+    whole = pq.read_table(part)
+    content = json.loads((folder / "manifest.json").read_text())
+    prepared = changed(conf, prepared=str(folder), validation=None, test=None)
+    features = features_of(prepared)
+    for case, (name, change, said) in COLUMNS.items():
+        column = whole.column(name).combine_chunks()
+        table = whole.remove_column(whole.column_names.index(name))
+        if change is not None:
+            table = table.append_column(name, change(column))
+        pq.write_table(table, part)
+        data = part.read_bytes()
+        entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        content["files"][part.relative_to(folder).as_posix()] = entry
+        content.pop("sha256", None)
+        (folder / "manifest.json").write_bytes(manifest.sealed(content))
+        with pytest.raises(Failure) as caught:
+            list(windows(prepared, features, "train"))
+        line = str(caught.value)
+        assert said in line and name in line and line.endswith("Prepare the data again"), case
+
+
+def test_first_rows_that_are_none(conf, tmp_path):
+    folder = tmp_path / "to"
+    conf = changed(conf, validation=None, test=None)
+    preparing.prepare(conf, str(folder))
+    for text in (b"{}", b"[1]", b"[", b"[" * 10_000):
+        inventory = manifest.Inventory(str(folder))
+        inventory.write("train/first.json", text)
+        content = json.loads((folder / "manifest.json").read_text())
+        del content["sha256"]
+        content["files"] |= documents.plain(inventory.files)
+        (folder / "manifest.json").write_bytes(manifest.sealed(content))
+        with pytest.raises(Failure, match=r"train/first\.json is no list of rows"):
+            raw_rows(changed(conf, prepared=str(folder)), "train", 9)
 
 
 def test_folders_of_the_user_are_left_alone(conf, tmp_path):

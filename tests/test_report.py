@@ -11,6 +11,7 @@ import pytest
 from tnctl.training import charts, page
 from tnctl.training.charts import Series, lines, number, scale_of, thinned, ticks
 from tnctl.training.page import InputRow, render
+from tnctl.training.report import LogLine, Report
 
 EVIL = "<script>alert('x')</script>&\"'"
 
@@ -65,6 +66,16 @@ def metrics(auc=0.7):
     }  # fmt: skip
 
 
+def typed(values):
+    """A report as it is read from report.json."""
+    return Report.parse(json.dumps(values).encode())
+
+
+def logged(lines_logged):
+    """Lines as they are read from log.jsonl."""
+    return [LogLine.of(values) for values in lines_logged]
+
+
 def report(**changes):
     bins = [{"prediction": n / 20, "label": n / 21, "count": 70} for n in range(10)]
     evaluations = [
@@ -75,7 +86,7 @@ def report(**changes):
         "heads": {EVIL: metrics(0.65)}, "evaluations": evaluations, "epochs": [],
         "best": {"monitor": "auc", "value": 0.62, "step": 20, "kept": True},
         "tables": {"embedding8": {"rows": 1234, "bytes": 5 << 20}}, "dense_weights": 99,
-        "importance_of": "auc on data.validation",
+        "importance_of": "auc on data.validation", "checkpoint": "checkpoints/step-0000000020",
         "timing": {"seconds": 100.0, "training_seconds": 60.0, "input_wait_seconds": 5.0,
                    "evaluation_seconds": 20.0, "save_seconds": 3.0, "examples_per_second": 5000.0},
         **changes,
@@ -99,7 +110,7 @@ INPUTS = [
 
 
 def test_the_page_is_whole_and_says_what_the_report_does():
-    html = render(EVIL, conf(), report(), events(), INPUTS)
+    html = render(EVIL, conf(), typed(report()), logged(events()), INPUTS)
     seen = checked(html)
     assert seen.tags.count("svg") == 5  # loss, AUC, rows, rate, calibration
     for words in (EVIL, "0.70000", "the reference 0.7500", "1,234", "5.0 MiB", "90.0%", "(shared)",
@@ -116,7 +127,7 @@ def test_the_page_of_little():
         "split": None, "steps": 3, "epochs": [], "evaluations": [], "tables": {},
         "dense_weights": 4, "checkpoint": "", "timing": {"seconds": 0.0},
     }  # fmt: skip
-    seen = checked(render("run", conf(slots={}), bare, [], []))
+    seen = checked(render("run", conf(slots={}), typed(bare), [], []))
     assert "svg" not in seen.tags
     assert "Calibration" not in seen.text
     numbers = report(auc=None, logloss=None)
@@ -124,7 +135,7 @@ def test_the_page_of_little():
         del numbers[key]
     for one in numbers["evaluations"]:
         del one["validation"]["auc"], one["validation"]["logloss"], one["validation"]["accuracy"]
-    seen = checked(render("run", conf(), numbers, events()[:1], INPUTS[2:]))
+    seen = checked(render("run", conf(), typed(numbers), logged(events()[:1]), INPUTS[2:]))
     assert "MSE" in seen.text
 
 

@@ -137,7 +137,7 @@ def test_tombstones_are_the_removed_keys_without_a_row(tmp_path):
     life = {"eviction": {"unseen_steps": 2}}
     run = Run(conf_of(tmp_path / "run", {"full_every": 3}, life))
     removed, previous = {}, {}
-    keys = rows.keys_of({"groups": [{"number": 0, "name": "user"}, {"number": 1, "name": "item"}]})
+    keys = merging.Keys({0: "user", 1: "item"})
     for number in range(7):
         run.train(3)
         there = present(run)
@@ -210,7 +210,7 @@ def test_removed_keys_are_not_lost_with_a_failed_checkpoint(tmp_path, monkeypatc
     assert run.evict()
     there = present(run)
     monkeypatch.setattr(
-        spool.Spool, "commit", lambda *_: (_ for _ in ()).throw(Failure("no network"))
+        spool.Spool, "complete", lambda *_: (_ for _ in ()).throw(Failure("no network"))
     )
     with pytest.raises(Failure, match="no network"):
         run.save()

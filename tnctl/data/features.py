@@ -103,6 +103,12 @@ class Features:
             if slot.indicator
         }
 
+    @property
+    def numeric_width(self) -> int:
+        """The numbers of a row: those of numeric inputs, then of one-hot slots."""
+        inputs = self.conf.numeric.values()
+        return sum(one.numbers for one in inputs) + sum(self._indicators.values())
+
     def encode(self, table: pa.Table, where: Where) -> Window:
         """All rows of `table`, which has at least `self.columns`.
 
@@ -194,8 +200,7 @@ class Features:
         self, whole: Mapping[str, pa.Array], cells: dict[str, Cells], rows: int, where: Where
     ) -> NDArray[np.float32]:
         inputs = self.conf.numeric
-        width = sum(one.numbers for one in inputs.values()) + sum(self._indicators.values())
-        out = np.empty((rows, width), np.float32)
+        out = np.empty((rows, self.numeric_width), np.float32)
         at = 0
         for name, numeric in inputs.items():
             values = vectors(whole, name, numeric, self.conf.data, where)

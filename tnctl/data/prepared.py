@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tnctl.data.cells import Cells
 from tnctl.data.features import Columns, Features, Window
 from tnctl.data.numbers import flat, is_list
+from tnctl.data.prepared_columns import check_width
 from tnctl.data.reading import Where
 from tnctl.errors import UserError
 
@@ -30,7 +31,7 @@ def columns_of(features: Features, table: pa.Table) -> Columns:
         group = _array(table, "group") if "group" in table.column_names else None
     return Columns(
         {name: cells_of(table, name) for name in names},
-        _numeric(table),
+        _numeric(table, features.numeric_width),
         labels,
         weight,
         reference,
@@ -78,10 +79,11 @@ def _values(array: pa.Array) -> NDArray[Any]:
     return found
 
 
-def _numeric(table: pa.Table) -> NDArray[np.float32]:
-    if "numeric" not in table.column_names:
+def _numeric(table: pa.Table, expected: int) -> NDArray[np.float32]:
+    if not expected:
         return np.empty((table.num_rows, 0), np.float32)
     array = flat(table.column("numeric"))
+    check_width(array, expected)
     width = array.type.byte_width // 4
     values = np.frombuffer(array.buffers()[1], np.float32)
     return values[array.offset * width : (array.offset + len(array)) * width].reshape(-1, width)

@@ -12,15 +12,16 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tnctl import documents, files, manifest
+from tnctl.data import prepared_columns
 from tnctl.data.measured import Measured
 from tnctl.data.parquet_files import seekable, translated
+from tnctl.data.prepared_columns import AGAIN
 from tnctl.data.prepared_document import SPLITS, DecidingConf, PreparedManifest, SplitEntry
 from tnctl.data.reading import Piece, counted
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.schema import Conf, Data, Numeric, Slot, differences
 
-AGAIN = "Prepare the data again"
 # How rows are trained, not what they are: these keys of slots may differ.
 OF_ROWS = {
     "group", "pooling", "width", "linear", "initial", "initial_scale", "max_norm", "frozen",
@@ -124,6 +125,7 @@ def pieces(conf: Conf, split: str) -> Iterator[Piece]:
             source = pq.ParquetFile(stream, page_checksum_verification=True)
             for group in range(source.num_row_groups):
                 table = source.read_row_group(group)
+                prepared_columns.check(conf, table, url)
                 yield Piece(table, counted(url, row))
                 row += table.num_rows
 

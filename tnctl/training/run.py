@@ -314,7 +314,7 @@ def finished(conf: Conf) -> Report | None:
     try:
         return Report.parse(files.read_bytes(url, most=report.MOST_BYTES))
     except DocumentError as error:
-        say(f"{url} is damaged ({error}): it is made again")
+        say(f"{url} is damaged: it is made again ({error})")
         return None
 
 

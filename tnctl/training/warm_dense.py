@@ -231,7 +231,9 @@ class Meanings:
         Raises UserError where that cannot be told, and where an input that goes on would find
         none of its weights.
         """
-        if len(shape) != len(was) or (self._equal and shape != was):
+        # A manifest may have variables of other shapes than its conf makes.
+        other = not self._equal and self._before.shapes.get(name) != was
+        if len(shape) != len(was) or (self._equal and shape != was) or other:
             raise self._unknown(name, shape, was)
         here, before = [], []
         for axis, (length, old_length) in enumerate(zip(shape, was, strict=True)):

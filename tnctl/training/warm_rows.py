@@ -13,8 +13,9 @@ from tnctl.checkpoint.table_document import Optimizer as SavedOptimizer
 from tnctl.checkpoint.table_document import Segment as SavedSegment
 from tnctl.checkpoint.table_document import Table
 from tnctl.errors import Failure, UserError
+from tnctl.manifest import DamagedError
 from tnctl.model.building import Model
-from tnctl.model.layout import Layout, plan
+from tnctl.model.layout import EMBEDDING, LINEAR, Layout, plan
 from tnctl.tables import Optimizer, Segment, SparseTable
 from tnctl.tables.columns import group_salt, mix64
 from tnctl.tables.sparse import EXTRAS, SETTINGS, decay_factors
@@ -205,6 +206,7 @@ class Rows:
         before = plan(pairing.old, checkpoint.statistics)
         self._moves = moves(pairing, before, model.layout)
         self._parts = {table.name: table for table in checkpoint.manifest.tables}
+        check_tables(checkpoint, before)
 
     def check(self) -> None:
         """Refuse what the new tables would misread, or throw away at once.
@@ -305,6 +307,25 @@ class Rows:
                     for group, count in deal(records):
                         counted[group] += count
         return counted
+
+
+def check_tables(checkpoint: Checkpoint, layout: Layout) -> None:
+    """Raise DamagedError unless tables, groups and widths are those that the conf makes."""
+    described = {
+        table.name: (
+            {group.name: group.number for group in table.groups},
+            {segment.name: segment.width for segment in table.segments},
+        )
+        for table in checkpoint.manifest.tables
+    }
+    expected = {}
+    for table in layout.tables:
+        widths = {LINEAR: 1} if table.linear else {}
+        widths |= {EMBEDDING: table.width} if table.width else {}
+        expected[table.name] = (table.groups, widths)
+    if described != expected:
+        what = f"{checkpoint.folder} has other tables, groups or widths than its conf makes"
+        raise DamagedError(checkpoint.folder, what, "Take another checkpoint")
 
 
 def rounds(found: list[Move]) -> Iterator[list[Move]]:
