@@ -8,6 +8,7 @@ from tnctl.errors import Failure
 from tnctl.serving.embeddings import open_embeddings
 from tnctl.serving.export import export
 from tnctl.serving.fold import fold
+from tnctl.serving.graph_document import GraphManifest
 from tnctl.serving.split import split
 
 COUNTS = {"graph": "serving.json"}  # what says that a folder counts; else the manifest
@@ -72,7 +73,7 @@ def counts(name, url):
     """Whether a reader takes a folder."""
     try:
         if name == "graph":
-            manifest.read(url, "tnctl graph", "serving.json")
+            manifest.read(url, GraphManifest, "serving.json")
         else:
             open_embeddings(url).close()
     except Failure as error:

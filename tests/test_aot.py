@@ -13,6 +13,7 @@ from tnctl import manifest
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import Inventory
 from tnctl.serving import aot
+from tnctl.serving.graph_document import GraphManifest
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = [1, 4]
@@ -84,14 +85,15 @@ def kit(folder):
 def test_what_was_compiled_is_described(served):
     """Files with their checksums; the names of inputs and outputs; no CPU but the one asked for."""
     folder = served / "run/graph"
-    content = manifest.read(str(folder), "tnctl graph", "serving.json")
+    content = json.loads((folder / "serving.json").read_text())
+    document = manifest.read(str(folder), GraphManifest, "serving.json")
     described = content["aot"]
     assert [one["rows"] for one in described["sizes"]] == SIZES
     assert described["target_cpu"] == "x86-64-v3"
     assert described["target_triple"].startswith("x86_64")
     for one in described["sizes"]:
         for path in (one["header"], *one["objects"]):
-            manifest.check_stored(str(folder), content, path)
+            manifest.check_stored(str(folder), document, path)
         assert one["feeds"] == {"x": "feed_x", "linear": "feed_linear"}
         assert one["fetches"] == {"logits": "fetch_logits", "predictions": "fetch_predictions"}
         header = (folder / one["header"]).read_text()

@@ -179,7 +179,7 @@ def test_golden_rows_are_the_first_of_the_validation_data(trained):
     assert len(golden) == 200
     header, *lines = (trained / "clicks/validation.csv").read_text().replace('"', "").splitlines()
     for one, line in zip(golden, lines, strict=False):
-        row, cells = one["row"], dict(zip(header.split(","), line.split(","), strict=True))
+        row, cells = one.row, dict(zip(header.split(","), line.split(","), strict=True))
         assert row["user_id"] == cells["user_id"]
         assert row["item_id"] == cells["item_id"]
         assert float(row["price"]) == float(cells["price"])

@@ -21,6 +21,7 @@ from tnctl.checkpoint.document import CheckpointManifest
 from tnctl.data.day_records import DayRecord, is_day
 from tnctl.data.prepared_document import PreparedManifest
 from tnctl.errors import Failure
+from tnctl.ownership import FORMATS
 from tnctl.training.report import LogLine, Report
 from tnctl.training.running import Running
 
@@ -108,7 +109,7 @@ def checked(kind, document, told):
         raise AssertionError(f"{told}: {type(error).__name__}: {error}") from error
     for path in getattr(found, "files", None) or ():
         if issubclass(kind, manifest.Manifest):
-            assert kind.produces(path) and documents.is_relative_path(path), told
+            assert FORMATS[kind.FORMAT].is_file(path) and documents.is_relative_path(path), told
     # What was read is written, and read again: NaN, which reports may have, is never itself.
     written = documents.plain(found)
     again = documents.plain(read(kind, written))

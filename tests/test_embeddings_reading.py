@@ -10,12 +10,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tnctl import files, manifest
+from tnctl import documents, files, manifest
+from tnctl.checkpoint.document import Clock
 from tnctl.errors import Failure
 from tnctl.manifest import Inventory
 from tnctl.serving import stored, writers
-from tnctl.serving.embeddings import FORMAT, of_content, open_embeddings
+from tnctl.serving.embeddings import of_content, open_embeddings
+from tnctl.serving.export_document import (
+    ENCODINGS,
+    Base,
+    ExportManifest,
+    FileGroup,
+    Filter,
+)
 from tnctl.serving.precision import RowShape, decode, encode
+from tnctl.serving.references import CheckpointReference
 from tnctl.serving.selection import Group
 from tnctl.tables.columns import group_salt
 
@@ -47,24 +56,26 @@ def made(folder, encoding, groups, base=None, number=0):
             writer = writers.open_writer(encoding, stack, inventory, group, base is not None)
             payload = encode(floats[order], shape)
             writer.add(ids[order], hashes[order], payload, removed[order] if base else None)
-            entry = {
-                "group": name, "table": "table", "rows": group.rows, "removed": group.removed,
-                "linear": shape.linear, "width": shape.width, "cvm": shape.cvm,
-                "precision": shape.precision, "salt": str(salt), "error": None,
-            }  # fmt: skip
-            entries.append(entry | writer.finish())
-    content = {
-        "kind": "delta" if base else "full", "base": base, "number": number, "encoding": encoding,
-        "precision": shape.precision, "filter": None, "groups": entries, "slots": [],
-        "golden": None,
-    }  # fmt: skip
-    return content | {"files": inventory.files}, inventory
+            entries.append(
+                FileGroup(
+                    group=name, table="table", rows=group.rows, removed=group.removed,
+                    linear=shape.linear, width=shape.width, cvm=shape.cvm,
+                    precision=shape.precision, salt=str(salt), **writer.finish(),
+                )
+            )  # fmt: skip
+    content = ExportManifest(
+        format=ExportManifest.FORMAT, version=1,
+        checkpoint=CheckpointReference(folder="checkpoint", sha256="0" * 64, step=1),
+        kind="delta" if base else "full", base=base, number=number, encoding=encoding,
+        precision=shape.precision, filter=Filter(), clock=Clock(1), sessions=(),
+        groups=tuple(entries), slots=(), golden=None, files=inventory.files,
+    )  # fmt: skip
+    return content, inventory
 
 
 def export(folder, encoding, groups, base=None, number=0):
     content, inventory = made(folder, encoding, groups, base, number)
-    del content["files"]
-    return inventory.commit(FORMAT, content)
+    return inventory.complete(content)
 
 
 def model(shape, seed, count=3000, edges=True):
@@ -104,7 +115,7 @@ def asked(rows, seed=9):
 
 CASES = [
     (encoding, name)
-    for encoding in writers.ENCODINGS
+    for encoding in ENCODINGS
     for name in SHAPES
     if encoding != "text" or SHAPES[name].precision == "float32"
 ]
@@ -135,7 +146,7 @@ def test_lookups(tmp_path, monkeypatch, encoding, name, small):
             embeddings.lookup("shop", EDGES)
 
 
-@pytest.mark.parametrize("encoding", writers.ENCODINGS)
+@pytest.mark.parametrize("encoding", ENCODINGS)
 def test_stacks(tmp_path, encoding):
     """A full export and eight deltas, with ids that come and go; some deltas have nothing."""
     shape, random = SHAPES["all"], np.random.default_rng(4)
@@ -151,7 +162,7 @@ def test_stacks(tmp_path, encoding):
             changes = rows
         groups = {"user": (shape, changes), "item": (shape, {})}
         content = export(tmp_path / str(number), encoding, groups, base, number)
-        base = {"folder": str(number), "sha256": content["sha256"]}
+        base = Base(folder=str(number), sha256=content.sha256)
         there |= {one: row if row is None else np.float32(row) for one, row in changes.items()}
         rows = {one: row for one, row in there.items() if row is not None}
         with closing(open_embeddings(str(tmp_path / str(number)))) as embeddings:
@@ -161,13 +172,13 @@ def test_stacks(tmp_path, encoding):
             same(embeddings, "item", {}, shape, asked(there)[:9])
 
 
-@pytest.mark.parametrize("encoding", writers.ENCODINGS)
+@pytest.mark.parametrize("encoding", ENCODINGS)
 def test_what_is_written_is_read_before_it_counts(tmp_path, encoding):
     shape = SHAPES["all"]
     first = model(shape, 1, 50)
     content = export(tmp_path / "0", encoding, {"user": (shape, first)})
     changes = {0: None, 1: np.ones(shape.columns, np.float32)}
-    base = {"folder": "0", "sha256": content["sha256"]}
+    base = Base(folder="0", sha256=content.sha256)
     with closing(open_embeddings(str(tmp_path / "0"))) as since:
         written, _ = made(tmp_path / "1", encoding, {"user": (shape, changes)}, base, 1)
         with closing(of_content(str(tmp_path / "1"), written, since)) as embeddings:
@@ -193,7 +204,7 @@ def test_a_dictionary_elsewhere_is_fetched_and_removed(tmp_path, monkeypatch):
     with pytest.raises(Failure, match=r"user\.index is cut short"):
         open_embeddings("memory://reading/a")
     edit(tmp_path / "a", user_index=b"short")
-    with pytest.raises(Failure, match=r"user\.dictionary is damaged \(.*user\.index"):
+    with pytest.raises(Failure, match=r"user\.index has 5 bytes, which 3,005 rows"):
         open_embeddings(str(tmp_path / "a"))
     assert list((tmp_path / "temporary").iterdir()) == []
 
@@ -206,7 +217,7 @@ def edit(folder, **data):
         name = name.replace("_", ".", 1)
         (folder / name).unlink()
         inventory.write(name, some)
-    content["files"] |= inventory.files
+    content["files"] |= documents.plain(inventory.files)
     content.pop("sha256")
     (folder / manifest.NAME).write_bytes(manifest.sealed(content))
 
@@ -230,7 +241,7 @@ def test_files_that_agree_with_their_manifest_and_are_wrong(tmp_path):
         edit(folder, **{f"user_{suffix}": change((folder / f"user.{suffix}").read_bytes())})
         with pytest.raises(Failure) as caught, closing(open_embeddings(str(folder))) as embeddings:
             embeddings.lookup("user", asked(rows))
-        for word in (f"user.{suffix} is damaged", "Export again", *words):
+        for word in words or (f"user.{suffix} is damaged", "Export again"):
             assert word in str(caught.value), caught.value
 
     def turned(data):
@@ -252,11 +263,13 @@ def test_files_that_agree_with_their_manifest_and_are_wrong(tmp_path):
         "parquet",
         lambda data: parquet_bytes(table(pa.BufferReader(data)).drop_columns(["embedding"])),
     )
-    refused("dictionary", lambda data: data[:-9])
+    refused("dictionary", lambda data: data[:-9], "user.dictionary has", "305 rows")
     refused("dictionary", lambda data: b"x" + data[1:])
     other = tmp_path / "other"
     export(other, "dictionary", {"user": (SHAPES["all"], model(SHAPES["all"], 1, 300))})
-    refused("dictionary", lambda _: (other / "user.dictionary").read_bytes())
+    foreign = (other / "user.dictionary").read_bytes()
+    refused("dictionary", lambda _: foreign, "user.dictionary has", "305 rows")
+    refused("dictionary", lambda data: data[:16] + bytes(48) + data[64:])
 
 
 def test_an_unknown_encoding(tmp_path):
@@ -266,7 +279,7 @@ def test_an_unknown_encoding(tmp_path):
     content.pop("sha256")
     text = manifest.sealed(content | {"encoding": "clay"})
     (tmp_path / "a" / manifest.NAME).write_bytes(text)
-    with pytest.raises(Failure, match="encoding clay, which this tnctl does not read"):
+    with pytest.raises(Failure, match=r"key 'encoding' should be .*It has 'clay'"):
         open_embeddings(str(tmp_path / "a"))
 
 

@@ -1,11 +1,13 @@
 """verify-serving endpoint=…: the kit replayed against a service that speaks TF Serving's REST."""
 
+import dataclasses
 import functools
 import json
 import re
 import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +16,7 @@ import tensorflow as tf
 from tnctl import manifest
 from tnctl.errors import Failure, UserError
 from tnctl.serving.endpoint import Endpoint
-
-FORMAT, NAME = "tnctl graph", "serving.json"
+from tnctl.serving.graph_document import GraphManifest, GraphOutput
 
 
 @functools.cache
@@ -136,17 +137,26 @@ def test_a_service_may_speak_one_form_only(folder, here, key):
 
 
 def described(folder, outputs):
-    content = manifest.read(str(folder), FORMAT, NAME)
-    return {"outputs": [one for one in content["outputs"] if one["name"] in outputs]}
+    """The graph as if it had no other outputs."""
+    content = document(folder)
+    return SimpleNamespace(outputs=[one for one in content.outputs if one.name in outputs])
+
+
+def document(folder):
+    return manifest.read(str(folder), GraphManifest, "serving.json")
+
+
+def zeros_for(folder):
+    """Inputs of 40 examples."""
+    return {
+        one.name: np.zeros((40, *one.shape), one.dtype)
+        for one in document(folder).signatures.by_slot
+    }
 
 
 def test_of_one_output_there_is_no_name(folder):
     """Then the answer is a list, as TensorFlow Serving gives it; [B, 1] counts as [B]."""
-    content = manifest.read(str(folder), FORMAT, NAME)
-    inputs = {
-        one["name"]: np.zeros((40, *one["shape"]), one["dtype"])
-        for one in content["signatures"]["by_slot"]
-    }
+    inputs = zeros_for(folder)
 
     def change(code, content):
         if "outputs" in content:
@@ -163,11 +173,9 @@ def test_of_one_output_there_is_no_name(folder):
 
 def test_the_embedding_of_a_tower(folder):
     """[B, d], by each way of asking; another d is refused."""
-    content = {"outputs": [{"name": "embedding", "kind": "embedding", "head": "a", "shape": [2]}]}
-    inputs = {
-        one["name"]: np.zeros((40, *one["shape"]), one["dtype"])
-        for one in manifest.read(str(folder), FORMAT, NAME)["signatures"]["by_slot"]
-    }
+    embedding = GraphOutput(name="embedding", kind="embedding", head="a", shape=(2,))
+    described = SimpleNamespace(outputs=[embedding])
+    inputs = zeros_for(folder)
 
     def change(code, content):
         if "outputs" in content:
@@ -176,12 +184,12 @@ def test_the_embedding_of_a_tower(folder):
         return code, {"predictions": [[1, 2] for _ in content["predictions"]]}
 
     with Service(folder, change) as service:
-        ways = dict(Endpoint(service.url, content).ways(inputs))
+        ways = dict(Endpoint(service.url, described).ways(inputs))
         for way in ("columns", "rows"):
             np.testing.assert_array_equal(ways[way]["embedding"], [[1, 2]] * 40)
-        content["outputs"][0]["shape"] = [3]
+        described.outputs = [dataclasses.replace(embedding, shape=(3,))]
         with pytest.raises(Failure, match=re.escape("an output is [32, 2], not [32, 3]")):
-            dict(Endpoint(service.url, content).ways(inputs))
+            dict(Endpoint(service.url, described).ways(inputs))
 
 
 ODD = {

@@ -17,6 +17,7 @@ import yaml
 from clicks import clicks
 
 from tnctl import schema
+from tnctl.checkpoint.document import Recipe
 from tnctl.data import jsonl_files
 from tnctl.data.bad_rows import BadRowsError
 from tnctl.data.statistics import Statistics
@@ -87,12 +88,12 @@ def description(conf):
         statistics=Statistics(MOMENTS, {}, {}),
         folder="checkpoint",
         step=1,
-        manifest={
-            "heads": ["label"],
-            "recipe": {"name": "lr"},
-            "logit_correction": 0.0,
-            "sha256": "0" * 64,
-        },
+        manifest=SimpleNamespace(
+            heads=("label",),
+            recipe=Recipe(name="lr", sha256="1" * 64),
+            logit_correction=0.0,
+            sha256="0" * 64,
+        ),
     )
     return describing.describe(checkpoint, conf)
 
@@ -102,9 +103,9 @@ class Table:
 
     def __init__(self, description):
         self.shapes = {
-            slot["group"]: RowShape(slot["linear"], slot["width"], slot["cvm"])
-            for slot in description["slots"].values()
-            if slot["group"]
+            slot.group: RowShape(slot.linear, slot.width, slot.cvm)
+            for slot in description.slots.values()
+            if slot.group
         }
         self.asked = {group: set() for group in self.shapes}
 
@@ -248,7 +249,7 @@ def folders(description, tmp_path_factory):
     graph, embeddings = folder / "graph", folder / "embeddings"
     graph.mkdir()
     embeddings.mkdir()
-    content = {"format": "tnctl graph", "version": 1, **description, "sha256": "2" * 64}
+    content = description.body() | {"sha256": "2" * 64}
     (graph / "serving.json").write_text(json.dumps(content, indent=2))
     rows = list(random_rows(500, 1))
     table = Table(description)
@@ -327,11 +328,11 @@ def refused_of(build, folders, description, rows, encode):
         assert "error" not in found, row
         for name, cells in encoded.cells.items():
             assert found["ids"][name][0] == cells.ids.tolist(), (row, name)
-        numbers = description["signatures"]["by_slot"]
+        numbers = description.signatures.by_slot
         x = pooled_inputs(description, encoded, table.lookup)["x"][0]
         for one in numbers:
-            if one["name"] in description["numeric"]:
-                place = slice(one["at"], one["at"] + one["columns"])
+            if one.name in description.numeric:
+                place = slice(one.at, one.end)
                 assert np.float32(found["x"][place]).tolist() == x[place].tolist(), row
     return refused
 

@@ -20,8 +20,9 @@ from tnctl.serving import precision as precisions
 from tnctl.serving import selection as selecting
 from tnctl.serving import writers
 from tnctl.serving.embeddings import open_embeddings
+from tnctl.serving.export_document import ExportManifest, Filter, GroupRows, RowsManifest
 from tnctl.serving.precision import RowShape, decode, encode, parted
-from tnctl.serving.selection import Filter, select
+from tnctl.serving.selection import select
 from tnctl.tables.columns import group_salt, mix64
 
 # What a row reads changes although nobody touches it: every step, and every day.
@@ -142,11 +143,11 @@ def test_an_export_has_what_the_tables_read(lives, tmp_path, life, encoding):
     for number, (folder, state) in enumerate(checkpoints):
         content = export(folder, run, tmp_path / str(number), encoding=encoding)
         check_equal(tmp_path / str(number), passing(state, run, Filter()))
-        for entry in content["groups"]:
-            assert entry["rows"] == len(state[entry["group"]])
-            assert (entry["removed"], entry["error"], entry["threshold"]) == (0, None, None)
-            assert int(entry["salt"]) == group_salt(entry["group"])
-        assert content["clock"]["step"] == 3 * (number + 1)
+        for entry in content.groups:
+            assert entry.rows == len(state[entry.group])
+            assert (entry.removed, entry.error, entry.threshold) == (0, None, None)
+            assert int(entry.salt) == group_salt(entry.group)
+        assert content.clock.step == 3 * (number + 1)
 
 
 @pytest.mark.parametrize("precision", ["float16", "int8"])
@@ -156,18 +157,18 @@ def test_lower_precision_and_its_error(lives, tmp_path, precision, encoding):
     folder, state = checkpoints[-1]
     content = export(folder, run, tmp_path / "a", encoding=encoding, precision=precision)
     check_equal(tmp_path / "a", passing(state, run, Filter()))
-    for entry in content["groups"]:
-        shape = RowShape(entry["linear"], entry["width"], entry["cvm"], precision)
-        exact = np.array([floats for _, floats in state[entry["group"]].values()])
+    for entry in content.groups:
+        shape = RowShape(entry.linear, entry.width, entry.cvm, precision)
+        exact = np.array([floats for _, floats in state[entry.group].values()])
         kept = np.array([stored(shape, floats) for floats in exact])
         apart = np.abs(kept.astype(float) - exact)
-        assert entry["error"]["max"] == apart.max() > 0
+        assert entry.error.max == apart.max() > 0
         weights = apart[:, 1 : 1 + shape.width]
-        assert entry["error"]["rms"] == pytest.approx(np.sqrt((weights**2).mean()))
-        assert entry["error"]["max"] <= entry["error"]["bound"]
+        assert entry.error.rms == pytest.approx(np.sqrt((weights**2).mean()))
+        assert entry.error.max <= entry.error.bound
         largest = np.abs(exact[:, 1 : 1 + shape.width]).max()
         half = largest / 254 if precision == "int8" else largest / 2048
-        assert half / 2 < entry["error"]["bound"] <= half * 1.001
+        assert half / 2 < entry.error.bound <= half * 1.001
 
 
 @pytest.mark.parametrize("name", [name for name in FILTERS if name != "all"])
@@ -177,13 +178,13 @@ def test_a_filter_lets_through_what_it_says(lives, tmp_path, name):
     expected = passing(state, run, FILTERS[name])
     content = export(folder, run, tmp_path / "a", filter=FILTERS[name])
     check_equal(tmp_path / "a", expected)
-    assert content["filter"] == FILTERS[name].to_json()
-    assert {one["group"]: one["rows"] for one in content["groups"]} == {
+    assert content.filter == FILTERS[name]
+    assert {entry.group: entry.rows for entry in content.groups} == {
         group: len(some) for group, some in expected.items()
     }
     everything = passing(state, run, Filter())
     assert sum(map(len, expected.values())) < sum(map(len, everything.values()))
-    assert all(slot["group"] in expected for slot in content["slots"])
+    assert all(slot.group in expected for slot in content.slots)
 
 
 def test_top_rows_of_many_with_equal_shows(monkeypatch):
@@ -200,7 +201,7 @@ def test_top_rows_of_many_with_equal_shows(monkeypatch):
         if top >= 100:
             assert found is None
         else:
-            assert (found.show, found.hash) == (-last[0], int(last[1]))
+            assert (found.show, found.hash) == (-last[0], str(last[1]))
 
 
 @pytest.mark.parametrize("encoding", ["parquet", "text", "dictionary"])
@@ -217,8 +218,8 @@ def test_bytes_do_not_depend_on_how_rows_come(lives, tmp_path, monkeypatch, enco
     contents = [export(folder, run, tmp_path / "a", encoding=encoding)]
     monkeypatch.setattr(rows, "BYTES_PER_READ", 200)
     contents.append(export(tmp_path / "compact", run, tmp_path / "b", encoding=encoding))
-    assert contents[0]["files"] == contents[1]["files"]
-    assert all(entry["bytes"] for entry in contents[0]["files"].values())
+    assert contents[0].files == contents[1].files
+    assert all(entry.bytes for entry in contents[0].files.values())
 
 
 # ---- Deltas -----------------------------------------------------------------
@@ -233,10 +234,10 @@ def test_deltas_over_a_full_export_are_a_full_export(lives, tmp_path, life, enco
         to = tmp_path / str(number)
         content = export(folder, run, to, encoding=encoding, since=since)
         check_equal(to, passing(state, run, Filter()))
-        assert content["number"] == number
+        assert content.number == number
         if number:
-            assert content["kind"] == "delta"
-            assert content["base"]["folder"] == str(number - 1)
+            assert content.kind == "delta"
+            assert content.base.folder == str(number - 1)
         since = str(to)
 
 
@@ -250,7 +251,11 @@ def test_a_delta_is_what_differs(lives, precision, name):
         (base, was), (checkpoint, now) = opened[first], opened[last]
         filter, before = FILTERS[name], {}
         selected = select(base, run.conf, filter, precision)
-        since = exporting.described(base, run.conf, selected, filter, precision)
+        since = exporting.described(
+            RowsManifest,
+            *(base, run.conf, filter, precision, "parquet"),
+            groups=tuple(GroupRows(**exporting.group_fields(group)) for group in selected.groups),
+        )
         for part in selected.parts():
             assert part.removed is None
             payload = encode(part.rows, part.group.shape)
@@ -296,8 +301,8 @@ def test_a_delta_beside_rows_that_come_in_small_parts(lives, tmp_path, monkeypat
     whole = export(checkpoints[-1][0], run, tmp_path / "a", since=str(tmp_path / "base"))
     monkeypatch.setattr(rows, "BYTES_PER_READ", 100)
     parts = export(checkpoints[-1][0], run, tmp_path / "b", since=str(tmp_path / "base"))
-    assert whole["files"] == parts["files"]
-    assert any(entry["removed"] for entry in whole["groups"])
+    assert whole.files == parts.files
+    assert any(entry.removed for entry in whole.groups)
 
 
 def test_an_empty_delta(lives, tmp_path):
@@ -305,7 +310,7 @@ def test_an_empty_delta(lives, tmp_path):
     folder, state = checkpoints[0]
     export(folder, run, tmp_path / "a")
     content = export(folder, run, tmp_path / "b", since=str(tmp_path / "a"))
-    assert all(entry["rows"] == 0 for entry in content["groups"])
+    assert all(entry.rows == 0 for entry in content.groups)
     check_equal(tmp_path / "b", passing(state, run, Filter()))
 
 
@@ -315,7 +320,7 @@ def test_a_delta_elsewhere_names_its_base_by_its_path(lives, tmp_path):
     content = export(
         checkpoints[1][0], run, tmp_path / "b/delta", since=str(tmp_path / "a/full")
     )  # fmt: skip
-    assert content["base"]["folder"] == str(tmp_path / "a/full")
+    assert content.base.folder == str(tmp_path / "a/full")
     check_equal(tmp_path / "b/delta", passing(checkpoints[1][1], run, Filter()))
 
 
@@ -524,28 +529,28 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def read_group(folder, entry, encoding):
     """{id: floats, or None where removed}, in their order; written from docs/formats alone."""
-    width, found, removed = entry["width"], {}, []
+    width, found, removed = entry.width, {}, []
     if encoding == "text":
-        for line in (folder / entry["file"]).read_text().splitlines():
+        for line in (folder / entry.file).read_text().splitlines():
             id_, dim, *floats = line.split("\t")
             assert int(dim) == len(floats)
             found[int(id_)] = np.array(floats, np.float32)
-        if entry["removed_file"]:
-            removed = map(int, (folder / entry["removed_file"]).read_text().splitlines())
+        if entry.removed_file:
+            removed = map(int, (folder / entry.removed_file).read_text().splitlines())
     elif encoding == "parquet":
-        table = pq.read_table(folder / entry["file"]).to_pydict()
+        table = pq.read_table(folder / entry.file).to_pydict()
         rows_ = zip(*(table[key] for key in ("id", "linear", "scale", "embedding")), strict=True)
         for id_, linear, scale, steps in rows_:
             weights = np.array(steps, np.float32) * np.float32(scale)
             found[id_] = np.array([linear, *weights], np.float32)
-        if entry["removed_file"]:
-            removed = pq.read_table(folder / entry["removed_file"])["id"].to_pylist()
+        if entry.removed_file:
+            removed = pq.read_table(folder / entry.removed_file)["id"].to_pylist()
     else:
-        data = (folder / entry["file"]).read_bytes()
+        data = (folder / entry.file).read_bytes()
         magic, version, start, count = struct.unpack_from("<8sIIQ", data)
         delta, (stride, size) = data[47], struct.unpack_from("<II", data, 48)
         assert (magic, version, size) == (b"tnctldic", 1, 8 + 4 * delta + stride)
-        inverse = {hash_of(entry["group"], id_): id_ for id_ in known_ids()}
+        inverse = {hash_of(entry.group, id_): id_ for id_ in known_ids()}
         for at in range(start, start + count * size, size):
             id_ = inverse[struct.unpack_from("<Q", data, at)[0]]
             if delta and struct.unpack_from("<I", data, at + 8)[0]:
@@ -574,20 +579,20 @@ def test_golden_exports(encoding, precision):
     found = {}
     for name, step in ((encoding, 2), (f"{encoding}-2", 4)):
         folder = GOLDEN / "exports" / name
-        content = manifest.read(str(folder), "tnctl embeddings")
+        content = manifest.read(str(folder), ExportManifest)
         checkpoint = open_checkpoint(str(GOLDEN / f"chain/checkpoints/step-000000000{step}"))
-        assert (content["encoding"], content["precision"]) == (encoding, precision)
-        for file in content["files"]:
+        assert (content.encoding, content.precision) == (encoding, precision)
+        for file in content.files:
             manifest.check_stored(str(folder), content, file)
-        for entry in content["groups"]:
+        for entry in content.groups:
             own = read_group(folder, entry, encoding)
             lost = [id_ for id_, floats in own.items() if floats is None]
-            assert (len(own) - len(lost), len(lost)) == (entry["rows"], entry["removed"])
-            found.setdefault(entry["group"], {}).update(own)
-        [part] = checkpoint.manifest["tables"]
-        names = {group["number"]: group["name"] for group in part["groups"]}
+            assert (len(own) - len(lost), len(lost)) == (entry.rows, entry.removed)
+            found.setdefault(entry.group, {}).update(own)
+        [part] = checkpoint.manifest.tables
+        names = {group.number: group.name for group in part.groups}
         expected = {name: {} for name in names.values()}
-        for record in np.concatenate(list(rows.stream(checkpoint, part["name"]))):
+        for record in np.concatenate(list(rows.stream(checkpoint, part.name))):
             shape = RowShape(True, 3, False, precision)
             floats = np.array([*record["linear"], *record["embedding"]], np.float32)
             expected[names[record["group"]]][int(record["id"])] = stored(shape, floats).tobytes()
@@ -608,8 +613,8 @@ def test_the_command_line(run_copy, here):
     )
     assert done.code == 0, done.err
     assert "int8" in done.err
-    content = manifest.read(str(run_copy / "run/embeddings"), "tnctl embeddings")
-    assert {one["group"] for one in content["groups"]} == {"item_id", "interests"}
+    content = manifest.read(str(run_copy / "run/embeddings"), ExportManifest)
+    assert {entry.group for entry in content.groups} == {"item_id", "interests"}
     done = here(
         "export-embeddings", "output=run", "since=run/embeddings", "precision=int8",
         "only=item_id,interests", cwd=run_copy,

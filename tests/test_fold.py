@@ -1,5 +1,6 @@
 """Chains of exports: what is stacked, and what they fold to, is what a full export has."""
 
+import dataclasses
 import json
 import random
 import shutil
@@ -14,10 +15,10 @@ from tnctl import files, manifest
 from tnctl.checkpoint import load as loading
 from tnctl.errors import Failure, UserError
 from tnctl.serving import stored, writers
-from tnctl.serving.embeddings import FORMAT, open_embeddings
+from tnctl.serving.embeddings import open_embeddings
 from tnctl.serving.export import export
+from tnctl.serving.export_document import ENCODINGS, ExportManifest, Filter
 from tnctl.serving.fold import fold
-from tnctl.serving.selection import Filter
 
 LIFE = {
     "sketch": 65_536,
@@ -136,6 +137,12 @@ def test_many_chains_are_full_exports(tmp_path, decay):
         shutil.rmtree(tmp_path / f"{seed}")
 
 
+def without_errors(content):
+    """A manifest without the figures that fold adds up over a chain."""
+    groups = tuple(dataclasses.replace(entry, error=None) for entry in content.groups)
+    return dataclasses.replace(content, groups=groups, sha256="")
+
+
 def unchanged_by_stacking_and_folding(tmp_path, seed, conf, checkpoints, how):
     """A chain over all checkpoints has, at each of them, what a full export has."""
     made = chain(conf, checkpoints, tmp_path / "chain", **how)
@@ -144,7 +151,7 @@ def unchanged_by_stacking_and_folding(tmp_path, seed, conf, checkpoints, how):
         full = tmp_path / f"full{number}"
         content = export(checkpoint, conf, str(full), golden=0, **how)
         assert lookups(newest) == lookups(full), (seed, number)
-        removed += sum(one["removed"] for one in manifest.read(newest, FORMAT)["groups"])
+        removed += sum(entry.removed for entry in manifest.read(newest, ExportManifest).groups)
         if number < len(made) // 2:
             continue
         folded = tmp_path / f"folded{number}"
@@ -154,11 +161,9 @@ def unchanged_by_stacking_and_folding(tmp_path, seed, conf, checkpoints, how):
         if how.get("precision", "float32") == "float32":
             assert told_of == content  # the checksum of its text too
             continue
-        assert list(told_of["files"].items()) == list(content["files"].items())
-        for entry, same in zip(told_of["groups"], content["groups"], strict=True):
-            assert entry.pop("error") is not None
-            assert same.pop("error") is not None
-        assert told_of | {"sha256": ""} == content | {"sha256": ""}
+        assert list(told_of.files.items()) == list(content.files.items())
+        assert all(entry.error for made in (told_of, content) for entry in made.groups)
+        assert without_errors(told_of) == without_errors(content)
     assert removed, seed
     # Folding what was folded, and a delta on it, are no other.
     middle = len(made) // 2
@@ -175,7 +180,7 @@ def chained(told, tmp_path_factory):
     """A folder with a chain of every encoding; nobody writes to it."""
     _, conf, checkpoints = told
     folder = tmp_path_factory.mktemp("chains")
-    for encoding in writers.ENCODINGS:
+    for encoding in ENCODINGS:
         chain(conf, checkpoints[:4], folder / encoding, encoding=encoding)
         export(checkpoints[3], conf, f"{folder}/{encoding}/full", encoding=encoding, golden=0)
     return folder
@@ -187,7 +192,7 @@ def broken(chained, tmp_path):
     return shutil.copytree(chained, tmp_path / "chains")
 
 
-@pytest.mark.parametrize("encoding", writers.ENCODINGS)
+@pytest.mark.parametrize("encoding", ENCODINGS)
 def test_folding_to_another_storage_and_back(chained, tmp_path, encoding):
     there = f"memory://fold/{encoding}"
     for number in range(4):
@@ -212,7 +217,7 @@ def test_folding_needs_no_tensorflow(chained, tmp_path, process):
     assert " numpy\n" in done.err and " tensorflow\n" not in done.err
 
 
-@pytest.mark.parametrize("encoding", writers.ENCODINGS)
+@pytest.mark.parametrize("encoding", ENCODINGS)
 def test_every_changed_byte_is_found(broken, here, encoding):
     """One line, and nothing that counts; whichever part of the chain it is."""
     chance = random.Random(3)
@@ -257,14 +262,20 @@ def test_chains_that_are_none(broken, told):
     refused("2 is a delta of what was in", "1, which holds another export now. Export in full")
     shutil.rmtree(parquet / "1")
     base.rename(parquet / "1")
-    own = manifest.read(str(parquet / "3"), FORMAT)
+    own = json.loads((parquet / "3" / manifest.NAME).read_text())
     edited(parquet / "3", base=None)
-    refused("3 is a delta of nothing")
+    refused("3/manifest.json is no manifest", "a delta has a base and a number")
     edited(parquet / "3", base=own["base"], encoding="text")
-    refused("3 has encoding text", "has parquet. Export in full")
-    edited(parquet / "3", base=own["base"], encoding="parquet", precision="int8")
+    refused("3/manifest.json is no manifest", "file of group")
+    lower = [entry | {"precision": "int8"} for entry in own["groups"]]
+    edited(parquet / "3", encoding="parquet", precision="int8", groups=lower)
     refused("3 has precision int8", "has float32")
-    edited(parquet / "3", precision="float32", groups=own["groups"][:1])
+    edited(
+        parquet / "3", precision="float32", filter=own["filter"] | {"top": 3}, groups=own["groups"]
+    )
+    refused("3 has filter top=3", "has none. Export in full")
+    wider = [entry | {"width": 9} for entry in own["groups"]]
+    edited(parquet / "3", filter=own["filter"], groups=wider)
     refused("3 has rows or groups that its base", "2 has not")
 
 

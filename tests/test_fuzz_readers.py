@@ -311,7 +311,8 @@ def test_models(run_copy, long):
 
 @BOTH
 def test_exporting(run_copy, tmp_path, long):
-    from tnctl.serving.export import FORMAT, export
+    from tnctl.serving.export import export
+    from tnctl.serving.export_document import ExportManifest
 
     [*_, folder] = sorted((run_copy / "run/checkpoints").iterdir())
 
@@ -319,7 +320,7 @@ def test_exporting(run_copy, tmp_path, long):
         checkpoint = open_checkpoint(str(folder))
         with contextlib.redirect_stderr(io.StringIO()):
             export(checkpoint, schema.from_values(checkpoint.conf()), str(tmp_path / "out"))
-        return manifest.read(str(tmp_path / "out"), FORMAT)["files"]
+        return manifest.read(str(tmp_path / "out"), ExportManifest).files
 
     names = lambda path: path.suffix in (".rows", ".json")  # noqa: E731
     fuzz(folder, read, many(long), 16, names)

@@ -15,6 +15,7 @@ import pytest
 
 from tnctl import schema
 from tnctl.checkpoint import load as loading
+from tnctl.checkpoint.golden import parse
 from tnctl.data import preparing
 from tnctl.data.cells import Cells
 from tnctl.data.features import Features
@@ -27,6 +28,7 @@ from tnctl.serving import inputs as scorer
 from tnctl.serving import kit as kits
 from tnctl.serving.description import describe
 from tnctl.serving.embeddings import open_embeddings
+from tnctl.serving.references import RowsDeviation, RowsKit
 from tnctl.serving.scoring import Scorer
 from tnctl.serving.served import open_graph
 from tnctl.training import loop
@@ -108,7 +110,7 @@ class Model:
         self.checkpoint = loading.newest_or_fail(conf.output)
         self.conf = schema.from_values(self.checkpoint.conf())
         self.model = loading.load(self.checkpoint, self.conf)
-        self.description = json.loads(json.dumps(describe(self.checkpoint, self.conf)))
+        self.description = describe(self.checkpoint, self.conf)
         self.kit = kits.kit_of_checkpoint(self.checkpoint)
 
 
@@ -198,35 +200,35 @@ def test_golden_rows_are_what_the_tables_and_the_network_say(everything):
     tables, layout = Tables(model), model.layout
     examples = everything.kit.examples
     assert len(examples) == 200
-    places = {one["name"]: one for one in description["signatures"]["by_slot"]}
+    places = description.inputs
     for example in examples:
         x = np.zeros(layout.width, np.float32)
         sequences = np.zeros(layout.sequences_width, np.float32)
         linear = np.float32(0)
-        assert set(example["ids"]) == set(layout.slots)
+        assert set(example.ids) == set(layout.slots)
         for name in layout.slots:  # the order of the sum
             slot = everything.conf.slots[name]
-            ids = np.array([int(one) for one in example["ids"][name]], np.uint64)
+            ids = np.array([int(one) for one in example.ids[name]], np.uint64)
             rows, _ = tables.lookup(slot.group or name, ids)
             has_linear = int(everything.conf.has_linear(slot))
             if name == "h":
-                assert example["lengths"] == [len(ids)]
+                assert example.lengths == [len(ids)]
                 sequences[: len(ids) * 5] = rows[:, 1:].reshape(-1)
                 for row in rows:
                     linear = linear + row[0]
                 continue
-            weights = example["weights"].get(name)
+            weights = example.weights.get(name)
             weights = None if weights is None else np.array(weights, np.float32)
             cell = slowly_pooled(rows, slot.pooling, weights)
             if has_linear:
                 linear = linear + cell[0]
             if name in places:
                 place = places[name]
-                x[place["at"] : place["at"] + place["columns"]] = cell[has_linear:]
-        numbers = places["n"]["at"]
-        np.testing.assert_array_equal(x[:numbers], np.float32(example["x"][:numbers]))
-        assert linear == np.float32(example["linear"])
-        np.testing.assert_array_equal(sequences, np.float32(example["sequences"]))
+                x[place.at : place.end] = cell[has_linear:]
+        numbers = places["n"].at
+        np.testing.assert_array_equal(x[:numbers], np.float32(example.x[:numbers]))
+        assert linear == np.float32(example.linear)
+        np.testing.assert_array_equal(sequences, np.float32(example.sequences))
     given = everything.kit.inputs(description)
     inference = Inference(model, 200)
     for name, array in given.items():
@@ -241,7 +243,7 @@ def test_golden_rows_are_raw_rows_and_floats_are_exact(everything):
     header, *lines = Path(everything.conf.data.root, "validation.csv").read_text().splitlines()
     for example, line in zip(everything.kit.examples, lines, strict=False):
         cells = dict(zip(header.split(","), line.split(","), strict=True))
-        row = example["row"]
+        row = example.row
         assert set(row) == set(cells)
         assert [row["a"] or "", row["b"] or "", row["y"]] == [
             cells["a"],
@@ -249,7 +251,7 @@ def test_golden_rows_are_raw_rows_and_floats_are_exact(everything):
             int(cells["y"]),
         ]
         assert row["n"] == (float(cells["n"]) if cells["n"] else None)
-        for number in example["x"]:
+        for number in example.x:
             assert float(np.float32(number)) == number
 
 
@@ -262,12 +264,12 @@ def test_lines_change_with_the_model_and_nothing_changes_with_them(everything):
     kept = everything.kit.examples[:9]
     for line, example in zip(lines, kept, strict=True):
         for key in ("row", "ids", "weights", "x", "linear", "sequences", "lengths"):
-            assert line[key] == example[key]
-        assert line["logits"]["label"] == pytest.approx(example["logits"]["label"], rel=2e-5)
+            assert getattr(line, key) == getattr(example, key)
+        assert line.logits["label"] == pytest.approx(example.logits["label"], rel=2e-5)
     model.dense.weights[-1][:] += np.float32(1)
     moved = golden.lines(inference)
-    assert moved[0]["x"] == lines[0]["x"]
-    apart = moved[0]["logits"]["label"] - lines[0]["logits"]["label"]
+    assert moved[0].x == lines[0].x
+    apart = moved[0].logits["label"] - lines[0].logits["label"]
     assert apart == pytest.approx(1, abs=1e-5)
     model.dense.weights[-1][:] = np.float32("nan")
     assert golden.lines(inference) == []
@@ -283,9 +285,7 @@ def test_prepared_data_keeps_the_raw_rows(everything, tmp_path):
     model = everything.model
     lines = Golden(conf, model, 50).lines(Inference(model, 64))
     for line, example in zip(lines, everything.kit.examples, strict=False):
-        assert [line["row"], line["ids"], line["x"]] == [
-            example["row"], example["ids"], example["x"]
-        ]  # fmt: skip
+        assert [line.row, line.ids, line.x] == [example.row, example.ids, example.x]
     assert len(lines) == 50
 
 
@@ -296,7 +296,7 @@ def test_rows_that_cannot_be_read_are_no_golden_rows(everything, tmp_path):
     Path(tmp_path, "validation.csv").write_text("\n".join([*lines[:2], ",".join(fields), lines[3]]))
     conf = conf_of(tmp_path)
     found = Golden(conf, everything.model, 10).lines(Inference(everything.model, 64))
-    assert [one["x"] for one in found] == [everything.kit.examples[i]["x"] for i in (0, 2)]
+    assert [line.x for line in found] == [everything.kit.examples[i].x for i in (0, 2)]
 
 
 def test_bytes_that_are_not_utf8_come_through(everything, tmp_path):
@@ -308,11 +308,11 @@ def test_bytes_that_are_not_utf8_come_through(everything, tmp_path):
     [line] = Golden(conf, everything.model, 10).lines(Inference(everything.model, 64))
     from tnctl.tables.columns import hash_bytes
 
-    assert line["row"]["a"] == "\udcff\udcfe"
-    assert line["ids"]["a"] == [str(hash_bytes(b"\xff\xfe"))]
-    assert line["ids"]["b"][1] == str(hash_bytes(b"\xfa"))
-    again = scorer.RawInputs(everything.description).encode([json.loads(json.dumps(line))["row"]])
-    assert str(again.cells["a"].ids[0]) == line["ids"]["a"][0]
+    assert line.row["a"] == "\udcff\udcfe"
+    assert line.ids["a"] == [str(hash_bytes(b"\xff\xfe"))]
+    assert line.ids["b"][1] == str(hash_bytes(b"\xfa"))
+    again = scorer.RawInputs(everything.description).encode([parse(line.text()).row])
+    assert str(again.cells["a"].ids[0]) == line.ids["a"][0]
 
 
 def test_raw_rows_of_every_type_come_to_the_same_ids_and_numbers(tmp_path):
@@ -390,13 +390,11 @@ def test_an_export_takes_the_checkpoints_kit_along(everything):
     arguments = everything.checkpoint, everything.conf, tables
     files = Kept()
     entry = kits.complete(*arguments, files, 200, exact=True)
-    assert entry == {
-        "file": "golden.jsonl", "rows": 200, "exact": True, "deviation": {"x": 0, "logit": 0}
-    }  # fmt: skip
+    assert entry == RowsKit(rows=200, exact=True, deviation=RowsDeviation(x=0.0, logit=0.0))
     stored = Path(everything.checkpoint.folder, "golden.jsonl").read_bytes()
     assert files == {"golden.jsonl": stored}
     files = Kept()
-    assert kits.complete(*arguments, files, 7, exact=True)["rows"] == 7
+    assert kits.complete(*arguments, files, 7, exact=True).rows == 7
     assert files["golden.jsonl"] == b"".join(stored.splitlines(keepends=True)[:7])
     files = Kept()
     assert kits.complete(*arguments, files, 0, exact=True) is None
@@ -429,15 +427,15 @@ def test_the_kit_of_rounded_rows_is_of_those_rows(everything, capsys):
 
     files, tables = Kept(), Tables(everything.model, change)
     entry = kits.complete(everything.checkpoint, everything.conf, tables, files, 200, exact=False)
-    assert entry["exact"] is False
+    assert entry.exact is False
     kit = kits.Kit("new", files["golden.jsonl"])
     old, new = (one.inputs(everything.description)["x"] for one in (everything.kit, kit))
-    assert entry["deviation"]["x"] == np.abs(old.astype(float) - new).max() > 0
-    assert 0 < entry["deviation"]["logit"] < 0.01
+    assert entry.deviation.x == np.abs(old.astype(float) - new).max() > 0
+    assert 0 < entry.deviation.logit < 0.01
     encoded = kits.encoded_rows(kit, everything.description)
     found = scorer.pooled_inputs(everything.description, encoded, tables.lookup)
     np.testing.assert_array_equal(found["x"], new)
-    assert f"{entry['deviation']['x']:.2g}" in capsys.readouterr().err
+    assert f"{entry.deviation.x:.2g}" in capsys.readouterr().err
     inference = Inference(everything.model, 200)
     for name, array in found.items():
         getattr(inference.buffers, name)[:] = array
@@ -449,13 +447,11 @@ def test_slots_that_a_filter_left_out_read_zeros(everything):
     files, tables = Kept(), Tables(everything.model, without=("b", "h"))
     kits.complete(everything.checkpoint, everything.conf, tables, files, 50, exact=False)
     kit = kits.Kit("new", files["golden.jsonl"])
-    place = next(
-        one for one in everything.description["signatures"]["by_slot"] if one["name"] == "b"
-    )
+    place = everything.description.inputs["b"]
     x = kit.inputs(everything.description)["x"]
-    assert not x[:, place["at"] : place["at"] + place["columns"]].any()
-    assert not any(any(one["sequences"]) for one in kit.examples)
-    assert any(one["lengths"] != [0] for one in kit.examples)
+    assert not x[:, place.at : place.end].any()
+    assert not any(any(example.sequences) for example in kit.examples)
+    assert any(example.lengths != [0] for example in kit.examples)
 
 
 def test_a_graph_is_checked_with_both_signatures(everything, tmp_path):
@@ -465,7 +461,7 @@ def test_a_graph_is_checked_with_both_signatures(everything, tmp_path):
     given = everything.checkpoint, everything.description
     files = Kept()
     entry = kits.check_graph(*given, str(tmp_path / "graph"), files, 30)
-    assert entry["rows"] == 30 and entry["exact"] and entry["deviation"]["logit"] <= 2e-5
+    assert entry.rows == 30 and entry.exact and entry.deviation.logit <= 2e-5
     wrong = loading.load(everything.checkpoint, everything.conf)
     wrong.dense.weights[-1][0] += np.float32(0.001)
     graph.save(wrong, str(tmp_path / "wrong"))
@@ -523,7 +519,7 @@ def is_of_its_checkpoint(checkpoint):
     """Whether a kit's inputs are those of the rows that the checkpoint has, when loaded."""
     conf = schema.from_values(checkpoint.conf())
     tables = Tables(loading.load(checkpoint, conf))
-    return kits.complete(checkpoint, conf, tables, Kept(), 200, exact=True)["exact"]
+    return kits.complete(checkpoint, conf, tables, Kept(), 200, exact=True).exact
 
 
 def test_every_day_has_the_kit_of_its_model(tmp_path):
@@ -539,7 +535,7 @@ def test_every_day_has_the_kit_of_its_model(tmp_path):
         assert is_of_its_checkpoint(checkpoint)
         header, *lines = (tmp_path / f"2026-01-0{number}.csv").read_text().splitlines()
         at = header.split(",").index("b")
-        rows = [one["row"] for one in checkpoint.golden()]
+        rows = [line.row for line in checkpoint.golden()]
         assert [row["b"] for row in rows] == [line.split(",")[at] for line in lines[:5]]
 
 
@@ -560,9 +556,9 @@ def test_the_best_model_has_its_own_kit(tmp_path):
 
 
 def test_a_sequence_of_nulls_alone_is_empty_as_beside_a_list(everything):
-    slots = {**everything.description["slots"]}
-    slots["h"] = {**slots["h"], "separator": None, "missing": "value"}
-    raw = scorer.RawInputs({**everything.description, "slots": slots})
+    slots = {**everything.description.slots}
+    slots["h"] = replace(slots["h"], separator=None, missing="value", missing_id="1")
+    raw = scorer.RawInputs(replace(everything.description, slots=slots))
     beside = raw.encode([{"h": None}, {"h": ["v1", None]}]).cells["h"]
     alone = raw.encode([{"h": None}]).cells["h"]
     assert beside.lengths().tolist() == [0, 2]

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -71,13 +72,24 @@ def test_only_files_of_tnctl_are_known_and_removed(root):
 # ---- Writing a folder in the place of another ---------------------------------
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bare(manifest.Manifest):
+    """A manifest without keys of its own."""
+
+    FORMAT = GRAPH.text
+
+
+def commit(inventory):
+    inventory.complete(Bare(format=Bare.FORMAT, version=1), "serving.json")
+
+
 def write_graph(to, content, reads=()):
     """What a command does: files, then the manifest."""
     with outputs.output_folder(to, GRAPH, reads) as output:
         inventory = output.inventory()
         for name, data in content.items():
             inventory.write(name, data)
-        inventory.commit(GRAPH.text, {}, "serving.json")
+        commit(inventory)
 
 
 def whole(folder):
@@ -85,8 +97,8 @@ def whole(folder):
     survey = ownership.survey(str(folder), GRAPH)
     if not survey.complete:
         return None
-    content = manifest.read(str(folder), GRAPH.text, "serving.json")
-    return {name: Path(folder, name).read_bytes() for name in content["files"]}
+    content = manifest.read(str(folder), Bare, "serving.json")
+    return {name: Path(folder, name).read_bytes() for name in content.files}
 
 
 def killed_at(number, root, command):
@@ -218,7 +230,7 @@ def test_a_file_that_came_meanwhile_stays(root):
         inventory = output.inventory()
         inventory.write("saved_model.pb", b"new")
         (to / "thesis.tex").write_text("mine")
-        inventory.commit(GRAPH.text, {}, "serving.json")
+        commit(inventory)
     assert whole(to) == OLD and (to / "thesis.tex").read_text() == "mine"
     assert sorted(path.name for path in root.iterdir()) == ["graph"]
 

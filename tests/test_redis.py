@@ -18,12 +18,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tnctl.checkpoint.document import Clock
 from tnctl.errors import Failure, UserError
 from tnctl.serving import redis_connection, redis_export, redis_store
+from tnctl.serving.export import group_fields
+from tnctl.serving.export_document import Filter, GroupRows, RowsManifest
 from tnctl.serving.precision import RowShape, decode, encode
 from tnctl.serving.redis_commands import buckets_of
 from tnctl.serving.redis_connection import shown
 from tnctl.serving.redis_store import RedisEmbeddings
+from tnctl.serving.references import CheckpointReference, RowsDeviation, RowsKit
 from tnctl.serving.selection import Group, Part
 from tnctl.tables.columns import group_salt, mix64
 
@@ -189,22 +193,17 @@ def delta(changed, removed=(), shape=None, seed=1):
 
 def content_of(selected, step=7):
     precision = selected.groups[0].shape.precision
-    return {
-        "checkpoint": {
-            "folder": f"run/checkpoints/step-{step:010}", "sha256": f"{step:064}", "step": step
-        },
-        "precision": precision,
-        "filter": {"slots": None, "min_show": None, "top": None},
-        "groups": [
-            {
-                "group": group.name, "table": group.table, "rows": group.rows,
-                "removed": group.removed, "linear": group.shape.linear,
-                "width": group.shape.width, "cvm": group.shape.cvm, "precision": precision,
-                "salt": str(group.salt), "threshold": None,
-            }
-            for group in selected.groups
-        ],
-    }  # fmt: skip
+    return RowsManifest(
+        format=RowsManifest.FORMAT, version=1,
+        checkpoint=CheckpointReference(
+            folder=f"run/checkpoints/step-{step:010}", sha256=f"{step:064}", step=step
+        ),
+        kind="full", base=None, number=0, encoding="redis", precision=precision, filter=Filter(),
+        clock=Clock(step), sessions=(), slots=(), golden=None,
+        groups=tuple(
+            GroupRows(**group_fields(group) | {"removed": 0}) for group in selected.groups
+        ),
+    )  # fmt: skip
 
 
 def export(server, selected, step=7, **options):
@@ -226,8 +225,8 @@ def holds(server, selected, prefix="tnctl"):
             rows, known = embeddings.lookup(group.name, ids)
             if not known.all() or not np.array_equal(rows, expected):
                 return False
-            entry = next(e for e in embeddings.manifest["groups"] if e["group"] == group.name)
-            if entry["rows"] != len(ids):
+            entry = next(e for e in embeddings.manifest.groups if e.group == group.name)
+            if entry.rows != len(ids):
                 return False
         return True
 
@@ -244,7 +243,7 @@ def is_there(server, expected):
         ids = np.array(sorted(expected), np.uint64)
         rows, known = embeddings.lookup("user", ids)
         assert known.all()
-        assert embeddings.manifest["groups"][0]["rows"] == len(expected)
+        assert embeddings.manifest.groups[0].rows == len(expected)
         assert np.array_equal(rows, np.array([expected[int(i)] for i in ids]))
 
 
@@ -276,7 +275,6 @@ def test_rows_come_back(server, precision):
     assert holds(server, selected)
     embeddings = RedisEmbeddings(server.url)
     assert embeddings.groups == shapes
-    assert embeddings.chain == [embeddings.manifest]
     ids = np.array([3, 10**12, 3, 2**64 - 1, 0], np.uint64)
     rows, known = embeddings.lookup("dim32", ids)
     assert known.tolist() == [True, False, True, False, True]
@@ -299,9 +297,9 @@ def encodings(server):
 def test_a_stranger_reads_rows_by_the_document(server, monkeypatch, name):
     shape = SHAPES[name]
     selected = made(2000, {name: shape})
-    entry = export(server, selected)["groups"][0]
-    assert entry["fields_per_row"] == -(-shape.stride // 64)
-    assert entry["buckets"] == round(2000 * entry["fields_per_row"] / 64)
+    entry = export(server, selected).groups[0]
+    assert entry.fields_per_row == -(-shape.stride // 64)
+    assert entry.buckets == round(2000 * entry.fields_per_row / 64)
     code = DOCUMENT.read_text().split("```python\n")[1].split("```")[0]
     written = {}
     with server.client() as client:
@@ -338,7 +336,7 @@ def test_groups_without_rows(server):
     selected.groups += empty.groups
     selected.rows |= empty.rows
     content = export(server, selected)
-    assert [entry["rows"] for entry in content["groups"]] == [100, 0]
+    assert [entry.rows for entry in content.groups] == [100, 0]
     embeddings = RedisEmbeddings(server.url)
     assert not embeddings.lookup("item", np.array([1], np.uint64))[1].any()
     embeddings.close()
@@ -398,15 +396,15 @@ def test_another_version_takes_the_place_of_the_one_before(server):
     old, new = made(5000), made(3000, seed=1)
     first = export(server, old, 7)
     of_old = {key for key in keys_of(server) if ":7-" in key}
-    assert len(of_old) == first["groups"][0]["buckets"] + 1
+    assert len(of_old) == first.groups[0].buckets + 1
     reader = RedisEmbeddings(server.url)
     export(server, new, 8, grace=100)
     assert holds(server, new)
     # A reader that had the old one goes over to the new.
-    assert reader.manifest["checkpoint"]["step"] == 7
+    assert reader.manifest.checkpoint.step == 7
     _, ids, floats, _ = new.rows["user"]
     assert np.array_equal(reader.lookup("user", ids)[0], floats)
-    assert reader.manifest["checkpoint"]["step"] == 8
+    assert reader.manifest.checkpoint.step == 8
     reader.close()
     with server.client() as client:
         assert all(0 < client.ttl(key) <= 100 for key in of_old)
@@ -474,13 +472,13 @@ def test_deltas_go_in_place(server):
         content = applied(server, one, 7 + number)
         expected |= as_dict(one)
         del expected[number]
-        assert content["sequence"] == number and content["kind"] == "full"
-        assert content["groups"][0]["rows"] == len(expected)
+        assert content.sequence == number and content.kind == "full"
+        assert content.groups[0].rows == len(expected)
     is_there(server, expected)
     with server.client() as client:
         assert client.get("tnctl:current").endswith(b" 10")
         assert client.get("tnctl:current").startswith(b"7-")
-    assert version["groups"][0]["buckets"] == content["groups"][0]["buckets"]
+    assert version.groups[0].buckets == content.groups[0].buckets
     # And a full export afterwards.
     export(server, made(100, seed=5), 30, grace=0)
     assert holds(server, made(100, seed=5))
@@ -507,7 +505,7 @@ def test_a_delta_out_of_order(server):
         applied(server, delta([2], shape=RowShape(True, 8, False, "int8")), 9)
     with pytest.raises(UserError, match="other groups, or rows of another kind"):
         applied(server, delta([2], shape=RowShape(True, 4, False)), 9)
-    assert redis_store.current(server.url)["checkpoint"]["step"] == 8
+    assert redis_store.current(server.url).checkpoint.step == 8
     with server.client() as client:
         client.delete(*keys_of(server))
     with pytest.raises(Failure, match="no complete export"):
@@ -533,7 +531,7 @@ def test_an_interrupted_delta(server):
     one.meanwhile = interrupting(2)
     with pytest.raises(Interrupted):
         applied(server, one, 8)
-    assert redis_store.current(server.url)["checkpoint"]["step"] == 7
+    assert redis_store.current(server.url).checkpoint.step == 7
     with pytest.raises(Failure, match=r"delta to step 8, which was interrupted. Complete it first"):
         applied(server, delta([1]), 9)
     one.meanwhile = None
@@ -582,10 +580,10 @@ def test_the_kit_is_kept_and_the_check_sees_what_was_written(server):
         _, ids, floats, _ = selected.rows["user"]
         assert np.array_equal(embeddings.lookup("user", ids)[0], floats)
         kept.write("golden.jsonl", lines)
-        return {"file": "golden.jsonl", "rows": 1, "exact": True}
+        return RowsKit(rows=1, exact=True, deviation=RowsDeviation(x=0.0, logit=0.0))
 
     content = export(server, selected, check=check)
-    assert content["golden"]["rows"] == 1
+    assert content.golden.rows == 1
     embeddings = RedisEmbeddings(server.url)
     assert embeddings.golden() == lines
     with server.client() as client:
@@ -818,9 +816,41 @@ def test_keys_that_are_anothers(server, value):
         client.delete("tnctl:current")
         client.hset("tnctl:versions", "1", value)
         fails(server, made(100), "has something else under the key tnctl:versions")
-        client.set("tnctl:current", "7-1 0")
-        with pytest.raises(Failure, match="key tnctl:7-1:manifest is damaged"):
+        client.set("tnctl:current", "7-0000000a 0")
+        with pytest.raises(Failure, match="key tnctl:7-0000000a:manifest is damaged"):
             RedisEmbeddings(server.url)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b'{"state": "complete", "groups": {"../x": 1}}',
+        b'{"state": "writing", "groups": {"user": 1152921504606846976}}',
+        b'{"state": "gone", "groups": {}}',
+        b'{"groups": {}}',
+        b'{"state": "writing", "groups": [1]}',
+        b"[" * 5000,
+    ],
+)
+def test_records_of_versions_are_not_believed(server, record):
+    """No key is removed by a record that is not one, whosever it is."""
+    with server.client() as client:
+        client.set("theirs", "1")
+        client.hset("tnctl:versions", "7-0000000a", record)
+        fails(server, made(100), "has something else under the key tnctl:versions")
+        client.delete("tnctl:versions")
+        client.hset("tnctl:versions", "x:y", '{"state": "writing", "groups": {"user": 1}}')
+        fails(server, made(100), "has something else under the key tnctl:versions")
+        assert client.get("theirs") == b"1"
+
+
+def test_a_marker_of_a_delta_that_is_none(server):
+    export(server, made(100))
+    with server.client() as client:
+        version = client.get("tnctl:current").split()[0].decode()
+        client.set(f"tnctl:{version}:delta", '{"step": 1}')
+        with pytest.raises(Failure, match=f"something else under the key tnctl:{version}:delta"):
+            applied(server, delta([1]), 8)
 
 
 def test_two_writers(server):

@@ -86,8 +86,8 @@ def test_full_and_delta_are_a_full_export(here, folder, server, precision):
     assert done.code == 0, done.err
     assert rows_of(server, "tnctl") == rows_of(server, "whole")
     manifests = [redis_store.current(server.url, prefix) for prefix in ("tnctl", "whole")]
-    assert [one["sequence"] for one in manifests] == [1, 0]
-    counts = [[(e["group"], e["rows"]) for e in one["groups"]] for one in manifests]
+    assert [one.sequence for one in manifests] == [1, 0]
+    counts = [[(e.group, e.rows) for e in one.groups] for one in manifests]
     assert counts[0] == counts[1]
     lines = [redis_store.RedisEmbeddings(server.url, p).golden() for p in ("tnctl", "whole")]
     assert lines[0] == lines[1] and len(lines[0].splitlines()) == 200

@@ -20,7 +20,7 @@ import pytest
 from tnctl import schema
 from tnctl.checkpoint import load as loading
 from tnctl.serving.export import export
-from tnctl.serving.selection import Filter
+from tnctl.serving.export_document import Filter
 from tnctl.serving.split import split
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -412,7 +412,7 @@ def test_rows_of_lower_precision_and_left_out_ones(artefacts, trained, expected,
     rows = [json.loads(line) for line in (artefacts / "rows.jsonl").read_text().splitlines()]
     apart = np.abs(scorer(rows)["logit"] - expected[:, 1]) / (1 + np.abs(expected[:, 1]))
     embeddings.close()
-    stated = content["golden"]["deviation"]["logit"]
+    stated = content.golden.deviation.logit
     assert 0 < apart.max() < 3 * stated
     assert stated < 0.01 if kind == "int8" else stated > 0.1
 

@@ -14,6 +14,7 @@ from tnctl import manifest, schema
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import rows
 from tnctl.serving import writers
+from tnctl.serving.export_document import ExportManifest
 
 STEP = "run/checkpoints/step-0000000012"
 GROUPS = {"user_id", "item_id", "shared", "interests", "price_range"}
@@ -51,16 +52,16 @@ def read_parquet(file):
 def same_as_the_checkpoint(folder, read):
     """Every group's file has the checkpoint's rows, in the checkpoint's order, bit by bit."""
     checkpoint = loading.open_checkpoint(str(folder / STEP))
-    [part] = checkpoint.manifest["tables"]
-    records = np.concatenate(list(rows.stream(checkpoint, part["name"])))
-    for group in part["groups"]:
-        of_group = records[records["group"] == group["number"]]
-        ids, linear, floats = read(f"{group['name']}.parquet")
+    [part] = checkpoint.manifest.tables
+    records = np.concatenate(list(rows.stream(checkpoint, part.name)))
+    for group in part.groups:
+        of_group = records[records["group"] == group.number]
+        ids, linear, floats = read(f"{group.name}.parquet")
         np.testing.assert_array_equal(ids, of_group["id"])
         np.testing.assert_array_equal(linear.view("u4"), of_group["linear"][:, 0].view("u4"))
         embedding = np.ascontiguousarray(of_group["embedding"])
         np.testing.assert_array_equal(floats.view("u4"), embedding.view("u4"))
-    names = {f"{group['name']}.parquet" for group in part["groups"]}
+    names = {f"{group.name}.parquet" for group in part.groups}
     return names | {"golden.jsonl", "manifest.json"}
 
 
@@ -69,9 +70,9 @@ def test_an_export_is_the_checkpoints_rows(served):
     files = same_as_the_checkpoint(served, lambda name: read_parquet(folder / name))
     assert {path.name for path in folder.iterdir()} == files
     assert {f"{group}.parquet" for group in GROUPS} < files
-    content = manifest.read(str(folder), "tnctl embeddings")
-    assert set(content["files"]) == files - {"manifest.json"}
-    assert content["checkpoint"]["step"] == 12
+    content = manifest.read(str(folder), ExportManifest)
+    assert set(content.files) == files - {"manifest.json"}
+    assert content.checkpoint.step == 12
     schema_ = pq.read_schema(folder / "user_id.parquet")
     assert schema_.field("id").type == pa.uint64()
     assert schema_.field("embedding").type == pa.list_(pa.float32(), 4)

@@ -15,6 +15,7 @@ from tnctl.checkpoint import load as loading
 from tnctl.errors import Failure, UserError
 from tnctl.serving.embeddings import open_embeddings
 from tnctl.serving.export import export
+from tnctl.serving.export_document import ExportManifest
 from tnctl.serving.fold import fold
 
 pytest.importorskip("s3fs")
@@ -47,8 +48,8 @@ def served(trained, tmp_path_factory):
 def test_a_chain_from_here_and_back(served, tmp_path):
     served.export(f"{HERE}/full")
     served.export(f"{HERE}/delta/", since=f"{HERE}/full")
-    base = manifest.read(f"{HERE}/delta", "tnctl embeddings")["base"]
-    assert base["folder"] == "full"  # it may be moved
+    base = manifest.read(f"{HERE}/delta", ExportManifest).base
+    assert base.folder == "full"  # it may be moved
     for to in (f"{HERE}/folded", f"{tmp_path}/folded"):
         fold(f"{HERE}/delta", to)
         assert data("fold", to) == data("fold", f"{served.folder}/dictionary")

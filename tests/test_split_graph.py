@@ -18,6 +18,7 @@ from tnctl.checkpoint import load as loading
 from tnctl.errors import UserError
 from tnctl.model.graph import Input
 from tnctl.serving import cutting, kit, warmup
+from tnctl.serving.graph_document import GraphManifest
 from tnctl.serving.inputs import RawInputs
 from tnctl.serving.served import inputs_of, open_graph
 
@@ -105,11 +106,16 @@ def whole(split):
 
 
 def described(folder):
-    return manifest.read(str(folder), "tnctl graph", "serving.json")
+    """What serving.json says, as any reader of JSON sees it."""
+    return json.loads((Path(folder) / "serving.json").read_text())
+
+
+def document(folder):
+    return manifest.read(str(folder), GraphManifest, "serving.json")
 
 
 def kit_of(folder):
-    return kit.kit_of_graph(str(folder), described(folder))
+    return kit.kit_of_graph(str(folder), document(folder))
 
 
 def outputs(folder, signature, inputs):
@@ -150,7 +156,7 @@ print(json.dumps({"foreign": foreign, "ops": sorted(ops)}))
 
 def test_the_graph_serves_strangers(whole, tmp_path):
     """Without tnctl and Keras, by names alone, with the trainer's logits; no custom op."""
-    content, golden = described(whole), kit_of(whole)
+    content, golden = document(whole), kit_of(whole)
     packed = golden.inputs(content)
     np.savez(tmp_path / "in.npz", **packed, **{
         name: array for name, array in inputs_of(content, "by_slot", packed).items()
@@ -174,8 +180,8 @@ def test_the_graph_serves_strangers(whole, tmp_path):
         for head in ("ctr", "buy"):
             near(got[f"{signature}/logits_{head}"], golden.logits(head))
             near(got[f"{signature}/predictions_{head}"], golden.predictions(head))
-    [item] = [one for one in content["signatures"]["by_slot"] if one["name"] == "item"]
-    np.testing.assert_array_equal(got["towers/item"], packed["x"][:, item["at"] : item["at"] + 4])
+    item = content.inputs["item"]
+    np.testing.assert_array_equal(got["towers/item"], packed["x"][:, item.at : item.at + 4])
 
 
 def saved_model_cli(*arguments, cwd):
@@ -188,7 +194,7 @@ def saved_model_cli(*arguments, cwd):
 
 
 def test_tensorflows_own_tool_shows_and_runs_it(whole, tmp_path):
-    content, golden = described(whole), kit_of(whole)
+    content, golden = document(whole), kit_of(whole)
     shown = saved_model_cli("show", "--dir", whole, "--all", cwd=tmp_path)
     for signature in ("by_slot", "packed", "serving_default", "towers"):
         assert f"signature_def['{signature}']" in shown
@@ -261,7 +267,7 @@ def requests_of(folder, prediction_log):
 
 
 def test_requests_that_warm_a_server_up(whole, prediction_log):
-    content, golden = described(whole), kit_of(whole)
+    content, golden = document(whole), kit_of(whole)
     inputs = inputs_of(content, "by_slot", golden.inputs(content))
     requests = list(requests_of(whole, prediction_log))
     assert [len(one["user"]) for one in requests] == [1, 8]
@@ -270,7 +276,7 @@ def test_requests_that_warm_a_server_up(whole, prediction_log):
         for name, array in request.items():
             assert array.dtype == inputs[name].dtype
             np.testing.assert_array_equal(array, inputs[name][: len(array)])
-    assert warmup.NAME in content["files"]
+    assert warmup.NAME in content.files
     long = {"user": np.zeros((40, 40), np.float32)}  # lengths of more than one byte
     parsed = prediction_log.FromString(warmup.prediction_log(long))
     assert tf.make_ndarray(parsed.predict_log.request.inputs["user"]).shape == (40, 40)
@@ -319,9 +325,10 @@ def test_frozen_weights_are_constants_and_there_once(split, whole):
     assert variables <= in_graph < 1.5 * variables
     golden = kit_of(frozen)
     for signature in ("packed", "by_slot", "serving_default"):
-        given = golden.inputs(content)
+        stated = document(frozen)
+        given = golden.inputs(stated)
         name = "by_slot" if signature == "serving_default" else signature
-        inputs = {k: tf.constant(v) for k, v in inputs_of(content, name, given).items()}
+        inputs = {k: tf.constant(v) for k, v in inputs_of(stated, name, given).items()}
         found = tf.saved_model.load(str(frozen)).signatures[signature](**inputs)
         near(found["logits_buy"], golden.logits("buy"))
 
@@ -332,7 +339,7 @@ def names_of(content, signature):
 
 @pytest.mark.parametrize("frozen", ["true", "false"])
 def test_a_head_has_only_what_it_needs(split, whole, frozen):
-    everything, golden = described(whole), kit_of(whole)
+    everything, golden = document(whole), kit_of(whole)
     inputs = golden.inputs(everything)
     taken = {
         "ctr": (["user", "item", "weekday", "linear"], ["x", "linear"]),
@@ -373,7 +380,7 @@ def test_a_head_with_a_linear_part_has_all_slots_of_it(split, whole):
 
 
 def test_towers_without_the_recipes_code(here, everything, whole, tmp_path):
-    inputs = kit_of(whole).inputs(described(whole))
+    inputs = kit_of(whole).inputs(document(whole))
     loaded = tf.saved_model.load(str(whole))
     expected = loaded.signatures["towers"](**{k: tf.constant(v) for k, v in inputs.items()})
     checkpoint = next((everything / "run/checkpoints").iterdir())
@@ -428,12 +435,12 @@ def test_towers_are_verified_by_their_kits(here, everything, split, tmp_path):
         text = Path(embeddings, "golden.jsonl").read_text()
         lines = [json.loads(one) for one in text.splitlines()]
         served = open_graph(str(graph))
-        found = served.outputs("packed", {"x": np.array([one["x"] for one in lines], np.float32)})
-        near(found["embedding"], [one["towers"]["user"] for one in lines])
+        found = served.outputs("packed", {"x": np.array([line["x"] for line in lines], np.float32)})
+        near(found["embedding"], [line["towers"]["user"] for line in lines])
     # Both are [B, 4].
     other = kit_of(graph)
     for example in other.examples:
-        example["towers"]["user"] = example["towers"]["item"]
+        example.towers["user"] = example.towers["item"]
     assert kit.deviations_of(other, served)["packed"] > 100 * kit.TOLERANCE
 
 
@@ -488,7 +495,7 @@ def test_heads_of_esmm(here, tmp_path):
         assert done.code == 0, done.err
         stored[part] = weights_in(tmp_path / part)[0]
     golden = kit_of(tmp_path / "whole")
-    inputs = golden.inputs(described(tmp_path / "whole"))
+    inputs = golden.inputs(document(tmp_path / "whole"))
     of_whole = outputs(tmp_path / "whole", "by_slot", inputs)
     for head in ("ctr", "cvr", "ctcvr"):
         found = outputs(tmp_path / head, "by_slot", inputs)
@@ -504,7 +511,7 @@ def test_heads_of_esmm(here, tmp_path):
 def test_the_description_has_what_a_scorer_needs(whole, everything):
     content = described(whole)
     checkpoint = loading.open_checkpoint(str(next((everything / "run/checkpoints").iterdir())))
-    assert content["checkpoint"]["sha256"] == manifest.identity(checkpoint.manifest)
+    assert content["checkpoint"]["sha256"] == checkpoint.manifest.sha256
     assert content["data"]["missing"] == ["", "?"]
     assert content["data"]["format"] == "jsonl"
     assert content["labels"]["buy"] == {"column": "bought", "positive": None, "above": None}
@@ -569,10 +576,10 @@ def test_readers_that_count_in_doubles_read_it_right(whole):
 
 def test_ids_can_be_made_from_the_description_alone(whole):
     golden = kit_of(whole)
-    encoded = RawInputs(json.loads(json.dumps(described(whole)))).encode(golden.rows)
-    assert encoded.cells.keys() == golden.examples[0]["ids"].keys()
+    encoded = RawInputs(document(whole)).encode(golden.rows)
+    assert encoded.cells.keys() == golden.examples[0].ids.keys()
     for name, cells in encoded.cells.items():
-        expected = [id_ for one in golden.examples for id_ in one["ids"][name]]
+        expected = [id_ for line in golden.examples for id_ in line.ids[name]]
         assert [str(one) for one in cells.ids.tolist()] == expected
 
 
@@ -615,7 +622,7 @@ def test_an_interrupted_split_does_not_count(here, everything, tmp_path, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(manifest.Inventory, "commit", failing)
+        patch.setattr(manifest.Inventory, "complete", failing)
         assert here("split-graph", "output=run", f"to={to}", cwd=everything).code == 130
     assert not list(tmp_path.iterdir())
     assert here("split-graph", "output=run", f"to={to}", cwd=everything).code == 0
@@ -645,8 +652,7 @@ def test_a_graph_on_another_storage(here, everything, whole):
     to = "memory://split_graph/graph"
     done = here("split-graph", "output=run", f"to={to}", "golden=3", cwd=everything)
     assert done.code == 0, done.err
-    content = described(to)
-    inputs = kit_of(whole).inputs(content)
+    inputs = kit_of(whole).inputs(document(to))
     near(outputs(to, "by_slot", inputs)["logits"], kit_of(whole).logits("ctr"))
     assert kit_of(to).lines == kit_of(whole).lines[:3]
 

@@ -59,14 +59,14 @@ def _folder_name(text: str) -> str:
     return text
 
 
-def _tree(value: JsonValue) -> JsonValue:
+def check_tree(value: JsonValue) -> JsonValue:
     """Refuse numbers that this program would not write: NaN, infinite, or beyond 64 bits."""
     if isinstance(value, dict):
         for of_key in value.values():
-            _tree(of_key)
+            check_tree(of_key)
     elif isinstance(value, list):
         for entry in value:
-            _tree(entry)
+            check_tree(entry)
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise PydanticCustomError("finite", "should have finite numbers only")
@@ -82,7 +82,7 @@ def _figures(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
         elif isinstance(value, list):
             raise PydanticCustomError("figures", "should have numbers and texts, not lists")
         else:
-            _tree(value)
+            check_tree(value)
     return values
 
 
@@ -99,7 +99,7 @@ Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]  # 64 bits, hexadecimal
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 # Values whose keys are of the user's, such as the settings of a recipe: any JSON.
-Tree = Annotated[JsonValue, AfterValidator(_tree)]
+Tree = Annotated[JsonValue, AfterValidator(check_tree)]
 TreeByName = dict[str, Tree]
 # The metrics of a model by their names; those of its other heads are nested under `heads`.
 Figures = Annotated[dict[str, JsonValue], AfterValidator(_figures)]
@@ -135,11 +135,11 @@ def parse(kind: type[Document], text: bytes) -> Document:
     try:
         document: Document = _adapter(cast(Any, kind)).validate_json(text, strict=True)
     except ValidationError as error:
-        raise DocumentError(_first_problem(error)) from error
+        raise DocumentError(first_problem(error)) from error
     return document
 
 
-def _first_problem(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
     """The first wrong field: its path, the rule and what was received."""
     [first, *_] = error.errors(include_url=False, include_context=False)
     path = ".".join(str(part) for part in first["loc"]).removesuffix(".[key]")

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar, overload
+from typing import Any, ClassVar, TypeVar
 
 from tnctl import documents, files, limits
 from tnctl.documents import Count, DocumentError, RelativePath, Sha256
@@ -18,33 +18,13 @@ from tnctl.errors import Failure, quoted
 
 NAME = "manifest.json"
 CHECKSUM = '  "sha256": "'
-OWN_KEYS = ("format", "version", "files", "sha256")  # of every manifest
 
 # Opens a file of a folder, by its name, for writing: Inventory.writing, and what is like it.
 Opening = Callable[[str], AbstractContextManager[Any]]
 
 
-class AsMapping:
-    """Reads a document by keys too, until no code does so. Transitional: to be removed."""
-
-    def __getitem__(self, key: str) -> Any:
-        try:
-            return getattr(self, key)
-        except AttributeError:
-            raise KeyError(key) from None
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return getattr(self, key, default)
-
-    def __contains__(self, key: str) -> bool:
-        return hasattr(self, key)
-
-    def keys(self) -> list[str]:
-        return [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
-
-
 @dataclass(frozen=True, kw_only=True)
-class FileEntry(AsMapping):
+class FileEntry:
     """What a manifest says of a file: its size and checksum, as it is stored."""
 
     bytes: Count
@@ -52,7 +32,7 @@ class FileEntry(AsMapping):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest(AsMapping):
+class Manifest:
     """The keys that every manifest has; each kind of folder has a subclass with its own.
 
     `FORMAT` is the text of the key `format`; `VERSION` is the version that is written, and the
@@ -67,11 +47,6 @@ class Manifest(AsMapping):
     version: Count
     files: dict[RelativePath, FileEntry] = dataclasses.field(default_factory=dict)
     sha256: str = ""
-
-    @classmethod
-    def produces(cls, path: str) -> bool:
-        """Whether a file of this name, relative to the folder, can be one of such a folder."""
-        raise NotImplementedError
 
     def body(self) -> dict[str, Any]:
         """The JSON object that is sealed: `format`, `version`, the keys of the kind, `files`."""
@@ -90,7 +65,6 @@ class _Header:
 
 
 Kind = TypeVar("Kind", bound=Manifest)
-AnyManifest = Manifest | dict[str, Any]  # transitional: becomes Manifest
 
 
 class DamagedError(Failure):
@@ -137,16 +111,6 @@ class Inventory:
         """A whole file of the folder."""
         with self.writing(name) as writer:
             writer.write(data)
-
-    def commit(self, kind: str, content: dict[str, Any], name: str = NAME) -> dict[str, Any]:
-        """Write the manifest: from now on the folder counts. Returns it, with its checksum."""
-        entries = {path: documents.plain(entry) for path, entry in self.files.items()}
-        body = {"format": kind, "version": 1, **content, "files": entries}
-        text = sealed(body)
-        self._claim([name])
-        files.write_bytes(files.join(self.folder, name), text)
-        whole: dict[str, Any] = json.loads(text)
-        return whole
 
     def complete(self, document: Kind, name: str = NAME) -> Kind:
         """Write the manifest: from now on the folder counts.
@@ -204,11 +168,7 @@ def checksum_in(text: bytes) -> str:
     return text.rpartition(CHECKSUM.encode())[2].removesuffix(b'"\n}\n').decode()
 
 
-@overload
-def read(folder: str, kind: type[Kind], name: str = NAME) -> Kind: ...
-@overload
-def read(folder: str, kind: str, name: str = NAME) -> dict[str, Any]: ...
-def read(folder: str, kind: Any, name: str = NAME) -> Any:
+def read(folder: str, kind: type[Kind], name: str = NAME) -> Kind:
     """The manifest of a folder, parsed and checked.
 
     Raises Failure when it is absent or of another kind or version, DamagedError when it is not what
@@ -217,32 +177,26 @@ def read(folder: str, kind: Any, name: str = NAME) -> Any:
     url = files.join(folder, name)
     if not files.exists(url):
         raise Failure(
-            f"{folder} has no {name}, so it is not a complete {_noun(kind)}. Check the URL"
+            f"{folder} has no {name}, so it is not a complete {kind.FORMAT}. Check the URL"
         )
     return unsealed(files.read_bytes(url, most=limits.MANIFEST_BYTES), folder, url, kind)
 
 
-@overload
-def unsealed(text: bytes, folder: str, url: str, kind: type[Kind]) -> Kind: ...
-@overload
-def unsealed(text: bytes, folder: str, url: str, kind: str) -> dict[str, Any]: ...
-def unsealed(text: bytes, folder: str, url: str, kind: Any) -> Any:
+def unsealed(text: bytes, folder: str, url: str, kind: type[Kind]) -> Kind:
     """The manifest in a text that was read from `url`: the inverse of `sealed`.
 
     Raises as `read` does.
     """
-    noun = _noun(kind)
+    noun = kind.FORMAT
     intact(text, folder, url, noun)
     try:
         header = documents.parse(_Header, text)
         if header.format != noun:
             raise Failure(f"{url} is the manifest of a {quoted(header.format)}, not of a {noun}")
-        newest = 1 if isinstance(kind, str) else kind.VERSION
-        if not 1 <= header.version <= newest:
-            raise Failure(
-                f"{url} has version {header.version}; this tnctl reads versions up to {newest}"
-            )
-        return json.loads(text) if isinstance(kind, str) else documents.parse(kind, text)
+        if not 1 <= header.version <= kind.VERSION:
+            newest = kind.VERSION
+            raise Failure(f"{url} has version {header.version}; this tnctl reads up to {newest}")
+        return documents.parse(kind, text)
     except DocumentError as error:
         what = f"{url} is no manifest of a {noun}: {error}"
         raise DamagedError(folder, what, f"Take another {noun}") from error
@@ -257,55 +211,52 @@ def intact(text: bytes, folder: str, url: str, noun: str) -> bytes:
     return text
 
 
-def _noun(kind: Any) -> str:
-    return kind if isinstance(kind, str) else str(kind.FORMAT)
-
-
-def check_file(folder: str, manifest: AnyManifest, name: str, data: bytes) -> bytes:
+def check_file(folder: str, manifest: Manifest, name: str, data: bytes) -> bytes:
     """`data`, if it is what the manifest says of the file `name`."""
     check_entry(folder, manifest, name, len(data), hashlib.sha256(data).hexdigest())
     return data
 
 
-def check_entry(folder: str, manifest: AnyManifest, name: str, size: int, sha256: str) -> None:
+def check_entry(folder: str, manifest: Manifest, name: str, size: int, sha256: str) -> None:
     """Raise DamagedError unless the manifest says this size and checksum of the file `name`."""
-    entry, way = manifest["files"][name], f"Take another {manifest['format']}"
+    entry, way = manifest.files[name], f"Take another {manifest.format}"
     url = files.join(folder, name)
-    if size != entry["bytes"]:
+    if size != entry.bytes:
         raise DamagedError(
             folder,
-            f"{url} is cut short or too long: {size:,} bytes, the manifest says {entry['bytes']:,}",
+            f"{url} is cut short or too long: {size:,} bytes, the manifest says {entry.bytes:,}",
             way,
         )
-    if sha256 != entry["sha256"]:
+    if sha256 != entry.sha256:
         raise DamagedError(folder, f"{url} is damaged: its checksum is not the manifest's", way)
 
 
-def check_stored(folder: str, manifest: AnyManifest, name: str, way: str = "Make it again") -> None:
+def check_stored(folder: str, manifest: Manifest, name: str, way: str = "Make it again") -> None:
     """Raise DamagedError unless a file, read in parts, is what the manifest says."""
     url, hashed, size = files.join(folder, name), hashlib.sha256(), 0
     with files.open_input(url, decompress=False) as stream:
         while data := stream.read(4 << 20):
             hashed.update(data)
             size += len(data)
-    entry = manifest["files"][name]
-    if (entry["bytes"], entry["sha256"]) != (size, hashed.hexdigest()):
+    entry = manifest.files[name]
+    if (entry.bytes, entry.sha256) != (size, hashed.hexdigest()):
         raise DamagedError(folder, f"{url} is damaged: it is not what the manifest says", way)
 
 
-def read_file(folder: str, manifest: AnyManifest, name: str, most: int | None = None) -> bytes:
+def read_file(folder: str, manifest: Manifest, name: str, most: int | None = None) -> bytes:
     """A whole file of the folder, verified. Raises DamagedError when it has over `most` bytes."""
-    size = manifest["files"][name]["bytes"]
+    size = manifest.files[name].bytes
     if most is not None and size > most:
         what = f"{files.join(folder, name)} has {size:,} bytes, more than such a file has"
-        raise DamagedError(folder, what, f"Take another {manifest['format']}")
-    with present(folder, manifest, name):
-        data = files.read_bytes(files.join(folder, name))
+        raise DamagedError(folder, what, f"Take another {manifest.format}")
+    url = files.join(folder, name)
+    with present(folder, manifest, name), files.open_input(url, decompress=False) as stream:
+        data = files.read_most(stream, size + 1)
     return check_file(folder, manifest, name, data)
 
 
 @contextmanager
-def present(folder: str, manifest: AnyManifest, name: str) -> Iterator[None]:
+def present(folder: str, manifest: Manifest, name: str) -> Iterator[None]:
     """Turns the absence of a file that the manifest names into a DamagedError."""
     try:
         yield
@@ -313,10 +264,5 @@ def present(folder: str, manifest: AnyManifest, name: str) -> Iterator[None]:
         raise DamagedError(
             folder,
             f"{files.join(folder, name)} is gone, though the manifest names it",
-            f"Take another {manifest['format']}",
+            f"Take another {manifest.format}",
         ) from error
-
-
-def identity(manifest: AnyManifest) -> str:
-    """The checksum of a manifest, which names the checkpoint it completes."""
-    return str(manifest["sha256"])

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from tnctl import documents, files, folders, limits, manifest
-from tnctl.documents import DocumentError, RelativePath
+from tnctl.documents import LONGEST_PATH, DocumentError, RelativePath
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import Manifest
 
@@ -26,9 +26,8 @@ LIST_START = b'{\n  "format": "tnctl files"'
 READ_BYTES = 4 << 20
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-_SAVED_MODEL = (
-    r"saved_model\.pb|fingerprint\.pb|variables/variables\.(index|data-\d{5}-of-\d{5})"
-    r"|assets\.extra/tf_serving_warmup_requests"
+SAVED_MODEL = re.compile(
+    r"saved_model\.pb|fingerprint\.pb|variables/variables\.(index|data-[0-9]{5}-of-[0-9]{5})"
 )
 
 
@@ -40,25 +39,29 @@ class Format:
     manifest: str | None
     pattern: re.Pattern[str]
 
+    def is_file(self, name: str) -> bool:
+        """Whether the format itself can produce a file of a name, beside its manifest."""
+        return len(name) <= LONGEST_PATH and self.pattern.fullmatch(name) is not None
+
     def can_have(self, name: str) -> bool:
-        """Whether the format itself can produce a file of a name."""
-        return name == self.manifest or self.pattern.fullmatch(name) is not None
+        """The same, or it is the manifest's name."""
+        return name == self.manifest or self.is_file(name)
 
 
 CHECKPOINT = Format(
     "tnctl checkpoint",
     "manifest.json",
     re.compile(
-        rf"conf\.json|golden\.jsonl|dense\.bin|graph/({_SAVED_MODEL})|extra/{_NAME}"
-        rf"|tables/{_NAME}/(\d{{5,}}\.rows(\.zst)?|tombstones\.bin|sketch\.bin)"
+        rf"conf\.json|golden\.jsonl|dense\.bin|graph/({SAVED_MODEL.pattern})|extra/{_NAME}"
+        rf"|tables/{_NAME}/([0-9]{{5,}}\.rows(\.zst)?|tombstones\.bin|sketch\.bin)"
     ),
 )
 GRAPH = Format(
     "tnctl graph",
     "serving.json",
     re.compile(
-        rf"{_SAVED_MODEL}|golden\.jsonl"
-        r"|aot/(\d{1,5}/graph(\.h|\.o|_constants\.o)|compiled\.(h|mk))"
+        rf"{SAVED_MODEL.pattern}|golden\.jsonl|assets\.extra/tf_serving_warmup_requests"
+        r"|aot/([1-9][0-9]{0,4}/graph(\.h|\.o|_constants\.o)|compiled\.(h|mk))"
     ),
 )
 EMBEDDINGS = Format(
@@ -69,7 +72,7 @@ EMBEDDINGS = Format(
 PREPARED = Format(
     "tnctl prepared",
     "manifest.json",
-    re.compile(r"(train|validation|test)/(part-\d{5,}\.parquet|first\.json)"),
+    re.compile(r"(train|validation|test)/(part-[0-9]{5,}\.parquet|first\.json)"),
 )
 # The files that a run has beside its checkpoints; it has no manifest of its own.
 RUN = Format(

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from tnctl import files, manifest, saved_conf
+from tnctl.checkpoint import golden
 from tnctl.checkpoint.document import (
     CheckpointManifest,
     Clock,
@@ -15,9 +16,11 @@ from tnctl.checkpoint.document import (
     Position,
     Sessions,
 )
+from tnctl.checkpoint.golden import GoldenLine
 from tnctl.checkpoint.table_document import Table
 from tnctl.data.day_records import DayRecord, Fingerprint
 from tnctl.data.statistics import Statistics
+from tnctl.documents import DocumentError
 from tnctl.errors import Failure
 from tnctl.limits import MANIFEST_BYTES
 from tnctl.manifest import DamagedError
@@ -27,13 +30,7 @@ FOLDER = "checkpoints"
 STEP = "step-"  # how the names of a run's checkpoints begin
 CONF = "conf.json"
 GOLDEN = "golden.jsonl"
-GOLDEN_KEYS = ("row", "ids", "logits", "predictions")  # of every line
 EXTRA = "extra"
-
-
-def is_golden(line: Any) -> bool:
-    """Whether something is a line of a conformance kit (docs/formats/golden.md)."""
-    return isinstance(line, dict) and all(isinstance(line.get(key), dict) for key in GOLDEN_KEYS)
 
 
 @dataclass(frozen=True)
@@ -113,11 +110,15 @@ class Checkpoint:
                 raise DamagedError(self.folder, what, "Take another checkpoint") from error
         return content
 
-    def golden(self) -> list[dict[str, Any]]:
+    def golden(self) -> list[GoldenLine]:
         """The conformance kit: raw rows, and what the model makes of them."""
         with offering(self):
             text = manifest.read_file(self.folder, self.manifest, GOLDEN)
-            return self._parsed(GOLDEN, text.splitlines())
+            try:
+                return golden.parse_lines(text.splitlines())
+            except DocumentError as error:
+                what = f"{files.join(self.folder, GOLDEN)}, {error}"
+                raise DamagedError(self.folder, what, "Take another checkpoint") from error
 
     def _parsed(self, name: str, texts: list[bytes]) -> list[dict[str, Any]]:
         """The JSON objects of a file. Raises DamagedError for anything else."""
@@ -168,7 +169,7 @@ def _parent_of(child: Checkpoint, parent: Parent) -> Checkpoint:
     if not files.exists(files.join(folder, manifest.NAME)):
         raise broken(f"{folder}, which is not there or not complete")
     found = open_checkpoint(folder)
-    if manifest.identity(found.manifest) != parent.sha256:
+    if found.manifest.sha256 != parent.sha256:
         raise broken(f"another {folder} than the one that is there")
     if found.step > child.step:
         raise broken(f"{folder}, whose step {found.step:,} is after its own, {child.step:,}")

@@ -24,23 +24,17 @@ from tnctl.documents import (
     Text,
     TreeByName,
     Uint32,
+    check_tree,
     flat,
     omitted,
 )
 from tnctl.errors import quoted
-from tnctl.manifest import AsMapping, Manifest
+from tnctl.manifest import Manifest
+from tnctl.ownership import CHECKPOINT
 
 DENSE_HEADER_BYTES = 16  # of dense.bin
 LONGEST_SHAPE = 32  # dimensions of a dense variable
 # The names of files that a checkpoint can have.
-PRODUCED = re.compile(
-    r"tables/[A-Za-z_]\w*/(?:\d{5,}\.rows(?:\.zst)?|tombstones\.bin|sketch\.bin)"
-    r"|dense\.bin|conf\.json|golden\.jsonl"
-    r"|graph/(?:saved_model\.pb|fingerprint\.pb|variables/variables\.(?:index|data-\d{5}-of-\d{5}))"
-    r"|extra/[A-Za-z_]\w*",
-    re.ASCII,
-)
-
 # (day, its first step) of each day, both ascending. A day is an integer.
 Days = tuple[tuple[Uint32, Uint32], ...]
 SessionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -56,7 +50,7 @@ def check_days(key: str, days: tuple[tuple[int, int], ...]) -> None:
 
 
 @dataclass(frozen=True)
-class Clock(AsMapping):
+class Clock:
     """The steps done, and each day's first step: (day, first step), ascending."""
 
     step: Uint32
@@ -83,7 +77,7 @@ class Position:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parent(AsMapping):
+class Parent:
     """What a delta is built on: the name of a folder beside its own, its manifest's checksum."""
 
     folder: FolderName
@@ -91,7 +85,7 @@ class Parent(AsMapping):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(AsMapping):
+class Recipe:
     """The recipe's name, its settings, and the checksum of its source file."""
 
     name: str
@@ -99,7 +93,7 @@ class Recipe(AsMapping):
     sha256: str
 
 
-def _recipe(value: Any) -> Recipe:
+def recipe_of(value: Any) -> Recipe:
     """Separate the settings of a recipe from its own keys."""
     if isinstance(value, Recipe):
         return value
@@ -111,11 +105,16 @@ def _recipe(value: Any) -> Recipe:
         raise ValueError("name should be a text")
     if not isinstance(sha256, str) or not re.fullmatch("[0-9a-f]{64}", sha256):
         raise ValueError("sha256 should be a SHA-256 in hexadecimal digits")
+    for setting in settings.values():
+        check_tree(setting)
     return Recipe(name=name, settings=settings, sha256=sha256)
 
 
+RecipeReference = Annotated[Recipe, PlainValidator(recipe_of)]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Variable(AsMapping):
+class Variable:
     """A dense variable: its path in the network, and its shape."""
 
     name: Text
@@ -132,7 +131,7 @@ class Variable(AsMapping):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dense(AsMapping):
+class Dense:
     """The dense weights: what dense.bin has."""
 
     file: Literal["dense.bin"] = "dense.bin"
@@ -161,7 +160,7 @@ class Dense(AsMapping):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Golden(AsMapping):
+class Golden:
     """The conformance kit: its file, and how many rows it has."""
 
     file: Literal["golden.jsonl"] = "golden.jsonl"
@@ -272,7 +271,7 @@ class CheckpointManifest(Manifest):
     clock: Clock
     position: Position
     finished: bool
-    recipe: Annotated[Recipe, PlainValidator(_recipe)]
+    recipe: RecipeReference
     statistics: Measured
     tables: tuple[Table, ...]
     dense: Dense
@@ -316,7 +315,7 @@ class CheckpointManifest(Manifest):
         for table in self.tables:
             named |= {*table.paths, *([table.sketch.file] if table.sketch else [])}
         for path in self.files:
-            if not self.produces(path):
+            if not CHECKPOINT.is_file(path):
                 raise ValueError(f"key 'files' has {quoted(path)}, which no checkpoint has")
             if path.startswith("tables/") and path not in named:
                 raise ValueError(f"key 'files' has {quoted(path)}, which no table names")
@@ -331,11 +330,6 @@ class CheckpointManifest(Manifest):
                 f"key 'files' gives dense.bin {stored['dense.bin']:,} bytes, and its variables "
                 f"need {expected:,}"
             )
-
-    @classmethod
-    def produces(cls, path: str) -> bool:
-        """Whether a file of this name, relative to the folder, can be a checkpoint's."""
-        return len(path) <= 1024 and PRODUCED.fullmatch(path) is not None
 
     @property
     def step(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl import documents, manifest
+from tnctl import documents
 from tnctl.checkpoint import dense, rows
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.document import CheckpointManifest, Position
@@ -144,7 +144,7 @@ def inspect(checkpoint: Checkpoint) -> Findings:
         position=content.position,
         recipe=content.recipe.name,
         conf_sha256=content.files[content.conf].sha256,
-        sha256=manifest.identity(content),
+        sha256=content.sha256,
         tnctl=content.tnctl,
         tables=tables,
         dense=inspect_dense(checkpoint),

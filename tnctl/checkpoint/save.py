@@ -30,6 +30,7 @@ from tnctl.checkpoint.document import (
     Recipe,
     Sessions,
 )
+from tnctl.checkpoint.golden import GoldenLine
 from tnctl.checkpoint.table_document import (
     Group,
     Life,
@@ -63,7 +64,7 @@ class Contents:
     clock: Clock
     position: Position
     finished: bool
-    golden: list[dict[str, Any]]
+    golden: list[GoldenLine]
     metrics: Metrics
     extras: Mapping[str, bytes] = field(default_factory=dict)
     data: Sequence[Fingerprint] = ()
@@ -173,12 +174,10 @@ def stage(
     )
 
 
-def write_golden(opening: Opening, lines: list[dict[str, Any]]) -> None:
+def write_golden(opening: Opening, lines: list[GoldenLine]) -> None:
     """Write golden.jsonl: the last file of a checkpoint, for it can wait until training goes on."""
     with opening(GOLDEN) as stream:
-        # ASCII: bytes that are no UTF-8 come as lone surrogates, which only escapes can hold.
-        texts = [json.dumps(line, allow_nan=False) for line in lines]
-        stream.write("".join(f"{text}\n" for text in texts).encode())
+        stream.write(b"".join(line.text() for line in lines))
 
 
 def records_of(

@@ -16,6 +16,7 @@ from tnctl import files, ownership
 from tnctl.checkpoint import listing, rows, tombstones
 from tnctl.checkpoint.chain import FOLDER, Checkpoint, following, name_of
 from tnctl.checkpoint.document import CheckpointManifest, Metrics
+from tnctl.checkpoint.golden import GoldenLine
 from tnctl.checkpoint.merging import Keys
 from tnctl.checkpoint.pruning import prune
 from tnctl.checkpoint.save import Clock, Contents, Graph, Position, stage, write_golden
@@ -76,7 +77,7 @@ class Saver:
         clock: Clock,
         position: Position,
         finished: bool,
-        golden: list[dict[str, Any]],
+        golden: list[GoldenLine],
         metrics: Metrics,
         extras: Mapping[str, bytes] | None = None,
         data: Sequence[Fingerprint] = (),
@@ -161,7 +162,7 @@ class Saver:
         self,
         spool: Spool,
         content: CheckpointManifest,
-        golden: list[dict[str, Any]],
+        golden: list[GoldenLine],
         parent: Checkpoint | None,
         protected: int | None,
     ) -> None:

@@ -20,7 +20,6 @@ from tnctl.documents import (
     plain,
 )
 from tnctl.errors import quoted
-from tnctl.manifest import AsMapping
 from tnctl.tables.sparse import EXTRAS, OPTIMIZERS, SETTINGS
 
 LONGEST_SEGMENT = 65_536  # floats; a conf has at most 1024
@@ -38,7 +37,7 @@ Setting = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimizer(AsMapping):
+class Optimizer:
     """An update rule and its settings, those that the rule has: tnctl.tables.Optimizer."""
 
     name: str
@@ -82,7 +81,7 @@ class Optimizer(AsMapping):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segment(AsMapping):
+class Segment:
     """A part of a row with its own width, in floats, and optimizer."""
 
     name: Annotated[str, Field(pattern="^(linear|embedding)$")]
@@ -92,7 +91,7 @@ class Segment(AsMapping):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group(AsMapping):
+class Group:
     """A share group: `number` stands in its records; the other numbers are of ids."""
 
     name: Name
@@ -104,7 +103,7 @@ class Group(AsMapping):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Life(AsMapping):
+class Life:
     """Whether records have show and click, and `cvm`: whether these are read with the embedding.
 
     `decay` is what a day leaves of both, by the groups' names; it is there with shows.
@@ -116,7 +115,7 @@ class Life(AsMapping):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordField(AsMapping):
+class RecordField:
     """A field of a record: its name, numpy's type, and how many of it there are."""
 
     name: str
@@ -125,7 +124,7 @@ class RecordField(AsMapping):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowsFile(AsMapping):
+class RowsFile:
     """The rows of a range of hashes, both ends inclusive."""
 
     file: RelativePath
@@ -140,7 +139,7 @@ class RowsFile(AsMapping):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TombstonesFile(AsMapping):
+class TombstonesFile:
     """The keys of rows that were removed."""
 
     file: RelativePath
@@ -148,7 +147,7 @@ class TombstonesFile(AsMapping):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SketchFile(AsMapping):
+class SketchFile:
     """Counters of ids that have no row yet, one byte each."""
 
     file: RelativePath
@@ -156,7 +155,7 @@ class SketchFile(AsMapping):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table(AsMapping):
+class Table:
     """A table: its rows, those of the whole chain, are of its groups and have its segments."""
 
     name: Name

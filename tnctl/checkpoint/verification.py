@@ -13,7 +13,6 @@ from tnctl.checkpoint.chain import (
     CONF,
     GOLDEN,
     Checkpoint,
-    is_golden,
     offering,
     open_checkpoint,
     split,
@@ -134,9 +133,7 @@ def verify_content(checkpoint: Checkpoint, path: str) -> None:
             raise Failure(f"{url} has {len(lines):,} rows, the manifest says {said:,}")
         heads = set(checkpoint.manifest.heads)
         for number, line in enumerate(lines, 1):
-            if not is_golden(line):
-                raise Failure(f"{url}, line {number} is no line of a conformance kit")
-            if not heads == set(line["logits"]) == set(line["predictions"]):
+            if heads != line.logits.keys():
                 raise Failure(f"{url}, line {number} has not the outputs of the model's heads")
 
 

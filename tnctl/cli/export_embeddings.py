@@ -1,6 +1,6 @@
 """`tnctl export-embeddings`."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tnctl import files
 from tnctl.cli import arguments
@@ -10,8 +10,9 @@ from tnctl.schema import Conf
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
-    from tnctl.serving.selection import Filter
+    from tnctl.serving.export_document import Filter
 
+Choice = TypeVar("Choice", bound=str)
 OF_REDIS = ("prefix", "grace")
 TAKES = (
     "conf",
@@ -41,8 +42,8 @@ def run(given: list[str]) -> int:
 def export(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
     from tnctl.serving import export as exporting
     from tnctl.serving.embeddings import REDIS
+    from tnctl.serving.export_document import ENCODINGS
     from tnctl.serving.precision import PRECISIONS
-    from tnctl.serving.writers import ENCODINGS
 
     golden = arguments.count(own, "golden", exporting.GOLDEN_ROWS)
     precision = one_of(own, "precision", PRECISIONS)
@@ -85,12 +86,13 @@ def export(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
     return 0
 
 
-def one_of(own: dict[str, str], key: str, choices: tuple[str, ...]) -> str:
+def one_of(own: dict[str, str], key: str, choices: tuple[Choice, ...]) -> Choice:
     """A word of some; the first one when it is not given."""
-    value = own.get(key, choices[0])
-    if value not in choices:
-        raise UserError(f"no {key} {quoted(value)}. Choose from: {', '.join(choices)}.")
-    return value
+    value: str = own.get(key, choices[0])
+    for choice in choices:
+        if value == choice:
+            return choice
+    raise UserError(f"no {key} {quoted(value)}. Choose from: {', '.join(choices)}.")
 
 
 def filter_of(own: dict[str, str]) -> "Filter":
@@ -101,9 +103,9 @@ def filter_of(own: dict[str, str]) -> "Filter":
     if "only" in own:
         slots = tuple(dict.fromkeys(name.strip() for name in own["only"].strip("[]").split(",")))
     return Filter(
-        slots,
-        number(own["min_show"]) if "min_show" in own else None,
-        arguments.count(own, "top", 0) if "top" in own else None,
+        slots=slots,
+        min_show=number(own["min_show"]) if "min_show" in own else None,
+        top=arguments.count(own, "top", 0) if "top" in own else None,
     )
 
 

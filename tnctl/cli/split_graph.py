@@ -24,6 +24,7 @@ def run(given: list[str]) -> int:
 
 
 def split(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
+    from tnctl.model.graph import BY_SLOT, PACKED
     from tnctl.progress import say, waiting
     from tnctl.serving import aot
     from tnctl.serving import split as splitting
@@ -45,7 +46,7 @@ def split(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
             sizes=sizes,
             target_cpu=own.get("target_cpu", aot.TARGET_CPU),
         )
-    for name, inputs in described["signatures"].items():
-        say(f"signature {name}: {len(inputs)} inputs")
+    for name in (BY_SLOT, PACKED):
+        say(f"signature {name}: {len(described.signatures.of(name))} inputs")
     say(f"graph of step {checkpoint.step} written to {to}")
     return 0

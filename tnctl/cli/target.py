@@ -66,7 +66,7 @@ def refuse_unnamed_recipe(checkpoint: "Checkpoint", conf: Conf, of_user: bool) -
     """
     from tnctl.model import recipes
 
-    name, digest = str(conf.recipe["name"]), str(checkpoint.manifest["recipe"]["sha256"])
+    name, digest = str(conf.recipe["name"]), checkpoint.manifest.recipe.sha256
     if not name.endswith(".py"):
         return
     way = f"Look at it, and give recipe.name={name} to run it"

@@ -18,7 +18,6 @@ from tnctl.documents import (
     Uint32,
     omitted,
 )
-from tnctl.manifest import AsMapping
 
 # What a day's name cannot have: it takes the place of {day} in names of files, which are globs.
 NO_DAY = re.compile(r"[*?\[\]{}\\\0]|://|(^|/)\.|^/|//|/$")
@@ -108,7 +107,7 @@ class OfDay:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DayRecord(AsMapping):
+class DayRecord:
     """A day that was begun: one entry of the record that checkpoints and reports carry.
 
     `number` is the day's on the clock of the tables; `last_step` is None while it is trained.

@@ -1,6 +1,5 @@
 """The manifest of prepared data: docs/formats/prepared.md."""
 
-import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -11,7 +10,6 @@ from tnctl.manifest import Manifest
 
 SplitName = Literal["train", "validation", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
-PRODUCED = re.compile(rf"(?:{'|'.join(SPLITS)})/(?:part-\d{{5,}}\.parquet|first\.json)", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +68,3 @@ class PreparedManifest(Manifest):
                     raise ValueError(f"key 'files' has {quoted(path)}, which no split names")
             if missing := sorted(named - self.files.keys()):
                 raise ValueError(f"key 'files' has no {quoted(missing[0])}")
-
-    @classmethod
-    def produces(cls, path: str) -> bool:
-        """Whether a file of this name, relative to the folder, can be one of prepared data."""
-        return len(path) <= 1024 and PRODUCED.fullmatch(path) is not None

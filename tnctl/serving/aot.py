@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from tnctl import files
+from tnctl.documents import is_name
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.manifest import Inventory
 from tnctl.serving import allowed_ops
+from tnctl.serving.aot_document import MOST_ROWS, Compiled, CompiledSize
 
 TARGET_TRIPLE = "x86_64-pc-linux"
 TARGET_CPU = "x86-64-v3"  # not the CPU at hand: what is compiled here runs elsewhere
-MOST_ROWS = 65_536
 PACKED = "packed"
 # Sources of the runtime, in the wheel's xla_aot_runtime_src, that every compiled graph needs.
 RUNTIME = (
@@ -59,7 +60,7 @@ def sizes_of(text: str) -> list[int]:
 
 def compile_sizes(
     folder: str, sizes: Sequence[int], inventory: Inventory, target_cpu: str = TARGET_CPU
-) -> dict[str, Any]:
+) -> Compiled:
     """Compile signature `packed` of the SavedModel in a local folder, once per size of batch.
 
     Writes aot/ through `inventory`; returns what serving.json says of it. Raises UserError when the
@@ -70,15 +71,15 @@ def compile_sizes(
     with files.TemporaryFolder("aot") as scratch:
         write_frozen(folder, sizes, f"{scratch}/frozen")
         compiled = [compile_one(scratch, rows, target_cpu) for rows in sizes]
-        paths = [path for one in compiled for path in (one["header"], *one["objects"])]
-        described = {
-            "identity": identity_of(scratch, paths),
-            "tensorflow": tensorflow_version(),
-            "target_triple": TARGET_TRIPLE,
-            "target_cpu": target_cpu,
-            "runtime": runtime_of([Path(scratch, one["header"]) for one in compiled]),
-            "sizes": compiled,
-        }
+        paths = [path for one in compiled for path in one.paths]
+        described = Compiled(
+            identity=identity_of(scratch, paths),
+            tensorflow=tensorflow_version(),
+            target_triple=TARGET_TRIPLE,
+            target_cpu=target_cpu,
+            runtime=tuple(runtime_of([Path(scratch, one.header) for one in compiled])),
+            sizes=tuple(compiled),
+        )
         for path in paths:
             inventory.write(path, Path(scratch, path).read_bytes())
     inventory.write("aot/compiled.h", header_of(described).encode())
@@ -97,6 +98,13 @@ def write_frozen(folder: str, sizes: Sequence[int], to: str) -> None:
     loaded = allowed_ops.load(folder)  # variables live only as long as it does
     signature = loaded.signatures[PACKED]
     specs = signature.structured_input_signature[1]
+    # They become names in C++.
+    for name in (*specs, *signature.structured_outputs):
+        if not is_name(name):
+            raise Failure(
+                f"the graph has an input or output {quoted(name)}, whose name cannot be compiled. "
+                "Take another checkpoint"
+            )
     frozen = convert_to_constants.convert_variables_to_constants_v2(signature)
     graph = frozen.graph.as_graph_def()
     # Freezing loses the names of outputs and keeps their order, which is that of a flat dict.
@@ -122,7 +130,7 @@ def write_frozen(folder: str, sizes: Sequence[int], to: str) -> None:
     tf.saved_model.save(tf.Module(), to, signatures=signatures, options=options)
 
 
-def compile_one(scratch: str, rows: int, target_cpu: str) -> dict[str, Any]:
+def compile_one(scratch: str, rows: int, target_cpu: str) -> CompiledSize:
     """Compile packed_B of scratch/frozen into scratch/aot/B; returns its entry of serving.json."""
     name = f"Graph{rows}"
     command = [
@@ -153,14 +161,14 @@ def compile_one(scratch: str, rows: int, target_cpu: str) -> dict[str, Any]:
             "Leave aot= out: the SavedModel serves any recipe"
         )
     text = Path(scratch, header).read_text()
-    return {
-        "rows": rows,
-        "class": name,
-        "header": header,
-        "objects": objects,
-        "feeds": names_in(text, "StaticArgNames", "feed_"),
-        "fetches": names_in(text, "StaticResultNames", "fetch_"),
-    }
+    return CompiledSize(
+        rows=rows,
+        class_=name,
+        header=header,
+        objects=tuple(objects),
+        feeds=names_in(text, "StaticArgNames", "feed_"),
+        fetches=names_in(text, "StaticResultNames", "fetch_"),
+    )
 
 
 def unknown_cpu(received: str) -> UserError:
@@ -210,13 +218,12 @@ def tensorflow_version() -> str:
     return str(tf.__version__)
 
 
-def header_of(described: dict[str, Any]) -> str:
+def header_of(described: Compiled) -> str:
     """aot/compiled.h: all sizes in one place, for a program that should run with any graph."""
-    sizes = described["sizes"]
-    includes = [f'#include "{one["header"].removeprefix("aot/")}"' for one in sizes]
+    sizes = described.sizes
+    includes = [f'#include "{one.header.removeprefix("aot/")}"' for one in sizes]
     made = [
-        f"    all.push_back({{{one['rows']}, std::make_unique<{one['class']}>()}});"
-        for one in sizes
+        f"    all.push_back({{{one.rows}, std::make_unique<{one.class_}>()}});" for one in sizes
     ]
     lines = [
         "// Written by tnctl split-graph.",
@@ -232,7 +239,7 @@ def header_of(described: dict[str, Any]) -> str:
         "namespace tnctl {",
         "",
         "// What serving.json calls aot.identity.",
-        f'inline constexpr char kIdentity[] = "{described["identity"]}";',
+        f'inline constexpr char kIdentity[] = "{described.identity}";',
         "",
         "// The graph for batches of so many rows.",
         "struct Compiled {",
@@ -254,14 +261,14 @@ def header_of(described: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def makefile_of(described: dict[str, Any]) -> str:
+def makefile_of(described: Compiled) -> str:
     """aot/compiled.mk: what to link, for make."""
-    objects = [path.removeprefix("aot/") for one in described["sizes"] for path in one["objects"]]
+    objects = [path.removeprefix("aot/") for one in described.sizes for path in one.objects]
     lines = [
         "# Written by tnctl split-graph.",
-        f"AOT_TENSORFLOW := {described['tensorflow']}",
-        f"AOT_CPU := {described['target_cpu']}",
+        f"AOT_TENSORFLOW := {described.tensorflow}",
+        f"AOT_CPU := {described.target_cpu}",
         f"AOT_OBJECTS := {' '.join(objects)}",
-        f"AOT_RUNTIME := {' '.join(described['runtime'])}",
+        f"AOT_RUNTIME := {' '.join(described.runtime)}",
     ]
     return "\n".join(lines) + "\n"

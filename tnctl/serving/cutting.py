@@ -5,7 +5,8 @@ inlined and its weights become constants (`convert_variables_to_constants_v2`). 
 outputs do not need falls away. The weights that are left become variables again, unless frozen.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,7 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from tnctl.errors import Failure, UserError, did_you_mean
+from tnctl.errors import SHOWN, Failure, UserError, did_you_mean, printable
 from tnctl.model.graph import (
     BY_SLOT,
     LENGTHS,
@@ -30,6 +31,7 @@ from tnctl.model.graph import (
 )
 from tnctl.model.layout import Layout
 from tnctl.serving import allowed_ops
+from tnctl.serving.graph_document import SignatureInput
 
 EXAMPLES = 16  # random ones, with which a part is compared to the whole
 TOLERANCE = 2e-5
@@ -58,8 +60,24 @@ def cut(folder: str, to: str, everything: Part, part: str | None, frozen: bool) 
     those that nothing reads are left out; so are those of `by_slot` of which no column is read.
     Raises UserError when there is no such part.
     """
-    loaded = allowed_ops.load(folder)
+    loaded = load_graph(folder)
+    check_inputs(loaded.signatures.get(PACKED), everything.packed, PACKED)
     function, outputs = chosen(loaded.signatures, everything.outputs, part)
+    if absent := sorted(outputs.keys() - function.structured_outputs.keys()):
+        raise Failure(f"the graph has no output {absent[0]}. Take another checkpoint")
+    with tensorflow_errors("the graph cannot be cut"):
+        return cut_function(function, outputs, to, everything, part, frozen)
+
+
+def cut_function(
+    function: Any,
+    outputs: dict[str, Output],
+    to: str,
+    everything: Part,
+    part: str | None,
+    frozen: bool,
+) -> Part:
+    """Write `outputs`, by their names in a function, as a SavedModel into `to`."""
     constant = convert_variables_to_constants_v2(function, lower_control_flow=False)
     tensors = dict(zip(sorted(function.structured_outputs), constant.outputs, strict=True))
     graph, fetched = needed(constant.graph.as_graph_def(), [tensors[name].name for name in outputs])
@@ -97,6 +115,54 @@ def cut(folder: str, to: str, everything: Part, part: str | None, frozen: bool) 
     made = Part(packed, by_slot, list(outputs.values()))
     compare(function, everything, {one.name: name for name, one in outputs.items()}, made, to)
     return made
+
+
+def check_inputs(function: Any, inputs: Iterable[SignatureInput | Input], signature: str) -> None:
+    """Raise Failure unless a function takes these inputs."""
+    specs = {} if function is None else function.structured_input_signature[1]
+    taken = {name: (spec.dtype.name, tuple(spec.shape)[1:]) for name, spec in specs.items()}
+    if taken != {one.name: (one.dtype, tuple(one.shape)) for one in inputs}:
+        raise Failure(
+            f"signature {signature} of the graph does not take the inputs that it should. Take "
+            "another checkpoint, or split again"
+        )
+
+
+def load_graph(folder: str, url: str | None = None) -> Any:
+    """The SavedModel in a local folder, which `url` is the name of in messages.
+
+    Raises Failure when an op of it does more than compute, or TensorFlow does not take it.
+    """
+    try:
+        return allowed_ops.load(folder, url)
+    except Failure:
+        raise
+    except Exception as error:  # its parsers and readers raise whatever they raise
+        raise Failure(
+            f"the graph is no SavedModel that TensorFlow loads ({reason(error)}). Take another "
+            "checkpoint, or split again"
+        ) from error
+
+
+@contextmanager
+def tensorflow_errors(what: str) -> Iterator[None]:
+    """Say in one line what TensorFlow makes of a graph that is not what it should be.
+
+    Errors of a disk pass: they are not the graph's.
+    """
+    try:
+        yield
+    except (UserError, OSError, tf.errors.ResourceExhaustedError):
+        raise
+    except Exception as error:
+        raise Failure(
+            f"{what} ({reason(error)}). Take another checkpoint, or split again"
+        ) from error
+
+
+def reason(error: Exception) -> str:
+    """The first line of an error's text."""
+    return printable(str(error).strip().split("\n")[0])[:SHOWN] or type(error).__name__
 
 
 def chosen(

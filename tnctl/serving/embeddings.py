@@ -1,15 +1,22 @@
 """Exported embeddings, read back: an export alone, or a chain of a full one and its deltas."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tnctl import files, manifest
 from tnctl.errors import Failure
+from tnctl.serving.export_document import (
+    MOST_DELTAS,
+    ExportManifest,
+    FileGroup,
+    RowsManifest,
+    files_of,
+)
 from tnctl.serving.precision import RowShape
 from tnctl.serving.stored import (
     DictionaryGroup,
@@ -20,17 +27,17 @@ from tnctl.serving.stored import (
 )
 from tnctl.tables.dictionary import DictionaryStack
 
-FORMAT = "tnctl embeddings"
-DELTAS = 8  # that may stand on a full export
 REDIS = ("redis://", "rediss://", "unix://")
 
 
 class Embeddings(Protocol):
     """The rows of exported share groups, wherever they are."""
 
-    manifest: dict[str, Any]  # of the newest export
-    chain: list[dict[str, Any]]  # manifests, the full export's first
     groups: dict[str, RowShape]
+
+    @property
+    def manifest(self) -> RowsManifest:
+        """Of the newest export."""
 
     def lookup(
         self, group: str, ids: NDArray[np.uint64]
@@ -50,11 +57,11 @@ class Embeddings(Protocol):
 class FileEmbeddings:
     """Embeddings of folders: `exports` are (folder, manifest), the full export's first."""
 
-    def __init__(self, exports: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    def __init__(self, exports: Sequence[tuple[str, ExportManifest]]) -> None:
         self.folder, self.manifest = exports[-1]
         self.folders = [folder for folder, _ in exports]
         self.chain = [content for _, content in exports]
-        self.groups = shapes(self.manifest)
+        self.groups = self.manifest.shapes
         self._stored: dict[str, list[StoredGroup]] = {name: [] for name in self.groups}
         self._stacks: dict[str, DictionaryStack] = {}
         with ExitStack() as stack:
@@ -63,10 +70,10 @@ class FileEmbeddings:
                 if is_fetched(folder, content):
                     temporary = files.TemporaryFolder("embeddings")
                     place = Path(stack.enter_context(temporary))
-                for entry in content["groups"]:
+                for entry in content.groups:
                     group = opened(folder, content, entry, place)
                     stack.callback(group.close)
-                    self._stored[entry["group"]].insert(0, group)
+                    self._stored[entry.group].insert(0, group)
             for name, stored in self._stored.items():
                 maps = [one.dictionary for one in stored if isinstance(one, DictionaryGroup)]
                 if maps:
@@ -100,9 +107,9 @@ class FileEmbeddings:
 
     def golden(self) -> bytes | None:
         """As in Embeddings, verified."""
-        if self.manifest["golden"] is None:
+        if self.manifest.golden is None:
             return None
-        return manifest.read_file(self.folder, self.manifest, self.manifest["golden"]["file"])
+        return manifest.read_file(self.folder, self.manifest, self.manifest.golden.file)
 
     def close(self) -> None:
         self._stacks.clear()
@@ -123,8 +130,8 @@ def open_embeddings(url: str, prefix: str = "tnctl") -> Embeddings:
     for folder, content in exports:
         mapped: set[str] = set()
         if is_fetched(folder, content):  # and checked on the way
-            mapped = {name for one in content["groups"] for name in (one["file"], one["index"])}
-        for name in content["files"]:
+            mapped = {name for entry in content.groups for name in files_of(entry)}
+        for name in content.files:
             if name in mapped:
                 continue
             with manifest.present(folder, content, name):
@@ -132,41 +139,41 @@ def open_embeddings(url: str, prefix: str = "tnctl") -> Embeddings:
     return FileEmbeddings(exports)
 
 
-def is_fetched(folder: str, content: dict[str, Any]) -> bool:
+def is_fetched(folder: str, content: ExportManifest) -> bool:
     """Whether an export's files are copied to this machine first: only those can be mapped."""
-    return content["encoding"] == "dictionary" and files.local_path(folder) is None
+    return content.encoding == "dictionary" and files.local_path(folder) is None
 
 
 def of_content(
-    folder: str, content: dict[str, Any], since: Embeddings | None = None
+    folder: str, content: ExportManifest, since: Embeddings | None = None
 ) -> FileEmbeddings:
     """The embeddings of files that are there before their manifest is; `since` is the delta's base.
 
     It opens files of its own: closing the one leaves the other open.
     """
-    exports = [(folder, {"format": FORMAT, **content})]
+    exports = [(folder, content)]
     if isinstance(since, FileEmbeddings):
         exports = [*zip(since.folders, since.chain, strict=True), *exports]
     return FileEmbeddings(exports)
 
 
-def chain_of(url: str) -> list[tuple[str, dict[str, Any]]]:
+def chain_of(url: str) -> list[tuple[str, ExportManifest]]:
     """The folders and manifests that an export consists of, the full export's first.
 
     Raises Failure when one of them is missing, another than its successor was made of, or when
     they do not fit together.
     """
-    content = manifest.read(url, FORMAT)
+    content = manifest.read(url, ExportManifest)
     exports = [(url, content)]
-    while content["base"] is not None:
-        if len(exports) > DELTAS:
-            raise Failure(f"{url} has more than {DELTAS} deltas. Export in full")
-        folder = base_folder(exports[-1][0], content["base"]["folder"])
+    while content.base is not None:
+        if len(exports) > MOST_DELTAS:
+            raise Failure(f"{url} has more than {MOST_DELTAS} deltas. Export in full")
+        folder = base_folder(exports[-1][0], content.base.folder)
         try:
-            before = manifest.read(folder, FORMAT)
+            before = manifest.read(folder, ExportManifest)
         except Failure as error:
             raise Failure(f"{exports[-1][0]} is a delta of {folder}: {error}") from error
-        if manifest.identity(before) != content["base"]["sha256"]:
+        if before.sha256 != content.base.sha256:
             raise Failure(
                 f"{exports[-1][0]} is a delta of what was in {folder}, which holds another export "
                 "now. Export in full"
@@ -174,8 +181,6 @@ def chain_of(url: str) -> list[tuple[str, dict[str, Any]]]:
         check_fit(exports[-1][0], content, folder, before)
         exports.append((folder, before))
         content = before
-    if content["kind"] != "full":
-        raise Failure(f"{exports[-1][0]} is a delta of nothing. Export in full")
     return exports[::-1]
 
 
@@ -185,46 +190,21 @@ def base_folder(folder: str, base: str) -> str:
     return files.join(parent + slash, base) if slash else base
 
 
-def check_fit(url: str, content: dict[str, Any], base: str, before: dict[str, Any]) -> None:
+def check_fit(url: str, content: ExportManifest, base: str, before: ExportManifest) -> None:
     """Raise Failure unless a delta has the kind of rows that its base has."""
     for key in ("encoding", "precision", "filter"):
-        if content[key] != before[key]:
+        if getattr(content, key) != getattr(before, key):
             raise Failure(
-                f"{url} has {key} {content[key]}, but its base {base} has {before[key]}. "
+                f"{url} has {key} {getattr(content, key)}, but its base {base} has "
+                f"{getattr(before, key)}. "
                 "Export in full"
             )
-    if shapes(content) != shapes(before):
+    if content.shapes != before.shapes:
         raise Failure(f"{url} has rows or groups that its base {base} has not. Export in full")
 
 
-def is_filtered(content: Mapping[str, Any]) -> bool:
-    """Whether rows may have been left out of an export."""
-    return any(one is not None for one in content["filter"].values())
-
-
-def is_exact(content: Mapping[str, Any]) -> bool:
-    """Whether an export has all rows, and all bits of them."""
-    return content["precision"] == "float32" and not is_filtered(content)
-
-
-def shapes(content: dict[str, Any]) -> dict[str, RowShape]:
-    """The rows of every group that a manifest describes."""
-    return {
-        entry["group"]: RowShape(entry["linear"], entry["width"], entry["cvm"], entry["precision"])
-        for entry in content["groups"]
-    }
-
-
-def opened(
-    folder: str, content: dict[str, Any], entry: dict[str, Any], temporary: Path
-) -> StoredGroup:
+def opened(folder: str, content: ExportManifest, entry: FileGroup, temporary: Path) -> StoredGroup:
     """The reader of a group's files."""
-    encoding = content["encoding"]
-    shape = RowShape(entry["linear"], entry["width"], entry["cvm"], entry["precision"])
-    if encoding == "parquet":
-        return ParquetGroup(folder, entry, shape)
-    if encoding == "text":
-        return TextGroup(folder, entry, shape)
-    if encoding == "dictionary":
-        return DictionaryGroup(folder, content, entry, shape, temporary)
-    raise Failure(f"{folder} has encoding {encoding}, which this tnctl does not read")
+    if content.encoding == "dictionary":
+        return DictionaryGroup(folder, content, entry, temporary)
+    return (ParquetGroup if content.encoding == "parquet" else TextGroup)(folder, entry)

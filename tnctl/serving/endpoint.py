@@ -5,19 +5,25 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
 
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.model.graph import BY_SLOT
+from tnctl.serving.graph_document import GraphManifest
 
 SECONDS = 30.0
 ROWS = 32  # of a request
 COLUMNAR, ROW = "columns", "rows"
+MOST_BYTES = 64 << 20  # of an answer
 Arrays = dict[str, NDArray[Any]]
+# NaN and infinite numbers pass here, and are named for what they are.
+Number = Annotated[float, Field(strict=True)]
+NUMBERS: TypeAdapter[Any] = TypeAdapter(list[Number] | list[list[Number]])
 
 
 class RefusedError(Failure):
@@ -27,7 +33,7 @@ class RefusedError(Failure):
 class Endpoint:
     """The model at `url`, http://HOST:PORT/v1/models/NAME, whose graph is described."""
 
-    def __init__(self, url: str, description: Mapping[str, Any], seconds: float = SECONDS) -> None:
+    def __init__(self, url: str, description: GraphManifest, seconds: float = SECONDS) -> None:
         try:
             parts = urlsplit(url)
             fits = parts.scheme in ("http", "https") and parts.hostname and parts.path.strip("/")
@@ -38,7 +44,7 @@ class Endpoint:
                 f"endpoint is http://HOST:PORT/v1/models/NAME. Received: endpoint={quoted(url)}"
             )
         self.url = url if url.endswith(":predict") else f"{url.rstrip('/')}:predict"
-        self._outputs: list[dict[str, Any]] = description["outputs"]
+        self._outputs = description.outputs
         self._seconds = seconds
 
     def ways(self, inputs: Arrays) -> Iterator[tuple[str, Arrays | None]]:
@@ -93,7 +99,7 @@ class Endpoint:
 
     def _by_name(self, answer: Any) -> dict[str, Any]:
         """Outputs by their names; of a model with one output there are none."""
-        names = [one["name"] for one in self._outputs]
+        names = [one.name for one in self._outputs]
         if isinstance(answer, dict):
             if absent := [name for name in names if name not in answer]:
                 raise self._odd(f"it has no output {absent[0]}", answer)
@@ -104,28 +110,28 @@ class Endpoint:
 
     def _array(self, name: str, values: Any, rows: int) -> NDArray[np.float32]:
         """The values of an output as float32 [rows, *shape]; [rows, 1] are taken for [rows]."""
-        [shape] = [one["shape"] for one in self._outputs if one["name"] == name]
+        [shape] = [one.shape for one in self._outputs if one.name == name]
         try:
-            array = np.array(values, np.float32)
-        except (TypeError, ValueError):
+            array = np.array(NUMBERS.validate_python(values), np.float32)
+        except ValueError:  # also of lists that are not equally long
             raise self._odd("an output is no list of numbers", values) from None
-        if array.shape not in ((rows, *shape), (rows, *(shape or [1]))):
+        if array.shape not in ((rows, *shape), (rows, *(shape or (1,)))):
             raise self._odd(f"an output is {list(array.shape)}, not {[rows, *shape]}", values)
         if not np.isfinite(array).all():
             raise self._odd("an output is NaN or infinite", values)
         return array.reshape(rows, *shape)
 
-    def _answer(self, body: dict[str, Any], key: str) -> Any:
+    def _answer(self, body: Mapping[str, Any], key: str) -> Any:
         """What is under a key of the answer to a request."""
         request = urllib.request.Request(
             self.url, json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         try:
             with urllib.request.urlopen(request, timeout=self._seconds) as response:
-                text = response.read()
+                text = response.read(MOST_BYTES + 1)
         except urllib.error.HTTPError as error:
             with error:
-                message = f"{self.url} answers {error.code}: {said(error.read())}"
+                message = f"{self.url} answers {error.code}: {said(error.read(MOST_BYTES))}"
             if 400 <= error.code < 500:
                 way = "It must take the inputs of signature by_slot"
                 raise RefusedError(f"{message}. {way}") from None
@@ -139,9 +145,11 @@ class Endpoint:
             raise Failure(
                 f"{self.url} cannot be reached ({reason}). Start the service, or mend endpoint=URL"
             ) from None
+        if len(text) > MOST_BYTES:
+            raise self._odd(f"it has over {MOST_BYTES:,} bytes", text)
         try:
             answer = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self._odd("it is no JSON", text) from None
         if not isinstance(answer, dict) or key not in answer:
             raise self._odd(f"it has no '{key}'", answer)
@@ -163,5 +171,5 @@ def said(body: bytes) -> str:
     """The message of an error's body."""
     try:
         return quoted(str(json.loads(body)["error"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return quoted(body)

@@ -5,13 +5,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl import documents, files, manifest, outputs
+from tnctl import files, outputs
 from tnctl.checkpoint.chain import Checkpoint, split
 from tnctl.data.ahead import MOST_THREADS
 from tnctl.errors import Failure, UserError
@@ -19,11 +20,28 @@ from tnctl.manifest import Inventory
 from tnctl.masking import masked
 from tnctl.ownership import EMBEDDINGS
 from tnctl.progress import Display, say
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Slot
 from tnctl.serving import embeddings, kit
-from tnctl.serving.embeddings import DELTAS, FORMAT
+from tnctl.serving.export_document import (
+    MOST_DELTAS,
+    AnyRows,
+    Base,
+    Encoding,
+    ExportManifest,
+    FileGroup,
+    Filter,
+    GroupFields,
+    GroupRows,
+    Pooling,
+    Precision,
+    PrecisionError,
+    RedisManifest,
+    RowsManifest,
+    SlotEntry,
+)
 from tnctl.serving.precision import RowShape, decode, encode, parted
-from tnctl.serving.selection import EVERYTHING, Filter, Group, Part, Selection, select
+from tnctl.serving.references import CheckpointReference, RowsKit
+from tnctl.serving.selection import EVERYTHING, Group, Part, Selection, select
 from tnctl.serving.writers import open_writer
 
 GOLDEN_ROWS = 200
@@ -36,12 +54,12 @@ def export(
     conf: Conf,
     to: str,
     *,
-    encoding: str = "parquet",
-    precision: str = "float32",
+    encoding: Encoding = "parquet",
+    precision: Precision = "float32",
     filter: Filter = EVERYTHING,
     since: str | None = None,
     golden: int = GOLDEN_ROWS,
-) -> dict[str, Any]:
+) -> ExportManifest:
     """Write the rows of a checkpoint, or what an export `since` has not, to the folder or URL `to`.
 
     The files of each share group, the conformance kit, and last the manifest, which is returned.
@@ -56,28 +74,26 @@ def export(
     chain = [] if since is None else embeddings.chain_of(since)
     if chain:
         check_since(chain, encoding)
-    reads = [one.folder for one in checkpoint.chain()] + [folder for folder, _ in chain]
+    reads = [link.folder for link in checkpoint.chain()] + [folder for folder, _ in chain]
     with outputs.output_folder(to, EMBEDDINGS, reads) as output:
         selection = select(checkpoint, conf, filter, precision, chain[-1][1] if chain else None)
-        content = described(checkpoint, conf, selection, filter, precision)
-        content["encoding"] = encoding
-        if chain:
-            folder, before = chain[-1]
-            base_folder = masked(named_from(to, folder))
-            content["base"] = {"folder": base_folder, "sha256": before["sha256"]}
-            content["number"] = before["number"] + 1
         inventory = output.inventory()
-        content["groups"] = write(selection, content["groups"], encoding, inventory)
-        exact = embeddings.is_exact(content)
+        content = described(
+            ExportManifest,
+            *(checkpoint, conf, filter, precision, encoding),
+            groups=write(selection, encoding, inventory),
+            base=based_on(to, *chain[-1]) if chain else None,
+            number=chain[-1][1].number + 1 if chain else 0,
+        )
         with ExitStack() as stack:
             base = (
                 stack.enter_context(closing(embeddings.open_embeddings(since))) if since else None
             )
-            content_so_far = content | {"files": inventory.files}
-            written = embeddings.of_content(output.folder, content_so_far, base)
-            stack.enter_context(closing(written))
-            content["golden"] = kit.complete(checkpoint, conf, written, inventory, golden, exact)
-        content = inventory.commit(FORMAT, content)
+            content = replace(content, files=inventory.files)
+            opened = embeddings.of_content(output.folder, content, base)
+            stack.enter_context(closing(opened))
+            rows_kit = kit.complete(checkpoint, conf, opened, inventory, golden, content.exact)
+        content = inventory.complete(replace(content, golden=rows_kit))
     report(content)
     return content
 
@@ -89,15 +105,15 @@ def export_to_redis(
     *,
     prefix: str,
     grace: int,
-    precision: str = "float32",
+    precision: Precision = "float32",
     filter: Filter = EVERYTHING,
     since: str | None = None,
     golden: int = GOLDEN_ROWS,
-) -> dict[str, Any]:
+) -> RedisManifest:
     """The same to a Redis server. `since` is current, its URL, or the export that was written."""
     from tnctl.serving import redis_export, redis_store
 
-    base = None
+    base: RowsManifest | None = None
     if since in ("current", url):
         base = redis_store.current(url, prefix)
     elif since is not None and since.startswith(embeddings.REDIS):
@@ -105,40 +121,52 @@ def export_to_redis(
     elif since is not None:
         base = embeddings.chain_of(since)[-1][1]
     selection = select(checkpoint, conf, filter, precision, base)
-    content = described(checkpoint, conf, selection, filter, precision)
-    content["encoding"] = "redis"
+    errors = {group.name: Error(group.shape) for group in selection.groups}
     if precision != "float32":
-        errors = {group.name: Error(group.shape) for group in selection.groups}
         for part in selection.parts():
             errors[part.group.name].add(part, encode(part.rows, part.group.shape))
-        for entry in content["groups"]:
-            entry["error"] = errors[entry["group"]].to_json()
-    exact = embeddings.is_exact(content)
+    content = described(
+        RowsManifest,
+        *(checkpoint, conf, filter, precision, "redis"),
+        groups=tuple(
+            # Keys that a delta removed are gone from the rows that are there.
+            GroupRows(**group_fields(group) | {"removed": 0}, error=errors[group.name].document())
+            for group in selection.groups
+        ),
+    )
 
-    def check(written: Any, kept: Any) -> dict[str, Any] | None:
-        return kit.complete(checkpoint, conf, written, kept, golden, exact)
+    def check(opened: embeddings.Embeddings, kept: kit.Writes) -> RowsKit | None:
+        return kit.complete(checkpoint, conf, opened, kept, golden, content.exact)
 
-    content = redis_export.write(
+    whole = redis_export.write(
         selection, content, url, prefix=prefix, grace=grace, since=base, check=check
     )
-    report(content)
-    return content
+    report(whole)
+    return whole
 
 
-def check_since(chain: Sequence[tuple[str, dict[str, Any]]], encoding: str) -> None:
+def check_since(chain: Sequence[tuple[str, ExportManifest]], encoding: str) -> None:
     """Raise UserError when no delta of the chain can be written in an encoding."""
     folder, newest = chain[-1]
-    if newest["encoding"] != encoding:
+    if newest.encoding != encoding:
         raise UserError(
-            f"since={folder} is {newest['encoding']}, not {encoding}. Give format="
-            f"{newest['encoding']}, or leave out since="
+            f"since={folder} is {newest.encoding}, not {encoding}. Give format="
+            f"{newest.encoding}, or leave out since="
         )
-    if len(chain) > DELTAS:
+    if len(chain) > MOST_DELTAS:
         raise UserError(
             f"since={folder} stands on {len(chain) - 1} deltas, and readers stack no more than "
-            f"{DELTAS}. Fold them first (tnctl fold embeddings={folder} to=URL), and give the "
+            f"{MOST_DELTAS}. Fold them first (tnctl fold embeddings={folder} to=URL), and give the "
             "folder that this makes"
         )
+
+
+def based_on(to: str, folder: str, manifest: ExportManifest) -> Base:
+    """The export in a folder, as a delta in the folder `to` names its base."""
+    try:
+        return Base(folder=masked(named_from(to, folder)), sha256=manifest.sha256)
+    except ValueError as error:
+        raise UserError(f"since={folder} cannot be the base of a delta: {error}") from error
 
 
 def named_from(to: str, folder: str) -> str:
@@ -154,37 +182,49 @@ def named_from(to: str, folder: str) -> str:
 
 
 def described(
-    checkpoint: Checkpoint, conf: Conf, selection: Selection, filter: Filter, precision: str
-) -> dict[str, Any]:
-    """What the manifest of every encoding says, before anything is written."""
-    groups = {group.name for group in selection.groups}
-    with_rows = [slot for table in checkpoint.manifest["tables"] for slot in table["slots"]]
-    return {
-        "checkpoint": {
-            "folder": masked(checkpoint.folder),
-            "sha256": manifest.identity(checkpoint.manifest),
-            "step": checkpoint.step,
-        },
-        "kind": selection.kind,
-        "base": None,
-        "number": 0,
-        "encoding": None,
-        "precision": precision,
-        "filter": filter.to_json(),
-        "clock": documents.plain(checkpoint.clock),
-        "sessions": [list(one) for one in checkpoint.sessions],
-        "groups": [group_entry(group) for group in selection.groups],
-        "slots": [
-            {"slot": slot, "group": settings.group or slot, "pooling": settings.pooling}
+    kind: type[AnyRows],
+    checkpoint: Checkpoint,
+    conf: Conf,
+    filter: Filter,
+    precision: Precision,
+    encoding: str,
+    *,
+    groups: tuple[GroupRows, ...],
+    base: Base | None = None,
+    number: int = 0,
+) -> AnyRows:
+    """The manifest of an export whose rows are written, before its kit is."""
+    names = {entry.group for entry in groups}
+    with_rows = [slot for table in checkpoint.manifest.tables for slot in table.slots]
+    return kind(
+        format=kind.FORMAT,
+        version=kind.VERSION,
+        checkpoint=CheckpointReference.of(checkpoint),
+        kind="full" if base is None else "delta",
+        base=base,
+        number=number,
+        encoding=encoding,
+        precision=precision,
+        filter=filter,
+        clock=checkpoint.clock,
+        sessions=checkpoint.sessions,
+        groups=groups,
+        slots=tuple(
+            SlotEntry(slot=slot, group=settings.group or slot, pooling=pooling_of(settings))
             for slot, settings in conf.slots.items()
-            if slot in with_rows and (settings.group or slot) in groups
-        ],
-        "golden": None,
-    }
+            if slot in with_rows and (settings.group or slot) in names
+        ),
+        golden=None,
+    )
 
 
-def group_entry(group: Group) -> dict[str, Any]:
-    """What the manifest says of a share group."""
+def pooling_of(slot: Slot) -> Pooling:
+    """The pooling of a slot, which its conf has checked."""
+    return cast(Pooling, slot.pooling)
+
+
+def group_fields(group: Group) -> GroupFields:
+    """What the manifest of every encoding says of a share group, but for its error."""
     return {
         "group": group.name,
         "table": group.table,
@@ -194,18 +234,14 @@ def group_entry(group: Group) -> dict[str, Any]:
         "width": group.shape.width,
         "cvm": group.shape.cvm,
         "precision": group.shape.precision,
-        # JSON readers that count in doubles would round it.
         "salt": str(group.salt),
-        "threshold": None if group.threshold is None else group.threshold.to_json(),
-        "error": None,
+        "threshold": group.threshold,
     }
 
 
-def write(
-    selection: Selection, entries: list[dict[str, Any]], encoding: str, inventory: Inventory
-) -> list[dict[str, Any]]:
-    """Write the files of all groups, table by table; the groups' entries, completed."""
-    complete: dict[str, dict[str, Any]] = {}
+def write(selection: Selection, encoding: Encoding, inventory: Inventory) -> tuple[FileGroup, ...]:
+    """Write the files of all groups, table by table; the groups' entries."""
+    complete: list[FileGroup] = []
     done = 0
     with Display("export", selection.exported) as display:
         for table in selection.tables:
@@ -224,14 +260,14 @@ def write(
                 for place, writer in enumerate(writers):
                     lanes.submit(place, writer.finish)
                 lanes.wait()
-                complete |= {writer.group.name: writer.entry for writer in writers}
+                complete += [writer.entry for writer in writers]
         rows = sum(group.rows for group in selection.groups)
         gone = f" and {done - rows:,} removed keys" if selection.kind == "delta" else ""
         display.update(done, f"{rows:,} rows{gone} to {inventory.to}")
         display.finish()
     # The manifest does not tell which file was done first.
     inventory.files = dict(sorted(inventory.files.items()))
-    return [entry | complete[entry["group"]] for entry in entries]
+    return tuple(complete)
 
 
 class Lanes:
@@ -268,14 +304,14 @@ class Writing:
     """A group on its way to its files; `stack` abandons them when something fails."""
 
     def __init__(
-        self, stack: ExitStack, inventory: Inventory, encoding: str, group: Group, delta: bool
+        self, stack: ExitStack, inventory: Inventory, encoding: Encoding, group: Group, delta: bool
     ) -> None:
         self.group = group
         self._files = stack.enter_context(ExitStack())
         self._writer = open_writer(encoding, self._files, inventory, group, delta)
         self._error = Error(group.shape)
         self._rows = 0
-        self.entry: dict[str, Any] = {}  # what the manifest says of the files, at the end
+        self.entry: FileGroup  # what the manifest says, at the end
 
     def add(self, part: Part) -> None:
         """Write rows, in the group's precision."""
@@ -294,7 +330,9 @@ class Writing:
                 f"group {self.group.name} has {self._rows:,} rows to export, and "
                 f"{self.group.rows + self.group.removed:,} were expected. Take another checkpoint"
             )
-        self.entry = self._writer.finish() | {"error": self._error.to_json()}
+        self.entry = FileGroup(
+            **group_fields(self.group), error=self._error.document(), **self._writer.finish()
+        )
         self._files.close()
 
 
@@ -323,7 +361,7 @@ class Error:
         self._most = max(self._most, float(apart.max()))
         self._largest = max(self._largest, float(np.abs(trained).max()))
 
-    def to_json(self) -> dict[str, float] | None:
+    def document(self) -> PrecisionError | None:
         """The largest and the root mean square error; None of rows that are exact."""
         if self._shape.precision == "float32" or not self._shape.width:
             return None
@@ -332,18 +370,18 @@ class Error:
         else:
             bound = max(float(np.spacing(np.float16(self._largest))) / 2, 2.0**-25)
         rms = (self._squares / self._count) ** 0.5 if self._count else 0.0
-        return {"max": self._most, "rms": rms, "bound": bound}
+        return PrecisionError(max=self._most, rms=rms, bound=bound)
 
 
-def report(content: dict[str, Any]) -> None:
+def report(content: RowsManifest) -> None:
     """Say what lower precision cost."""
-    lossy = [entry for entry in content["groups"] if entry["error"] is not None]
-    weights = sum(entry["rows"] * entry["width"] for entry in lossy)
+    lossy = [(entry, entry.error) for entry in content.groups if entry.error is not None]
+    weights = sum(entry.rows * entry.width for entry, _ in lossy)
     if weights:
-        worst = max(lossy, key=lambda entry: float(entry["error"]["max"]))
-        squares = sum(e["error"]["rms"] ** 2 * e["rows"] * e["width"] for e in lossy)
+        worst, error = max(lossy, key=lambda pair: pair[1].max)
+        squares = sum(one.rms**2 * entry.rows * entry.width for entry, one in lossy)
         say(
-            f"{content['precision']}: weights of embeddings are off by at most "
-            f"{worst['error']['max']:.2g} (group {worst['group']}), root mean square "
+            f"{content.precision}: weights of embeddings are off by at most "
+            f"{error.max:.2g} (group {worst.group}), root mean square "
             f"{(squares / weights) ** 0.5:.2g}"
         )

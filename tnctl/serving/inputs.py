@@ -12,17 +12,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tnctl import schema
+from tnctl.checkpoint.golden import RawRow
 from tnctl.data.cells import Cells
 from tnctl.data.features import Features
 from tnctl.data.reading import Where, id_columns
-from tnctl.data.statistics import Scale, Statistics
 from tnctl.data.windows import as_table
 from tnctl.errors import Failure
-from tnctl.model.graph import BY_SLOT, LENGTHS, PACKED, SEQUENCES
+from tnctl.model.graph import LENGTHS, SEQUENCES
 from tnctl.model.layout import CVM_COLUMNS, LINEAR
-from tnctl.schema import Conf, Numeric, Slot
 from tnctl.serving.embeddings import Embeddings
+from tnctl.serving.graph_document import GraphManifest, SignatureInput, SlotInput, conf_of
 
 # Of a group's name and ids uint64 [n]: rows float32 [n, columns], and which are known, bool [n].
 Lookup = Callable[[str, NDArray[np.uint64]], tuple[NDArray[np.float32], NDArray[np.bool_]]]
@@ -43,9 +42,9 @@ class Encoded:
 class RawInputs:
     """The way from raw rows to ids and numbers, as serving.json describes it."""
 
-    def __init__(self, description: Mapping[str, Any]) -> None:
+    def __init__(self, description: GraphManifest) -> None:
         self.conf, statistics = conf_of(description)
-        self._with_rows = [name for name, slot in description["slots"].items() if has_rows(slot)]
+        self._with_rows = [name for name, slot in description.slots.items() if slot.has_rows]
         spreads = [1] * len(self._with_rows)
         tables = [(self._with_rows, spreads)] if spreads else []
         self._features = Features(self.conf, tables, statistics, labelled=False)
@@ -61,7 +60,7 @@ class RawInputs:
         return id_columns(self.conf)
 
     def encode(
-        self, rows: list[dict[str, Any]] | pa.Table, where: Where = lambda row: ("rows", row + 1)
+        self, rows: list[RawRow] | pa.Table, where: Where = lambda row: ("rows", row + 1)
     ) -> Encoded:
         """Rows as JSON has them, or a table with at least `columns`; a missing key is null.
 
@@ -72,90 +71,52 @@ class RawInputs:
         return Encoded({name: found.cells[name] for name in self._with_rows}, found.numeric)
 
 
-def has_rows(slot: Mapping[str, Any]) -> bool:
-    """Whether a described slot reads rows: it is not one-hot, nor only a part of a cross."""
-    return not slot["indicator"] and bool(slot["width"] or slot["linear"])
-
-
-def conf_of(description: Mapping[str, Any]) -> tuple[Conf, Statistics]:
-    """As much of the conf as raw rows need, and what was measured or read for it."""
-    boundaries: dict[str, NDArray[np.float64]] = {}
-    standardize: dict[str, Scale] = {}
-    slots: dict[str, dict[str, Any]] = {}
-    for name, given in description["slots"].items():
-        slot = slots[name] = chosen(given, Slot)
-        for key in ("size", "padding"):
-            if slot.get(key) is not None:
-                slot[key] = int(slot[key])
-        if slot["ids"] == "quantiles":
-            boundaries[name] = np.array(slot.pop("boundaries"), np.float64)
-    numeric: dict[str, dict[str, Any]] = {}
-    for name, given in description["numeric"].items():
-        one = numeric[name] = chosen(given, Numeric)
-        if one["columns"] is not None:
-            del one["width"]
-        moments = one.pop("mean"), one.pop("deviation")
-        if one["transform"] == "standardize":
-            standardize[name] = moments
-    data = {key: description["data"][key] for key in ("missing", "strip")}
-    recipe = {"name": description["recipe"]["name"]}
-    values = {"recipe": recipe, "slots": slots, "numeric": numeric, "data": data}
-    return schema.from_values(values), Statistics(standardize, boundaries, {})
-
-
-def chosen(given: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """Those keys of a described input that its conf has."""
-    return {
-        field.name: given[field.name] for field in dataclasses.fields(kind) if field.name in given
-    }
-
-
 def pooled_inputs(
-    description: Mapping[str, Any], encoded: Encoded, lookup: Lookup
+    description: GraphManifest, encoded: Encoded, lookup: Lookup
 ) -> dict[str, NDArray[Any]]:
     """The inputs of signature `packed`, by name: float32 [rows, columns], lengths int32.
 
     An id that `lookup` does not know reads zeros. Columns that the graph does not read are zeros.
     """
-    signatures = description["signatures"]
     found: dict[str, NDArray[Any]] = {
-        one["name"]: np.zeros((encoded.rows, one["columns"]), one["dtype"])
-        for one in signatures[PACKED]
+        one.name: np.zeros((encoded.rows, one.columns), one.dtype)
+        for one in description.signatures.packed
     }
-    places = {one["name"]: one for one in signatures[BY_SLOT]}
+    places = description.inputs
     # The sum `linear` is added up in an order of its own, so its slots come first.
-    adds = description[LINEAR]["adds"] if LINEAR in found else []
-    names = [one for one in description["slots"] if one in places and one in encoded.cells]
-    slots = {name: description["slots"][name] for name in dict.fromkeys([*adds, *names])}
+    adds = description.linear.adds if LINEAR in found else ()
+    names = [one for one in description.slots if one in places and one in encoded.cells]
+    slots = {name: description.slots[name] for name in dict.fromkeys([*adds, *names])}
     rows = looked_up(slots, encoded.cells, lookup)
     for name, slot in slots.items():
-        cells, at = encoded.cells[name], int(slot["linear"])
-        if slot["pooling"] == "none":
+        cells, at = encoded.cells[name], int(slot.linear)
+        if slot.pooling == "none":
             if name in adds:
                 for of_cells, ids in in_turn(cells):
                     found[LINEAR][of_cells] += rows[name][ids, :1]
             if name in places:
                 put_sequence(rows[name][:, at:], cells, places[name], found[SEQUENCES])
             if (length := places.get(f"{name}_length")) is not None:
-                found[LENGTHS][:, length["at"]] = cells.lengths()
+                found[LENGTHS][:, length.at] = cells.lengths()
             continue
-        cell = pooled(rows[name], cells, slot["pooling"])
+        cell = pooled(rows[name], cells, slot.pooling)
         if name in adds:
             found[LINEAR] += cell[:, :1]
         if name in places:
-            first = places[name]["at"]
+            first = places[name].at
             found["x"][:, first : first + cell.shape[1] - at] = cell[:, at:]
     put_numbers(description, encoded.numeric, places, found)
     return found
 
 
 def looked_up(
-    slots: Mapping[str, Mapping[str, Any]], cells: Mapping[str, Cells], lookup: Lookup
+    slots: Mapping[str, SlotInput], cells: Mapping[str, Cells], lookup: Lookup
 ) -> dict[str, NDArray[np.float32]]:
     """Of each slot the rows of its ids. A group is looked up once: its files may be streamed."""
     of_group: dict[str, list[str]] = {}
     for name, slot in slots.items():
-        of_group.setdefault(slot["group"], []).append(name)
+        assert slot.group is not None  # it has rows
+        of_group.setdefault(slot.group, []).append(name)
     found: dict[str, NDArray[np.float32]] = {}
     for group, names in of_group.items():
         ids = [cells[name].ids for name in names]
@@ -165,24 +126,36 @@ def looked_up(
     return found
 
 
-def served_lookup(description: Mapping[str, Any], embeddings: Embeddings) -> Lookup:
+def served_lookup(description: GraphManifest, embeddings: Embeddings) -> Lookup:
     """The lookup of embeddings that go with a graph. Raises Failure for those of another model."""
-    ours, theirs = description["checkpoint"], embeddings.manifest["checkpoint"]
-    if ours["sha256"] != theirs["sha256"]:
+    ours, theirs = description.checkpoint, embeddings.manifest.checkpoint
+    if ours.sha256 != theirs.sha256:
         raise Failure(
-            f"the graph is of {ours['folder']}, step {ours['step']:,}, and the embeddings are of "
-            f"{theirs['folder']}, step {theirs['step']:,}. Take those of one checkpoint"
+            f"the graph is of {ours.folder}, step {ours.step:,}, and the embeddings are of "
+            f"{theirs.folder}, step {theirs.step:,}. Take those of one checkpoint"
         )
-    if embeddings.manifest["filter"]["slots"] is None:
+    check_rows(description, embeddings)
+    if embeddings.manifest.filter.slots is None:
         return embeddings.lookup
     return rows_left_out(description, embeddings)
 
 
-def rows_left_out(description: Mapping[str, Any], embeddings: Embeddings) -> Lookup:
+def check_rows(description: GraphManifest, embeddings: Embeddings) -> None:
+    """Raise Failure unless the rows of embeddings are those that the graph's slots read."""
+    for name, slot in description.slots.items():
+        shape = embeddings.groups.get(slot.group or "")
+        if shape and (shape.linear, shape.width, shape.cvm) != (slot.linear, slot.width, slot.cvm):
+            raise Failure(
+                f"slot {name} of the graph reads other rows than those that the embeddings have "
+                f"of group {slot.group}. Split and export again"
+            )
+
+
+def rows_left_out(description: GraphManifest, embeddings: Embeddings) -> Lookup:
     """The lookup of embeddings of which a filter left out slots: their ids are unknown."""
     columns = {
-        slot["group"]: slot["width"] + slot["linear"] + CVM_COLUMNS * slot["cvm"]
-        for slot in description["slots"].values()
+        slot.group: slot.width + slot.linear + CVM_COLUMNS * slot.cvm
+        for slot in description.slots.values()
     }
 
     def lookup(
@@ -255,32 +228,31 @@ def in_turn(cells: Cells) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]
 def put_sequence(
     rows: NDArray[np.float32],
     cells: Cells,
-    place: Mapping[str, Any],
+    place: SignatureInput,
     sequences: NDArray[np.float32],
 ) -> None:
     """Put the rows of each cell one after the other into their place; zeros follow."""
     lengths = cells.lengths()
     examples = np.repeat(np.arange(len(lengths)), lengths)
     places = np.arange(len(rows)) - np.repeat(starts_of(cells), lengths)
-    own = np.zeros((len(lengths), *place["shape"]), np.float32)
+    own = np.zeros((len(lengths), *place.shape), np.float32)
     own[examples, places] = rows
-    columns = slice(place["at"], place["at"] + place["columns"])
+    columns = slice(place.at, place.end)
     sequences[:, columns] = own.reshape(len(lengths), -1)
 
 
 def put_numbers(
-    description: Mapping[str, Any],
+    description: GraphManifest,
     numeric: NDArray[np.float32],
-    places: Mapping[str, Mapping[str, Any]],
+    places: Mapping[str, SignatureInput],
     found: Mapping[str, NDArray[Any]],
 ) -> None:
     """The numeric inputs and one-hot slots, which stand side by side in `numeric`, into x."""
-    one_hot = [name for name, slot in description["slots"].items() if slot["indicator"]]
     first = 0
-    widths = {name: one["width"] for name, one in description["numeric"].items()}
-    widths |= {name: description["slots"][name]["columns"] for name in one_hot}
+    widths = {name: one.width for name, one in description.numeric.items()}
+    widths |= {name: slot.columns for name, slot in description.slots.items() if slot.indicator}
     for name, width in widths.items():
         if (place := places.get(name)) is not None:
-            columns = slice(place["at"], place["at"] + width)
+            columns = slice(place.at, place.at + width)
             found["x"][:, columns] = numeric[:, first : first + width]
         first += width

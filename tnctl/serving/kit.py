@@ -4,25 +4,30 @@ A checkpoint's kit is of the trainer's own making. What goes online is checked a
 counts, and takes it along.
 """
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tnctl import files, manifest
-from tnctl.checkpoint.chain import GOLDEN, GOLDEN_KEYS, Checkpoint, is_golden, offering
-from tnctl.errors import Failure
+from tnctl.checkpoint.chain import GOLDEN, Checkpoint, offering
+from tnctl.checkpoint.golden import RawRow, parse_lines
+from tnctl.documents import DocumentError
+from tnctl.errors import Failure, quoted
+from tnctl.manifest import DamagedError
 from tnctl.model.graph import BY_SLOT, PACKED, TOWERS
-from tnctl.model.layout import LINEAR
+from tnctl.ownership import SAVED_MODEL
 from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.serving import allowed_ops
 from tnctl.serving.description import describe
 from tnctl.serving.embeddings import Embeddings
+from tnctl.serving.graph_document import GraphManifest
 from tnctl.serving.inputs import Encoded, RawInputs, pooled_inputs, rows_left_out
+from tnctl.serving.references import GraphDeviation, GraphKit, RowsDeviation, RowsKit
 from tnctl.serving.served import Arrays, ServedGraph, outputs_of
 from tnctl.training.metrics import sigmoid
 
@@ -37,75 +42,73 @@ class Writes(Protocol):
 
 
 class Kit:
-    """The lines of a golden.jsonl. Raises Failure when they are not what it must hold."""
+    """The lines of a golden.jsonl in `folder`. Raises DamagedError for what it cannot hold."""
 
-    def __init__(self, url: str, data: bytes) -> None:
+    def __init__(self, url: str, data: bytes, folder: str = "") -> None:
         self.url = url
         self.lines = data.splitlines(keepends=True)
-        self.examples: list[dict[str, Any]] = []
-        for number, line in enumerate(self.lines, 1):
-            try:
-                example = json.loads(line)
-            except ValueError:
-                example = None
-            if not is_golden(example):
-                raise Failure(
-                    f"{url}, line {number}: no line of a conformance kit, which has "
-                    f"{', '.join(GOLDEN_KEYS)}. Take a checkpoint of this tnctl"
-                )
-            self.examples.append(example)
+        try:
+            self.examples = parse_lines(self.lines)
+        except DocumentError as error:
+            way = "Take a checkpoint of this tnctl"
+            raise DamagedError(folder, f"{url}, {error}", way) from error
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[RawRow]:
         """The raw rows."""
-        return [one["row"] for one in self.examples]
+        return [example.row for example in self.examples]
 
-    def inputs(self, description: Mapping[str, Any]) -> Arrays:
-        """The inputs of signature `packed` that the lines have."""
+    def inputs(self, description: GraphManifest) -> Arrays:
+        """The inputs of signature `packed` that the lines have. Raises Failure for others."""
         found = {}
-        for one in description["signatures"][PACKED]:
-            values = [example.get(one["name"]) for example in self.examples]
-            shape = (len(values), -1 if values else one["columns"])
-            array = np.array(values, one["dtype"]).reshape(shape)
-            if array.shape[1] != one["columns"]:
-                raise Failure(
-                    f"{self.url}: {one['name']} has {array.shape[1]} numbers, and the graph takes "
-                    f"{one['columns']}. Take the kit of this graph"
-                )
-            found[one["name"]] = array
+        for one in description.signatures.packed:
+            values = [example.inputs.get(one.name) for example in self.examples]
+            for number, numbers in enumerate(values, 1):
+                if numbers is None or len(numbers) != one.columns:
+                    raise Failure(
+                        f"{self.url}, line {number}: {one.name} has {len(numbers or ())} numbers, "
+                        f"and the graph takes {one.columns}. Take the kit of this graph"
+                    )
+            found[one.name] = np.array(values, one.dtype).reshape(len(values), one.columns)
         return found
 
     def logits(self, head: str) -> NDArray[np.float32]:
         """The logits of a head, float32 [n]."""
-        return self._of_head("logits", head)
+        return self._of("head", head, [example.logits.get(head) for example in self.examples])
 
     def predictions(self, head: str) -> NDArray[np.float32]:
         """The predictions of a head, float32 [n]."""
-        return self._of_head("predictions", head)
+        return self._of("head", head, [example.predictions.get(head) for example in self.examples])
 
     def embeddings(self, tower: str) -> NDArray[np.float32]:
         """The outputs of a tower, float32 [n, d]."""
-        return self._of_head("towers", tower)
+        values = [(example.towers or {}).get(tower) for example in self.examples]
+        if len({len(numbers) for numbers in values if numbers is not None}) > 1:
+            raise Failure(
+                f"{self.url}: outputs of tower {tower} are of several lengths. Take the kit of "
+                "this graph"
+            )
+        return self._of("tower", tower, values)
 
-    def _of_head(self, kind: str, head: str) -> NDArray[np.float32]:
-        if any(head not in example.get(kind, {}) for example in self.examples):
-            raise Failure(f"{self.url} has no {kind} of {head}. Take the kit of this graph")
-        return np.array([example[kind][head] for example in self.examples], np.float32)
+    def _of(self, kind: str, name: str, values: Sequence[Any]) -> NDArray[np.float32]:
+        """The outputs of a head or tower, which every line must have."""
+        if any(value is None for value in values):
+            raise Failure(f"{self.url} has no {kind} {name}. Take the kit of this graph")
+        return np.array(values, np.float32)
 
 
 def kit_of_checkpoint(checkpoint: Checkpoint) -> Kit:
     """What the trainer kept."""
     with offering(checkpoint):
         data = manifest.read_file(checkpoint.folder, checkpoint.manifest, GOLDEN)
-    return Kit(files.join(checkpoint.folder, GOLDEN), data)
+        return Kit(files.join(checkpoint.folder, GOLDEN), data, checkpoint.folder)
 
 
-def kit_of_graph(url: str, description: Mapping[str, Any]) -> Kit | None:
+def kit_of_graph(url: str, description: GraphManifest) -> Kit | None:
     """The kit of a split graph; None when it has none."""
-    if description["golden"] is None:
+    if description.golden is None:
         return None
-    name = description["golden"]["file"]
-    return Kit(files.join(url, name), manifest.read_file(url, dict(description), name))
+    return Kit(files.join(url, GOLDEN), manifest.read_file(url, description, GOLDEN), url)
 
 
 def kit_of_embeddings(embeddings: Embeddings) -> Kit | None:
@@ -121,7 +124,7 @@ def complete(
     inventory: Writes,
     golden: int,
     exact: bool,
-) -> dict[str, Any] | None:
+) -> RowsKit | None:
     """Check exported rows against the checkpoint's kit, and write the first `golden` lines of one.
 
     When `exact`, the rows must give the trainer's inputs, and the lines are the checkpoint's. Else
@@ -136,7 +139,7 @@ def complete(
     expected = kit.inputs(description)
     lookup = embeddings.lookup if exact else rows_left_out(description, embeddings)
     inputs = pooled_inputs(description, encoded, lookup)
-    lines, deviation = kit.lines, {"x": 0.0, "logit": 0.0}
+    lines, deviation = kit.lines, RowsDeviation(x=0.0, logit=0.0)
     if exact:
         for name, array in inputs.items():
             if wrong := first_difference(description, name, array, expected[name]):
@@ -150,19 +153,22 @@ def complete(
             graph = ServedGraph(temporary, description, checkpoint.folder)
         lines, deviation = recomputed(kit, graph, inputs, expected)
         say(
-            f"with these rows inputs differ from the trainer's by at most {deviation['x']:.2g}, "
-            f"logits by {deviation['logit']:.2g} × (1 + |logit|), on {len(lines)} golden rows"
+            f"with these rows inputs differ from the trainer's by at most {deviation.x:.2g}, "
+            f"logits by {deviation.logit:.2g} × (1 + |logit|), on {len(lines)} golden rows"
         )
-    return written(inventory, lines[:golden], exact, deviation)
+    if not (lines := lines[:golden]):
+        return None
+    inventory.write(GOLDEN, b"".join(lines))
+    return RowsKit(rows=len(lines), exact=exact, deviation=deviation)
 
 
 def check_graph(
     checkpoint: Checkpoint,
-    description: Mapping[str, Any],
+    description: GraphManifest,
     folder: str,
     inventory: Writes,
     golden: int,
-) -> dict[str, Any] | None:
+) -> GraphKit | None:
     """Check the SavedModel in a local folder against the checkpoint's kit, and write it.
 
     All signatures must give the trainer's logits, predictions and outputs of towers from the
@@ -181,7 +187,11 @@ def check_graph(
                 f"from {kit.url}, and {TOLERANCE:g} are allowed. Nothing was split off: split "
                 "again, or from another checkpoint"
             )
-    return written(inventory, kit.lines[:golden], True, {"logit": max(deviations.values())})
+    if not (lines := kit.lines[:golden]):
+        return None
+    inventory.write(GOLDEN, b"".join(lines))
+    worst = GraphDeviation(logit=max(deviations.values()))
+    return GraphKit(rows=len(lines), exact=True, deviation=worst)
 
 
 def deviations_of(kit: Kit, graph: ServedGraph) -> dict[str, float]:
@@ -196,34 +206,31 @@ def deviations_of(kit: Kit, graph: ServedGraph) -> dict[str, float]:
     return found
 
 
-def what(description: Mapping[str, Any], signature: str) -> str:
+def what(description: GraphManifest, signature: str) -> str:
     """What a signature gives."""
-    return "logits" if description["heads"] and signature != TOWERS else "embeddings"
+    return "logits" if description.heads and signature != TOWERS else "embeddings"
 
 
-def written(
-    inventory: Writes, lines: list[bytes], exact: bool, deviation: dict[str, float]
-) -> dict[str, Any] | None:
-    """Write the lines of a kit; the manifest's `golden`."""
-    if not lines:
-        return None
-    inventory.write(GOLDEN, b"".join(lines))
-    return {"file": GOLDEN, "rows": len(lines), "exact": exact, "deviation": deviation}
-
-
-def encoded_rows(kit: Kit, description: Mapping[str, Any]) -> Encoded:
+def encoded_rows(kit: Kit, description: GraphManifest) -> Encoded:
     """The kit's raw rows as ids and numbers. Raises Failure unless the ids are the kit's."""
-    encoded = RawInputs(description).encode(kit.rows, lambda row: (kit.url, row + 1))
+    try:
+        encoded = RawInputs(description).encode(kit.rows, lambda row: (kit.url, row + 1))
+    except pa.ArrowException as error:
+        raise Failure(
+            f"{kit.url}: the values of a column are of kinds that do not go together ({error}). "
+            "Take another checkpoint"
+        ) from error
     for name, cells in encoded.cells.items():
         ends = np.cumsum(cells.lengths())
         for number, (example, end, n) in enumerate(
             zip(kit.examples, ends, cells.lengths(), strict=True), 1
         ):
             ids = [str(one) for one in cells.ids[end - n : end].tolist()]
-            if example["ids"].get(name) != ids:
+            expected = example.ids.get(name)
+            if expected != ids:
                 raise Failure(
                     f"{kit.url}, line {number}: slot {name} has ids "
-                    f"{', '.join(example['ids'].get(name, [])) or 'none'}, and its raw value gives "
+                    f"{', '.join(expected or []) or 'none'}, and its raw value gives "
                     f"{', '.join(ids) or 'none'}. Take another checkpoint"
                 )
     return encoded
@@ -235,7 +242,7 @@ def differing(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def first_difference(
-    description: Mapping[str, Any], name: str, found: NDArray[Any], expected: NDArray[Any]
+    description: GraphManifest, name: str, found: NDArray[Any], expected: NDArray[Any]
 ) -> str | None:
     """Where an input of `packed` is first another than expected, or None."""
     wrong = np.argwhere(differing(found, expected))
@@ -244,9 +251,9 @@ def first_difference(
     row, column = wrong[0].tolist()
     part = next(
         (
-            one["name"]
-            for one in description["signatures"][BY_SLOT]
-            if one["source"] == name and one["at"] <= column < one["at"] + one["columns"]
+            one.name
+            for one in description.signatures.by_slot
+            if one.source == name and one.at <= column < one.end
         ),
         name,
     )
@@ -257,13 +264,18 @@ def first_difference(
 
 
 def apart(found: NDArray[Any], expected: NDArray[Any]) -> float:
-    """The largest deviation of logits as a multiple of 1 + |logit|; infinite for NaN."""
+    """The largest deviation of logits as a multiple of 1 + |logit|; infinite for NaN.
+
+    Infinite too for outputs of another shape.
+    """
+    if found.shape != expected.shape:
+        return float("inf")
     of = expected.astype(np.float64)
     worst = np.max(np.abs(found.astype(np.float64) - of) / (1 + np.abs(of)), initial=0.0)
     return float(worst) if np.isfinite(worst) else float("inf")
 
 
-def farthest(kit: Kit, description: Mapping[str, Any], outputs: Mapping[str, Any]) -> float:
+def farthest(kit: Kit, description: GraphManifest, outputs: Mapping[str, Any]) -> float:
     """The largest deviation from the kit's, of all heads' outputs or of a tower's."""
     expected = {
         "logits": kit.logits, "predictions": kit.predictions, "embedding": kit.embeddings
@@ -277,44 +289,51 @@ def farthest(kit: Kit, description: Mapping[str, Any], outputs: Mapping[str, Any
 
 def recomputed(
     kit: Kit, graph: ServedGraph, inputs: Arrays, expected: Arrays
-) -> tuple[list[bytes], dict[str, float]]:
+) -> tuple[list[bytes], RowsDeviation]:
     """The lines of a kit with other inputs and what the graph makes of them; how far they are."""
     outputs, towers = graph.outputs(PACKED, inputs), graph.towers(inputs)
     heads = outputs_of(graph.description, "logits")
-    squared = graph.description["predictions"] == "logit"
+    squared = graph.description.predictions == "logit"
     logits = {head: outputs[name] for head, name in heads.items()}
     predictions = logits if squared else {head: sigmoid(one) for head, one in logits.items()}
     lines = []
     for number, example in enumerate(kit.examples):
-        values = {name: array[number].tolist() for name, array in inputs.items()}
-        if LINEAR in values:
-            [values[LINEAR]] = values[LINEAR]
-        for key, of_heads in (("logits", logits), ("predictions", predictions)):
-            values[key] = {head: array[number].item() for head, array in of_heads.items()}
-        if towers:
-            values["towers"] = {name: array[number].tolist() for name, array in towers.items()}
-        lines.append(json.dumps(example | values, allow_nan=False).encode() + b"\n")
+        line = example.with_values(
+            {name: array[number] for name, array in inputs.items()},
+            {head: array[number].item() for head, array in logits.items()},
+            {head: array[number].item() for head, array in predictions.items()},
+            {name: array[number].tolist() for name, array in towers.items()},
+        )
+        lines.append(line.text())
     worst = max(
         float(np.max(np.abs(array.astype(np.float64) - expected[name]), initial=0.0))
         for name, array in inputs.items()
     )
-    return lines, {
-        "x": worst,
-        "logit": max(apart(logits[head], kit.logits(head)) for head in heads),
-    }
+    logit = max(apart(logits[head], kit.logits(head)) for head in heads)
+    return lines, RowsDeviation(x=worst, logit=logit)
 
 
 def write_graph(checkpoint: Checkpoint, folder: str) -> None:
     """Write the graph that a checkpoint carries into a local folder, its files verified.
 
-    Raises Failure when it has an op that does more than compute.
+    Raises DamagedError when it has other files than a SavedModel, wherever they would be written,
+    and Failure when it has an op that does more than compute.
     """
-    prefix = checkpoint.manifest["graph"] + "/"
+    prefix = checkpoint.manifest.graph + "/"
     with offering(checkpoint):
-        for name in checkpoint.manifest["files"]:
-            if name.startswith(prefix):
-                data = manifest.read_file(checkpoint.folder, checkpoint.manifest, name)
-                target = Path(folder, name.removeprefix(prefix))
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(data)
+        for name in checkpoint.manifest.files:
+            if not name.startswith(prefix):
+                continue
+            inner = name.removeprefix(prefix)
+            if not SAVED_MODEL.fullmatch(inner):
+                raise DamagedError(
+                    checkpoint.folder,
+                    f"{checkpoint.folder} has a file {quoted(name)}, which no SavedModel of tnctl "
+                    "has",
+                    "Take another checkpoint",
+                )
+            data = manifest.read_file(checkpoint.folder, checkpoint.manifest, name)
+            target = Path(folder, inner)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
     allowed_ops.check(folder, checkpoint.folder)

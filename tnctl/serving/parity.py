@@ -7,10 +7,8 @@ precision must be within the error that their export states. And each artefact m
 conformance kit says, which is checked without a checkpoint too.
 """
 
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +25,10 @@ from tnctl.model.building import Model
 from tnctl.model.graph import BY_SLOT, PACKED, packed_inputs
 from tnctl.schema import Conf
 from tnctl.serving import kit as kits
-from tnctl.serving.description import FORMAT, NAME
-from tnctl.serving.embeddings import Embeddings, is_exact, is_filtered, open_embeddings
+from tnctl.serving.description import NAME
+from tnctl.serving.embeddings import Embeddings, open_embeddings
 from tnctl.serving.endpoint import Endpoint
+from tnctl.serving.graph_document import GraphManifest
 from tnctl.serving.inputs import Encoded, Lookup, pooled_inputs, served_lookup
 from tnctl.serving.kit import TOLERANCE
 from tnctl.serving.served import Arrays, ServedGraph, inputs_of, open_graph, outputs_of
@@ -57,11 +56,11 @@ def verify(
     """
     with closing(open_embeddings(embeddings, prefix)) as opened:
         served = open_graph(graph)
-        identity = manifest.identity(checkpoint.manifest)
+        identity = checkpoint.manifest.sha256
         for url, described in ((graph, served.description), (embeddings, opened.manifest)):
-            if described["checkpoint"]["sha256"] != identity:
+            if described.checkpoint.sha256 != identity:
                 raise Failure(
-                    f"{url} was made from another checkpoint ({described['checkpoint']['folder']}) "
+                    f"{url} was made from another checkpoint ({described.checkpoint.folder}) "
                     f"than {checkpoint.folder}. Split and export that one again"
                 )
         findings = Examples(checkpoint, conf).compare(served, opened)
@@ -75,7 +74,7 @@ def verify_artefacts(graph: str, embeddings: str | None, prefix: str = "tnctl") 
     if embeddings is not None:
         with closing(open_embeddings(embeddings, prefix)) as opened:
             found = of_embeddings(served, opened)
-            if not found and not is_exact(opened.manifest):
+            if not found and not opened.manifest.exact:
                 raise Failure(
                     f"{embeddings} has no conformance kit (golden=0), and its rows are not the "
                     "trainer's own. Name the checkpoint as well: checkpoint=URL"
@@ -103,7 +102,7 @@ def verify_endpoint(
     The kit is that of the embeddings, else of the graph, else of the checkpoint. Raises Failure
     when none of them has one, and for a service that does not answer as it must.
     """
-    description = manifest.read(graph, FORMAT, NAME)
+    description = manifest.read(graph, GraphManifest, NAME)
     kit = None
     if embeddings is not None:
         with closing(open_embeddings(embeddings, prefix)) as opened:
@@ -135,7 +134,7 @@ def compared_split(conf: Conf) -> str:
 
 def of_last_day(checkpoint: Checkpoint, conf: Conf) -> Conf:
     """The conf with the data of the last day that was trained, where data.train is of days."""
-    return conf_of_day(conf, checkpoint.days[-1]["day"]) if checkpoint.days else conf
+    return conf_of_day(conf, checkpoint.days[-1].day) if checkpoint.days else conf
 
 
 class Examples:
@@ -169,7 +168,7 @@ class Examples:
         lookup = Counting(served_lookup(description, embeddings))
         encoded = Encoded(self.encoded.cells, self._numbers_of(description))
         inputs = pooled_inputs(description, encoded, lookup)
-        if is_exact(embeddings.manifest):
+        if embeddings.manifest.exact:
             findings = same_inputs("", description, inputs, self.inputs)
             logits, towers = self.logits, self.towers
         else:
@@ -188,10 +187,10 @@ class Examples:
         figure = f"{lookup.known:,} of {lookup.ids:,}"
         return [*findings, Finding("ids that the files know", held, figure)]
 
-    def _numbers_of(self, description: Mapping[str, Any]) -> NDArray[np.float32]:
+    def _numbers_of(self, description: GraphManifest) -> NDArray[np.float32]:
         """The numeric inputs and one-hot slots that a graph, maybe of one head, takes."""
-        slots, layout = description["slots"], self.model.layout
-        taken = [*description["numeric"], *(name for name in slots if slots[name]["indicator"])]
+        slots, layout = description.slots, self.model.layout
+        taken = [*description.numeric, *(name for name in slots if slots[name].indicator)]
         places = (layout.numeric_columns[name] for name in taken)
         columns = [at - layout.numeric_at + k for at, width in places for k in range(width)]
         return self.encoded.numeric[:, columns]
@@ -206,7 +205,7 @@ class Examples:
     def _rows_within(self, embeddings: Embeddings) -> list[Finding]:
         """Whether the exported rows of the examples' ids are as near as their manifest says."""
         content = embeddings.manifest
-        errors = {one["group"]: one["error"] for one in content["groups"]}
+        errors = {entry.group: entry.error for entry in content.groups}
         worst = bound = 0.0
         far = others = left_out = 0
         for table, layout in zip(self.model.tables, self.model.layout.tables, strict=True):
@@ -228,7 +227,8 @@ class Examples:
                 apart = np.abs(rows[both] - expected)
                 weights = apart[:, of_weights]
                 others += int(np.delete(apart, of_weights, axis=1).any(axis=1).sum())
-                stated = 0.0 if errors[group] is None else float(errors[group]["bound"])
+                error = errors[group]
+                stated = 0.0 if error is None else error.bound
                 far += int((weights > stated).any(axis=1).sum())
                 worst, bound = max(worst, float(weights.max(initial=0))), max(bound, stated)
         figure = f"{worst:.1e} off, {bound:.1e} stated"
@@ -237,7 +237,7 @@ class Examples:
             Finding("linear weights and counts", not others, f"{others} rows differ"),
             Finding(
                 "rows that the filter left out",
-                is_filtered(content) or not left_out,
+                content.filter.given or not left_out,
                 f"{left_out:,}",
             ),
         ]
@@ -283,15 +283,15 @@ def cells_of(model: Model, batch: Window) -> dict[str, Cells]:
 
 
 def same_inputs(
-    what: str, description: Mapping[str, Any], found: Arrays, expected: Arrays
+    what: str, description: GraphManifest, found: Arrays, expected: Arrays
 ) -> list[Finding]:
     """Whether inputs of `packed` are the same float32, in the columns that the graph reads."""
     findings = []
     for name, array in found.items():
         read = np.zeros(array.shape[1], bool)
-        for one in description["signatures"][BY_SLOT]:
-            if one["source"] == name:
-                read[one["at"] : one["at"] + one["columns"]] = True
+        for one in description.signatures.by_slot:
+            if one.source == name:
+                read[one.at : one.end] = True
         wrong = int((kits.differing(array, expected[name]) & read).any(axis=1).sum())
         figure = f"{wrong} of {len(array)} rows differ"
         findings.append(Finding(f"{what}{name} from the files, bit by bit", not wrong, figure))

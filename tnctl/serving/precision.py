@@ -5,7 +5,7 @@ may be stored with fewer bits; the linear weight and the counts always are float
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from tnctl.errors import Failure
 from tnctl.model.layout import CVM_COLUMNS
 
-PRECISIONS = ("float32", "float16", "int8")
+Precision = Literal["float32", "float16", "int8"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "int8")
 BYTES = {"float32": 4, "float16": 2, "int8": 1}
 LARGEST = {"float16": 65504.0}
 STEPS = np.float32(127)  # of int8, on either side of 0
@@ -26,7 +27,7 @@ class RowShape:
     linear: bool
     width: int
     cvm: bool
-    precision: str = "float32"
+    precision: Precision = "float32"
 
     @property
     def counts(self) -> int:

@@ -5,18 +5,26 @@ A full export is written beside the version that is read; a delta goes into its 
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
+from dataclasses import fields, replace
 from io import BytesIO
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from tnctl import documents, manifest
+from tnctl.documents import DocumentError
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import FileEntry, HashingWriter
 from tnctl.progress import Display, say
-from tnctl.serving.embeddings import FORMAT
+from tnctl.serving.export_document import (
+    BucketGroup,
+    GroupRows,
+    RedisManifest,
+    RowsManifest,
+    worse,
+)
 from tnctl.serving.redis_commands import (
     FIELDS_PER_BUCKET,
     MOST_PARTS,
@@ -27,8 +35,9 @@ from tnctl.serving.redis_commands import (
     of_buckets,
 )
 from tnctl.serving.redis_connection import Lock, Session, library, translated
-from tnctl.serving.redis_store import GOLDEN, PREFIX, Group, Place, RedisEmbeddings
+from tnctl.serving.redis_store import GOLDEN, PREFIX, Place, RedisEmbeddings
 from tnctl.serving.redis_versions import COMPLETE, Versions, portions, recorded
+from tnctl.serving.references import CheckpointReference, RowsKit
 from tnctl.serving.selection import Group as RowGroup
 from tnctl.serving.selection import Part
 
@@ -38,7 +47,7 @@ MOST_EXPECTED = 3 * FIELDS_PER_BUCKET
 BUCKET_ENTRIES = 512
 
 # Checks what was written, before it counts, and keeps its kit: the manifest's `golden`.
-Check = Callable[[RedisEmbeddings, "Kept"], dict[str, Any] | None]
+Check = Callable[[RedisEmbeddings, "Kept"], RowsKit | None]
 
 
 class Rows(Protocol):
@@ -66,14 +75,14 @@ class Kept:
 
 def write(
     selection: Rows,
-    content: dict[str, Any],
+    content: RowsManifest,
     url: str,
     *,
     prefix: str = PREFIX,
     grace: int = GRACE,
-    since: dict[str, Any] | None = None,
+    since: RowsManifest | None = None,
     check: Check | None = None,
-) -> dict[str, Any]:
+) -> RedisManifest:
     """Write a selection under `prefix` and switch readers to it; the manifest that it then has.
 
     `content` are the keys that the manifests of all encodings have, `since` the manifest that a
@@ -98,7 +107,7 @@ class Writer:
         session: Session,
         lock: Lock,
         selection: Rows,
-        content: dict[str, Any],
+        content: RowsManifest,
         check: Check | None,
     ) -> None:
         self._place, self._session, self._lock = place, session, lock
@@ -109,14 +118,14 @@ class Writer:
 
     # ---- A full export ----
 
-    def full(self, grace: int) -> dict[str, Any]:
+    def full(self, grace: int) -> RedisManifest:
         """Write a new version, switch to it, and let the one before go."""
         before = self._pointer()[0]
         versions = Versions(self._place, self._session)
         versions.remove_leftovers(before, grace)
         self._warn_of_eviction()
-        version = f"{self._content['checkpoint']['step']}-{uuid.uuid4().hex[:8]}"
-        groups = [self._planned(entry) for entry in self._content["groups"]]
+        version = f"{self._content.checkpoint.step}-{uuid.uuid4().hex[:8]}"
+        groups = [self._planned(entry) for entry in self._content.groups]
         versions.begin(version, groups)
         try:
             self._write(version, groups)
@@ -126,40 +135,36 @@ class Writer:
             if not self._switching and not self._session.lost:
                 self._abandon(version, groups)
             raise
-        rows = sum(entry["rows"] for entry in content["groups"])
+        rows = sum(entry.rows for entry in content.groups)
         say(f"{rows:,} rows to {self._place}: version {version} is current")
         if before is not None:
             versions.retire(before, grace)
         return content
 
-    def _planned(self, entry: dict[str, Any]) -> dict[str, Any]:
+    def _planned(self, entry: GroupRows) -> BucketGroup:
         """A group's entry of the manifest, with where its rows are."""
-        shape = self._shape(entry["group"])
-        fields = fields_per_row(shape.stride)
+        stride = entry.shape.stride
+        fields = fields_per_row(stride)
         if fields > MOST_PARTS:
             raise UserError(
-                f"group {entry['group']} has rows of {shape.stride:,} bytes; Redis takes up to "
+                f"group {entry.group} has rows of {stride:,} bytes; Redis takes up to "
                 f"{MOST_PARTS * 64:,}. Export it with precision=int8, or to files"
             )
-        buckets = bucket_count(entry["rows"], fields)
-        return entry | {"buckets": buckets, "fields_per_row": fields}
+        return BucketGroup.of(entry, bucket_count(entry.rows, fields), fields)
 
-    def _shape(self, name: str) -> Any:
-        return next(group.shape for group in self._selection.groups if group.name == name)
-
-    def _abandon(self, version: str, groups: list[dict[str, Any]]) -> None:
+    def _abandon(self, version: str, groups: list[BucketGroup]) -> None:
         """Remove a version that cannot be completed, as far as the server lets us."""
         # The session may have replies under way that nobody reads any more.
         with suppress(Exception), closing(Session(self._place.url)) as session:
             # A server that evicts may have lost the record of it.
-            buckets = {entry["group"]: entry["buckets"] for entry in groups}
+            buckets = {entry.group: entry.buckets for entry in groups}
             Versions(self._place, session).remove(version, buckets)
 
-    def _write(self, version: str, groups: list[dict[str, Any]]) -> None:
+    def _write(self, version: str, groups: list[BucketGroup]) -> None:
         """Write all rows of a new version, and count them."""
         added = self._stream(version, groups)
         counted = self._counted(version, groups)
-        expected = {entry["group"]: entry["rows"] * entry["fields_per_row"] for entry in groups}
+        expected = {entry.group: entry.rows * entry.fields_per_row for entry in groups}
         if counted != expected or added != sum(expected.values()):
             raise self._lost_rows(
                 f"has {sum(counted.values()):,} fields of the {sum(expected.values()):,} written"
@@ -167,7 +172,7 @@ class Writer:
 
     # ---- A delta, in place ----
 
-    def delta(self, since: dict[str, Any]) -> dict[str, Any]:
+    def delta(self, since: RowsManifest) -> RedisManifest:
         """Write the rows of a delta into the buckets of the version that is read.
 
         A marker says which delta is on its way; the same one may be written again.
@@ -177,40 +182,39 @@ class Writer:
         marker = self._place.of(version, "delta")
         begun = self._session.call("GET", marker)
         if begun is not None:
-            self._check_continues(json.loads(begun))
-        expected = {e["group"]: e["rows"] * e["fields_per_row"] for e in present["groups"]}
-        before = self._counted(version, present["groups"])
+            self._check_continues(self._begun(begun, marker))
+        expected = {e.group: e.rows * e.fields_per_row for e in present.groups}
+        before = self._counted(version, present.groups)
         if begun is None and before != expected:
             raise Failure(
                 f"{self._place} has {sum(before.values()):,} fields where its manifest says "
                 f"{sum(expected.values()):,}: rows were removed or evicted since. Export in full"
             )
-        self._session.call("SET", marker, json.dumps(self._content["checkpoint"]))
-        balance = self._stream(version, present["groups"])
-        after = self._counted(version, present["groups"])
+        self._session.call("SET", marker, json.dumps(documents.plain(self._content.checkpoint)))
+        balance = self._stream(version, present.groups)
+        after = self._counted(version, present.groups)
         if sum(after.values()) != sum(before.values()) + balance:
             raise self._lost_rows(
                 f"has {sum(after.values()):,} fields instead of "
                 f"{sum(before.values()) + balance:,} after the delta"
             )
-        where = {entry["group"]: entry for entry in present["groups"]}
+        where = {entry.group: entry for entry in present.groups}
         groups = []
-        for entry in self._content["groups"]:
-            old = where[entry["group"]]
-            present_now = {
-                "buckets": old["buckets"],
-                "fields_per_row": old["fields_per_row"],
-                "rows": after[entry["group"]] // old["fields_per_row"],
-                "removed": 0,
-                "error": worse(old.get("error"), entry.get("error")),
-            }
-            groups.append(entry | present_now)
+        for entry in self._content.groups:
+            old = where[entry.group]
+            changed_entry = replace(
+                entry,
+                rows=after[entry.group] // old.fields_per_row,
+                removed=0,
+                error=worse(old.error, entry.error),
+            )
+            groups.append(BucketGroup.of(changed_entry, old.buckets, old.fields_per_row))
         content = self._switch(version, self._finished(groups, sequence + 1))
         changed = sum(group.rows + group.removed for group in self._selection.groups)
         say(f"{changed:,} rows changed in {self._place}: version {version}, delta {sequence + 1}")
         return content
 
-    def _current(self) -> tuple[str, int, dict[str, Any]]:
+    def _current(self) -> tuple[str, int, RedisManifest]:
         """The version that is read, how many deltas it has taken, and its manifest."""
         version, sequence = self._pointer()
         if version is None:
@@ -218,46 +222,51 @@ class Writer:
         name = self._place.of(version, "manifest")
         return version, sequence, self._place.parsed(self._session.call("GET", name), name)
 
-    def _check_fit(self, since: dict[str, Any], present: dict[str, Any]) -> None:
+    def _check_fit(self, since: RowsManifest, present: RedisManifest) -> None:
         """Raise UserError unless the delta was selected against what is there."""
-        if since["checkpoint"]["sha256"] != present["checkpoint"]["sha256"]:
+        if since.checkpoint.sha256 != present.checkpoint.sha256:
             raise UserError(
-                f"{self._place} has the rows of step {present['checkpoint']['step']} "
-                f"({present['checkpoint']['folder']}); the delta is since step "
-                f"{since['checkpoint']['step']} ({since['checkpoint']['folder']}), so it is out of "
+                f"{self._place} has the rows of step {present.checkpoint.step} "
+                f"({present.checkpoint.folder}); the delta is since step "
+                f"{since.checkpoint.step} ({since.checkpoint.folder}), so it is out of "
                 "order. Give since=current, or export in full without since="
             )
         for key in ("precision", "filter"):
-            if not self._content[key] == since[key] == present[key]:
+            wanted, there = getattr(self._content, key), getattr(present, key)
+            if not wanted == getattr(since, key) == there:
                 raise UserError(
-                    f"{self._place} has {key} {present[key]}, the delta {self._content[key]}. "
+                    f"{self._place} has {key} {there}, the delta {wanted}. "
                     "Give the same, or export in full without since="
                 )
-        there = {entry["group"]: Group.of(entry).shape for entry in present["groups"]}
-        if there != {group.name: group.shape for group in self._selection.groups}:
+        if present.shapes != {group.name: group.shape for group in self._selection.groups}:
             raise UserError(
                 f"{self._place} has other groups, or rows of another kind, than the delta. "
                 "Export in full without since="
             )
 
-    def _check_continues(self, begun: dict[str, Any]) -> None:
+    def _begun(self, text: bytes, name: str) -> CheckpointReference:
+        """The checkpoint of the delta that was interrupted. Raises Failure for another text."""
+        try:
+            return documents.parse(CheckpointReference, text)
+        except DocumentError:
+            raise self._place.foreign(name) from None
+
+    def _check_continues(self, begun: CheckpointReference) -> None:
         """Raise Failure unless the delta that was interrupted is the one to be written."""
-        if begun["sha256"] != self._content["checkpoint"]["sha256"]:
+        if begun.sha256 != self._content.checkpoint.sha256:
             raise Failure(
-                f"{self._place} has a part of the delta to step {begun['step']}, which was "
-                f"interrupted. Complete it first, with checkpoint={begun['folder']}, or export in "
+                f"{self._place} has a part of the delta to step {begun.step}, which was "
+                f"interrupted. Complete it first, with checkpoint={begun.folder}, or export in "
                 "full without since="
             )
 
     # ---- Both ----
 
-    def _stream(self, version: str, groups: list[dict[str, Any]]) -> int:
+    def _stream(self, version: str, groups: Sequence[BucketGroup]) -> int:
         """Send all parts of the selection; how many fields there are more than before."""
         packings = {
-            entry["group"]: Packing(
-                self._place.of(version, f"{entry['group']}:"),
-                self._shape(entry["group"]),
-                entry["buckets"],
+            entry.group: Packing(
+                self._place.of(version, f"{entry.group}:"), entry.shape, entry.buckets
             )
             for entry in groups
         }
@@ -273,20 +282,20 @@ class Writer:
             balance += sign * self._session.drain()
         if done != total:
             raise Failure(
-                f"{self._content['checkpoint']['folder']} has {done:,} rows to export, its "
+                f"{self._content.checkpoint.folder} has {done:,} rows to export, its "
                 f"manifest says {total:,}. Take another checkpoint"
             )
         return balance
 
-    def _counted(self, version: str, groups: list[dict[str, Any]]) -> dict[str, int]:
+    def _counted(self, version: str, groups: Sequence[BucketGroup]) -> dict[str, int]:
         """How many fields each group has. Says so when its fullest bucket is no listpack."""
         counted = {}
         for entry in groups:
-            key = self._place.of(version, f"{entry['group']}:")
+            key = self._place.of(version, f"{entry.group}:")
             lengths: list[int] = []
-            for buckets in portions(entry["buckets"]):
+            for buckets in portions(entry.buckets):
                 lengths += self._session.packed(of_buckets(b"HLEN", key, buckets), len(buckets))
-            counted[entry["group"]] = sum(lengths)
+            counted[entry.group] = sum(lengths)
             fullest = int(np.argmax(lengths))
             self._tell_of_encoding(f"{key}{fullest}", lengths[fullest])
         return counted
@@ -326,23 +335,20 @@ class Writer:
             f"twice the memory. {way}"
         )
 
-    def _switch(self, version: str, content: dict[str, Any]) -> dict[str, Any]:
+    def _switch(self, version: str, content: RedisManifest) -> RedisManifest:
         """Check the rows, write the manifest, and have readers read them; the whole manifest."""
         kept, golden = Kept(), None
         if self._check is not None:
-            embeddings = RedisEmbeddings(
-                self._place.url, self._place.prefix, version, content | {"files": {}}
-            )
+            embeddings = RedisEmbeddings(self._place.url, self._place.prefix, version, content)
             with closing(embeddings):
                 golden = self._check(embeddings, kept)
-        entries = {name: documents.plain(entry) for name, entry in kept.files.items()}
-        body = {"format": FORMAT, "version": 1, **content, "golden": golden, "files": entries}
-        text, of = manifest.sealed(body), self._place.of
+        content = replace(content, golden=golden, files=kept.files)
+        text, of = manifest.sealed(content.body()), self._place.of
         commands: list[tuple[bytes | str | int, ...]] = [
             ("SET", of(version, "manifest"), text),
             ("DEL", of(version, "golden"), of(version, "delta")),
-            ("HSET", self._place.versions, version, recorded(COMPLETE, content["groups"])),
-            ("SET", self._place.current, f"{version} {content['sequence']}"),
+            ("HSET", self._place.versions, version, recorded(COMPLETE, content.groups)),
+            ("SET", self._place.current, f"{version} {content.sequence}"),
         ]
         if GOLDEN in kept.data:
             commands.insert(2, ("SET", of(version, "golden"), kept.data[GOLDEN]))
@@ -354,19 +360,13 @@ class Writer:
         if not self._session.transaction(commands):
             self._switching = False
             raise self._lock.lost()
-        whole: dict[str, Any] = json.loads(text)
-        return whole
+        return replace(content, sha256=manifest.checksum_in(text))
 
-    def _finished(self, groups: list[dict[str, Any]], sequence: int) -> dict[str, Any]:
-        """The manifest's content: whatever was written last, all rows are there."""
-        return self._content | {
-            "kind": "full",
-            "base": None,
-            "number": 0,
-            "sequence": sequence,
-            "encoding": "redis",
-            "groups": groups,
-        }
+    def _finished(self, groups: Sequence[BucketGroup], sequence: int) -> RedisManifest:
+        """The manifest without its kit: whatever was written last, all rows are there."""
+        common = {field.name: getattr(self._content, field.name) for field in fields(self._content)}
+        of_redis = {"kind": "full", "encoding": "redis", "groups": tuple(groups)}
+        return RedisManifest(**common | of_redis, sequence=sequence)
 
     def _pointer(self) -> tuple[str | None, int]:
         """The version that is read, None before the first, and how many deltas it has taken."""
@@ -389,10 +389,3 @@ class Writer:
                 f"{self._place}: with maxmemory-policy {policy} it may remove rows at any time. "
                 "Give it maxmemory-policy noeviction, or a server of its own"
             )
-
-
-def worse(one: dict[str, float] | None, other: dict[str, float] | None) -> dict[str, float] | None:
-    """Of two errors of precision, those before and those of a delta, the larger ones."""
-    if one is None or other is None:
-        return one or other
-    return {key: max(one[key], other[key]) for key in one}

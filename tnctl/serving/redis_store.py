@@ -1,17 +1,17 @@
 """Embeddings in a Redis server, and how they are read. docs/formats/redis.md."""
 
 import hashlib
+import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl import manifest
+from tnctl import limits, manifest
 from tnctl.errors import Failure, UserError, quoted
-from tnctl.manifest import DamagedError
-from tnctl.serving.embeddings import FORMAT, shapes
-from tnctl.serving.precision import RowShape, decode
+from tnctl.manifest import DamagedError, FileEntry
+from tnctl.serving.export_document import BucketGroup, RedisManifest
+from tnctl.serving.precision import decode
 from tnctl.serving.redis_commands import buckets_of, field_names
 from tnctl.serving.redis_connection import client_of, shown, translated
 from tnctl.serving.stored import hashes_of
@@ -20,6 +20,8 @@ PREFIX = "tnctl"
 GOLDEN = "golden.jsonl"
 IDS_AT_ONCE = 1 << 14
 TRIES = 10  # switches in the middle of one reading
+VERSION = r"[0-9]{1,19}-[0-9a-f]{8}"  # the step, and random digits
+POINTER = re.compile(rf"(?P<version>{VERSION}) (?P<sequence>[0-9]{{1,19}})")
 
 
 @dataclass(frozen=True)
@@ -58,41 +60,28 @@ class Place:
 
     def pointer(self, text: bytes) -> tuple[str, int]:
         """What `current` says: a version and its deltas. Raises Failure when it is another's."""
-        version, _, sequence = text.decode("utf-8", "replace").partition(" ")
-        if not sequence.isdecimal():
+        found = POINTER.fullmatch(text.decode("utf-8", "replace"))
+        if found is None:
             raise self.foreign(self.current)
-        return version, int(sequence)
+        return found["version"], int(found["sequence"])
 
     def foreign(self, key: str) -> Failure:
         return Failure(
             f"{shown(self.url)} has something else under the key {key}. Choose another prefix="
         )
 
-    def parsed(self, text: bytes | None, name: str) -> dict[str, Any]:
+    def parsed(self, text: bytes | None, name: str) -> RedisManifest:
         """A manifest from Redis. Raises Failure when it is not one."""
         url = f"{shown(self.url)} key {name}"
-        return manifest.unsealed(text or b"", str(self), url, FORMAT)
+        if len(text or b"") > limits.MANIFEST_BYTES:
+            raise Failure(f"{url} has over {limits.MANIFEST_BYTES:,} bytes. Choose another prefix=")
+        return manifest.unsealed(text or b"", str(self), url, RedisManifest)
 
     def nothing(self) -> Failure:
         return Failure(
             f"{shown(self.url)} has no complete export under prefix {self.prefix}. Export with "
             "to=URL, or name the prefix= that it was exported with"
         )
-
-
-@dataclass(frozen=True)
-class Group:
-    """Where the rows of a share group are."""
-
-    name: str
-    shape: RowShape
-    buckets: int
-    fields: int  # of a row
-
-    @classmethod
-    def of(cls, entry: dict[str, Any]) -> "Group":
-        shape = RowShape(entry["linear"], entry["width"], entry["cvm"], entry["precision"])
-        return cls(entry["group"], shape, entry["buckets"], entry["fields_per_row"])
 
 
 class RedisEmbeddings:
@@ -107,7 +96,7 @@ class RedisEmbeddings:
         url: str,
         prefix: str = PREFIX,
         version: str | None = None,
-        content: dict[str, Any] | None = None,
+        content: RedisManifest | None = None,
     ) -> None:
         self._place = Place(url, prefix)
         self._client = client_of(url)
@@ -134,13 +123,13 @@ class RedisEmbeddings:
 
     def golden(self) -> bytes | None:
         """The conformance kit, golden.jsonl, or None when the export has none."""
-        if GOLDEN not in self.manifest["files"]:
+        if GOLDEN not in self.manifest.files:
             return None
         key = self._place.of(self._version, "golden")
         with translated(self._place.url):
             data: bytes = self._client.get(key) or b""
-        entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        if entry != self.manifest["files"][GOLDEN]:
+        entry = FileEntry(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        if entry != self.manifest.files[GOLDEN]:
             raise DamagedError(
                 str(self._place), f"{self._place} key {key} is damaged", "Export again"
             )
@@ -149,12 +138,11 @@ class RedisEmbeddings:
     def close(self) -> None:
         self._client.close()
 
-    def _take(self, pointer: bytes, content: dict[str, Any]) -> None:
+    def _take(self, pointer: bytes, content: RedisManifest) -> None:
         self._pointer = pointer
         self._version = self._place.pointer(pointer)[0]
-        self.manifest, self.groups = content, shapes(content)
-        self.chain = [content]  # deltas are in the rows already
-        self._groups = {entry["group"]: Group.of(entry) for entry in content["groups"]}
+        self.manifest, self.groups = content, content.shapes
+        self._groups = {entry.group: entry for entry in content.groups}
 
     def _follow(self) -> None:
         """Take the version that is current, and its manifest."""
@@ -193,12 +181,12 @@ class RedisEmbeddings:
         rows[known] = decode(stored, group.shape)
         return rows, known
 
-    def _values(self, group: Group, ids: NDArray[np.uint64]) -> list[bytes | None] | None:
+    def _values(self, group: BucketGroup, ids: NDArray[np.uint64]) -> list[bytes | None] | None:
         """The payload of each id, one pipeline with the pointer read at its end."""
-        prefix = self._place.of(self._version, f"{group.name}:")
-        buckets = buckets_of(hashes_of(group.name, ids), group.buckets).tolist()
+        prefix = self._place.of(self._version, f"{group.group}:")
+        buckets = buckets_of(hashes_of(group.group, ids), group.buckets).tolist()
         with translated(self._place.url), self._client.pipeline(transaction=False) as pipeline:
-            for bucket, names in zip(buckets, field_names(ids, group.fields), strict=True):
+            for bucket, names in zip(buckets, field_names(ids, group.fields_per_row), strict=True):
                 pipeline.hmget(f"{prefix}{bucket}", names)
             *replies, now = pipeline.get(self._place.current).execute()
         if self._following and now != self._pointer:
@@ -207,16 +195,16 @@ class RedisEmbeddings:
         for id_, parts in zip(ids, replies, strict=True):
             there = [part for part in parts if part is not None]
             value = b"".join(there)
-            if there and (len(there), len(value)) != (group.fields, group.shape.stride):
+            if there and (len(there), len(value)) != (group.fields_per_row, group.shape.stride):
                 raise Failure(
-                    f"{self._place} has a damaged row, id {id_} of group {group.name}. Export in "
+                    f"{self._place} has a damaged row, id {id_} of group {group.group}. Export in "
                     "full again"
                 )
             values.append(value if there else None)
         return values
 
 
-def current(url: str, prefix: str = PREFIX) -> dict[str, Any]:
+def current(url: str, prefix: str = PREFIX) -> RedisManifest:
     """The manifest of the export that is read now. Raises Failure when there is none."""
     embeddings = RedisEmbeddings(url, prefix)
     embeddings.close()

@@ -1,16 +1,34 @@
 """The versions of an export that a Redis server has, and how they go. docs/formats/redis.md."""
 
 import json
-from collections.abc import Iterator
-from typing import Any
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
+from pydantic import Field
+
+from tnctl import documents
+from tnctl.documents import DocumentError, Name
 from tnctl.progress import clock, say
+from tnctl.serving.export_document import MOST_BUCKETS, BucketGroup
 from tnctl.serving.redis_commands import of_buckets
 from tnctl.serving.redis_connection import Session
-from tnctl.serving.redis_store import Place
+from tnctl.serving.redis_store import VERSION, Place
 
-WRITING, COMPLETE, EXPIRING = "writing", "complete", "expiring"
+State = Literal["writing", "complete", "expiring"]
+WRITING: State = "writing"
+COMPLETE: State = "complete"
+EXPIRING: State = "expiring"
 BUCKETS_AT_ONCE = 1 << 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionRecord:
+    """What a server's `versions` says of one: its state, and the buckets of each group."""
+
+    state: State
+    groups: dict[Name, Annotated[int, Field(ge=1, le=MOST_BUCKETS)]]
 
 
 class Versions:
@@ -19,7 +37,7 @@ class Versions:
     def __init__(self, place: Place, session: Session) -> None:
         self._place, self._session = place, session
 
-    def begin(self, version: str, groups: list[dict[str, Any]]) -> None:
+    def begin(self, version: str, groups: Sequence[BucketGroup]) -> None:
         """Record a version before it has its first key."""
         self._session.call("HSET", self._place.versions, version, recorded(WRITING, groups))
 
@@ -27,7 +45,9 @@ class Versions:
         """Remove what killed writers left, and let go of versions that are read no more."""
         words = self._session.call("HGETALL", self._place.versions)
         for name, record in zip(words[::2], words[1::2], strict=True):
-            version, state = name.decode("utf-8", "replace"), self._parsed(record)["state"]
+            version, state = name.decode("utf-8", "replace"), self._parsed(record).state
+            if not re.fullmatch(VERSION, version):
+                raise self._place.foreign(self._place.versions)
             if version == current:
                 continue
             if state == WRITING:
@@ -48,7 +68,7 @@ class Versions:
         # The manifest last: while it is there, rows may be.
         for name in ("golden", "delta", "manifest"):
             self._session.call("EXPIRE", self._place.of(version, name), grace)
-        record = json.dumps({"state": EXPIRING, "groups": groups})
+        record = json.dumps(documents.plain(VersionRecord(state=EXPIRING, groups=groups)))
         self._session.call("HSET", self._place.versions, version, record)
         say(f"{self._place}: version {version} goes in {clock(grace)}")
 
@@ -63,16 +83,13 @@ class Versions:
     def _groups(self, version: str) -> dict[str, int]:
         """The groups of a version with their buckets; none when nothing is recorded of it."""
         record = self._session.call("HGET", self._place.versions, version)
-        groups: dict[str, int] = self._parsed(record)["groups"] if record else {}
-        return groups
+        return self._parsed(record).groups if record else {}
 
-    def _parsed(self, record: bytes) -> dict[str, Any]:
+    def _parsed(self, record: bytes) -> VersionRecord:
         try:
-            found: dict[str, Any] = json.loads(record)
-            found["state"], found["groups"].items()
-        except (ValueError, KeyError, TypeError, AttributeError):
+            return documents.parse(VersionRecord, record)
+        except DocumentError:
             raise self._place.foreign(self._place.versions) from None
-        return found
 
     def _buckets(self, version: str, groups: dict[str, int]) -> Iterator[tuple[str, range]]:
         for group, count in groups.items():
@@ -86,8 +103,7 @@ def portions(count: int) -> Iterator[range]:
         yield range(first, min(first + BUCKETS_AT_ONCE, count))
 
 
-def recorded(state: str, groups: list[dict[str, Any]]) -> str:
+def recorded(state: State, groups: Sequence[BucketGroup]) -> str:
     """What `versions` says of one: enough to find its keys."""
-    return json.dumps(
-        {"state": state, "groups": {entry["group"]: entry["buckets"] for entry in groups}}
-    )
+    record = VersionRecord(state=state, groups={entry.group: entry.buckets for entry in groups})
+    return json.dumps(documents.plain(record))

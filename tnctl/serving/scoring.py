@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from tnctl import files, outputs
+from tnctl import documents, files, outputs
+from tnctl.checkpoint.golden import RawRow
 from tnctl.data import csv_files, jsonl_files
 from tnctl.data.ahead import ReadAhead
 from tnctl.data.reading import EmptyFileError, Piece, in_lines, shifted
@@ -34,6 +35,7 @@ READERS = {"csv": csv_files.pieces, "jsonl": jsonl_files.pieces}
 FORMATS = tuple(READERS)
 STANDARD = "-"  # standard input, or output
 BATCH_ROWS = 4096
+BATCH_FLOATS = 1 << 26  # of all inputs: 256 MiB
 PIECES_AHEAD = 1
 # How files of text are read; what is not of CSV means nothing to JSON lines.
 OF_FILES = ("delimiter", "header", "columns", "check_utf8")
@@ -47,14 +49,16 @@ class Scorer:
         self.raw = RawInputs(self.description)
         self._graph, self._lookup = graph, served_lookup(self.description, embeddings)
         self.heads = list(outputs_of(self.description, "logits"))
+        columns = sum(one.columns for one in self.description.signatures.packed)
+        self.batch_rows = max(1, min(BATCH_ROWS, BATCH_FLOATS // columns))
         if not self.heads:
             raise Failure(
-                f"the graph is the tower {self.description['head']}, which has no scores. Take "
+                f"the graph is the tower {self.description.head}, which has no scores. Take "
                 "one that was split without head=, or with that of a head"
             )
 
     def __call__(
-        self, rows: list[dict[str, Any]] | pa.Table, *where: Any
+        self, rows: list[RawRow] | pa.Table, *where: Any
     ) -> dict[str, NDArray[np.float32]]:
         """Predictions and logits of raw rows, float32 [rows], by the columns of `tnctl predict`.
 
@@ -101,8 +105,8 @@ def score(
             writing(to, to_kind, reads, replace) as write,
         ):
             for piece in ahead:
-                for start in range(0, piece.table.num_rows, BATCH_ROWS):
-                    table = piece.table.slice(start, BATCH_ROWS)
+                for start in range(0, piece.table.num_rows, scorer.batch_rows):
+                    table = piece.table.slice(start, scorer.batch_rows)
                     write(scorer(table, shifted(piece.where, start)))
                 rows += piece.table.num_rows
                 show(rows)
@@ -121,7 +125,7 @@ def pieces(scorer: Scorer, url: str, kind: str, skip_rows: int = 0) -> Iterator[
 
 def conf_of_file(scorer: Scorer, kind: str) -> Conf:
     """How a file of raw rows is read: CSV as training read it, where that was CSV."""
-    data, conf = scorer.description["data"], scorer.raw.conf
+    data, conf = documents.plain(scorer.description.data), scorer.raw.conf
     own = {key: data[key] for key in OF_FILES} if data["format"] == kind else {}
     return replace(conf, data=replace(conf.data, format=kind, **own))
 

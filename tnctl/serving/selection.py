@@ -19,7 +19,8 @@ from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layout import EMBEDDING, LINEAR
 from tnctl.saved_conf import conf_of
 from tnctl.schema import Conf
-from tnctl.serving.precision import RowShape, encode, parted
+from tnctl.serving.export_document import Filter, RowsManifest, Threshold
+from tnctl.serving.precision import Precision, RowShape, encode, parted
 from tnctl.tables import cvm_columns, decay_factors, key_hashes
 from tnctl.tables.columns import group_salt
 
@@ -27,41 +28,7 @@ Days = Sequence[tuple[int, int]]  # (day, its first step), ascending
 SPARE = 1 << 18  # candidates for the top rows beyond those, before they are looked through
 
 
-@dataclass(frozen=True)
-class Filter:
-    """Which rows are wanted: of groups that these slots read, by decayed show."""
-
-    slots: tuple[str, ...] | None = None
-    min_show: float | None = None
-    top: int | None = None  # rows of each group
-
-    @property
-    def counts(self) -> bool:
-        """Whether it asks for shows."""
-        return self.min_show is not None or self.top is not None
-
-    def to_json(self) -> dict[str, Any]:
-        slots = None if self.slots is None else list(self.slots)
-        return {"slots": slots, "min_show": self.min_show, "top": self.top}
-
-
 EVERYTHING = Filter()
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """The last of the top rows of a group: those with more show pass, of equals the lower hash."""
-
-    show: float
-    hash: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {"show": self.show, "hash": str(self.hash)}
-
-    @classmethod
-    def of(cls, found: dict[str, Any] | None) -> "Threshold | None":
-        """The threshold that a manifest has."""
-        return None if found is None else cls(float(found["show"]), int(found["hash"]))
 
 
 @dataclass(frozen=True)
@@ -120,8 +87,8 @@ def select(
     checkpoint: Checkpoint,
     conf: Conf,
     filter: Filter = EVERYTHING,
-    precision: str = "float32",
-    since: dict[str, Any] | None = None,
+    precision: Precision = "float32",
+    since: RowsManifest | None = None,
 ) -> Selection:
     """The rows of a checkpoint that an export has; with `since`, a manifest, those that differ.
 
@@ -132,8 +99,8 @@ def select(
     if since is not None:
         check_since(checkpoint, filter, precision, since)
     tables = []
-    for part in checkpoint.manifest["tables"]:
-        names = [group["name"] for group in part["groups"] if group["name"] in chosen]
+    for part in checkpoint.manifest.tables:
+        names = [group.name for group in part.groups if group.name in chosen]
         if names:
             tables.append(TableSelection(checkpoint, part, names, filter, precision, since))
     if since is not None:
@@ -145,8 +112,8 @@ def select(
 
 def chosen_groups(checkpoint: Checkpoint, conf: Conf, filter: Filter) -> set[str]:
     """The names of the groups that a filter's slots read. Raises UserError."""
-    tables = checkpoint.manifest["tables"]
-    slots = [slot for table in tables for slot in table["slots"]]
+    tables = checkpoint.manifest.tables
+    slots = [slot for table in tables for slot in table.slots]
     for slot in filter.slots or ():
         if slot not in slots:
             raise UserError(f"no slot {slot} with rows to export. {did_you_mean(slot, slots)}")
@@ -158,8 +125,8 @@ def chosen_groups(checkpoint: Checkpoint, conf: Conf, filter: Filter) -> set[str
         raise UserError(f"top must be a whole number from 1 on. Received: {filter.top}")
     if filter.counts:
         for table in tables:
-            without = [g["name"] for g in table["groups"] if g["name"] in chosen]
-            if without and not table["life"]["shows"]:
+            without = [group.name for group in table.groups if group.name in chosen]
+            if without and not table.life.shows:
                 key = "min_show" if filter.min_show is not None else "top"
                 raise UserError(
                     f"{key} needs rows that keep their show, and those of {without[0]} do not. "
@@ -169,17 +136,18 @@ def chosen_groups(checkpoint: Checkpoint, conf: Conf, filter: Filter) -> set[str
 
 
 def check_since(
-    checkpoint: Checkpoint, filter: Filter, precision: str, since: dict[str, Any]
+    checkpoint: Checkpoint, filter: Filter, precision: str, since: RowsManifest
 ) -> None:
     """Raise UserError unless a checkpoint came from the one of an earlier export, as it is now."""
-    folder, step = since["checkpoint"]["folder"], int(since["clock"]["step"])
-    for key, now in (("precision", precision), ("filter", filter.to_json())):
-        if since[key] != now:
+    folder, step, before = since.checkpoint.folder, since.clock.step, since.sessions
+    for key, then, now in (
+        ("precision", since.precision, precision), ("filter", since.filter, filter)
+    ):  # fmt: skip
+        if then != now:
             raise UserError(
-                f"the export of since= has {key} {since[key]}, and this one {now}. Give the same, "
+                f"the export of since= has {key} {then}, and this one {now}. Give the same, "
                 "or export in full without since="
             )
-    before = tuple((str(name), int(first)) for name, first in since["sessions"])
     own = checkpoint.sessions
     further = own[len(before) : len(before) + 1]
     came = bool(before) and own[: len(before)] == before
@@ -202,12 +170,9 @@ def check_since(
         )
 
 
-def check_shapes(tables: "list[TableSelection]", since: dict[str, Any]) -> None:
+def check_shapes(tables: "list[TableSelection]", since: RowsManifest) -> None:
     """Raise UserError unless the groups and the kinds of their rows are those of `since`."""
-    before = {
-        one["group"]: RowShape(one["linear"], one["width"], one["cvm"], one["precision"])
-        for one in since["groups"]
-    }
+    before = since.shapes
     now = {group.name: group.shape for table in tables for group in table.groups}
     if before != now:
         name = next(name for name in {**before, **now} if before.get(name) != now.get(name))
@@ -226,30 +191,30 @@ class TableSelection:
         part: Table,
         names: list[str],
         filter: Filter,
-        precision: str,
-        since: dict[str, Any] | None,
+        precision: Precision,
+        since: RowsManifest | None,
     ) -> None:
         self._checkpoint, self._part, self._filter = checkpoint, part, filter
         self._keys = rows.keys_of(part)
-        self._names = {group["number"]: group["name"] for group in part["groups"]}
+        self._names = {group.number: group.name for group in part.groups}
         self.shape = RowShape(
-            bool(rows.width_of(part, LINEAR)),
-            rows.width_of(part, EMBEDDING),
-            part["life"]["cvm"],
+            bool(part.width_of(LINEAR)),
+            part.width_of(EMBEDDING),
+            part.life.cvm,
             precision,
         )
         self.groups = [
             Group(
-                group["name"],
-                part["name"],
-                group["number"],
+                group.name,
+                part.name,
+                group.number,
                 self.shape,
-                group_salt(group["name"]),
-                group["rows"],
+                group_salt(group.name),
+                group.rows,
                 0,
             )
-            for group in part["groups"]
-            if group["name"] in names
+            for group in part.groups
+            if group.name in names
         ]
         self._chosen = np.zeros(1 << 16, bool)
         self._chosen[[group.number for group in self.groups]] = True
@@ -257,13 +222,12 @@ class TableSelection:
         self._then: Moment | None = None
         if since is not None:
             numbers = {group.name: group.number for group in self.groups}
-            days = tuple((int(day), int(first)) for day, first in since["clock"]["days"])
             thresholds = {
-                numbers[one["group"]]: Threshold.of(one["threshold"])
-                for one in since["groups"]
-                if one["group"] in numbers
+                numbers[entry.group]: entry.threshold
+                for entry in since.groups
+                if entry.group in numbers
             }
-            self._then = Moment(int(since["clock"]["step"]), days, thresholds)
+            self._then = Moment(since.clock.step, since.clock.days, thresholds)
 
     def count(self) -> None:
         """Find out how many rows and removed keys each group has, in a pass where it must be."""
@@ -339,19 +303,19 @@ class TableSelection:
     def _decays(self) -> NDArray[np.float64]:
         """What a day leaves of show and click, by the numbers of groups."""
         decays = np.ones(1 << 16)
-        for group in self._part["groups"]:
-            decays[group["number"]] = self._part["life"]["decay"][group["name"]]
+        for group in self._part.groups:
+            decays[group.number] = (self._part.life.decay or {})[group.name]
         return decays
 
     def _blocks(self) -> Iterator["Block"]:
         """All records, judged, with the removed keys that stand between them."""
-        records = known_rows(self._checkpoint, self._part["name"])
+        records = known_rows(self._checkpoint, self._part.name)
         if self._then is None:
             for some in records:
                 taken = self._passing(some, self._now) & self._chosen[some["group"]]
                 yield Block(some, taken, np.zeros(len(some), bool), NO_KEYS)
             return
-        removed = rows.tombstones(self._checkpoint, self._part["name"])
+        removed = rows.tombstones(self._checkpoint, self._part.name)
         beside = Beside(self._of_interest(removed), self._keys)
         for some in records:
             if not len(some):
@@ -360,7 +324,7 @@ class TableSelection:
             yield Block(some, taken, gone, beside.until(self._keys.hashes(some[-1:])[0]))
         nothing = np.zeros(0, bool)
         for keys in beside.rest():
-            yield Block(np.empty(0, rows.record_dtype(self._part)), nothing, nothing, keys)
+            yield Block(np.empty(0, self._part.record_dtype), nothing, nothing, keys)
 
     def _of_interest(self, removed: Iterator[NDArray[Any]]) -> Iterator[NDArray[Any]]:
         """Removed keys of the chosen groups, of the time since the earlier export."""
@@ -386,7 +350,7 @@ class TableSelection:
 
     def _reads_differ(self, then: Moment) -> bool:
         """Whether rows that were not touched may read otherwise than they did."""
-        decaying = any(one["optimizer"].get("decay") for one in self._part["segments"])
+        decaying = any(segment.optimizer.decay for segment in self._part.segments)
         days = [list(days)[-1:] for days in (then.days, self._now.days)]
         counted = self.shape.cvm and days[0] != days[1]
         return counted or (decaying and then.step != self._now.step)
@@ -411,14 +375,14 @@ class TableSelection:
                 if threshold is not None:
                     own = records["group"] == number
                     more = shows > threshold.show
-                    equal = (shows == threshold.show) & (hashes <= np.uint64(threshold.hash))
+                    equal = (shows == threshold.show) & (hashes <= np.uint64(int(threshold.hash)))
                     passing &= ~own | more | equal
         return passing
 
     def _thresholds(self, top: int) -> dict[int, Threshold | None]:
         """Of each chosen group the last of its top rows; None where all are among them."""
         best = {group.number: Best(top) for group in self.groups}
-        for records in known_rows(self._checkpoint, self._part["name"]):
+        for records in known_rows(self._checkpoint, self._part.name):
             shows, _ = shows_as_read(records, self._part, self._now.days)
             hashes = self._keys.hashes(records)
             for number, one in best.items():
@@ -498,7 +462,7 @@ class Best:
         self._look_through()
         [shows], [hashes] = self._shows, self._hashes
         last = shows.min()
-        return Threshold(float(last), int(hashes[shows == last].max()))
+        return Threshold(show=float(last), hash=str(hashes[shows == last].max()))
 
     def _look_through(self) -> None:
         """Keep the top rows only."""

@@ -9,9 +9,12 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from tnctl import files, manifest
-from tnctl.model.graph import TOWERS
-from tnctl.serving import allowed_ops
-from tnctl.serving.description import FORMAT, NAME
+from tnctl.errors import Failure
+from tnctl.model.graph import BY_SLOT, PACKED, TOWERS
+from tnctl.serving.cutting import check_inputs, load_graph, tensorflow_errors
+from tnctl.serving.description import NAME
+from tnctl.serving.graph_document import GraphManifest
+from tnctl.serving.stored import local_copy
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -20,12 +23,16 @@ class ServedGraph:
     """The SavedModel in a local folder, which serving.json's content describes.
 
     `url` is where it is from, for messages. Raises Failure for one with an op that does more than
-    compute.
+    compute, and for inputs that are not those of the description.
     """
 
-    def __init__(self, folder: str, description: Mapping[str, Any], url: str | None = None) -> None:
+    def __init__(self, folder: str, description: GraphManifest, url: str | None = None) -> None:
         self.description = description
-        self._loaded = allowed_ops.load(folder, url)
+        self._loaded = load_graph(folder, url)
+        for signature in (PACKED, BY_SLOT):
+            check_signature(self._loaded.signatures, description, signature)
+        if TOWERS in self._loaded.signatures:
+            check_inputs(self._loaded.signatures[TOWERS], description.signatures.packed, TOWERS)
 
     def outputs(self, signature: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """What a signature computes from the inputs of `packed`, cut into its own."""
@@ -33,7 +40,8 @@ class ServedGraph:
             name: tf.constant(array)
             for name, array in inputs_of(self.description, signature, inputs).items()
         }
-        outputs = self._loaded.signatures[signature](**given)
+        with tensorflow_errors("the graph does not run"):
+            outputs = self._loaded.signatures[signature](**given)
         return {name: tensor.numpy() for name, tensor in outputs.items()}
 
     def towers(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
@@ -41,40 +49,57 @@ class ServedGraph:
         if TOWERS not in self._loaded.signatures:
             return {}
         given = {name: tf.constant(array) for name, array in inputs.items()}
-        outputs = self._loaded.signatures[TOWERS](**given)
+        with tensorflow_errors("the graph does not run"):
+            outputs = self._loaded.signatures[TOWERS](**given)
         return {name: tensor.numpy() for name, tensor in outputs.items()}
 
 
 def inputs_of(
-    description: Mapping[str, Any], signature: str, inputs: Mapping[str, NDArray[Any]]
+    description: GraphManifest, signature: str, inputs: Mapping[str, NDArray[Any]]
 ) -> Arrays:
     """The inputs of a signature, cut from those of `packed`."""
     found = {}
-    for one in description["signatures"][signature]:
-        part = inputs[one["source"]][:, one["at"] : one["at"] + one["columns"]]
-        found[one["name"]] = np.ascontiguousarray(part).reshape(-1, *one["shape"])
+    for one in description.signatures.of(signature):
+        part = inputs[one.source][:, one.at : one.end]
+        found[one.name] = np.ascontiguousarray(part).reshape(-1, *one.shape)
     return found
 
 
-def outputs_of(description: Mapping[str, Any], kind: str) -> dict[str, str]:
+def outputs_of(description: GraphManifest, kind: str) -> dict[str, str]:
     """The outputs that hold `logits` or `predictions` of a head each: head -> name.
 
     Or the `embedding` of a tower: tower -> name.
     """
-    heads = [one for one in description["outputs"] if one["kind"] == kind]
     # The main head's stand there twice when there are several.
-    return {one["head"]: one["name"] for one in heads}
+    return {one.head: one.name for one in description.outputs if one.kind == kind}
+
+
+def check_signature(signatures: Any, description: GraphManifest, signature: str) -> None:
+    """Raise Failure unless a signature takes and returns what serving.json says."""
+    if signature not in signatures:
+        raise Failure(f"the graph has no signature {signature}. Split the graph again")
+    function = signatures[signature]
+    check_inputs(function, description.signatures.of(signature), signature)
+    outputs = {name: tuple(spec.shape) for name, spec in function.structured_outputs.items()}
+    for one in description.outputs:
+        if outputs.get(one.name, ())[1:] != one.shape or one.name not in outputs:
+            raise Failure(
+                f"signature {signature} of the graph has no output {one.name} as serving.json "
+                "says. Split the graph again"
+            )
 
 
 def open_graph(url: str) -> ServedGraph:
     """The split graph in a folder or URL, every file verified. Raises Failure."""
-    description = manifest.read(url, FORMAT, NAME)
-    for name in description["files"]:
-        with manifest.present(url, description, name):
-            manifest.check_stored(url, description, name, "Split the graph again")
+    description = manifest.read(url, GraphManifest, NAME)
     local = files.local_path(url)
     if local is not None:
+        for name in description.files:
+            with manifest.present(url, description, name):
+                manifest.check_stored(url, description, name, "Split the graph again")
         return ServedGraph(str(local), description)
     with files.TemporaryFolder("graph") as temporary:
-        files.download_folder(url, temporary)
-        return ServedGraph(str(Path(temporary)), description, url)
+        for name in description.files:
+            if not name.startswith("aot/"):
+                local_copy(url, description, name, Path(temporary))
+        return ServedGraph(temporary, description, url)

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from tnctl import files, outputs
 from tnctl.checkpoint.load import Checkpoint
 from tnctl.errors import Failure
 from tnctl.manifest import Inventory
-from tnctl.model.graph import BY_SLOT, PACKED
+from tnctl.model.graph import BY_SLOT
 from tnctl.model.layout import plan
 from tnctl.ownership import GRAPH
 from tnctl.schema import Conf
 from tnctl.serving import aot, cutting, kit, warmup
-from tnctl.serving.description import FORMAT, NAME, describe
+from tnctl.serving.description import NAME, describe
+from tnctl.serving.graph_document import GraphManifest
 from tnctl.serving.served import inputs_of
 
 GOLDEN_ROWS = 200
@@ -36,7 +38,7 @@ def split(
     golden: int = GOLDEN_ROWS,
     sizes: Sequence[int] = (),
     target_cpu: str = aot.TARGET_CPU,
-) -> dict[str, Any]:
+) -> GraphManifest:
     """Write the SavedModel of a checkpoint and, last, serving.json to the folder or URL `to`.
 
     All of it, or one head or tower; with its weights as constants when `frozen`; compiled for
@@ -52,19 +54,19 @@ def split(
         local = str(Path(temporary, "graph"))
         with written_to(temporary):
             part = write_graph(checkpoint, conf, local, head, frozen)
-            description = describe(checkpoint, conf, part, head) | {"frozen": frozen}
+            description = replace(describe(checkpoint, conf, part, head), frozen=frozen)
             warmup.write(local, warm_requests(checkpoint, description, golden))
         beside = Inventory(local)
-        description["golden"] = kit.check_graph(checkpoint, description, local, beside, golden)
-        if sizes:
-            description["aot"] = aot.compile_sizes(local, sizes, beside, target_cpu)
+        graph_kit = kit.check_graph(checkpoint, description, local, beside, golden)
+        compiled = aot.compile_sizes(local, sizes, beside, target_cpu) if sizes else None
+        description = replace(description, golden=graph_kit, aot=compiled)
         inventory = output.inventory()
         root = Path(local)
         for path in sorted(path for path in root.rglob("*") if path.is_file()):
             name = path.relative_to(root).as_posix()
             with path.open("rb") as source, inventory.writing(name) as target:
                 shutil.copyfileobj(source, target, 1 << 20)
-        return inventory.commit(FORMAT, description, NAME)
+        return inventory.complete(description, NAME)
 
 
 @contextmanager
@@ -84,7 +86,7 @@ def write_graph(
     checkpoint: Checkpoint, conf: Conf, local: str, head: str | None, frozen: bool
 ) -> cutting.Part:
     """The SavedModel of a checkpoint in a local folder, as it is or cut, its files verified."""
-    heads = tuple(checkpoint.manifest["heads"])
+    heads = checkpoint.manifest.heads
     everything = cutting.whole(plan(conf, checkpoint.statistics), heads)
     if head is None and not frozen:
         kit.write_graph(checkpoint, local)
@@ -95,14 +97,14 @@ def write_graph(
 
 
 def warm_requests(
-    checkpoint: Checkpoint, description: dict[str, Any], golden: int
+    checkpoint: Checkpoint, description: GraphManifest, golden: int
 ) -> list[dict[str, NDArray[Any]]]:
     """A request of one example and one of several: golden rows, or zeros when none go along."""
     rows = kit.kit_of_checkpoint(checkpoint).inputs(description)
     if not golden or not all(map(len, rows.values())):
         rows = {
-            one["name"]: np.zeros((WARM_ROWS, one["columns"]), one["dtype"])
-            for one in description["signatures"][PACKED]
+            one.name: np.zeros((WARM_ROWS, one.columns), one.dtype)
+            for one in description.signatures.packed
         }
     inputs = inputs_of(description, BY_SLOT, rows)
     return [{name: array[:count] for name, array in inputs.items()} for count in (1, WARM_ROWS)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,10 @@ from numpy.typing import NDArray
 
 from tnctl import files, manifest
 from tnctl.errors import Failure
-from tnctl.serving.precision import RowShape, decode, encode
+from tnctl.manifest import Manifest
+from tnctl.serving.export_document import ExportManifest, FileGroup, files_of
+from tnctl.serving.precision import Precision, RowShape, decode, encode
+from tnctl.serving.writers import REMOVED_SCHEMA, parquet_schema
 from tnctl.tables import key_hashes
 from tnctl.tables.dictionary import Dictionary
 
@@ -78,8 +81,8 @@ def hashes_of(group: str, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
 class Scanned:
     """A group whose files are read from end to end, however few keys are asked for."""
 
-    def __init__(self, folder: str, entry: dict[str, Any], shape: RowShape) -> None:
-        self._folder, self._entry, self.shape = folder, entry, shape
+    def __init__(self, folder: str, entry: FileGroup) -> None:
+        self._folder, self._entry, self.shape = folder, entry, entry.shape
 
     def find(self, hashes: NDArray[np.uint64]) -> Found:
         found = Found(
@@ -89,7 +92,7 @@ class Scanned:
         )
         for source in self.sources():
             for records in source:
-                stored = hashes_of(self._entry["group"], records["id"])
+                stored = hashes_of(self._entry.group, records["id"])
                 first, end = np.searchsorted(hashes, stored[[0, -1]])
                 wanted = hashes[first : end + 1]
                 at = np.minimum(np.searchsorted(stored, wanted), len(stored) - 1)
@@ -102,9 +105,9 @@ class Scanned:
 
     def sources(self, of: int = 1) -> list[Iterator[NDArray[Any]]]:
         size = BYTES_PER_READ // of
-        sources = [self._ordered(self._entry["file"], False, size)]
-        if self._entry["removed_file"]:
-            sources.append(self._ordered(self._entry["removed_file"], True, size))
+        sources = [self._ordered(self._entry.file, False, size)]
+        if self._entry.removed_file is not None:
+            sources.append(self._ordered(self._entry.removed_file, True, size))
         return sources
 
     def close(self) -> None:
@@ -113,15 +116,17 @@ class Scanned:
     def _ordered(self, name: str, removed: bool, size: int) -> Iterator[NDArray[Any]]:
         """The records of a file, in the order that the format promises."""
         last, url = -1, files.join(self._folder, name)
-        with damage(url):
+        left = self._entry.removed if removed else self._entry.rows
+        with damage(url, OSError):  # which Arrow raises too
             for ids, payload in self._read(url, removed, size):
                 if not len(ids):
                     continue
-                hashes = hashes_of(self._entry["group"], ids)
-                if int(hashes[0]) <= last or (hashes[1:] <= hashes[:-1]).any():
-                    raise ValueError("its rows are not in the order of their hashes")
-                last = int(hashes[-1])
+                hashes = hashes_of(self._entry.group, ids)
+                last = last_of_ascending(last, hashes)
+                left -= len(ids)
                 yield records_of(ids, removed, payload, self.shape)
+            if left:
+                raise ValueError("it has not as many rows as its manifest says")
 
     def _read(
         self, url: str, removed: bool, size: int
@@ -138,7 +143,11 @@ class ParquetGroup(Scanned):
     ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint8] | None]]:
         rows = max(1, size // (self.shape.stride + 8))
         with files.open_input(url, decompress=False) as stream:
-            for part in pq.ParquetFile(stream).iter_batches(rows):
+            opened = pq.ParquetFile(stream)
+            schema = REMOVED_SCHEMA if removed else parquet_schema(self.shape)
+            if not opened.schema_arrow.equals(schema):
+                raise ValueError("its columns are not those that its manifest says")
+            for part in opened.iter_batches(rows):
                 ids = part.column("id").to_numpy()
                 yield ids, None if removed else payload_of(part, self.shape)
 
@@ -156,8 +165,6 @@ def payload_of(part: pa.RecordBatch, shape: RowShape) -> NDArray[np.uint8]:
         data = np.ascontiguousarray(values).view(np.uint8).reshape(len(part), -1)
         payload[:, at : at + data.shape[1]] = data
         at += data.shape[1]
-    if -(-at // 4) * 4 != shape.stride:
-        raise ValueError("its columns are not those that its manifest says")
     return payload
 
 
@@ -194,20 +201,21 @@ class DictionaryGroup:
     def __init__(
         self,
         folder: str,
-        content: dict[str, Any],
-        entry: dict[str, Any],
-        shape: RowShape,
+        content: ExportManifest,
+        entry: FileGroup,
         temporary: Path,
     ) -> None:
-        self._url = files.join(folder, entry["file"])
-        self.shape = shape
-        path = local_copy(folder, content, entry["file"], temporary)
-        index = local_copy(folder, content, entry["index"], temporary)
+        self._url = files.join(folder, entry.file)
+        self.shape = entry.shape
+        path, index = (local_copy(folder, content, name, temporary) for name in files_of(entry))
         with files.translated(self._url), damage(self._url):
             self.dictionary = Dictionary(str(path), str(index))
             about = (self.dictionary.linear, self.dictionary.width, self.dictionary.cvm)
-            if RowShape(*about, self.dictionary.precision) != shape:
+            if RowShape(*about, cast(Precision, self.dictionary.precision)) != entry.shape:
                 raise ValueError("its rows are not those that the manifest says")
+            counts = self.dictionary.rows - self.dictionary.removed, self.dictionary.removed
+            if (*counts, str(self.dictionary.salt)) != (entry.rows, entry.removed, entry.salt):
+                raise ValueError("its keys are not those that the manifest says")
 
     def find(self, hashes: NDArray[np.uint64]) -> Found:
         with damage(self._url):
@@ -220,12 +228,21 @@ class DictionaryGroup:
         self.dictionary.close()
 
     def _records(self, at_a_time: int) -> Iterator[NDArray[Any]]:
+        last = -1
         with damage(self._url):
             for first in range(0, self.dictionary.rows, at_a_time):
                 count = min(at_a_time, self.dictionary.rows - first)
                 hashes, removed, payload = self.dictionary.records(first, count)
+                last = last_of_ascending(last, hashes)
                 ids = ids_of(hashes, self.dictionary.salt)
                 yield records_of(ids, removed, payload, self.shape)
+
+
+def last_of_ascending(last: int, hashes: NDArray[np.uint64]) -> int:
+    """The last of some hashes. Raises ValueError unless they ascend, all of them above `last`."""
+    if int(hashes[0]) <= last or (hashes[1:] <= hashes[:-1]).any():
+        raise ValueError("its rows are not in the order of their hashes")
+    return int(hashes[-1])
 
 
 def ids_of(hashes: NDArray[np.uint64], salt: int) -> NDArray[np.uint64]:
@@ -237,7 +254,7 @@ def ids_of(hashes: NDArray[np.uint64], salt: int) -> NDArray[np.uint64]:
     return (x ^ x >> shift) ^ np.uint64(salt)
 
 
-def local_copy(folder: str, content: dict[str, Any], name: str, temporary: Path) -> Path:
+def local_copy(folder: str, content: Manifest, name: str, temporary: Path) -> Path:
     """The file of a folder, or a copy of it when the folder is not of this machine.
 
     Raises DamagedError when what was copied is not what the manifest says.
@@ -246,22 +263,23 @@ def local_copy(folder: str, content: dict[str, Any], name: str, temporary: Path)
     local = files.local_path(url)
     if local is not None:
         return local
-    copy = temporary / name
+    copy = temporary / name  # a relative path inside of it: the manifest was parsed
+    copy.parent.mkdir(parents=True, exist_ok=True)
     with manifest.present(folder, content, name), copy.open("wb") as writing:
         hashing = manifest.HashingWriter(writing)
         with files.open_input(url, decompress=False) as reading:
             while some := reading.read(BYTES_PER_READ):
                 hashing.write(some)
     entry = hashing.entry()
-    manifest.check_entry(folder, content, name, entry["bytes"], entry["sha256"])
+    manifest.check_entry(folder, content, name, entry.bytes, entry.sha256)
     return copy
 
 
 @contextmanager
-def damage(url: str) -> Iterator[None]:
-    """Says in one line that a file is damaged when what reads it says so."""
+def damage(url: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Says in one line that a file is damaged when what reads it says so, or errors of `kinds`."""
     try:
         yield
-    except (pa.ArrowException, ValueError, KeyError) as error:
+    except (pa.ArrowException, ValueError, *kinds) as error:
         reason = str(error).strip().split("\n")[0]
         raise Failure(f"{url} is damaged ({reason}). Export again") from error

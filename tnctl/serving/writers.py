@@ -16,19 +16,32 @@ from numpy.typing import NDArray
 
 from tnctl.manifest import Inventory
 from tnctl.model.layout import EMBEDDING, LINEAR
-from tnctl.serving.precision import decode
+from tnctl.serving.export_document import Encoding, FileFields
+from tnctl.serving.precision import RowShape, decode
 from tnctl.serving.selection import Group
 from tnctl.tables.dictionary import DictionaryWriter
 
-ENCODINGS = ("parquet", "text", "dictionary")
-SUFFIXES = (
-    ".parquet", ".removed.parquet", ".txt", ".removed.txt", ".dictionary", ".index"
-)  # fmt: skip
 # Of Parquet's row groups, of which each share group holds one in memory on its way.
 ROWS_PER_GROUP = 1 << 14
 ROWS_PER_TEXT = 1 << 14
 FLOATS = {"float32": pa.float32(), "float16": pa.float16(), "int8": pa.int8()}
 COUNTS, SCALE = "counts", "scale"
+REMOVED_SCHEMA = pa.schema([("id", pa.uint64())])
+
+
+def parquet_schema(shape: RowShape) -> pa.Schema:
+    """The columns of a file of such rows."""
+    columns = [("id", pa.uint64())]
+    if shape.linear:
+        columns.append((LINEAR, pa.float32()))
+    if shape.cvm and shape.precision != "float32":
+        columns.append((COUNTS, pa.list_(pa.float32(), shape.counts)))
+    if shape.scaled:
+        columns.append((SCALE, pa.float32()))
+    if shape.width:
+        width = shape.width + (shape.counts if shape.precision == "float32" else 0)
+        columns.append((EMBEDDING, pa.list_(FLOATS[shape.precision], width)))
+    return pa.schema(columns)
 
 
 class GroupWriter(Protocol):
@@ -43,12 +56,12 @@ class GroupWriter(Protocol):
     ) -> None:
         """The next keys [n] and their payloads [n, stride]; which are removed [n], if any."""
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> FileFields:
         """Write what is left; what the manifest says of the files."""
 
 
 def open_writer(
-    encoding: str, stack: ExitStack, inventory: Inventory, group: Group, delta: bool
+    encoding: Encoding, stack: ExitStack, inventory: Inventory, group: Group, delta: bool
 ) -> GroupWriter:
     """The writer of the files of a group, whose counts must be right; `stack` closes them.
 
@@ -106,8 +119,7 @@ class Columns:
         self._removed_file: str | None = None
         if group.removed:
             self._removed_file = f"{group.name}.removed.{self.SUFFIX}"
-            schema = pa.schema([("id", pa.uint64())])
-            removed = self._opened(stack, inventory, self._removed_file, schema)
+            removed = self._opened(stack, inventory, self._removed_file, REMOVED_SCHEMA)
             self._removed = Buffer(
                 self.ROWS, 0, lambda ids, _: self._write(removed, pa.table({"id": pa.array(ids)}))
             )
@@ -124,11 +136,11 @@ class Columns:
             ids, payload = ids[~removed], payload[~removed]
         self._rows.add(ids, payload)
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> FileFields:
         self._rows.empty()
         if self._removed_file:
             self._removed.empty()
-        return {"file": self._file, "removed_file": self._removed_file}
+        return {"file": self._file, "removed_file": self._removed_file, "index": None}
 
     def _schema(self) -> pa.Schema:
         raise NotImplementedError
@@ -149,18 +161,7 @@ class Parquet(Columns):
     SUFFIX, ROWS = "parquet", ROWS_PER_GROUP
 
     def _schema(self) -> pa.Schema:
-        shape = self._shape
-        columns = [("id", pa.uint64())]
-        if shape.linear:
-            columns.append((LINEAR, pa.float32()))
-        if shape.cvm and shape.precision != "float32":
-            columns.append((COUNTS, pa.list_(pa.float32(), shape.counts)))
-        if shape.scaled:
-            columns.append((SCALE, pa.float32()))
-        if shape.width:
-            width = shape.width + (shape.counts if shape.precision == "float32" else 0)
-            columns.append((EMBEDDING, pa.list_(FLOATS[shape.precision], width)))
-        return pa.schema(columns)
+        return parquet_schema(self._shape)
 
     def _table(self, ids: NDArray[np.uint64], payload: NDArray[np.uint8]) -> pa.Table:
         """Columns of payloads, cut where a payload has its parts."""
@@ -252,6 +253,6 @@ class Dictionaries:
     ) -> None:
         self._writer.add(hashes, payload, removed)
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> FileFields:
         self._inventory.write(self._index, self._writer.finish())
         return {"file": self._file, "removed_file": None, "index": self._index}

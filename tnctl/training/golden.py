@@ -4,19 +4,19 @@ Whoever serves the model tests itself with them. Nothing here is of serving: ids
 trainer's own columns, inputs from the C tables, logits from the recipe's network.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tnctl.checkpoint.golden import GoldenLine
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.cells import Cells
 from tnctl.data.features import Window
 from tnctl.data.windows import as_table, batches, raw_rows
 from tnctl.model.building import Model
 from tnctl.model.graph import packed_inputs
-from tnctl.model.layout import LINEAR
 from tnctl.schema import Conf
 from tnctl.training.evaluation import features_of
 from tnctl.training.metrics import sigmoid
@@ -31,7 +31,7 @@ class Golden:
     """
 
     def __init__(self, conf: Conf, model: Model, most: int) -> None:
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[GoldenLine] = []  # without inputs and outputs
         self._window: Window | None = None
         if most == 0:
             return
@@ -54,16 +54,17 @@ class Golden:
         }
         for number, row in enumerate(kept):
             self._rows.append(
-                {
-                    "row": rows[row],
-                    "ids": {name: [str(one) for one in of[number]] for name, of in ids.items()},
-                }
+                GoldenLine(
+                    row=rows[row],
+                    ids={name: list(map(str, of[number])) for name, of in ids.items()},
+                    weights={name: of[number] for name, of in weights.items()} or None,
+                    logits={},
+                    predictions={},
+                )
             )
-            if weights:
-                self._rows[-1]["weights"] = {name: of[number] for name, of in weights.items()}
         self._window = features.window(columns)
 
-    def lines(self, inference: Inference) -> list[dict[str, Any]]:
+    def lines(self, inference: Inference) -> list[GoldenLine]:
         """What golden.jsonl says of the model of `inference`, which is only read.
 
         A row of which a number is infinite or NaN is left out: JSON has no such numbers.
@@ -71,16 +72,12 @@ class Golden:
         if self._window is None:
             return []
         order = np.arange(self._window.rows, dtype=np.uint32)
-        results = (
-            result
-            for batch in batches(self._window, order, inference.buffers.batch_size)
-            for result in _results(inference, batch)
-        )
-        return [
-            row | result
-            for row, result in zip(self._rows, results, strict=True)
-            if result is not None
-        ]
+        lines: list[GoldenLine] = []
+        done = 0
+        for batch in batches(self._window, order, inference.buffers.batch_size):
+            lines += _completed(self._rows[done : done + batch.rows], inference, batch)
+            done += batch.rows
+        return lines
 
 
 def _split(cells: Cells, values: NDArray[Any]) -> list[list[Any]]:
@@ -90,8 +87,10 @@ def _split(cells: Cells, values: NDArray[Any]) -> list[list[Any]]:
     return [plain[first:end] for first, end in zip([0, *ends], ends, strict=False)]
 
 
-def _results(inference: Inference, batch: Window) -> Iterator[dict[str, Any] | None]:
-    """Of each row the inputs and outputs; None where one of them is not finite."""
+def _completed(
+    rows: Sequence[GoldenLine], inference: Inference, batch: Window
+) -> Iterator[GoldenLine]:
+    """The lines of a batch with inputs and outputs; without those that are not finite."""
     model = inference.model
     logits = inference(batch)
     squared = model.conf.train.loss.name == "mse"
@@ -105,15 +104,10 @@ def _results(inference: Inference, batch: Window) -> Iterator[dict[str, Any] | N
         [np.isfinite(one).all(axis=1) for one in (logits, *arrays.values(), *towers.values())],
         axis=0,
     )
-    for row in range(batch.rows):
-        if not finite[row]:
-            yield None
-            continue
-        found: dict[str, Any] = {name: array[row].tolist() for name, array in arrays.items()}
-        if LINEAR in found:
-            [found[LINEAR]] = found[LINEAR]
-        found["logits"] = dict(zip(model.heads, logits[row].tolist(), strict=True))
-        found["predictions"] = dict(zip(model.heads, predictions[row].tolist(), strict=True))
-        if towers:
-            found["towers"] = {name: array[row].tolist() for name, array in towers.items()}
-        yield found
+    for row in np.flatnonzero(finite).tolist():
+        yield rows[row].with_values(
+            {name: array[row] for name, array in arrays.items()},
+            dict(zip(model.heads, logits[row].tolist(), strict=True)),
+            dict(zip(model.heads, predictions[row].tolist(), strict=True)),
+            {name: array[row].tolist() for name, array in towers.items()},
+        )

@@ -1,0 +1,166 @@
+"""The lines of golden.jsonl: raw rows, and what the model makes of them. docs/formats/golden.md."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any
+
+from numpy.typing import NDArray
+from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
+
+from tnctl.documents import DocumentError, Name, Uint64Text, first_problem
+from tnctl.errors import quoted
+from tnctl.model.layout import LINEAR
+
+MOST_BYTES = 64 << 20  # of a line
+MOST_LINES = 1_000_000
+MOST_NESTED = 4  # lists in lists, in a raw value
+LARGEST = 3.4028234663852886e38  # of float32
+
+# A value as the reader of the data gave it: text, number, truth value, None, or a list of such.
+RawValue = Any
+RawRow = dict[str, RawValue]  # by column
+
+
+def _raw_row(row: Any) -> RawRow:
+    """Refuse what no reader gives. Texts may have lone surrogates, bytes that are not UTF-8."""
+    if not isinstance(row, dict):
+        raise ValueError("row should be an object")
+    for column, value in row.items():
+        if not _is_raw(value, 0):
+            raise ValueError(
+                f"column {quoted(str(column))} of row should have a text, a finite number of 64 "
+                "bits, null or a list of such"
+            )
+    return row
+
+
+def _is_raw(value: Any, depth: int) -> bool:
+    if isinstance(value, list):
+        return depth < MOST_NESTED and all(_is_raw(part, depth + 1) for part in value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**64
+    return value is None or (isinstance(value, str) and _is_text(value))
+
+
+def _is_text(value: str) -> bool:
+    """Whether a text is that of some bytes: its lone surrogates are those of Python's escapes."""
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+Row = Annotated[RawRow, PlainValidator(_raw_row)]
+Float32 = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
+Length = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldenLine:
+    """A raw row and what a right service makes of it.
+
+    `ids` has by slot the ids that are pooled, or stand in the sequence, as decimal texts;
+    `weights` the weight of each. `x`, `linear`, `sequences` and `lengths` are the inputs of
+    signature `packed`, None where the model has no such input; `logits` and `predictions` are by
+    head, the outputs of `towers` by tower.
+    """
+
+    row: Row
+    ids: dict[Name, list[Uint64Text]]
+    weights: dict[Name, list[Float32]] | None = None
+    x: list[Float32] | None = None
+    linear: Float32 | None = None
+    sequences: list[Float32] | None = None
+    lengths: list[Length] | None = None
+    logits: dict[Name, Float32]
+    predictions: dict[Name, Float32]
+    towers: dict[Name, list[Float32]] | None = None
+
+    def __post_init__(self) -> None:
+        for slot, ids in self.ids.items():
+            if wrong := next((text for text in ids if int(text) >= 2**64), None):
+                raise ValueError(f"id {wrong} of slot {slot} has more than 64 bits")
+        for slot, weights in (self.weights or {}).items():
+            if len(weights) != len(self.ids.get(slot, ())):
+                raise ValueError(
+                    f"slot {slot} has {len(weights)} weights, and ids of another count"
+                )
+        if self.logits.keys() != self.predictions.keys():
+            raise ValueError("logits and predictions are not of the same heads")
+
+    @property
+    def inputs(self) -> dict[str, list[float] | list[int]]:
+        """The inputs of signature `packed`, by name."""
+        found = {"x": self.x, "sequences": self.sequences, "lengths": self.lengths}
+        found |= {} if self.linear is None else {LINEAR: [self.linear]}
+        return {name: numbers for name, numbers in found.items() if numbers is not None}
+
+    def with_values(
+        self,
+        inputs: Mapping[str, NDArray[Any]],
+        logits: dict[str, float],
+        predictions: dict[str, float],
+        towers: dict[str, list[float]],
+    ) -> "GoldenLine":
+        """The same row with other inputs, [columns] by name, and what the model makes of them."""
+        values = {name: array.tolist() for name, array in inputs.items()}
+        if LINEAR in values:
+            [values[LINEAR]] = values[LINEAR]
+        values |= {"logits": logits, "predictions": predictions}
+        return dataclasses.replace(self, **values, towers=towers or self.towers)
+
+    def text(self) -> bytes:
+        """The line, ended by LF.
+
+        ASCII: bytes that are not UTF-8 are lone surrogates, which only escapes can hold.
+        """
+        values = {
+            field.name: value
+            for field in dataclasses.fields(self)
+            if (value := getattr(self, field.name)) is not None
+        }
+        return json.dumps(values, allow_nan=False).encode() + b"\n"
+
+
+@cache
+def _adapter() -> TypeAdapter[GoldenLine]:
+    return TypeAdapter(GoldenLine)
+
+
+def parse(text: bytes) -> GoldenLine:
+    """The line in a text. Raises DocumentError.
+
+    Not with pydantic's own reader of JSON, which refuses lone surrogates.
+    """
+    if len(text) > MOST_BYTES:
+        raise DocumentError(f"it has over {MOST_BYTES:,} bytes, more than a line may have")
+    try:
+        return _adapter().validate_python(json.loads(text, parse_constant=_no_number))
+    except ValidationError as error:
+        raise DocumentError(first_problem(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise DocumentError(f"no JSON of tnctl ({error})") from error
+
+
+def parse_lines(texts: Sequence[bytes]) -> list[GoldenLine]:
+    """The lines of a file. Raises DocumentError, which names the line."""
+    if len(texts) > MOST_LINES:
+        raise DocumentError(f"it has over {MOST_LINES:,} lines, more than a kit may have")
+    lines = []
+    for number, text in enumerate(texts, 1):
+        try:
+            lines.append(parse(text))
+        except DocumentError as error:
+            raise DocumentError(f"line {number}: no line of a conformance kit: {error}") from error
+    return lines
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")

@@ -1,0 +1,71 @@
+"""The key `aot` of serving.json: what a graph was compiled to. docs/aot.md.
+
+Its texts end up in C++ and in makefiles, so each of them is of a pattern that is harmless there.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from tnctl.documents import Name, RelativePath, Sha256
+
+MOST_ROWS = 65_536  # examples of a batch
+
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}$")]
+Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledSize:
+    """The graph for batches of so many rows.
+
+    `feeds` and `fetches` are the inputs and outputs of signature packed, with their names in the
+    compiled graph.
+    """
+
+    rows: Rows
+    class_: Annotated[str, Field(alias="class")]
+    header: str
+    objects: tuple[str, ...]
+    feeds: dict[Name, Name]
+    fetches: dict[Name, Name]
+
+    def __post_init__(self) -> None:
+        folder = f"aot/{self.rows}/graph"
+        if (self.class_, self.header) != (f"Graph{self.rows}", f"{folder}.h") or self.objects != (
+            f"{folder}.o",
+            f"{folder}_constants.o",
+        ):
+            raise ValueError(f"class, header or objects are not those of {self.rows} rows")
+        for names, prefix in ((self.feeds, "feed_"), (self.fetches, "fetch_")):
+            for name, compiled in names.items():
+                if compiled != prefix + name:
+                    raise ValueError(f"{name} is called {compiled}, not {prefix}{name}")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Its files."""
+        return (self.header, *self.objects)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """A graph that was compiled ahead of time; `identity` is a checksum of all its files."""
+
+    identity: Sha256
+    tensorflow: Word
+    target_triple: Word
+    target_cpu: Word
+    runtime: tuple[RelativePath, ...]
+    sizes: Annotated[tuple[CompiledSize, ...], Field(min_length=1)]
+
+    def __post_init__(self) -> None:
+        sizes = [one.rows for one in self.sizes]
+        if sizes != sorted(set(sizes)):
+            raise ValueError("sizes of batches do not ascend")
+
+    @property
+    def paths(self) -> list[str]:
+        """The files of all sizes."""
+        return [path for one in self.sizes for path in one.paths]
