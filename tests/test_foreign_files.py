@@ -147,6 +147,25 @@ def test_training_into_its_own_data(workspace, refused):
     )  # fmt: skip
 
 
+def test_training_by_day_into_its_own_data(workspace, refused):
+    for day in ("2026-11-01", "2026-11-02"):
+        (workspace / f"run/checkpoints/{day}").mkdir(parents=True)
+        shutil.copy(workspace / "clicks/test.csv", workspace / f"run/checkpoints/{day}/a.csv")
+    refused(
+        workspace, "train", "conf=small.yaml", "output=run", "data.root=run/checkpoints",
+        "data.train={day}/*.csv", "data.validation=null", "data.test=null",
+        said="output=run/checkpoints is run/checkpoints, which this command reads",
+    )  # fmt: skip
+
+
+def test_a_warm_start_from_a_checkpoint_around_the_output(run_copy, refused):
+    checkpoint = max((run_copy / "run/checkpoints").iterdir())
+    refused(
+        run_copy, "train", "conf=small.yaml", f"output=run/checkpoints/{checkpoint.name}/new",
+        f"warm.start=run/checkpoints/{checkpoint.name}", said="which this command reads",
+    )  # fmt: skip
+
+
 def test_predictions_over_other_files(run_copy, here, refused):
     predict = ["predict", "output=run", "data.test=test.csv", "format=csv"]
     (run_copy / "mine.csv").write_text("mine")

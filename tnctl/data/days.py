@@ -92,6 +92,16 @@ def _names(conf: Conf) -> list[str]:
     return [spec] if isinstance(spec, str) else []
 
 
+def folders_of_days(conf: Conf) -> list[str]:
+    """Of each name of data.train with the day in it, the folder that all its files lie in."""
+    folders = []
+    for name in _names(conf):
+        if DAY in name:
+            fixed = re.split(r"[*?[]|" + re.escape(DAY), name)[0].rpartition("/")[0]
+            folders.append(files.join(conf.data.root, fixed) if fixed else conf.data.root or ".")
+    return folders
+
+
 def conf_of_day(conf: Conf, day: str | None) -> Conf:
     """The conf with data.train of one day; as it is without one."""
     if day is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tnctl import documents, files, outputs
+from tnctl import documents, files
 from tnctl.checkpoint.document import Epoch, Evaluation, Metrics, WarmReport
 from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
 from tnctl.checkpoint.save import Clock, Position
@@ -18,7 +18,7 @@ from tnctl.data.bad_rows import Skipped
 from tnctl.data.day_records import DayRecord, Fingerprint
 from tnctl.data.days import conf_of_day, daily
 from tnctl.data.features import Features, Window
-from tnctl.data.sources import files_read, fingerprints
+from tnctl.data.sources import fingerprints
 from tnctl.data.survey import count_rows
 from tnctl.data.windows import ReadAhead, batches, order, window_rows, windows
 from tnctl.errors import Failure, Stopped, UserError
@@ -101,7 +101,7 @@ def train(
 
 def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> Report:
     by_day = daily(conf)
-    outputs.refuse_overlap(run.places(conf.output), files_read(conf), "output")
+    run.refuse_data_in_places(conf)
     checkpoint = run.start(conf, overwrite)
     days = Daily(conf, checkpoint.days, accept) if by_day and checkpoint is not None else None
     if checkpoint is not None and (days is None or not days.left):

@@ -15,14 +15,16 @@ from tnctl.checkpoint.chain import name_of, split
 from tnctl.checkpoint.document import Evaluation
 from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
 from tnctl.data.day_records import Fingerprint
-from tnctl.data.days import conf_of_day
-from tnctl.data.sources import fingerprints
+from tnctl.data.days import conf_of_day, folders_of_days
+from tnctl.data.sources import files_read, fingerprints
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure, UserError, quoted
+from tnctl.folders import Place
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare, bare_conf, is_masked, masked
 from tnctl.model.building import Model
 from tnctl.model.graph import conf_to_json
+from tnctl.outputs import refuse_overlap
 from tnctl.ownership import CHECKPOINT, EMBEDDINGS, GRAPH, LISTS, RUN, Claims
 from tnctl.progress import say
 from tnctl.schema import Conf, differences
@@ -309,6 +311,19 @@ def places(output: str) -> list[str]:
     return [
         files.join(output, name) for name in (CHECKPOINTS, DAMAGED, TENSORBOARD, LOG, REPORT, PAGE)
     ]
+
+
+def refuse_data_in_places(conf: Conf) -> None:
+    """Raise UserError when data of the run lies where the run writes.
+
+    Of files by day the folder is looked at that all of them lie in.
+    """
+    refuse_overlap(places(conf.output), files_read(conf), "output")
+    common = [folder for folder in folders_of_days(conf) if files.exists(folder)]
+    written = [Place(url) for url in places(conf.output)]
+    for folder in map(Place, common):
+        if any(folder.is_same(place) or folder.is_inside(place) for place in written):
+            refuse_overlap(places(conf.output), [folder.url], "output")
 
 
 def remove(output: str) -> None:

@@ -15,9 +15,11 @@ from tnctl.data.day_records import DayRecord
 from tnctl.data.days import daily
 from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure, UserError
+from tnctl.folders import Place
 from tnctl.manifest import NAME
 from tnctl.masking import masked
 from tnctl.model.building import Model
+from tnctl.outputs import refuse_overlap
 from tnctl.saved_conf import conf_of
 from tnctl.schema import Conf
 from tnctl.training import warm_dense, warm_inputs, warm_rows
@@ -32,12 +34,14 @@ def check(conf: Conf, overwrite: bool) -> None:
     """
     if conf.warm.start is None:
         return
-    start, output = conf.warm.start.rstrip("/"), conf.output.rstrip("/")
-    if start == output or start.startswith(f"{output}/"):
+    start, output = Place(conf.warm.start), Place(conf.output)
+    if start.is_same(output) or start.is_inside(output):
         raise UserError(
-            f"warm.start={start} is in the output of this run. Give another output=URL, which is "
-            "new, or leave warm.start out to go on with this one"
+            f"warm.start={start.url} is in the output of this run. Give another output=URL, which "
+            "is new, or leave warm.start out to go on with this one"
         )
+    if files.exists(files.join(start.url, NAME)):  # it is a checkpoint, and no output of a run
+        refuse_overlap([conf.output], [conf.warm.start], "output")
     if overwrite:
         begin(conf)
 
