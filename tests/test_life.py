@@ -291,7 +291,7 @@ def check_figures(model, naive, removed):
     found = life.figures(model)
     if found.keys() == {"user", "tags", "items"}:
         assert sum(one.admitted for one in found.values()) == naive.admitted
-        assert sum(one["rows"] for one in found.values()) == len(naive.rows)
+        assert sum(one.rows for one in found.values()) == len(naive.rows)
         waiting = sum(key not in naive.rows for key in naive.met)
         if model.layout.tables[0].waits and not removed:
             assert sum(one.waiting for one in found.values()) == waiting
