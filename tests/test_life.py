@@ -290,12 +290,12 @@ def check_figures(model, naive, removed):
     """What is told is what happened."""
     found = life.figures(model)
     if found.keys() == {"user", "tags", "items"}:
-        assert sum(one["admitted"] for one in found.values()) == naive.admitted
-        assert sum(one["rows"] for one in found.values()) == len(naive.rows)
+        assert sum(one.admitted for one in found.values()) == naive.admitted
+        assert sum(one.rows for one in found.values()) == len(naive.rows)
         waiting = sum(key not in naive.rows for key in naive.met)
         if model.layout.tables[0].waits and not removed:
-            assert sum(one["waiting"] for one in found.values()) == waiting
-    assert sum(one["evicted"] for one in found.values()) == removed
+            assert sum(one.waiting for one in found.values()) == waiting
+    assert sum(one.evicted for one in found.values()) == removed
     shown = life.shown(model)
     assert ("waiting" in shown) == any(table.waits for table in model.layout.tables)
     assert shown.get("evicted", "0") == f"{removed:,}"
@@ -356,7 +356,7 @@ def test_a_bound_holds_after_every_step(tmp_path, shows):
             # What was lost did not change in this step, or it would not be in `before` alike.
             assert max(worth(before[key]) for key in lost) <= max(map(worth, after.values()))
     assert gone
-    assert life.figures(model)["user"]["evicted"] >= gone
+    assert life.figures(model)["user"].evicted >= gone
 
 
 def test_a_bound_in_bytes_is_one_in_rows(tmp_path):
@@ -407,7 +407,7 @@ def test_groups_of_another_rhythm_are_tables_of_their_own(tmp_path):
     for seed in range(6):
         step(batch_of(model, seed))
     found = life.figures(model)
-    assert found["user"]["evicted"] == 0 < found["items"]["evicted"]
+    assert found["user"].evicted == 0 < found["items"].evicted
     assert life.end_of_period(model)["user"] > 0
 
 
