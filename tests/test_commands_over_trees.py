@@ -57,7 +57,8 @@ def judged(world, command, run, fault):
     told = (command.arguments, fault, done)
     assert done.code in CODES | ({-9} if fault and fault.error == "kill" else set()), told
     assert "Traceback" not in done.err + done.out, told
-    assert world.judge(command, before, after) == [], told
+    wrong = world.judge(command, before, after)
+    assert not wrong, (wrong, told)
     said = done.err.splitlines()
     if fault is None:
         if done.code == 2:

@@ -86,7 +86,11 @@ def is_whole(held: dict, folder: str) -> bool:
     """Whether every file that the manifest of a folder names is as it says."""
     for name in MANIFESTS:
         if isinstance(data := held.get(f"{folder}/{name}"), bytes):
-            for file, entry in json.loads(data)["files"].items():
+            try:
+                entries = json.loads(data)["files"]
+            except ValueError:
+                return False
+            for file, entry in entries.items():
                 content = held.get(f"{folder}/{file}")
                 if not isinstance(content, bytes):
                     return False
@@ -376,7 +380,8 @@ class World:
                 wrong.append(f"{what} {key} ({self.owner.get(key, 'foreign')})")
         format_ = next((f for fs in command.may.values() for f in fs if f != "left"), "?")
         for key in after.keys() - before.keys():
-            is_way = after[key] is None and any(below(may, key) for may in command.may)
+            # A folder above an output; `x/../run` is in one that is made as well.
+            is_way = after[key] is None and (key == "work/x" or self._is_way(command, key))
             # Folders of a process are named by it, and go with it.
             temporary = key.startswith("tmp/tnctl.")
             if not (is_way or temporary or self._place_of(command, key)):
@@ -384,9 +389,14 @@ class World:
         for key in {*before, *after}:
             if key not in after:
                 self.owner.pop(key, None)
+            elif self._is_way(command, key):
+                continue
             elif key not in before or before[key] != after[key]:
                 self.owner[key] = self._format_of(command, key, format_)
         return wrong
+
+    def _is_way(self, command: Command, key: str) -> bool:
+        return any(below(place, key) and place != key for place in command.may)
 
     def _place_of(self, command: Command, key: str) -> str | None:
         """The most exact of the places where a command may write that a path is in."""

@@ -68,7 +68,8 @@ def with_saved(values: dict[str, Any], overrides: list[str], job: Callable[[Conf
 
     with files.TemporaryFolder("conf") as folder:
         saved = {"defaults": ["schema", "_self_"], **values}
-        (Path(folder) / "saved.yaml").write_text(json.dumps(saved))
+        with files.translated(folder, "written"):
+            (Path(folder) / "saved.yaml").write_text(json.dumps(saved))
         return _run(Path(folder), "saved", overrides, job)
 
 
