@@ -161,10 +161,12 @@ def _restore(place: Path) -> None:
 def _held(staging: Path, to: str) -> Iterator[str]:
     """An empty folder that no other process writes into; what a killed one left in it is removed.
 
-    The folder is removed afterwards if it is empty. Raises Failure when another process holds it,
-    UserError when it has files that tnctl did not write.
+    The folder is removed afterwards if it is empty, and so are those above it that were made for
+    it. Raises Failure when another process holds it, UserError when it has files that tnctl did not
+    write.
     """
     folder = str(staging)
+    made = [above for above in staging.parents if not above.exists()]
     while True:
         with files.translated(to, "written"):
             staging.mkdir(parents=True, exist_ok=True)
@@ -188,7 +190,8 @@ def _held(staging: Path, to: str) -> Iterator[str]:
         yield folder
     finally:
         os.close(held)
-        files.remove_empty_folder(folder)
+        for emptied in (staging, *made):
+            files.remove_empty_folder(str(emptied))
 
 
 def _remove_left_behind(folder: str) -> None:

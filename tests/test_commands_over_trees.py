@@ -1,0 +1,110 @@
+"""Random commands over folders of tnctl's files and others': what is not its own stays as it is."""
+
+import random
+import re
+import shutil
+import tempfile
+
+import pytest
+import worlds
+from conftest import run_here
+from faulty import Fault, Forked, armed
+
+COMMANDS_PER_WORLD = 4
+CODES = {0, 1, 2, 130, 143}
+REFUSED = re.compile(r"(?:tnctl [a-z-]+: )?(\S+) holds (.+), which tnctl did not write there")
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """What every world begins as, and whose paths are tnctl's."""
+    root = tmp_path_factory.mktemp("template") / "world"
+    return root, worlds.make_template(root, run_here)
+
+
+def here(arguments, cwd, fault):
+    """A command in this process, with a fault or without."""
+    with armed(fault):
+        return run_here(*arguments, cwd=cwd)
+
+
+def fault_of(world, errors):
+    """A random fault, or none in half of the cases."""
+    chance = world.chance
+    if chance.random() < 0.5:
+        return None
+    kind = chance.choice(["write", "write", "rename", "remove", "any"])
+    stays = chance.random() < 0.3
+    number = int(chance.expovariate(1 / 6))
+    return Fault(str(world.root), kind, number, chance.choice(errors), stays)
+
+
+def follow(world, run, errors):
+    """One command with what is claimed of it, and again if it failed; how many commands ran."""
+    command, fault = world.command(), fault_of(world, errors)
+    done = judged(world, command, run, fault)
+    if fault is None or done.code == 0:
+        return 1
+    done = judged(world, command, run, None)
+    return 2
+
+
+def judged(world, command, run, fault):
+    """Run a command and look at everything: nothing foreign changed, and the old one is whole."""
+    before = worlds.stored(world.root)
+    done = run(command.arguments, world.work, fault)
+    after = worlds.stored(world.root)
+    told = (command.arguments, fault, done)
+    assert done.code in CODES | ({-9} if fault and fault.error == "kill" else set()), told
+    assert "Traceback" not in done.err + done.out, told
+    wrong = world.judge(command, before, after)
+    assert not wrong, (wrong, told)
+    said = done.err.splitlines()
+    if fault is None:
+        if done.code == 2:
+            assert after == before, told
+            assert said, told
+        if done.code == 0:
+            left = [key for key in after.keys() - before.keys() if ".tnctl-" in key]
+            names = (".tnctl-files.json", ".tnctl-predictions.json")
+            assert all(key.endswith(names) or key.startswith("tmp/") for key in left), (told, left)
+        if match := REFUSED.search(said[-1] if said else ""):
+            # What it names is there, and not tnctl's.
+            key = world.key(f"{match[1]}/{match[2]}".removeprefix("file://"))
+            assert not world.may_replace(command, key), told
+    if command.checks is not None and worlds.is_whole(before, command.checks):
+        assert worlds.is_whole(after, command.checks), told
+    return done
+
+
+def over_trees(template, folder, run, count, seed, errors):
+    """Run so many commands over worlds of a seed."""
+    root, owner = template
+    ran, number = 0, 0
+    while ran < count:
+        place = folder / f"world-{number}"
+        try:
+            world = worlds.new_world(root, owner, place, random.Random(f"{seed} {number}"))
+            tempfile.tempdir = str(place / "tmp")
+            for _ in range(COMMANDS_PER_WORLD):
+                ran += follow(world, run, errors)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, world {number}: {error}") from error
+        finally:
+            tempfile.tempdir = None
+        shutil.rmtree(place)
+        number += 1
+
+
+def test_40_commands(template, tmp_path):
+    seed = random.SystemRandom().randrange(1000)
+    over_trees(template, tmp_path, here, 40, seed, ["ENOSPC", "EIO", "EACCES", "interrupt"])
+
+
+@pytest.mark.long
+def test_500_processes(template, tmp_path):
+    seed = random.SystemRandom().randrange(1000)
+    forked = Forked(tmp_path)
+    errors = ["ENOSPC", "EIO", "EACCES", "interrupt", "kill"]
+    over_trees(template, tmp_path, forked.run, 500, seed, errors)
+    forked.close()
