@@ -52,17 +52,29 @@ def parsed(name, text):
 
 
 def test_thousands_of_wrong_documents_are_parsed_or_refused_in_one_line():
+    taken, refused = counted(400, 11)
+    assert refused > taken > 100
+
+
+@pytest.mark.long
+def test_many_thousands_of_wrong_documents_are_parsed_or_refused_in_one_line():
+    for seed in range(100, 110):
+        counted(1000, seed)
+
+
+def counted(rounds, seed):
+    """Damage every kind of manifest so often; how many were taken, and refused."""
     taken = refused = 0
     for name, (path, kind) in SEALED.items():
-        damaged = mutations(json.loads(path.read_text()), seed=11)
-        for words, content in itertools.islice(damaged, 400):
+        damaged = mutations(json.loads(path.read_text()), seed=seed)
+        for words, content in itertools.islice(damaged, rounds):
             found = parsed(name, sealed(content))
             taken, refused = taken + (found is not None), refused + (found is None)
             if found is not None:  # what was taken can be written, and read again
                 text = manifest.sealed(found.body())
                 assert manifest.unsealed(text, "folder", "again", kind).body() == found.body()
                 assert all(map(FORMATS[kind.FORMAT].is_file, found.files)), words
-    assert refused > taken > 100
+    return taken, refused
 
 
 def test_raw_rows_by_wrong_descriptions_are_inputs_or_refused():
@@ -423,6 +435,12 @@ COMMANDS = [
     ("graph/serving.json", VERIFY, 12),
     ("embeddings/manifest.json", VERIFY, 8),
 ]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "command", "rounds"), COMMANDS)
+def test_many_commands_and_wrong_manifests(artefacts, here, name, command, rounds):
+    test_commands_and_wrong_manifests(artefacts, here, name, command, 4 * rounds)
 
 
 @pytest.mark.parametrize(("name", "command", "rounds"), COMMANDS)

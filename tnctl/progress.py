@@ -22,8 +22,9 @@ _open: list["Display"] = []
 
 
 def say(text: str) -> None:
-    """One plain line, without secrets of URLs."""
-    console.print(masked(text), markup=False)
+    """A plain line, or several, without secrets of URLs and signs that a terminal would obey."""
+    lines = [printable(line) for line in masked(text).splitlines()]
+    console.print("\n".join(lines), markup=False)
 
 
 class Display:
