@@ -1,12 +1,14 @@
 """Exports, their deltas, folding and graphs on S3: two servers, and what goes wrong with one."""
 
 import errno
+import json
 import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
 import s3_servers
+from mutated_documents import sealed
 from saving import Run, conf_of
 from served import Served, data
 
@@ -193,3 +195,49 @@ def test_credentials_that_are_wrong(served, tmp_path):
     denied(fold, f"{HERE}/dictionary", f"{tmp_path}/folded")
     denied(open_embeddings, f"{HERE}/dictionary")
     assert not Path(f"{tmp_path}/folded").exists()
+
+
+@pytest.mark.usefixtures("proxy")
+def test_hostile_paths_on_s3_lead_nowhere(served):
+    lead_nowhere(served, HERE)
+
+
+def test_hostile_paths_lead_nowhere(served, tmp_path):
+    lead_nowhere(served, str(tmp_path))
+    lead_nowhere(served, f"memory://{tmp_path.name}")
+
+
+def lead_nowhere(served, root):
+    """A manifest with a checksum that fits, which names files outside of its folder."""
+    files.upload_folder(f"{served.folder}/dictionary", f"{root}/export")
+    files.write_bytes(f"{root}/secret", b"secret")
+    url = f"{root}/export/manifest.json"
+    content = json.loads(files.read_bytes(url))
+    [entry, *_] = content["groups"]
+    for path in ("../secret", "/etc/hosts", f"{root}/secret", "a/../../secret", "memory://secret"):
+        hostile = json.loads(json.dumps(content))
+        hostile["files"][path] = hostile["files"].pop(entry["file"])
+        hostile["groups"][0]["file"] = path
+        files.write_bytes(url, sealed(hostile))
+        with pytest.raises(Failure, match="relative path"):
+            fold(f"{root}/export", f"{root}/to")
+        # Nor is it a reason to remove anything.
+        with pytest.raises(UserError, match="tnctl did not write there"):
+            served.export(f"{root}/export")
+        assert files.read_bytes(f"{root}/secret") == b"secret"
+    assert not files.list_folder(f"{root}/to")
+
+
+@pytest.mark.usefixtures("proxy")
+def test_what_is_foreign_on_s3_stays(served):
+    files.write_bytes(f"{HERE}/mine/thesis.tex", b"mine")
+    with pytest.raises(UserError, match=r"holds thesis\.tex"):
+        served.export(f"{HERE}/mine")
+    served.export(f"{HERE}/again")
+    served.export(f"{HERE}/again")
+    names = manifest.read(f"{HERE}/again", ExportManifest).files
+    assert files.list_folder(f"{HERE}/again") == sorted([*names, manifest.NAME])
+    files.write_bytes(f"{HERE}/again/user_id.index", b"changed by its owner")
+    with pytest.raises(UserError, match=r"holds user_id\.index"):
+        served.export(f"{HERE}/again")
+    assert files.read_bytes(f"{HERE}/again/user_id.index") == b"changed by its owner"
