@@ -111,7 +111,6 @@ def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> Report:
             what = "is finished" if days is None else "is trained on every day that is there"
             say(f"{conf.output} {what}: nothing to do (overwrite=true starts anew)")
             return report
-    claims = run.claims_of(conf.output)
     stopwatch = Stopwatch()
     if conf.train.deterministic:
         enable_determinism()
@@ -119,6 +118,7 @@ def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> Report:
     if checkpoint is None:
         recipes.settings_of(conf.recipe, recipes.load(conf.recipe["name"]))
         start = warm.begin(conf)
+        claims = run.claims_of(conf.output)
         log = run.Log(conf.output)
         if by_day:
             days = Daily(conf, [] if start is None else start.record, accept)
@@ -129,6 +129,7 @@ def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> Report:
         if by_day and checkpoint.folder != newest.folder:
             days = Daily(conf, checkpoint.days, accept)
         say(f"going on from {checkpoint.folder}")
+        claims = run.claims_of(conf.output)
         log = run.Log(conf.output, checkpoint.manifest.metrics.log_lines)
     with Trainer(conf, model, stopwatch, golden, log, claims, checkpoint, start, days) as trainer:
         trainer.train()
