@@ -3,7 +3,7 @@
 import hashlib
 import json
 
-from tnctl import documents
+from tnctl import documents, memory_limits
 from tnctl.checkpoint import dense, rows, sketches
 from tnctl.checkpoint.chain import (
     Checkpoint,
@@ -23,6 +23,9 @@ from tnctl.tables import Figures, SparseTable
 
 __all__ = ["Checkpoint", "digest", "load", "newest", "newest_or_fail", "open_checkpoint"]
 
+LEAST_INDEX_BYTES = 10  # of a row: 8 for each place of the index, of which at most 3 in 4 are taken
+COMPUTING_BYTES = 128 << 20  # what TensorFlow and batches take beside the rows, at least
+
 
 def load(checkpoint: Checkpoint, conf: Conf) -> Model:
     """The model of a checkpoint, all rows and weights as they were saved."""
@@ -33,6 +36,11 @@ def load(checkpoint: Checkpoint, conf: Conf) -> Model:
     parts = {table.name: table for table in checkpoint.manifest.tables}
     if sorted(parts) != sorted(layout.name for layout in model.layout.tables):
         raise Failure(f"{checkpoint.folder} has tables {sorted(parts)}, the conf needs others")
+    needed = sum(
+        parts[layout.name].rows * (table.stride + LEAST_INDEX_BYTES)
+        for layout, table in zip(model.layout.tables, model.tables, strict=True)
+    )
+    memory_limits.require(needed, COMPUTING_BYTES, f"the model of {checkpoint.folder}")
     with offering(checkpoint):
         for layout, table in zip(model.layout.tables, model.tables, strict=True):
             part = parts[layout.name]

@@ -24,6 +24,8 @@ COMMANDS = {
     "checkpoint": "list, inspect, verify, diff, compact and prune checkpoints",
     "completion": "a script by which bash, zsh or fish completes words of tnctl",
 }
+# Of Python, for the stack of a thread, and of the loader of libraries.
+OUT_OF_MEMORY = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -36,6 +38,15 @@ def main(arguments: list[str] | None = None) -> None:
         name = f"tnctl {command}" if command in COMMANDS else "tnctl"
         print(f"{name}: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except (MemoryError, ImportError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = f" ({text[:200]})" if (text := " ".join(str(error).split())) else ""
+        print(
+            f"tnctl {command}: out of memory{reason}. Give it more memory, or raise its limit",
+            file=sys.stderr,
+        )
+        sys.exit(1)
     except Stopped as stopped:
         print(f"tnctl {command}: {stopped}", file=sys.stderr)
         sys.exit(stopped.exit_code)
@@ -50,6 +61,11 @@ def main(arguments: list[str] | None = None) -> None:
         # As Python shows it, but libraries put URLs into their messages with all that they hold.
         print(masked(traceback.format_exc()), end="", file=sys.stderr)
         sys.exit(1)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error is one of those that libraries raise when the system gives no memory."""
+    return isinstance(error, MemoryError) or any(part in str(error) for part in OUT_OF_MEMORY)
 
 
 def run(command: str, arguments: list[str]) -> int:

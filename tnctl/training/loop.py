@@ -37,6 +37,7 @@ from tnctl.training.events import Events
 from tnctl.training.first_rows import insert_rows
 from tnctl.training.golden import Golden
 from tnctl.training.inputs import input_rows, row_bytes
+from tnctl.training.memory_watch import WAY_OUT, MemoryWatch, table_bytes, table_words
 from tnctl.training.metrics import scalars
 from tnctl.training.report import Best, Report, TableSize, Timing
 from tnctl.training.running import Running
@@ -210,6 +211,7 @@ class Trainer:
         self.seconds_between_saves = math.inf if minutes is None else 60 * minutes
         self.next_save = time.monotonic() + self.seconds_between_saves
         self.signals = Signals()
+        self.memory = MemoryWatch(model)
         self.step = TrainingStep(model, conf.train.batch_size)
         self.step.steps = self.steps
         self.inference = Inference(model, conf.train.batch_size)
@@ -263,6 +265,13 @@ class Trainer:
             code = error.exit_code if isinstance(error, Stopped) else 130
             goes_on = GOES_ON.format(self.saved) if self.saved else STARTS_ANEW
             raise Stopped(f"stopped after step {self.steps:,}: {goes_on}", code) from None
+        if isinstance(error, MemoryError):
+            place = f"{self.saved} is saved. {WAY_OUT}" if self.saved else WAY_OUT
+            reason = f" ({error})" if str(error) else ""
+            raise Failure(
+                f"out of memory after step {self.steps:,}{reason}: {table_words(self.model)}. "
+                f"{place}"
+            ) from error
 
     def train(self) -> None:
         """All that is left to be trained, and saved."""
@@ -449,6 +458,13 @@ class Trainer:
         due = due or time.monotonic() >= self.next_save
         if self.best_is_due or (due and self.steps > self.saved_at[0]):
             self.save()
+        if (shortage := self.memory.shortage(self.model)) is not None:
+            self.save_what_is_new()
+            self.wait_until_saved()
+            raise Failure(
+                f"stopped after step {self.steps:,} before memory runs out: {shortage}. "
+                f"{self.saved} is saved. {WAY_OUT}"
+            )
         return time.perf_counter() - started
 
     def rows_to_train(self, conf: Conf) -> tuple[int | None, bool]:
@@ -725,11 +741,6 @@ class Progress:
         if trainer.events is not None:
             told = {f"train/{name}": value for name, value in figures.items() if value is not None}
             trainer.events.scalars(trainer.steps, {**told, "train/examples_per_second": speed})
-
-
-def table_bytes(model: Model) -> int:
-    """What the tables hold at the moment."""
-    return sum(table.index_bytes + table.row_bytes for table in model.tables)
 
 
 def logged(steps: int) -> bool:

@@ -1,0 +1,147 @@
+"""How much memory this process may still take: of the machine, its cgroups and its ulimits."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from tnctl.errors import Failure
+from tnctl.progress import size
+
+ROOT = Path("/")
+UNLIMITED = 1 << 60  # version 1 of cgroups has a number near 2^63 where there is no limit
+# Of an allocation below this nothing is asked: reading the limits is not worth it.
+LEAST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One limit of memory, in bytes, and what it leaves."""
+
+    name: str
+    total: int
+    free: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({size(self.total)}) leaves {size(max(self.free, 0))}"
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Where a version of cgroups has what; keys are those of memory.stat."""
+
+    mount: str
+    total: str
+    used: str
+    # Page cache, which the system takes back; what processes have mapped of it they need.
+    caches: tuple[str, str]
+    mapped: str
+
+
+_FILES = {
+    1: _Files(
+        "sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
+        "total_mapped_file",
+    ),
+    2: _Files(
+        "sys/fs/cgroup",
+        "memory.max",
+        "memory.current",
+        ("inactive_file", "active_file"),
+        "file_mapped",
+    ),
+}
+
+
+def tightest(root: Path = ROOT) -> Limit | None:
+    """The limit that leaves the least; None where the system names none (no Linux).
+
+    `root` is the folder with `proc` and `sys`.
+    """
+    return min(_limits(root), key=lambda limit: limit.free, default=None)
+
+
+def require(needed: int, beside: int, what: str) -> None:
+    """Raise Failure when a limit leaves less than `needed` bytes for `what` and `beside` more."""
+    if needed < LEAST_BYTES:
+        return
+    limit = tightest()
+    if limit is not None and needed + beside > limit.free:
+        raise Failure(
+            f"{what} takes {size(needed)} of memory and work on it {size(beside)} more, but "
+            f"{limit}. Give it more memory"
+        )
+
+
+def _limits(root: Path) -> Iterator[Limit]:
+    machine = _sizes(root / "proc/meminfo", unit=1024)
+    swap = machine.get("SwapFree", 0)
+    if "MemAvailable" in machine and "MemTotal" in machine:
+        free = machine["MemAvailable"] + swap
+        yield Limit("the memory of this machine", machine["MemTotal"], free)
+    yield from _cgroups(root, swap)
+    yield from _ulimits(root)
+
+
+def _cgroups(root: Path, swap: int) -> Iterator[Limit]:
+    """The limits of the process's cgroup and of those around it."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        version = 2 if number == "0" else 1
+        if version == 1 and "memory" not in controllers.split(","):
+            continue
+        files = _FILES[version]
+        # In a container the path may be one of the host, of which only the mount itself is there.
+        inside = PurePosixPath(path.lstrip("/"))
+        for above in (inside, *inside.parents):
+            if ".." not in above.parts:
+                folder = root / files.mount / above
+                with contextlib.suppress(ValueError):
+                    total = int(_text(folder / files.total))
+                    used = int(_text(folder / files.used))
+                    if total < UNLIMITED:
+                        free = total - used + _reclaimable(folder, files) + swap
+                        yield Limit("the memory limit of the cgroup", total, free)
+
+
+def _reclaimable(folder: Path, files: _Files) -> int:
+    figures = _sizes(folder / "memory.stat")
+    caches = sum(figures.get(key, 0) for key in files.caches)
+    return max(0, caches - figures.get(files.mapped, 0))
+
+
+def _ulimits(root: Path) -> Iterator[Limit]:
+    try:
+        import resource
+    except ImportError:  # no POSIX
+        return
+    status = _sizes(root / "proc/self/status", unit=1024)
+    for name, number, key in (
+        ("ulimit -v", resource.RLIMIT_AS, "VmSize"),
+        ("ulimit -d", resource.RLIMIT_DATA, "VmData"),
+    ):
+        total = resource.getrlimit(number)[0]
+        if key in status and total not in (resource.RLIM_INFINITY, -1):
+            yield Limit(name, total, total - status[key])
+
+
+def _sizes(file: Path, unit: int = 1) -> dict[str, int]:
+    """The numbers of a file of lines `name number`, in bytes."""
+    sizes = {}
+    for line in _text(file).splitlines():
+        name, *words = line.replace(":", " ").split()[:2] or [""]
+        if words and words[0].isascii() and words[0].isdecimal():
+            sizes[name] = unit * int(words[0])
+    return sizes
+
+
+def _text(file: Path) -> str:
+    """The text of a file of the system, empty where it is not there."""
+    try:
+        return file.read_text("utf-8", "replace")
+    except OSError:
+        return ""

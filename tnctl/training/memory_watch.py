@@ -1,0 +1,56 @@
+"""Ends training with a checkpoint while there is memory for one, as its tables grow."""
+
+import time
+
+from tnctl import memory_limits
+from tnctl.model.building import Model
+from tnctl.progress import size
+
+SECONDS_BETWEEN_CHECKS = 1.0
+# For the checkpoint, and what reading and TensorFlow take beside the tables.
+RESERVE = 160 << 20
+GROWTHS_AHEAD = 4  # of as many bytes as the tables grew between the last two checks
+WAY_OUT = (
+    "With more memory the same command goes on. Less is taken by fewer rows (life.admission, "
+    "life.eviction.rows) or a smaller embedding.width, in a new run"
+)
+
+
+def table_bytes(model: Model) -> int:
+    """What the tables hold at the moment."""
+    return sum(table.index_bytes + table.row_bytes for table in model.tables)
+
+
+def table_words(model: Model) -> str:
+    """Rows and bytes of the tables, as a message has them."""
+    rows = sum(table.rows for table in model.tables)
+    return f"the tables hold {size(table_bytes(model))} ({rows:,} rows)"
+
+
+class MemoryWatch:
+    """Compares what tables grow by with what the limits of memory leave, once a second.
+
+    The killer of a system that runs out of memory leaves no time for a checkpoint or a message.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._held = table_bytes(model)
+        self._next_check = time.monotonic()
+
+    def shortage(self, model: Model) -> str | None:
+        """What is wrong when the next growth may not have room, else None.
+
+        None too while the tables do not grow: what is there has been enough so far.
+        """
+        now = time.monotonic()
+        if now < self._next_check:
+            return None
+        self._next_check = now + SECONDS_BETWEEN_CHECKS
+        held = table_bytes(model)
+        growth, self._held = held - self._held, held
+        if growth <= 0:
+            return None
+        limit = memory_limits.tightest()
+        if limit is None or limit.free >= RESERVE + GROWTHS_AHEAD * growth:
+            return None
+        return f"{limit}, and {table_words(model)} and grow"
