@@ -263,7 +263,7 @@ class World:
         """A place as somebody may say it."""
         return self.chance.choice([
             "{0}", "{0}", "{0}", "./{0}", "{0}/", "empty/../{0}", "{1}/work/{0}", "{0}//",
-            "file://{1}/work/{0}", "../linked/{0}", "{1}/linked/{0}", "x/../{0}",
+            "file://{1}/work/{0}", "../linked/{0}", "{1}/linked/{0}", "empty/../{0}", "{0}", "x/../{0}",
         ]).format(path, self.root)  # fmt: skip
 
     def place(self, *natural: str) -> str:
@@ -330,7 +330,7 @@ class World:
         return self._file(arguments, self.place("s.csv", "new/p.csv"))
 
     def _score(self) -> Command:
-        source = self.chance.choice(["emb", "emb", "delta"])
+        source = self.chance.choice(["delta", "delta", "emb"])
         arguments = ["score", "graph=graph", f"embeddings={source}", "input=clicks/test.csv"]
         return self._file(arguments, self.place("s.csv", "new/s.csv"))
 
