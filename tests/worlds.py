@@ -167,16 +167,21 @@ class World:
             for key, of in self.owner.items()
             if of in formats and (self.root / key).is_file() and "/.tnctl" not in key
         )
-        return self.chance.choice(keys) if keys else None
+        near = [key for key in keys if key.count("/") == 2]
+        return self.chance.choice(self.chance.choice([keys, near or keys])) if keys else None
+
+    def disown(self, key: str) -> None:
+        """A file is not tnctl's any more, and without their manifest others are not either."""
+        self.owner.pop(key)
+        if Path(key).name in MANIFESTS and "/checkpoints/" not in key:
+            above = os.path.dirname(key)
+            self.owner = {k: v for k, v in self.owner.items() if not below(k, above)}
 
     def change_own(self) -> None:
         """A file of ours that the user changed is the user's, where no list has it."""
         if key := self.own_file({"graph", "embeddings", "prepared"}):
             (self.root / key).write_bytes((self.root / key).read_bytes() + b"!")
-            if Path(key).name in MANIFESTS:
-                above = os.path.dirname(key)
-                self.owner = {k: v for k, v in self.owner.items() if not below(k, above)}
-            self.owner.pop(key, None)
+            self.disown(key)
 
     def link_own(self) -> None:
         """The user moved a file of ours to another disk, and left a link."""
@@ -184,12 +189,12 @@ class World:
             moved = self.root / "outside" / f"moved-{len(os.listdir(self.root / 'outside'))}"
             (self.root / key).rename(moved)
             (self.root / key).symlink_to(moved)
-            self.owner.pop(key)
+            self.disown(key)
 
     def lose_own(self) -> None:
         if key := self.own_file({"graph", "embeddings", "prepared", "run"}):
             (self.root / key).unlink()
-            self.owner.pop(key)
+            self.disown(key)
 
     def leave_behind(self) -> None:
         """What a killed command leaves beside an output, real and not."""
@@ -248,7 +253,9 @@ class World:
         """Inputs where commands write."""
         for name in ("train.csv", "test.csv"):
             self.put(
-                self.work / self.chance.choice(["emb/data", "run/embeddings/data", "clicks/raw"]) / name,
+                self.work
+                / self.chance.choice(["emb/data", "run/embeddings/data", "clicks/raw"])
+                / name,
                 (self.work / "clicks" / name).read_bytes(),
             )
 
@@ -282,19 +289,27 @@ class World:
     def _to(self, arguments: list[str], to: str, format: str) -> Command:
         root = self.key(to)
         above, last = os.path.split(root)
-        beside = {os.path.join(above, f".{last}.tnctl-{end}"): {format, "left"} for end in ("new", "old")}
+        beside = {
+            os.path.join(above, f".{last}.tnctl-{end}"): {format, "left"} for end in ("new", "old")
+        }
         return Command([*arguments, f"to={self.spelled(to)}"], {root: {format}, **beside}, root)
 
     def _run(self) -> str:
-        return self.chance.choice(["output=run"] * 5 + ["output=other", f"output={self.place('run')}"])
+        return self.chance.choice(
+            ["output=run"] * 5 + ["output=other", f"output={self.place('run')}"]
+        )
 
     def _prepare(self) -> Command:
-        root = self.chance.choice(["clicks", "clicks", "clicks/raw", "emb/data", "run/embeddings/data"])
+        root = self.chance.choice(
+            ["clicks", "clicks", "clicks/raw", "emb/data", "run/embeddings/data"]
+        )
         arguments = ["prepare", "conf=small.yaml", f"data.root={root}"]
         return self._to(arguments, self.place("prep", "new", "new/a/b"), "prepared")
 
     def _split_graph(self) -> Command:
-        return self._to(["split-graph", self._run(), "golden=2"], self.place("graph", "new"), "graph")
+        return self._to(
+            ["split-graph", self._run(), "golden=2"], self.place("graph", "new"), "graph"
+        )
 
     def _export_embeddings(self) -> Command:
         kind = self.chance.choice(["parquet", "text", "dictionary"])
@@ -309,7 +324,11 @@ class World:
         return self._to(arguments, self.place("new", "emb", "delta", "empty"), "embeddings")
 
     def _compact(self) -> Command:
-        arguments = ["checkpoint", "compact", self.spelled(self.chance.choice(["run", STEP, "other"]))]
+        arguments = [
+            "checkpoint",
+            "compact",
+            self.spelled(self.chance.choice(["run", STEP, "other"])),
+        ]
         return self._to(arguments, self.place("new", "new/a/b", "empty"), "checkpoint")
 
     def _file(self, arguments: list[str], to: str) -> Command:
@@ -337,7 +356,9 @@ class World:
     def _look(self) -> Command:
         kind = self.chance.choice(["list", "verify", "inspect", "diff"])
         url = self.chance.choice(["run", "other", "run/checkpoints", STEP, *PLACES])
-        return Command(["checkpoint", kind, self.spelled(url), *(["run"] if kind == "diff" else [])])
+        return Command(
+            ["checkpoint", kind, self.spelled(url), *(["run"] if kind == "diff" else [])]
+        )
 
     def _evaluate(self) -> Command:
         return Command(["evaluate", "output=run", "data.test=test.csv"])
@@ -354,7 +375,7 @@ class World:
         root = self.key(to)
         arguments = [*TRAIN, f"output={self.spelled(to)}"]
         may = {
-            f"{root}/{name}": {"run"}
+            os.path.normpath(f"{root}/{name}"): {"run"}
             for name in ("checkpoints", "damaged", "log.jsonl", "report.json", "report.html",
                          ".tnctl-files.json", ".tnctl-lock")
         }  # fmt: skip
@@ -362,7 +383,8 @@ class World:
         if self.chance.random() < 0.6:
             arguments.append("overwrite=true")
             may[root] = {"run", "prediction"}
-            may |= {f"{root}/graph": {"graph"}, f"{root}/embeddings": {"embeddings"}}
+            for name, format_ in (("graph", "graph"), ("embeddings", "embeddings")):
+                may[os.path.normpath(f"{root}/{name}")] = {format_}
         if self.chance.random() < 0.3:
             arguments.append("train.epochs=2")
         return Command(arguments, may)
@@ -405,6 +427,7 @@ class World:
             return max(places, key=len)
         run = os.path.dirname(key)
         part = os.path.basename(key).endswith(".tnctl-part")
+        run = run or "."
         return f"{run}/." if part and f"{run}/." in command.may else None
 
     def may_replace(self, command: Command, key: str) -> bool:

@@ -548,6 +548,12 @@ def lies_at(url: str) -> bool:
     return exists(url) if local is None else os.path.lexists(local)
 
 
+def is_link(url: str) -> bool:
+    """Whether a name is that of a symbolic link of this machine."""
+    local = local_path(url)
+    return local is not None and local.is_symlink()
+
+
 def size(url: str) -> int:
     """The bytes of a file, as stored (compressed)."""
     with translated(url):

@@ -100,6 +100,7 @@ def train(
 def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> dict[str, Any]:
     by_day = daily(conf)
     outputs.refuse_overlap(run.places(conf.output), files_read(conf), "output")
+    run.refuse_no_folders(conf.output)
     checkpoint = run.start(conf, overwrite)
     days = Daily(conf, checkpoint.days, accept) if by_day and checkpoint is not None else None
     if checkpoint is not None and (days is None or not days.left):
