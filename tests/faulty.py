@@ -150,7 +150,7 @@ class Forked:
         self.server = subprocess.Popen(
             [sys.executable, __file__, str(self.out), str(self.err)],
             cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parent), "TF_CPP_MIN_LOG_LEVEL": "3"},
+            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
         )  # fmt: skip
 
     def run(self, arguments, cwd, fault: Fault | None = None) -> Result:
@@ -181,8 +181,7 @@ def serve(out: str, err: str) -> None:
     for name in IMPORTED:
         import_module(name)
     gc.freeze()  # so that children do not write to the memory of what was imported
-    lines = open(0, closefd=False)
-    for line in lines:
+    for line in sys.stdin:
         job = json.loads(line)
         child = os.fork()
         if not child:

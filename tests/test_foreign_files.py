@@ -175,8 +175,12 @@ def test_a_checkpoint_that_is_a_link_is_not_pruned(run_copy, here):
 
 
 def test_a_full_temporary_folder(run_copy, here, monkeypatch):
-    def failing(self, _):
-        raise OSError(28, "No space left on device")
+    write_text = Path.write_text
+
+    def failing(path, text):
+        if path.name == "saved.yaml":
+            raise OSError(28, "No space left on device")
+        return write_text(path, text)
 
     before = stored(run_copy)
     monkeypatch.setattr(Path, "write_text", failing)

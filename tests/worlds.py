@@ -64,7 +64,7 @@ FOREIGN = (
 
 
 def stored(root: Path) -> dict[str, bytes | str | None]:
-    """What lies below a folder, by relative path: bytes, `-> target` of a link, None for a folder."""
+    """What lies below a folder, by path: bytes, `-> target` of a link, None for a folder."""
     held: dict[str, bytes | str | None] = {}
     for above, folders, names in os.walk(root):
         for name in [*folders, *names]:
@@ -115,7 +115,7 @@ class Command:
 
 @dataclass
 class World:
-    """`root` has `work`, where commands run, and `outside`; `owner` has the formats of our paths."""
+    """`root` has `work`, where commands run, and `outside`; `owner` the formats of our paths."""
 
     root: Path
     chance: random.Random
@@ -155,7 +155,7 @@ class World:
     def add_link(self) -> None:
         names = (
             "photos", "tensorboard", "graph", "checkpoints/step-0000000050", "damaged", "aot",
-            "log.jsonl", "variables", "embeddings", ".tnctl-lock", ".tnctl-files.json", "validation",
+            "log.jsonl", "variables", "embeddings", ".tnctl-lock", ".tnctl-files.json", "train",
         )  # fmt: skip
         path = self.folder() / self.chance.choice(names)
         if not os.path.lexists(path) and path.parent.is_dir():
@@ -270,7 +270,7 @@ class World:
         """A place as somebody may say it."""
         return self.chance.choice([
             "{0}", "{0}", "{0}", "./{0}", "{0}/", "empty/../{0}", "{1}/work/{0}", "{0}//",
-            "file://{1}/work/{0}", "../linked/{0}", "{1}/linked/{0}", "empty/../{0}", "{0}", "x/../{0}",
+            "file://{1}/work/{0}", "../linked/{0}", "{1}/linked/{0}", "empty/../{0}", "x/../{0}",
         ]).format(path, self.root)  # fmt: skip
 
     def place(self, *natural: str) -> str:
@@ -300,8 +300,9 @@ class World:
         )
 
     def _prepare(self) -> Command:
+        roots = ["clicks", "clicks/raw", "emb/data", "run/embeddings/data"]
         root = self.chance.choice(
-            ["clicks", "clicks", "clicks/raw", "emb/data", "run/embeddings/data"]
+            [root for root in roots if (self.work / root / "train.csv").exists()]
         )
         arguments = ["prepare", "conf=small.yaml", f"data.root={root}"]
         return self._to(arguments, self.place("prep", "new", "new/a/b"), "prepared")
@@ -431,6 +432,8 @@ class World:
         return f"{run}/." if part and f"{run}/." in command.may else None
 
     def may_replace(self, command: Command, key: str) -> bool:
+        if key.startswith("tmp/"):
+            return key in self.owner
         place = self._place_of(command, key)
         if place is None:
             return False
