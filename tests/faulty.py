@@ -1,8 +1,10 @@
 """Commands of which a write, rename or removal fails, in this process or in one of their own."""
 
+import atexit
 import builtins
 import contextlib
 import errno
+import gc
 import io
 import json
 import os
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from unittest import mock
@@ -147,7 +150,7 @@ class Forked:
         self.server = subprocess.Popen(
             [sys.executable, __file__, str(self.out), str(self.err)],
             cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parent), "TF_CPP_MIN_LOG_LEVEL": "3"},
+            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
         )  # fmt: skip
 
     def run(self, arguments, cwd, fault: Fault | None = None) -> Result:
@@ -177,8 +180,8 @@ def serve(out: str, err: str) -> None:
     quiet_tensorflow()
     for name in IMPORTED:
         import_module(name)
-    lines = open(0, closefd=False)
-    for line in lines:
+    gc.freeze()  # so that children do not write to the memory of what was imported
+    for line in sys.stdin:
         job = json.loads(line)
         child = os.fork()
         if not child:
@@ -200,8 +203,19 @@ def become(job, out: str, err: str) -> None:
         os.close(descriptor)
     os.chdir(job["cwd"])
     tempfile.tempdir = job["temporary"]
-    with armed(Fault(**job["fault"]) if job["fault"] else None):
-        main(job["arguments"])
+    code: object = 1
+    try:
+        with armed(Fault(**job["fault"]) if job["fault"] else None):
+            main(job["arguments"])
+    except SystemExit as stop:
+        code = stop.code
+    except BaseException:
+        traceback.print_exc()
+    # Not through the end of the interpreter, which frees the memory of the server object by object.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 0)
 
 
 if __name__ == "__main__":

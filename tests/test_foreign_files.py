@@ -106,6 +106,9 @@ def test_overwrite_leaves_what_is_not_of_the_run(workspace, here):
     (run / "checkpoints/step-by-step").mkdir()
     (run / "checkpoints/step-by-step/dense.bin").write_text("mine")
     (run / "notes.txt").write_text("mine")
+    (run / "checkpoints/notes.txt").write_text("mine")
+    assert here("export-embeddings", "output=run", "to=outside/embeddings", cwd=workspace).code == 0
+    (run / "embeddings").symlink_to(outside / "embeddings")
     newest = max((run / "checkpoints").glob("step-00000000[0-8]*"))
     (newest / "notes.txt").write_text("mine")
     (run / "tensorboard").mkdir(exist_ok=True)
@@ -116,7 +119,8 @@ def test_overwrite_leaves_what_is_not_of_the_run(workspace, here):
     assert stored(outside) == kept
     assert (run / "checkpoints/step-0000000099").is_symlink()
     for name in (
-        "notes.txt", "checkpoints/step-by-step/dense.bin", f"checkpoints/{newest.name}/notes.txt",
+        "notes.txt", "checkpoints/notes.txt", "checkpoints/step-by-step/dense.bin",
+        f"checkpoints/{newest.name}/notes.txt",
         "tensorboard/events.out.tfevents.mine",
     ):  # fmt: skip
         assert (run / name).read_text() == "mine"
@@ -129,6 +133,60 @@ def test_overwrite_leaves_what_is_not_of_the_run(workspace, here):
         done = here(*train, *more, cwd=workspace)
         assert done.code == 2 and "run holds log.jsonl" in done.last
         assert stored(run) == {"log.jsonl": b"mine"}
+
+
+def test_a_run_writes_through_no_link(run_copy, refused):
+    """Where a run writes a file or folder, a link of the user's is refused before anything."""
+    run, moved = run_copy / "run", run_copy / "moved"
+    train = ["train", "conf=small.yaml", "output=run"]
+    for name in ("log.jsonl", "report.json", "report.html", ".tnctl-files.json"):
+        (run / name).rename(moved)
+        (run / name).symlink_to(moved)
+        refused(run_copy, *train, "overwrite=true", said=f"run holds {name}")
+        (run / name).unlink()
+        moved.rename(run / name)
+    (run / "checkpoints").rename(moved)
+    (run / "checkpoints").symlink_to(moved)
+    for more in ([], ["overwrite=true"]):
+        refused(run_copy, *train, *more, said="run/checkpoints is a symbolic link")
+    (run / "checkpoints").unlink()
+    (run / "checkpoints").write_text("mine")
+    refused(run_copy, *train, "overwrite=true", said="run/checkpoints is a file")
+
+
+def test_a_resumed_run_replaces_no_link(run_copy, refused):
+    """Its report was moved away, and what is left of its last checkpoint cannot be used."""
+    run = run_copy / "run"
+    (run / "report.html").rename(run_copy / "moved")
+    (run / "report.html").symlink_to(run_copy / "moved")
+    (run / "report.json").unlink()
+    refused(run_copy, "train", "conf=small.yaml", "output=run", said="run holds report.html")
+
+
+def test_a_checkpoint_that_is_a_link_is_not_pruned(run_copy, here):
+    checkpoints = run_copy / "run/checkpoints"
+    [newest] = sorted(checkpoints.iterdir())[-1:]
+    shutil.copytree(newest, run_copy / "elsewhere")
+    (checkpoints / "step-0000000001").symlink_to(run_copy / "elsewhere")
+    before = stored(run_copy)
+    done = here("checkpoint", "prune", "run", "keep=1", "yes=true", cwd=run_copy)
+    assert done.code == 0 and "kept step-0000000001: a symbolic link" in done.err
+    assert stored(run_copy) == before
+
+
+def test_a_full_temporary_folder(run_copy, here, monkeypatch):
+    write_text = Path.write_text
+
+    def failing(path, text):
+        if path.name == "saved.yaml":
+            raise OSError(28, "No space left on device")
+        return write_text(path, text)
+
+    before = stored(run_copy)
+    monkeypatch.setattr(Path, "write_text", failing)
+    done = here("evaluate", "output=run", cwd=run_copy)
+    assert done.code == 1 and "no space is left" in done.last
+    assert stored(run_copy) == before
 
 
 def test_a_checkpoint_alone_does_not_say_where_to_write(run_copy, refused):

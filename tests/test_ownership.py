@@ -242,6 +242,48 @@ def test_a_link_to_a_folder_is_written_through(root):
     assert (root / "current").is_symlink() and whole(root / "graph") == NEW
 
 
+def test_a_list_alone_is_replaced(root):
+    """Of a killed command only its list of files may be left, and the folders of these."""
+    to = root / "graph"
+    ownership.Claims(str(to), GRAPH).take(["variables/variables.index"])
+    (to / "variables").mkdir()
+    write_graph(str(to), OLD)
+    assert whole(to) == OLD and [path.name for path in root.iterdir()] == ["graph"]
+
+
+def test_what_has_the_name_of_the_folder_beside(root):
+    beside = root / ".graph.tnctl-new"
+    (root / "outside").mkdir()
+    for make in (lambda: beside.write_text("mine"), lambda: beside.symlink_to(root / "outside")):
+        make()
+        before = stored(root)
+        with pytest.raises(UserError, match=r"holds \.graph\.tnctl-new"):
+            write_graph(str(root / "graph"), NEW)
+        assert stored(root) == before
+        beside.unlink()
+
+
+def test_folders_made_for_what_fails_go(root):
+    (root / "a").mkdir()
+    with pytest.raises(RuntimeError), outputs.output_folder(str(root / "a/b/c/graph"), GRAPH):
+        raise RuntimeError
+    assert not list((root / "a").iterdir())
+
+
+def test_a_list_is_no_link(root):
+    """Neither the list nor a file that it names: a link in its place is the user's."""
+    claims = ownership.Claims(str(root), ownership.RUN)
+    claims.add(["log.jsonl"])
+    (root / "log.jsonl").symlink_to(root / "moved")
+    with pytest.raises(UserError, match=r"holds log\.jsonl"):
+        ownership.Claims(str(root), ownership.RUN).add(["log.jsonl"])
+    (root / ownership.LIST).rename(root / "moved")
+    (root / ownership.LIST).symlink_to(root / "moved")
+    assert ownership.read_list(str(root)) is None
+    with pytest.raises(UserError, match=r"holds \.tnctl-files\.json"):
+        ownership.Claims(str(root), ownership.RUN)
+
+
 # ---- What a command reads -------------------------------------------------------
 
 

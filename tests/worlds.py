@@ -64,7 +64,7 @@ FOREIGN = (
 
 
 def stored(root: Path) -> dict[str, bytes | str | None]:
-    """What lies below a folder, by relative path: bytes, `-> target` of a link, None for a folder."""
+    """What lies below a folder, by path: bytes, `-> target` of a link, None for a folder."""
     held: dict[str, bytes | str | None] = {}
     for above, folders, names in os.walk(root):
         for name in [*folders, *names]:
@@ -115,7 +115,7 @@ class Command:
 
 @dataclass
 class World:
-    """`root` has `work`, where commands run, and `outside`; `owner` has the formats of our paths."""
+    """`root` has `work`, where commands run, and `outside`; `owner` the formats of our paths."""
 
     root: Path
     chance: random.Random
@@ -155,7 +155,7 @@ class World:
     def add_link(self) -> None:
         names = (
             "photos", "tensorboard", "graph", "checkpoints/step-0000000050", "damaged", "aot",
-            "log.jsonl", "variables", "embeddings", ".tnctl-lock", ".tnctl-files.json", "validation",
+            "log.jsonl", "variables", "embeddings", ".tnctl-lock", ".tnctl-files.json", "train",
         )  # fmt: skip
         path = self.folder() / self.chance.choice(names)
         if not os.path.lexists(path) and path.parent.is_dir():
@@ -167,16 +167,21 @@ class World:
             for key, of in self.owner.items()
             if of in formats and (self.root / key).is_file() and "/.tnctl" not in key
         )
-        return self.chance.choice(keys) if keys else None
+        near = [key for key in keys if key.count("/") == 2]
+        return self.chance.choice(self.chance.choice([keys, near or keys])) if keys else None
+
+    def disown(self, key: str) -> None:
+        """A file is not tnctl's any more, and without their manifest others are not either."""
+        self.owner.pop(key)
+        if Path(key).name in MANIFESTS and "/checkpoints/" not in key:
+            above = os.path.dirname(key)
+            self.owner = {k: v for k, v in self.owner.items() if not below(k, above)}
 
     def change_own(self) -> None:
         """A file of ours that the user changed is the user's, where no list has it."""
         if key := self.own_file({"graph", "embeddings", "prepared"}):
             (self.root / key).write_bytes((self.root / key).read_bytes() + b"!")
-            if Path(key).name in MANIFESTS:
-                above = os.path.dirname(key)
-                self.owner = {k: v for k, v in self.owner.items() if not below(k, above)}
-            self.owner.pop(key, None)
+            self.disown(key)
 
     def link_own(self) -> None:
         """The user moved a file of ours to another disk, and left a link."""
@@ -184,12 +189,12 @@ class World:
             moved = self.root / "outside" / f"moved-{len(os.listdir(self.root / 'outside'))}"
             (self.root / key).rename(moved)
             (self.root / key).symlink_to(moved)
-            self.owner.pop(key)
+            self.disown(key)
 
     def lose_own(self) -> None:
         if key := self.own_file({"graph", "embeddings", "prepared", "run"}):
             (self.root / key).unlink()
-            self.owner.pop(key)
+            self.disown(key)
 
     def leave_behind(self) -> None:
         """What a killed command leaves beside an output, real and not."""
@@ -265,7 +270,7 @@ class World:
         """A place as somebody may say it."""
         return self.chance.choice([
             "{0}", "{0}", "{0}", "./{0}", "{0}/", "empty/../{0}", "{1}/work/{0}", "{0}//",
-            "file://{1}/work/{0}", "../linked/{0}", "{1}/linked/{0}", "x/../{0}",
+            "file://{1}/work/{0}", "../linked/{0}", "{1}/linked/{0}", "empty/../{0}", "x/../{0}",
         ]).format(path, self.root)  # fmt: skip
 
     def place(self, *natural: str) -> str:
@@ -295,8 +300,9 @@ class World:
         )
 
     def _prepare(self) -> Command:
+        roots = ["clicks", "clicks/raw", "emb/data", "run/embeddings/data"]
         root = self.chance.choice(
-            ["clicks", "clicks", "clicks/raw", "emb/data", "run/embeddings/data"]
+            [root for root in roots if (self.work / root / "train.csv").exists()]
         )
         arguments = ["prepare", "conf=small.yaml", f"data.root={root}"]
         return self._to(arguments, self.place("prep", "new", "new/a/b"), "prepared")
@@ -344,7 +350,7 @@ class World:
         return self._file(arguments, self.place("s.csv", "new/p.csv"))
 
     def _score(self) -> Command:
-        source = self.chance.choice(["emb", "emb", "delta"])
+        source = self.chance.choice(["delta", "delta", "emb"])
         arguments = ["score", "graph=graph", f"embeddings={source}", "input=clicks/test.csv"]
         return self._file(arguments, self.place("s.csv", "new/s.csv"))
 
@@ -370,7 +376,7 @@ class World:
         root = self.key(to)
         arguments = [*TRAIN, f"output={self.spelled(to)}"]
         may = {
-            f"{root}/{name}": {"run"}
+            os.path.normpath(f"{root}/{name}"): {"run"}
             for name in ("checkpoints", "damaged", "log.jsonl", "report.json", "report.html",
                          ".tnctl-files.json", ".tnctl-lock")
         }  # fmt: skip
@@ -378,7 +384,8 @@ class World:
         if self.chance.random() < 0.6:
             arguments.append("overwrite=true")
             may[root] = {"run", "prediction"}
-            may |= {f"{root}/graph": {"graph"}, f"{root}/embeddings": {"embeddings"}}
+            for name, format_ in (("graph", "graph"), ("embeddings", "embeddings")):
+                may[os.path.normpath(f"{root}/{name}")] = {format_}
         if self.chance.random() < 0.3:
             arguments.append("train.epochs=2")
         return Command(arguments, may)
@@ -421,9 +428,12 @@ class World:
             return max(places, key=len)
         run = os.path.dirname(key)
         part = os.path.basename(key).endswith(".tnctl-part")
+        run = run or "."
         return f"{run}/." if part and f"{run}/." in command.may else None
 
     def may_replace(self, command: Command, key: str) -> bool:
+        if key.startswith("tmp/"):
+            return key in self.owner
         place = self._place_of(command, key)
         if place is None:
             return False

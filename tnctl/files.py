@@ -425,6 +425,8 @@ def locked(folder: str) -> Iterator[None]:
             descriptor = _lock(folder, path)
     except Failure as error:
         if not isinstance(error.__cause__, PermissionError):
+            for folder in made:
+                remove_empty_folder(str(folder))
             raise
         yield  # nobody writes here, and whoever tries will be told
         return
@@ -552,6 +554,12 @@ def lies_at(url: str) -> bool:
     """Whether something has the name `url`, also a symbolic link to nothing."""
     local = local_path(url)
     return exists(url) if local is None else os.path.lexists(local)
+
+
+def is_link(url: str) -> bool:
+    """Whether a name is that of a symbolic link of this machine."""
+    local = local_path(url)
+    return local is not None and local.is_symlink()
 
 
 def size(url: str) -> int:

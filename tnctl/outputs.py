@@ -168,6 +168,8 @@ def _held(staging: Path, to: str) -> Iterator[str]:
     folder = str(staging)
     made = [above for above in staging.parents if not above.exists()]
     while True:
+        if staging.is_symlink() or (staging.exists() and not staging.is_dir()):
+            raise ownership.foreign_file(str(staging.parent), staging.name)
         with files.translated(to, "written"):
             staging.mkdir(parents=True, exist_ok=True)
             held = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -208,7 +210,7 @@ def _remove_left_behind(folder: str) -> None:
 
 def _switch_by_name(staging: Path, place: Path, before: Survey, format: Format) -> None:
     """Put a folder in force at a place, and remove the files that were there."""
-    if before.owned:
+    if files.listed(str(place)):  # a list of files alone, or an empty folder of theirs, counts too
         shutil.copymode(place, staging)
         # So that a kill after the exchange leaves files that are known to be tnctl's.
         Claims(str(place), format).take(before.owned)

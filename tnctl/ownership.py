@@ -126,6 +126,8 @@ class Claims:
         self.names: dict[str, None] = {}
         for name in self._lists:
             url = files.join(folder, name)
+            if files.is_link(url):
+                raise foreign_file(folder, name)
             if files.exists(url) and not _is_cut_list(url):
                 known = read_list(folder, [name])
                 if known is None or known.of != format.text:
@@ -135,9 +137,14 @@ class Claims:
     def add(self, names: Iterable[str]) -> None:
         """Write names into the list, before the files are.
 
-        Raises UserError when a file has such a name already that is not on the list.
+        Raises UserError when a file has such a name already that is not on the list, or a symbolic
+        link has one that is.
         """
+        names = list(names)
         with self._lock:
+            for name in names:
+                if name in self.names and files.is_link(files.join(self.folder, name)):
+                    raise foreign_file(self.folder, name)
             new = [name for name in names if name not in self.names]
             for name in new:
                 if not self.format.can_have(name):
@@ -183,6 +190,8 @@ def read_list(folder: str, lists: Iterable[str] = LISTS) -> OwnedFiles | None:
     """The first list of a folder that is whole and of files of its format; None without one."""
     for name in lists:
         url = files.join(folder, name)
+        if files.is_link(url):
+            continue
         with contextlib.suppress(Failure):
             text = files.read_bytes(url, most=limits.MANIFEST_BYTES)
             document = manifest.unsealed(text, folder, url, OwnedFiles)
@@ -304,3 +313,9 @@ def remove(found: Survey, format: Format, itself: bool = True) -> None:
         except Failure:  # on a full disk: then the manifest is the last to go
             names.reverse()
     folders.remove(found.folder, names, found.subfolders, lists, itself)
+
+
+def remove_inner(folder: str, format: Format) -> None:
+    """Remove the files of a folder that lies in one that the user names, if it is no link."""
+    if not files.is_link(folder):
+        remove(survey(folder, format), format)

@@ -29,6 +29,8 @@ def plan(found: list[Stored], keep: int, protected_steps: Collection[int]) -> Pl
     for name, one in usable.items():
         if one.step in protected_steps:
             kept.setdefault(name, "best")
+        if files.is_link(one.folder):
+            kept.setdefault(name, "a symbolic link")
     for name in list(kept):
         child = usable[name]
         while child.parent is not None and child.parent not in kept:
@@ -48,5 +50,5 @@ def prune(output: str, keep: int, protected_steps: Collection[int]) -> list[str]
 def remove(chosen: Plan) -> list[str]:
     """Remove what a plan says; returns the folders. Files in them that tnctl did not write stay."""
     for one in chosen.removed:
-        ownership.remove(ownership.survey(one.folder, CHECKPOINT), CHECKPOINT)
+        ownership.remove_inner(one.folder, CHECKPOINT)
     return [one.folder for one in chosen.removed]

@@ -205,7 +205,7 @@ class Saver:
         for name in files.list_folder(self._parent):
             folder = files.join(self._parent, name)
             if listing.NAME.fullmatch(name) and not files.exists(files.join(folder, NAME)):
-                ownership.remove(ownership.survey(folder, CHECKPOINT), CHECKPOINT)
+                ownership.remove_inner(folder, CHECKPOINT)
             if files.lies_at(folder):
                 self._names.add(name)
 

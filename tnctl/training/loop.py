@@ -103,6 +103,7 @@ def train(
 def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> Report:
     by_day = daily(conf)
     run.refuse_data_in_places(conf)
+    run.refuse_no_folders(conf.output)
     checkpoint = run.start(conf, overwrite)
     days = Daily(conf, checkpoint.days, accept) if by_day and checkpoint is not None else None
     if checkpoint is not None and (days is None or not days.left):

@@ -139,7 +139,7 @@ def set_aside(output: str, folder: str) -> None:
     Files in it that tnctl did not write stay.
     """
     checkpoint = ownership.survey(folder, CHECKPOINT)
-    if not checkpoint.owned:
+    if files.is_link(folder) or not checkpoint.owned:
         say(f"{folder} cannot be used, and stays: nothing says that tnctl wrote its files")
         return
     name = split(folder)[1]
@@ -306,6 +306,17 @@ def claims_of(output: str) -> Claims:
     return claims
 
 
+def refuse_no_folders(output: str) -> None:
+    """Raise UserError when a file or link has the name of a folder that a run writes into."""
+    for entry in files.listed(output):
+        if entry.name in (CHECKPOINTS, DAMAGED, TENSORBOARD) and entry.kind != "folder":
+            kind = "file" if entry.kind == "file" else "symbolic link"
+            raise UserError(
+                f"{files.join(output, entry.name)} is a {kind}, and a run writes a folder of that "
+                "name. Move it away, or choose another output"
+            )
+
+
 def places(output: str) -> list[str]:
     """Where a run writes: what its data must not lie in."""
     return [
@@ -327,15 +338,24 @@ def refuse_data_in_places(conf: Conf) -> None:
 
 
 def remove(output: str) -> None:
-    """Remove a run: the files that tnctl wrote, first the report that says that it is finished."""
-    ownership.remove(ownership.survey(output, RUN, (*LISTS, PREDICTIONS_LIST)), RUN)
+    """Remove a run: the files that tnctl wrote, first the report that says that it is finished.
+
+    Raises UserError, before anything is removed, when a new run could not write there.
+    """
+    survey = ownership.survey(output, RUN, (*LISTS, PREDICTIONS_LIST))
+    for name in (*LISTS, LOG, REPORT, PAGE):
+        if name in survey.foreign:
+            raise ownership.foreign_file(output, name)
+    ownership.remove(survey, RUN)
     for above in (CHECKPOINTS, DAMAGED):
-        for name in files.list_folder(files.join(output, above)):
-            folder = files.join(output, f"{above}/{name}")
-            ownership.remove(ownership.survey(folder, CHECKPOINT), CHECKPOINT)
+        for entry in files.listed(files.join(output, above)):
+            if entry.kind != "folder":
+                continue
+            folder = files.join(output, f"{above}/{entry.name}")
+            ownership.remove_inner(folder, CHECKPOINT)
         files.remove_empty_folder(files.join(output, above))
     for name, format_ in MADE_FROM_A_RUN.items():
-        ownership.remove(ownership.survey(files.join(output, name), format_), format_)
+        ownership.remove_inner(files.join(output, name), format_)
 
 
 def finished(conf: Conf) -> Report | None:
