@@ -425,8 +425,8 @@ def locked(folder: str) -> Iterator[None]:
             descriptor = _lock(folder, path)
     except Failure as error:
         if not isinstance(error.__cause__, PermissionError):
-            for folder in made:
-                remove_empty_folder(str(folder))
+            for above in made:
+                remove_empty_folder(str(above))
             raise
         yield  # nobody writes here, and whoever tries will be told
         return
