@@ -105,12 +105,13 @@ class Command:
     """Arguments, and what they allow: `may` has folders, each with the formats to be replaced.
 
     A format "anything" is that of overwrite=true at a file. `checks` says which folder should be
-    whole after a failure, if it was before.
+    whole after a failure, if it was before, and `reads` what has to stay as it is.
     """
 
     arguments: list[str]
     may: dict[str, set[str]] = field(default_factory=dict)
     checks: str | None = None
+    reads: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -315,14 +316,20 @@ class World:
     def _export_embeddings(self) -> Command:
         kind = self.chance.choice(["parquet", "text", "dictionary"])
         arguments = ["export-embeddings", self._run(), f"format={kind}", "golden=2"]
-        if self.chance.random() < 0.3:
+        since = self.chance.random() < 0.3
+        if since:
             arguments.append(f"since={self.spelled('emb')}")
-        return self._to(arguments, self.place("emb", "delta", "new", "to-nothing"), "embeddings")
+        to = self.place("emb", "delta", "new", "to-nothing")
+        command = self._to(arguments, to, "embeddings")
+        command.reads = [self.key("emb")] if since else []
+        return command
 
     def _fold(self) -> Command:
         source = self.chance.choice(["delta", "delta", "delta", "emb", "mine"])
         arguments = ["fold", f"embeddings={self.spelled(source)}"]
-        return self._to(arguments, self.place("new", "emb", "delta", "empty"), "embeddings")
+        command = self._to(arguments, self.place("new", "emb", "delta", "empty"), "embeddings")
+        command.reads = [self.key(source)]
+        return command
 
     def _compact(self) -> Command:
         arguments = [
@@ -398,7 +405,8 @@ class World:
         for key, content in before.items():
             if key in after and after[key] == content:
                 continue
-            if not self.may_replace(command, key):
+            is_read = any(below(key, place) for place in command.reads)
+            if is_read or not self.may_replace(command, key):
                 what = "removed" if key not in after else "changed"
                 wrong.append(f"{what} {key} ({self.owner.get(key, 'foreign')})")
         format_ = next((f for fs in command.may.values() for f in fs if f != "left"), "?")
