@@ -84,6 +84,8 @@ def _sentence(url: str, done: str, error: Exception) -> str:
         return f"{url} needs a package that is not installed: {error}"
     if full:
         return f"{url} could not be {done}: no space is left there. Free some, or choose another"
+    if isinstance(error, OSError) and error.errno == errno.EROFS:
+        return f"{url} could not be {done}: its file system is read-only. Choose another folder"
     reason = str(error).strip().split("\n")[0] or type(error).__name__
     # Decompression fails without an error number, the network and the disk fail with one.
     broken = isinstance(error, OSError | pa.ArrowException) and not getattr(error, "errno", None)
