@@ -415,9 +415,9 @@ def locked(folder: str) -> Iterator[None]:
         yield
         return
     path = local / LOCK
-    made = [one for one in (local, *local.parents) if not one.exists()]
     try:
         with translated(folder, "written"):
+            made = [one for one in (local, *local.parents) if not one.exists()]
             descriptor = _lock(folder, path)
     except Failure as error:
         if not isinstance(error.__cause__, PermissionError):
@@ -728,7 +728,14 @@ def move_file(url: str, to: str) -> None:
 
 def list_folder(url: str) -> list[str]:
     """The names of files and folders directly in a folder, sorted; none when there is no folder."""
+    local = local_path(url)
     with translated(url, "listed"):
+        if local is not None:
+            # Not by fsspec, to which a folder that may not be looked into is none.
+            try:
+                return sorted(os.listdir(local))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
         system, path = _storage(url)
         if not system.isdir(path):
             return []
