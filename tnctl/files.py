@@ -85,6 +85,8 @@ def _sentence(url: str, done: str, error: Exception) -> str:
         return f"{url} needs a package that is not installed: {error}"
     if full:
         return f"{url} could not be {done}: no space is left there. Free some, or choose another"
+    if isinstance(error, OSError) and error.errno == errno.EROFS:
+        return f"{url} could not be {done}: its file system is read-only. Choose another folder"
     reason = str(error).strip().split("\n")[0] or type(error).__name__
     # Decompression fails without an error number, the network and the disk fail with one.
     broken = isinstance(error, OSError | pa.ArrowException) and not getattr(error, "errno", None)
@@ -419,9 +421,9 @@ def locked(folder: str) -> Iterator[None]:
         yield
         return
     path = local / LOCK
-    made = [one for one in (local, *local.parents) if not one.exists()]
     try:
         with translated(folder, "written"):
+            made = [one for one in (local, *local.parents) if not one.exists()]
             descriptor = _lock(folder, path)
     except Failure as error:
         if not isinstance(error.__cause__, PermissionError):
@@ -740,7 +742,14 @@ def move_file(url: str, to: str) -> None:
 
 def list_folder(url: str) -> list[str]:
     """The names of files and folders directly in a folder, sorted; none when there is no folder."""
+    local = local_path(url)
     with translated(url, "listed"):
+        if local is not None:
+            # Not by fsspec, to which a folder that may not be looked into is none.
+            try:
+                return sorted(os.listdir(local))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
         system, path = _storage(url)
         if not system.isdir(path):
             return []

@@ -104,7 +104,8 @@ class Place:
             with contextlib.suppress(OSError):
                 status = above.stat()
                 self._identities.append((status.st_dev, status.st_ino))
-        self._exists = path.exists()
+        with files.translated(url):
+            self._exists = path.exists()
 
     def is_same(self, other: "Place") -> bool:
         """Whether both are one place; hard links and bind mounts are seen through."""

@@ -261,6 +261,9 @@ def present(folder: str, manifest: Manifest, name: str) -> Iterator[None]:
     try:
         yield
     except files.MissingError as error:
+        if not files.exists(files.join(folder, NAME)):
+            removed = f"{folder} was removed while it was read (by save.keep of a run, or by hand)"
+            raise DamagedError(folder, removed, "Run the command again") from error
         raise DamagedError(
             folder,
             f"{files.join(folder, name)} is gone, though the manifest names it",
