@@ -174,19 +174,18 @@ def test_a_checkpoint_that_is_a_link_is_not_pruned(run_copy, here):
     assert stored(run_copy) == before
 
 
-def test_a_full_temporary_folder(run_copy, here, monkeypatch):
-    write_text = Path.write_text
-
-    def failing(path, text):
-        if path.name == "saved.yaml":
-            raise OSError(28, "No space left on device")
-        return write_text(path, text)
-
+def test_overwrite_keeps_the_old_run_until_a_model_can_be_made(run_copy, refused, here):
+    train = ["train", "conf=small.yaml", "output=run", "overwrite=true"]
+    refused(run_copy, *train, "slots.user_id.widht=3", said="widht")
     before = stored(run_copy)
-    monkeypatch.setattr(Path, "write_text", failing)
-    done = here("evaluate", "output=run", cwd=run_copy)
-    assert done.code == 1 and "no space is left" in done.last
-    assert stored(run_copy) == before
+    for wrong, said in {
+        "data.train=nowhere.csv": "was not found",
+        "data.root=nowhere": "was not found",
+        "+slots.more={column: none}": "has no column 'none'",
+    }.items():
+        done = here(*train, wrong, cwd=run_copy)
+        assert done.code == 1 and said in done.last
+        assert stored(run_copy) == before
 
 
 def test_a_checkpoint_alone_does_not_say_where_to_write(run_copy, refused):

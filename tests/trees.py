@@ -127,10 +127,7 @@ def documents(tree: Tree, state: str, data: dict, chance: random.Random) -> None
         bad = chance.choice(HOSTILE)
         if name is not None and chance.random() < 0.5:
             lie = chance.choice([1, {"bytes": 1, "sha256": "0" * 64}, entry(b"secret")])
-            content = manifest.sealed(body | {"files": {bad: lie}})
-            # A manifest whose every name is one that the format cannot have names no file.
-            is_ours = lie != 1 and bad in ("thesis.tex", "photos", "photos/cat.jpg")
-            (own if is_ours else strange)(tree, name, content)
+            strange(tree, name, manifest.sealed(body | {"files": {bad: lie}}))
         else:
             strange(tree, ownership.LIST, manifest.sealed(listed | {"names": [*data, bad]}))
 

@@ -245,15 +245,18 @@ def survey(folder: str, format: Format, lists: Collection[str] = LISTS) -> Surve
 
 
 def _files_of_manifest(folder: str, format: Format) -> dict[str, manifest.FileEntry] | None:
-    """The files that the manifest of a folder names and the format can have; None without one."""
+    """The files that the manifest of a folder names; None without one.
+
+    One that names a file which the format cannot have was not written by tnctl, and is none.
+    """
     if format.manifest is None:
         return None
     url = files.join(folder, format.manifest)
     with contextlib.suppress(files.MissingError, DocumentError, manifest.DamagedError):
         text = files.read_bytes(url, most=limits.MANIFEST_BYTES)
         header = documents.parse(Manifest, manifest.intact(text, folder, url, format.text))
-        if header.format == format.text:
-            return {name: one for name, one in header.files.items() if format.can_have(name)}
+        if header.format == format.text and all(map(format.is_file, header.files)):
+            return header.files
     return None
 
 

@@ -104,7 +104,7 @@ def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> Report:
     by_day = daily(conf)
     run.refuse_data_in_places(conf)
     run.refuse_no_folders(conf.output)
-    checkpoint = run.start(conf, overwrite)
+    checkpoint = None if overwrite else run.start(conf)
     days = Daily(conf, checkpoint.days, accept) if by_day and checkpoint is not None else None
     if checkpoint is not None and (days is None or not days.left):
         report = run.finished(conf)
@@ -120,11 +120,16 @@ def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> Report:
     if checkpoint is None:
         recipes.settings_of(conf.recipe, recipes.load(conf.recipe["name"]))
         start = warm.begin(conf)
-        claims = run.claims_of(conf.output)
-        log = run.Log(conf.output)
+        if overwrite:
+            run.refuse_foreign(conf.output)
+        else:  # before the data is measured: that may take long, and the output be read-only
+            claims, log = run.new_log(conf.output)
         if by_day:
             days = Daily(conf, [] if start is None else start.record, accept)
         model = new_model(conf, start, None if days is None else days.first)
+        if overwrite:  # only now, when the conf and the data are known to make a model
+            run.remove(conf.output)
+            claims, log = run.new_log(conf.output)
     else:
         newest = checkpoint
         checkpoint, model = run.load_newest(conf, newest)

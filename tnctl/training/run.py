@@ -58,14 +58,11 @@ NOT_COMPARED = {
 }
 
 
-def start(conf: Conf, overwrite: bool) -> Checkpoint | None:
+def start(conf: Conf) -> Checkpoint | None:
     """The checkpoint to go on from, or None for a new run.
 
-    Raises UserError when the folder has a run of another conf; `overwrite` removes it.
+    Raises UserError when the folder has a run of another conf.
     """
-    if overwrite:
-        remove(conf.output)
-        return None
     # Whoever has started warm once need not say so again.
     skipped = NOT_COMPARED if conf.warm.start else {*NOT_COMPARED, "warm"}
     damage: DamagedError | None = None
@@ -337,16 +334,24 @@ def refuse_data_in_places(conf: Conf) -> None:
             refuse_overlap(places(conf.output), [folder.url], "output")
 
 
-def remove(output: str) -> None:
-    """Remove a run: the files that tnctl wrote, first the report that says that it is finished.
+def refuse_foreign(output: str) -> ownership.Survey:
+    """The files of a run beside its checkpoints.
 
-    Raises UserError, before anything is removed, when a new run could not write there.
+    Raises UserError when another file or link has a name that a run writes.
     """
     survey = ownership.survey(output, RUN, (*LISTS, PREDICTIONS_LIST))
     for name in (*LISTS, LOG, REPORT, PAGE):
         if name in survey.foreign:
             raise ownership.foreign_file(output, name)
-    ownership.remove(survey, RUN)
+    return survey
+
+
+def remove(output: str) -> None:
+    """Remove a run: the files that tnctl wrote, first the report that says that it is finished.
+
+    Raises UserError, before anything is removed, when a new run could not write there.
+    """
+    ownership.remove(refuse_foreign(output), RUN)
     for above in (CHECKPOINTS, DAMAGED):
         for entry in files.listed(files.join(output, above)):
             if entry.kind != "folder":
@@ -372,6 +377,11 @@ def finished(conf: Conf) -> Report | None:
 
 # A line of log.jsonl: what each has beside `event` and `step` goes by its event.
 Event = dict[str, JsonValue]
+
+
+def new_log(output: str) -> tuple[Claims, "Log"]:
+    """The list of the files of a new run, and its log."""
+    return claims_of(output), Log(output)
 
 
 class Log:
