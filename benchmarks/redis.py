@@ -22,10 +22,14 @@ from redis import ConnectionError as NotThereError
 from redis import Redis
 
 from benchmarks import timing
+from tnctl.checkpoint.document import Clock
 from tnctl.serving import redis_export
+from tnctl.serving.export import group_fields
+from tnctl.serving.export_document import Filter, GroupRows, RowsManifest
 from tnctl.serving.precision import RowShape, encode
 from tnctl.serving.redis_commands import bucket_count, buckets_of
 from tnctl.serving.redis_store import RedisEmbeddings
+from tnctl.serving.references import CheckpointReference
 from tnctl.serving.selection import Group, Part
 from tnctl.tables.columns import group_salt, mix64
 
@@ -34,7 +38,6 @@ SHAPE = RowShape(linear=True, width=8, cvm=False)
 PART = 1 << 16
 LOOKUPS = 2000
 PER_LOOKUP = 26
-VERSION = {"folder": "run", "sha256": "0" * 64, "step": 1}
 
 
 @dataclass
@@ -63,10 +66,24 @@ def made(count: int) -> Rows:
     return Rows([group], ids[order], hashes[order], rows)
 
 
-def content_of(rows: Rows) -> dict[str, Any]:
-    entry = {"group": GROUP, "rows": len(rows.ids), "linear": True, "width": SHAPE.width}
-    entry |= {"cvm": False, "precision": SHAPE.precision, "salt": str(group_salt(GROUP))}
-    return {"checkpoint": VERSION, "groups": [entry]}
+def content_of(rows: Rows) -> RowsManifest:
+    [group] = rows.groups
+    return RowsManifest(
+        format=RowsManifest.FORMAT,
+        version=RowsManifest.VERSION,
+        checkpoint=CheckpointReference(folder="run", sha256="0" * 64, step=1),
+        kind="full",
+        base=None,
+        number=0,
+        encoding="redis",
+        precision="float32",
+        filter=Filter(),
+        clock=Clock(1),
+        sessions=(),
+        groups=(GroupRows(**group_fields(group)),),
+        slots=(),
+        golden=None,
+    )
 
 
 def by_hand(client: Redis, rows: Rows) -> None:

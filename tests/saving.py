@@ -7,6 +7,7 @@ import numpy as np
 from tnctl import schema
 from tnctl.checkpoint import save as saving
 from tnctl.checkpoint.document import Metrics
+from tnctl.checkpoint.golden import GoldenLine
 from tnctl.checkpoint.saver import Saver
 from tnctl.data.statistics import Statistics
 from tnctl.model import building
@@ -21,6 +22,7 @@ LIFE = {
     "shows": {"keep": True},
     "eviction": {"unseen_steps": 3},
 }
+GOLDEN = GoldenLine(row={"user": "a"}, ids={}, logits={"label": 0.0}, predictions={"label": 0.5})
 
 
 def conf_of(output, save=None, life=None, **more):
@@ -91,7 +93,7 @@ class Run:
             "clock": saving.Clock(self.steps, tuple(self.days)),
             "position": saving.Position(None, 0, 0, self.steps, 0),
             "finished": False,
-            "golden": [{"user": "a"}],
+            "golden": [GOLDEN],
             "metrics": Metrics(),
             **more,
         }

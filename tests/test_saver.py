@@ -79,7 +79,7 @@ def test_a_chain_is_the_full_checkpoint(tmp_path, compression, life):
         copy = full_copy(checkpoint, conf, tmp_path / f"full{number}")
         assert loading.digest(copy) == loading.digest(checkpoint)
         for name in ("rows", "groups", "sketch"):
-            assert copy.table(TABLE)[name] == checkpoint.table(TABLE)[name]
+            assert getattr(copy.table(TABLE), name) == getattr(checkpoint.table(TABLE), name)
     assert len({loading.digest(opened(folder)) for folder in folders}) == 4  # one had no steps
 
 
@@ -113,7 +113,7 @@ def test_any_number_of_ranges(tmp_path, count, monkeypatch):
     size = run.train(8, 300).model.tables[0].record_dtype.itemsize
     monkeypatch.setattr(rows, "BYTES_PER_FILE", run.model.tables[0].rows * size / count)
     full = run.save()
-    assert len(opened(full).table(TABLE)["files"]) == count
+    assert len(opened(full).table(TABLE).files) == count
     # A delta has ranges of its own.
     monkeypatch.setattr(rows, "BYTES_PER_FILE", 1 << 30)
     run.train(2, 300).evict()
@@ -153,9 +153,9 @@ def test_tombstones_are_the_removed_keys_without_a_row(tmp_path):
         hashes = keys.hashes(found)
         assert (np.lexsort((found["group"], hashes)) == np.arange(len(found))).all()
         if number % 3:  # a delta has those since its parent alone
-            own = checkpoint.table(TABLE)["tombstones"]
+            own = checkpoint.table(TABLE).tombstones
             since = {key for key, step in removed.items() if step > previous["step"]}
-            assert (own["rows"] if own else 0) == len(since)
+            assert (own.rows if own else 0) == len(since)
         previous = {"step": run.steps}
     assert removed
 
@@ -419,7 +419,7 @@ def test_a_process_that_ends_anywhere_leaves_the_one_before(tmp_path, monkeypatc
             # Its last operation comes after the manifest is there.
             assert found.folder == first or found.step == run.steps, at
             first = found.folder
-            assert sum(map(len, rows.stream(found, TABLE))) == found.table(TABLE)["rows"]
+            assert sum(map(len, rows.stream(found, TABLE))) == found.table(TABLE).rows
             # The next process; it would export the graph anew.
             exported = run.saver._graph
             run.saver = Saver(conf, found)
