@@ -2,7 +2,7 @@
 
 import json
 
-from tnctl import manifest
+from tnctl import documents, manifest
 
 
 def reseal(folder, name=manifest.NAME, **changed):
@@ -13,5 +13,6 @@ def reseal(folder, name=manifest.NAME, **changed):
     for file in content["files"]:
         if (folder / file).exists():
             inventory.write(file, (folder / file).read_bytes())
-    content |= {**changed, "files": inventory.files}
+    entries = {file: documents.plain(entry) for file, entry in inventory.files.items()}
+    content |= {**changed, "files": entries}
     (folder / name).write_bytes(manifest.sealed(content))

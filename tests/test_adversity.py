@@ -52,7 +52,8 @@ def test_twenty_days_take_bounded_room(here, tmp_path, monkeypatch):
     (tmp_path / "tmp").mkdir()
     (tmp_path / "days.yaml").write_text(
         CONF.replace("data: {", 'data: {train: "{day}.parquet", ')
-        + "life: {shows: {keep: true}, eviction: {unseen_days: 3}}\nsave: {full_every: 4, keep: 2}\n"
+        + "life: {shows: {keep: true}, eviction: {unseen_days: 3}}\n"
+        + "save: {full_every: 4, keep: 2}\n"
     )
     run, before, taken = tmp_path / "run", None, []
     for number in range(20):
@@ -145,7 +146,7 @@ def ended(process):
     return process.returncode
 
 
-def test_two_commands_at_once(here, process, tmp_path):
+def test_two_commands_at_once(here, tmp_path):
     write_rows(tmp_path / "data/train.parquet", 0)
     write_rows(tmp_path / "data/test.parquet", 1)
     conf = CONF.replace("data: {", "data: {train: train.parquet, test: test.parquet, ")

@@ -102,7 +102,7 @@ def test_what_was_compiled_is_described(served):
         assert f"class {one['class']} final" in header
         assert str(served) not in header  # nothing of the machine that compiled
     for name in ("aot/compiled.h", "aot/compiled.mk"):
-        manifest.check_stored(str(folder), content, name)
+        manifest.check_stored(str(folder), document, name)
 
 
 def test_the_program_gives_the_scores_of_the_kit(served, program):

@@ -379,14 +379,14 @@ def test_graphs(run_copy, here, long):
 
 @BOTH
 def test_prepared_data(workspace, here, long):
-    from tnctl.data import prepared_files, statistics
+    from tnctl.data import statistics
     from tnctl.data.features import Features
     from tnctl.data.windows import windows
 
     done = here("prepare", "conf=small.yaml", "to=out", cwd=workspace)
     assert done.code == 0, done.err
     saved = json.loads((workspace / "out/manifest.json").read_text())
-    assert saved["format"] == prepared_files.FORMAT
+    assert saved["format"] == "tnctl prepared"
     composed = here("train", "conf=small.yaml", "data.prepared=out", "--cfg", "job", cwd=workspace)
     import yaml
 

@@ -12,7 +12,8 @@ PACKAGE = ROOT / "tnctl"
 # and no other.
 GROUND = ["limits", "masking", "errors", "documents", "files", "progress", "shipped"]
 LAYERS = [
-    *GROUND, "folders", "manifest", "ownership", "outputs", "schema", "saved_conf", "tables",
+    *GROUND, "memory_limits", "folders", "manifest", "ownership", "outputs", "schema",
+    "saved_conf", "tables",
     "data", "model", "checkpoint", "training", "serving", "cli",
 ]  # fmt: skip
 

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from bounded import conf_of
 
+from tnctl import documents
 from tnctl.data.features import Features
+from tnctl.data.measured import Measured
 from tnctl.data.statistics import Statistics, measure
 from tnctl.data.windows import windows
 from tnctl.errors import Failure
@@ -53,7 +55,8 @@ def test_quantiles_and_logarithms_of_any_number(tmp_path):
     boundaries = found.boundaries["n"]
     assert np.isfinite(boundaries).all() and (np.diff(boundaries) > 0).all()
     assert boundaries.tolist() == [-5e299, 0.0, 5e299]
-    assert Statistics.from_json(json.loads(json.dumps(found.to_json(), allow_nan=False)))
+    text = json.dumps(documents.plain(found.measured()), allow_nan=False)
+    assert Statistics.from_measured(documents.parse(Measured, text.encode()))
     [window] = windows(conf, Features(conf, [(["n"], [1])], found), "train")
     assert window.ids[0].tolist() == [0, 0, 1, 2, 2, 3, 3]
     expected = np.sign(values) * np.log1p(np.abs(values))

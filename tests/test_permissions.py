@@ -9,7 +9,7 @@ import pytest
 from tnctl import files
 from tnctl.errors import Failure
 from tnctl.folders import Place
-from tnctl.manifest import DamagedError, present
+from tnctl.manifest import DamagedError, Manifest, present
 
 NOBODY = 65534
 DENIED = "permission denied. Give this user access to it"
@@ -63,9 +63,11 @@ def test_a_read_only_file_system():
 
 def test_a_checkpoint_that_is_removed_while_it_is_read(tmp_path):
     folder = str(tmp_path)
-    content = {"format": "tnctl checkpoint", "files": {}}
-    for left, words in ((["manifest.json"], "a is gone, though the manifest names it"),
-                        ([], "was removed while it was read .* Run the command again")):  # fmt: skip
+    content = Manifest(format="tnctl checkpoint", version=1)
+    for left, words in (
+        (["manifest.json"], "a is gone, though the manifest names it"),
+        ([], r"was removed while it was read .* Run the command again"),
+    ):
         for path in tmp_path.iterdir():
             path.unlink()
         for name in left:

@@ -52,6 +52,9 @@ static int put_number(const raw_inputs_parts *parts, const number *one, uint32_t
     if (isinf(v)) {
         return refuse_value(parts, column, value, "is infinite", error);
     }
+    if (one->transform == TRANSFORM_STANDARDIZE && isinf((float)v)) {
+        return refuse_value(parts, column, value, "is too large for float32", error);
+    }
     to[i] = transformed(parts, one, i, v);
     return !isinf(to[i]) || refuse_value(parts, column, value, "is too large for float32", error);
 }

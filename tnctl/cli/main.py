@@ -38,15 +38,6 @@ def main(arguments: list[str] | None = None) -> None:
         name = f"tnctl {command}" if command in COMMANDS else "tnctl"
         print(f"{name}: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except (MemoryError, ImportError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        reason = f" ({text[:200]})" if (text := " ".join(str(error).split())) else ""
-        print(
-            f"tnctl {command}: out of memory{reason}. Give it more memory, or raise its limit",
-            file=sys.stderr,
-        )
-        sys.exit(1)
     except Stopped as stopped:
         print(f"tnctl {command}: {stopped}", file=sys.stderr)
         sys.exit(stopped.exit_code)
@@ -57,9 +48,14 @@ def main(arguments: list[str] | None = None) -> None:
         # The reader of a pipe has gone; nobody is left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except Exception:
-        # As Python shows it, but libraries put URLs into their messages with all that they hold.
-        print(masked(traceback.format_exc()), end="", file=sys.stderr)
+    except Exception as error:
+        if is_out_of_memory(error):
+            reason = f" ({text[:200]})" if (text := " ".join(str(error).split())) else ""
+            way = "Give it more memory, or raise its limit"
+            print(masked(f"tnctl {command}: out of memory{reason}. {way}"), file=sys.stderr)
+        else:
+            # As Python shows it, but libraries put URLs into their messages with all they hold.
+            print(masked(traceback.format_exc()), end="", file=sys.stderr)
         sys.exit(1)
 
 

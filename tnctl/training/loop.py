@@ -127,7 +127,9 @@ def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> Report:
         if by_day:
             days = Daily(conf, [] if start is None else start.record, accept)
         model = new_model(conf, start, None if days is None else days.first)
-        if overwrite:  # only now, when the conf and the data are known to make a model
+        if overwrite:
+            # Only now, when the conf and the data are known to make a model.
+            read_first_rows(conf, model, None if days is None else days.first)
             run.remove(conf.output)
             claims, log = run.new_log(conf.output)
     else:
@@ -141,6 +143,14 @@ def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> Report:
     with Trainer(conf, model, stopwatch, golden, log, claims, checkpoint, start, days) as trainer:
         trainer.train()
         return trainer.report()
+
+
+def read_first_rows(conf: Conf, model: Model, first_day: str | None) -> None:
+    """Read the first window of each split. Raises what training would raise for it later."""
+    of_first_day = conf_of_day(conf, first_day)
+    for split in ("train", "validation", "test"):
+        if getattr(of_first_day.data, split) is not None:
+            next(windows(of_first_day, features_of(conf, model), split), None)
 
 
 def new_model(
