@@ -1129,10 +1129,12 @@ def test_every_kind_of_slot_is_trained_and_served(tmp_path, here):
     assert done.code == 0, done.err
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["epochs"][0]["examples"] == 298
-    # From here on nothing of the user's is needed but the rows.
+    # From here on nothing of the user's is needed but the rows, and the code where it is run.
     (tmp_path / "cities.txt").unlink()
-    for command in ("split-graph", "export-embeddings", "verify-serving"):
-        done = here(command, "output=run", cwd=tmp_path)
+    for command in (
+        ["split-graph"], ["export-embeddings"], ["verify-serving", "recipe.name=every.py"]
+    ):  # fmt: skip
+        done = here(*command, "output=run", cwd=tmp_path)
         assert done.code == 0, done.err
     described = json.loads((tmp_path / "run" / "graph" / "serving.json").read_text())
     assert described["slots"]["city"]["vocabulary"] == ["rome", "oslo", "köln"]

@@ -78,7 +78,8 @@ def test_code_of_a_checkpoint_is_not_run(here, stranger, run_of_code):
     folder, name = stranger
     for command in BUILDING:
         for named in ("output=run", f"checkpoint={newest(folder)}"):
-            done = here(command, named, cwd=folder)
+            to = ["to=scores.csv"] if command == "predict" else []
+            done = here(command, named, *to, cwd=folder)
             assert done.code == 2, (command, done.err)
             assert f"give recipe.name={name} to run it" in done.last
             assert not run_of_code(), command
