@@ -11,6 +11,7 @@ from conftest import run_here
 from faulty import Fault, Forked, armed
 
 COMMANDS_PER_WORLD = 4
+SEED = 465  # of the short form; the long form draws one
 CODES = {0, 1, 2, 130, 143}
 REFUSED = re.compile(r"(?:tnctl [a-z-]+: )?(\S+) holds (.+), which tnctl did not write there")
 
@@ -97,8 +98,7 @@ def over_trees(template, folder, run, count, seed, errors):
 
 
 def test_40_commands(template, tmp_path):
-    seed = random.SystemRandom().randrange(1000)
-    over_trees(template, tmp_path, here, 40, seed, ["ENOSPC", "EIO", "EACCES", "interrupt"])
+    over_trees(template, tmp_path, here, 40, SEED, ["ENOSPC", "EIO", "EACCES", "interrupt"])
 
 
 @pytest.mark.long

@@ -130,8 +130,13 @@ class Claims:
                 raise foreign_file(folder, name)
             if files.exists(url) and not _is_cut_list(url):
                 known = read_list(folder, [name])
-                if known is None or known.of != format.text:
+                if known is None:
                     raise foreign_file(folder, name)
+                if known.of != format.text:
+                    raise UserError(
+                        f"{folder} has the files of a {known.of}, and cannot be a {format.text} "
+                        "too. Name another place"
+                    )
                 self.names |= dict.fromkeys(known.names)
 
     def add(self, names: Iterable[str]) -> None:
