@@ -35,7 +35,7 @@ demo: $(INSTALLED)  ## the main job on generated clicks: train, evaluate, split,
 	@$(BIN)/python -c 'import json; r = json.load(open("runs/demo/report.json")); print("\nAUC %.4f on test data; no model of this data can reach more than %.4f" % (r["auc"], r["reference_auc"]))'
 	@printf '%s\n' "checkpoint  runs/demo/checkpoints" "graph       runs/demo/graph" "embeddings  runs/demo/embeddings" "report      runs/demo/report.json"
 
-test: $(INSTALLED) $(S3RVER)  ## the test suite (under 10 minutes on 2 cores)
+test: $(INSTALLED) $(S3RVER)  ## the test suite (under 15 minutes on 2 cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not long'
 
 test-all: $(INSTALLED) $(S3RVER) lint  ## the test suite with its long forms, and the linters
