@@ -68,7 +68,7 @@ def test_an_export_over_a_checkpoint(run_copy, refused):
         refused(run_copy, "export-embeddings", "output=run", f"to={to}", said="to=")
     to = f"other/checkpoints/{steps[-1].name}"
     for command in ("export-embeddings", "split-graph"):
-        refused(run_copy, command, "output=run", f"to={to}", said="did not write there")
+        refused(run_copy, command, "output=run", f"to={to}", said="of a tnctl checkpoint")
     url = f"run/checkpoints/{steps[-1].name}"
     for to in (url, "run/checkpoints", f"{url}/inner", "run"):
         refused(run_copy, "checkpoint", "compact", url, f"to={to}", said="to")

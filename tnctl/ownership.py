@@ -130,13 +130,8 @@ class Claims:
                 raise foreign_file(folder, name)
             if files.exists(url) and not _is_cut_list(url):
                 known = read_list(folder, [name])
-                if known is None:
+                if known is None or known.of != format.text:
                     raise foreign_file(folder, name)
-                if known.of != format.text:
-                    raise UserError(
-                        f"{folder} has the files of a {known.of}, and cannot be a {format.text} "
-                        "too. Name another place"
-                    )
                 self.names |= dict.fromkeys(known.names)
 
     def add(self, names: Iterable[str]) -> None:
@@ -184,7 +179,12 @@ class Claims:
 
 
 def foreign_file(folder: str, name: str) -> UserError:
-    """The refusal of a folder for a file in it that tnctl did not write."""
+    """The refusal of a folder for a file in it that tnctl did not write, or for another format."""
+    if name in LISTS and (known := read_list(folder, [name])) is not None:
+        return UserError(
+            f"{folder} has the files of a {known.of}, which this command does not replace. Name "
+            "another place"
+        )
     return UserError(
         f"{folder} holds {name}, which tnctl did not write there and will not remove. Give an "
         "empty or new folder, or move that file away"

@@ -81,8 +81,11 @@ def files_of(conf: Conf, split: str) -> list[str]:
     return files.expand(names, conf.data.root)
 
 
-def files_read(conf: Conf) -> list[str]:
-    """The files and folders that the data of a conf is read from, vocabularies included.
+SPLITS = ("train", "validation", "test")
+
+
+def files_read(conf: Conf, splits: Sequence[str] = SPLITS) -> list[str]:
+    """The files and folders that splits of a conf are read from, vocabularies included.
 
     No output of a command may overlap them.
     """
@@ -93,7 +96,7 @@ def files_read(conf: Conf) -> list[str]:
     ]
     if conf.data.prepared is not None:
         return [conf.data.prepared, *read]
-    for split in ("train", "validation", "test"):
+    for split in splits:
         spec = getattr(conf.data, split)
         if spec is not None and DAY not in str(spec):  # days are looked up one by one
             with contextlib.suppress(Failure):  # what cannot be listed is told by whoever reads it

@@ -60,7 +60,7 @@ def predict(
     with (
         Display("predict", count_hint(conf, split)) as display,
         ReadAhead(source, WINDOWS_AHEAD) as ahead,
-        outputs.output_file(to, [*files_read(conf), *reads], replace, claims) as stream,
+        outputs.output_file(to, [*files_read(conf, [split]), *reads], replace, claims) as stream,
         writing(stream, to, kind) as write,
     ):
         for window in ahead:
