@@ -436,7 +436,8 @@ def locked(folder: str) -> Iterator[None]:
         yield
     finally:
         # Before it is released: afterwards it may be another's.
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it stays, and stands in nobody's way
+            path.unlink(missing_ok=True)
         os.close(descriptor)
         with contextlib.suppress(OSError):  # it is not empty
             for one in made:
