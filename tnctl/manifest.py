@@ -231,15 +231,20 @@ def check_entry(folder: str, manifest: Manifest, name: str, size: int, sha256: s
         raise DamagedError(folder, f"{url} is damaged: its checksum is not the manifest's", way)
 
 
-def check_stored(folder: str, manifest: Manifest, name: str, way: str = "Make it again") -> None:
-    """Raise DamagedError unless a file, read in parts, is what the manifest says."""
-    url, hashed, size = files.join(folder, name), hashlib.sha256(), 0
+def entry_of(url: str) -> FileEntry:
+    """The size and checksum of a file, read in parts. Raises Failure."""
+    hashed, size = hashlib.sha256(), 0
     with files.open_input(url, decompress=False) as stream:
         while data := stream.read(4 << 20):
             hashed.update(data)
             size += len(data)
-    entry = manifest.files[name]
-    if (entry.bytes, entry.sha256) != (size, hashed.hexdigest()):
+    return FileEntry(bytes=size, sha256=hashed.hexdigest())
+
+
+def check_stored(folder: str, manifest: Manifest, name: str, way: str = "Make it again") -> None:
+    """Raise DamagedError unless a file, read in parts, is what the manifest says."""
+    url = files.join(folder, name)
+    if entry_of(url) != manifest.files[name]:
         raise DamagedError(folder, f"{url} is damaged: it is not what the manifest says", way)
 
 

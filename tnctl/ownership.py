@@ -6,7 +6,6 @@ foreign, and so is every symbolic link.
 """
 
 import contextlib
-import hashlib
 import re
 import threading
 from collections.abc import Collection, Iterable, Sequence
@@ -23,7 +22,6 @@ LIST = ".tnctl-files.json"
 SPARE_LIST = ".tnctl-files-2.json"
 LISTS = (LIST, SPARE_LIST)
 LIST_START = b'{\n  "format": "tnctl files"'
-READ_BYTES = 4 << 20
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 SAVED_MODEL = re.compile(
@@ -229,7 +227,7 @@ def survey(folder: str, format: Format, lists: Collection[str] = LISTS) -> Surve
         entry = entries.get(name)
         agrees = entry is not None and found.kind == "file" and found.bytes == entry.bytes
         if agrees and entry is not None and name not in listed:
-            agrees = _sha256(files.join(folder, name)) == entry.sha256
+            agrees = manifest.entry_of(files.join(folder, name)) == entry
         is_ours = (
             agrees
             or name in listed
@@ -285,14 +283,6 @@ def _is_cut_list(url: str) -> bool:
     """Whether a file begins as a list does, and does not end as one: its writing was cut short."""
     text = files.read_bytes(url, most=limits.MANIFEST_BYTES)
     return _begins_as_list(text) and not text.endswith(b'"\n}\n')
-
-
-def _sha256(url: str) -> str:
-    hashed = hashlib.sha256()
-    with files.open_input(url, decompress=False) as stream:
-        while data := stream.read(READ_BYTES):
-            hashed.update(data)
-    return hashed.hexdigest()
 
 
 def move(found: Survey, format: Format, to: str) -> None:

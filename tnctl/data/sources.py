@@ -18,6 +18,7 @@ from tnctl.data import (
 )
 from tnctl.data.ahead import in_order
 from tnctl.data.day_records import Fingerprint
+from tnctl.data.prepared_document import SPLITS
 from tnctl.data.reading import EmptyError, Piece, in_lines
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.masking import masked
@@ -79,9 +80,6 @@ def files_of(conf: Conf, split: str) -> list[str]:
                 f"one. Name those of one, such as data.{split}={name.replace(DAY, '2024-01-31')}"
             )
     return files.expand(names, conf.data.root)
-
-
-SPLITS = ("train", "validation", "test")
 
 
 def files_read(conf: Conf, splits: Sequence[str] = SPLITS) -> list[str]:

@@ -18,6 +18,7 @@ from tnctl.data.bad_rows import Skipped
 from tnctl.data.day_records import DayRecord, Fingerprint
 from tnctl.data.days import conf_of_day, daily
 from tnctl.data.features import Features, Window
+from tnctl.data.prepared_document import SPLITS
 from tnctl.data.sources import fingerprints
 from tnctl.data.survey import count_rows
 from tnctl.data.windows import ReadAhead, batches, order, window_rows, windows
@@ -148,7 +149,7 @@ def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> Report:
 def read_first_rows(conf: Conf, model: Model, first_day: str | None) -> None:
     """Read the first window of each split. Raises what training would raise for it later."""
     of_first_day = conf_of_day(conf, first_day)
-    for split in ("train", "validation", "test"):
+    for split in SPLITS:
         if getattr(of_first_day.data, split) is not None:
             next(windows(of_first_day, features_of(conf, model), split), None)
 
