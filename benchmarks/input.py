@@ -23,11 +23,11 @@ from tnctl.data.features import Features, Window
 from tnctl.data.preparing import prepare
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import ReadAhead
+from tnctl.evaluation.evaluate import features_of
 from tnctl.model.building import build
 from tnctl.schema import Conf, Data, Label, Numeric, Slot, Train
-from tnctl.training.evaluation import features_of
-from tnctl.training.loop import BATCHES_AHEAD, training_batches
 from tnctl.training.step import TrainingStep
+from tnctl.training.workers import BATCHES_AHEAD, training_batches
 
 ROWS = 1_000_000
 BATCH = 4096

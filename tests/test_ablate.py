@@ -8,10 +8,10 @@ import pyarrow.csv
 import pytest
 
 from tnctl.data.features import Window
+from tnctl.evaluation import ablation
+from tnctl.evaluation.evaluate import Counts
 from tnctl.model.layout import Layout, RowKind, Sequence, TableLayout
 from tnctl.schema import Optimizer
-from tnctl.training import ablation
-from tnctl.training.evaluation import Counts
 
 SLOTS = ("user_id", "item_id", "device", "region", "interests", "price_range")
 

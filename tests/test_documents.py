@@ -22,8 +22,8 @@ from tnctl.data.day_records import DayRecord, is_day
 from tnctl.data.prepared_document import PreparedManifest
 from tnctl.errors import Failure
 from tnctl.ownership import FORMATS
+from tnctl.training.pass_sums import PassSums
 from tnctl.training.report import LogLine, Report
-from tnctl.training.running import Running
 
 GOLDEN = Path(__file__).parent / "golden"
 LONGEST_LINE = 600
@@ -364,10 +364,10 @@ def with_header(shape):
 
 
 def test_running_figures_come_back():
-    running = Running(True)
+    running = PassSums(True)
     running.fill(npz())
     assert (running.examples, running.since_examples, running.losses) == (3, 1, 0.5)
-    again = Running(True)
+    again = PassSums(True)
     again.fill(running.to_bytes())
     assert again.to_bytes() == running.to_bytes()
 
@@ -382,7 +382,7 @@ def test_running_figures_come_back():
     ],
 )  # fmt: skip
 def test_running_figures_of_another_form(data):
-    running = Running(True)
+    running = PassSums(True)
     with pytest.raises(ValueError, match="no running figures"):
         running.fill(data)
     assert running.examples == 0 and not running.auc.counts[0].any()

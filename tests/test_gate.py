@@ -11,13 +11,13 @@ import pytest
 from tnctl import documents, schema
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import taken
+from tnctl.evaluation.evaluate import features_of
+from tnctl.model.buffers import Buffers
 from tnctl.model.building import build
 from tnctl.schema import Gate
 from tnctl.tables.columns import hash_bytes, mix64
-from tnctl.training import gate
-from tnctl.training.buffers import Buffers
-from tnctl.training.evaluation import features_of
-from tnctl.training.gate import Distinct, OfDay, Repeats, Taking, findings, turned_round
+from tnctl.training.days import gate
+from tnctl.training.days.gate import Distinct, OfDay, Repeats, Taking, findings, turned_round
 
 ROWS = 2000
 CONF = {

@@ -22,6 +22,9 @@ from tnctl.data.features import Features
 from tnctl.data.statistics import measure
 from tnctl.data.windows import as_table, raw_rows, windows
 from tnctl.errors import Failure
+from tnctl.evaluation.evaluate import features_of
+from tnctl.evaluation.golden_rows import Golden
+from tnctl.evaluation.inference import Inference
 from tnctl.model.layout import CVM_COLUMNS
 from tnctl.serving import export, parity, split
 from tnctl.serving import inputs as scorer
@@ -32,9 +35,6 @@ from tnctl.serving.references import RowsDeviation, RowsKit
 from tnctl.serving.scoring import Scorer
 from tnctl.serving.served import open_graph
 from tnctl.training import loop
-from tnctl.training.evaluation import features_of
-from tnctl.training.golden import Golden
-from tnctl.training.step import Inference
 
 SLOTS = {
     "a": {"missing": "value"},

@@ -11,9 +11,10 @@ from tnctl import schema
 from tnctl.data.features import Window
 from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError
+from tnctl.evaluation.inference import Inference
 from tnctl.model import building
 from tnctl.model.layout import plan
-from tnctl.training.step import Inference, TrainingStep
+from tnctl.training.step import TrainingStep
 
 ADDS = """
 from keras import ops

@@ -18,10 +18,11 @@ from tnctl.checkpoint import rows
 from tnctl.data.features import Window
 from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError
+from tnctl.evaluation.inference import Inference
 from tnctl.model import building
 from tnctl.model.layout import plan
-from tnctl.training import inspection, life
-from tnctl.training.step import Inference, TrainingStep
+from tnctl.training import eviction, inspection
+from tnctl.training.step import TrainingStep
 
 ROOT = Path(__file__).parents[1]
 RATE = 0.25
@@ -264,7 +265,7 @@ def test_training_is_what_a_naive_table_does(tmp_path, name):
     for number in range(1, STEPS + 1):
         if any(first == number for _, first in DAYS):
             if number > 1:
-                by_group, gone = life.end_of_period(model), naive.evict()
+                by_group, gone = eviction.end_of_period(model), naive.evict()
                 assert sum(by_group.values()) == gone
                 removed += gone
             naive.days = [one for one in DAYS if one[1] <= number]
@@ -277,7 +278,7 @@ def test_training_is_what_a_naive_table_does(tmp_path, name):
         np.testing.assert_allclose(step._buffers.sequences, apart, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(step._buffers.linear[:, 0], linear, rtol=1e-4, atol=1e-5)
         assert_equal(model, naive)
-    by_group, gone = life.end_of_period(model), naive.evict()
+    by_group, gone = eviction.end_of_period(model), naive.evict()
     assert sum(by_group.values()) == gone
     assert_equal(model, naive)
     removed += gone
@@ -288,7 +289,7 @@ def test_training_is_what_a_naive_table_does(tmp_path, name):
 
 def check_figures(model, naive, removed):
     """What is told is what happened."""
-    found = life.figures(model)
+    found = eviction.figures(model)
     if found.keys() == {"user", "tags", "items"}:
         assert sum(one.admitted for one in found.values()) == naive.admitted
         assert sum(one.rows for one in found.values()) == len(naive.rows)
@@ -296,7 +297,7 @@ def check_figures(model, naive, removed):
         if model.layout.tables[0].waits and not removed:
             assert sum(one.waiting for one in found.values()) == waiting
     assert sum(one.evicted for one in found.values()) == removed
-    shown = life.shown(model)
+    shown = eviction.shown(model)
     assert ("waiting" in shown) == any(table.waits for table in model.layout.tables)
     assert shown.get("evicted", "0") == f"{removed:,}"
 
@@ -356,7 +357,7 @@ def test_a_bound_holds_after_every_step(tmp_path, shows):
             # What was lost did not change in this step, or it would not be in `before` alike.
             assert max(worth(before[key]) for key in lost) <= max(map(worth, after.values()))
     assert gone
-    assert life.figures(model)["user"].evicted >= gone
+    assert eviction.figures(model)["user"].evicted >= gone
 
 
 def test_a_bound_in_bytes_is_one_in_rows(tmp_path):
@@ -406,9 +407,9 @@ def test_groups_of_another_rhythm_are_tables_of_their_own(tmp_path):
     step = TrainingStep(model, BATCH)
     for seed in range(6):
         step(batch_of(model, seed))
-    found = life.figures(model)
+    found = eviction.figures(model)
     assert found["user"].evicted == 0 < found["items"].evicted
-    assert life.end_of_period(model)["user"] > 0
+    assert eviction.end_of_period(model)["user"] > 0
 
 
 def test_kinds_of_rows_and_places_in_x(tmp_path):
@@ -509,8 +510,8 @@ def test_a_full_sketch_is_told(tmp_path, capsys):
     conf = conf_of(tmp_path, {"admission": {"after": 3}, "sketch": 65536})
     model = building.build(conf, Statistics())
     [table] = model.tables
-    assert life.miscounted(table.sketch) == 0
-    life.end_of_period(model)
+    assert eviction.miscounted(table.sketch) == 0
+    eviction.end_of_period(model)
     assert capsys.readouterr().err == ""
     step = TrainingStep(model, BATCH)
     random = np.random.default_rng(1)
@@ -520,11 +521,11 @@ def test_a_full_sketch_is_told(tmp_path, capsys):
     labels = np.zeros((BATCH, 1), np.float32)
     numeric = np.empty((BATCH, 0), np.float32)
     step(Window([ids], [offsets], [None], numeric, labels, None, None, None, None))
-    share = life.miscounted(table.sketch)
+    share = eviction.miscounted(table.sketch)
     # Of n ids in a range, each of its w counters of a line is hit by none with (1 - 1/w)^n.
     w, n = 65536 / 64 / 4, len(ids) / 64
     assert share == pytest.approx((1 - (1 - 1 / w) ** n) ** 4, rel=0.25)
-    life.end_of_period(model)
+    eviction.end_of_period(model)
     assert "life.sketch is small for table embedding2" in capsys.readouterr().err
 
 
@@ -578,8 +579,8 @@ def test_what_cannot_be_is_refused(tmp_path, changes, words):
 def test_days_need_daily_training(tmp_path):
     conf = conf_of(tmp_path, {"eviction": {"unseen_days": 3}}, data={"train": "clicks.csv"})
     with pytest.raises(UserError, match=r"life\.eviction\.unseen_days counts days"):
-        life.check(conf)
-    life.check(conf_of(tmp_path, {"eviction": {"unseen_days": 3}}, data={"train": "{day}.csv"}))
+        eviction.check(conf)
+    eviction.check(conf_of(tmp_path, {"eviction": {"unseen_days": 3}}, data={"train": "{day}.csv"}))
 
 
 # From outside: files, commands, checkpoints.
@@ -668,7 +669,7 @@ def test_a_checkpoint_has_the_whole_life(workspace, here):
     assert done.code == 0, done.err
     checkpoint = loading.newest(str(workspace / "run"))
     model = loading.load(checkpoint, schema.from_values(checkpoint.conf()))
-    told = life.figures(model)
+    told = eviction.figures(model)
     assert sum(one.evicted for one in told.values()) > 0
     for name, one in told.items():
         records, group = group_records(checkpoint, name)

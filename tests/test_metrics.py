@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from tnctl.training import metrics
-from tnctl.training.metrics import Scored
+from tnctl.evaluation import metrics
+from tnctl.evaluation.metrics import Scored
 
 
 def slow_auc(scores, labels, weights):

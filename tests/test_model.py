@@ -6,11 +6,12 @@ import tensorflow as tf
 
 from tnctl.data.features import Window
 from tnctl.data.statistics import Statistics
+from tnctl.evaluation.inference import Inference
 from tnctl.model import aliases, building, layers
 from tnctl.model.layout import slot_plans
 from tnctl.schema import Conf, Data, Embedding, Initial, Numeric, Optimizer, Optimizers, Slot, Train
 from tnctl.tables import Batch, aligned
-from tnctl.training.step import Inference, TrainingStep, gradient_function
+from tnctl.training.step import TrainingStep, gradient_function
 
 BATCH, SLOTS, WIDTH, NUMBERS = 6, 3, 4, 2
 RATE, START, EPSILON = 0.05, 1e-6, 1e-8

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tnctl.errors import Failure
-from tnctl.training import metrics, predicting
-from tnctl.training.predicting import columns_written, writing
+from tnctl.evaluation import metrics, predictions
+from tnctl.evaluation.predictions import columns_written, writing
 
 CARRY = "data.carry=[user_id,label]"
 
@@ -114,15 +114,15 @@ def test_several_heads_and_squared_error():
                 name = "mse"
 
     logits = np.array([[1.5, -2], [0.5, 3]], np.float32)
-    original = predicting.batches
+    original = predictions.batches
     try:
-        predicting.batches = lambda *_: [None]
+        predictions.batches = lambda *_: [None]
         names = columns_written(Model.heads)
-        table = predicting.scored(lambda _: logits, Window, Conf, names)
+        table = predictions.scored(lambda _: logits, Window, Conf, names)
         Conf.train.loss.name = "cross_entropy"
-        sigmoids = predicting.scored(lambda _: logits, Window, Conf, names)
+        sigmoids = predictions.scored(lambda _: logits, Window, Conf, names)
     finally:
-        predicting.batches = original
+        predictions.batches = original
     assert table.column_names == ["id", *names]
     assert table["prediction_cvr"].to_pylist() == [-2, 3]
     assert sigmoids["prediction_ctr"].to_pylist() == metrics.sigmoid(logits[:, 0]).tolist()
@@ -165,12 +165,12 @@ def test_odd_values_in_text(tmp_path):
 def test_lists_of_one_value_are_carried_as_values():
     several: set[str] = set()
     table = pa.table({"id": [["u0"], [], None], "tags": [["a"], ["b", "c"], []], "n": [[1]] * 3})
-    found = predicting._unpacked(table, several)
+    found = predictions._unpacked(table, several)
     assert found.to_pydict() == {
         "id": ["u0", None, None], "tags": [["a"], ["b", "c"], []], "n": [1, 1, 1],
     }  # fmt: skip
     # The next table is written into the same columns.
-    assert predicting._unpacked(table.slice(0, 1), several).schema == found.schema
+    assert predictions._unpacked(table.slice(0, 1), several).schema == found.schema
 
 
 def test_a_column_that_changes_its_type(tmp_path):

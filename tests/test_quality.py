@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tnctl.data import generated
-from tnctl.training.metrics import auc
+from tnctl.evaluation.metrics import auc
 
 TEST_ROWS = (5_200_000, 5_600_000)  # data.test of conf/data/generated.yaml
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from tnctl.schema import Conf, Evaluation, Optimizers, Schedule
+from tnctl.training.early_stopping import EarlyStopping, matters
 from tnctl.training.schedule import factor
-from tnctl.training.watch import Watch, matters
 
 schedules = keras.optimizers.schedules
 STEPS = [0, 1, 2, 9, 10, 11, 49, 50, 51, 99, 100, 101, 150, 1000, 12_345]
@@ -64,7 +64,7 @@ def test_plateau_is_what_it_is_told():
 
 
 def conf_of(schedule=None, **evaluation):
-    """As far as Watch looks."""
+    """As far as EarlyStopping looks."""
     conf = object.__new__(Conf)
     conf.evaluation = Evaluation(**evaluation)
     conf.optimizer = Optimizers(schedule=schedule or Schedule())
@@ -72,7 +72,7 @@ def conf_of(schedule=None, **evaluation):
 
 
 def judged(conf, values):
-    watch = Watch()
+    watch = EarlyStopping()
     return watch, [watch.judge(conf, value, step) for step, value in enumerate(values, 1)]
 
 
@@ -91,7 +91,7 @@ def test_better_is_by_min_delta():
 def test_stopping():
     values = [0.6, 0.5, 0.7, 0.6, 0.6, 0.6]
     conf = conf_of(patience=2)
-    watch, stops = Watch(), []
+    watch, stops = EarlyStopping(), []
     for step, value in enumerate(values):
         watch.judge(conf, value, step)
         stops.append(watch.stops(conf))
@@ -102,7 +102,7 @@ def test_stopping():
 
 def test_plateau_reduces_after_its_patience():
     schedule = Schedule("plateau", reduce=0.1, patience=2, end=0.005)
-    watch, factors = Watch(), []
+    watch, factors = EarlyStopping(), []
     conf = conf_of(schedule)
     for value in [0.5, 0.5, 0.5, 0.5, 0.6, 0.5, 0.5, 0.5, 0.5]:
         watch.judge(conf, value, 0)
@@ -115,10 +115,10 @@ def test_the_state_is_all_of_it():
     """Going on from JSON at any place is as never having stopped."""
     rng = np.random.default_rng(0)
     conf = conf_of(Schedule("plateau", patience=2), patience=5)
-    whole = Watch()
-    parts = Watch()
+    whole = EarlyStopping()
+    parts = EarlyStopping()
     for step, value in enumerate(rng.random(40)):
-        parts = Watch.from_state(parts.state())
+        parts = EarlyStopping.from_state(parts.state())
         assert whole.judge(conf, value, step) == parts.judge(conf, value, step)
         assert whole == parts
         assert whole.stops(conf) == parts.stops(conf)

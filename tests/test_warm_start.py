@@ -18,6 +18,8 @@ from tnctl.checkpoint.table_document import Segment as SavedSegment
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import windows
 from tnctl.errors import UserError
+from tnctl.evaluation.evaluate import features_of
+from tnctl.evaluation.inference import Inference
 from tnctl.model import recipes
 from tnctl.model.building import build
 from tnctl.schema import Conf, Data, Embedding, Initial, Numeric, Slot, Warm
@@ -25,8 +27,6 @@ from tnctl.tables import Batch, Optimizer, Pool, Segment, SlotPlan, SparseTable
 from tnctl.tables import Initial as TableInitial
 from tnctl.tables.sparse import decay_factors
 from tnctl.training import warm, warm_dense, warm_inputs, warm_rows
-from tnctl.training.evaluation import features_of
-from tnctl.training.step import Inference
 
 STEP = 12  # of the checkpoint of `trained`
 ROWS = 574

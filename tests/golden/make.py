@@ -93,10 +93,10 @@ def trained(values: dict[str, Any]) -> Any:
     from tnctl import schema
     from tnctl.data import statistics
     from tnctl.data.windows import taken, windows
+    from tnctl.evaluation.evaluate import features_of
     from tnctl.model import building
     from tnctl.model.layout import slot_plans
     from tnctl.tables import Batch
-    from tnctl.training.evaluation import features_of
 
     conf = schema.from_values(values)
     model = building.build(conf, statistics.measure(conf))
@@ -122,8 +122,8 @@ def save(model: Any, folder: str) -> None:
     """The checkpoint of a trained model."""
     from tnctl.checkpoint import save as saving
     from tnctl.checkpoint.document import Metrics
-    from tnctl.training.golden import Golden
-    from tnctl.training.step import Inference
+    from tnctl.evaluation.golden_rows import Golden
+    from tnctl.evaluation.inference import Inference
 
     saving.save(
         model,
@@ -144,12 +144,12 @@ def chain(values: dict[str, Any]) -> list[str]:
     from tnctl.checkpoint.saver import Saver
     from tnctl.data import statistics
     from tnctl.data.windows import taken, windows
+    from tnctl.evaluation.evaluate import features_of
+    from tnctl.evaluation.golden_rows import Golden
+    from tnctl.evaluation.inference import Inference
     from tnctl.model import building
     from tnctl.model.layout import slot_plans
     from tnctl.tables import Batch
-    from tnctl.training.evaluation import features_of
-    from tnctl.training.golden import Golden
-    from tnctl.training.step import Inference
 
     conf = schema.from_values(values)
     model = building.build(conf, statistics.measure(conf))

@@ -21,8 +21,9 @@ def run(given: list[str]) -> int:
 
 
 def ablate(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:  # noqa: ARG001
+    from tnctl.evaluation import ablation
     from tnctl.progress import waiting
-    from tnctl.training import ablation, show
+    from tnctl.training import show
 
     split = ablation.ablated_split(conf)
     if split is None:

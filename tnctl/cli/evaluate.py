@@ -19,8 +19,8 @@ def run(given: list[str]) -> int:
 
 
 def evaluate(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:  # noqa: ARG001
+    from tnctl.evaluation.evaluate import score, split_to_evaluate
     from tnctl.progress import waiting
-    from tnctl.training.evaluation import score, split_to_evaluate
 
     split = split_to_evaluate(conf)
     inference = loaded(checkpoint, conf)

@@ -31,9 +31,9 @@ def predict(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
     if conf.data.test is None:
         raise UserError("there is nothing to score. Give data.test=FILES")
     from tnctl import ownership
+    from tnctl.evaluation import predictions
     from tnctl.progress import say
-    from tnctl.training import predicting
-    from tnctl.training.run import PREDICTIONS, PREDICTIONS_LIST
+    from tnctl.training.run_folder import PREDICTIONS, PREDICTIONS_LIST
 
     replace, claims = arguments.flag(own, "overwrite"), None
     if (to := own.get("to")) is None:
@@ -44,7 +44,7 @@ def predict(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
     reads = [one.folder for one in checkpoint.chain()]
     if "conf" in own:
         reads.append(str(compose.conf_file(own["conf"])))
-    rows = predicting.predict(inference, conf, "test", to, kind, reads, replace, claims)
+    rows = predictions.predict(inference, conf, "test", to, kind, reads, replace, claims)
     say(f"{rows:,} predictions of step {checkpoint.step} written to {to}")
     return 0
 

@@ -12,7 +12,7 @@ from tnctl.schema import Conf, differences, from_values
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
-    from tnctl.training.step import Inference
+    from tnctl.evaluation.inference import Inference
 
 # What a checkpoint was trained with cannot be changed by a conf that is composed later.
 OF_ROWS = ("slots", "numeric", "embedding")
@@ -125,8 +125,8 @@ def with_composed(own: dict[str, str], conf: Conf, job: Callable[..., int]) -> i
 def loaded(checkpoint: "Checkpoint", conf: Conf) -> "Inference":
     """The model of a checkpoint, ready to score."""
     from tnctl.checkpoint.load import load
+    from tnctl.evaluation.inference import Inference
     from tnctl.progress import waiting
-    from tnctl.training.step import Inference
 
     with waiting(f"loading {checkpoint.folder}"):
         return Inference(load(checkpoint, conf), conf.train.batch_size)

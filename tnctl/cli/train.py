@@ -24,8 +24,9 @@ def run(given: list[str]) -> int:
 
 def train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> int:
     quiet_tensorflow()
-    from tnctl.training import loop, show
+    from tnctl.training import show
+    from tnctl.training.train import train as train_conf
 
-    report = loop.train(conf, overwrite=overwrite, golden=golden, accept=accept)
+    report = train_conf(conf, overwrite=overwrite, golden=golden, accept=accept)
     show.report(conf.output, report)
     return 0

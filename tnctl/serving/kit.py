@@ -17,6 +17,7 @@ from tnctl.checkpoint.chain import GOLDEN, Checkpoint, offering
 from tnctl.checkpoint.golden import RawRow, parse_lines
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure, quoted
+from tnctl.evaluation.metrics import sigmoid
 from tnctl.manifest import DamagedError
 from tnctl.model.graph import BY_SLOT, PACKED, TOWERS
 from tnctl.ownership import SAVED_MODEL
@@ -29,7 +30,6 @@ from tnctl.serving.graph_document import GraphManifest
 from tnctl.serving.inputs import Encoded, RawInputs, pooled_inputs, rows_left_out
 from tnctl.serving.references import GraphDeviation, GraphKit, RowsDeviation, RowsKit
 from tnctl.serving.served import Arrays, ServedGraph, outputs_of
-from tnctl.training.metrics import sigmoid
 
 TOLERANCE = 2e-5  # of a logit, times 1 + |logit|
 

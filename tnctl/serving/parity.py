@@ -20,6 +20,8 @@ from tnctl.data.days import conf_of_day
 from tnctl.data.features import Window
 from tnctl.data.windows import joined, windows
 from tnctl.errors import Failure
+from tnctl.evaluation.evaluate import features_of
+from tnctl.evaluation.inference import Inference
 from tnctl.files import AbsentError
 from tnctl.model.building import Model
 from tnctl.model.graph import BY_SLOT, PACKED, packed_inputs
@@ -32,8 +34,6 @@ from tnctl.serving.graph_document import GraphManifest
 from tnctl.serving.inputs import Encoded, Lookup, pooled_inputs, served_lookup
 from tnctl.serving.kit import TOLERANCE
 from tnctl.serving.served import Arrays, ServedGraph, inputs_of, open_graph, outputs_of
-from tnctl.training.evaluation import features_of
-from tnctl.training.step import Inference
 
 EXAMPLES = 1000
 

@@ -19,6 +19,7 @@ from tnctl.data import csv_files, jsonl_files
 from tnctl.data.ahead import ReadAhead
 from tnctl.data.reading import EmptyFileError, Piece, in_lines, shifted
 from tnctl.errors import Failure
+from tnctl.evaluation.predictions import columns_written
 from tnctl.model.graph import PACKED
 from tnctl.progress import Display
 from tnctl.schema import Conf
@@ -29,7 +30,6 @@ from tnctl.serving.embeddings import (
 )
 from tnctl.serving.inputs import RawInputs, pooled_inputs, served_lookup
 from tnctl.serving.served import ServedGraph, open_graph, outputs_of
-from tnctl.training.predicting import columns_written
 
 READERS = {"csv": csv_files.pieces, "jsonl": jsonl_files.pieces}
 FORMATS = tuple(READERS)

@@ -6,8 +6,8 @@ from tnctl.data.features import Features, counted_ids
 from tnctl.data.windows import batches, windows
 from tnctl.errors import UserError
 from tnctl.model.building import Model
+from tnctl.model.parameters import LocalParameters
 from tnctl.tables import Batch, SlotPlan, SparseTable
-from tnctl.training.buffers import Buffers
 from tnctl.training.inspection import memory_of_machine
 
 IDS_AT_A_TIME = 1 << 20
@@ -27,10 +27,10 @@ def insert_rows(model: Model, features: Features) -> None:
     if all(count is not None for of_groups in counts for count in of_groups.values()):
         return
     size = model.conf.train.batch_size
-    buffers = Buffers(model, size)
+    parameters = LocalParameters(model)
     for window in windows(model.conf, features, "train"):
         for batch in batches(window, np.arange(window.rows, dtype=np.uint32), size):
-            buffers.find(batch, insert=True)
+            parameters.find(batch, insert=True)
 
 
 def counted_rows(model: Model) -> list[dict[int, int | None]]:

@@ -18,18 +18,16 @@ from tnctl.data.reading import columns_read
 from tnctl.data.sources import files_of
 from tnctl.data.survey import RowCount
 from tnctl.data.windows import windows
+from tnctl.evaluation.input_figures import INDEX_BYTES
 from tnctl.model.building import Model, build
 from tnctl.model.layout import Layout, TableLayout, most_rows
 from tnctl.schema import Conf, RowLife
 from tnctl.tables import SparseTable
-from tnctl.training import life, watch
+from tnctl.training import early_stopping, eviction
 
 ROWS = 100_000  # of the sample
 ROWS_OF_OTHER_SPLITS = 1000
 WINDOW_ROWS = 8192
-# An entry of the index is 8 bytes, and an index that grows by half when it is three quarters full
-# has between 4/3 and 2 entries for a row.
-INDEX_BYTES = 8 * (2 - 4 / 3) / math.log(1.5)
 # Each of its 64 shards takes rows in blocks of 64 KiB.
 LEAST_BYTES = 64 << 16
 DAYS_DIFFER = 1.25  # in rows, on the average
@@ -103,8 +101,8 @@ def inspect(conf: Conf, rows: int = ROWS) -> Findings:
 
     Raises `UserError` or `Failure` for whatever would keep the conf from being trained.
     """
-    watch.check(conf)
-    life.check(conf)
+    early_stopping.check(conf)
+    eviction.check(conf)
     days: Days | None = None
     if daily(conf):
         days = days_of(conf)
@@ -287,7 +285,7 @@ def look_at_lives(
                 low=min(grown.low, most),
                 high=min(grown.high, most),
             )
-            found[group] = LifeFindings(life.rules(own), groups[group], grown, counted)
+            found[group] = LifeFindings(eviction.rules(own), groups[group], grown, counted)
     return found
 
 
@@ -305,7 +303,7 @@ def admitted(
     makes = number == own.admission.after - 1
     if own.admission.probability < 1:
         makes = np.random.default_rng(seed).random(len(ids)) < own.admission.probability
-        makes |= number >= life.MOST_COUNTED
+        makes |= number >= eviction.MOST_COUNTED
     # An id's occurrences up to the one that makes its row, or all of them.
     at = np.where(makes, number, len(ids))
     first = np.minimum.reduceat(at, starts) if len(ids) else at
@@ -352,7 +350,7 @@ def table_findings(
     sketch = table.sketch.nbytes if layout.waits else 0
     counted = sum(lives[name].counted for name in layout.groups if name in lives)
     # Cormode & Muthukrishnan 2005, theorem 1: e / width * occurrences, but for e^-lines of all ids.
-    overcount = math.e * life.SKETCH_LINES / sketch * counted if sketch else 0.0
+    overcount = math.e * eviction.SKETCH_LINES / sketch * counted if sketch else 0.0
     return TableFindings(table.stride + INDEX_BYTES, rows, sketch, overcount)
 
 

@@ -3,9 +3,9 @@
 from pydantic import JsonValue
 
 from tnctl import files, progress
-from tnctl.training.ablation import Ablation
+from tnctl.evaluation.ablation import Ablation
 from tnctl.training.report import Report, number_of
-from tnctl.training.run import PAGE, REPORT
+from tnctl.training.run_folder import PAGE, REPORT
 
 NONE = "–"
 

@@ -9,8 +9,8 @@ import keras
 from tnctl import progress
 from tnctl.errors import UserError
 from tnctl.schema import Conf
-from tnctl.training import loop
 from tnctl.training.report import Report
+from tnctl.training.train import train as train_conf
 
 # What is told of a run, and the conf it trains.
 Run = tuple[str, Conf]
@@ -29,7 +29,7 @@ def train(runs: Sequence[Run], *, overwrite: bool, golden: int, accept: bool = F
         progress.say(f"{number + 1}/{len(runs)}  {name}")
         report: Report | None = None
         try:
-            report = loop.train(conf, overwrite=overwrite, golden=golden, accept=accept)
+            report = train_conf(conf, overwrite=overwrite, golden=golden, accept=accept)
         except UserError as error:
             progress.say(f"{name} failed: {error}")
             worst = max(worst, error.exit_code)

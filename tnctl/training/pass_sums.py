@@ -1,4 +1,4 @@
-"""What the steps of a pass add up to: figures that a checkpoint in the middle of it carries."""
+"""Sums over the steps of a pass, which a checkpoint in the middle of the pass carries."""
 
 import io
 import math
@@ -26,7 +26,7 @@ ARRAYS: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
 
 
 @dataclass
-class Running:
+class PassSums:
     """Sums over the steps of a pass, of predictions made before each update."""
 
     classes: bool
@@ -57,10 +57,10 @@ class Running:
         return self.auc.result() if self.classes else None
 
     def loss_since(self) -> float:
-        """The mean loss since this was last asked."""
-        found = self.since_losses / self.since_examples
+        """The mean loss since the last call."""
+        loss = self.since_losses / self.since_examples
         self.since_losses, self.since_examples = 0.0, 0
-        return found
+        return loss
 
     def to_bytes(self) -> bytes:
         """All of it, exactly: a .npz of numpy. docs/formats/checkpoint.md."""
@@ -76,7 +76,7 @@ class Running:
         return stream.getvalue()
 
     def fill(self, data: bytes) -> None:
-        """Go on from what `to_bytes` gave. Raises ValueError when it is something else."""
+        """Continue from what `to_bytes` gave. Raises ValueError when it is something else."""
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 arrays = {name: _array(archive, name) for name in ARRAYS}
@@ -104,15 +104,15 @@ def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
     return np.frombuffer(content, dtype)
 
 
-def read(checkpoint: Checkpoint, classes: bool) -> Running | None:
+def read(checkpoint: Checkpoint, classes: bool) -> PassSums | None:
     """The running figures of a checkpoint; None where none were saved. Raises DamagedError."""
     data = checkpoint.extra(NAME)
     if data is None:
         return None
-    running = Running(classes)
+    sums = PassSums(classes)
     try:
-        running.fill(data)
+        sums.fill(data)
     except ValueError as error:
         what = f"{files.join(checkpoint.folder, f'{EXTRA}/{NAME}')} has {error}"
         raise DamagedError(checkpoint.folder, what, "Take another checkpoint") from error
-    return running
+    return sums

@@ -18,12 +18,12 @@ from tnctl.data.features import Window
 from tnctl.data.sources import files_read
 from tnctl.data.windows import ReadAhead, batches, count_hint, windows
 from tnctl.errors import Failure, UserError
+from tnctl.evaluation.evaluate import features_of
+from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.metrics import sigmoid
 from tnctl.ownership import Claims
 from tnctl.progress import Display
 from tnctl.schema import Conf
-from tnctl.training.evaluation import features_of
-from tnctl.training.metrics import sigmoid
-from tnctl.training.step import Inference
 
 WINDOWS_AHEAD = 1
 ONLY_LISTS = ("tfrecord", "paddle")  # the formats whose every column is a list

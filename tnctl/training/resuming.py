@@ -1,50 +1,29 @@
-"""The folder of a run: what is there already, and what a second command finds."""
+"""What a run is resumed from: its newest whole checkpoint, if conf and data are the same."""
 
 import contextlib
 import itertools
-import json
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
-from typing import Any
 
-from pydantic import JsonValue
-
-from tnctl import documents, files, limits, manifest, ownership
+from tnctl import files, manifest, ownership
 from tnctl.checkpoint import dense
 from tnctl.checkpoint.chain import name_of, split
-from tnctl.checkpoint.document import Evaluation
 from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
 from tnctl.data.day_records import Fingerprint
-from tnctl.data.days import conf_of_day, folders_of_days
-from tnctl.data.sources import files_read, fingerprints
-from tnctl.documents import DocumentError
+from tnctl.data.days import conf_of_day
+from tnctl.data.sources import fingerprints
 from tnctl.errors import Failure, UserError, quoted
-from tnctl.folders import Place
 from tnctl.manifest import DamagedError
-from tnctl.masking import bare, bare_conf, is_masked, masked
+from tnctl.masking import bare, bare_conf, is_masked
 from tnctl.model.building import Model
 from tnctl.model.graph import conf_to_json
-from tnctl.outputs import refuse_overlap
-from tnctl.ownership import CHECKPOINT, EMBEDDINGS, GRAPH, LISTS, RUN, Claims
+from tnctl.ownership import CHECKPOINT
 from tnctl.progress import say
 from tnctl.schema import Conf, differences
-from tnctl.training import running
-from tnctl.training.report import LogLine, Report
-from tnctl.training.watch import Watch
+from tnctl.training import pass_sums
+from tnctl.training.run_folder import CHECKPOINTS, DAMAGED
+from tnctl.training.state import RunState
 
-REPORT = "report.json"
-LOG = "log.jsonl"
-PAGE = "report.html"
-CHECKPOINTS = "checkpoints"
-DAMAGED = "damaged"
-TENSORBOARD = "tensorboard"
-PREDICTIONS = "predictions"
-# The formats, and suffixes, of predictions.
-KINDS = ("parquet", "csv", "jsonl")
-# The list of predictions that were written into the folder of a run.
-PREDICTIONS_LIST = ".tnctl-predictions.json"
-# Folders of a run that other commands write.
-MADE_FROM_A_RUN = {"graph": GRAPH, "embeddings": EMBEDDINGS}
 # Keys, and parts with all their keys, that may be others when a run is gone on with: the model and
 # the figures of the report come out the same.
 NOT_COMPARED = {
@@ -116,7 +95,7 @@ def load_newest(conf: Conf, checkpoint: Checkpoint) -> tuple[Checkpoint, Model]:
             try:
                 found = open_checkpoint(folder)
                 check_data(conf, found)
-                running.read(found, classes=True)  # not to find out later that it is damaged
+                pass_sums.read(found, classes=True)  # not to find out later that it is damaged
                 model = load(found, conf)
             except DamagedError as error:
                 say(str(error))
@@ -221,30 +200,31 @@ def newest_of_step(output: str, step: int) -> str | None:
     return next(found, None)
 
 
-def find_best(
-    conf: Conf, checkpoint: Checkpoint, watch: Watch, evaluations: list[Evaluation]
-) -> None:
-    """Make the best of a run that goes on one whose checkpoint is there, or none.
+def state_of(conf: Conf, checkpoint: Checkpoint) -> RunState:
+    """The state of a run that is resumed, with the best of the models that are still there.
 
-    Where that of the best is lost, it is the best of those that are left, and that is said.
+    Where the checkpoint of the best model is lost, the best is that of those that are left.
     """
-    if watch.best is None:
-        return
+    state = RunState.of_checkpoint(checkpoint, conf)
+    stopping = state.stopping
+    if conf.evaluation.keep != "best" or state.trained or stopping.best is None:
+        return state
     monitor, higher = conf.evaluation.monitor, conf.evaluation.higher_is_better
-    values = {one.step: one.figure(monitor) for one in evaluations}
+    values = {evaluation.step: evaluation.figure(monitor) for evaluation in state.evaluations}
     known = {step: value for step, value in values.items() if value is not None}
-    others = sorted(known, key=lambda step: known[step], reverse=higher)
+    by_value = sorted(known, key=lambda step: known[step], reverse=higher)
     needed = names_of_chain(checkpoint.folder)
-    lost = watch.best_step
+    lost = stopping.best_step
     if is_whole(conf.output, lost, needed):
-        return
-    for step in others:
+        return state
+    for step in by_value:
         if step != lost and is_whole(conf.output, step, needed):
-            watch.best, watch.best_step = known[step], step
+            stopping.best, stopping.best_step = known[step], step
             say(f"the best model, of step {lost:,}, is lost; that of step {step:,} is the best now")
-            return
-    watch.best, watch.best_step = None, 0
+            return state
+    stopping.best, stopping.best_step = None, 0
     say(f"the best model, of step {lost:,}, is lost; the next evaluation is the best anew")
+    return state
 
 
 def is_whole(output: str, step: int, needed: Collection[str], read: bool = False) -> bool:
@@ -291,141 +271,3 @@ def names_of_chain(folder: str) -> set[str]:
         return {one.name for one in open_checkpoint(folder).chain()}
     except Failure:
         return set()
-
-
-def claims_of(output: str) -> Claims:
-    """The list of the files that a run has beside its checkpoints.
-
-    Raises UserError when there is a file with the name of one of them that is not of a run.
-    """
-    claims = Claims(output, RUN)
-    claims.add([LOG, REPORT, PAGE])
-    return claims
-
-
-def refuse_no_folders(output: str) -> None:
-    """Raise UserError when a file or link has the name of a folder that a run writes into."""
-    for entry in files.listed(output):
-        if entry.name in (CHECKPOINTS, DAMAGED, TENSORBOARD) and entry.kind != "folder":
-            kind = "file" if entry.kind == "file" else "symbolic link"
-            raise UserError(
-                f"{files.join(output, entry.name)} is a {kind}, and a run writes a folder of that "
-                "name. Move it away, or choose another output"
-            )
-
-
-def places(output: str) -> list[str]:
-    """Where a run writes: what its data must not lie in."""
-    return [
-        files.join(output, name) for name in (CHECKPOINTS, DAMAGED, TENSORBOARD, LOG, REPORT, PAGE)
-    ]
-
-
-def refuse_data_in_places(conf: Conf) -> None:
-    """Raise UserError when data of the run lies where the run writes.
-
-    Of files by day the folder is looked at that all of them lie in.
-    """
-    refuse_overlap(places(conf.output), files_read(conf), "output")
-    common = [folder for folder in folders_of_days(conf) if files.exists(folder)]
-    written = [Place(url) for url in places(conf.output)]
-    for folder in map(Place, common):
-        if any(folder.is_same(place) or folder.is_inside(place) for place in written):
-            refuse_overlap(places(conf.output), [folder.url], "output")
-
-
-def refuse_foreign(output: str) -> ownership.Survey:
-    """The files of a run beside its checkpoints.
-
-    Raises UserError when another file or link has a name that a run writes.
-    """
-    survey = ownership.survey(output, RUN, (*LISTS, PREDICTIONS_LIST))
-    for name in (*LISTS, LOG, REPORT, PAGE):
-        if name in survey.foreign:
-            raise ownership.foreign_file(output, name)
-    return survey
-
-
-def remove(output: str) -> None:
-    """Remove a run: the files that tnctl wrote, first the report that says that it is finished.
-
-    Raises UserError, before anything is removed, when a new run could not write there.
-    """
-    ownership.remove(refuse_foreign(output), RUN)
-    for above in (CHECKPOINTS, DAMAGED):
-        for entry in files.listed(files.join(output, above)):
-            if entry.kind != "folder":
-                continue
-            folder = files.join(output, f"{above}/{entry.name}")
-            ownership.remove_inner(folder, CHECKPOINT)
-        files.remove_empty_folder(files.join(output, above))
-    for name, format_ in MADE_FROM_A_RUN.items():
-        ownership.remove_inner(files.join(output, name), format_)
-
-
-def finished(conf: Conf) -> Report | None:
-    """The report of a finished run, or None, also for one that was cut."""
-    url = files.join(conf.output, REPORT)
-    if not files.exists(url):
-        return None
-    try:
-        return Report.parse(files.read_bytes(url, most=limits.MANIFEST_BYTES))
-    except DocumentError as error:
-        say(f"{url} is damaged: it is made again ({error})")
-        return None
-
-
-# A line of log.jsonl: what each has beside `event` and `step` goes by its event.
-Event = dict[str, JsonValue]
-
-
-def new_log(output: str) -> tuple[Claims, "Log"]:
-    """The list of the files of a new run, and its log."""
-    return claims_of(output), Log(output)
-
-
-class Log:
-    """log.jsonl: one JSON object per line, each with its `event` and the `step` it is about.
-
-    A local file is appended to. Object stores cannot append: there the whole is written at each
-    `flush`, which comes with evaluations and checkpoints and not with every line.
-    """
-
-    def __init__(self, output: str, lines: int | None = None) -> None:
-        """A new log; with `lines`, the one that is there, of which so many count."""
-        self._url = files.join(output, LOG)
-        self._local = files.local_path(self._url)
-        self.events: list[Event] = []
-        if lines is not None and files.exists(self._url):
-            self.events = list(_events(files.read_bytes(self._url)))[:lines]
-        # Now, for an output that cannot be written should not be found out after hours.
-        files.write_bytes(self._url, _lines(self.events))
-
-    def add(self, event: str, **fields: Any) -> None:
-        """One more line."""
-        self.events.append(masked({"event": event, **fields}))
-        if self._local is not None:
-            with files.translated(self._url, "written"), self._local.open("ab") as stream:
-                stream.write(_lines(self.events[-1:]))
-
-    def lines(self) -> list[LogLine]:
-        """The lines as the page reads them."""
-        return [LogLine.of(event) for event in self.events]
-
-    def flush(self) -> None:
-        """Everything so far is in the file afterwards."""
-        if self._local is None:
-            files.write_bytes(self._url, _lines(self.events))
-
-
-def _lines(events: list[Event]) -> bytes:
-    return "".join(f"{json.dumps(event)}\n" for event in events).encode()
-
-
-def _events(text: bytes) -> Iterator[Event]:
-    """The events of an earlier process; a line that was cut, or is of another form, is none."""
-    for line in text.splitlines():
-        with contextlib.suppress(DocumentError):
-            event = documents.parse(dict[str, JsonValue], line)
-            LogLine.of(event)
-            yield event

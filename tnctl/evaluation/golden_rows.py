@@ -15,15 +15,15 @@ from tnctl.data.bad_rows import Skipped
 from tnctl.data.cells import Cells
 from tnctl.data.features import Window
 from tnctl.data.windows import as_table, batches, raw_rows
+from tnctl.evaluation.evaluate import features_of
+from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.metrics import sigmoid
 from tnctl.model.building import Model
 from tnctl.model.graph import packed_inputs
 from tnctl.schema import Conf
-from tnctl.training.evaluation import features_of
-from tnctl.training.metrics import sigmoid
-from tnctl.training.step import Inference
 
 
-class Golden:
+class GoldenRows:
     """The first rows of a split with their ids, which are made once.
 
     Of data.validation, or where there is none of data.train; at most `most`, and only those that

@@ -4,7 +4,7 @@ A checkpoint carries the record: an entry for every day that was begun. Whatever
 trained, in order; so running the same command again does nothing, or goes on.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,24 +22,19 @@ from tnctl.data.days import (
 from tnctl.data.days import in_words as named
 from tnctl.data.reading import EmptyError, EmptyFileError
 from tnctl.data.sources import fingerprints
-from tnctl.data.windows import ReadAhead
 from tnctl.errors import Failure
+from tnctl.evaluation.evaluate import (
+    labelled_heads,
+)
+from tnctl.evaluation.metrics import scalars
 from tnctl.masking import bare
 from tnctl.model.building import Model
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
-from tnctl.training import gate
-from tnctl.training.evaluation import (
-    READ_AHEAD,
-    features_of,
-    in_file_order,
-    labelled_heads,
-    score,
-)
-from tnctl.training.gate import Taking
-from tnctl.training.metrics import scalars
+from tnctl.training.days import gate
+from tnctl.training.days.gate import Taking
 from tnctl.training.report import Report, number_of
-from tnctl.training.step import Inference
+from tnctl.training.workers import Workers
 
 SHOWN = ("auc", "gauc", "logloss")
 
@@ -132,14 +127,13 @@ class Daily:
     def begin(
         self,
         day: str,
-        inference: Inference,
+        workers: Workers,
         steps: int,
-        before: int,
-        between: Callable[[], None] | None = None,
+        previous: int,
     ) -> DayRecord:
         """Look at a day, evaluate the model on it, and put it on record; returns its entry.
 
-        `before` is the number of the day before, 0 where there is none.
+        `previous` is the number of the day before, 0 where there is none.
         One pass over its data. On the first day of a new model there is nothing to evaluate.
         Raises Failure when the day is empty, or not as days were before, unless `accept`.
         """
@@ -149,15 +143,15 @@ class Daily:
         edges: dict[str, list[float]] = {}
         for other in recent:
             edges |= other.edges()
-        taking = Taking(inference.model, edges)
-        new = not steps and not any(table.rows for table in inference.model.tables)
+        taking = Taking(workers.model, edges)
+        new = not steps and not any(table.rows for table in workers.model.tables)
         metrics = None
         found: list[str] = []
         try:
             with waiting(f"looking at {day}"):
-                metrics = look(inference, conf, taking, between, scored=not new)
+                metrics = workers.look(conf, taking, scored=not new)
             looked = taking.result()
-            found = self._judge(day, looked, recent, metrics, inference.model)
+            found = self._judge(day, looked, recent, metrics, workers.model)
         except (EmptyError, EmptyFileError) as error:
             if isinstance(error, EmptyFileError) and len(there) > 1:
                 raise
@@ -173,7 +167,7 @@ class Daily:
             say(f"{day} is trained as it is (accept=true): {'; '.join(found)}")
         entry = DayRecord(
             day=day,
-            number=day_number(day, before),
+            number=day_number(day, previous),
             first_step=steps + 1,
             last_step=None,
             rows=looked.examples,
@@ -255,25 +249,3 @@ class Daily:
         with_rows = [n for n, entry in enumerate(self.record) if entry.statistics is not None]
         for number in with_rows[: -self.conf.gate.days]:
             self.record[number] = self.record[number].summary()
-
-
-def look(
-    inference: Inference,
-    conf: Conf,
-    taking: Taking,
-    between: Callable[[], None] | None,
-    *,
-    scored: bool,
-) -> dict[str, Any] | None:
-    """One pass over a day, all its rows in file order: its figures, and metrics when `scored`."""
-    # The model is judged on all examples, also where it is trained on a part of the negatives.
-    conf = replace(conf, data=replace(conf.data, negatives=1.0))
-    if scored:
-        return score(inference, conf, "train", counts=taking, between=between).metrics()
-    features = features_of(conf, inference.model)
-    with ReadAhead(in_file_order(conf, features, "train"), READ_AHEAD) as ahead:
-        for batch in ahead:
-            taking.add(batch)
-            if between is not None:
-                between()
-    return None

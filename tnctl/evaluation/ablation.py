@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from tnctl.data.features import Window
 from tnctl.data.windows import ReadAhead
+from tnctl.evaluation.evaluate import READ_AHEAD, features_of, in_file_order, labelled_heads, score
+from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.input_figures import held, kind_of
+from tnctl.evaluation.metrics import of_head
 from tnctl.model.layout import Layout
 from tnctl.schema import Conf
-from tnctl.training.evaluation import READ_AHEAD, features_of, in_file_order, labelled_heads, score
-from tnctl.training.inputs import held, kind_of
-from tnctl.training.metrics import of_head
-from tnctl.training.step import Inference
 
 # Logits that are kept at a time: of more inputs, the data is read again.
 FLOATS_KEPT = 1 << 28

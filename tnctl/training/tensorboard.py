@@ -16,16 +16,16 @@ from tensorboard.plugins.scalar import summary_v2 as scalars
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tnctl import files
+from tnctl.evaluation.input_figures import sampled_norms
 from tnctl.model.building import Model
 from tnctl.ownership import Claims
 from tnctl.schema import Conf
-from tnctl.training import run
-from tnctl.training.inputs import sampled_norms
+from tnctl.training import run_folder
 
 ROWS_SAMPLED = 1 << 14
 
 
-class Events:
+class EventFiles:
     """Writes event files into `tensorboard` under the output of a run.
 
     They are appended to a local file; for another storage to one in a temporary folder, which is
@@ -37,7 +37,7 @@ class Events:
 
         `claims` takes the names of the files before they are written.
         """
-        self._url = files.join(conf.output, run.TENSORBOARD)
+        self._url = files.join(conf.output, run_folder.TENSORBOARD)
         self._claims = claims
         local = files.local_path(self._url)
         self._spool = None
@@ -52,7 +52,7 @@ class Events:
         if conf.train.tensorboard:
             host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
             name = f"events.out.tfevents.{time.time():.6f}.{host}.{os.getpid()}"
-            claims.add([f"{run.TENSORBOARD}/{name}"])
+            claims.add([f"{run_folder.TENSORBOARD}/{name}"])
             with files.translated(self._url, "written"):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._stream = (self.folder / name).open("ab")
@@ -122,7 +122,7 @@ class Events:
             tf.profiler.experimental.stop()
         root = Path(self._profiled.name, "plugins")
         names = [path.relative_to(root.parent).as_posix() for path in sorted(root.rglob("*.*"))]
-        names = [f"{run.TENSORBOARD}/{name}" for name in names]
+        names = [f"{run_folder.TENSORBOARD}/{name}" for name in names]
         self._claims.add(names)
         files.upload_folder(root, str(self.folder / "plugins"))
         self._profiled.cleanup()

@@ -34,16 +34,6 @@ def check(conf: Conf) -> None:
             )
 
 
-def after_step(model: Model, step: int) -> None:
-    """What a step's end brings: rules that hold every so many steps, then bounds."""
-    for layout, table in zip(model.layout.tables, model.tables, strict=True):
-        every = layout.kind.evict_every
-        if every is not None and step % every == 0:
-            table.evict()
-        if layout.bounds:
-            table.bound()
-
-
 def end_of_period(model: Model) -> dict[str, int]:
     """What the end of a day brings, or of an epoch without days: rows removed, by group.
 

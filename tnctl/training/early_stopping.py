@@ -1,4 +1,4 @@
-"""What evaluations have said so far: the best, when to stop, when to reduce the rate."""
+"""The monitored metric: which evaluation is the best, when to stop, when to reduce the rate."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from tnctl.schema import Conf
 
 
 @dataclass
-class Watch:
+class EarlyStopping:
     """The monitored metric over the evaluations of a run. All of it goes into checkpoints."""
 
     best: float | None = None
@@ -54,7 +54,7 @@ class Watch:
         return WatchState(**vars(self))
 
     @classmethod
-    def from_state(cls, state: WatchState) -> "Watch":
+    def from_state(cls, state: WatchState) -> "EarlyStopping":
         """The inverse of `state`."""
         return cls(**vars(state))
 

@@ -1,6 +1,6 @@
 """What a model holds for each of its inputs."""
 
-from collections.abc import Mapping
+import math
 from typing import Any
 
 import numpy as np
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from tnctl.model.building import Model
 from tnctl.model.layout import EMBEDDING, Layout
 from tnctl.tables import SparseTable
-from tnctl.training.evaluation import Counts
-from tnctl.training.inspection import INDEX_BYTES
-from tnctl.training.page import InputRow
 
 ROWS_SAMPLED = 1 << 20
+# An entry of the index is 8 bytes, and an index that grows by half when it is three quarters full
+# has between 4/3 and 2 entries for a row.
+INDEX_BYTES = 8 * (2 - 4 / 3) / math.log(1.5)
 
 
 def kind_of(layout: Layout, name: str) -> str:
@@ -70,30 +70,4 @@ def mean_norms(model: Model) -> dict[str, float]:
         for slot, number in zip(layout.slots, layout.group_of, strict=True):
             if number < len(counts) and counts[number]:
                 found[slot] = float(sums[number] / counts[number])
-    return found
-
-
-def input_rows(
-    model: Model, counts: Counts | None, importance: Mapping[str, float]
-) -> list[InputRow]:
-    """Every input of a model as the report page shows it; `counts` of the reported split."""
-    rows, norms = held(model), mean_norms(model)
-    found = []
-    for name in [*model.layout.slots, *model.layout.numeric]:
-        kind = kind_of(model.layout, name)
-        count, size = rows.get(name, (None, None))
-        slot = model.conf.slots.get(name)
-        found.append(
-            InputRow(
-                name,
-                kind,
-                coverage=None if counts is None else counts.present[name] / counts.examples,
-                ids=None if counts is None or slot is None else counts.ids[name] / counts.examples,
-                group=None if count is None or slot is None else slot.group or name,
-                rows=count,
-                bytes=size,
-                norm=norms.get(name),
-                importance=importance.get(name),
-            )
-        )
     return found

@@ -8,11 +8,11 @@ import numpy as np
 from tnctl.data.features import Features, Window
 from tnctl.data.windows import ReadAhead, batches, windows
 from tnctl.errors import UserError
+from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.metrics import Scored
 from tnctl.model.building import Model
 from tnctl.model.layout import Layout
 from tnctl.schema import Conf
-from tnctl.training.metrics import Scored
-from tnctl.training.step import Inference
 
 READ_AHEAD = 2
 
@@ -120,6 +120,15 @@ def score(
                 between()
     whole = {name: np.concatenate(of) for name, of in parts.items()}
     return Scored([name for name, _, _ in heads], **whole, squared=conf.train.loss.name == "mse")
+
+
+def metrics_line(metrics: dict[str, Any]) -> str:
+    """The metrics that a person looks at first."""
+    names = ["auc", "gauc", "logloss" if "logloss" in metrics else "mse"]
+    shown = [f"{name} {metrics[name]:.4f}" for name in names if name in metrics]
+    if "reference_auc" in metrics:
+        shown.insert(1, f"reference {metrics['reference_auc']:.4f}")
+    return "  ".join(shown)
 
 
 def reported_split(conf: Conf) -> str | None:

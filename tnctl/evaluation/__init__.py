@@ -1,0 +1,1 @@
+"""Evaluation of a model: scores, metrics, golden rows, predictions, ablation."""

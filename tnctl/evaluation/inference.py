@@ -1,0 +1,57 @@
+"""Logits of batches by a model that is only read."""
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from tnctl.data.features import Window
+from tnctl.model.buffers import Buffers
+from tnctl.model.building import Model
+from tnctl.model.parameters import LocalParameters
+
+
+class Inference:
+    """Logits of batches, read-only: unknown ids read zeros and nothing is inserted."""
+
+    def __init__(self, model: Model, batch_size: int) -> None:
+        self.model = model
+        self.buffers = Buffers(model, batch_size)
+        self._parameters = LocalParameters(model)
+        specs = [
+            tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+            for tensor in model.network.inputs
+        ]
+
+        @tf.function(autograph=False)
+        def logits(*inputs: tf.Tensor) -> tf.Tensor:
+            outputs = model.inference_network(list(inputs), training=False)
+            stacked = tf.concat([outputs[head] for head in model.heads], axis=1)
+            return stacked + model.logit_correction if model.logit_correction else stacked
+
+        @tf.function(autograph=False, input_signature=specs)
+        def towers(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            outputs = model.inference_network(list(inputs), training=False)
+            return {name: outputs[name] for name in model.towers}
+
+        self._logits = logits.get_concrete_function(*specs)
+        self._towers = towers  # traced at the first call
+
+    def __call__(self, batch: Window) -> NDArray[np.float32]:
+        """The logits float32 [B, heads] of a batch of at most `batch_size` rows; to be kept.
+
+        Corrected for data.negatives, as the split graph's are.
+        """
+        self._parameters.read(batch, self.buffers)
+        return self.of_inputs(batch.rows)
+
+    def of_inputs(self, rows: int) -> NDArray[np.float32]:
+        """The logits of the first `rows` inputs in the buffers."""
+        result: NDArray[np.float32] = self._logits(*self.buffers.inputs(rows)).numpy()
+        return result
+
+    def towers(self, rows: int) -> dict[str, NDArray[np.float32]]:
+        """What each tower makes of those inputs, [rows, d] by its name."""
+        if not self.model.towers:
+            return {}
+        outputs = self._towers(*self.buffers.inputs(rows))
+        return {name: tensor.numpy() for name, tensor in outputs.items()}

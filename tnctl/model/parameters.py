@@ -1,0 +1,174 @@
+"""The parameters of a model, sparse and dense, as a step uses them: pull, then push."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl.data.features import Window
+from tnctl.model.buffers import Buffers
+from tnctl.model.building import Model, batch_norms
+from tnctl.model.layout import slot_plans
+from tnctl.tables import Batch
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What a step computes of a batch: TensorFlow tensors, read in place.
+
+    `inputs` are the gradients of x, linear and sequences (those that exist), `dense` those of the
+    trainable variables in their order, `statistics` the mean and variance of each batch norm.
+    """
+
+    inputs: list[Any]
+    dense: list[Any]
+    statistics: list[Any]
+
+
+class Parameters(Protocol):
+    """All parameters of a model. A step pulls a batch, computes, and pushes the same batch."""
+
+    steps: int
+    """the steps applied so far"""
+
+    def pull(self, batch: Window, buffers: Buffers) -> None:
+        """Read the rows of a batch into the buffers; ids without a row get one."""
+
+    def read(self, batch: Window, buffers: Buffers) -> None:
+        """The same, read-only: ids without a row read zeros."""
+
+    def push(self, batch: Window, gradients: Gradients, rate_factor: float) -> None:
+        """Update everything with the gradients of the batch that was pulled last.
+
+        `rate_factor` multiplies every learning rate. Raises NotFiniteError before any change.
+        """
+
+
+class LocalParameters:
+    """The parameters of a model in this process's own tables."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.steps = 0
+        self._rate_factor = 1.0
+        self._moving = moving_statistics(model)
+        layout = model.layout
+        self._workspaces = [
+            Batch(table, slot_plans(model.conf, table_layout))
+            for table, table_layout in zip(model.tables, layout.tables, strict=True)
+        ]
+        # The first table with linear weights sets `linear`, the others add to it.
+        with_linear = [number for number, table in enumerate(layout.tables) if table.linear]
+        self._adds = [
+            bool(with_linear) and number > with_linear[0] for number in range(len(layout.tables))
+        ]
+        pairs = list(zip(self._workspaces, layout.tables, strict=True))
+        self._trained = [workspace for workspace, table in pairs if not table.kind.frozen]
+        self._counting = [workspace for workspace, table in pairs if table.kind.shows]
+
+    def find(self, batch: Window, insert: bool) -> None:
+        """Find the rows of a batch, inserting those that the tables lack."""
+        for workspace, ids, offsets, weights in zip(
+            self._workspaces, batch.ids, batch.offsets, batch.weights, strict=True
+        ):
+            workspace.find(ids, offsets, batch.rows, insert, weights)
+
+    def pull(self, batch: Window, buffers: Buffers) -> None:
+        for table in self.model.tables:
+            table.set_step(self.steps + 1)
+        self._fill(batch, buffers, insert=True)
+
+    def read(self, batch: Window, buffers: Buffers) -> None:
+        self._fill(batch, buffers, insert=False)
+
+    def _fill(self, batch: Window, buffers: Buffers, insert: bool) -> None:
+        with self.model.pool.awake():
+            self.find(batch, insert)
+            for workspace, add in zip(self._workspaces, self._adds, strict=True):
+                outputs = _of_segments(workspace, buffers.x, buffers.linear)
+                workspace.gather(outputs, buffers.sequences, add)
+        buffers.fill_dense(batch)
+
+    def push(self, batch: Window, gradients: Gradients, rate_factor: float) -> None:
+        self._set_rate_factor(rate_factor)
+        with self.model.pool.awake():
+            if gradients.inputs:
+                self._accumulate(gradients.inputs, batch.rows)
+            self.model.dense.check(gradients.dense)
+            scale = self._scale(gradients.dense)
+            # After the gradients and before they are applied: a step reads counts from before it.
+            if self._counting:
+                clicks = np.ascontiguousarray(batch.labels[:, 0])
+                for workspace in self._counting:
+                    workspace.count(clicks)
+            for workspace in self._trained:
+                workspace.apply(scale)
+            self.model.dense.apply(gradients.dense, scale)
+        self.steps += 1
+        self._remove_rows()
+        self._move_statistics(gradients.statistics)
+
+    def _set_rate_factor(self, factor: float) -> None:
+        if factor == self._rate_factor:
+            return
+        self._rate_factor = factor
+        for table in self.model.tables:
+            for number, segment in enumerate(table.segments):
+                table.set_learning_rate(number, segment.optimizer.learning_rate * factor)
+        dense = self.model.dense
+        dense.set_learning_rate(dense.optimizer.learning_rate * factor)
+
+    def _accumulate(self, gradients: list[Any], rows: int) -> None:
+        """Sum the gradients per row."""
+        arrays = iter(np.asarray(memoryview(gradient)) for gradient in gradients)
+        layout = self.model.layout
+        nothing = np.empty((rows, 0), np.float32)  # for an input that does not exist
+        x = next(arrays) if layout.width else nothing
+        linear = next(arrays) if layout.has_linear else nothing
+        sequences = next(arrays) if layout.sequences else nothing
+        for workspace in self._trained:
+            workspace.accumulate(_of_segments(workspace, x, linear), sequences)
+
+    def _scale(self, dense: list[Any]) -> float:
+        """What brings the norm of all gradients together down to optimizer.clip_norm."""
+        limit = self.model.conf.optimizer.clip_norm
+        if not limit:
+            return 1.0
+        rows = sum(workspace.squares() for workspace in self._trained)
+        norm = (rows + self.model.dense.squares(dense)) ** 0.5
+        return float(limit / norm) if norm > limit else 1.0
+
+    def _remove_rows(self) -> None:
+        """Evict by the rules that hold every so many steps, then down to the bounds."""
+        for layout, table in zip(self.model.layout.tables, self.model.tables, strict=True):
+            every = layout.kind.evict_every
+            if every is not None and self.steps % every == 0:
+                table.evict()
+            if layout.bounds:
+                table.bound()
+
+    def _move_statistics(self, statistics: list[Any]) -> None:
+        for (moving, momentum), measured in zip(self._moving, statistics, strict=True):
+            # A plain mean of the first batches: what the statistics start with is of no batch.
+            # They and the dense weights begin together, in a warm start later than the clock.
+            rate = np.float32(max(1 - momentum, 1 / self.model.dense.step))
+            moving += rate * (np.asarray(memoryview(measured)) - moving)
+
+
+def moving_statistics(model: Model) -> list[tuple[NDArray[np.float32], float]]:
+    """The memory of each moving statistic in the order of `batch_statistics`, and its momentum."""
+    variables = model.network.non_trainable_variables
+    places = {id(variable): number for number, variable in enumerate(variables)}
+    return [
+        (model.moving[places[id(variable)]], layer.momentum)
+        for layer in batch_norms(model.network)
+        for variable in (layer.moving_mean, layer.moving_variance)
+    ]
+
+
+def _of_segments(
+    workspace: Batch, x: NDArray[np.float32], linear: NDArray[np.float32]
+) -> list[NDArray[np.float32]]:
+    arrays = {"sum": linear, "concat": x}
+    return [arrays[segment.output] for segment in workspace.table.segments]

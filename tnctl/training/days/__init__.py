@@ -1,0 +1,1 @@
+"""Daily training: which days are trained, and the gate that each has to pass."""

@@ -1,0 +1,133 @@
+"""What a run ends with: report.json and report.html."""
+
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+
+from tnctl import files
+from tnctl.evaluation.ablation import ablate, ablated_split
+from tnctl.evaluation.evaluate import Counts, reported_split
+from tnctl.evaluation.input_figures import held, kind_of, mean_norms, row_bytes
+from tnctl.masking import masked
+from tnctl.model.building import Model
+from tnctl.model.graph import conf_to_json
+from tnctl.progress import waiting
+from tnctl.schema import Conf
+from tnctl.training import eviction, page, run_folder
+from tnctl.training.days.daily import Daily
+from tnctl.training.memory_watch import table_bytes
+from tnctl.training.observers import Stopwatch
+from tnctl.training.page import InputRow
+from tnctl.training.report import Best, Report, TableSize, Timing
+from tnctl.training.run_log import Log
+from tnctl.training.saving import Checkpoints
+from tnctl.training.state import RunState
+from tnctl.training.workers import LocalWorkers
+
+ABLATED_ROWS = 50_000  # for the report; `tnctl ablate` takes all
+
+
+def write_report(
+    conf: Conf,
+    state: RunState,
+    workers: LocalWorkers,
+    daily: Daily | None,
+    checkpoints: Checkpoints,
+    log: Log,
+    stopwatch: Stopwatch,
+) -> Report:
+    """Evaluate the model that was kept; write report.html, and report.json as the last."""
+    model, split = workers.model, reported_split(conf)
+    metrics: dict[str, JsonValue] = {}
+    counts = None
+    if split is not None:
+        measured = workers.evaluate(split)
+        stopwatch.evaluating += measured.seconds
+        metrics, counts = measured.metrics, measured.counts
+    importance: dict[str, float] = {}
+    importance_of = None
+    ablated = ablated_split(conf)
+    if conf.evaluation.ablate and ablated is not None:
+        with waiting(f"measuring what each input is worth on data.{ablated}"):
+            ablation = ablate(workers.inference, conf, ablated, ABLATED_ROWS)
+        importance = {worth.name: worth.loss for worth in ablation.inputs}
+        importance_of = f"{ablation.metric} on data.{ablated}" if importance else None
+    checkpoints.wait()
+    saver = checkpoints.saver
+    report = Report(
+        metrics=metrics,
+        split=split,
+        steps=state.steps,
+        warm=state.warm,
+        epochs=tuple(state.epochs),
+        evaluations=tuple(state.evaluations),
+        days=None if daily is None else tuple(daily.summaries()),
+        best=best_of(conf, state),
+        tables={
+            layout.name: TableSize(rows=table.rows, bytes=round(table.rows * row_bytes(table)))
+            for layout, table in zip(model.layout.tables, model.tables, strict=True)
+        },
+        life=eviction.figures(model) or None,
+        dense_weights=sum(model.dense.sizes),
+        importance=importance or None,
+        importance_of=importance_of,
+        checkpoint=checkpoints.staged.removeprefix(files.join(conf.output, "")),
+        timing=Timing(
+            **stopwatch.timing(),
+            save_stalled_seconds=round(saver.seconds_stalled, 3),
+            save_waited_seconds=round(saver.seconds_waited, 3),
+            saved_bytes=saver.bytes_written,
+            table_bytes=table_bytes(model),
+        ),
+    )
+    report = masked(report)
+    html = page.render(
+        masked(conf.output),
+        conf_to_json(conf),
+        report,
+        log.lines(),
+        input_rows(model, counts, importance),
+    )
+    log.flush()
+    files.write_bytes(files.join(conf.output, run_folder.PAGE), html.encode())
+    files.write_bytes(files.join(conf.output, run_folder.REPORT), report.to_bytes())
+    return report
+
+
+def best_of(conf: Conf, state: RunState) -> Best | None:
+    """The best evaluation, and whether its model is the one that is kept; None without one."""
+    stopping = state.stopping
+    if stopping.best is None:
+        return None
+    return Best(
+        monitor=conf.evaluation.monitor,
+        value=stopping.best,
+        step=stopping.best_step,
+        kept=state.best_is_loaded or stopping.best_step == state.steps,
+    )
+
+
+def input_rows(
+    model: Model, counts: Counts | None, importance: Mapping[str, float]
+) -> list[InputRow]:
+    """Every input of a model as the report page shows it; `counts` of the reported split."""
+    rows, norms = held(model), mean_norms(model)
+    found = []
+    for name in [*model.layout.slots, *model.layout.numeric]:
+        kind = kind_of(model.layout, name)
+        count, size = rows.get(name, (None, None))
+        slot = model.conf.slots.get(name)
+        found.append(
+            InputRow(
+                name,
+                kind,
+                coverage=None if counts is None else counts.present[name] / counts.examples,
+                ids=None if counts is None or slot is None else counts.ids[name] / counts.examples,
+                group=None if count is None or slot is None else slot.group or name,
+                rows=count,
+                bytes=size,
+                norm=norms.get(name),
+                importance=importance.get(name),
+            )
+        )
+    return found

@@ -1,0 +1,109 @@
+"""The folder of a run: the files that it has, which data must not be, and their removal."""
+
+from tnctl import files, limits, ownership
+from tnctl.data.days import folders_of_days
+from tnctl.data.sources import files_read
+from tnctl.documents import DocumentError
+from tnctl.errors import UserError
+from tnctl.folders import Place
+from tnctl.outputs import refuse_overlap
+from tnctl.ownership import CHECKPOINT, EMBEDDINGS, GRAPH, LISTS, RUN, Claims
+from tnctl.progress import say
+from tnctl.schema import Conf
+from tnctl.training.report import Report
+
+REPORT = "report.json"
+LOG = "log.jsonl"
+PAGE = "report.html"
+CHECKPOINTS = "checkpoints"
+DAMAGED = "damaged"
+TENSORBOARD = "tensorboard"
+PREDICTIONS = "predictions"
+# The formats, and suffixes, of predictions.
+KINDS = ("parquet", "csv", "jsonl")
+# The list of predictions that were written into the folder of a run.
+PREDICTIONS_LIST = ".tnctl-predictions.json"
+# Folders of a run that other commands write.
+MADE_FROM_A_RUN = {"graph": GRAPH, "embeddings": EMBEDDINGS}
+
+
+def claims_of(output: str) -> Claims:
+    """The list of the files that a run has beside its checkpoints.
+
+    Raises UserError when there is a file with the name of one of them that is not of a run.
+    """
+    claims = Claims(output, RUN)
+    claims.add([LOG, REPORT, PAGE])
+    return claims
+
+
+def refuse_no_folders(output: str) -> None:
+    """Raise UserError when a file or link has the name of a folder that a run writes into."""
+    for entry in files.listed(output):
+        if entry.name in (CHECKPOINTS, DAMAGED, TENSORBOARD) and entry.kind != "folder":
+            kind = "file" if entry.kind == "file" else "symbolic link"
+            raise UserError(
+                f"{files.join(output, entry.name)} is a {kind}, and a run writes a folder of that "
+                "name. Move it away, or choose another output"
+            )
+
+
+def places(output: str) -> list[str]:
+    """Where a run writes: what its data must not lie in."""
+    return [
+        files.join(output, name) for name in (CHECKPOINTS, DAMAGED, TENSORBOARD, LOG, REPORT, PAGE)
+    ]
+
+
+def refuse_data_in_places(conf: Conf) -> None:
+    """Raise UserError when data of the run lies where the run writes.
+
+    Of files by day the folder is looked at that all of them lie in.
+    """
+    refuse_overlap(places(conf.output), files_read(conf), "output")
+    common = [folder for folder in folders_of_days(conf) if files.exists(folder)]
+    written = [Place(url) for url in places(conf.output)]
+    for folder in map(Place, common):
+        if any(folder.is_same(place) or folder.is_inside(place) for place in written):
+            refuse_overlap(places(conf.output), [folder.url], "output")
+
+
+def refuse_foreign(output: str) -> ownership.Survey:
+    """The files of a run beside its checkpoints.
+
+    Raises UserError when another file or link has a name that a run writes.
+    """
+    survey = ownership.survey(output, RUN, (*LISTS, PREDICTIONS_LIST))
+    for name in (*LISTS, LOG, REPORT, PAGE):
+        if name in survey.foreign:
+            raise ownership.foreign_file(output, name)
+    return survey
+
+
+def remove(output: str) -> None:
+    """Remove a run: the files that tnctl wrote, first the report that says that it is finished.
+
+    Raises UserError, before anything is removed, when a new run could not write there.
+    """
+    ownership.remove(refuse_foreign(output), RUN)
+    for above in (CHECKPOINTS, DAMAGED):
+        for entry in files.listed(files.join(output, above)):
+            if entry.kind != "folder":
+                continue
+            folder = files.join(output, f"{above}/{entry.name}")
+            ownership.remove_inner(folder, CHECKPOINT)
+        files.remove_empty_folder(files.join(output, above))
+    for name, format_ in MADE_FROM_A_RUN.items():
+        ownership.remove_inner(files.join(output, name), format_)
+
+
+def finished(conf: Conf) -> Report | None:
+    """The report of a finished run, or None, also for one that was cut."""
+    url = files.join(conf.output, REPORT)
+    if not files.exists(url):
+        return None
+    try:
+        return Report.parse(files.read_bytes(url, most=limits.MANIFEST_BYTES))
+    except DocumentError as error:
+        say(f"{url} is damaged: it is made again ({error})")
+        return None

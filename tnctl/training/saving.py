@@ -1,0 +1,164 @@
+"""When a run saves a checkpoint, and what the checkpoint has beside the model."""
+
+import math
+import time
+
+from tnctl import files
+from tnctl.checkpoint.load import Checkpoint
+from tnctl.checkpoint.save import Position
+from tnctl.checkpoint.saver import Saver
+from tnctl.data.days import daily
+from tnctl.errors import Failure
+from tnctl.evaluation.golden_rows import GoldenRows
+from tnctl.progress import say, waiting
+from tnctl.schema import Conf
+from tnctl.training import loop, resuming
+from tnctl.training.memory_watch import WAY_OUT, MemoryWatch
+from tnctl.training.observers import Stopwatch
+from tnctl.training.run_log import Log
+from tnctl.training.signals import Signals
+from tnctl.training.state import RunState
+from tnctl.training.workers import LocalWorkers
+
+STEPS_BETWEEN_CHECKS = 8  # of what the thread that completes a checkpoint has met
+
+
+class Checkpoints:
+    """Saves the checkpoints of a run as the training loop proceeds.
+
+    `saved` is the checkpoint in force, `staged` the one to be in force next; empty at first.
+    """
+
+    def __init__(
+        self,
+        conf: Conf,
+        state: RunState,
+        workers: LocalWorkers,
+        log: Log,
+        signals: Signals,
+        stopwatch: Stopwatch,
+        golden_rows: int,
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        """`checkpoint` is the one that the run is resumed from."""
+        self._conf, self._state, self._workers = conf, state, workers
+        self._log, self._signals, self._stopwatch = log, signals, stopwatch
+        self.saver = Saver(conf, checkpoint)
+        self.saved = self.staged = "" if checkpoint is None else checkpoint.folder
+        self._saved_at: tuple[int, Position] = (state.steps, state.position)
+        self._best_is_due = False
+        minutes = conf.save.every_minutes
+        self._seconds_between = math.inf if minutes is None else 60 * minutes
+        self._next_save = time.monotonic() + self._seconds_between
+        self._memory = MemoryWatch(workers.model)
+        self._golden_rows = golden_rows
+        by_day = conf.data.validation is None and daily(conf)
+        # Where every day brings rows of its own, they are read when the day starts.
+        self._golden = GoldenRows(conf, workers.model, 0 if by_day else golden_rows)
+
+    def see(self, event: loop.Event) -> None:
+        """Save what is due. Raises Failure when memory runs out, with everything saved."""
+        match event:
+            case loop.BetweenSteps():
+                self.save_what_is_due()
+                self.check_memory()
+            case loop.StepDone(number=number):
+                if number % STEPS_BETWEEN_CHECKS == 0:
+                    self.saver.check()
+            case loop.Evaluated(is_best=is_best):
+                self._best_is_due = is_best and self._conf.evaluation.keep == "best"
+            case loop.DayStarts(conf=conf) if self._conf.data.validation is None:
+                self._golden = GoldenRows(conf, self._workers.model, self._golden_rows)
+            case loop.PassEnds(is_last=False) | loop.DayEnds(is_last=False):
+                self.save()
+            case loop.Interrupted():
+                self.save_when_interrupted()
+
+    def save_what_is_due(self) -> None:
+        """Save if so many steps or minutes have passed, or the model is the best so far."""
+        every, steps = self._conf.save.every_steps, self._state.steps
+        is_due = every is not None and steps % every == 0
+        is_due = is_due or time.monotonic() >= self._next_save
+        if self._best_is_due or (is_due and steps > self._saved_at[0]):
+            self.save()
+
+    def check_memory(self) -> None:
+        """Save and raise Failure when the tables may not have room to grow."""
+        if (shortage := self._memory.shortage(self._workers.model)) is not None:
+            self.save_what_is_new()
+            self.wait()
+            raise Failure(
+                f"stopped after step {self._state.steps:,} before memory runs out: {shortage}. "
+                f"{self.saved} is saved. {WAY_OUT}"
+            )
+
+    def save(self, *, full: bool = False, model_step: int | None = None) -> None:
+        """Save the model and the state of the run.
+
+        `model_step` is the step that the model is of, when training went further.
+        """
+        started = time.perf_counter()
+        self._log.flush()
+        state = self._state
+        stopping = state.stopping
+        with waiting("saving a checkpoint"):
+            self.saver.protect(stopping.best_step if stopping.best is not None else None)
+            folder = self.saver.save(
+                self._workers.model,
+                clock=state.clock(model_step),
+                position=state.position,
+                finished=state.trained,
+                golden=self._golden.lines(self._workers.inference),
+                metrics=state.metrics(len(self._log.events)),
+                extras=state.extras(),
+                # They are written while training continues.
+                data=tuple(state.data),
+                days=tuple(state.days),
+                full=full,
+                name_step=state.steps,
+            )
+        # The one before is committed, or this one had not begun.
+        self.saved, self.staged = self.staged, files.join(self._conf.output, folder)
+        self._saved_at, self._best_is_due = (state.steps, state.position), False
+        self._next_save = time.monotonic() + self._seconds_between
+        self._stopwatch.saving += time.perf_counter() - started
+
+    def save_last(self) -> None:
+        """The checkpoint that a run ends with, of the model that is kept."""
+        stopping, output = self._state.stopping, self._conf.output
+        best = stopping.best_step
+        if (
+            self._conf.evaluation.keep == "last"
+            or stopping.best is None
+            or best == self._state.steps
+        ):
+            self.save()
+            return
+        self.saver.wait()
+        # Every byte is read before the last model is dropped, for it may have to be kept.
+        needed = resuming.names_of_chain(self.staged)
+        if not resuming.is_whole(output, best, needed, read=True):
+            say(f"the best model, of step {best:,}, is lost; the last one is kept instead")
+            self.save(full=True)
+            return
+        folder = resuming.newest_of_step(output, best)
+        assert folder is not None
+        say(f"keeping the model of step {best:,}, the best")
+        self._workers.load(folder)
+        self._state.best_is_loaded = True
+        self.save(full=True, model_step=best)
+
+    def save_when_interrupted(self) -> None:
+        """Save what is new, unless a second signal asks to leave at once."""
+        if not self._signals.again:
+            self.save_what_is_new()
+
+    def save_what_is_new(self) -> None:
+        """Save if there were steps since the last checkpoint."""
+        if self._saved_at != (self._state.steps, self._state.position):
+            self.save()
+
+    def wait(self) -> None:
+        """What was saved last is in force afterwards."""
+        self.saver.wait()
+        self.saved = self.staged
