@@ -1,6 +1,9 @@
 """The folder of a run: the files that it has, which data must not be, and their removal."""
 
-from tnctl import files, limits, ownership
+import re
+
+from tnctl import files, limits, manifest, ownership
+from tnctl.checkpoint import listing
 from tnctl.data.days import folders_of_days
 from tnctl.data.sources import files_read
 from tnctl.documents import DocumentError
@@ -23,6 +26,8 @@ PREDICTIONS = "predictions"
 KINDS = ("parquet", "csv", "jsonl")
 # The list of predictions that were written into the folder of a run.
 PREDICTIONS_LIST = ".tnctl-predictions.json"
+# The names of checkpoints, and of those that were moved to `damaged`.
+CHECKPOINT_NAME = re.compile(rf"{listing.NAME.pattern}(\.\d+)?")
 # Folders of a run that other commands write.
 MADE_FROM_A_RUN = {"graph": GRAPH, "embeddings": EMBEDDINGS}
 
@@ -35,6 +40,12 @@ def claims_of(output: str) -> Claims:
     claims = Claims(output, RUN)
     claims.add([LOG, REPORT, PAGE])
     return claims
+
+
+def finish(claims: Claims) -> None:
+    """Note what the files of a run are at its end: one that is changed later is the user's."""
+    names = [name for name in (LOG, REPORT, PAGE) if name in claims.names]
+    claims.finish({name: manifest.entry_of(files.join(claims.folder, name)) for name in names})
 
 
 def refuse_no_folders(output: str) -> None:
@@ -88,7 +99,7 @@ def remove(output: str) -> None:
     ownership.remove(refuse_foreign(output), RUN)
     for above in (CHECKPOINTS, DAMAGED):
         for entry in files.listed(files.join(output, above)):
-            if entry.kind != "folder":
+            if entry.kind != "folder" or not CHECKPOINT_NAME.fullmatch(entry.name):
                 continue
             folder = files.join(output, f"{above}/{entry.name}")
             ownership.remove_inner(folder, CHECKPOINT)

@@ -115,9 +115,11 @@ class Run:
                 observers: list[Observer] = [self.stopwatch, screen, recorder, checkpoints]
                 self._train(workers, checkpoints, observers)
                 signals.impatient()
-                return write_report(
+                report = write_report(
                     conf, state, workers, self.daily, checkpoints, self.log, self.stopwatch
                 )
+        run_folder.finish(self.claims)
+        return report
 
     def _train(
         self, workers: LocalWorkers, checkpoints: Checkpoints, observers: Sequence[Observer]
