@@ -14,7 +14,7 @@ GROUND = ["limits", "masking", "errors", "documents", "files", "progress", "ship
 LAYERS = [
     *GROUND, "memory_limits", "folders", "manifest", "ownership", "outputs", "schema",
     "saved_conf", "tables",
-    "data", "model", "checkpoint", "training", "serving", "cli",
+    "data", "model", "checkpoint", "evaluation", "training", "serving", "cli",
 ]  # fmt: skip
 
 # Library -> the parts that may import it.
@@ -26,7 +26,7 @@ OWNERS = {
     "tnctl._tables": {"tables"},
     "fsspec": {"files"},
     "rich": {"progress"},
-    "tensorflow": {"data", "model", "training", "serving"},
+    "tensorflow": {"data", "model", "evaluation", "training", "serving"},
     "google": {"data", "serving"},
     "keras": {"model", "training", "serving"},
     "tensorboard": {"training"},

@@ -34,7 +34,7 @@ from tnctl.serving.embeddings import open_embeddings
 from tnctl.serving.references import RowsDeviation, RowsKit
 from tnctl.serving.scoring import Scorer
 from tnctl.serving.served import open_graph
-from tnctl.training import loop
+from tnctl.training.train import train
 
 SLOTS = {
     "a": {"missing": "value"},
@@ -106,7 +106,7 @@ class Model:
     """A trained model of a conf, and what is served of it."""
 
     def __init__(self, conf, golden=200):
-        loop.train(conf, golden=golden)
+        train(conf, golden=golden)
         self.checkpoint = loading.newest_or_fail(conf.output)
         self.conf = schema.from_values(self.checkpoint.conf())
         self.model = loading.load(self.checkpoint, self.conf)
@@ -527,7 +527,7 @@ def test_every_day_has_the_kit_of_its_model(tmp_path):
     for number in (1, 2):
         write_rows(tmp_path / f"2026-01-0{number}.csv", 150, seed=number)
     conf = conf_of(tmp_path, data={"train": "{day}.csv", "validation": None}, save={"keep": 0})
-    loop.train(conf, golden=5)
+    train(conf, golden=5)
     folders = sorted((tmp_path / "run/checkpoints").iterdir())
     assert len(folders) == 2
     for number, folder in enumerate(folders, 1):
@@ -549,7 +549,7 @@ def test_the_best_model_has_its_own_kit(tmp_path):
         save={"keep": 0},
         optimizer={"embedding": {"name": "adam", "learning_rate": 0.5}},
     )
-    report = loop.train(conf, golden=30)
+    report = train(conf, golden=30)
     checkpoint = loading.newest_or_fail(conf.output)
     assert checkpoint.step == report.best.step < report.steps
     assert is_of_its_checkpoint(checkpoint)

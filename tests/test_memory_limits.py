@@ -112,7 +112,7 @@ def test_a_model_that_has_no_room(monkeypatch):
 
 
 def test_training_stops_before_memory_runs_out(workspace, trained, here, monkeypatch):
-    importlib.import_module("tnctl.training.loop")  # with the real table_bytes
+    importlib.import_module("tnctl.training.train")  # with the real table_bytes
     held, calls = itertools.count(0, MIB), itertools.count(1)
     # Between two steps 1 MiB more is held, so as many more are asked to be there.
     needed = memory_watch.RESERVE + memory_watch.GROWTHS_AHEAD * MIB

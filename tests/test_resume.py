@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from tnctl import documents, manifest
+from tnctl import documents, manifest, ownership
 from tnctl.checkpoint.document import CheckpointManifest
 
 GOLDEN_ROWS = 20
@@ -32,7 +32,7 @@ def at_step(monkeypatch):
 
 
 def stop_at(patch, number, what):
-    from tnctl.training import loop, step
+    from tnctl.training import step, workers
 
     class Step(step.TrainingStep):
         def __call__(self, batch):
@@ -40,7 +40,7 @@ def stop_at(patch, number, what):
                 what()
             return super().__call__(batch)
 
-    patch.setattr(loop, "TrainingStep", Step)
+    patch.setattr(workers, "TrainingStep", Step)
 
 
 def kill():
@@ -221,10 +221,10 @@ def test_the_newest_and_the_best_stay(workspace, here):
 
 
 def test_a_checkpoint_every_so_many_minutes(workspace, here, monkeypatch):
-    from tnctl.training import loop
+    from tnctl.training import saving
 
     now = iter(range(0, 1_000_000, 25))
-    monkeypatch.setattr(loop.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(saving.time, "monotonic", lambda: next(now))
     train(here, workspace, "save.every_minutes=1", "save.keep=0")
     assert 3 < len(names(workspace / "run")) < 12
 
@@ -248,11 +248,11 @@ def test_a_signal_saves_the_step_that_is_done(ask, code, usual, workspace, here,
 
 def test_a_signal_in_an_evaluation_ends_it(usual, workspace, here, monkeypatch):
     """The evaluation on the way, and that at the end of a pass; both are made up for."""
-    from tnctl.training import loop
+    from tnctl.training import workers
 
     seen = []
 
-    class Inference(loop.Inference):
+    class Inference(workers.Inference):
         def __call__(self, batch):
             if batch.rows == GOLDEN_ROWS:
                 return super().__call__(batch)
@@ -265,7 +265,7 @@ def test_a_signal_in_an_evaluation_ends_it(usual, workspace, here, monkeypatch):
     for asked, step in (({1}, 5), ({10}, 12)):
         seen.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(loop, "Inference", Inference)
+            patch.setattr(workers, "Inference", Inference)
             done = here(*TRAIN, *USUAL, cwd=workspace)
         assert done.code == 143
         assert len(seen) in asked
@@ -280,14 +280,14 @@ def test_a_signal_in_an_evaluation_ends_it(usual, workspace, here, monkeypatch):
 
 
 def test_a_second_signal_leaves_at_once(workspace, here, at_step, monkeypatch):
-    from tnctl.training import loop
+    from tnctl.training import saving
 
-    class Saver(loop.Saver):
+    class Saver(saving.Saver):
         def save(self, *arguments, **named):
             terminate()
             return super().save(*arguments, **named)
 
-    monkeypatch.setattr(loop, "Saver", Saver)
+    monkeypatch.setattr(saving, "Saver", Saver)
     at_step(7, terminate)
     done = train(here, workspace, expected=143)
     assert "stopped after step 7: nothing is saved yet" in done.last
@@ -296,14 +296,14 @@ def test_a_second_signal_leaves_at_once(workspace, here, at_step, monkeypatch):
 
 def test_nothing_is_left_to_be_finished_once_the_model_is_saved(workspace, here, monkeypatch):
     """A signal while the report is made leaves at once; the report is made up for."""
-    from tnctl.training import loop
+    from tnctl.training import final_report
 
     def ablate(*_):
         terminate()
         time.sleep(60)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "ablate", ablate)
+        patch.setattr(final_report, "ablate", ablate)
         done = here(*TRAIN, "evaluation.ablate=true", cwd=workspace)
     assert done.code == 143
     assert "stopped after step 12: run/checkpoints/step-0000000012 is saved" in done.last
@@ -592,6 +592,7 @@ def test_without_room_for_a_checkpoint_nothing_is_begun(workspace, here, at_step
 def test_a_report_that_was_cut_is_made_again(text, run_copy, here):
     path = run_copy / "run/report.json"
     whole = json.loads(path.read_text())
+    ownership.Claims(str(run_copy / "run"), ownership.RUN).add(["report.json"])  # it is written to
     path.write_text(text)
     done = here("train", "conf=small.yaml", "output=run", cwd=run_copy)
     assert done.code == 0, done.err
@@ -602,9 +603,9 @@ def test_a_report_that_was_cut_is_made_again(text, run_copy, here):
 
 def test_a_signal_while_waiting_for_data_saves(usual, workspace, here, monkeypatch):
     """The storage hangs; training does not."""
-    from tnctl.training import loop
+    from tnctl.training import workers
 
-    whole = loop.training_batches
+    whole = workers.training_batches
     gone, found = threading.Event(), []
 
     def look():
@@ -623,7 +624,7 @@ def test_a_signal_while_waiting_for_data_saves(usual, workspace, here, monkeypat
             yield batch
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "training_batches", hangs)
+        patch.setattr(workers, "training_batches", hangs)
         done = train(here, workspace, *USUAL, expected=143)
     assert "stopped after step 4: run/checkpoints/step-0000000004 is saved" in done.last
     # To leave is to wait for what is being read; to save is not.
