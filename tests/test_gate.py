@@ -12,12 +12,13 @@ from tnctl import documents, schema
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import taken
 from tnctl.evaluation.evaluate import features_of
-from tnctl.model.buffers import Buffers
 from tnctl.model.building import build
+from tnctl.model.parameters import LocalParameters
 from tnctl.schema import Gate
 from tnctl.tables.columns import hash_bytes, mix64
-from tnctl.training.days import gate
-from tnctl.training.days.gate import Distinct, OfDay, Repeats, Taking, findings, turned_round
+from tnctl.training.days import day_figures, gate
+from tnctl.training.days.day_figures import DayFigures, Distinct, OfDay, Repeats
+from tnctl.training.days.gate import findings, turned_round
 
 ROWS = 2000
 CONF = {
@@ -83,12 +84,12 @@ def looked(model, columns, edges=None, insert=True, batch=256):
     window = features.encode(table, lambda row: ("x", row))
     order = np.arange(window.rows, dtype=np.uint32)
     batches = [taken(window, order[at : at + batch]) for at in range(0, window.rows, batch)]
-    taking, buffers = Taking(model, edges or {}), Buffers(model, batch)
+    figures, parameters = DayFigures(model, edges or {}), LocalParameters(model)
     for one in batches:
-        taking.add(one)
-    found = taking.result()
+        figures.add(one)
+    found = figures.result()
     for one in batches if insert else []:
-        buffers.find(one, insert=True)
+        parameters.find(one, insert=True)
     return found
 
 
@@ -269,7 +270,7 @@ def test_distinct_is_exact_then_estimated():
         hashes = mix64(np.arange(ids, dtype=np.uint64))
         for part in np.array_split(np.concatenate([hashes, hashes[: ids // 3]]), 7):
             counted.add(part)
-        if ids < gate.DISTINCT_KEPT:
+        if ids < day_figures.DISTINCT_KEPT:
             assert counted.estimate() == ids
         assert counted.estimate() == pytest.approx(ids, rel=0.06)  # 4 standard errors
 

@@ -46,7 +46,7 @@ class Ablation:
 def ablated_split(conf: Conf) -> str | None:
     """The split that inputs are taken away on: validation if given, else test, else None."""
     return next(
-        (one for one in ("validation", "test") if getattr(conf.data, one) is not None), None
+        (split for split in ("validation", "test") if getattr(conf.data, split) is not None), None
     )
 
 
@@ -67,20 +67,20 @@ def ablate(inference: Inference, conf: Conf, split: str, limit: int | None = Non
     )
     metric, sign = ("auc", 1) if "auc" in base else ("mse", -1)
     at_a_time = max(1, FLOATS_KEPT // max(len(whole.labels), 1))
-    found = []
+    worths = []
     costs = held(model)
     for start in range(0, len(names), at_a_time):
-        some = names[start : start + at_a_time]
-        without_some = _logits_without(inference, conf, split, some, limit)
-        for name, logits in zip(some, without_some, strict=True):
+        chunk = names[start : start + at_a_time]
+        logits_without = _logits_without(inference, conf, split, chunk, limit)
+        for name, logits in zip(chunk, logits_without, strict=True):
             figures = of_head(
                 logits, whole.labels[:, 0], weights=whole.weight, squared=whole.squared
             )
             loss = sign * (base[metric] - figures[metric])
             rows, size = costs.get(name, (None, None))
-            found.append(Worth(name, kind_of(layout, name), figures[metric], loss, rows, size))
-    found.sort(key=lambda one: (-one.loss, one.name))
-    return Ablation(split, len(whole.labels), metric, base[metric], found)
+            worths.append(Worth(name, kind_of(layout, name), figures[metric], loss, rows, size))
+    worths.sort(key=lambda worth: (-worth.loss, worth.name))
+    return Ablation(split, len(whole.labels), metric, base[metric], worths)
 
 
 def _logits_without(

@@ -39,8 +39,8 @@ def labelled_heads(model: Model) -> list[tuple[str, int, int]]:
     In the order of the heads: the main one is the first.
     """
     places = enumerate(model.trained_heads)
-    found = [(head, model.heads.index(head), label) for label, head in places]
-    return sorted(found, key=lambda one: one[1])
+    heads = [(head, model.heads.index(head), label) for label, head in places]
+    return sorted(heads, key=lambda head: head[1])
 
 
 class Counting(Protocol):

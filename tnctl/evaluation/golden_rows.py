@@ -96,12 +96,15 @@ def _completed(
     squared = model.conf.train.loss.name == "mse"
     predictions = logits if squared else sigmoid(logits)
     arrays = {
-        one.name: getattr(inference.buffers, one.name)[: batch.rows]
-        for one in packed_inputs(model.layout)
+        tensor.name: getattr(inference.buffers, tensor.name)[: batch.rows]
+        for tensor in packed_inputs(model.layout)
     }
     towers = inference.towers(batch.rows)
     finite = np.all(
-        [np.isfinite(one).all(axis=1) for one in (logits, *arrays.values(), *towers.values())],
+        [
+            np.isfinite(tensor).all(axis=1)
+            for tensor in (logits, *arrays.values(), *towers.values())
+        ],
         axis=0,
     )
     for row in np.flatnonzero(finite).tolist():

@@ -39,13 +39,13 @@ def held(model: Model) -> dict[str, tuple[int, int]]:
 
     Bytes are the group's part of its table, index and all, by its part of the rows.
     """
-    found = {}
+    sizes = {}
     for layout, table in zip(model.layout.tables, model.tables, strict=True):
         each = row_bytes(table)
         for slot, number in zip(layout.slots, layout.group_of, strict=True):
             rows = table.group_rows(number)
-            found[slot] = (rows, round(rows * each))
-    return found
+            sizes[slot] = (rows, round(rows * each))
+    return sizes
 
 
 def sampled_norms(
@@ -61,7 +61,7 @@ def sampled_norms(
 
 def mean_norms(model: Model) -> dict[str, float]:
     """The mean norm of the embeddings of every slot's group that has rows in the sample."""
-    found = {}
+    means = {}
     for layout, table in zip(model.layout.tables, model.tables, strict=True):
         if not layout.width:
             continue
@@ -69,5 +69,5 @@ def mean_norms(model: Model) -> dict[str, float]:
         counts, sums = np.bincount(groups), np.bincount(groups, norms)
         for slot, number in zip(layout.slots, layout.group_of, strict=True):
             if number < len(counts) and counts[number]:
-                found[slot] = float(sums[number] / counts[number])
-    return found
+                means[slot] = float(sums[number] / counts[number])
+    return means

@@ -96,11 +96,11 @@ def mape(
 
     Where the label is 0 the quotient does not exist, so these are left out; None without others.
     """
-    some = labels != 0
-    if not some.any():
+    labelled = labels != 0
+    if not labelled.any():
         return None
-    y = labels[some].astype(np.float64)
-    return mean(np.abs(predictions[some] - y) / np.abs(y), _chosen(weights, some))
+    y = labels[labelled].astype(np.float64)
+    return mean(np.abs(predictions[labelled] - y) / np.abs(y), _chosen(weights, labelled))
 
 
 def calibration(

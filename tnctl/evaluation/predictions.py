@@ -106,8 +106,10 @@ def _unpacked(table: pa.Table, several: set[str]) -> pa.Table:
     for name, column in zip(table.column_names, table.columns, strict=True):
         array = numbers.flat(column)
         try:
-            one = array if name in several else numbers.single(array, name, lambda row: ("", row))
-            columns[name] = one
+            unpacked = (
+                array if name in several else numbers.single(array, name, lambda row: ("", row))
+            )
+            columns[name] = unpacked
         except BadRowsError:
             several.add(name)
             columns[name] = array
@@ -154,7 +156,8 @@ def _writable(table: pa.Table) -> pa.Table:
     """The same with lists and records as JSON text, which CSV can hold."""
     columns = {
         name: pa.array(
-            [None if one is None else _as_json(one) for one in column.to_pylist()], pa.string()
+            [None if value is None else _as_json(value) for value in column.to_pylist()],
+            pa.string(),
         )
         if pa.types.is_nested(column.type)
         else column
@@ -175,9 +178,9 @@ def _as_json(value: Any) -> str:
 def _plain(value: Any) -> Any:
     """A value as JSON holds it: bytes by UTF-8 or surrogates, NaN and infinity as null."""
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(part) for part in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")
     if isinstance(value, float):

@@ -23,9 +23,9 @@ def check(conf: Conf) -> None:
     if days.daily(conf):
         return
     given = [("life", conf.life.eviction)]
-    for group, own in conf.life.groups.items():
-        if own.eviction is not None:
-            given.append((f"life.groups.{group}", own.eviction))
+    for group, rules in conf.life.groups.items():
+        if rules.eviction is not None:
+            given.append((f"life.groups.{group}", rules.eviction))
     for key, eviction in given:
         if eviction.unseen_days is not None:
             raise UserError(
@@ -48,10 +48,12 @@ def end_of_period(model: Model) -> dict[str, int]:
             )
         if not layout.removes:
             continue
-        before = {name: table.figures(number).evicted for name, number in layout.groups.items()}
+        evicted_before = {
+            name: table.figures(number).evicted for name, number in layout.groups.items()
+        }
         table.evict()
         for name, number in layout.groups.items():
-            removed[name] = table.figures(number).evicted - before[name]
+            removed[name] = table.figures(number).evicted - evicted_before[name]
     return removed
 
 
@@ -65,18 +67,18 @@ def miscounted(sketch: NDArray[np.uint8]) -> float:
 
 def figures(model: Model) -> dict[str, GroupLife]:
     """What became of the ids of every group whose rows have a life; waiting is an estimate."""
-    found = {}
+    lives = {}
     for layout, table in zip(model.layout.tables, model.tables, strict=True):
         for (name, number), life in zip(layout.groups.items(), layout.lives, strict=True):
             if life.eventful:
-                one = table.figures(number)
-                found[name] = GroupLife(
-                    rows=one.rows,
-                    admitted=one.admitted,
-                    waiting=one.waiting,
-                    evicted=one.evicted,
+                counts = table.figures(number)
+                lives[name] = GroupLife(
+                    rows=counts.rows,
+                    admitted=counts.admitted,
+                    waiting=counts.waiting,
+                    evicted=counts.evicted,
                 )
-    return found
+    return lives
 
 
 def shown(model: Model) -> dict[str, str]:
@@ -88,40 +90,42 @@ def shown(model: Model) -> dict[str, str]:
         names.append("evicted")
     if not names:
         return {}
-    found = figures(model).values()
-    return {name: f"{sum(getattr(one, name) for one in found):,}" for name in names}
+    lives = figures(model).values()
+    return {name: f"{sum(getattr(life, name) for life in lives):,}" for name in names}
 
 
 def rules(life: RowLife) -> list[str]:
     """A group's life in words: one rule each."""
-    said = []
+    sentences = []
     if life.admission.after > 1:
-        said.append(f"a row from occurrence {life.admission.after} on")
+        sentences.append(f"a row from occurrence {life.admission.after} on")
     if life.admission.probability < 1:
-        said.append(f"each occurrence makes a row with probability {life.admission.probability:g}")
+        sentences.append(
+            f"each occurrence makes a row with probability {life.admission.probability:g}"
+        )
     if life.counts:
-        said.append(f"show and click, a day leaves {life.shows.decay:g} of them")
+        sentences.append(f"show and click, a day leaves {life.shows.decay:g} of them")
     if life.shows.cvm:
-        said.append("show and ln(click+1) - ln(show+1) are inputs")
+        sentences.append("show and ln(click+1) - ln(show+1) are inputs")
     eviction = life.eviction
     unseen = unseen_in_words(eviction)
     few = [] if eviction.show is None else [f"show is below {eviction.show:g}"]
     if eviction.logic == "and":
-        said.append(f"removed when {few[0]} and {' or '.join(unseen)}")
+        sentences.append(f"removed when {few[0]} and {' or '.join(unseen)}")
     else:
-        said += [f"removed when {one}" for one in few + unseen]
+        sentences += [f"removed when {reason}" for reason in few + unseen]
     if eviction.score is not None:
-        said.append(
+        sentences.append(
             f"removed when (show - click) * {eviction.nonclick:g} + click * "
             f"{eviction.click_weight:g} is below {eviction.score:g}"
         )
     if eviction.every_steps is not None:
-        said.append(f"looked at every {eviction.every_steps:,} steps too")
+        sentences.append(f"looked at every {eviction.every_steps:,} steps too")
     if eviction.rows is not None:
-        said.append(f"at most {eviction.rows:,} rows")
+        sentences.append(f"at most {eviction.rows:,} rows")
     if eviction.bytes is not None:
-        said.append(f"at most {eviction.bytes:,} bytes of rows")
-    return said
+        sentences.append(f"at most {eviction.bytes:,} bytes of rows")
+    return sentences
 
 
 def unseen_in_words(eviction: Eviction) -> list[str]:

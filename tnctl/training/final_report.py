@@ -112,12 +112,12 @@ def input_rows(
 ) -> list[InputRow]:
     """Every input of a model as the report page shows it; `counts` of the reported split."""
     rows, norms = held(model), mean_norms(model)
-    found = []
+    shown = []
     for name in [*model.layout.slots, *model.layout.numeric]:
         kind = kind_of(model.layout, name)
         count, size = rows.get(name, (None, None))
         slot = model.conf.slots.get(name)
-        found.append(
+        shown.append(
             InputRow(
                 name,
                 kind,
@@ -130,4 +130,4 @@ def input_rows(
                 importance=importance.get(name),
             )
         )
-    return found
+    return shown

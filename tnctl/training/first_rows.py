@@ -35,15 +35,15 @@ def insert_rows(model: Model, features: Features) -> None:
 
 def counted_rows(model: Model) -> list[dict[int, int | None]]:
     """For each table, how many ids each group can have; None where they cannot be counted."""
-    found: list[dict[int, int | None]] = []
+    counts_of_tables: list[dict[int, int | None]] = []
     for layout in model.layout.tables:
         counts: dict[int, int | None] = {}
         for slot, group in zip(layout.slots, layout.group_of, strict=True):
             count = counted_ids(slot, model.conf.slots[slot], model.statistics)
             # Slots of one group have ids of one kind; buckets that are measured may differ.
             counts[group] = None if count is None else max(count, counts.get(group) or 0)
-        found.append(counts)
-    return found
+        counts_of_tables.append(counts)
+    return counts_of_tables
 
 
 def check_memory(model: Model, counts: list[dict[int, int | None]]) -> None:

@@ -93,17 +93,17 @@ def load_newest(conf: Conf, checkpoint: Checkpoint) -> tuple[Checkpoint, Model]:
         # Of those that are newer, the manifest or the conf is damaged.
         if folder <= checkpoint.folder:
             try:
-                found = open_checkpoint(folder)
-                check_data(conf, found)
-                pass_sums.read(found, classes=True)  # not to find out later that it is damaged
-                model = load(found, conf)
+                candidate = open_checkpoint(folder)
+                check_data(conf, candidate)
+                pass_sums.read(candidate, classes=True)  # not to find out later that it is damaged
+                model = load(candidate, conf)
             except DamagedError as error:
                 say(str(error))
                 damage = damage or error
             else:
-                for one in passed:
-                    set_aside(conf.output, one)
-                return found, model
+                for damaged in passed:
+                    set_aside(conf.output, damaged)
+                return candidate, model
         passed.append(folder)
     assert damage is not None
     raise nothing_whole(conf.output, damage)
@@ -133,7 +133,7 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
     """
     if not checkpoint.data:
         return
-    before = {one.file: one for one in bare(list(checkpoint.data))}
+    earlier = {file.file: file for file in bare(list(checkpoint.data))}
     way = way_on(conf.output, checkpoint)
     try:
         there = fingerprints(conf_of_day(conf, checkpoint.position.day), "train")
@@ -145,15 +145,15 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
         raise Failure(
             f"{gone} is gone, and training stopped in the middle of it. Put it back, or {way}"
         ) from error
-    now = {one.file: one for one in bare(list(there))}
-    for name in [*before, *now]:
-        if before.get(name) != now.get(name):
+    current = {file.file: file for file in bare(list(there))}
+    for name in [*earlier, *current]:
+        if earlier.get(name) != current.get(name):
             raise Failure(
                 f"{name} is not what training stopped in the middle of: it was "
-                f"{_in_words(before.get(name))}, and is {_in_words(now.get(name))}. Put the old "
+                f"{_in_words(earlier.get(name))}, and is {_in_words(current.get(name))}. Put the old "
                 f"one back, or {way}"
             )
-    if list(before) != list(now):
+    if list(earlier) != list(current):
         raise Failure(
             "the files of data.train come in another order than before training stopped. Name "
             f"them as before, or {way}"
@@ -167,9 +167,12 @@ def way_on(output: str, checkpoint: Checkpoint) -> str:
         name = split(folder)[1]
         if name < checkpoint.name:
             with contextlib.suppress(Failure):
-                found = open_checkpoint(folder)
-                found.chain()
-                if found.position.window == found.position.offset == 0 and not found.data:
+                candidate = open_checkpoint(folder)
+                candidate.chain()
+                if (
+                    candidate.position.window == candidate.position.offset == 0
+                    and not candidate.data
+                ):
                     those = later[0] if len(later) == 1 else f"{later[-1]} to {later[0]}"
                     return (
                         f"remove the checkpoints of this pass ({those}) and say the same command: "
@@ -196,8 +199,8 @@ def _in_words(fingerprint: Fingerprint | None) -> str:
 def newest_of_step(output: str, step: int) -> str | None:
     """The folder of the last complete checkpoint that was saved after so many steps."""
     start = name_of(step)
-    found = (one for one in newest_first(output) if split(one)[1].startswith(start))
-    return next(found, None)
+    folders = (folder for folder in newest_first(output) if split(folder)[1].startswith(start))
+    return next(folders, None)
 
 
 def state_of(conf: Conf, checkpoint: Checkpoint) -> RunState:
@@ -248,26 +251,26 @@ def is_whole(output: str, step: int, needed: Collection[str], read: bool = False
 
 def _check_whole(checkpoint: Checkpoint, read: bool) -> None:
     """Raise DamagedError unless all that a model is loaded from is there."""
-    for one in checkpoint.chain():
-        tables = one.manifest.tables
+    for link in checkpoint.chain():
+        tables = link.manifest.tables
         names = [entry.file for table in tables for entry in table.files]
-        if one is checkpoint:
+        if link is checkpoint:
             names += [table.sketch.file for table in tables if table.sketch is not None]
             names.append(dense.NAME)
         for name in names:
-            with manifest.present(one.folder, one.manifest, name):
+            with manifest.present(link.folder, link.manifest, name):
                 if read:
-                    manifest.check_stored(one.folder, one.manifest, name, "Take another")
+                    manifest.check_stored(link.folder, link.manifest, name, "Take another")
                     continue
-                url, said = files.join(one.folder, name), one.manifest.files[name].bytes
-                if (size := files.size(url)) != said:
-                    what = f"{url} is damaged: {size:,} bytes, the manifest says {said:,}"
-                    raise DamagedError(one.folder, what, "Take another checkpoint")
+                url, expected = files.join(link.folder, name), link.manifest.files[name].bytes
+                if (size := files.size(url)) != expected:
+                    what = f"{url} is damaged: {size:,} bytes, the manifest says {expected:,}"
+                    raise DamagedError(link.folder, what, "Take another checkpoint")
 
 
 def names_of_chain(folder: str) -> set[str]:
     """The names of a checkpoint and of those that it is built on, none when it is damaged."""
     try:
-        return {one.name for one in open_checkpoint(folder).chain()}
+        return {link.name for link in open_checkpoint(folder).chain()}
     except Failure:
         return set()

@@ -28,7 +28,7 @@ def report(output: str, content: Report) -> None:
         rows.append((f"best {best.monitor} on validation", shown))
     if days := content.days:
         rows.append(("days", f"{len(days):,}, the last trained {days[-1].day}"))
-        newest = next((one for one in reversed(days) if one.before is not None), None)
+        newest = next((day for day in reversed(days) if day.before is not None), None)
         if newest is not None:
             rows += main_figure(newest.before or {}, f"of {newest.day} before it was trained")
     for name, table in content.tables.items():
@@ -48,19 +48,26 @@ def main_figure(figures: dict[str, JsonValue], of: str) -> list[tuple[str, str]]
     return [] if value is None else [(f"{key.upper()} {of}", f"{value:.5f}")]
 
 
-def ablation(found: Ablation) -> None:
+def ablation(measured: Ablation) -> None:
     """What each input is worth beside what it costs, the dearest first."""
-    names = ("input", "kind", f"{found.metric} without", f"{found.metric} lost", "rows", "memory")
+    names = (
+        "input",
+        "kind",
+        f"{measured.metric} without",
+        f"{measured.metric} lost",
+        "rows",
+        "memory",
+    )
     rows = [
         (
-            one.name,
-            one.kind,
-            f"{one.metric:.5f}",
-            f"{one.loss:+.5f}",
-            NONE if one.rows is None else f"{one.rows:,}",
-            NONE if one.bytes is None else progress.size(one.bytes),
+            worth.name,
+            worth.kind,
+            f"{worth.metric:.5f}",
+            f"{worth.loss:+.5f}",
+            NONE if worth.rows is None else f"{worth.rows:,}",
+            NONE if worth.bytes is None else progress.size(worth.bytes),
         )
-        for one in found.inputs
+        for worth in measured.inputs
     ]
-    whole = f"{found.metric} {found.whole:.5f} on {found.examples:,} examples of data.{found.split}"
+    whole = f"{measured.metric} {measured.whole:.5f} on {measured.examples:,} examples of data.{measured.split}"
     progress.table(whole, names, rows)

@@ -31,7 +31,7 @@ class Signals:
     def __enter__(self) -> "Signals":
         if threading.current_thread() is threading.main_thread():
             # What is ignored stays so, such as Ctrl-C of commands in the background.
-            asking = [one for one in ASKING if signal.getsignal(one) is not signal.SIG_IGN]
+            asking = [number for number in ASKING if signal.getsignal(number) is not signal.SIG_IGN]
             self._before = {number: signal.signal(number, self._handle) for number in asking}
         return self
 

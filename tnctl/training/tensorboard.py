@@ -93,7 +93,9 @@ class EventFiles:
         if self._writer is None:
             return
         network = model.inference_network
-        specs = [tf.TensorSpec([None, *one.shape[1:]], one.dtype) for one in network.inputs]
+        specs = [
+            tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype) for tensor in network.inputs
+        ]
 
         @tf.function(autograph=False)
         def scores(*inputs: tf.Tensor) -> Any:

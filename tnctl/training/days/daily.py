@@ -32,7 +32,7 @@ from tnctl.model.building import Model
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
 from tnctl.training.days import gate
-from tnctl.training.days.gate import Taking
+from tnctl.training.days.day_figures import DayFigures
 from tnctl.training.report import Report, number_of
 from tnctl.training.workers import Workers
 
@@ -45,13 +45,13 @@ def plan(conf: Conf, record: Sequence[DayRecord], accept: bool) -> list[str]:
     Days that are not there are named, and so are trained ones whose files have changed. Raises
     Failure when there is no day at all, and for a day that comes late unless `accept`.
     """
-    found = days_of(conf)
+    listed = days_of(conf)
     begun = [entry.day for entry in record if entry.last_step is None]
     trained = [entry.day for entry in record]
-    if not found.there and not record:
+    if not listed.there and not record:
         raise none_there(conf)
     known = {calendar(day) or day for day in trained}
-    left = [day for day in found.there if (calendar(day) or day) not in known]
+    left = [day for day in listed.there if (calendar(day) or day) not in known]
     newest = in_order(trained)[-1] if trained else None
     late = [day for day in left if newest is not None and comes_before(day, newest)]
     if late and not accept:
@@ -59,7 +59,7 @@ def plan(conf: Conf, record: Sequence[DayRecord], accept: bool) -> list[str]:
             f"data.train: {named(late)} came late, {newest} is trained already. With accept=true "
             "it is trained now, as the newest; or leave it out in data.days"
         )
-    tell(conf, record, left, found.absent, found.later)
+    tell(conf, record, left, listed.absent, listed.later)
     return begun + left
 
 
@@ -86,14 +86,14 @@ def changed_file(conf: Conf, entry: DayRecord) -> str | None:
 
     Files are known by their own names: the folder may be reached by another path than then.
     """
-    trained = [seen(one) for one in entry.files or ()]
+    trained = [seen(file) for file in entry.files or ()]
     if not trained:
         return None
     try:
         there = fingerprints(conf_of_day(conf, entry.day), "train")
     except files.AbsentError:
         return None
-    return next((one.file for one in there if seen(one) not in trained), None)
+    return next((file.file for file in there if seen(file) not in trained), None)
 
 
 def seen(file: Fingerprint) -> Fingerprint:
@@ -122,7 +122,7 @@ class Daily:
 
     def all_are_in(self, report: Report) -> bool:
         """Whether a report tells of every day on record."""
-        return [one.day for one in report.days or ()] == [entry.day for entry in self.record]
+        return [day.day for day in report.days or ()] == [entry.day for entry in self.record]
 
     def begin(
         self,
@@ -143,19 +143,19 @@ class Daily:
         edges: dict[str, list[float]] = {}
         for other in recent:
             edges |= other.edges()
-        taking = Taking(workers.model, edges)
+        figures = DayFigures(workers.model, edges)
         new = not steps and not any(table.rows for table in workers.model.tables)
         metrics = None
-        found: list[str] = []
+        unusual: list[str] = []
         try:
             with waiting(f"looking at {day}"):
-                metrics = workers.look(conf, taking, scored=not new)
-            looked = taking.result()
-            found = self._judge(day, looked, recent, metrics, workers.model)
+                metrics = workers.look(conf, figures, scored=not new)
+            looked = figures.result()
+            unusual = self._judge(day, looked, recent, metrics, workers.model)
         except (EmptyError, EmptyFileError) as error:
             if isinstance(error, EmptyFileError) and len(there) > 1:
                 raise
-            looked, found = taking.result(), ["it has no row"]
+            looked, unusual = figures.result(), ["it has no row"]
             if not self.accept:
                 raise Failure(
                     f"{day} has no row ({there[0].file}). Nothing is trained on it; write its "
@@ -163,8 +163,8 @@ class Daily:
                 ) from error
         if not looked.examples:
             say(f"{day} has no row and is passed over (accept=true)")
-        elif found:
-            say(f"{day} is trained as it is (accept=true): {'; '.join(found)}")
+        elif unusual:
+            say(f"{day} is trained as it is (accept=true): {'; '.join(unusual)}")
         entry = DayRecord(
             day=day,
             number=day_number(day, previous),
@@ -173,11 +173,11 @@ class Daily:
             rows=looked.examples,
             before=None if metrics is None else scalars(metrics),
             new_ids={
-                name: round(1 - one.known, 6)
-                for name, one in looked.inputs.items()
-                if one.known is not None and not new
+                name: round(1 - figure.known, 6)
+                for name, figure in looked.inputs.items()
+                if figure.known is not None and not new
             },
-            accepted=found,
+            accepted=unusual,
             files=there,
             statistics=looked if looked.examples else None,
         )
@@ -209,8 +209,8 @@ class Daily:
 
     def _recent(self) -> list[OfDay]:
         """What the last gate.days days looked like, the oldest first."""
-        found = [entry.statistics for entry in self.record if entry.statistics is not None]
-        return found[-self.conf.gate.days :]
+        statistics = [entry.statistics for entry in self.record if entry.statistics is not None]
+        return statistics[-self.conf.gate.days :]
 
     def _judge(
         self,
@@ -227,22 +227,22 @@ class Daily:
                 say(f"{day} seems to have the very rows of {name}: is it the right data?")
         if not self.conf.gate.enabled:
             return []
-        found = gate.findings(self.conf.gate, looked, recent)
+        findings = gate.findings(self.conf.gate, looked, recent)
         auc = None if metrics is None else metrics.get("auc")
         if auc is not None and looked.labels:
             label = list(looked.labels)[labelled_heads(model)[0][2]]
             clicks = looked.labels[label] * looked.examples
             recorded = self.record[-self.conf.gate.days :]
             known = [number_of(entry.before or {}, "auc") for entry in recorded]
-            before = [value for value in known if value is not None]
-            if gate.turned_round(auc, before, clicks, looked.examples - clicks):
-                found.insert(0, gate.backwards(auc, before))
-        if found and not self.accept:
+            earlier = [value for value in known if value is not None]
+            if gate.turned_round(auc, earlier, clicks, looked.examples - clicks):
+                findings.insert(0, gate.backwards(auc, earlier))
+        if findings and not self.accept:
             raise Failure(
-                f"{day} looks broken: {gate.in_words(found)}. Nothing is trained on it; mend its "
+                f"{day} looks broken: {gate.in_words(findings)}. Nothing is trained on it; mend its "
                 "files, or accept=true to train it as it is"
             )
-        return [one.sentence for one in found]
+        return [finding.sentence for finding in findings]
 
     def _forget(self) -> None:
         """Drop what only the gate needs from days that it looks at no longer."""

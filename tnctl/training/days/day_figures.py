@@ -1,0 +1,278 @@
+"""What a day's inputs look like: a few figures of each, taken in one pass over its data.
+
+They are kept in the checkpoint, and the gate compares a day's with those of the days before.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl.data.day_records import OfDay, OfInput
+from tnctl.data.features import Window
+from tnctl.data.windows import joined
+from tnctl.model.building import Model
+from tnctl.model.layout import TableLayout
+from tnctl.tables import SparseTable
+from tnctl.tables.columns import mix64
+
+BUCKETS = 64  # of the hashes of ids
+DISTINCT_KEPT = 4096  # smallest hashes: a standard error of 1 / sqrt(4096), 1.6 %
+REPEATS_KEPT = 131_072
+SAMPLE_ROWS = 16_384  # of the numbers, for deciles
+ROWS_AT_A_TIME = 65_536
+LOOKED_UP = 16_384  # occurrences of them: whether they have a row
+FEWEST = 30  # examples or ids that must be expected for them to be gone
+LABEL = "label"  # before the name of one, where it stands among the numbers
+
+
+class Distinct:
+    """How many distinct values there are, from the smallest of their hashes (Bar-Yossef 2002)."""
+
+    def __init__(self) -> None:
+        self._smallest = np.empty(0, np.uint64)
+        self._limit = np.uint64(2**64 - 1)
+
+    def add(self, hashes: NDArray[np.uint64]) -> None:
+        """Take in uint64 [n]."""
+        smallest = np.union1d(self._smallest, hashes[hashes <= self._limit])
+        if len(smallest) > DISTINCT_KEPT:
+            smallest = smallest[:DISTINCT_KEPT]
+            self._limit = smallest[-1]
+        self._smallest = smallest
+
+    def estimate(self) -> float:
+        """Exact up to DISTINCT_KEPT values."""
+        if len(self._smallest) < DISTINCT_KEPT:
+            return float(len(self._smallest))
+        return (DISTINCT_KEPT - 1) / ((float(self._limit) + 1) / 2.0**64)
+
+
+class Repeats:
+    """Of a day's second half, the share of occurrences whose id came in its first half.
+
+    What of a day the day before would have known, as far as one day can tell. Of the ids a share is
+    looked at, chosen by their hash, so that at most REPEATS_KEPT occurrences are kept.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[NDArray[np.uint64]] = []
+        self._limit = 2**64 - 1
+
+    def add(self, hashes: NDArray[np.uint64]) -> None:
+        """Take in uint64 [n], in the order of the data."""
+        self._kept.append(hashes[hashes <= np.uint64(self._limit)])
+        while sum(map(len, self._kept)) > REPEATS_KEPT:
+            self._limit //= 2
+            self._kept = [
+                hashes_kept[hashes_kept <= np.uint64(self._limit)] for hashes_kept in self._kept
+            ]
+
+    def share(self) -> float | None:
+        """None where too few ids are looked at."""
+        whole = np.concatenate(self._kept) if self._kept else np.empty(0, np.uint64)
+        half = len(whole) // 2
+        if half < FEWEST:
+            return None
+        return float(np.isin(whole[half:], whole[:half]).mean())
+
+
+class _Ids:
+    """What is counted of a slot."""
+
+    def __init__(self, new: bool) -> None:
+        self.repeats = Repeats() if new else None
+        self.present = self.occurrences = self.looked_up = self.known = 0
+        self.histogram = np.zeros(BUCKETS, np.int64)
+        self.distinct = Distinct()
+
+    def add(self, ids: NDArray[np.uint64], present: int) -> None:
+        self.present += present
+        self.occurrences += len(ids)
+        hashes = mix64(ids)
+        self.histogram += np.bincount((hashes >> np.uint64(58)).view(np.int64), minlength=BUCKETS)
+        self.distinct.add(hashes)
+        if self.repeats is not None:
+            self.repeats.add(hashes)
+
+
+class DayFigures:
+    """Takes the figures of a day, batch by batch, from a model that does not change meanwhile.
+
+    `edges` has the deciles of numeric inputs, of the first day; those that it lacks are measured,
+    on 16,384 rows chosen by their number.
+    """
+
+    def __init__(self, model: Model, edges: dict[str, list[float]]) -> None:
+        self._model, self._edges = model, edges
+        self._squared = model.conf.train.loss.name == "mse"
+        layout = model.layout
+        # A first day has nothing to be known from.
+        self._new = not any(table.rows for table in model.tables)
+        self._slots = {name: _Ids(self._new) for table in layout.tables for name in table.slots}
+        self._numeric = {
+            name: slice(column - layout.numeric_at, column - layout.numeric_at + width)
+            for name, (column, width) in layout.numeric_columns.items()
+        }
+        if self._squared:
+            # Labels that are no classes are looked at as numbers are.
+            at = sum(layout.numeric.values())
+            for number, name in enumerate(model.conf.data.all_labels):
+                self._numeric[f"{LABEL} {name}"] = slice(at + number, at + number + 1)
+        self._counts: dict[str, NDArray[np.int64]] = {}
+        self._present = dict.fromkeys(self._numeric, 0)
+        self._labels: NDArray[np.float64] = np.zeros(len(model.conf.data.all_labels))
+        width = max((columns.stop for columns in self._numeric.values()), default=1)
+        self._sampled = max(min(SAMPLE_ROWS, (1 << 22) // width), 1)
+        self._sample = np.empty((0, width), np.float32)
+        self._sample_keys = np.empty(0, np.uint64)
+        self._waiting: list[Window] = []
+        self.examples = 0
+
+    def add(self, batch: Window) -> None:
+        """Count one batch."""
+        self._waiting.append(batch)
+        if sum(batch.rows for batch in self._waiting) >= ROWS_AT_A_TIME:
+            self._count()
+
+    def _count(self) -> None:
+        if not self._waiting:
+            return
+        window = joined(self._waiting)
+        self._waiting = []
+        parts = zip(
+            self._model.layout.tables, self._model.tables, window.ids, window.offsets, strict=True
+        )
+        for layout, table, ids, offsets in parts:
+            self._count_table(layout, table, ids, offsets, window.rows)
+        if self._numeric:
+            numbers = window.numeric
+            if self._squared:
+                numbers = np.concatenate([numbers, window.labels], axis=1)
+            self._count_numbers(numbers)
+        self._labels += window.labels.sum(axis=0, dtype=np.float64)
+        self.examples += window.rows
+
+    def _count_table(
+        self,
+        layout: TableLayout,
+        table: SparseTable,
+        ids: NDArray[np.uint64],
+        offsets: NDArray[np.uint32],
+        rows: int,
+    ) -> None:
+        for number, (name, of_slot, present) in enumerate(by_slot(layout, ids, offsets, rows)):
+            counted = self._slots[name]
+            counted.add(of_slot, present)
+            if not self._new and len(of_slot):
+                sample = of_slot[:: -(-len(of_slot) // LOOKED_UP)]
+                groups = np.full(len(sample), layout.group_of[number], np.uint16)
+                counted.known += int(np.count_nonzero(table.contains(groups, sample)))
+                counted.looked_up += len(sample)
+
+    def _count_numbers(self, numbers: NDArray[np.float32]) -> None:
+        for name, columns in self._numeric.items():
+            values = numbers[:, columns]
+            self._present[name] += int(values.any(axis=1).sum())
+            if name in self._model.layout.indicators:
+                self._tally(name, _folded(values.sum(axis=0, dtype=np.float64)))
+            elif name in self._edges:
+                self._tally(name, _by_edges(values, self._edges[name]))
+        if all(name in self._counts for name in self._numeric):
+            return
+        rows = np.arange(self.examples, self.examples + len(numbers), dtype=np.uint64)
+        keys = np.concatenate([self._sample_keys, mix64(rows)])
+        kept = np.argsort(keys, kind="stable")[: self._sampled]
+        self._sample = np.concatenate([self._sample, numbers])[kept]
+        self._sample_keys = keys[kept]
+
+    def _tally(self, name: str, counts: NDArray[np.int64]) -> None:
+        self._counts[name] = self._counts.get(name, 0) + counts
+
+    def result(self) -> OfDay:
+        """The figures of all batches so far."""
+        self._count()
+        examples = max(self.examples, 1)
+        inputs = {name: self._of_slot(name, counted) for name, counted in self._slots.items()}
+        for name, columns in self._numeric.items():
+            inputs[name] = self._of_numbers(name, columns)
+        names = self._model.conf.data.all_labels
+        means = {n: float(total) / examples for n, total in zip(names, self._labels, strict=True)}
+        return OfDay(self.examples, means, inputs)
+
+    def _of_slot(self, name: str, counted: _Ids) -> OfInput:
+        distinct = counted.distinct.estimate()
+        known = None
+        if counted.occurrences and not self._new:
+            known = counted.known / counted.looked_up
+        elif counted.repeats is not None and not self._waits(name):
+            known = counted.repeats.share()
+        return OfInput(
+            coverage=counted.present / max(self.examples, 1),
+            occurrences=counted.occurrences,
+            length=counted.occurrences / max(counted.present, 1),
+            distinct=distinct,
+            known=known,
+            histogram=counted.histogram.tolist(),
+        )
+
+    def _waits(self, name: str) -> bool:
+        tables = self._model.layout.tables
+        return next(table.waits for table in tables if name in table.slots)
+
+    def _of_numbers(self, name: str, columns: slice) -> OfInput:
+        edges = self._edges.get(name)
+        counts = self._counts.get(name)
+        if counts is None:
+            values = self._sample[:, columns].astype(np.float64)
+            deciles = np.quantile(values, np.arange(1, 10) / 10) if values.size else np.zeros(1)
+            edges = np.unique(deciles).tolist()
+            counts = _by_edges(values, edges)
+        ids = int(counts.sum())
+        return OfInput(
+            coverage=self._present[name] / max(self.examples, 1),
+            occurrences=ids,
+            length=ids / max(self._present[name], 1) if edges is None else 1.0,
+            distinct=None,
+            known=None,
+            histogram=counts.tolist(),
+            edges=edges,
+        )
+
+
+def by_slot(
+    layout: TableLayout, ids: NDArray[np.uint64], offsets: NDArray[np.uint32], rows: int
+) -> Iterator[tuple[str, NDArray[np.uint64], int]]:
+    """Each slot of a table with its ids, uint64 [n], and the number of examples that have one."""
+    cells = np.diff(offsets).reshape(rows, -1)
+    ends = np.cumsum(layout.spreads)
+    spans = [
+        slice(int(end - width), int(end))
+        for end, width in zip(ends, layout.spreads, strict=True)
+    ]  # fmt: skip
+    if len(ids) == cells.size and (cells == 1).all():
+        whole = ids.reshape(rows, -1)
+        for name, span in zip(layout.slots, spans, strict=True):
+            yield name, whole[:, span].ravel(), rows
+        return
+    owner = np.repeat(np.arange(len(spans), dtype=np.uint16), layout.spreads)
+    owners = np.repeat(np.tile(owner, rows), cells.ravel())
+    # A stable sort of uint16 is a radix sort.
+    ordered = ids[np.argsort(owners, kind="stable")]
+    limits = np.cumsum(np.bincount(owners, minlength=len(spans)))
+    for name, span, of_slot in zip(
+        layout.slots, spans, np.split(ordered, limits[:-1]), strict=True
+    ):
+        yield name, of_slot, int(np.count_nonzero(cells[:, span].any(axis=1)))
+
+
+def _by_edges(values: NDArray[Any], edges: Sequence[float]) -> NDArray[np.int64]:
+    places = np.searchsorted(np.asarray(edges, np.float64), values.ravel().astype(np.float64))
+    return np.bincount(places, minlength=len(edges) + 1)
+
+
+def _folded(counts: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Counts of many one-hot columns as at most BUCKETS."""
+    width = min(len(counts), BUCKETS)
+    return np.bincount(np.arange(len(counts)) % width, counts, width).astype(np.int64)
