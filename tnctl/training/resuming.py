@@ -150,8 +150,8 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
         if earlier.get(name) != current.get(name):
             raise Failure(
                 f"{name} is not what training stopped in the middle of: it was "
-                f"{_in_words(earlier.get(name))}, and is {_in_words(current.get(name))}. Put the old "
-                f"one back, or {way}"
+                f"{_in_words(earlier.get(name))}, and is {_in_words(current.get(name))}. Put the "
+                f"old one back, or {way}"
             )
     if list(earlier) != list(current):
         raise Failure(

@@ -69,5 +69,5 @@ def ablation(measured: Ablation) -> None:
         )
         for worth in measured.inputs
     ]
-    whole = f"{measured.metric} {measured.whole:.5f} on {measured.examples:,} examples of data.{measured.split}"
-    progress.table(whole, names, rows)
+    examples = f"{measured.examples:,} examples of data.{measured.split}"
+    progress.table(f"{measured.metric} {measured.whole:.5f} on {examples}", names, rows)

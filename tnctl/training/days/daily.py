@@ -239,8 +239,8 @@ class Daily:
                 findings.insert(0, gate.backwards(auc, earlier))
         if findings and not self.accept:
             raise Failure(
-                f"{day} looks broken: {gate.in_words(findings)}. Nothing is trained on it; mend its "
-                "files, or accept=true to train it as it is"
+                f"{day} looks broken: {gate.in_words(findings)}. Nothing is trained on it; mend "
+                "its files, or accept=true to train it as it is"
             )
         return [finding.sentence for finding in findings]
 
