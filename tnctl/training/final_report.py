@@ -44,14 +44,7 @@ def write_report(
         measured = workers.evaluate(split)
         stopwatch.evaluating += measured.seconds
         metrics, counts = measured.metrics, measured.counts
-    importance: dict[str, float] = {}
-    importance_of = None
-    ablated = ablated_split(conf)
-    if conf.evaluation.ablate and ablated is not None:
-        with waiting(f"measuring what each input is worth on data.{ablated}"):
-            ablation = ablate(workers.inference, conf, ablated, ABLATED_ROWS)
-        importance = {worth.name: worth.loss for worth in ablation.inputs}
-        importance_of = f"{ablation.metric} on data.{ablated}" if importance else None
+    importance, importance_of = importance_of_inputs(conf, workers)
     checkpoints.wait()
     saver = checkpoints.saver
     report = Report(
@@ -70,7 +63,7 @@ def write_report(
         life=eviction.figures(model) or None,
         dense_weights=sum(model.dense.sizes),
         importance=importance or None,
-        importance_of=importance_of,
+        importance_of=importance_of if importance else None,
         checkpoint=checkpoints.staged.removeprefix(files.join(conf.output, "")),
         timing=Timing(
             **stopwatch.timing(),
@@ -92,6 +85,18 @@ def write_report(
     files.write_bytes(files.join(conf.output, run_folder.PAGE), html.encode())
     files.write_bytes(files.join(conf.output, run_folder.REPORT), report.to_bytes())
     return report
+
+
+def importance_of_inputs(conf: Conf, workers: LocalWorkers) -> tuple[dict[str, float], str]:
+    """What the model loses without each input, and the metric and split that say so."""
+    split = ablated_split(conf)
+    if not conf.evaluation.ablate or split is None:
+        return {}, ""
+    with waiting(f"measuring what each input is worth on data.{split}"):
+        ablation = ablate(workers.inference, conf, split, ABLATED_ROWS)
+    return {
+        worth.name: worth.loss for worth in ablation.inputs
+    }, f"{ablation.metric} on data.{split}"
 
 
 def best_of(conf: Conf, state: RunState) -> Best | None:

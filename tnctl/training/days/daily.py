@@ -23,9 +23,7 @@ from tnctl.data.days import in_words as named
 from tnctl.data.reading import EmptyError, EmptyFileError
 from tnctl.data.sources import fingerprints
 from tnctl.errors import Failure
-from tnctl.evaluation.evaluate import (
-    labelled_heads,
-)
+from tnctl.evaluation.evaluate import labelled_heads, metrics_line
 from tnctl.evaluation.metrics import scalars
 from tnctl.masking import bare
 from tnctl.model.building import Model
@@ -35,8 +33,6 @@ from tnctl.training.days import gate
 from tnctl.training.days.day_figures import DayFigures
 from tnctl.training.report import Report, number_of
 from tnctl.training.workers import Workers
-
-SHOWN = ("auc", "gauc", "logloss")
 
 
 def plan(conf: Conf, record: Sequence[DayRecord], accept: bool) -> list[str]:
@@ -124,13 +120,7 @@ class Daily:
         """Whether a report tells of every day on record."""
         return [day.day for day in report.days or ()] == [entry.day for entry in self.record]
 
-    def begin(
-        self,
-        day: str,
-        workers: Workers,
-        steps: int,
-        previous: int,
-    ) -> DayRecord:
+    def begin(self, day: str, workers: Workers, steps: int, previous: int) -> DayRecord:
         """Look at a day, evaluate the model on it, and put it on record; returns its entry.
 
         `previous` is the number of the day before, 0 where there is none.
@@ -140,9 +130,7 @@ class Daily:
         conf = conf_of_day(self.conf, day)
         there = fingerprints(conf, "train")
         recent = self._recent()
-        edges: dict[str, list[float]] = {}
-        for other in recent:
-            edges |= other.edges()
+        edges = {name: values for other in recent for name, values in other.edges().items()}
         figures = DayFigures(workers.model, edges)
         new = not steps and not any(table.rows for table in workers.model.tables)
         metrics = None
@@ -184,10 +172,8 @@ class Daily:
         self.record.append(entry)
         self._forget()
         if metrics is not None:
-            shown = [f"{name} {metrics[name]:.4f}" for name in SHOWN if name in metrics]
-            if "logloss" not in metrics:
-                shown.append(f"mse {metrics['mse']:.4f}")
-            say(f"{day}  before it is trained: {'  '.join(shown)}  {looked.examples:,} examples")
+            shown = metrics_line(metrics)
+            say(f"{day}  before it is trained: {shown}  {looked.examples:,} examples")
         return entry
 
     def evicted(self, removed: dict[str, int]) -> None:
