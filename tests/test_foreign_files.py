@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from tnctl import files, manifest
 
@@ -110,6 +111,8 @@ def test_overwrite_leaves_what_is_not_of_the_run(workspace, here):
     assert here("export-embeddings", "output=run", "to=outside/embeddings", cwd=workspace).code == 0
     (run / "embeddings").symlink_to(outside / "embeddings")
     newest = max((run / "checkpoints").glob("step-00000000[0-8]*"))
+    for name in ("best", f"{newest.name}-kept", "step-colleague"):
+        shutil.copytree(newest, run / "checkpoints" / name)
     (newest / "notes.txt").write_text("mine")
     (run / "tensorboard").mkdir(exist_ok=True)
     (run / "tensorboard/events.out.tfevents.mine").write_text("mine")
@@ -118,6 +121,8 @@ def test_overwrite_leaves_what_is_not_of_the_run(workspace, here):
     assert here(*train, "overwrite=true", "seed=2", cwd=workspace).code == 0
     assert stored(outside) == kept
     assert (run / "checkpoints/step-0000000099").is_symlink()
+    for name in ("best", f"{newest.name}-kept", "step-colleague"):
+        assert (run / "checkpoints" / name / "manifest.json").is_file()
     for name in (
         "notes.txt", "checkpoints/notes.txt", "checkpoints/step-by-step/dense.bin",
         f"checkpoints/{newest.name}/notes.txt",
@@ -167,10 +172,13 @@ def test_a_checkpoint_that_is_a_link_is_not_pruned(run_copy, here):
     checkpoints = run_copy / "run/checkpoints"
     [newest] = sorted(checkpoints.iterdir())[-1:]
     shutil.copytree(newest, run_copy / "elsewhere")
-    (checkpoints / "step-0000000001").symlink_to(run_copy / "elsewhere")
+    for name in ("step-0000000001", "step-0000000098"):  # neither is counted
+        (checkpoints / name).symlink_to(run_copy / "elsewhere")
     before = stored(run_copy)
     done = here("checkpoint", "prune", "run", "keep=1", "yes=true", cwd=run_copy)
-    assert done.code == 0 and "kept step-0000000001: a symbolic link" in done.err
+    assert done.code == 0
+    for name in ("step-0000000001", "step-0000000098"):
+        assert f"kept {name}: a symbolic link" in done.err
     assert stored(run_copy) == before
 
 
@@ -235,7 +243,53 @@ def test_predictions_over_other_files(run_copy, here, refused):
         done = here(*predict, cwd=run_copy)
         assert done.code == 0, done.err
     assert (run_copy / "run/predictions.csv").read_text().startswith('"prediction"')
+    (run_copy / "run/predictions.csv").write_text("changed")
+    refused(run_copy, *predict, said="run/predictions.csv is there already")
+    assert here(*predict, "overwrite=true", cwd=run_copy).code == 0
     assert here(*predict, "to=mine.csv", "overwrite=true", cwd=run_copy).code == 0
+
+
+def test_predictions_over_the_code_of_the_recipe(workspace, here, refused):
+    (workspace / "my.py").write_text((ROOT / "recipes/lr.py").read_text())
+    train = ["train", "conf=small.yaml", "recipe=my.py", "data.train=test.csv", "output=run"]
+    assert here(*train, cwd=workspace).code == 0
+    refused(
+        workspace, "predict", "output=run", "recipe.name=my.py", "to=my.py", "format=csv",
+        "overwrite=true", said="to=my.py is my.py, which this command reads",
+    )  # fmt: skip
+
+
+def test_scores_over_the_file_of_the_standard_input(run_copy, here):
+    assert here("split-graph", "output=run", "to=graph", "golden=1", cwd=run_copy).code == 0
+    assert here("export-embeddings", "output=run", "to=emb", "golden=1", cwd=run_copy).code == 0
+    rows = run_copy / "rows.csv"
+    shutil.copy(run_copy / "clicks/test.csv", rows)
+    standard_input = os.dup(0)
+    try:
+        with rows.open() as stream:
+            os.dup2(stream.fileno(), 0)
+        done = here(
+            "score", "graph=graph", "embeddings=emb", "format=csv", "to=rows.csv",
+            "overwrite=true", cwd=run_copy,
+        )  # fmt: skip
+    finally:
+        os.dup2(standard_input, 0)
+        os.close(standard_input)
+    assert done.code == 2 and "which this command reads" in done.last
+    assert rows.read_bytes() == (run_copy / "clicks/test.csv").read_bytes()
+
+
+def test_a_file_of_a_run_that_was_changed_since(run_copy, refused):
+    run = run_copy / "run"
+    report = (run / "report.html").read_bytes()
+    (run / "report.html").write_text("mine")
+    train = ["train", "conf=small.yaml", "output=run"]
+    said = "run holds report.html, which was changed since tnctl wrote it"
+    refused(run_copy, *train, "overwrite=true", said=said)
+    (run / "report.json").unlink()
+    refused(run_copy, *train, said=said)
+    (run / "report.html").write_bytes(report)
+    refused(run_copy, *train, "slots.user_id.width=9", said="run of another conf")
 
 
 def test_a_failed_export_leaves_the_old_one(run_copy, here, monkeypatch):

@@ -80,7 +80,9 @@ def grow(folder: Path, outside: Path, chance: random.Random) -> Tree:
     folder.mkdir(parents=True)
     names = chance.sample(NAMES[format_.text], chance.randint(1, 4))
     data = {name: chance.randbytes(chance.randint(0, 20)) for name in names}
-    state = chance.choice(["manifest", "list", "both", "none", "damaged", "other", "hostile"])
+    state = chance.choice(
+        ["manifest", "list", "finished", "both", "none", "damaged", "other", "hostile"]
+    )
     if format_.manifest is None and state in ("manifest", "both"):
         state = "list"
     stored = dict(data)
@@ -93,7 +95,8 @@ def grow(folder: Path, outside: Path, chance: random.Random) -> Tree:
         if chance.random() < 0.9 and free(tree, name):
             put(folder / name, stored[name])
             is_listed = state in ("list", "both")
-            is_named = state in ("manifest", "both") and stored[name] == data[name]
+            with_checksum = state in ("manifest", "both", "finished")
+            is_named = with_checksum and stored[name] == data[name]
             (tree.owned if is_listed or is_named else tree.foreign)[name] = stored[name]
     documents(tree, state, data, chance)
     strangers(tree, outside, chance)
@@ -107,6 +110,8 @@ def documents(tree: Tree, state: str, data: dict, chance: random.Random) -> None
     listed = {"format": "tnctl files", "version": 1, "of": of, "names": [*data], "files": {}}
     if state in ("manifest", "both"):
         own(tree, name, manifest.sealed(body))
+    if state == "finished":
+        own(tree, ownership.LIST, manifest.sealed(listed | {"files": body["files"]}))
     if state in ("list", "both"):
         if name is not None and chance.random() < 0.5:
             listed["names"] = [*data, name]

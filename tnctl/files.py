@@ -468,7 +468,8 @@ def _lock(folder: str, path: Path) -> int:
                     os.close(descriptor)
                     raise Failure(f"{path} is no lock of tnctl. Move it away")
                 os.truncate(descriptor, 0)
-                os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+                with contextlib.suppress(OSError):  # on a full disk it names nobody
+                    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
                 return descriptor
         os.close(descriptor)
 

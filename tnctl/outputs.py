@@ -12,12 +12,12 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from tnctl import files, folders, ownership
 from tnctl.errors import Failure, UserError
 from tnctl.folders import Place
-from tnctl.manifest import Inventory
+from tnctl.manifest import HashingWriter, Inventory
 from tnctl.ownership import FILE, FORMATS, LISTS, Claims, Format, Survey
 from tnctl.progress import say
 
@@ -290,7 +290,8 @@ def output_file(
 
     Raises UserError when there is a file already, unless it may be replaced, when it is a folder or
     a symbolic link, and when it overlaps one of `reads`. A device or pipe is written to as it is.
-    A file that is on the list of `claims`, of its folder, may be replaced; it is on the list then.
+    A file that is on the list of `claims`, of its folder, may be replaced unless it was changed; it
+    is on the list then.
     """
     name = to.rpartition("/")[2]
     refuse_overlap([to], reads)
@@ -303,14 +304,17 @@ def output_file(
         raise UserError(f"to={to} is a symbolic link. Name the file itself")
     if local is not None and local.is_dir():
         raise UserError(f"to={to} is a folder. Name a file in it")
-    is_known = claims is not None and name in claims.names
+    is_known = claims is not None and name in claims.names and claims.is_unchanged(name)
     if not (replace or is_known) and files.exists(to):
         raise UserError(f"to={to} is there already. Name another file, or give overwrite=true")
     if local is None:
         if claims is not None:
             claims.take([name])
         with files.open_output(to) as stream:
-            yield stream
+            writer = HashingWriter(stream)
+            yield cast(IO[bytes], writer)
+        if claims is not None:
+            claims.finish({name: writer.entry()})
         return
     place = Path(os.path.realpath(local))
     with _held(_named_beside(place, NEW), to) as folder:
@@ -318,7 +322,8 @@ def output_file(
         made = files.join(folder, CONTENT)
         try:
             with files.open_output(made) as stream:
-                yield stream
+                writer = HashingWriter(stream)
+                yield cast(IO[bytes], writer)
             with files.translated(to, "written"):
                 if place.exists():
                     shutil.copymode(place, made)
@@ -326,5 +331,7 @@ def output_file(
                     claims.take([name])
                 os.replace(made, place)
                 files.sync(place.parent)
+            if claims is not None:
+                claims.finish({name: writer.entry()})
         finally:
             folders.remove(folder, [CONTENT], last=LISTS)

@@ -8,13 +8,13 @@ foreign, and so is every symbolic link.
 import contextlib
 import re
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tnctl import documents, files, folders, limits, manifest
 from tnctl.documents import LONGEST_PATH, DocumentError, RelativePath
 from tnctl.errors import Failure, UserError
-from tnctl.manifest import Manifest
+from tnctl.manifest import FileEntry, Manifest
 
 LIST = ".tnctl-files.json"
 # A storage may lose the old text of a file when it fails to write a new one. There the list is
@@ -89,7 +89,10 @@ FORMATS = {one.text: one for one in (CHECKPOINT, GRAPH, EMBEDDINGS, PREPARED, RU
 
 @dataclass(frozen=True, kw_only=True)
 class OwnedFiles(Manifest):
-    """A list of files that tnctl writes into the folder it lies in; sealed as a manifest is."""
+    """A list of files that tnctl writes into the folder it lies in; sealed as a manifest is.
+
+    `files` has those of them that are finished: they count only as they were written.
+    """
 
     FORMAT = "tnctl files"
 
@@ -121,7 +124,8 @@ class Claims:
         self._lists = lists[:1] if files.local_path(folder) is not None else lists
         self._writes = 0
         self._lock = threading.Lock()
-        self.names: dict[str, None] = {}
+        # What a file that is finished has to be; None while it is written.
+        self.names: dict[str, FileEntry | None] = {}
         for name in self._lists:
             url = files.join(folder, name)
             if files.is_link(url):
@@ -130,27 +134,42 @@ class Claims:
                 known = read_list(folder, [name])
                 if known is None or known.of != format.text:
                     raise foreign_file(folder, name)
-                self.names |= dict.fromkeys(known.names)
+                self.names |= {name: known.files.get(name) for name in known.names}
 
     def add(self, names: Iterable[str]) -> None:
         """Write names into the list, before the files are.
 
-        Raises UserError when a file has such a name already that is not on the list, or a symbolic
-        link has one that is.
+        Raises UserError when a file has such a name already that is not on the list or was changed
+        since it was finished, or a symbolic link has one that is.
         """
         names = list(names)
         with self._lock:
             for name in names:
                 if name in self.names and files.is_link(files.join(self.folder, name)):
                     raise foreign_file(self.folder, name)
+                if not self.is_unchanged(name):
+                    raise foreign_file(self.folder, name)
+            finished = [name for name in names if self.names.get(name) is not None]
             new = [name for name in names if name not in self.names]
             for name in new:
                 if not self.format.can_have(name):
                     raise ValueError(f"a {self.format.text} has no file {name}")
                 if files.lies_at(files.join(self.folder, name)):
                     raise foreign_file(self.folder, name)
-            if new:
-                self.names |= dict.fromkeys(new)
+            if new or finished:
+                self.names |= dict.fromkeys((*new, *finished))
+                self._write()
+
+    def is_unchanged(self, name: str) -> bool:
+        """Whether a file of the list, if it is there, is what it was when it was finished."""
+        entry, url = self.names.get(name), files.join(self.folder, name)
+        return entry is None or not files.exists(url) or manifest.entry_of(url) == entry
+
+    def finish(self, entries: Mapping[str, FileEntry]) -> None:
+        """Write into the list what files of it are, now that nothing more is written to them."""
+        with self._lock:
+            self.names |= entries
+            for _ in self._lists:
                 self._write()
 
     def take(self, names: Iterable[str]) -> None:
@@ -168,8 +187,13 @@ class Claims:
             files.remove_file(files.join(self.folder, name))
 
     def _write(self) -> None:
+        finished = {name: entry for name, entry in self.names.items() if entry is not None}
         document = OwnedFiles(
-            format=OwnedFiles.FORMAT, version=1, of=self.format.text, names=tuple(self.names)
+            format=OwnedFiles.FORMAT,
+            version=1,
+            files=finished,
+            of=self.format.text,
+            names=tuple(self.names),
         )
         url = files.join(self.folder, self._lists[self._writes % len(self._lists)])
         files.write_bytes(url, manifest.sealed(document.body()), durable=False)
@@ -182,6 +206,12 @@ def foreign_file(folder: str, name: str) -> UserError:
         return UserError(
             f"{folder} has the files of a {known.of}, which this command does not replace. Name "
             "another place"
+        )
+    url, written = files.join(folder, name), read_list(folder)
+    if written is not None and name in written.names and not files.is_link(url):
+        return UserError(
+            f"{folder} holds {name}, which was changed since tnctl wrote it. Give an empty or new "
+            "folder, or move that file away"
         )
     return UserError(
         f"{folder} holds {name}, which tnctl did not write there and will not remove. Give an "
@@ -207,15 +237,19 @@ def read_list(folder: str, lists: Iterable[str] = LISTS) -> OwnedFiles | None:
 def survey(folder: str, format: Format, lists: Collection[str] = LISTS) -> Survey:
     """Which files of a folder of a format tnctl wrote. Raises Failure for what cannot be read.
 
-    Files are read for their checksums, unless one of the `lists` of the folder names them.
+    Files are read for their checksums, unless one of the `lists` of the folder names them as files
+    that may still have been written to.
     """
     listed: set[str] = set()
+    finished: dict[str, FileEntry] = {}
     for name in lists:
         document = read_list(folder, [name])
         if document is not None and document.of == format.text:
             listed |= {name, *document.names}
+            finished |= document.files
+    listed -= finished.keys()
     named = _files_of_manifest(folder, format)
-    entries = named or {}
+    entries = finished | (named or {})
     known = {*listed, *entries}
     if named is not None:
         known.add(str(format.manifest))

@@ -21,16 +21,18 @@ def plan(found: list[Stored], keep: int, protected_steps: Collection[int]) -> Pl
     """The `keep` newest usable checkpoints stay, those of protected steps, and what they build on.
 
     What cannot be used (damaged, never completed, a delta without its parent) is neither counted
-    nor removed: whoever owns it may still want to look at it. keep=0 keeps all.
+    nor removed: whoever owns it may still want to look at it. Nor is a symbolic link. keep=0 keeps
+    all.
     """
     usable = {one.name: one for one in found if one.problem is None}
-    newest = list(usable)[-keep:]
+    links = [name for name, checkpoint in usable.items() if files.is_link(checkpoint.folder)]
+    newest = [name for name in usable if name not in links][-keep:]
     kept = dict.fromkeys(newest, "newest")
-    for name, one in usable.items():
-        if one.step in protected_steps:
+    for name, checkpoint in usable.items():
+        if checkpoint.step in protected_steps:
             kept.setdefault(name, "best")
-        if files.is_link(one.folder):
-            kept.setdefault(name, "a symbolic link")
+    for name in links:
+        kept.setdefault(name, "a symbolic link")
     for name in list(kept):
         child = usable[name]
         while child.parent is not None and child.parent not in kept:

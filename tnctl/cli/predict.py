@@ -44,6 +44,9 @@ def predict(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
     reads = [one.folder for one in checkpoint.chain()]
     if "conf" in own:
         reads.append(str(compose.conf_file(own["conf"])))
+    reads += [slot.vocabulary_file for slot in conf.slots.values() if slot.vocabulary_file]
+    if (recipe := str(conf.recipe["name"])).endswith(".py"):
+        reads.append(recipe)
     rows = predicting.predict(inference, conf, "test", to, kind, reads, replace, claims)
     say(f"{rows:,} predictions of step {checkpoint.step} written to {to}")
     return 0

@@ -94,8 +94,7 @@ def score(
     rows = 0
     with closing(open_embeddings(embeddings, prefix)) as opened:
         reads = [graph, *(opened.folders if isinstance(opened, FileEmbeddings) else ())]
-        if source != STANDARD:
-            reads.append(source)
+        reads.append("/dev/stdin" if source == STANDARD else source)
         scorer = Scorer(served, opened)
         url = files.STANDARD_INPUT if source == STANDARD else source
         batches = pieces(scorer, url, kind, skip_rows)

@@ -143,7 +143,9 @@ def _train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> Report:
         log = run.Log(conf.output, checkpoint.manifest.metrics.log_lines)
     with Trainer(conf, model, stopwatch, golden, log, claims, checkpoint, start, days) as trainer:
         trainer.train()
-        return trainer.report()
+        report = trainer.report()
+        run.finish(claims)
+        return report
 
 
 def read_first_rows(conf: Conf, model: Model, first_day: str | None) -> None:

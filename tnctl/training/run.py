@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import re
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from tnctl import documents, files, limits, manifest, ownership
-from tnctl.checkpoint import dense
+from tnctl.checkpoint import dense, listing
 from tnctl.checkpoint.chain import name_of, split
 from tnctl.checkpoint.document import Evaluation
 from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
@@ -43,6 +44,8 @@ PREDICTIONS = "predictions"
 KINDS = ("parquet", "csv", "jsonl")
 # The list of predictions that were written into the folder of a run.
 PREDICTIONS_LIST = ".tnctl-predictions.json"
+# The names of checkpoints, and of those that were moved to `damaged`.
+CHECKPOINT_NAME = re.compile(rf"{listing.NAME.pattern}(\.\d+)?")
 # Folders of a run that other commands write.
 MADE_FROM_A_RUN = {"graph": GRAPH, "embeddings": EMBEDDINGS}
 # Keys, and parts with all their keys, that may be others when a run is gone on with: the model and
@@ -354,7 +357,7 @@ def remove(output: str) -> None:
     ownership.remove(refuse_foreign(output), RUN)
     for above in (CHECKPOINTS, DAMAGED):
         for entry in files.listed(files.join(output, above)):
-            if entry.kind != "folder":
+            if entry.kind != "folder" or not CHECKPOINT_NAME.fullmatch(entry.name):
                 continue
             folder = files.join(output, f"{above}/{entry.name}")
             ownership.remove_inner(folder, CHECKPOINT)
@@ -377,6 +380,12 @@ def finished(conf: Conf) -> Report | None:
 
 # A line of log.jsonl: what each has beside `event` and `step` goes by its event.
 Event = dict[str, JsonValue]
+
+
+def finish(claims: Claims) -> None:
+    """Note what the files of a run are at its end: one that is changed later is the user's."""
+    names = [name for name in (LOG, REPORT, PAGE) if name in claims.names]
+    claims.finish({name: manifest.entry_of(files.join(claims.folder, name)) for name in names})
 
 
 def new_log(output: str) -> tuple[Claims, "Log"]:
