@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from tnctl import documents, manifest
+from tnctl import documents, manifest, ownership
 from tnctl.checkpoint.document import CheckpointManifest
 
 GOLDEN_ROWS = 20
@@ -592,6 +592,7 @@ def test_without_room_for_a_checkpoint_nothing_is_begun(workspace, here, at_step
 def test_a_report_that_was_cut_is_made_again(text, run_copy, here):
     path = run_copy / "run/report.json"
     whole = json.loads(path.read_text())
+    ownership.Claims(str(run_copy / "run"), ownership.RUN).add(["report.json"])  # it is written to
     path.write_text(text)
     done = here("train", "conf=small.yaml", "output=run", cwd=run_copy)
     assert done.code == 0, done.err
