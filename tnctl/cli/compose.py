@@ -173,10 +173,14 @@ def _spelled(override: str) -> str:
     return f"++{branch}={nested}"
 
 
+def keys_given(overrides: list[str]) -> set[str]:
+    """The keys whose values the command line says."""
+    return {override.partition("=")[0].lstrip("+") for override in overrides}
+
+
 def names_recipe(overrides: list[str]) -> bool:
     """Whether the command line says which recipe it is."""
-    keys = {override.partition("=")[0].lstrip("+") for override in overrides}
-    return not keys.isdisjoint(("recipe", "recipe.name"))
+    return not keys_given(overrides).isdisjoint(("recipe", "recipe.name"))
 
 
 def _fit_settings(recipe: Any, overrides: list[str], saved: bool) -> None:
@@ -190,7 +194,7 @@ def _fit_settings(recipe: Any, overrides: list[str], saved: bool) -> None:
         return
     if (known := settings_of(name)) is None:
         return
-    keys = [override.partition("=")[0].lstrip("+") for override in overrides]
+    keys = keys_given(overrides)
     for setting in [one for one in recipe if one != "name" and one not in known]:
         if not chosen or f"recipe.{setting}" in keys:
             raise has_no_setting(str(recipe["name"]), str(setting), known)
