@@ -1,5 +1,6 @@
 """Which URLs of files may be opened, against what fsspec makes of them."""
 
+import json
 import random
 
 import fsspec
@@ -65,7 +66,7 @@ def test_templates_are_never_run(tmp_path, url):
     mark, spec = tmp_path / "RUN", tmp_path / "spec.json"
     spec.write_text(spec_that_runs(mark))
     for command in (files.open_input, files.expand, files.size):
-        with pytest.raises(UserError, match="is of fsspec's protocol reference, which runs"):
+        with pytest.raises(UserError, match="is of fsspec's protocol reference, which renders"):
             command(url.format(spec))
     assert not mark.exists()
 
@@ -73,10 +74,8 @@ def test_templates_are_never_run(tmp_path, url):
 def spec_that_runs(mark):
     """A spec of fsspec's ReferenceFileSystem whose template makes a file."""
     code = f"self.__init__.__globals__.__builtins__.open('{mark}', 'w')"
-    return (
-        '{"version": 1, "templates": {"a": "{{ %s }}"}, '
-        '"refs": {"x": "user_id,label\\n1,0\\n", "y": ["{{a}}", 0, 10]}}' % code
-    )
+    refs = {"x": "user_id,label\n1,0\n", "y": ["{{a}}", 0, 10]}
+    return json.dumps({"version": 1, "templates": {"a": f"{{{{ {code} }}}}"}, "refs": refs})
 
 
 def test_what_is_called_reference_is_no_protocol(tmp_path, monkeypatch):
@@ -88,7 +87,7 @@ def test_what_is_called_reference_is_no_protocol(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("sign", ["/", "?", "#", " "])
 def test_a_part_of_a_password_is_in_no_message(sign):
-    """urllib would tell the text before the sign as a port that is wrong."""
+    """Python's urllib would tell the text before the sign as a port that is wrong."""
     url = f"ftp://bob@corp.com:S3CRET{sign}REST@127.0.0.1:1/a.csv"
     for command in (files.read_bytes, files.expand, files.exists, files.list_folder, files.size):
         with pytest.raises(UserError) as failed:

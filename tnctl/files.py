@@ -110,8 +110,8 @@ def _storage(url: str) -> tuple[Any, str]:
         )
     if "reference" in protocols_of(url):
         raise UserError(
-            f"{url} is of fsspec's protocol reference, which runs the templates of a file, and so "
-            "any command that stands in it. Name the files themselves"
+            f"{url} is of fsspec's protocol reference, which renders templates of a file: they can "
+            "run commands, or never end. Name the files themselves"
         )
     system, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     system.invalidate_cache()
