@@ -20,7 +20,7 @@ ODD = [
     "reference://x.csv::file:///spec.json", "reference://x", "reference::/spec.json", "REFERENCE://",
     "simplecache::https://host/a", "filecache::s3://b/k", "blockcache::a", "cached://a",
     "zip://a.csv::https://h/b.zip", "tar://a::b.tar", "libarchive://a::b", "dir::/a", "dir://a",
-    "git://repo:path@main", "github://o:r@main/a", "gist://1/a", "ssh://h/a", "smb://h/a",
+    "git://repo:path@main", "github://o:r@main/a", "gist://1/a", "ssh://h/a", "sftp://h/a", "smb://h/a",
     "dask://a", "jupyter://h/a", "jlab://h/a", "lakefs://r/a", "dvc://a", "generic://a", "data:,a",
     "data:text/csv;base64,YQ==", "hf://datasets/a", "dbfs://a", "arrow_hdfs://a", "c://a", "://a",
     "HTTP://host/a", " s3://b/k", "a::b", "::", "http://[::1]/a", "file://a::reference",

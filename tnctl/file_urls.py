@@ -9,7 +9,7 @@ stands in a checkpoint or an export may be a stranger's, and is opened only by t
 # take nothing from the URL but the host, the user and the path.
 PROTOCOLS = (
     "file", "local", "memory", "http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss",
-    "adl", "hdfs", "webhdfs", "ftp", "sftp",
+    "adl", "hdfs", "webhdfs", "ftp",
 )  # fmt: skip
 CHAIN = "::"  # between a URL and the one in which it lies: zip://a.csv::https://host/b.zip
 

@@ -21,8 +21,8 @@ OF_DATA = frozenset(
     ("carry", "column", "columns", "cross", "delimiter", "group", "missing", "positive",
      "reference", "separator", "vocabulary", "weight", "weights")
 )  # fmt: skip
-# How messages and docs write the place of a password.
-PLACEHOLDER = "USER:PASSWORD@"
+# How messages and docs write the place of a password; and the name of an access point of S3.
+NO_USER = re.compile(r"USER:PASSWORD@|arn:aws[\w-]*:s3")
 # What a password should have percent-encoded; from here on it is no part of a host.
 AUTHORITY = re.compile(r"[^/?#\s\"<>]*")
 # A host and its port, if any, up to the end of the authority or the punctuation of a sentence.
@@ -34,12 +34,12 @@ TOKEN = re.compile(r"[\w%~+=-]{16,}|eyJ[\w.-]{13,}")  # or a JSON Web Token, whi
 _KEY = r"[^\s=&;?#/'\"<>]+"
 PARAMETER = re.compile(rf"(?<=[?&;#])({_KEY})=")
 # The punctuation of a sentence around a URL is left to it.
-VALUE = re.compile(r"[^&#\s]*[^&#\s'\",;.)\]]|[^&#\s]+")
+VALUE = re.compile(r"[^&#\s]*[^&#\s'\",:;.)\]]|[^&#\s]+")
 SECRET_KEY = re.compile(
     r".*(?:passw|passphrase|secret|token|signature|credential|bearer|hmac"
     r"|(?:api|access|account|private|secret|shared|subscription)[-_.]?key).*"
     r"|x-(?:amz|goog|oss|cos|obs|tos)-.+"
-    r"|sig|key|sas|pass|pwd|auth|authorization|jwt|code|policy|key-pair-id|ticket|delegation",
+    r"|hdn[a-z]{1,3}|sig|key|sas|pass|pwd|auth|authorization|jwt|code|policy|key-pair-id|ticket|delegation",
     re.DOTALL,
 )
 SUBSCRIPTS = re.compile(r"\[.*", re.DOTALL)  # of token[] and token[0]
@@ -104,7 +104,7 @@ def _users(text: str) -> Iterator[tuple[int, int]]:
     word_end = link_end = last_at = end = 0
     for found in re.finditer("://", text):
         start = found.end()
-        if start < end or text.startswith(PLACEHOLDER, start):
+        if start < end or NO_USER.match(text, start):
             continue
         if start > word_end:
             word_end = WORD.match(text, start).end()  # type: ignore[union-attr]

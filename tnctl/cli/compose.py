@@ -83,7 +83,9 @@ def _run(folder: Path, name: str, overrides: list[str], job: Callable[[Conf], in
         from omegaconf import OmegaConf
 
         with _composed(folder, name, overrides) as composed:
-            print(masked(OmegaConf.to_yaml(composed)), end="")
+            # Before YAML breaks long texts into lines, and a password with them.
+            shown = OmegaConf.create(masked(OmegaConf.to_container(composed)))
+            print(masked(OmegaConf.to_yaml(shown)), end="")
         return 0
     return job(compose(folder, name, overrides))
 
