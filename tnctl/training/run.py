@@ -20,6 +20,7 @@ from tnctl.data.days import conf_of_day, folders_of_days
 from tnctl.data.sources import files_read, fingerprints
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure, UserError, quoted
+from tnctl.file_urls import is_plain
 from tnctl.folders import Place
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare, bare_conf, is_masked, masked
@@ -162,7 +163,8 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
     try:
         there = fingerprints(conf_of_day(conf, checkpoint.position.day), "train")
     except files.AbsentError as error:
-        names = [entry.file for entry in checkpoint.data if not is_masked(entry.file)]
+        names = [one.file for one in checkpoint.data if is_plain(one.file)]
+        names = [name for name in names if not is_masked(name)]
         gone = next((name for name in names if not files.exists(name)), None)
         if gone is None:
             raise
