@@ -9,7 +9,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from tnctl import files, manifest
-from tnctl.errors import Failure
+from tnctl.errors import Failure, quoted
 from tnctl.model.graph import BY_SLOT, PACKED, TOWERS
 from tnctl.serving.cutting import check_inputs, load_graph, tensorflow_errors
 from tnctl.serving.description import NAME
@@ -67,7 +67,14 @@ class ServedGraph:
         given = {name: tf.constant(array) for name, array in inputs.items()}
         with tensorflow_errors("the graph does not run"):
             outputs = self._loaded.signatures[TOWERS](**given)
-            return {name: tensor.numpy() for name, tensor in outputs.items()}
+            arrays = {name: tensor.numpy() for name, tensor in outputs.items()}
+        for name, array in arrays.items():
+            if array.dtype.kind != "f":
+                raise Failure(
+                    f"the graph returns {array.dtype} as tower {quoted(name)}, and numbers are "
+                    "expected. Split the graph again"
+                )
+        return arrays
 
 
 def inputs_of(
