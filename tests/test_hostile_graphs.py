@@ -153,6 +153,12 @@ def configuration(model):
     hostile.call_of(model).attr["config_proto"].s = config.SerializeToString()
 
 
+def other_executor(model):
+    config = config_pb2.ConfigProto()
+    config.experimental.executor_type = "any"
+    hostile.call_of(model).attr["config_proto"].s = config.SerializeToString()
+
+
 def remote(model):
     hostile.call_of(model).device = "/job:worker/task:1/device:CPU:0"
 
@@ -292,6 +298,7 @@ REFUSED = [
     (polymorphic, "has 'attr'"),
     (shared_argument, "has 'resource_arg_unique_id'"),
     (configuration, "has a configuration of its own"),
+    (other_executor, "has a configuration of its own"),
     (remote, "runs on the device '/job:worker"),
     (op_by_name, f"op '{hostile.SAVER}' in function"),
     (named_as_an_op, "a function with the name of the op 'AddV2'"),
@@ -337,6 +344,19 @@ def test_other_ways_are_refused(graph, tmp_path):
             scored(folder)
         assert "\n" not in str(failed.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_traces_of_other_machines_score(graph):
+    """GPUs, and how much of their memory TensorFlow took, are noted in each call."""
+    folder, model = graph
+    changed = copy.deepcopy(model)
+    call = hostile.call_of(changed)
+    config = config_pb2.ConfigProto.FromString(call.attr["config_proto"].s)
+    config.device_count["GPU"] = 2
+    config.gpu_options.allow_growth = True
+    call.attr["config_proto"].s = config.SerializeToString()
+    call.device = "/job:localhost/replica:0/task:0/device:CPU:0"
+    np.testing.assert_array_equal(scored_copy(folder, changed), scored_copy(folder, model))
 
 
 def test_what_tensorflow_reads_is_what_was_checked(graph):

@@ -120,10 +120,10 @@ SIGNATURE_FIELDS = frozenset(("name", "input_arg", "output_arg", "control_output
 # Of the ConfigProto that a call carries: what the machine had that traced it. Optimizers by name,
 # clusters and executors are not among them.
 CONFIG_FIELDS = frozenset(
-    ("allow_soft_placement", "device_count", "inter_op_parallelism_threads",
-     "intra_op_parallelism_threads", "log_device_placement", "use_per_session_threads")
+    ("allow_soft_placement", "device_count", "gpu_options", "inter_op_parallelism_threads",
+     "intra_op_parallelism_threads", "log_device_placement", "pluggable_device_options",
+     "use_per_session_threads")
 )  # fmt: skip
-EMPTY_CONFIG_FIELDS = frozenset(("experimental", "gpu_options", "pluggable_device_options"))
 LOCAL_DEVICE = re.compile(
     r"(/job:localhost)?(/replica:0)?(/task:0)?(/device:[A-Z]+:([0-9]+|\*))?", re.ASCII
 )
@@ -347,14 +347,6 @@ def _is_plain_config(serialized: bytes) -> bool:
     except DecodeError:
         return False
     return all(
-        field.name in CONFIG_FIELDS
-        or (field.name in EMPTY_CONFIG_FIELDS and not _has_values(value))
+        field.name in CONFIG_FIELDS or (field.name == "experimental" and not value.ByteSize())
         for field, value in config.ListFields()
-    )
-
-
-def _has_values(message: Any) -> bool:
-    """Whether a message has a field other than empty messages."""
-    return any(
-        not field.message_type or _has_values(value) for field, value in message.ListFields()
     )
