@@ -53,7 +53,7 @@ def test_twenty_days_take_bounded_room(here, tmp_path, monkeypatch):
     (tmp_path / "days.yaml").write_text(
         CONF.replace("data: {", 'data: {train: "{day}.parquet", ')
         + "life: {shows: {keep: true}, eviction: {unseen_days: 3}}\n"
-        + "save: {full_every: 4, keep: 2}\n"
+        + "save: {full_every: 4, keep: 2, tombstone_days: 4}\n"
     )
     run, before, taken = tmp_path / "run", None, []
     for number in range(20):

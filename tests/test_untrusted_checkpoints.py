@@ -4,17 +4,21 @@ import hashlib
 import json
 import os
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from sealing import reseal
+from test_file_urls import spec_that_runs
 
-from tnctl import saved_conf, schema
+from tnctl import files, saved_conf, schema
 from tnctl.checkpoint.chain import newest_or_fail, open_checkpoint
 from tnctl.cli import compose
+from tnctl.data.day_records import Fingerprint, is_day
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.model import recipes
 from tnctl.model.graph import conf_to_json
+from tnctl.training import run
 
 # deepfm, and a file that tells that the code was run.
 CODE = """\
@@ -216,6 +220,101 @@ def test_every_command_checks_it(here, run_copy, monkeypatch):
     assert sorted(run_copy.rglob("*")) == before
     done = here("checkpoint", "list", "run", "--json", cwd=run_copy)
     assert (done.code, json.loads(done.out)[-1]["monitor"]) == (0, None)
+
+
+# ---- URLs that only a checkpoint names ----
+
+
+def test_urls_that_do_more_than_name_files_are_not_opened(here, run_copy):
+    """Of an older fsspec the spec's templates run what stands in them; of any they may not end."""
+    mark, spec = run_copy / "RUN", run_copy / "spec.json"
+    spec.write_text(spec_that_runs(mark))
+    url = f"reference://x::file://{spec}"
+    change(newest(run_copy), put("data/test", url))
+    before = sorted(run_copy.rglob("*"))
+    for command in (
+        *([name, "output=run", "to=new"] for name in (*SERVING, "predict")),
+        ["evaluate", f"checkpoint={newest(run_copy)}", "data.root=clicks"],
+        ["evaluate", "output=run", f"data.test={{files: '{url}'}}"],
+        ["ablate", "output=run"],
+        ["verify-serving", "output=run", "graph=g", "embeddings=e"],
+    ):
+        done = here(*command, cwd=run_copy)
+        assert done.code == 2, (command, done.err)
+        key = "data.test.files" if "{" in command[-1] else "data.test"
+        assert f"{key} in the conf of " in done.last
+        assert "is 'reference://x::file://" in done.last
+        assert f"If you mean it, give {key}=… on the command line" in done.last
+    # Not even by the user's own word.
+    done = here("evaluate", "output=run", f"data.test={url}", cwd=run_copy)
+    assert (done.code, "protocol reference, which renders" in done.last) == (2, True), done.err
+    assert sorted(run_copy.rglob("*")) == before
+    # What the user names may be whatever fsspec has.
+    own = f"data.test=simplecache::file://{run_copy}/clicks/test.csv"
+    done = here("evaluate", "output=run", own, cwd=run_copy)
+    assert done.code == 0, done.err
+    done = here("checkpoint", "inspect", "run", cwd=run_copy)
+    assert done.code == 0, done.err
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("url", ["simplecache::https://h/a", "github://o:r@main/a", "data:,a"])
+def test_every_key_of_a_saved_conf_that_names_a_file(trained, url):
+    saved = newest_or_fail(str(trained / "run")).conf()
+    for key, leaf in (
+        ("output", "output"),
+        ("data/root", "data.root"),
+        ("data/train", "data.train"),
+        ("data/validation", "data.validation"),
+        ("data/prepared", "data.prepared"),
+        ("save/spool", "save.spool"),
+        ("warm/start", "warm.start"),
+        ("slots/item_id/vocabulary_file", "slots.item_id.vocabulary_file"),
+        ("recipe/column", "recipe.column"),
+    ):
+        values = json.loads(json.dumps(saved))
+        put(key, url)(values)
+        with pytest.raises(UserError, match=f"{leaf} in the conf of run is .*give {leaf}=… on"):
+            saved_conf.refuse_odd_urls(values, "run", {"seed", "data", "slots", "recipe"})
+        saved_conf.refuse_odd_urls(values, "run", {leaf})
+        put(key, ["a.csv", url])(values)
+        with pytest.raises(UserError, match=rf"{leaf}\[1\] in the conf of run is .*give {leaf}=…"):
+            saved_conf.refuse_odd_urls(values, "run", set())
+        put(key, {"files": [url]})(values)
+        with pytest.raises(UserError, match=f"give {leaf}.files=… on"):
+            saved_conf.refuse_odd_urls(values, "run", {leaf})
+    values = json.loads(json.dumps(saved))
+    put("data/train", url)(values)
+    put("data/test", {"files": [url, "b", url]})(values)
+    with pytest.raises(UserError, match=r"give data\.train=… data\.test\.files=… on"):
+        saved_conf.refuse_odd_urls(values, "run", set())
+    # Texts of the data are no URLs.
+    put("data/missing", [url])(saved)
+    put("slots/item_id/separator", "::")(saved)
+    saved_conf.refuse_odd_urls(saved, "run", set())
+
+
+def test_other_urls_of_a_checkpoint_are_not_opened(monkeypatch):
+    """Names of data that is gone, and of days, which take the place of {day}."""
+    asked = []
+    monkeypatch.setattr(files, "exists", lambda url: asked.append(url) or True)
+    monkeypatch.setattr(run, "conf_of_day", lambda *_: None)
+
+    def absent(*_):
+        raise files.AbsentError("data.train matches no file")
+
+    monkeypatch.setattr(run, "fingerprints", absent)
+    names = ["reference://x::/spec.json", "https://h/a.csv", "zip://a::b", "s3://***@h/a", "a.csv"]
+    checkpoint = SimpleNamespace(
+        data=[Fingerprint(file=name, bytes=1) for name in names],
+        position=SimpleNamespace(day=None, at_start_of_pass=False, pass_=1),
+        step=1,
+    )
+    monkeypatch.setattr(run, "way_on", lambda *_: "")
+    with pytest.raises(files.AbsentError):
+        run.check_data(SimpleNamespace(output="run"), checkpoint)
+    assert asked == ["https://h/a.csv", "a.csv"]
+    assert not is_day("2024::reference::x")
 
 
 def test_values_out_of_range_are_the_checkpoints(here, run_copy):

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from tnctl.masking import masked
 
 SHOWN = 80  # characters of a value that a message shows
+LONGEST_SECRET = 4096  # characters of a value that are looked through for secrets
 CHOICES_SHOWN = 200  # names that a message lists
 CHOICES_COMPARED = 10_000  # names among which a near one is looked for
 
@@ -54,8 +55,10 @@ def quoted(value: str | bytes) -> str:
     """A value of the user's as a message shows it: printable, and cut where it is long."""
     if isinstance(value, bytes):
         # No character has more than four bytes, so what is shown stays whole.
-        value = value[: 4 * SHOWN + 4].decode("utf-8", "backslashreplace")
-    return f"'{printable(value[:SHOWN])}{'…' if len(value) > SHOWN else ''}'"
+        value = value[: 4 * LONGEST_SECRET].decode("utf-8", "backslashreplace")
+    # A secret that is cut in its middle is not known as one any more.
+    text: str = masked(value[:LONGEST_SECRET])
+    return f"'{printable(text[:SHOWN])}{'…' if len(text) > SHOWN else ''}'"
 
 
 def did_you_mean(received: str, choices: Iterable[str]) -> str:

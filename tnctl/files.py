@@ -25,7 +25,8 @@ import pyarrow as pa
 
 from tnctl import limits
 from tnctl.errors import Failure, UserError
-from tnctl.masking import is_masked
+from tnctl.file_urls import protocols_of
+from tnctl.masking import is_masked, is_unquoted
 
 # What a crash may leave of NAME while it is replaced: .NAME.<16 hexadecimal digits>.tnctl-part
 PART = ".tnctl-part"
@@ -101,6 +102,16 @@ def _storage(url: str) -> tuple[Any, str]:
         raise UserError(
             f"{url} stands in what was saved, where passwords and tokens are masked. Give the key "
             "with the whole URL again, or keep them out of URLs (docs/data.md#passwords)"
+        )
+    if is_unquoted(url):  # libraries would show a part of it as a host or port that is wrong
+        raise UserError(
+            f"{url} has a password with a sign that ends it. Write / ? # and spaces in it as %2F "
+            "%3F %23 %20, or keep it out of the URL (docs/data.md#passwords)"
+        )
+    if "reference" in protocols_of(url):
+        raise UserError(
+            f"{url} is of fsspec's protocol reference, which renders templates of a file: they can "
+            "run commands, or never end. Name the files themselves"
         )
     system, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     system.invalidate_cache()

@@ -1,15 +1,18 @@
 """Secrets in URLs, which tnctl neither prints nor writes to any file.
 
-A secret is the user and password of a URL (`scheme://user:password@host`), and the value of a
-query parameter that grants access: a password, token, key or signature, such as `access_token`,
-the `sig` of an Azure SAS, or all parameters of a presigned URL of S3 or Google (`X-Amz-…`,
-`X-Goog-…`). A user name alone is none. URLs inside of URLs (`simplecache::https://…`) count too.
+A secret is the user and password of a URL (`scheme://user:password@host`); a user name of http and
+https that looks like a token; and the value of a parameter, in the query or the fragment, that
+grants access: a password, token, key, code or signature, such as `access_token`, the `sig` of an
+Azure SAS, or all parameters of a presigned URL (`X-Amz-…`, `X-Goog-…`). A user name that people
+have is none, nor is the container of `abfs://container@account…`. URLs inside of URLs
+(`simplecache::https://…`) count too. docs/trust.md says what is masked and what is not.
 """
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 MASK = "***"
 # Keys of a conf that name columns, or words that stand in them: with another text the same data
@@ -18,29 +21,33 @@ OF_DATA = frozenset(
     ("carry", "column", "columns", "cross", "delimiter", "group", "missing", "positive",
      "reference", "separator", "vocabulary", "weight", "weights")
 )  # fmt: skip
-LONGEST = 4096  # characters of a password that are looked at
-_NAMED = (
-    r"passw|passphrase|secret|token|signature|credential"
-    r"|(?:api|access|account|private|secret|shared|subscription)[-_.]?key"
+# How messages and docs write the place of a password; and the name of an access point of S3.
+NO_USER = re.compile(r"USER:PASSWORD@|arn:aws[\w-]*:s3")
+# What a password should have percent-encoded; from here on it is no part of a host.
+AUTHORITY = re.compile(r"[^/?#\s\"<>]*")
+# A host and its port, if any, up to the end of the authority or the punctuation of a sentence.
+HOST = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]]*)(?:$|:\d{1,5}(?:(?=[/?#\"<>',;)\]}])|\.?(?=\s|$)))")
+NEXT_IN_CHAIN = re.compile(r"::[\w+.-]+://")
+WORD = re.compile(r"\S*")
+TO_SLASH = re.compile(r"[^/\n]*")
+TOKEN = re.compile(r"[\w%~+=-]{16,}|eyJ[\w.-]{13,}")  # or a JSON Web Token, which has dots
+_KEY = r"[^\s=&;?#/'\"<>]+"
+PARAMETER = re.compile(rf"(?<=[?&;#])({_KEY})=")
+# The punctuation of a sentence around a URL is left to it.
+VALUE = re.compile(r"[^&#\s]*[^&#\s'\",:;.)\]]|[^&#\s]+")
+SECRET_KEY = re.compile(
+    r".*(?:passw|passphrase|secret|token|signature|credential|bearer|hmac"
+    r"|(?:api|access|account|private|secret|shared|subscription)[-_.]?key).*"
+    r"|x-(?:amz|goog|oss|cos|obs|tos)-.+"
+    r"|hdn[a-z]{1,3}|sig|key|sas|pass|pwd|auth|authorization|jwt|code|policy|key-pair-id|ticket|delegation",
+    re.DOTALL,
 )
-_PARAMETER = (
-    rf"[\w.%-]{{0,64}}?(?:{_NAMED})[\w.%-]{{0,64}}|x-(?:amz|goog)-[\w-]{{1,64}}"
-    r"|sig|key|sas|pass|pwd|auth|authorization|jwt"
-)
-SECRETS = re.compile(
-    # USER:PASSWORD@ is how messages and docs write the place of a password. A number behind the
-    # first colon is a port unless an @ follows it, and `::` before a scheme begins another URL. A
-    # password should be quoted, but may hold any sign: then all up to the last @ of the word, or
-    # else of the line, is taken for it.
-    r"(?<=://)(?!USER:PASSWORD@)[^\s/@:\[]*:(?!:[\w+]+://|\d+(?:[/?#\s'\",;)\]]|$))"
-    rf"(?:[^\s/]{{0,{LONGEST}}}@|\S{{0,{LONGEST}}}@|[^/\n]{{0,{LONGEST}}}@)"
-    # The punctuation of a sentence around a URL is left to it.
-    rf"|(?<=[?&;])({_PARAMETER})=(?:[^&#\s]*[^&#\s'\",;.)\]]|[^&#\s]+)",
-    re.IGNORECASE,
-)
-_MASKED_PARAMETER = re.compile(rf"(?<=[?&;])[\w.%-]+={re.escape(MASK)}(?:[&;]|(?=[#\s]|$))")
-_NO_PARAMETER = re.compile(r"[?&;](?=[#\s]|$)")
-_MASKED = re.compile(rf"://{re.escape(MASK)}@|[?&;][\w.%-]+={re.escape(MASK)}")
+SUBSCRIPTS = re.compile(r"\[.*", re.DOTALL)  # of token[] and token[0]
+_MASKED_PARAMETER = re.compile(rf"(?<=[?&;#]){_KEY}={re.escape(MASK)}(?:[&;]|(?=[#\s]|$))")
+_NO_PARAMETER = re.compile(r"[?&;#](?=[#\s]|$)")
+_MASKED = re.compile(rf"://{re.escape(MASK)}@|[?&;#]{_KEY}={re.escape(MASK)}")
+# The mask of one secret may bring another to light, where a text is no URL but made to look so.
+ROUNDS = 4
 
 
 def masked(value: Any) -> Any:
@@ -76,7 +83,72 @@ def _of_texts(change: Callable[[str], str], value: Any) -> Any:
 
 
 def _masked(text: str) -> str:
-    return SECRETS.sub(lambda found: f"{found[1]}={MASK}" if found[1] else f"{MASK}@", text)
+    for _ in range(ROUNDS):
+        changed = _without_parameters(_without_users(text))
+        if changed == text:
+            break
+        text = changed
+    return text
+
+
+def _without_users(text: str) -> str:
+    parts, copied = [], 0
+    for start, end in _users(text):
+        parts += [text[copied:start], f"{MASK}@"]
+        copied = end
+    return "".join(parts) + text[copied:]
+
+
+def _users(text: str) -> Iterator[tuple[int, int]]:
+    """Where the secret users and passwords of URLs are, each with its @, in linear time."""
+    word_end = link_end = last_at = end = 0
+    for found in re.finditer("://", text):
+        start = found.end()
+        if start < end or NO_USER.match(text, start):
+            continue
+        if start > word_end:
+            word_end = WORD.match(text, start).end()  # type: ignore[union-attr]
+        if start > link_end:
+            following = NEXT_IN_CHAIN.search(text, start, word_end)
+            link_end = following.start() if following else word_end
+            last_at = text.rfind("@", start, link_end)
+        end = _user_end(text, start, link_end, last_at)
+        if end > start:
+            yield start, end
+
+
+def _user_end(text: str, start: int, link_end: int, last_at: int) -> int:
+    """The end of the secret user and password after `://`, or 0 where there is none."""
+    authority_end = AUTHORITY.match(text, start, link_end).end()  # type: ignore[union-attr]
+    at = text.rfind("@", start, authority_end)
+    host = at + 1 if at >= 0 else start
+    if not HOST.match(text, host, authority_end) and ":" in text[host:authority_end]:
+        # What follows the colon is no port: a password that has / ? # or spaces in it.
+        if last_at > authority_end:
+            return last_at + 1
+        slash = TO_SLASH.match(text, authority_end).end()  # type: ignore[union-attr]
+        if (after := text.rfind("@", authority_end, slash)) >= 0:
+            return after + 1
+    user = text[start : max(at, start)]
+    of_web = text[max(0, start - 8) : start - 3].lower().endswith(("http", "https"))
+    return at + 1 if ":" in user or (of_web and TOKEN.fullmatch(user)) else 0
+
+
+def _without_parameters(text: str) -> str:
+    parts, copied, found = [], 0, PARAMETER.search(text)
+    while found is not None:
+        end = found.end()
+        if _is_secret(found[1]) and (value := VALUE.match(text, end)):
+            parts += [text[copied:end], MASK]
+            copied = end = value.end()
+        found = PARAMETER.search(text, end)
+    return "".join(parts) + text[copied:]
+
+
+def _is_secret(key: str) -> bool:
+    """Whether a parameter of this name grants access."""
+    key = unquote(key).strip().lower()
+    return SECRET_KEY.fullmatch(SUBSCRIPTS.sub("", key)) is not None
 
 
 def _bare(text: str) -> str:
@@ -85,6 +157,11 @@ def _bare(text: str) -> str:
         return text
     text = _MASKED_PARAMETER.sub("", text.replace(f"://{MASK}@", "://"))
     return _NO_PARAMETER.sub("", text)
+
+
+def is_unquoted(url: str) -> bool:
+    """Whether a password in a URL has signs in it that end it for every library."""
+    return any(re.search(r"[/?#\s]", url[start:end]) for start, end in _users(url))
 
 
 def is_masked(url: str) -> bool:

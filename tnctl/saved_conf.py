@@ -1,17 +1,20 @@
 """The conf that a checkpoint carries, which may be a stranger's: plain values, and nothing else.
 
 It is written after Hydra has resolved everything, so there is nothing left in it to resolve. What
-would make Hydra or OmegaConf read files or the environment, or import code, is refused.
+would make Hydra or OmegaConf read files or the environment, or import code, is refused. URLs in it
+are opened only where they are plain (tnctl.file_urls).
 """
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from tnctl import shipped
 from tnctl.errors import Failure, UserError, quoted
+from tnctl.file_urls import PROTOCOLS, is_plain
+from tnctl.masking import OF_DATA
 from tnctl.schema import Conf, dataclass_of, from_values
 
 PLAIN = (str, bool, int, float, NoneType)
@@ -49,6 +52,41 @@ def conf_of(values: dict[str, Any], folder: str) -> Conf:
         raise Failure(
             f"the conf of {folder} cannot be used: {error}. Take another checkpoint"
         ) from error
+
+
+def refuse_odd_urls(values: Mapping[str, Any], folder: str, given: Collection[str]) -> None:
+    """Refuse a conf with a URL that only a checkpoint names, and that does more than name a file.
+
+    `values` are those of the checkpoint in `folder` with the command line's, `given` the keys that
+    the command line has. Raises UserError, naming every such key.
+    """
+    odd = {
+        key: text
+        for key, text in _texts(values, "")
+        if not is_plain(text) and key.partition("[")[0] not in given
+    }
+    if odd:
+        [(first, text), *_] = odd.items()
+        keys = " ".join(f"{key}=…" for key in dict.fromkeys(key.partition("[")[0] for key in odd))
+        raise UserError(
+            f"{first} in the conf of {folder} is {quoted(text)}, and of what a checkpoint names "
+            f"only paths and URLs of {', '.join(PROTOCOLS)} are opened, without ::. If you mean "
+            f"it, give {keys} on the command line, or conf=NAME"
+        )
+
+
+def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """The texts of a conf by their keys, but those of its data, which nobody opens."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            # Settings of a recipe have names of its own.
+            if isinstance(inner, Mapping) or key.split(".")[0] == "recipe" or name not in OF_DATA:
+                yield from _texts(inner, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            yield from _texts(inner, f"{key}[{place}]")
+    elif isinstance(value, str):
+        yield key, value
 
 
 def refuse_unsavable(values: Mapping[str, Any]) -> None:

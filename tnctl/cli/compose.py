@@ -83,7 +83,9 @@ def _run(folder: Path, name: str, overrides: list[str], job: Callable[[Conf], in
         from omegaconf import OmegaConf
 
         with _composed(folder, name, overrides) as composed:
-            print(masked(OmegaConf.to_yaml(composed)), end="")
+            # Before YAML breaks long texts into lines, and a password with them.
+            shown = OmegaConf.create(masked(OmegaConf.to_container(composed)))
+            print(masked(OmegaConf.to_yaml(shown)), end="")
         return 0
     return job(compose(folder, name, overrides))
 
@@ -173,10 +175,14 @@ def _spelled(override: str) -> str:
     return f"++{branch}={nested}"
 
 
+def keys_given(overrides: list[str]) -> set[str]:
+    """The keys whose values the command line says."""
+    return {override.partition("=")[0].lstrip("+") for override in overrides}
+
+
 def names_recipe(overrides: list[str]) -> bool:
     """Whether the command line says which recipe it is."""
-    keys = {override.partition("=")[0].lstrip("+") for override in overrides}
-    return not keys.isdisjoint(("recipe", "recipe.name"))
+    return not keys_given(overrides).isdisjoint(("recipe", "recipe.name"))
 
 
 def _fit_settings(recipe: Any, overrides: list[str], saved: bool) -> None:
@@ -190,7 +196,7 @@ def _fit_settings(recipe: Any, overrides: list[str], saved: bool) -> None:
         return
     if (known := settings_of(name)) is None:
         return
-    keys = [override.partition("=")[0].lstrip("+") for override in overrides]
+    keys = keys_given(overrides)
     for setting in [one for one in recipe if one != "name" and one not in known]:
         if not chosen or f"recipe.{setting}" in keys:
             raise has_no_setting(str(recipe["name"]), str(setting), known)

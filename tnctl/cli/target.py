@@ -1,5 +1,6 @@
 """Which checkpoint a command works on, and the conf that goes with it."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,7 @@ from tnctl.cli import arguments, compose
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError
 from tnctl.masking import bare_conf
-from tnctl.saved_conf import conf_of
+from tnctl.saved_conf import conf_of, refuse_odd_urls
 from tnctl.schema import Conf, differences, from_values
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def with_checkpoint(
 
     def with_saved(conf: Conf) -> int:
         refuse_another_model(saved, conf)
+        refuse_odd_urls(dataclasses.asdict(conf), checkpoint.folder, compose.keys_given(overrides))
         return allowed(checkpoint, conf, own)
 
     return compose.with_saved(saved, overrides, with_saved)

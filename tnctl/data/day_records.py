@@ -20,13 +20,13 @@ from tnctl.documents import (
 )
 
 # What a day's name cannot have: it takes the place of {day} in names of files, which are globs.
-NO_DAY = re.compile(r"[*?\[\]{}\\\0]|://|(^|/)\.|^/|//|/$")
+NO_DAY = re.compile(r"[*?\[\]{}\\\0]|://|::|(^|/)\.|^/|//|/$")
 
 
 def is_day(text: str) -> bool:
     """Whether a text can be the name of a day: it leads nowhere but to the files of a day.
 
-    It is printable, and has no wildcard, no `..`, no hidden part and no scheme of a URL.
+    It is printable, and has no wildcard, no `..`, no hidden part and no URL.
     """
     return 0 < len(text) <= LONGEST_NAME and text.isprintable() and NO_DAY.search(text) is None
 

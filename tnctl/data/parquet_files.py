@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tnctl import files, limits
+from tnctl.data import parquet_footer
 from tnctl.data.reading import BadRows, Piece, Where, require
 from tnctl.errors import Failure
 from tnctl.schema import Conf
@@ -35,7 +36,7 @@ def pieces(conf: Conf, url: str, needed: list[str]) -> Iterator[Piece]:
         # Arrow would keep all that it reads before it is asked for, until the end of the file.
         source = pq.ParquetFile(stream, pre_buffer=False)
         require(url, needed, source.schema_arrow.names)
-        groups = row_groups(url, source.metadata, needed)
+        groups = row_groups(url, source.schema, stream, needed)
         if any(group.longest > CHUNK_BYTES for group in groups):
             source = pq.ParquetFile(
                 stream, metadata=source.metadata, buffer_size=PART_BYTES, pre_buffer=False
@@ -62,35 +63,36 @@ class RowGroup(NamedTuple):
 
 
 def row_groups(
-    url: str, metadata: pq.FileMetaData, needed: Sequence[str] | None = None
+    url: str, schema: pq.ParquetSchema, stream: BinaryIO, needed: Sequence[str] | None = None
 ) -> list[RowGroup]:
     """The row groups of a file, of the columns `needed` (default: of all).
 
     Raises `Failure` where lists have more values than a row group may have.
     """
-    paths = {leaf: metadata.schema.column(leaf).path for leaf in range(metadata.num_columns)}
+    paths = {leaf: schema.column(leaf).path for leaf in range(len(schema.names))}
     # Parts of lists and structs have the column's name in front.
     prefixes = None if needed is None else tuple(f"{name}." for name in needed)
     leaves = [
         leaf for leaf, path in paths.items() if prefixes is None or f"{path}.".startswith(prefixes)
     ]
-    lists = {leaf for leaf in leaves if metadata.schema.column(leaf).max_repetition_level}
-    found = []
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        columns = {leaf: group.column(leaf) for leaf in leaves}
-        values = sum(columns[leaf].num_values for leaf in lists)
+    lists = {leaf for leaf in leaves if schema.column(leaf).max_repetition_level}
+    described = []
+    for number, group in enumerate(parquet_footer.groups(stream)):
+        if len(group.columns) != len(paths):
+            raise ValueError(f"row group {number + 1} has {len(group.columns)} columns")
+        columns = {leaf: group.columns[leaf] for leaf in leaves}
+        values = sum(columns[leaf].values for leaf in lists)
         if values > limits.GROUP_VALUES:
             raise Failure(
                 f"{url}, row group {number + 1}: {values:,} values in lists, and a row group has "
                 f"at most {limits.GROUP_VALUES:,}. Write smaller row groups"
             )
-        size = sum(column.total_uncompressed_size for column in columns.values())
+        size = sum(column.uncompressed_bytes for column in columns.values())
         share = min(BATCH_VALUES / max(values, 1), BATCH_BYTES / max(size, 1))
-        batch_rows = max(1, min(BATCH_ROWS, int(group.num_rows * share)))
-        longest = max((column.total_compressed_size for column in columns.values()), default=0)
-        found.append(RowGroup(batch_rows if group.num_rows else BATCH_ROWS, longest))
-    return found
+        batch_rows = max(1, min(BATCH_ROWS, int(group.rows * share)))
+        longest = max((column.compressed_bytes for column in columns.values()), default=0)
+        described.append(RowGroup(batch_rows if group.rows else BATCH_ROWS, longest))
+    return described
 
 
 def rows(url: str) -> int:

@@ -130,7 +130,7 @@ def pieces(conf: Conf, split: str) -> Iterator[Piece]:
         row = 1
         with seekable(url) as stream, translated(url, AGAIN):
             source = pq.ParquetFile(stream, page_checksum_verification=True)
-            row_groups(url, source.metadata)
+            row_groups(url, source.schema, stream)
             for group in range(source.num_row_groups):
                 table = source.read_row_group(group)
                 prepared_columns.check(conf, table, url)

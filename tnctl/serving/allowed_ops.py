@@ -3,16 +3,24 @@
 A SavedModel is a program, and TensorFlow has ops that write files, ask servers and call Python. A
 graph that comes from elsewhere is looked at before TensorFlow loads it: each node of the graph, of
 every function in its library (bodies of loops and branches, calls and gradients are functions of
-the library too) must be one of `OPS`. Files are read and written by the functions of the saver
-alone, which nothing else may call and which `tf.saved_model.load` does not run: it restores
-variables by a reader of its own.
+the library too) must be one of `OPS`. Attributes by which TensorFlow would run another function or
+another device than a node names are refused: those that are not declared by the op must be one of
+`ATTRIBUTES`.
+
+Files are read and written by the functions of the saver alone. Loading does not need them, since
+`tf.saved_model.load` restores variables by a reader of its own, so TensorFlow is given a copy
+without them: nothing that it has could read or write a file.
 """
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tnctl import files
 from tnctl.errors import Failure, quoted
+from tnctl.serving import saved_objects
 
 NAME = "saved_model.pb"
 # TensorFlow would load these in the place of saved_model.pb, or where it is missing.
@@ -99,23 +107,43 @@ SAVE_OPS = frozenset(
      "StaticRegexFullMatch", "StringJoin")
 )  # fmt: skip
 RESTORE_OPS = frozenset(("AssignVariableOp", "RestoreV2"))
-# What a SavedModel of plain functions and variables consists of. An `asset` is a file, a
-# `resource` is made by a function that runs while loading.
-KINDS = frozenset(
-    ("bare_concrete_function", "captured_tensor", "constant", "function", "user_object", "variable")
-)
-OBJECTS = frozenset(
-    ("_generic_user_object", "signature_map", "trackable_dict_wrapper", "trackable_list_wrapper",
-     "trackable_tuple_wrapper")
+# Attributes that no op declares: shapes, names and order, which TensorFlow notes when it traces.
+# None of them names a function, a kernel, a compiler or another implementation.
+ATTRIBUTES = frozenset(
+    ("_class", "_collective_manager_ids", "_construction_context", "_gradient_op_type",
+     "_has_manual_control_dependencies", "_input_shapes", "_lower_using_switch_merge",
+     "_num_original_outputs", "_output_shapes", "_read_only_resource_inputs",
+     "_user_specified_name")
 )  # fmt: skip
+FUNCTION_FIELDS = frozenset(("signature", "node_def", "ret", "control_ret", "attr", "arg_attr"))
+SIGNATURE_FIELDS = frozenset(("name", "input_arg", "output_arg", "control_output", "is_stateful"))
+# Of the ConfigProto that a call carries: what the machine had that traced it. Optimizers by name,
+# clusters and executors are not among them.
+CONFIG_FIELDS = frozenset(
+    ("allow_soft_placement", "device_count", "gpu_options", "inter_op_parallelism_threads",
+     "intra_op_parallelism_threads", "log_device_placement", "pluggable_device_options",
+     "use_per_session_threads")
+)  # fmt: skip
+LOCAL_DEVICE = re.compile(
+    r"(/job:localhost)?(/replica:0)?(/task:0)?(/device:[A-Z]+:([0-9]+|\*))?", re.ASCII
+)
+# Its node is an output of a signature that servers run while they load.
+COLLECTIONS = frozenset(("saved_model_main_op",))
 
 
 def load(folder: str, url: str | None = None) -> Any:
-    """The SavedModel in a local folder, as `tf.saved_model.load` has it, if `check` passes it."""
-    check(folder, url)
+    """The SavedModel in a local folder, as `tf.saved_model.load` has it, if `check` passes it.
+
+    TensorFlow reads what was checked, without the saver's functions, from a temporary folder.
+    """
+    computing = _without_saver(_checked(folder, url))
     import tensorflow as tf
 
-    return tf.saved_model.load(folder)
+    with files.TemporaryFolder("graph") as temporary:
+        with files.translated(temporary, "written"):
+            Path(temporary, NAME).write_bytes(computing.SerializeToString())
+            Path(temporary, "variables").symlink_to(Path(folder, "variables").absolute())
+        return tf.saved_model.load(temporary)
 
 
 def check(folder: str, url: str | None = None) -> None:
@@ -123,6 +151,11 @@ def check(folder: str, url: str | None = None) -> None:
 
     Nothing of it is run. `url` is what messages call the folder.
     """
+    _checked(folder, url)
+
+
+def _checked(folder: str, url: str | None) -> Any:
+    """The SavedModel proto in a local folder, of which `check` holds."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import saved_model_pb2
 
@@ -141,6 +174,24 @@ def check(folder: str, url: str | None = None) -> None:
             f"{where} is not loaded: {wrong}. A graph to be scored may only compute (docs/"
             "serving.md#which-graphs-are-loaded)"
         )
+    return model
+
+
+def _without_saver(model: Any) -> Any:
+    """What loading needs of a checked SavedModel: functions and objects."""
+    [graph] = model.meta_graphs
+    saver = _of_saver(graph)
+    computing = type(model)(saved_model_schema_version=model.saved_model_schema_version)
+    kept = computing.meta_graphs.add()
+    kept.meta_info_def.tags.extend(graph.meta_info_def.tags)
+    kept.graph_def.versions.CopyFrom(graph.graph_def.versions)
+    library = graph.graph_def.library
+    kept.graph_def.library.function.extend(
+        function for function in library.function if function.signature.name not in saver
+    )
+    kept.graph_def.library.registered_gradients.extend(library.registered_gradients)
+    kept.object_graph_def.CopyFrom(graph.object_graph_def)
+    return computing
 
 
 def _wrong(model: Any) -> Iterator[str]:
@@ -153,88 +204,149 @@ def _wrong(model: Any) -> Iterator[str]:
         yield "it is of TensorFlow 1, whose graphs run while they are loaded"
     if graph.asset_file_def:
         yield f"it reads the file {quoted(graph.asset_file_def[0].filename)}"
-    yield from _wrong_objects(graph.object_graph_def)
-    functions = {one.signature.name: one for one in graph.graph_def.library.function}
-    if len(functions) != len(graph.graph_def.library.function):
+    if other := graph.collection_def.keys() - COLLECTIONS:
+        yield f"it has a collection {quoted(min(other))}"
+    library = graph.graph_def.library
+    saver = _of_saver(graph)
+    functions = {function.signature.name: function for function in library.function}
+    if len(functions) != len(library.function):
         yield "it has two functions of one name"
-    saving, restoring = _of_saver(graph)
-    for name, allowed in ((saving, SAVE_OPS), (restoring, RESTORE_OPS)):
-        if name in functions:
-            yield from _wrong_nodes(functions[name].node_def, f"function {name}", functions,
-                                    OPS | allowed, set())  # fmt: skip
-    of_saver = {saving, restoring} & functions.keys()
-    if called := of_saver & set(graph.object_graph_def.concrete_functions):
-        yield f"{quoted(min(called))} reads or writes files and is a function of the model"
-    for name, function in functions.items():
-        if name not in of_saver:
-            where = f"function {name}"
-            yield from _wrong_nodes(function.node_def, where, functions, OPS, of_saver)
-    nodes = graph.graph_def.node
-    calls = {_node_named(graph.saver_def.save_tensor_name), graph.saver_def.restore_op_name}
-    if signed := calls & {
-        _node_named(one.name)
-        for signature in graph.signature_def.values()
-        for one in signature.outputs.values()
-    }:
-        yield f"the saver's {quoted(min(signed))} is an output of a signature"
-    yield from _wrong_nodes(
-        (node for node in nodes if node.name not in calls), "the graph", functions, OPS, of_saver
-    )
-    yield from _wrong_nodes(
-        (node for node in nodes if node.name in calls), "the saver", functions, OPS, set()
-    )
-    for gradient in graph.graph_def.library.gradient:
-        if gradient.gradient_func in of_saver or gradient.function_name in of_saver:
-            yield f"{quoted(gradient.gradient_func)} of the saver is a gradient"
+    for name in saver:
+        functions.pop(name, None)
+    if hijacked := OPS & functions.keys():
+        yield f"it has a function with the name of the op {quoted(min(hijacked))}"
+    yield from saved_objects.wrong(graph.object_graph_def, functions)
+    for function in library.function:
+        allowed = OPS | saver.get(function.signature.name, frozenset())
+        yield from _wrong_function(function, functions, allowed)
+    if library.gradient:
+        yield f"it has a gradient of the function {quoted(library.gradient[0].function_name)}"
+    for gradient in library.registered_gradients:
+        if gradient.gradient_func not in functions:
+            yield f"its gradient {quoted(gradient.gradient_func)} is no function of it"
+    yield from _wrong_graph(graph, functions, saver)
 
 
-def _wrong_objects(objects: Any) -> Iterator[str]:
-    for one in objects.nodes:
-        kind = one.WhichOneof("kind")
-        if kind not in KINDS:
-            yield f"it has an object of the kind {quoted(str(kind))}"
-        elif kind == "user_object" and one.user_object.identifier not in OBJECTS:
-            yield f"it has an object of the class {quoted(one.user_object.identifier)}"
-        elif one.registered_name or one.registered_saver or one.saveable_objects:
-            yield "it has an object that is restored by code of its own"
-
-
-def _of_saver(graph: Any) -> tuple[str, str]:
-    """The functions by which the graph saves and restores its variables; empty without a saver."""
+def _of_saver(graph: Any) -> dict[str, frozenset[str]]:
+    """The functions by which the graph saves and restores its variables, and the ops of each."""
     nodes = {node.name: node for node in graph.graph_def.node}
-    found = []
-    for name in (_node_named(graph.saver_def.save_tensor_name), graph.saver_def.restore_op_name):
+    saving, restoring = _saver_nodes(graph)
+    ops = {}
+    for name, allowed in ((saving, SAVE_OPS), (restoring, RESTORE_OPS)):
         node = nodes.get(name)
-        is_call = node is not None and node.op == "StatefulPartitionedCall"
-        found.append(node.attr["f"].func.name if is_call else "")  # type: ignore[union-attr]
-    return found[0], found[1]
+        if node is not None and node.op == "StatefulPartitionedCall":
+            ops[node.attr["f"].func.name] = allowed
+    return ops
+
+
+def _saver_nodes(graph: Any) -> tuple[str, str]:
+    """The nodes that save and restore the graph's variables; empty names without a saver."""
+    return _node_named(graph.saver_def.save_tensor_name), graph.saver_def.restore_op_name
 
 
 def _node_named(tensor: str) -> str:
-    """The node of a tensor NAME:NUMBER."""
-    return tensor.partition(":")[0]
+    """The node of a tensor NAME:NUMBER, or of an input ^NAME."""
+    return tensor.partition(":")[0].removeprefix("^")
+
+
+def _wrong_graph(
+    graph: Any, functions: Mapping[str, Any], saver: Mapping[str, frozenset[str]]
+) -> Iterator[str]:
+    """What is not allowed in the nodes of the graph itself, which servers run."""
+    calls = set(_saver_nodes(graph)) - {""}
+    signed = {
+        _node_named(one.name)
+        for signature in graph.signature_def.values()
+        for one in (*signature.outputs.values(), *signature.inputs.values())
+    }
+    for collection in graph.collection_def.values():
+        signed |= {_node_named(name) for name in collection.node_list.value}
+    if signed & calls:
+        yield f"the saver's {quoted(min(signed & calls))} is an output of a signature"
+    nodes = graph.graph_def.node
+    if taken := {_node_named(name) for node in nodes for name in node.input} & calls:
+        yield f"the saver's {quoted(min(taken))} is an input of another node"
+    of_model = (node for node in nodes if node.name not in calls)
+    yield from _wrong_nodes(of_model, "the graph", functions, OPS)
+    of_saver = (node for node in nodes if node.name in calls)
+    yield from _wrong_nodes(of_saver, "the saver", {*functions, *saver}, OPS)
+
+
+def _wrong_function(
+    function: Any, functions: Collection[str], allowed: frozenset[str]
+) -> Iterator[str]:
+    """What is not allowed in a function, in its nodes or beside them."""
+    where = f"function {quoted(function.signature.name)[1:-1]}"
+    for message, known in ((function, FUNCTION_FIELDS), (function.signature, SIGNATURE_FIELDS)):
+        if other := {field.name for field, _ in message.ListFields()} - known:
+            yield f"{where} has {quoted(min(other))}"
+    yield from _wrong_nodes(function.node_def, where, functions, allowed)
+    for attributes in (function.attr, *(one.attr for one in function.arg_attr.values())):
+        yield from _wrong_attributes(attributes, frozenset(), where, functions)
 
 
 def _wrong_nodes(
-    nodes: Iterable[Any], where: str, functions: Any, allowed: frozenset[str], closed: set[str]
+    nodes: Iterable[Any], where: str, functions: Collection[str], allowed: frozenset[str]
 ) -> Iterator[str]:
-    """Ops that are neither allowed nor functions of the library, and calls of `closed` ones."""
+    """Ops that are not allowed, attributes and devices that would have other code run."""
     from tensorflow.core.framework import types_pb2
 
     opaque = (types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT)
     for node in nodes:
-        if node.op not in allowed and (node.op not in functions or node.op in closed):
+        if node.op not in allowed:
             yield f"op {quoted(node.op)} in {where} is none of a model"
-        for name in _called(node.attr):
-            if name not in functions or name in closed:
-                yield f"op {quoted(node.op)} in {where} calls {quoted(name)}"
+            return
+        if node.device and not LOCAL_DEVICE.fullmatch(node.device):
+            yield f"op {quoted(node.op)} in {where} runs on the device {quoted(node.device)}"
+        of_op = f"op {quoted(node.op)} in {where}"
+        yield from _wrong_attributes(node.attr, _declared(node.op), of_op, functions)
         if node.op in ("Const", "HostConst") and node.attr["value"].tensor.dtype in opaque:
             yield f"a constant in {where} is no array of numbers"
 
 
-def _called(attributes: Any) -> Iterator[str]:
-    """The functions that the attributes of a node name, within each other too."""
-    for value in attributes.values():
-        for function in (*([value.func] if value.HasField("func") else ()), *value.list.func):
-            yield function.name
-            yield from _called(function.attr)
+@cache
+def _declared(op: str) -> frozenset[str]:
+    """The attributes that an op of TensorFlow has."""
+    from tensorflow.python.framework import op_def_registry
+
+    declaration = op_def_registry.get(op)
+    return frozenset() if declaration is None else frozenset(one.name for one in declaration.attr)
+
+
+def _wrong_attributes(
+    attributes: Any, declared: frozenset[str], where: str, functions: Collection[str]
+) -> Iterator[str]:
+    """Attributes that choose what runs, other than by the name of a function of the library."""
+    for name, value in attributes.items():
+        if name not in declared and name not in ATTRIBUTES:
+            yield f"{where} has the attribute {quoted(name)}"
+        kind = value.WhichOneof("value")
+        if kind == "func" or (kind == "list" and value.list.func):
+            for called in (value.func,) if kind == "func" else value.list.func:
+                if name not in declared or called.name not in functions:
+                    yield f"{where} calls {quoted(called.name)}"
+                # TensorFlow looks names up in them that it does not check when it loads.
+                if called.attr:
+                    yield f"{where} calls {quoted(called.name)} with attributes"
+        elif kind == "placeholder":
+            yield f"{where} has a placeholder for the attribute {quoted(name)}"
+        elif name == "executor_type" and value.s:
+            yield f"{where} has the executor {quoted(value.s)}"
+        elif name in ("config", "config_proto") and value.s and not _is_plain_config(value.s):
+            yield f"{where} has a configuration of its own"
+
+
+@cache
+def _is_plain_config(serialized: bytes) -> bool:
+    """Whether the ConfigProto of a call says no more than what devices there were."""
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf import config_pb2
+
+    try:
+        config = config_pb2.ConfigProto.FromString(serialized)
+    except DecodeError:
+        return False
+    return all(
+        field.name in CONFIG_FIELDS or (field.name == "experimental" and not value.ByteSize())
+        for field, value in config.ListFields()
+    )

@@ -61,11 +61,11 @@ def cut(folder: str, to: str, everything: Part, part: str | None, frozen: bool) 
     Raises UserError when there is no such part.
     """
     loaded = load_graph(folder)
-    check_inputs(loaded.signatures.get(PACKED), everything.packed, PACKED)
-    function, outputs = chosen(loaded.signatures, everything.outputs, part)
-    if absent := sorted(outputs.keys() - function.structured_outputs.keys()):
-        raise Failure(f"the graph has no output {absent[0]}. Take another checkpoint")
     with tensorflow_errors("the graph cannot be cut"):
+        check_inputs(loaded.signatures.get(PACKED), everything.packed, PACKED)
+        function, outputs = chosen(loaded.signatures, everything.outputs, part)
+        if absent := sorted(outputs.keys() - function.structured_outputs.keys()):
+            raise Failure(f"the graph has no output {absent[0]}. Take another checkpoint")
         return cut_function(function, outputs, to, everything, part, frozen)
 
 

@@ -9,6 +9,7 @@ from tnctl.checkpoint.chain import GOLDEN
 from tnctl.checkpoint.document import Clock, Sessions
 from tnctl.documents import Count, Finite, Name, Sha256, Uint64Text, omitted, shown
 from tnctl.errors import quoted
+from tnctl.file_urls import is_plain
 from tnctl.manifest import Manifest
 from tnctl.serving.precision import Precision, RowShape
 from tnctl.serving.references import CheckpointReference, Folder, RowsKit, check_files
@@ -41,8 +42,7 @@ class Base:
     sha256: Sha256
 
     def __post_init__(self) -> None:
-        # A URL in a URL would have fsspec keep copies of what it names.
-        odd = "\0" in self.folder or "::" in self.folder
+        odd = "\0" in self.folder or not is_plain(self.folder)
         if odd or self.folder.strip("/") in ("", ".", ".."):
             raise ValueError(f"folder is no name, path or URL: {quoted(self.folder)}")
 

@@ -9,11 +9,11 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from tnctl import files, manifest
-from tnctl.errors import Failure
+from tnctl.errors import Failure, quoted
 from tnctl.model.graph import BY_SLOT, PACKED, TOWERS
 from tnctl.serving.cutting import check_inputs, load_graph, tensorflow_errors
 from tnctl.serving.description import NAME
-from tnctl.serving.graph_document import GraphManifest
+from tnctl.serving.graph_document import GraphManifest, GraphOutput
 from tnctl.serving.stored import local_copy
 
 Arrays = dict[str, NDArray[Any]]
@@ -29,10 +29,11 @@ class ServedGraph:
     def __init__(self, folder: str, description: GraphManifest, url: str | None = None) -> None:
         self.description = description
         self._loaded = load_graph(folder, url)
-        for signature in (PACKED, BY_SLOT):
-            check_signature(self._loaded.signatures, description, signature)
-        if TOWERS in self._loaded.signatures:
-            check_inputs(self._loaded.signatures[TOWERS], description.signatures.packed, TOWERS)
+        with tensorflow_errors("the graph has no signatures that TensorFlow takes"):
+            for signature in (PACKED, BY_SLOT):
+                check_signature(self._loaded.signatures, description, signature)
+            if TOWERS in self._loaded.signatures:
+                check_inputs(self._loaded.signatures[TOWERS], description.signatures.packed, TOWERS)
 
     def outputs(self, signature: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """What a signature computes from the inputs of `packed`, cut into its own."""
@@ -42,7 +43,22 @@ class ServedGraph:
         }
         with tensorflow_errors("the graph does not run"):
             outputs = self._loaded.signatures[signature](**given)
-        return {name: tensor.numpy() for name, tensor in outputs.items()}
+            arrays = {name: tensor.numpy() for name, tensor in outputs.items()}
+        rows = len(next(iter(inputs.values())))
+        for one in self.description.outputs:
+            self._check_output(one, arrays.get(one.name), rows)
+        return arrays
+
+    @staticmethod
+    def _check_output(described: GraphOutput, array: Any, rows: int) -> None:
+        """Raise Failure unless an output has a number for each row, as serving.json says."""
+        expected = (rows, *described.shape)
+        if not isinstance(array, np.ndarray) or array.shape != expected or array.dtype.kind != "f":
+            returned = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
+            raise Failure(
+                f"the graph returns {returned} as {described.name}, and numbers {list(expected)} "
+                "are expected. Split the graph again"
+            )
 
     def towers(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """What signature `towers` computes from them: [B, d] by tower; none where it is not."""
@@ -51,7 +67,14 @@ class ServedGraph:
         given = {name: tf.constant(array) for name, array in inputs.items()}
         with tensorflow_errors("the graph does not run"):
             outputs = self._loaded.signatures[TOWERS](**given)
-        return {name: tensor.numpy() for name, tensor in outputs.items()}
+            arrays = {name: tensor.numpy() for name, tensor in outputs.items()}
+        for name, array in arrays.items():
+            if array.dtype.kind != "f":
+                raise Failure(
+                    f"the graph returns {array.dtype} as tower {quoted(name)}, and numbers are "
+                    "expected. Split the graph again"
+                )
+        return arrays
 
 
 def inputs_of(

@@ -58,7 +58,8 @@ def split(
             warmup.write(local, warm_requests(checkpoint, description, golden))
         beside = Inventory(local)
         graph_kit = kit.check_graph(checkpoint, description, local, beside, golden)
-        compiled = aot.compile_sizes(local, sizes, beside, target_cpu) if sizes else None
+        with cutting.tensorflow_errors("the graph cannot be compiled"):
+            compiled = aot.compile_sizes(local, sizes, beside, target_cpu) if sizes else None
         description = replace(description, golden=graph_kit, aot=compiled)
         inventory = output.inventory()
         root = Path(local)

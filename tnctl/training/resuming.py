@@ -13,6 +13,7 @@ from tnctl.data.day_records import Fingerprint
 from tnctl.data.days import conf_of_day
 from tnctl.data.sources import fingerprints
 from tnctl.errors import Failure, UserError, quoted
+from tnctl.file_urls import is_plain
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare, bare_conf, is_masked
 from tnctl.model.building import Model
@@ -138,7 +139,8 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
     try:
         there = fingerprints(conf_of_day(conf, checkpoint.position.day), "train")
     except files.AbsentError as error:
-        names = [entry.file for entry in checkpoint.data if not is_masked(entry.file)]
+        names = [entry.file for entry in checkpoint.data if is_plain(entry.file)]
+        names = [name for name in names if not is_masked(name)]
         gone = next((name for name in names if not files.exists(name)), None)
         if gone is None:
             raise

@@ -1,0 +1,151 @@
+"""Which objects a SavedModel may have: signatures, their functions, and variables.
+
+The object graph names functions and other objects by strings and numbers, and has TensorFlow set
+attributes of Python objects. Each of them is looked up here, so that none leads elsewhere.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from tnctl.errors import quoted
+
+# What a SavedModel of plain functions and variables consists of. An `asset` is a file, a
+# `resource` is made by a function that runs while loading.
+KINDS = frozenset(
+    ("bare_concrete_function", "captured_tensor", "function", "user_object", "variable")
+)
+CLASSES = frozenset(
+    ("_generic_user_object", "signature_map", "trackable_dict_wrapper", "trackable_list_wrapper",
+     "trackable_tuple_wrapper")
+)  # fmt: skip
+# Methods that TensorFlow calls while it loads and restores have names with an underscore. These are
+# attributes of Keras' exports.
+UNDERSCORED = frozenset(("_all_variables", "_misc_assets"))
+# Of structures of tensors; others are classes of Python, by their names.
+VALUES = frozenset(
+    ("bool_value", "bounded_tensor_spec_value", "dict_value", "float64_value", "int64_value",
+     "list_value", "named_tuple_value", "none_value", "pair_value", "string_value",
+     "tensor_dtype_value", "tensor_shape_value", "tensor_spec_value", "tuple_value")
+)  # fmt: skip
+DEPTH = 8  # of structures
+
+
+def wrong(objects: Any, functions: Collection[str]) -> Iterator[str]:
+    """What is not allowed in a SavedObjectGraph proto, whose functions have these names."""
+    for number, node in enumerate(objects.nodes):
+        kind = node.WhichOneof("kind")
+        if kind not in KINDS:
+            yield f"it has an object of the kind {quoted(str(kind))}"
+        elif kind == "user_object" and node.user_object.identifier not in CLASSES:
+            yield f"it has an object of the class {quoted(node.user_object.identifier)}"
+        elif (
+            node.registered_name
+            or node.registered_saver
+            or node.saveable_objects
+            or node.slot_variables
+        ):
+            yield "it has an object that is restored by code of its own"
+        for reference in (*node.children, *node.dependencies):
+            name = reference.local_name
+            if not 0 <= reference.node_id < len(objects.nodes):
+                yield f"its object {number} has a part {quoted(name)} that is not there"
+            if name.startswith("_") and name not in UNDERSCORED:
+                yield f"its object {number} has an attribute {quoted(name)}"
+        yield from _wrong_references(node, objects.concrete_functions, functions)
+    for name, function in objects.concrete_functions.items():
+        if name not in functions:
+            yield f"{quoted(name)} is none of its functions"
+        if not all(0 <= bound < len(objects.nodes) for bound in function.bound_inputs):
+            yield f"its function {quoted(name)} takes an object that is not there"
+        for value in (function.canonicalized_input_signature, function.output_signature):
+            yield from _wrong_values(value)
+    yield from _wrong_signatures(objects)
+
+
+def _wrong_references(
+    node: Any, concrete: Collection[str], functions: Collection[str]
+) -> Iterator[str]:
+    """Functions that an object names and the graph does not have."""
+    kind = node.WhichOneof("kind")
+    if kind == "function":
+        names = list(node.function.concrete_functions)
+        specs = [node.function.function_spec]
+    elif kind == "bare_concrete_function":
+        names = [node.bare_concrete_function.concrete_function_name]
+        specs = [node.bare_concrete_function.function_spec]
+    elif kind == "captured_tensor":
+        if node.captured_tensor.concrete_function not in functions:
+            yield f"{quoted(node.captured_tensor.concrete_function)} is none of its functions"
+        return
+    else:
+        return
+    for name in names:
+        if name not in concrete:
+            yield f"{quoted(name)} is none of its functions with inputs and outputs"
+    for spec in specs:
+        yield from _wrong_values(spec.fullargspec)
+        yield from _wrong_values(spec.input_signature)
+
+
+def _wrong_values(value: Any, depth: int = DEPTH) -> Iterator[str]:
+    """Structures that would make objects of Python's classes, or that are too deep."""
+    kind = value.WhichOneof("kind")
+    if kind is not None and kind not in VALUES:
+        yield f"a function takes or returns a {quoted(kind)}"
+        return
+    if not depth:
+        yield f"a function takes or returns a structure of more than {DEPTH} levels"
+        return
+    inner: list[Any] = []
+    if kind in ("list_value", "tuple_value"):
+        inner = list(getattr(value, kind).values)
+    elif kind == "dict_value":
+        inner = list(value.dict_value.fields.values())
+    elif kind == "named_tuple_value":
+        inner = [pair.value for pair in value.named_tuple_value.values]
+    elif kind == "pair_value":
+        inner = [value.pair_value.value]
+    for part in inner:
+        yield from _wrong_values(part, depth - 1)
+
+
+def _wrong_signatures(objects: Any) -> Iterator[str]:
+    """Signatures that are no functions from tensors by name to tensors by name."""
+    root = objects.nodes[0] if objects.nodes else None
+    maps = [
+        objects.nodes[one.node_id]
+        for one in (root.children if root is not None else ())
+        if one.local_name == "signatures" and 0 <= one.node_id < len(objects.nodes)
+    ]
+    if len(maps) != 1 or maps[0].user_object.identifier != "signature_map":
+        yield "it has no signatures"
+        return
+    for reference in maps[0].children:
+        node = objects.nodes[reference.node_id]
+        name = node.bare_concrete_function.concrete_function_name
+        if node.WhichOneof("kind") != "bare_concrete_function" or not _is_signature(
+            objects.concrete_functions[name]
+        ):
+            yield (
+                f"its signature {quoted(reference.local_name)} takes or returns something else "
+                "than tensors by name"
+            )
+
+
+def _is_signature(function: Any) -> bool:
+    """Whether a function takes tensors as keywords, and returns a dict of tensors."""
+    taken = function.canonicalized_input_signature.tuple_value.values
+    structures = (*taken[1:], function.output_signature)
+    return (
+        len(taken) == 2
+        and taken[0].WhichOneof("kind") == "tuple_value"
+        and not taken[0].tuple_value.values
+        and all(
+            structure.WhichOneof("kind") == "dict_value"
+            and all(
+                value.WhichOneof("kind") == "tensor_spec_value"
+                for value in structure.dict_value.fields.values()
+            )
+            for structure in structures
+        )
+    )
