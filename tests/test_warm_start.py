@@ -24,9 +24,11 @@ from tnctl.schema import Conf, Data, Embedding, Initial, Numeric, Slot, Warm
 from tnctl.tables import Batch, Optimizer, Pool, Segment, SlotPlan, SparseTable
 from tnctl.tables import Initial as TableInitial
 from tnctl.tables.sparse import decay_factors
-from tnctl.training import warm, warm_dense, warm_inputs, warm_rows
+from tnctl.training import warm
 from tnctl.training.evaluation import features_of
 from tnctl.training.step import Inference
+from tnctl.training.warm import dense_transfer, row_transfer
+from tnctl.training.warm.pairing import check_inputs, pair
 
 STEP = 12  # of the checkpoint of `trained`
 ROWS = 574
@@ -396,8 +398,7 @@ def test_a_vocabulary_may_grow_at_its_end():
     def found(words, **keys):
         slot = Slot(ids="vocabulary", vocabulary=words, **keys)
         conf = dataclasses.replace(old, slots={"a": slot})
-        pairing = warm_inputs.pair("there", old, conf)
-        warm_inputs.check(pairing, Statistics(), Statistics())
+        check_inputs(pair("there", old, conf), Statistics(), Statistics())
 
     found(["x", "y", "z"])
     for words in (["x"], ["y", "x"], ["z", "x", "y"]):
@@ -418,10 +419,10 @@ def test_crosses_are_of_the_same_parts():
 
     old = conf(["a", "b"])
     named = conf(["c", "b"], ("c", "b"), warm=Warm(start="s", rename={"c": "a"}))
-    warm_inputs.check(warm_inputs.pair("there", old, named), Statistics(), Statistics())
+    check_inputs(pair("there", old, named), Statistics(), Statistics())
     turned = conf(["b", "a"], warm=Warm(start="s"))
     with pytest.raises(UserError, match=r"slots.both: cross is"):
-        warm_inputs.check(warm_inputs.pair("there", old, turned), Statistics(), Statistics())
+        check_inputs(pair("there", old, turned), Statistics(), Statistics())
 
 
 RECIPES = {
@@ -469,10 +470,10 @@ def carried_over(old, new, monkeypatch):
         for array in state:
             array[:] = random.uniform(0.1, 1, len(array))
     checkpoint = saved(model)
-    monkeypatch.setattr(warm_dense, "variables", lambda _: checkpoint.variables)
-    pairing = warm_inputs.pair("there", old, new)
-    warm_dense.check(pairing, checkpoint, other)
-    return model, other, warm_dense.fill(pairing, checkpoint, other)
+    monkeypatch.setattr(dense_transfer, "variables", lambda _: checkpoint.variables)
+    pairing = pair("there", old, new)
+    dense_transfer.check(pairing, checkpoint, other)
+    return model, other, dense_transfer.fill(pairing, checkpoint, other)
 
 
 def assert_same_logits(model, other, atol=2e-5):
@@ -641,9 +642,11 @@ def saved(model):
             state: of_all[number].reshape(shape).copy()
             for state, of_all in zip(model.dense.state_names, model.dense.states, strict=True)
         }
-        found[name] = warm_dense.Variable(model.dense.weights[number].reshape(shape).copy(), states)
+        found[name] = dense_transfer.Variable(
+            model.dense.weights[number].reshape(shape).copy(), states
+        )
     for memory, one in zip(model.moving, model.network.non_trainable_variables, strict=True):
-        found[one.path] = warm_dense.Variable(memory.reshape(tuple(one.value.shape)).copy(), {})
+        found[one.path] = dense_transfer.Variable(memory.reshape(tuple(one.value.shape)).copy(), {})
     dense = SimpleNamespace(optimizer=SavedOptimizer.of(model.dense.optimizer), step=7)
     name = model.conf.recipe["name"]
     digest = recipes.digest_of(name) if name.endswith(".py") else ""
@@ -691,7 +694,7 @@ def test_decayed_weights_come_as_they_read():
     for decay, changed, expected in ((0.5, 3, 1.0), (0.0, 3, factor), (0.25, 10, factor)):
         new, _ = table_of(decay)
         new.set_step(10)
-        convert = warm_rows.Conversion(part, new, Clock(10), True)
+        convert = row_transfer.Conversion(part, new, Clock(10), True)
         made = convert(records, records["group"], ones)
         assert (made["changed"] == changed).all()
         np.testing.assert_allclose(made["embedding"], records["embedding"] * expected, rtol=1e-7)
@@ -705,8 +708,8 @@ def test_show_and_click_read_as_before_under_another_decay():
     days = ((100, 1), (101, 5), (104, 9))
     changed = np.array([0, 1, 4, 5, 8, 9, 12], np.uint32)
     expected = [104, 4, 4, 3, 3, 0, 0]
-    np.testing.assert_array_equal(warm_rows.ages(days, changed), expected)
-    np.testing.assert_array_equal(warm_rows.ages((), changed), 0)
+    np.testing.assert_array_equal(row_transfer.ages(days, changed), expected)
+    np.testing.assert_array_equal(row_transfer.ages((), changed), 0)
     old, part = table_of(0.0, shows=True)
     old.set_step(3)
     records = old.fresh_records(np.zeros(7, np.uint16), np.arange(7, dtype=np.uint64))
@@ -715,7 +718,7 @@ def test_show_and_click_read_as_before_under_another_decay():
     was, now = np.full(7, 0.5), np.full(7, 0.25)
     new, _ = table_of(0.0, shows=True)
     new.set_step(12)
-    made = warm_rows.Conversion(part, new, Clock(12, days), True)
+    made = row_transfer.Conversion(part, new, Clock(12, days), True)
     read = 8 * 0.5 ** np.array(expected[1:])
     for decay in (was, now):
         found = made(records[1:], records["group"][1:], (was[1:], decay[1:]))
@@ -724,7 +727,7 @@ def test_show_and_click_read_as_before_under_another_decay():
         np.testing.assert_allclose(found["click"][:, 0] / found["show"][:, 0], 3 / 8)
     faster, _ = table_of(0.5, shows=True)
     faster.set_step(12)
-    made = warm_rows.Conversion(part, faster, Clock(12, days), True)
+    made = row_transfer.Conversion(part, faster, Clock(12, days), True)
     found = made(records[1:], records["group"][1:], (was[1:], was[1:]))
     assert (found["changed"] == 12).all()
     np.testing.assert_allclose(found["show"][:, 0], read, rtol=1e-6)

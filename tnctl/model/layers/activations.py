@@ -9,6 +9,7 @@ from keras import ops
 
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layers.normalization import BatchNorm
+from tnctl.model.layers.weight_axes import Axis, WeightAxes
 
 PLAIN = (
     "elu", "gelu", "leaky_relu", "linear", "relu", "selu", "sigmoid", "silu", "softplus", "tanh",
@@ -42,6 +43,9 @@ class PRelu(keras.layers.Layer):
     def call(self, s: Any) -> Any:
         return tf.nn.relu(s) - self.alpha * tf.nn.relu(-s)
 
+    def weight_axes(self, columns: Axis) -> WeightAxes:
+        return WeightAxes({self.alpha.path: (columns,)}, columns)
+
 
 class Dice(keras.layers.Layer):
     """f(s) = p(s) * s + (1 - p(s)) * alpha * s,  p(s) = sigmoid((s - E[s]) / sqrt(Var[s] + eps)).
@@ -64,3 +68,7 @@ class Dice(keras.layers.Layer):
     def call(self, s: Any, where: Any = None, training: bool | None = None) -> Any:
         p = ops.sigmoid(self.standardized(s, where=where, training=training))
         return s * (self.alpha + p * (1.0 - self.alpha))
+
+    def weight_axes(self, columns: Axis) -> WeightAxes:
+        statistics = self.standardized.weight_axes(columns).weights
+        return WeightAxes({self.alpha.path: (columns,), **statistics}, columns)

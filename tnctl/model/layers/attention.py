@@ -9,6 +9,7 @@ from keras import ops
 
 from tnctl.errors import UserError
 from tnctl.model.layers.dense import Logit, Mlp
+from tnctl.model.layers.weight_axes import Axis, WeightAxes, common_inputs, products, within
 
 
 class TargetAttention(keras.layers.Layer):
@@ -60,6 +61,16 @@ class TargetAttention(keras.layers.Layer):
         scores = ops.reshape(scores, (-1, length))
         weights = masked_softmax(scores, present) if self.softmax else scores * mask(present)
         return ops.sum(ops.cast(weights, sequence.dtype)[:, :, None] * sequence, axis=1)
+
+    def weight_axes(self, sequence: Axis, lengths: Axis, target: Axis) -> WeightAxes:  # noqa: ARG002
+        unit = self.unit.weight_axes([*sequence, *products(sequence, target), *target])
+        weights = unit.weights | self.score.weight_axes(unit.output).weights
+        # Without a sequence the output is zeros, so no weight means anything without it.
+        inputs = common_inputs(sequence)
+        scoped = {
+            path: tuple(within(axis, inputs) for axis in axes) for path, axes in weights.items()
+        }
+        return WeightAxes(scoped, sequence)
 
 
 def mask(present: Any) -> Any:

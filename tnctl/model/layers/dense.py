@@ -10,6 +10,7 @@ from tnctl.errors import UserError
 from tnctl.model.layers.activations import Dice, activation_of
 from tnctl.model.layers.gradients import add_bias, columns_of, times_column
 from tnctl.model.layers.normalization import BatchNorm, Dropout
+from tnctl.model.layers.weight_axes import Axis, WeightAxes, units
 
 
 def l2_regularizer(l2: float) -> Any:
@@ -35,6 +36,9 @@ class Columns(keras.layers.Layer):
         if self.count == x.shape[1]:
             return x
         return columns_of(x, self.first, self.count)
+
+    def weight_axes(self, columns: Axis) -> WeightAxes:
+        return WeightAxes({}, columns[self.first : self.first + self.count])
 
 
 def concatenated(*tensors: Any) -> Any:
@@ -97,6 +101,14 @@ class Dense(keras.layers.Layer):
             return self.activation(y, where=where, training=training)
         return self.activation(y)
 
+    def weight_axes(self, columns: Axis) -> WeightAxes:
+        output = units(self.kernel.path, self.width)
+        weights = {self.kernel.path: (columns, output), self.bias.path: (output,)}
+        for layer in (self.norm, self.activation):
+            if isinstance(layer, keras.layers.Layer):
+                weights |= layer.weight_axes(output).weights
+        return WeightAxes(weights, output)
+
 
 class Mlp(keras.layers.Layer):
     """Fully connected layers: h_k = dropout(activation(norm(h_{k-1} W_k + b_k))).
@@ -137,6 +149,14 @@ class Mlp(keras.layers.Layer):
             x = h
         return x
 
+    def weight_axes(self, columns: Axis) -> WeightAxes:
+        weights: dict[str, tuple[Axis, ...]] = {}
+        for layer in self.hidden:
+            axes = layer.weight_axes(columns)
+            weights |= axes.weights
+            columns = axes.output
+        return WeightAxes(weights, columns)
+
 
 class Logit(keras.layers.Layer):
     """One linear unit, y = x w + b, in float32 whatever the precision of the rest.
@@ -165,6 +185,11 @@ class Logit(keras.layers.Layer):
         y = times_column(x, ops.convert_to_tensor(self.kernel))
         return y + self.bias if self.use_bias else y
 
+    def weight_axes(self, columns: Axis) -> WeightAxes:
+        output = units(self.kernel.path, 1)
+        bias = {self.bias.path: (output,)} if self.use_bias else {}
+        return WeightAxes({self.kernel.path: (columns, output), **bias}, output)
+
 
 def linear_model(linear: Any, numeric: Any, l2: float = 0.0) -> Any:
     """The linear part of a model, [B, 1]: the rows' `linear` [B, 1] + <w, numeric> of [B, N].
@@ -190,6 +215,9 @@ class Bias(keras.layers.Layer):
 
     def call(self, x: Any) -> Any:
         return x + self.bias
+
+    def weight_axes(self, columns: Axis) -> WeightAxes:
+        return WeightAxes({self.bias.path: (units(self.bias.path, 1),)}, columns)
 
 
 class LogitOfBoth(keras.layers.Layer):

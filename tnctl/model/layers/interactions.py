@@ -10,6 +10,7 @@ from keras import ops
 from tnctl.errors import UserError
 from tnctl.model.layers.dense import l2_regularizer
 from tnctl.model.layers.gradients import add_bias, pairwise_products
+from tnctl.model.layers.weight_axes import Axis, WeightAxes, common_inputs, coordinates, units
 
 
 class FactorizationMachine(keras.layers.Layer):
@@ -27,6 +28,9 @@ class FactorizationMachine(keras.layers.Layer):
 
     def call(self, embeddings: Any) -> Any:
         return pairwise_products(embeddings)
+
+    def weight_axes(self, columns: Axis) -> WeightAxes:  # noqa: ARG002 (the signature of all)
+        return WeightAxes({}, units(self.path, 1))
 
 
 class NumericFactors(keras.layers.Layer):
@@ -52,6 +56,9 @@ class NumericFactors(keras.layers.Layer):
 
     def call(self, numbers: Any) -> Any:
         return numbers[:, :, None] * self.factors
+
+    def weight_axes(self, columns: Axis) -> WeightAxes:
+        return WeightAxes({self.factors.path: (columns, coordinates(self.width))}, [None] * self.width)
 
 
 class VectorCross(keras.layers.Layer):
@@ -94,6 +101,11 @@ class VectorCross(keras.layers.Layer):
         for product, constant in zip(products, constants, strict=True):
             factor += factor * product + constant
         return factor[:, None] * x + tf.reduce_sum(bias, axis=0)
+
+    def weight_axes(self, columns: Axis) -> WeightAxes:
+        layers = units(self.kernel.path, self.layers_)
+        axes = {self.kernel.path: (columns, layers), self.bias.path: (layers, columns)}
+        return WeightAxes({**axes}, columns)
 
 
 class MatrixCross(keras.layers.Layer):
@@ -138,6 +150,15 @@ class MatrixCross(keras.layers.Layer):
                 y = ops.matmul(y, kernel)
             x = start * add_bias(y, ops.convert_to_tensor(bias)) + x
         return x
+
+    def weight_axes(self, columns: Axis) -> WeightAxes:
+        weights: dict[str, tuple[Axis, ...]] = {bias.path: (columns,) for bias in self.biases}
+        for kernel, *wide in self.kernels:
+            # All of a layer multiplies x_0, so its units mean nothing without the inputs.
+            rank = units(kernel.path, self.low_rank, common_inputs(columns))
+            weights[kernel.path] = (columns, rank if wide else columns)
+            weights |= {u.path: (rank, columns) for u in wide}
+        return WeightAxes(weights, columns)
 
 
 class MixtureCross(keras.layers.Layer):
@@ -203,6 +224,17 @@ class MixtureCross(keras.layers.Layer):
             h = ops.reshape(h, (-1, self.experts * self.low_rank))
             x = start * add_bias(ops.matmul(h, u), ops.convert_to_tensor(bias)) + x
         return x
+
+    def weight_axes(self, columns: Axis) -> WeightAxes:
+        weights: dict[str, tuple[Axis, ...]] = {bias.path: (columns,) for bias in self.biases}
+        inputs = common_inputs(columns)  # as in MatrixCross
+        for v, c, u, gates in self.kernels:
+            ranks = units(v.path, self.experts * self.low_rank, inputs)
+            experts = units(gates.path, self.experts, inputs)
+            rank = units(c.path, self.low_rank, inputs)
+            weights |= {v.path: (columns, ranks), c.path: (experts, rank, rank)}
+            weights |= {u.path: (ranks, columns), gates.path: (columns, experts)}
+        return WeightAxes(weights, columns)
 
 
 def at_least_one(layers: int) -> int:

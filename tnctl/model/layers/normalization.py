@@ -12,6 +12,7 @@ from keras import ops
 
 from tnctl.errors import UserError
 from tnctl.model.layers.gradients import normalised
+from tnctl.model.layers.weight_axes import Axis, WeightAxes
 
 _STEP: ContextVar[Any] = ContextVar("step")
 
@@ -82,6 +83,9 @@ class BatchNorm(keras.layers.Layer):
         scale = ops.rsqrt(self.moving_variance + self.epsilon) * gamma
         return x * scale + (beta - self.moving_mean * scale)
 
+    def weight_axes(self, columns: Axis) -> WeightAxes:
+        return WeightAxes({variable.path: (columns,) for variable in self.variables}, columns)
+
 
 class Dropout(keras.layers.Layer):
     """Dropout: in training every number is 0 with probability `rate`, else x / (1 - rate).
@@ -109,3 +113,6 @@ class Dropout(keras.layers.Layer):
             tf.shape(x), tf.stack([tf.constant(own, tf.int64), step]), alg="philox"
         )
         return tf.where(drawn >= self.rate, x / (1 - self.rate), tf.zeros_like(x))
+
+    def weight_axes(self, columns: Axis) -> WeightAxes:
+        return WeightAxes({}, columns)
