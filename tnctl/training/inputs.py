@@ -11,7 +11,7 @@ from tnctl.model.layout import EMBEDDING, Layout
 from tnctl.tables import SparseTable
 from tnctl.training.evaluation import Counts
 from tnctl.training.inspection import INDEX_BYTES
-from tnctl.training.page import InputRow
+from tnctl.training.report.page import InputRow
 
 ROWS_SAMPLED = 1 << 20
 

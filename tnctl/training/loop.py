@@ -30,7 +30,7 @@ from tnctl.model.graph import conf_to_json
 from tnctl.ownership import Claims
 from tnctl.progress import Display, say, size, waiting
 from tnctl.schema import Conf
-from tnctl.training import life, page, run, running, warm, watch
+from tnctl.training import life, run, running, warm, watch
 from tnctl.training.ablation import ablate, ablated_split
 from tnctl.training.daily import Daily
 from tnctl.training.evaluation import Counts, features_of, labelled_heads, reported_split, score
@@ -40,7 +40,7 @@ from tnctl.training.golden import Golden
 from tnctl.training.inputs import input_rows, row_bytes
 from tnctl.training.memory_watch import WAY_OUT, MemoryWatch, table_bytes, table_words
 from tnctl.training.metrics import scalars
-from tnctl.training.report import Best, Report, TableSize, Timing
+from tnctl.training.report import Best, Report, TableSize, Timing, page
 from tnctl.training.running import Running
 from tnctl.training.schedule import factor
 from tnctl.training.signals import Signals

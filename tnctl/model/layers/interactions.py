@@ -58,7 +58,8 @@ class NumericFactors(keras.layers.Layer):
         return numbers[:, :, None] * self.factors
 
     def weight_axes(self, columns: Axis) -> WeightAxes:
-        return WeightAxes({self.factors.path: (columns, coordinates(self.width))}, [None] * self.width)
+        axes = (columns, coordinates(self.width))
+        return WeightAxes({self.factors.path: axes}, [None] * self.width)
 
 
 class VectorCross(keras.layers.Layer):

@@ -1,7 +1,8 @@
 """Which axes of a layer's weights are over its input: what a warm start must know of a layer.
 
-A layer with weights declares it with a method `weight_axes(*columns)`. It is given, for each tensor
-that the layer is called with, what the numbers along the last axis are, and returns a WeightAxes.
+A layer with weights declares it with a method `weight_axes(columns)`. It is given what the numbers
+along the last axis of the tensor are that the layer is called with, and returns a WeightAxes. A layer
+of several tensors has a parameter for each.
 """
 
 from collections.abc import Hashable, Iterable

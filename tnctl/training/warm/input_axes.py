@@ -6,6 +6,7 @@ Operations that move numbers are run on these arrays; layers say which axes of t
 over what they are given (`tnctl.model.layers.weight_axes`).
 """
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,7 +85,7 @@ class InputAxes:
     """
 
     def __init__(self, network: Any, layout: Layout, names: dict[str, str]) -> None:
-        self.shapes = {one.path: tuple(one.value.shape) for one in network.variables}
+        self.shapes = {variable.path: tuple(variable.value.shape) for variable in network.variables}
         self.untracked: str | None = None
         self._places: list[Place | None] = [None]
         self._numbers: dict[Place | None, int] = {None: 0}
@@ -93,11 +94,14 @@ class InputAxes:
         self._same: dict[Place, Place] = {}
         self._combined: dict[Place, Place | None] = {}
         columns = columns_of(layout, names)
-        self._follow(network, [self._numbered(columns[one.name])[None] for one in network.inputs])
+        self._follow(network, [self._numbered(columns[x.name])[None] for x in network.inputs])
 
     def axis(self, path: str, axis: int) -> Axis:
         """What the places along an axis of a variable are."""
-        places = self._weights[path][axis]
+        length = self.shapes[path][axis]
+        places = self._weights[path][axis] if path in self._weights else []
+        if len(places) != length:  # a layer of the user's own, with a declaration that is wrong
+            return [None] * length
         return [place and self._combined.get(self._first(place), place) for place in places]
 
     def _numbered(self, places: Sequence[Place | None]) -> Numbers:
@@ -109,7 +113,10 @@ class InputAxes:
 
     def _follow(self, network: Any, inputs: Sequence[Numbers]) -> list[Numbers]:
         """Follow the graph of a functional model; returns what its outputs are."""
-        known = {id(one): Places(of) for one, of in zip(network.inputs, inputs, strict=True)}
+        known = {
+            id(tensor): Places(numbers)
+            for tensor, numbers in zip(network.inputs, inputs, strict=True)
+        }
         for depth in sorted(network._nodes_by_depth, reverse=True):
             for node in network._nodes_by_depth[depth]:
                 if node.is_input:
@@ -124,11 +131,12 @@ class InputAxes:
         """What the outputs of an operation are. What is known of its weights is kept."""
         leaves = keras.tree.flatten((args, kwargs))
         given = [leaf.numbers for leaf in leaves if isinstance(leaf, Places)]
-        shapes = [(given[0].shape[0], *one.shape[1:]) if one.shape else () for one in outputs]
+        shapes = [(len(given[0]), *tensor.shape[1:]) for tensor in outputs]
         name = type(operation).__name__
         nested = getattr(operation, "_functional", operation)
         if (declared := declaration(operation)) is not None:
-            columns = [self._last_axis(numbers) for numbers in self._positional(args, kwargs)]
+            count = len(inspect.signature(declared).parameters)
+            columns = [self._last_axis(numbers) for numbers in given[:count]]
             axes = declared(*columns)
             self._keep(axes.weights)
             if axes.output is columns[0] and shapes[0] == given[0].shape:
@@ -143,10 +151,6 @@ class InputAxes:
         if name in REDUCING:
             return [self._reduced(operation.axis, given[0], shapes[0])]
         return self._untracked(operation, given, shapes)
-
-    def _positional(self, args: Any, kwargs: Any) -> list[Numbers]:
-        tensors = [one for one in args if isinstance(one, Places)] or list(kwargs.values())
-        return [one.numbers for one in tensors]
 
     def _last_axis(self, numbers: Numbers) -> Axis:
         """What the numbers along the last axis are, in all rows alike."""
@@ -186,14 +190,16 @@ class InputAxes:
             (args, kwargs),
         )
         try:
-            return [one.numpy() for one in keras.tree.flatten(operation.call(*args, **kwargs))]
+            outputs = operation.call(*args, **kwargs)
+            return [numbers.numpy() for numbers in keras.tree.flatten(outputs)]
         except (TypeError, ValueError, tf.errors.OpError):  # a shape that only a real batch has
             return None
 
     def _by_element(self, name: str, given: list[Numbers], shape: tuple[int, ...]) -> Numbers:
         # One number of a unit for all of an example has no place along the others.
-        several = [of for of in given if of.size > 1 or self._inputs(of) != ()] or given
-        numbers, *others = [np.broadcast_to(of, shape).reshape(-1) for of in several]
+        several = [array for array in given if array.size > 1 or self._inputs(array) != ()]
+        arrays = [np.broadcast_to(array, shape).reshape(-1) for array in several or given]
+        numbers, *others = arrays
         for other in others:
             pairs, where = np.unique(np.stack([numbers, other], 1), axis=0, return_inverse=True)
             places = [
