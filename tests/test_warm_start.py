@@ -607,6 +607,119 @@ def test_a_recipe_that_names_its_inputs(own, outcome, tmp_path, monkeypatch):
         assert_same_logits(model, other)
 
 
+MORE = ("import tensorflow as tf", "from keras import ops")
+TRACKED = {
+    "stacked": "layers.Logit()(keras.layers.Flatten()(inputs.embeddings))",
+    "shared by slots": (
+        "layers.Logit()(keras.layers.Flatten()(keras.layers.Dense(3, 'tanh')(inputs.embeddings)))"
+    ),
+    "sum of slots": "layers.Logit()(keras.layers.Dense(3, 'tanh')(ops.sum(inputs.embeddings, 1)))",
+    "product of slots": "layers.Logit()(ops.tanh(inputs.slot('a') * inputs.slot('c')))",
+    "dot product": (
+        "layers.Logit()(ops.sum(inputs.slot('a') * inputs.slot('c'), axis=1, keepdims=True))"
+    ),
+    "a gate for each number": (
+        "layers.Logit()(inputs.x * keras.layers.Dense(inputs.x.shape[1], 'sigmoid')(inputs.x))"
+    ),
+    "a gate for each slot": (
+        "(lambda e: layers.Logit()(keras.layers.Flatten()(e * keras.layers.Dense(3)("
+        "ops.mean(e, axis=2))[:, :, None])))(inputs.embeddings)"
+    ),
+    "a gate for all": "layers.Logit()(inputs.x * keras.layers.Dense(1, 'sigmoid')(inputs.x))",
+    "a tower of its own": (
+        "layers.Logit()(layers.Mlp([4])(layers.concatenated(inputs.x, inputs.slot('c'))))"
+    ),
+    "nested": (
+        "keras.Sequential([keras.layers.LayerNormalization(), keras.layers.Dense(3, 'tanh'), "
+        "keras.layers.Dense(1)])(inputs.x)"
+    ),
+    "called twice": "(lambda dense: dense(inputs.slot('a')) - ops.square(dense(inputs.slot('b'))))("
+    "keras.layers.Dense(1))",
+    "units alone": "layers.Logit()(keras.layers.Lambda(lambda h: tf.sort(h, axis=1))("
+    "keras.layers.Dense(3)(inputs.x)))",
+}
+
+
+@pytest.mark.parametrize(
+    ("expression", "width"),
+    [
+        *((name, 4) for name in ("shared by slots", "a gate for each number", "units alone")),
+        *(
+            pytest.param(name, width, marks=pytest.mark.long)
+            for name in TRACKED
+            for width in (4, 6)
+            if width == 4
+            or name not in ("a gate for each number", "a gate for each slot", "nested")
+        ),
+    ],
+)
+def test_weights_of_other_recipes_follow_the_graph(expression, width, tmp_path, monkeypatch):
+    """With inputs in another order, and wider, the logits are as before."""
+    old, new = confs_of_expression(TRACKED[expression], tmp_path, width)
+    model, other, carried = carried_over(old, new, monkeypatch)
+    assert not carried.new
+    if expression not in ("shared by slots", "dot product") or width == 4:
+        assert_same_logits(model, other)
+
+
+UNTRACKED = {
+    "an operation on inputs": (
+        "layers.Logit()(keras.layers.Lambda(lambda x: tf.sort(x, axis=1))(inputs.x))",
+        r"dense weights logit/kernel are \[12, 1\] here and were .* which of them are over which",
+    ),
+    "a layer on inputs": (
+        "(lambda e: layers.Logit()(keras.layers.Flatten()("
+        "keras.layers.MultiHeadAttention(1, 2, name='attend')(e, e))))(inputs.embeddings)",
+        "dense weights attend/.* which of them are over which inputs is not known",
+    ),
+    "units that are inputs'": (
+        "layers.Logit()(inputs.x * keras.layers.Lambda(tf.tanh, name='bend')("
+        "keras.layers.Dense(inputs.x.shape[1])(inputs.x)))",
+        "combines inputs with the output of bend, which has no rule.*warm.dense=fresh",
+    ),
+    "factors of numbers": (
+        "layers.Logit()(keras.layers.Flatten()(layers.NumericFactors(2)(inputs.numeric)))",
+        "dense weights logit/kernel",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "an operation on inputs",
+        *(pytest.param(name, marks=pytest.mark.long) for name in [*UNTRACKED][1:]),
+    ],
+)
+def test_weights_over_what_is_not_known_are_refused(expression, tmp_path, monkeypatch):
+    text, message = UNTRACKED[expression]
+    old, new = confs_of_expression(text, tmp_path, 4)
+    with pytest.raises(UserError, match=message):
+        carried_over(old, new, monkeypatch)
+
+
+def confs_of_expression(text, tmp_path, width):
+    """Confs of a recipe that returns an expression; the second has its inputs in another order."""
+    path = tmp_path / "own.py"
+    imports = "\n".join(("import keras", *MORE, "from tnctl.model import layers"))
+    path.write_text(f"{imports}\ndef build(inputs):\n    return {text}\n")
+    numeric = {"m": Numeric(), "n": Numeric(width=2)} if "numeric" in text else {}
+    old = Conf(
+        recipe={"name": str(path)},
+        slots={"a": Slot(), "b": Slot(), "c": Slot()},
+        numeric=numeric,
+        embedding=Embedding(4, linear=False),
+        data=Data(train="none"),
+    )
+    return old, dataclasses.replace(
+        old,
+        slots=dict(reversed(old.slots.items())),
+        numeric=dict(reversed(numeric.items())),
+        embedding=Embedding(width, linear=False),
+        warm=Warm(start="s"),
+    )
+
+
 def confs_of(recipe, width):
     """A conf, and the same with inputs renamed, in another order, and if wider more of them."""
     more = width > 4

@@ -9,7 +9,7 @@ from keras import ops
 
 from tnctl.errors import UserError
 from tnctl.model.layers.dense import Logit, Mlp
-from tnctl.model.layers.weight_axes import Axis, WeightAxes, common_inputs, products, within
+from tnctl.model.layers.weight_axes import Axis, WeightAxes, common_inputs, products
 
 
 class TargetAttention(keras.layers.Layer):
@@ -65,12 +65,7 @@ class TargetAttention(keras.layers.Layer):
     def weight_axes(self, sequence: Axis, lengths: Axis, target: Axis) -> WeightAxes:  # noqa: ARG002
         unit = self.unit.weight_axes([*sequence, *products(sequence, target), *target])
         weights = unit.weights | self.score.weight_axes(unit.output).weights
-        # Without a sequence the output is zeros, so no weight means anything without it.
-        inputs = common_inputs(sequence)
-        scoped = {
-            path: tuple(within(axis, inputs) for axis in axes) for path, axes in weights.items()
-        }
-        return WeightAxes(scoped, sequence)
+        return WeightAxes(weights, sequence, common_inputs(sequence))
 
 
 def mask(present: Any) -> Any:

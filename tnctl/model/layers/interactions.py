@@ -155,11 +155,10 @@ class MatrixCross(keras.layers.Layer):
     def weight_axes(self, columns: Axis) -> WeightAxes:
         weights: dict[str, tuple[Axis, ...]] = {bias.path: (columns,) for bias in self.biases}
         for kernel, *wide in self.kernels:
-            # All of a layer multiplies x_0, so its units mean nothing without the inputs.
-            rank = units(kernel.path, self.low_rank, common_inputs(columns))
+            rank = units(kernel.path, self.low_rank)
             weights[kernel.path] = (columns, rank if wide else columns)
             weights |= {u.path: (rank, columns) for u in wide}
-        return WeightAxes(weights, columns)
+        return WeightAxes(weights, columns, common_inputs(columns))
 
 
 class MixtureCross(keras.layers.Layer):
@@ -228,14 +227,13 @@ class MixtureCross(keras.layers.Layer):
 
     def weight_axes(self, columns: Axis) -> WeightAxes:
         weights: dict[str, tuple[Axis, ...]] = {bias.path: (columns,) for bias in self.biases}
-        inputs = common_inputs(columns)  # as in MatrixCross
         for v, c, u, gates in self.kernels:
-            ranks = units(v.path, self.experts * self.low_rank, inputs)
-            experts = units(gates.path, self.experts, inputs)
-            rank = units(c.path, self.low_rank, inputs)
+            ranks = units(v.path, self.experts * self.low_rank)
+            experts = units(gates.path, self.experts)
+            rank = units(c.path, self.low_rank)
             weights |= {v.path: (columns, ranks), c.path: (experts, rank, rank)}
             weights |= {u.path: (ranks, columns), gates.path: (columns, experts)}
-        return WeightAxes(weights, columns)
+        return WeightAxes(weights, columns, common_inputs(columns))
 
 
 def at_least_one(layers: int) -> int:

@@ -1,11 +1,11 @@
 """Which axes of a layer's weights are over its input: what a warm start must know of a layer.
 
 A layer with weights declares it with a method `weight_axes(columns)`. It is given what the numbers
-along the last axis of the tensor are that the layer is called with, and returns a WeightAxes. A layer
-of several tensors has a parameter for each.
+are along the last axis of the tensor that the layer is called with, and returns a WeightAxes. A
+layer of several tensors has a parameter for each.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 # What a place along an axis holds: the inputs of the model that it is of (none: it is a unit of a
@@ -16,15 +16,20 @@ Axis = list[Place | None]  # None: not known
 
 @dataclass(frozen=True)
 class WeightAxes:
-    """The axes of a layer's weights, by the path of the variable, and its output's last axis."""
+    """The axes of a layer's weights, by the path of the variable, and its output's last axis.
+
+    `scope` are inputs that all of the layer is multiplied by: without them no weight of it means
+    anything.
+    """
 
     weights: dict[str, tuple[Axis, ...]]
     output: Axis
+    scope: tuple[str, ...] = ()
 
 
-def units(path: str, count: int, inputs: tuple[str, ...] = ()) -> Axis:
-    """An axis of `count` units of the layer that has this weight; `inputs` as in `within`."""
-    return [(inputs, (path, unit)) for unit in range(count)]
+def units(path: str, count: int) -> Axis:
+    """An axis of `count` units of the layer that has this weight."""
+    return [((), (path, unit)) for unit in range(count)]
 
 
 def coordinates(count: int) -> Axis:
@@ -36,11 +41,6 @@ def common_inputs(columns: Axis) -> tuple[str, ...]:
     """The inputs that every one of some columns is of."""
     sets = [set(column[0]) for column in columns if column is not None]
     return tuple(sorted(set.intersection(*sets))) if sets else ()
-
-
-def within(axis: Iterable[Place | None], inputs: tuple[str, ...]) -> Axis:
-    """The same places, but also of `inputs`: weights that only ever multiply them."""
-    return [place and (tuple(sorted({*place[0], *inputs})), place[1]) for place in axis]
 
 
 def products(columns: Axis, others: Axis) -> Axis:

@@ -213,6 +213,10 @@ class PlaceMapping:
         # A manifest may have variables of other shapes than its conf makes.
         if len(shape) != len(old_shape) or self._old.shapes.get(name) != old_shape:
             raise self._unknown(name, shape, old_shape)
+        scope, old_scope = self._new.scopes.get(name, ()), self._old.scopes.get(name, ())
+        if scope and old_scope and set(scope).isdisjoint(old_scope):
+            nothing = [np.arange(0) for _ in shape]
+            return nothing, nothing
         new_places, old_places = [], []
         for axis in range(len(shape)):
             new, old = self._new.axis(name, axis), self._old.axis(name, axis)

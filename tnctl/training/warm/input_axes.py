@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from tnctl.model.layers.weight_axes import Axis, Place, WeightAxes, units, within
+from tnctl.model.layers.weight_axes import Axis, Place, WeightAxes, units
 from tnctl.model.layout import CVM_COLUMNS, Layout
 
 # Operations and layers of Keras, by the names of their classes.
@@ -80,12 +80,14 @@ def columns_of(layout: Layout, names: dict[str, str]) -> dict[str, list[Place]]:
 class InputAxes:
     """What the places along each axis of a network's variables are.
 
-    `shapes` has the variables by their paths; `untracked` is the operation, if any, whose output is
+    `shapes` has the variables by their paths, `scopes` the inputs that all of a variable's layer is
+    multiplied by, if it is; `untracked` is the operation, if any, whose output is
     combined with inputs though the rule does not know what it is.
     """
 
     def __init__(self, network: Any, layout: Layout, names: dict[str, str]) -> None:
         self.shapes = {variable.path: tuple(variable.value.shape) for variable in network.variables}
+        self.scopes: dict[str, tuple[str, ...]] = {}
         self.untracked: str | None = None
         self._places: list[Place | None] = [None]
         self._numbers: dict[Place | None, int] = {None: 0}
@@ -139,6 +141,7 @@ class InputAxes:
             columns = [self._last_axis(numbers) for numbers in given[:count]]
             axes = declared(*columns)
             self._keep(axes.weights)
+            self.scopes |= dict.fromkeys(axes.weights, axes.scope)
             if axes.output is columns[0] and shapes[0] == given[0].shape:
                 return [given[0]]
             return [self._output(axes.output, given[0], shapes[0])]
@@ -175,8 +178,13 @@ class InputAxes:
             return np.broadcast_to(self._numbered(axis), shape)
         if None in scopes or shape[:-1] != numbers.shape[:-1]:
             return np.zeros(shape, np.int64)
-        rows = [self._numbered(within(axis, scope)) for scope in scopes if scope is not None]
-        return np.stack(rows).reshape(shape)
+        places = [
+            place and (tuple(sorted({*place[0], *scope})), place[1])
+            for scope in scopes
+            if scope is not None
+            for place in axis
+        ]
+        return self._numbered(places).reshape(shape)
 
     def _inputs(self, numbers: Numbers) -> tuple[str, ...] | None:
         """The inputs that some numbers are of; None where that is not known."""
