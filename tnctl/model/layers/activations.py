@@ -36,6 +36,8 @@ class PRelu(keras.layers.Layer):
     Input shape: [B, n]. Output shape: [B, n].
     """
 
+    keeps_columns = True
+
     def build(self, shape: Sequence[int]) -> None:
         start = keras.initializers.Constant(0.25)
         self.alpha = self.add_weight(shape=(shape[-1],), initializer=start, name="alpha")
@@ -43,8 +45,8 @@ class PRelu(keras.layers.Layer):
     def call(self, s: Any) -> Any:
         return tf.nn.relu(s) - self.alpha * tf.nn.relu(-s)
 
-    def weight_axes(self, columns: Axis) -> WeightAxes:
-        return WeightAxes({self.alpha.path: (columns,)}, columns)
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        return {self.alpha.path: {0: columns}}
 
 
 class Dice(keras.layers.Layer):
@@ -56,6 +58,8 @@ class Dice(keras.layers.Layer):
 
     Input shape: [B, n]. Output shape: [B, n].
     """
+
+    keeps_columns = True
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(dtype="float32", **settings)
@@ -69,6 +73,5 @@ class Dice(keras.layers.Layer):
         p = ops.sigmoid(self.standardized(s, where=where, training=training))
         return s * (self.alpha + p * (1.0 - self.alpha))
 
-    def weight_axes(self, columns: Axis) -> WeightAxes:
-        statistics = self.standardized.weight_axes(columns).weights
-        return WeightAxes({self.alpha.path: (columns,), **statistics}, columns)
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        return {variable.path: {0: columns} for variable in self.variables}

@@ -10,7 +10,7 @@ from tnctl.errors import UserError
 from tnctl.model.layers.activations import Dice, activation_of
 from tnctl.model.layers.gradients import add_bias, columns_of, times_column
 from tnctl.model.layers.normalization import BatchNorm, Dropout
-from tnctl.model.layers.weight_axes import Axis, WeightAxes, units
+from tnctl.model.layers.weight_axes import Axis, WeightAxes
 
 
 def l2_regularizer(l2: float) -> Any:
@@ -36,9 +36,6 @@ class Columns(keras.layers.Layer):
         if self.count == x.shape[1]:
             return x
         return columns_of(x, self.first, self.count)
-
-    def weight_axes(self, columns: Axis) -> WeightAxes:
-        return WeightAxes({}, columns[self.first : self.first + self.count])
 
 
 def concatenated(*tensors: Any) -> Any:
@@ -101,13 +98,8 @@ class Dense(keras.layers.Layer):
             return self.activation(y, where=where, training=training)
         return self.activation(y)
 
-    def weight_axes(self, columns: Axis) -> WeightAxes:
-        output = units(self.kernel.path, self.width)
-        weights = {self.kernel.path: (columns, output), self.bias.path: (output,)}
-        for layer in (self.norm, self.activation):
-            if isinstance(layer, keras.layers.Layer):
-                weights |= layer.weight_axes(output).weights
-        return WeightAxes(weights, output)
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        return {self.kernel.path: {0: columns}}
 
 
 class Mlp(keras.layers.Layer):
@@ -134,6 +126,7 @@ class Mlp(keras.layers.Layer):
         self.hidden = [Dense(width, activation, batch_norm=batch_norm, l2=l2) for width in hidden]
         self.dropouts = [Dropout(dropout, name=f"dropout_{k}") for k in range(len(self.hidden))]
         self.residual = residual
+        self.keeps_columns = not self.hidden
 
     def build(self, shape: Sequence[int]) -> None:
         for layer, dropout in zip(self.hidden, self.dropouts, strict=True):
@@ -149,13 +142,8 @@ class Mlp(keras.layers.Layer):
             x = h
         return x
 
-    def weight_axes(self, columns: Axis) -> WeightAxes:
-        weights: dict[str, tuple[Axis, ...]] = {}
-        for layer in self.hidden:
-            axes = layer.weight_axes(columns)
-            weights |= axes.weights
-            columns = axes.output
-        return WeightAxes(weights, columns)
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        return self.hidden[0].weight_axes(columns) if self.hidden else {}
 
 
 class Logit(keras.layers.Layer):
@@ -185,10 +173,8 @@ class Logit(keras.layers.Layer):
         y = times_column(x, ops.convert_to_tensor(self.kernel))
         return y + self.bias if self.use_bias else y
 
-    def weight_axes(self, columns: Axis) -> WeightAxes:
-        output = units(self.kernel.path, 1)
-        bias = {self.bias.path: (output,)} if self.use_bias else {}
-        return WeightAxes({self.kernel.path: (columns, output), **bias}, output)
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        return {self.kernel.path: {0: columns}}
 
 
 def linear_model(linear: Any, numeric: Any, l2: float = 0.0) -> Any:
@@ -207,6 +193,8 @@ class Bias(keras.layers.Layer):
     Input shape: [B, 1]. Output shape: [B, 1].
     """
 
+    keeps_columns = True
+
     def __init__(self, **settings: Any) -> None:
         super().__init__(dtype="float32", **settings)
 
@@ -216,8 +204,8 @@ class Bias(keras.layers.Layer):
     def call(self, x: Any) -> Any:
         return x + self.bias
 
-    def weight_axes(self, columns: Axis) -> WeightAxes:
-        return WeightAxes({self.bias.path: (units(self.bias.path, 1),)}, columns)
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:  # noqa: ARG002 (it has none)
+        return {}
 
 
 class LogitOfBoth(keras.layers.Layer):

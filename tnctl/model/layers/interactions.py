@@ -10,7 +10,7 @@ from keras import ops
 from tnctl.errors import UserError
 from tnctl.model.layers.dense import l2_regularizer
 from tnctl.model.layers.gradients import add_bias, pairwise_products
-from tnctl.model.layers.weight_axes import Axis, WeightAxes, common_inputs, coordinates, units
+from tnctl.model.layers.weight_axes import Axis, WeightAxes
 
 
 class FactorizationMachine(keras.layers.Layer):
@@ -29,8 +29,8 @@ class FactorizationMachine(keras.layers.Layer):
     def call(self, embeddings: Any) -> Any:
         return pairwise_products(embeddings)
 
-    def weight_axes(self, columns: Axis) -> WeightAxes:  # noqa: ARG002 (the signature of all)
-        return WeightAxes({}, units(self.path, 1))
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:  # noqa: ARG002 (it has none)
+        return {}
 
 
 class NumericFactors(keras.layers.Layer):
@@ -57,9 +57,9 @@ class NumericFactors(keras.layers.Layer):
     def call(self, numbers: Any) -> Any:
         return numbers[:, :, None] * self.factors
 
-    def weight_axes(self, columns: Axis) -> WeightAxes:
-        axes = (columns, coordinates(self.width))
-        return WeightAxes({self.factors.path: axes}, [None] * self.width)
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        coordinates: Axis = [((), coordinate) for coordinate in range(self.width)]
+        return {self.factors.path: {0: columns, 1: coordinates}}
 
 
 class VectorCross(keras.layers.Layer):
@@ -76,6 +76,8 @@ class VectorCross(keras.layers.Layer):
 
     Input shape: [B, n]. Output shape: [B, n].
     """
+
+    keeps_columns = True
 
     def __init__(self, layers: int, l2: float = 0.0, **settings: Any) -> None:
         super().__init__(dtype="float32", **settings)
@@ -103,10 +105,8 @@ class VectorCross(keras.layers.Layer):
             factor += factor * product + constant
         return factor[:, None] * x + tf.reduce_sum(bias, axis=0)
 
-    def weight_axes(self, columns: Axis) -> WeightAxes:
-        layers = units(self.kernel.path, self.layers_)
-        axes = {self.kernel.path: (columns, layers), self.bias.path: (layers, columns)}
-        return WeightAxes({**axes}, columns)
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        return {self.kernel.path: {0: columns}, self.bias.path: {1: columns}}
 
 
 class MatrixCross(keras.layers.Layer):
@@ -117,6 +117,8 @@ class MatrixCross(keras.layers.Layer):
 
     Input shape: [B, n]. Output shape: [B, n].
     """
+
+    keeps_columns = multiplies_input = True
 
     def __init__(self, layers: int, low_rank: int = 0, l2: float = 0.0, **settings: Any) -> None:
         super().__init__(**settings)
@@ -152,13 +154,12 @@ class MatrixCross(keras.layers.Layer):
             x = start * add_bias(y, ops.convert_to_tensor(bias)) + x
         return x
 
-    def weight_axes(self, columns: Axis) -> WeightAxes:
-        weights: dict[str, tuple[Axis, ...]] = {bias.path: (columns,) for bias in self.biases}
-        for kernel, *wide in self.kernels:
-            rank = units(kernel.path, self.low_rank)
-            weights[kernel.path] = (columns, rank if wide else columns)
-            weights |= {u.path: (rank, columns) for u in wide}
-        return WeightAxes(weights, columns, common_inputs(columns))
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        axes = {bias.path: {0: columns} for bias in self.biases}
+        for kernel, *u in self.kernels:
+            axes[kernel.path] = {0: columns} if u else {0: columns, 1: columns}
+            axes |= {kernel.path: {1: columns} for kernel in u}
+        return axes
 
 
 class MixtureCross(keras.layers.Layer):
@@ -174,6 +175,8 @@ class MixtureCross(keras.layers.Layer):
 
     Input shape: [B, n]. Output shape: [B, n].
     """
+
+    keeps_columns = multiplies_input = True
 
     def __init__(
         self, layers: int, low_rank: int, experts: int, l2: float = 0.0, **settings: Any
@@ -225,15 +228,11 @@ class MixtureCross(keras.layers.Layer):
             x = start * add_bias(ops.matmul(h, u), ops.convert_to_tensor(bias)) + x
         return x
 
-    def weight_axes(self, columns: Axis) -> WeightAxes:
-        weights: dict[str, tuple[Axis, ...]] = {bias.path: (columns,) for bias in self.biases}
-        for v, c, u, gates in self.kernels:
-            ranks = units(v.path, self.experts * self.low_rank)
-            experts = units(gates.path, self.experts)
-            rank = units(c.path, self.low_rank)
-            weights |= {v.path: (columns, ranks), c.path: (experts, rank, rank)}
-            weights |= {u.path: (ranks, columns), gates.path: (columns, experts)}
-        return WeightAxes(weights, columns, common_inputs(columns))
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        axes = {bias.path: {0: columns} for bias in self.biases}
+        for v, _, u, gates in self.kernels:
+            axes |= {v.path: {0: columns}, u.path: {1: columns}, gates.path: {0: columns}}
+        return axes
 
 
 def at_least_one(layers: int) -> int:

@@ -49,6 +49,8 @@ class BatchNorm(keras.layers.Layer):
     in the statistics.
     """
 
+    keeps_columns = True
+
     def __init__(
         self, momentum: float = 0.99, epsilon: float = 1e-3, affine: bool = True, **settings: Any
     ) -> None:
@@ -83,8 +85,8 @@ class BatchNorm(keras.layers.Layer):
         scale = ops.rsqrt(self.moving_variance + self.epsilon) * gamma
         return x * scale + (beta - self.moving_mean * scale)
 
-    def weight_axes(self, columns: Axis) -> WeightAxes:
-        return WeightAxes({variable.path: (columns,) for variable in self.variables}, columns)
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        return {variable.path: {0: columns} for variable in self.variables}
 
 
 class Dropout(keras.layers.Layer):
@@ -96,6 +98,8 @@ class Dropout(keras.layers.Layer):
 
     Input shape: any. Output shape: the same.
     """
+
+    keeps_columns = True
 
     def __init__(self, rate: float, **settings: Any) -> None:
         super().__init__(**settings)
@@ -114,5 +118,5 @@ class Dropout(keras.layers.Layer):
         )
         return tf.where(drawn >= self.rate, x / (1 - self.rate), tf.zeros_like(x))
 
-    def weight_axes(self, columns: Axis) -> WeightAxes:
-        return WeightAxes({}, columns)
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:  # noqa: ARG002 (it has none)
+        return {}

@@ -182,9 +182,9 @@ class PlaceMapping:
         self._old = InputAxes(network, old_layout, names)
         if operation := self._new.untracked or self._old.untracked:
             raise UserError(
-                f"inputs are others than in {self._source}, and which dense weights are over which "
-                f"is not known: the recipe combines inputs with the output of {operation}, which "
-                f"has no rule. Keep the inputs as they were, {FRESH}"
+                f"inputs are others than in {self._source}, and {operation} of the recipe combines "
+                "units of a layer with inputs, number by number: which unit is of which input is "
+                f"not known. Keep the inputs as they were, {FRESH}"
             )
         self._in_both = {
             name
@@ -213,14 +213,14 @@ class PlaceMapping:
         # A manifest may have variables of other shapes than its conf makes.
         if len(shape) != len(old_shape) or self._old.shapes.get(name) != old_shape:
             raise self._unknown(name, shape, old_shape)
-        scope, old_scope = self._new.scopes.get(name, ()), self._old.scopes.get(name, ())
-        if scope and old_scope and set(scope).isdisjoint(old_scope):
+        scope, old_scope = (side.scopes.get(name, set()) for side in (self._new, self._old))
+        if scope and old_scope and scope.isdisjoint(old_scope):
             nothing = [np.arange(0) for _ in shape]
             return nothing, nothing
         new_places, old_places = [], []
         for axis in range(len(shape)):
-            new, old = self._new.axis(name, axis), self._old.axis(name, axis)
-            if None in new or None in old or fixed_units(new) != fixed_units(old):
+            new, old = (side.axis(name, axis) for side in (self._new, self._old))
+            if None in new or None in old or units_of(new) != units_of(old):
                 raise self._unknown(name, shape, old_shape)
             where = {place: number for number, place in enumerate(counted(old))}
             pairs = [(k, where[place]) for k, place in enumerate(counted(new)) if place in where]
@@ -248,7 +248,7 @@ class PlaceMapping:
         )
 
 
-def fixed_units(axis: Axis) -> set[Any]:
+def units_of(axis: Axis) -> set[Any]:
     """The places of no input, which both sides must have alike. Embeddings may become wider."""
     return {place for place in axis if place and not place[0] and not isinstance(place[1], int)}
 
