@@ -11,8 +11,6 @@ from string import Template
 class Markup(str):
     """Text that is HTML already. Any other text is escaped where it is filled in."""
 
-    __slots__ = ()
-
 
 @cache
 def fragments() -> dict[str, Template]:

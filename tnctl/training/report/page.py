@@ -21,17 +21,13 @@ class InputRow:
 
     name: str
     kind: str
-    coverage: float | None = None
-    """share of examples that have an id (numbers: that are not 0)"""
-    ids: float | None = None
-    """ids per example"""
+    coverage: float | None = None  # share of examples that have an id (numbers: that are not 0)
+    ids: float | None = None  # per example
     group: str | None = None
     rows: int | None = None
     bytes: int | None = None
-    norm: float | None = None
-    """mean norm of the group's embeddings"""
-    importance: float | None = None
-    """what the metric loses without the input"""
+    norm: float | None = None  # mean norm of the group's embeddings
+    importance: float | None = None  # what the metric loses without the input
 
 
 def render(
@@ -105,8 +101,7 @@ def _curves(lines_logged: Sequence[LogLine]) -> Markup:
     evaluations = [line for line in lines_logged if line.event == "evaluation"]
 
     def trained(key: str) -> list[tuple[float, float]]:
-        points = [(line.step, getattr(line, key)) for line in steps]
-        return [(step, value) for step, value in points if value is not None]
+        return [(line.step, value) for line in steps if (value := getattr(line, key)) is not None]
 
     def evaluated(key: str) -> list[tuple[float, float]]:
         points = [(line.step, number_of(line.validation, key)) for line in evaluations]
@@ -140,12 +135,19 @@ def _calibration(report: Report) -> Markup:
         "mean prediction",
         [Series("tenths, by prediction", [(b["prediction"], b["label"]) for b in bins], 1, True)],
     )
-    rows = []
-    for place, figures in enumerate(bins, 1):
-        prediction, label = figures["prediction"], figures["label"]
-        ratio = label / prediction if prediction else None
-        cells = (f"{prediction:.5f}", f"{label:.5f}", _shown(ratio, ".3f"))
-        rows.append(_row(place, (*cells, f"{figures['count']:,.0f}")))
+    rows = [
+        _row(
+            tenth,
+            [
+                f"{prediction:.5f}",
+                f"{label:.5f}",
+                f"{label / prediction:.3f}" if prediction else NONE,
+                f"{figures['count']:,.0f}",
+            ],
+        )
+        for tenth, figures in enumerate(bins, 1)
+        for prediction, label in [(figures["prediction"], figures["label"])]
+    ]
     names = ("tenth", "prediction", "label", "label / prediction", "examples")
     return joined([chart, _table(names, rows)])
 
@@ -199,10 +201,11 @@ def _metrics(report: Report) -> Markup:
         if key in report.metrics
     ]  # fmt: skip
     heads = report.heads
-    rows = []
-    for key in keys:
-        values = [report.figure(key), *(number_of(figures, key) for figures in heads.values())]
-        rows.append(_row(key, [_shown(value, ".6f") for value in values]))
+    rows = [
+        _row(key, [_shown(number_of(of_head, key), ".6f") for of_head in columns])
+        for columns in [(report.metrics, *heads.values())]
+        for key in keys
+    ]
     main = str(report.metrics.get("head", "main head"))
     return _table(["", main if heads else f"data.{report.split}", *heads], rows)
 
