@@ -174,10 +174,14 @@ class InputAxes:
 
     def _keep(self, path: str, axes: WeightAxes) -> None:
         """Keep what the axes of a variable are over; a layer may be called several times."""
-        for axis, places in axes.items():
-            known = self._axes.get(path, axes).get(axis, places)
-            axes[axis] = [in_common(pair) for pair in zip(known, places, strict=True)]
-        self._axes[path] = axes
+        known = self._axes.get(path, {})
+        self._axes[path] = {
+            axis: [
+                in_common(pair)
+                for pair in zip(known.get(axis, places), axes.get(axis, places), strict=False)
+            ]
+            for axis, places in (known | axes).items()
+        }
 
     def _units(self, operation: Any, shape: tuple[int, ...]) -> Numbers:
         """Units of an operation, which have no other name than their places."""
@@ -198,12 +202,14 @@ class InputAxes:
         """Numbers made of several at the same place: of the same input, or of units alone."""
         arrays = [(self._inputs(numbers), np.broadcast_to(numbers, shape)) for numbers in given]
         inputs = [array for names, array in arrays if names]
-        unknown = [array for names, array in arrays if names is None]
         if inputs and any(self._inputs(units) == set() and units.size > 1 for units in given):
             self.untracked = operation.name  # but one unit for all of an example has no place
-        if inputs and any(not np.array_equal(array, inputs[0]) for array in inputs):
+        # `Inputs.deep` has logarithms where x has shows: in the same columns.
+        known = type(operation).__name__ == "Where" or all(names is not None for names, _ in arrays)
+        distinct = any(not np.array_equal(inputs[0], array) for array in inputs)
+        if distinct or (len(arrays) > 1 and not known):
             return np.zeros(shape, np.int64)
-        return [*inputs, *unknown, *(array for _, array in arrays)][0]
+        return [*inputs, *(array for _, array in arrays)][0]
 
 
 KERAS_LAYERS: dict[str, Callable[[Any, Axis], dict[str, WeightAxes]]] = {
