@@ -19,7 +19,11 @@ setup(
     # Top-level folders of the checkout, subpackages when installed: nothing but tnctl appears in
     # site-packages.
     package_dir={"tnctl.conf": "conf", "tnctl.recipes": "recipes"},
-    package_data={"tnctl": ["py.typed"], "tnctl.conf": ["*.yaml", "*/*.yaml"]},
+    package_data={
+        "tnctl": ["py.typed"],
+        "tnctl.training.report": ["page.html"],
+        "tnctl.conf": ["*.yaml", "*/*.yaml"],
+    },
     include_package_data=False,
     cffi_modules=["csrc/build_ffi.py:ffi"],
     install_requires=[

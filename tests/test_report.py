@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tnctl.training import charts, page
-from tnctl.training.charts import Series, lines, number, scale_of, thinned, ticks
-from tnctl.training.page import InputRow, render
-from tnctl.training.report import LogLine, Report
+from tnctl.training.report import LogLine, Report, charts
+from tnctl.training.report.charts import Series, lines, number, scale_of, thinned, ticks
+from tnctl.training.report.fragments import Markup, fill, fragments
+from tnctl.training.report.page import InputRow, render
 
 EVIL = "<script>alert('x')</script>&\"'"
 
@@ -139,9 +139,24 @@ def test_the_page_of_little():
     assert "MSE" in seen.text
 
 
-def test_the_script_is_safe_where_it_stands():
-    for text in (page.SCRIPT, page.STYLE):
+def test_script_and_style_have_no_character_that_xml_would_read_as_markup():
+    page = fill("page", title="", sections="")
+    for tag in ("script", "style"):
+        [text] = re.findall(rf"<{tag}>(.*)</{tag}>", page, re.DOTALL)
+        assert len(text) > 1000
         assert not re.search(r"[<&]", text)
+
+
+def test_every_text_that_is_filled_in_is_escaped():
+    """Only what was filled in before is taken as it is; a part without its values is an error."""
+    for name, template in fragments().items():
+        values = dict.fromkeys(template.get_identifiers(), EVIL)
+        assert "<script>alert" not in fill(name, **values), name
+        assert fill(name, **{key: Markup("<b/>") for key in values}).count("<b/>") >= len(values)
+        if values:
+            values.popitem()
+            with pytest.raises(KeyError):
+                fill(name, **values)
 
 
 def test_the_charts_data_is_what_was_given():

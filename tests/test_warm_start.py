@@ -26,7 +26,9 @@ from tnctl.schema import Conf, Data, Embedding, Initial, Numeric, Slot, Warm
 from tnctl.tables import Batch, Optimizer, Pool, Segment, SlotPlan, SparseTable
 from tnctl.tables import Initial as TableInitial
 from tnctl.tables.sparse import decay_factors
-from tnctl.training import warm, warm_dense, warm_inputs, warm_rows
+from tnctl.training import warm
+from tnctl.training.warm import dense_transfer, row_transfer
+from tnctl.training.warm.pairing import check_inputs, pair
 
 STEP = 12  # of the checkpoint of `trained`
 ROWS = 574
@@ -396,8 +398,7 @@ def test_a_vocabulary_may_grow_at_its_end():
     def found(words, **keys):
         slot = Slot(ids="vocabulary", vocabulary=words, **keys)
         conf = dataclasses.replace(old, slots={"a": slot})
-        pairing = warm_inputs.pair("there", old, conf)
-        warm_inputs.check(pairing, Statistics(), Statistics())
+        check_inputs(pair("there", old, conf), Statistics(), Statistics())
 
     found(["x", "y", "z"])
     for words in (["x"], ["y", "x"], ["z", "x", "y"]):
@@ -418,10 +419,10 @@ def test_crosses_are_of_the_same_parts():
 
     old = conf(["a", "b"])
     named = conf(["c", "b"], ("c", "b"), warm=Warm(start="s", rename={"c": "a"}))
-    warm_inputs.check(warm_inputs.pair("there", old, named), Statistics(), Statistics())
+    check_inputs(pair("there", old, named), Statistics(), Statistics())
     turned = conf(["b", "a"], warm=Warm(start="s"))
     with pytest.raises(UserError, match=r"slots.both: cross is"):
-        warm_inputs.check(warm_inputs.pair("there", old, turned), Statistics(), Statistics())
+        check_inputs(pair("there", old, turned), Statistics(), Statistics())
 
 
 RECIPES = {
@@ -469,10 +470,10 @@ def carried_over(old, new, monkeypatch):
         for array in state:
             array[:] = random.uniform(0.1, 1, len(array))
     checkpoint = saved(model)
-    monkeypatch.setattr(warm_dense, "variables", lambda _: checkpoint.variables)
-    pairing = warm_inputs.pair("there", old, new)
-    warm_dense.check(pairing, checkpoint, other)
-    return model, other, warm_dense.fill(pairing, checkpoint, other)
+    monkeypatch.setattr(dense_transfer, "variables", lambda _: checkpoint.variables)
+    pairing = pair("there", old, new)
+    dense_transfer.check(pairing, checkpoint, other)
+    return model, other, dense_transfer.fill(pairing, checkpoint, other)
 
 
 def assert_same_logits(model, other, atol=2e-5):
@@ -594,7 +595,8 @@ def test_a_recipe_that_names_its_inputs(own, outcome, tmp_path, monkeypatch):
     slots = dict(reversed(old.slots.items())) if "places" in outcome else old.slots
     new = dataclasses.replace(old, slots=slots, warm=Warm(start="s", **keys))
     if own in ("a kernel each", "a gate"):
-        with pytest.raises(UserError, match=r"would lose what was learned of .*warm.dense=fresh"):
+        message = "would lose what was learned of" if own == "a kernel each" else "combines units"
+        with pytest.raises(UserError, match=f"{message} .*warm.dense=fresh"):
             carried_over(old, new, monkeypatch)
         return
     model, other, carried = carried_over(old, new, monkeypatch)
@@ -604,6 +606,115 @@ def test_a_recipe_that_names_its_inputs(own, outcome, tmp_path, monkeypatch):
     assert bool(carried.partly) == (outcome == "one new")
     if outcome != "one new":
         assert_same_logits(model, other)
+
+
+MORE = ("import tensorflow as tf", "from keras import ops")
+TRACKED = {
+    "stacked": "layers.Logit()(keras.layers.Flatten()(inputs.embeddings))",
+    "units in another shape": (
+        "layers.Logit()(keras.layers.Flatten()(keras.layers.Reshape((2, 3))("
+        "keras.layers.Dense(6, 'tanh')(inputs.x))))"
+    ),
+    "the same twice": "layers.Logit()(ops.tanh(inputs.slot('a') * inputs.slot('a')))",
+    "a gate for all": "layers.Logit()(inputs.x * keras.layers.Dense(1, 'sigmoid')(inputs.x))",
+    "a tower of its own": (
+        "layers.Logit()(layers.Mlp([4])(layers.concatenated(inputs.x, inputs.slot('c'))))"
+    ),
+    "nested": (
+        "keras.Sequential([keras.layers.LayerNormalization(), keras.layers.Dense(3, 'tanh'), "
+        "keras.layers.Dense(1)])(inputs.x)"
+    ),
+    "called twice": "(lambda dense: dense(inputs.slot('a')) - ops.square(dense(inputs.slot('b'))))("
+    "keras.layers.Dense(1))",
+    "units alone": "layers.Logit()(keras.layers.Lambda(lambda h: tf.sort(h, axis=1))("
+    "keras.layers.Dense(3)(inputs.x)))",
+}
+
+
+@pytest.mark.parametrize(
+    ("expression", "width"),
+    [
+        *((name, 4) for name in ("units in another shape", "a gate for all", "units alone")),
+        *(
+            pytest.param(name, width, marks=pytest.mark.long)
+            for name in TRACKED
+            for width in (4, 6)
+            if width == 4
+            or name not in ("a gate for each number", "a gate for each slot", "nested")
+        ),
+    ],
+)
+def test_weights_of_other_recipes_follow_the_graph(expression, width, tmp_path, monkeypatch):
+    """With inputs in another order, and wider, the logits are as before."""
+    old, new = confs_of_expression(TRACKED[expression], tmp_path, width)
+    model, other, carried = carried_over(old, new, monkeypatch)
+    assert not carried.new
+    assert_same_logits(model, other)
+
+
+UNTRACKED = {
+    "an operation on inputs": (
+        "layers.Logit()(keras.layers.Lambda(lambda x: tf.sort(x, axis=1))(inputs.x))",
+        r"dense weights logit/kernel are \[12, 1\] here and were .* which of them are over which",
+    ),
+    "a layer on inputs": (
+        "(lambda e: layers.Logit()(keras.layers.Flatten()("
+        "keras.layers.MultiHeadAttention(1, 2, name='attend')(e, e))))(inputs.embeddings)",
+        "dense weights attend/.* which of them are over which inputs is not known",
+    ),
+    "a gate for each number": (
+        "layers.Logit()(inputs.x * keras.layers.Dense(inputs.x.shape[1], 'sigmoid')(inputs.x))",
+        "multiply of the recipe combines units of a layer with inputs.*warm.dense=fresh",
+    ),
+    "a product of slots": (
+        "layers.Logit()(inputs.slot('a') * inputs.slot('c'))",
+        "dense weights logit/kernel",
+    ),
+    "a layer over each slot": (
+        "layers.Logit()(keras.layers.Flatten()(keras.layers.Dense(3)(inputs.embeddings)))",
+        "dense weights logit/kernel",
+    ),
+    "factors of numbers": (
+        "layers.Logit()(keras.layers.Flatten()(layers.NumericFactors(2)(inputs.numeric)))",
+        "dense weights logit/kernel",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "an operation on inputs",
+        *(pytest.param(name, marks=pytest.mark.long) for name in [*UNTRACKED][1:]),
+    ],
+)
+def test_weights_over_what_is_not_known_are_refused(expression, tmp_path, monkeypatch):
+    text, message = UNTRACKED[expression]
+    old, new = confs_of_expression(text, tmp_path, 4)
+    with pytest.raises(UserError, match=message):
+        carried_over(old, new, monkeypatch)
+
+
+def confs_of_expression(text, tmp_path, width):
+    """Confs of a recipe that returns an expression; the second has its inputs in another order."""
+    path = tmp_path / "own.py"
+    imports = "\n".join(("import keras", *MORE, "from tnctl.model import layers"))
+    path.write_text(f"{imports}\ndef build(inputs):\n    return {text}\n")
+    numeric = {"m": Numeric(), "n": Numeric(width=2)} if "numeric" in text else {}
+    old = Conf(
+        recipe={"name": str(path)},
+        slots={"a": Slot(), "b": Slot(), "c": Slot()},
+        numeric=numeric,
+        embedding=Embedding(4, linear=False),
+        data=Data(train="none"),
+    )
+    return old, dataclasses.replace(
+        old,
+        slots=dict(reversed(old.slots.items())),
+        numeric=dict(reversed(numeric.items())),
+        embedding=Embedding(width, linear=False),
+        warm=Warm(start="s"),
+    )
 
 
 def confs_of(recipe, width):
@@ -641,9 +752,11 @@ def saved(model):
             state: of_all[number].reshape(shape).copy()
             for state, of_all in zip(model.dense.state_names, model.dense.states, strict=True)
         }
-        found[name] = warm_dense.Variable(model.dense.weights[number].reshape(shape).copy(), states)
+        found[name] = dense_transfer.Variable(
+            model.dense.weights[number].reshape(shape).copy(), states
+        )
     for memory, one in zip(model.moving, model.network.non_trainable_variables, strict=True):
-        found[one.path] = warm_dense.Variable(memory.reshape(tuple(one.value.shape)).copy(), {})
+        found[one.path] = dense_transfer.Variable(memory.reshape(tuple(one.value.shape)).copy(), {})
     dense = SimpleNamespace(optimizer=SavedOptimizer.of(model.dense.optimizer), step=7)
     name = model.conf.recipe["name"]
     digest = recipes.digest_of(name) if name.endswith(".py") else ""
@@ -691,7 +804,7 @@ def test_decayed_weights_come_as_they_read():
     for decay, changed, expected in ((0.5, 3, 1.0), (0.0, 3, factor), (0.25, 10, factor)):
         new, _ = table_of(decay)
         new.set_step(10)
-        convert = warm_rows.Conversion(part, new, Clock(10), True)
+        convert = row_transfer.Conversion(part, new, Clock(10), True)
         made = convert(records, records["group"], ones)
         assert (made["changed"] == changed).all()
         np.testing.assert_allclose(made["embedding"], records["embedding"] * expected, rtol=1e-7)
@@ -705,8 +818,8 @@ def test_show_and_click_read_as_before_under_another_decay():
     days = ((100, 1), (101, 5), (104, 9))
     changed = np.array([0, 1, 4, 5, 8, 9, 12], np.uint32)
     expected = [104, 4, 4, 3, 3, 0, 0]
-    np.testing.assert_array_equal(warm_rows.ages(days, changed), expected)
-    np.testing.assert_array_equal(warm_rows.ages((), changed), 0)
+    np.testing.assert_array_equal(row_transfer.ages(days, changed), expected)
+    np.testing.assert_array_equal(row_transfer.ages((), changed), 0)
     old, part = table_of(0.0, shows=True)
     old.set_step(3)
     records = old.fresh_records(np.zeros(7, np.uint16), np.arange(7, dtype=np.uint64))
@@ -715,7 +828,7 @@ def test_show_and_click_read_as_before_under_another_decay():
     was, now = np.full(7, 0.5), np.full(7, 0.25)
     new, _ = table_of(0.0, shows=True)
     new.set_step(12)
-    made = warm_rows.Conversion(part, new, Clock(12, days), True)
+    made = row_transfer.Conversion(part, new, Clock(12, days), True)
     read = 8 * 0.5 ** np.array(expected[1:])
     for decay in (was, now):
         found = made(records[1:], records["group"][1:], (was[1:], decay[1:]))
@@ -724,7 +837,7 @@ def test_show_and_click_read_as_before_under_another_decay():
         np.testing.assert_allclose(found["click"][:, 0] / found["show"][:, 0], 3 / 8)
     faster, _ = table_of(0.5, shows=True)
     faster.set_step(12)
-    made = warm_rows.Conversion(part, faster, Clock(12, days), True)
+    made = row_transfer.Conversion(part, faster, Clock(12, days), True)
     found = made(records[1:], records["group"][1:], (was[1:], was[1:]))
     assert (found["changed"] == 12).all()
     np.testing.assert_allclose(found["show"][:, 0], read, rtol=1e-6)

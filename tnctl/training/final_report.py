@@ -13,12 +13,12 @@ from tnctl.model.building import Model
 from tnctl.model.graph import conf_to_json
 from tnctl.progress import waiting
 from tnctl.schema import Conf
-from tnctl.training import eviction, page, run_folder
+from tnctl.training import eviction, run_folder
 from tnctl.training.days.daily import Daily
 from tnctl.training.memory_watch import table_bytes
 from tnctl.training.observers import Stopwatch
-from tnctl.training.page import InputRow
-from tnctl.training.report import Best, Report, TableSize, Timing
+from tnctl.training.report import Best, Report, TableSize, Timing, page
+from tnctl.training.report.page import InputRow
 from tnctl.training.run_log import Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.state import RunState

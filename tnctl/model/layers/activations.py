@@ -9,6 +9,7 @@ from keras import ops
 
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layers.normalization import BatchNorm
+from tnctl.model.layers.weight_axes import Axis, WeightAxes
 
 PLAIN = (
     "elu", "gelu", "leaky_relu", "linear", "relu", "selu", "sigmoid", "silu", "softplus", "tanh",
@@ -35,12 +36,17 @@ class PRelu(keras.layers.Layer):
     Input shape: [B, n]. Output shape: [B, n].
     """
 
+    keeps_columns = True
+
     def build(self, shape: Sequence[int]) -> None:
         start = keras.initializers.Constant(0.25)
         self.alpha = self.add_weight(shape=(shape[-1],), initializer=start, name="alpha")
 
     def call(self, s: Any) -> Any:
         return tf.nn.relu(s) - self.alpha * tf.nn.relu(-s)
+
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        return {self.alpha.path: {0: columns}}
 
 
 class Dice(keras.layers.Layer):
@@ -53,6 +59,8 @@ class Dice(keras.layers.Layer):
     Input shape: [B, n]. Output shape: [B, n].
     """
 
+    keeps_columns = True
+
     def __init__(self, **settings: Any) -> None:
         super().__init__(dtype="float32", **settings)
         self.standardized = BatchNorm(0.9, epsilon=1e-8, affine=False, name="standardized")
@@ -64,3 +72,6 @@ class Dice(keras.layers.Layer):
     def call(self, s: Any, where: Any = None, training: bool | None = None) -> Any:
         p = ops.sigmoid(self.standardized(s, where=where, training=training))
         return s * (self.alpha + p * (1.0 - self.alpha))
+
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        return {variable.path: {0: columns} for variable in self.variables}

@@ -9,6 +9,7 @@ from keras import ops
 
 from tnctl.errors import UserError
 from tnctl.model.layers.dense import Logit, Mlp
+from tnctl.model.layers.weight_axes import Axis, WeightAxes
 
 
 class TargetAttention(keras.layers.Layer):
@@ -24,6 +25,8 @@ class TargetAttention(keras.layers.Layer):
 
     Input shapes: sequence [B, L, d], lengths int [B], target [B, d]. Output shape: [B, d].
     """
+
+    keeps_columns = multiplies_input = True
 
     def __init__(
         self,
@@ -60,6 +63,19 @@ class TargetAttention(keras.layers.Layer):
         scores = ops.reshape(scores, (-1, length))
         weights = masked_softmax(scores, present) if self.softmax else scores * mask(present)
         return ops.sum(ops.cast(weights, sequence.dtype)[:, :, None] * sequence, axis=1)
+
+    def weight_axes(
+        self,
+        sequence: Axis,
+        lengths: Axis,  # noqa: ARG002 (an axis for each input)
+        target: Axis,
+    ) -> dict[str, WeightAxes]:
+        products: Axis = [
+            e and t and ((*e[0], *t[0]), ("product", e[1]))
+            for e, t in zip(sequence, target, strict=True)
+        ]
+        first = self.unit if self.unit.hidden else self.score
+        return first.weight_axes([*sequence, *products, *target])
 
 
 def mask(present: Any) -> Any:

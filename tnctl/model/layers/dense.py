@@ -10,6 +10,7 @@ from tnctl.errors import UserError
 from tnctl.model.layers.activations import Dice, activation_of
 from tnctl.model.layers.gradients import add_bias, columns_of, times_column
 from tnctl.model.layers.normalization import BatchNorm, Dropout
+from tnctl.model.layers.weight_axes import Axis, WeightAxes
 
 
 def l2_regularizer(l2: float) -> Any:
@@ -97,6 +98,9 @@ class Dense(keras.layers.Layer):
             return self.activation(y, where=where, training=training)
         return self.activation(y)
 
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        return {self.kernel.path: {0: columns}}
+
 
 class Mlp(keras.layers.Layer):
     """Fully connected layers: h_k = dropout(activation(norm(h_{k-1} W_k + b_k))).
@@ -122,6 +126,7 @@ class Mlp(keras.layers.Layer):
         self.hidden = [Dense(width, activation, batch_norm=batch_norm, l2=l2) for width in hidden]
         self.dropouts = [Dropout(dropout, name=f"dropout_{k}") for k in range(len(self.hidden))]
         self.residual = residual
+        self.keeps_columns = not self.hidden
 
     def build(self, shape: Sequence[int]) -> None:
         for layer, dropout in zip(self.hidden, self.dropouts, strict=True):
@@ -136,6 +141,9 @@ class Mlp(keras.layers.Layer):
                 h = h + ops.cast(x, h.dtype)
             x = h
         return x
+
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        return self.hidden[0].weight_axes(columns) if self.hidden else {}
 
 
 class Logit(keras.layers.Layer):
@@ -165,6 +173,9 @@ class Logit(keras.layers.Layer):
         y = times_column(x, ops.convert_to_tensor(self.kernel))
         return y + self.bias if self.use_bias else y
 
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        return {self.kernel.path: {0: columns}}
+
 
 def linear_model(linear: Any, numeric: Any, l2: float = 0.0) -> Any:
     """The linear part of a model, [B, 1]: the rows' `linear` [B, 1] + <w, numeric> of [B, N].
@@ -182,6 +193,8 @@ class Bias(keras.layers.Layer):
     Input shape: [B, 1]. Output shape: [B, 1].
     """
 
+    keeps_columns = True
+
     def __init__(self, **settings: Any) -> None:
         super().__init__(dtype="float32", **settings)
 
@@ -190,6 +203,9 @@ class Bias(keras.layers.Layer):
 
     def call(self, x: Any) -> Any:
         return x + self.bias
+
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:  # noqa: ARG002 (it has none)
+        return {}
 
 
 class LogitOfBoth(keras.layers.Layer):

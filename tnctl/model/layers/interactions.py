@@ -10,6 +10,7 @@ from keras import ops
 from tnctl.errors import UserError
 from tnctl.model.layers.dense import l2_regularizer
 from tnctl.model.layers.gradients import add_bias, pairwise_products
+from tnctl.model.layers.weight_axes import Axis, WeightAxes
 
 
 class FactorizationMachine(keras.layers.Layer):
@@ -27,6 +28,9 @@ class FactorizationMachine(keras.layers.Layer):
 
     def call(self, embeddings: Any) -> Any:
         return pairwise_products(embeddings)
+
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:  # noqa: ARG002 (it has none)
+        return {}
 
 
 class NumericFactors(keras.layers.Layer):
@@ -53,6 +57,10 @@ class NumericFactors(keras.layers.Layer):
     def call(self, numbers: Any) -> Any:
         return numbers[:, :, None] * self.factors
 
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        coordinates: Axis = [((), coordinate) for coordinate in range(self.width)]
+        return {self.factors.path: {0: columns, 1: coordinates}}
+
 
 class VectorCross(keras.layers.Layer):
     """The cross network of DCN: `layers` times x_{l+1} = x_0 (x_l^T w_l) + b_l + x_l.
@@ -68,6 +76,8 @@ class VectorCross(keras.layers.Layer):
 
     Input shape: [B, n]. Output shape: [B, n].
     """
+
+    keeps_columns = True
 
     def __init__(self, layers: int, l2: float = 0.0, **settings: Any) -> None:
         super().__init__(dtype="float32", **settings)
@@ -95,6 +105,9 @@ class VectorCross(keras.layers.Layer):
             factor += factor * product + constant
         return factor[:, None] * x + tf.reduce_sum(bias, axis=0)
 
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        return {self.kernel.path: {0: columns}, self.bias.path: {1: columns}}
+
 
 class MatrixCross(keras.layers.Layer):
     """The cross network of DCN-V2: `layers` times x_{l+1} = x_0 * (W_l x_l + b_l) + x_l.
@@ -104,6 +117,8 @@ class MatrixCross(keras.layers.Layer):
 
     Input shape: [B, n]. Output shape: [B, n].
     """
+
+    keeps_columns = multiplies_input = True
 
     def __init__(self, layers: int, low_rank: int = 0, l2: float = 0.0, **settings: Any) -> None:
         super().__init__(**settings)
@@ -139,6 +154,13 @@ class MatrixCross(keras.layers.Layer):
             x = start * add_bias(y, ops.convert_to_tensor(bias)) + x
         return x
 
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        axes = {bias.path: {0: columns} for bias in self.biases}
+        for kernel, *u in self.kernels:
+            axes[kernel.path] = {0: columns} if u else {0: columns, 1: columns}
+            axes |= {kernel.path: {1: columns} for kernel in u}
+        return axes
+
 
 class MixtureCross(keras.layers.Layer):
     """The cross network of DCN-Mix: `layers` times a gated sum over low-rank experts.
@@ -153,6 +175,8 @@ class MixtureCross(keras.layers.Layer):
 
     Input shape: [B, n]. Output shape: [B, n].
     """
+
+    keeps_columns = multiplies_input = True
 
     def __init__(
         self, layers: int, low_rank: int, experts: int, l2: float = 0.0, **settings: Any
@@ -203,6 +227,12 @@ class MixtureCross(keras.layers.Layer):
             h = ops.reshape(h, (-1, self.experts * self.low_rank))
             x = start * add_bias(ops.matmul(h, u), ops.convert_to_tensor(bias)) + x
         return x
+
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        axes = {bias.path: {0: columns} for bias in self.biases}
+        for v, _, u, gates in self.kernels:
+            axes |= {v.path: {0: columns}, u.path: {1: columns}, gates.path: {0: columns}}
+        return axes
 
 
 def at_least_one(layers: int) -> int:

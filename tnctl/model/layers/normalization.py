@@ -12,6 +12,7 @@ from keras import ops
 
 from tnctl.errors import UserError
 from tnctl.model.layers.gradients import normalised
+from tnctl.model.layers.weight_axes import Axis, WeightAxes
 
 _STEP: ContextVar[Any] = ContextVar("step")
 
@@ -48,6 +49,8 @@ class BatchNorm(keras.layers.Layer):
     in the statistics.
     """
 
+    keeps_columns = True
+
     def __init__(
         self, momentum: float = 0.99, epsilon: float = 1e-3, affine: bool = True, **settings: Any
     ) -> None:
@@ -82,6 +85,9 @@ class BatchNorm(keras.layers.Layer):
         scale = ops.rsqrt(self.moving_variance + self.epsilon) * gamma
         return x * scale + (beta - self.moving_mean * scale)
 
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        return {variable.path: {0: columns} for variable in self.variables}
+
 
 class Dropout(keras.layers.Layer):
     """Dropout: in training every number is 0 with probability `rate`, else x / (1 - rate).
@@ -92,6 +98,8 @@ class Dropout(keras.layers.Layer):
 
     Input shape: any. Output shape: the same.
     """
+
+    keeps_columns = True
 
     def __init__(self, rate: float, **settings: Any) -> None:
         super().__init__(**settings)
@@ -109,3 +117,6 @@ class Dropout(keras.layers.Layer):
             tf.shape(x), tf.stack([tf.constant(own, tf.int64), step]), alg="philox"
         )
         return tf.where(drawn >= self.rate, x / (1 - self.rate), tf.zeros_like(x))
+
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:  # noqa: ARG002 (it has none)
+        return {}

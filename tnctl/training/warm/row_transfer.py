@@ -19,12 +19,12 @@ from tnctl.model.layout import EMBEDDING, LINEAR, Layout, plan
 from tnctl.tables import Optimizer, Segment, SparseTable
 from tnctl.tables.columns import group_salt, mix64
 from tnctl.tables.sparse import EXTRAS, SETTINGS, decay_factors
-from tnctl.training.warm_inputs import Pairing
+from tnctl.training.warm.pairing import Pairing
 
 # Of a row's bookkeeping: shown and clicked so often, as of the day of `changed`.
 COUNTS = ("show", "click")
 FTRL = ("ftrl", "tensornet_ftrl")
-FRESH = "Take the same, or warm.optimizer=fresh (weights come along, their state starts anew)"
+FRESH = "Take the same, or warm.optimizer=fresh (weights come along, their state does not)"
 
 
 @dataclass(frozen=True)
@@ -32,61 +32,61 @@ class Move:
     """Rows of a group of the checkpoint become rows of a group of the new model."""
 
     part: str  # the checkpoint's table
-    number: int  # the group's number there
-    name: str  # the group's name there
+    number: int  # the group's number in the checkpoint
+    name: str  # the group's name in the checkpoint
     table: int  # place among the new model's tables
     group: str
     group_number: int
 
 
-def moves(pairing: Pairing, before: Layout, layout: Layout) -> list[Move]:
-    """Which groups' rows go where. A group of here takes the rows of one group of there.
+def moves(pairing: Pairing, old_layout: Layout, layout: Layout) -> list[Move]:
+    """Which groups' rows go where. A new group takes the rows of one group of the checkpoint.
 
     Raises UserError when its slots had rows of several.
     """
-    there = {
+    old_groups = {
         group: (table.name, number)
-        for table in before.tables
+        for table in old_layout.tables
         for group, number in table.groups.items()
     }
-    found = []
+    moves = []
     for place, table in enumerate(layout.tables):
         for group, number in table.groups.items():
             sources: dict[str, str] = {}
-            for name, of in zip(table.slots, table.group_of, strict=True):
-                old_name = pairing.goes_on.get(name)
-                if of != number or old_name is None:
+            for name, group_number in zip(table.slots, table.group_of, strict=True):
+                old_name = pairing.matched.get(name)
+                if group_number != number or old_name is None:
                     continue
                 old_group = pairing.old.slots[old_name].group or old_name
-                if old_group in there:
+                if old_group in old_groups:
                     sources.setdefault(old_group, name)
             if len(sources) > 1:
-                (one, first), (other, second) = list(sources.items())[:2]
+                first, second = list(sources)[:2]
                 raise UserError(
-                    f"slots {first} and {second} share the rows of group {group} here, and had "
-                    f"those of {one} and {other} in {pairing.there}, so an id would have two rows. "
-                    f"Start one of them anew (warm.new and warm.drop), or keep the groups apart"
+                    f"slots {sources[first]} and {sources[second]} share the rows of group {group} "
+                    f"here, and had those of {first} and {second} in {pairing.source}, so an id "
+                    "would have two rows. Reinitialise one of them (warm.new and warm.drop), or "
+                    "keep the groups apart"
                 )
-            found += [
-                Move(*there[old_group], old_group, place, group, number) for old_group in sources
+            moves += [
+                Move(*old_groups[old_group], old_group, place, group, number)
+                for old_group in sources
             ]
-    return found
+    return moves
 
 
-def refuse_other_state(
-    of_what: str, optimizer: Optimizer, saved: SavedOptimizer, there: str
-) -> None:
-    """Raise UserError unless an optimizer can go on with the state of the one that was saved.
+def refuse_other_state(what: str, optimizer: Optimizer, saved: SavedOptimizer, source: str) -> None:
+    """Raise UserError unless an optimizer can continue with the state of a saved one.
 
     Rule and settings must be equal. A learning rate, decay, clipping and bounds may differ, for
     they say nothing about state; of FTRL only the last two, for its state is its weights.
     """
-    own, was = (meaning_of_state(one) for one in (optimizer, saved.rule()))
-    if own != was:
-        keys = [key for key in dict.fromkeys([*own, *was]) if own.get(key) != was.get(key)]
-        shown = [", ".join(f"{key} {one.get(key, 'none')}" for key in keys) for one in (own, was)]
+    new, old = (meaning_of_state(rule) for rule in (optimizer, saved.rule()))
+    if new != old:
+        keys = [key for key in dict.fromkeys([*new, *old]) if new.get(key) != old.get(key)]
+        shown = [", ".join(f"{key} {side.get(key, 'none')}" for key in keys) for side in (new, old)]
         raise UserError(
-            f"{of_what} are trained with {shown[0]} here, and were with {shown[1]} in {there}. "
+            f"{what} are trained with {shown[0]} here, and were with {shown[1]} in {source}. "
             f"{FRESH}"
         )
 
@@ -115,16 +115,17 @@ class Conversion:
 
     def __init__(self, part: Table, table: SparseTable, clock: Clock, keeps_state: bool) -> None:
         self._table, self._clock, self._keeps_state = table, clock, keeps_state
-        self._was = {one.name: one for one in part.segments}
-        self._kept = {name: one.optimizer.rule().decay_factor for name, one in self._was.items()}
+        self._decay_factors = {
+            segment.name: segment.optimizer.rule().decay_factor for segment in part.segments
+        }
         # A row keeps the step of its last change only if its weights then read as they did:
         # their decay is counted from it.
-        self._as_they_stand = all(
-            segment.name in self._was and self._kept[segment.name] == segment.optimizer.decay_factor
+        self._unchanged = all(
+            self._decay_factors.get(segment.name) == segment.optimizer.decay_factor
             for segment in table.segments
         )
         decays = any(segment.optimizer.decay_factor != 1 for segment in table.segments)
-        self._changed_now = decays and not self._as_they_stand
+        self._changed_now = decays and not self._unchanged
 
     def __call__(
         self,
@@ -134,23 +135,25 @@ class Conversion:
     ) -> NDArray[Any]:
         """The new records of the same ids in the groups of these numbers.
 
-        `show_decays` are what a day leaves of show and click, float64 [n]: there, and here.
+        `show_decays` are what a day leaves of show and click, float64 [n]: by the old conf, and by
+        the new one.
         """
         made: NDArray[Any] = self._table.fresh_records(numbers, records["id"])
         made["flags"] = records["flags"]
         if not self._changed_now:
             made["changed"] = records["changed"]
         for segment in self._table.segments:
-            if segment.name in self._was:
+            if segment.name in self._decay_factors:
                 self._segment(segment, records, made)
         self._counts(records, made, show_decays)
         return made
 
     def _segment(self, segment: Segment, records: NDArray[Any], made: NDArray[Any]) -> None:
         weights = records[segment.name]
-        if not self._as_they_stand and self._kept[segment.name] != 1:
+        decay_factor = self._decay_factors[segment.name]
+        if not self._unchanged and decay_factor != 1:
             since = (self._clock.step - records["changed"]).astype(np.uint32)
-            weights = weights * decay_factors(self._kept[segment.name], since)[:, None]
+            weights = weights * decay_factors(decay_factor, since)[:, None]
         made[segment.name][:, : weights.shape[1]] = weights
         if self._keeps_state:
             for name, _, _ in segment.optimizer.state_names(segment.width):
@@ -166,20 +169,16 @@ class Conversion:
         made: NDArray[Any],
         show_decays: tuple[NDArray[np.float64], NDArray[np.float64]],
     ) -> None:
-        names = [
-            one
-            for one in COUNTS
-            if one in (records.dtype.names or ()) and one in (made.dtype.names or ())
-        ]
+        names = {*COUNTS} & {*(records.dtype.names or ())} & {*(made.dtype.names or ())}
         if not names:
             return
-        was, now = show_decays
+        old_decay, decay = show_decays
         days = ages(self._clock.days, records["changed"])
-        factors = was**days
+        factors = old_decay**days
         if not self._changed_now:
-            # They stand as of the day of `changed`, and a day here may leave another share.
-            read = now**days
-            factors = np.where(was == now, 1.0, factors / np.where(read > 0, read, np.inf))
+            # They are kept as of the day of `changed`, from which the new conf's decay counts.
+            read = decay**days
+            factors = np.where(old_decay == decay, 1.0, factors / np.where(read > 0, read, np.inf))
         for name in names:
             made[name] = records[name] * factors[:, None].astype(np.float32)
 
@@ -190,7 +189,7 @@ def ftrl_z(
     """The z from which FTRL makes these weights, float32 of their shape; its n are `sums`.
 
     FTRL has no weights of its own: it makes them of n and z at every update (McMahan et al. 2013,
-    algorithm 1), so with a z of 0 all that was learned would be gone at the first one.
+    algorithm 1), so with a z of 0 the first update would lose all that was learned.
     """
     rate = np.float64(optimizer.learning_rate)
     slope = rate if optimizer.name == "tensornet_ftrl" else 1 / rate if rate else np.float64(0)
@@ -203,73 +202,72 @@ class Rows:
 
     def __init__(self, pairing: Pairing, checkpoint: Checkpoint, model: Model) -> None:
         self._pairing, self._checkpoint, self._model = pairing, checkpoint, model
-        before = plan(pairing.old, checkpoint.statistics)
-        self._moves = moves(pairing, before, model.layout)
+        old_layout = plan(pairing.old, checkpoint.statistics)
+        self._moves = moves(pairing, old_layout, model.layout)
         self._parts = {table.name: table for table in checkpoint.manifest.tables}
-        check_tables(checkpoint, before)
+        check_tables(checkpoint, old_layout)
 
     def check(self) -> None:
         """Refuse what the new tables would misread, or throw away at once.
 
         Raises UserError that names the group, what differs, and the way out.
         """
-        conf, old, there = self._pairing.conf, self._pairing.old, self._pairing.there
+        conf, old, source = self._pairing.conf, self._pairing.old, self._pairing.source
         for move in self._moves:
             eviction = conf.life_of(move.group).eviction
             rules = [key for key in ("show", "score") if getattr(eviction, key) is not None]
             if rules and not old.life_of(move.name).counts:
                 raise UserError(
                     f"life.eviction.{rules[0]} of group {move.group} goes by show and click, and "
-                    f"{there} kept none: all its rows would be removed. Begin with "
+                    f"{source} kept none: all its rows would be removed. Begin with "
                     "life.shows.keep=true without this rule, and add it some days later"
                 )
         if conf.warm.optimizer == "fresh":
             return
-        for key, here, was in (
+        for key, value, old_value in (
             ("compat", conf.compat, old.compat),
             ("optimizer.updates", conf.optimizer.updates, old.optimizer.updates),
         ):
-            if here != was:
-                raise UserError(f"{key} is {here} here and was {was} in {there}. {FRESH}")
+            if value != old_value:
+                raise UserError(f"{key} is {value} here and was {old_value} in {source}. {FRESH}")
         for move, segment, saved in self._segments():
             if saved is not None:
                 refuse_other_state(
                     f"the {segment.name} weights of group {move.group}",
                     segment.optimizer,
                     saved.optimizer,
-                    there,
+                    source,
                 )
 
     def _segments(self) -> Iterator[tuple[Move, Segment, SavedSegment | None]]:
-        """The segments of all moves, each with what the checkpoint's was, if it had it."""
+        """The segments of all moves, each with the checkpoint's of that name, if it has one."""
         for move in self._moves:
-            was = {one.name: one for one in self._parts[move.part].segments}
+            saved = {segment.name: segment for segment in self._parts[move.part].segments}
             for segment in self._model.tables[move.table].segments:
-                yield move, segment, was.get(segment.name)
+                yield move, segment, saved.get(segment.name)
 
     def notes(self) -> list[str]:
         """What of rows does not come along as it was, a line each."""
-        found = []
-        for move, segment, was in self._segments():
-            of = f"group {move.group}: {segment.name} weights"
-            if was is None:
-                found.append(f"{of} start anew, {self._pairing.there} has none")
+        notes = []
+        for move, segment, saved in self._segments():
+            weights = f"group {move.group}: {segment.name} weights"
+            if saved is None:
+                notes.append(f"{weights} start anew, {self._pairing.source} has none")
                 continue
-            if was.width < segment.width:
-                found.append(
-                    f"{of} are {segment.width} wide and were {was.width}: the further ones "
+            if saved.width < segment.width:
+                notes.append(
+                    f"{weights} are {segment.width} wide and were {saved.width}: the further ones "
                     "start anew"
                 )
-            rate = was.optimizer.learning_rate
-            if segment.optimizer.learning_rate != rate:
-                now = segment.optimizer.learning_rate
-                found.append(f"{of} are trained at learning_rate {now}, it was {rate}")
+            rate, old_rate = segment.optimizer.learning_rate, saved.optimizer.learning_rate
+            if rate != old_rate:
+                notes.append(f"{weights} are trained at learning_rate {rate}, it was {old_rate}")
         for move in self._moves:
-            here = {one.name for one in self._model.tables[move.table].segments}
-            found += [
-                f"group {move.group}: {one.name} weights stay behind"
-                for one in self._parts[move.part].segments
-                if one.name not in here
+            kept = {segment.name for segment in self._model.tables[move.table].segments}
+            notes += [
+                f"group {move.group}: {segment.name} weights stay behind"
+                for segment in self._parts[move.part].segments
+                if segment.name not in kept
             ]
         copies: dict[str, list[str]] = {}
         for move in self._moves:
@@ -278,35 +276,34 @@ class Rows:
             for group in part.groups:
                 groups = copies.get(group.name, [])
                 if not groups and group.rows:
-                    found.append(f"{group.rows:,} rows of group {group.name} stay behind")
+                    notes.append(f"{group.rows:,} rows of group {group.name} stay behind")
                 elif len(groups) > 1:
-                    found.append(f"the rows of group {group.name} come to {', '.join(groups)}")
+                    notes.append(f"the rows of group {group.name} come to {', '.join(groups)}")
         if any(self._pairing.old.life_of(move.name).waits for move in self._moves):
-            found.append("ids that wait for their rows are counted anew")
-        return found
+            notes.append("ids that wait for their rows are counted anew")
+        return notes
 
     def insert(self) -> dict[str, int]:
-        """Insert all rows that go on; returns how many each group has got.
+        """Insert the rows of all moves; returns how many each group of the new model has got.
 
-        The clock of the tables is set first, to that of the checkpoint. Raises Failure when a file
-        of it is damaged.
+        The clock of the tables is set first, to the checkpoint's. Raises Failure when a file of it
+        is damaged.
         """
         clock = self._checkpoint.clock
         for table in self._model.tables:
             table.set_step(clock.step)
             table.set_days(clock.days)
-        counted = dict.fromkeys((move.group for move in self._moves), 0)
-        for name in dict.fromkeys(move.part for move in self._moves):
-            of_part = [move for move in self._moves if move.part == name]
-            deals = [
-                Deal(self._parts[name], self._model, some, clock, self._pairing)
-                for some in rounds(of_part)
+        row_counts = dict.fromkeys((move.group for move in self._moves), 0)
+        for part in dict.fromkeys(move.part for move in self._moves):
+            inserters = [
+                Inserter(self._parts[part], self._model, round_, clock, self._pairing)
+                for round_ in rounds([move for move in self._moves if move.part == part])
             ]
-            for records in known_rows(self._checkpoint, name):
-                for deal in deals:
-                    for group, count in deal(records):
-                        counted[group] += count
-        return counted
+            for records in known_rows(self._checkpoint, part):
+                for inserter in inserters:
+                    for group, count in inserter.insert(records):
+                        row_counts[group] += count
+        return row_counts
 
 
 def check_tables(checkpoint: Checkpoint, layout: Layout) -> None:
@@ -328,46 +325,46 @@ def check_tables(checkpoint: Checkpoint, layout: Layout) -> None:
         raise DamagedError(checkpoint.folder, what, "Take another checkpoint")
 
 
-def rounds(found: list[Move]) -> Iterator[list[Move]]:
+def rounds(moves: list[Move]) -> Iterator[list[Move]]:
     """Moves to one table, each group of the checkpoint at most once in each list."""
-    left = list(found)
-    while left:
-        taken: list[Move] = []
-        for move in left:
-            if move.table == left[0].table and move.number not in [one.number for one in taken]:
-                taken.append(move)
-        left = [move for move in left if move not in taken]
-        yield taken
+    remaining = list(moves)
+    while remaining:
+        taken: dict[int, Move] = {}
+        for move in remaining:
+            if move.table == remaining[0].table:
+                taken.setdefault(move.number, move)
+        remaining = [move for move in remaining if move not in taken.values()]
+        yield list(taken.values())
 
 
-class Deal:
-    """Takes the records of some groups of a table of the checkpoint into a table of the model."""
+class Inserter:
+    """Inserts the records of some groups of a table of the checkpoint into a table of the model."""
 
     def __init__(
         self,
         part: Table,
         model: Model,
-        found: list[Move],
+        moves: list[Move],
         clock: Clock,
         pairing: Pairing,
     ) -> None:
-        self._there = pairing.there
-        self._table = model.tables[found[0].table]
+        self._source = pairing.source
+        self._table = model.tables[moves[0].table]
         keeps_state = pairing.conf.warm.optimizer == "match"
         self._convert = Conversion(part, self._table, clock, keeps_state)
         count = max(group.number for group in part.groups) + 1
         self._numbers = np.full(count, -1, np.int32)
-        self._salts = np.zeros(len(model.layout.tables[found[0].table].groups), np.uint64)
-        self._was, self._now = np.ones(count), np.ones(count)
-        self._names = {move.group_number: move.group for move in found}
-        for move in found:
+        self._salts = np.zeros(len(model.layout.tables[moves[0].table].groups), np.uint64)
+        self._old_decays, self._decays = np.ones(count), np.ones(count)
+        self._names = {move.group_number: move.group for move in moves}
+        for move in moves:
             self._numbers[move.number] = move.group_number
             self._salts[move.group_number] = group_salt(move.group)
-            self._was[move.number] = pairing.old.life_of(move.name).shows.decay
-            self._now[move.number] = pairing.conf.life_of(move.group).shows.decay
+            self._old_decays[move.number] = pairing.old.life_of(move.name).shows.decay
+            self._decays[move.number] = pairing.conf.life_of(move.group).shows.decay
 
-    def __call__(self, records: NDArray[Any]) -> Iterator[tuple[str, int]]:
-        """Insert what is theirs of some records; yields the groups and how many rows each got."""
+    def insert(self, records: NDArray[Any]) -> Iterator[tuple[str, int]]:
+        """Insert the records of these groups; yields each new group and how many rows it got."""
         records = records[self._numbers[records["group"]] >= 0]
         if not len(records):
             return
@@ -375,11 +372,13 @@ class Deal:
         hashes = mix64(records["id"] ^ self._salts[numbers])
         order = np.lexsort((numbers, hashes))
         records, numbers = records[order], numbers[order]
-        decays = (self._was[records["group"]], self._now[records["group"]])
+        decays = (self._old_decays[records["group"]], self._decays[records["group"]])
         try:
             self._table.insert_records(self._convert(records, numbers, decays).view("u1"))
         except ValueError as error:
-            raise Failure(f"{self._there} is damaged ({error}). Take another checkpoint") from error
+            raise Failure(
+                f"{self._source} is damaged ({error}). Take another checkpoint"
+            ) from error
         counts = np.bincount(numbers)
         for number in np.flatnonzero(counts):
             yield self._names[int(number)], int(counts[number])

@@ -1,7 +1,7 @@
-"""Warm start: a new run that begins with what a checkpoint of another conf has learned.
+"""The warm start of a run, from the check of its keys to its report: docs/warm_start.md.
 
-docs/warm_start.md has the rules. The clock goes on with that of the checkpoint, so that what rows
-know of their past (last change, decay, show, click) stays true.
+The clock continues from the checkpoint's, so that what rows know of their past (last change, decay,
+show, click) stays true.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,16 @@ from tnctl.model.building import Model
 from tnctl.outputs import refuse_overlap
 from tnctl.saved_conf import conf_of
 from tnctl.schema import Conf
-from tnctl.training import warm_dense, warm_inputs, warm_rows
+from tnctl.training.warm import dense_transfer
+from tnctl.training.warm.pairing import (
+    Pairing,
+    check_inputs,
+    differences,
+    must_measure,
+    pair,
+    statistics_of_both,
+)
+from tnctl.training.warm.row_transfer import Rows
 
 NONE = "–"
 
@@ -38,7 +47,7 @@ def check(conf: Conf, overwrite: bool) -> None:
     if start.is_same(output) or start.is_inside(output):
         raise UserError(
             f"warm.start={start.url} is in the output of this run. Give another output=URL, which "
-            "is new, or leave warm.start out to go on with this one"
+            "is new, or leave warm.start out to resume this run"
         )
     if files.exists(files.join(start.url, NAME)):  # it is a checkpoint, and no output of a run
         refuse_overlap([conf.output], [conf.warm.start], "output")
@@ -52,7 +61,7 @@ def begin(conf: Conf) -> "WarmStart | None":
         return None
     checkpoint = checkpoint_at(conf.warm.start)
     old = conf_of(checkpoint.conf(), checkpoint.folder)
-    return WarmStart(checkpoint, warm_inputs.pair(checkpoint.folder, old, conf))
+    return WarmStart(checkpoint, pair(checkpoint.folder, old, conf))
 
 
 def checkpoint_at(start: str) -> Checkpoint:
@@ -70,16 +79,16 @@ def checkpoint_at(start: str) -> Checkpoint:
 
 @dataclass
 class WarmStart:
-    """A checkpoint, and how the inputs of a new conf go on from its."""
+    """A checkpoint, and which of its inputs those of a new conf continue."""
 
     checkpoint: Checkpoint
-    pairing: warm_inputs.Pairing
+    pairing: Pairing
     report: WarmReport | None = None
     """after `fill`: what became of everything, for report.json"""
 
     @property
     def step(self) -> int:
-        """The step that the clock of the new run goes on from."""
+        """The step that the clock of the new run continues from."""
         return self.checkpoint.step
 
     @property
@@ -91,81 +100,78 @@ class WarmStart:
     def record(self) -> list[DayRecord]:
         """The days that were trained, if both train day by day: they are not trained again.
 
-        Of what a day looked like, inputs that go on are kept, by the names that they have here.
+        Of what a day looked like, matched inputs are kept, by their names in the new conf.
         """
         if not daily(self.pairing.conf):
             return []
-        names, dropped = self.pairing.names_here, self.pairing.dropped
+        names, dropped = self.pairing.new_names, self.pairing.dropped
 
-        def seen_here(entry: DayRecord) -> DayRecord:
-            # The rest of a day that training was in the middle of is not trained here.
-            entry = replace(entry, last_step=entry.last_step or self.step)
-            if (seen := entry.statistics) is None:
-                return entry
+        def renamed(day: DayRecord) -> DayRecord:
+            # The rest of a day that training was in the middle of is not trained by this run.
+            day = replace(day, last_step=day.last_step or self.step)
+            if (statistics := day.statistics) is None:
+                return day
             inputs = {
-                names.get(one, one): of for one, of in seen.inputs.items() if one not in dropped
+                names.get(name, name): figures
+                for name, figures in statistics.inputs.items()
+                if name not in dropped
             }
-            return replace(entry, statistics=replace(seen, inputs=inputs))
+            return replace(day, statistics=replace(statistics, inputs=inputs))
 
-        return [seen_here(entry) for entry in self.checkpoint.days]
+        return [renamed(day) for day in self.checkpoint.days]
 
     def statistics(self, measure: Callable[[Conf], Statistics]) -> Statistics:
-        """What the new model knows of its data: `measure` is asked for inputs that start anew.
+        """What the new model knows of its data; `measure` is called for inputs that are new.
 
-        Raises UserError where an input that goes on would be read in another way.
+        Raises UserError where a matched input would be read in another way.
         """
-        conf, before = self.pairing.conf, self.checkpoint.statistics
-        if conf.data.prepared or warm_inputs.must_measure(self.pairing):
-            here = measure(conf)
-        else:
-            here = statistics.given(conf)
-        found = warm_inputs.statistics(self.pairing, before, here)
-        warm_inputs.check(self.pairing, before, found)
-        return found
+        conf = self.pairing.conf
+        measures = conf.data.prepared or must_measure(self.pairing)
+        new = measure(conf) if measures else statistics.given(conf)
+        both = statistics_of_both(self.pairing, self.checkpoint.statistics, new)
+        check_inputs(self.pairing, self.checkpoint.statistics, both)
+        return both
 
     def fill(self, model: Model) -> None:
-        """Give a new model the rows and dense weights of the checkpoint, and say what came along.
+        """Give a new model the rows and dense weights of the checkpoint, and report them.
 
-        Raises UserError for what cannot, and Failure for a damaged checkpoint.
+        Raises UserError where the new model cannot take them, Failure for a damaged checkpoint.
         """
         pairing, checkpoint = self.pairing, self.checkpoint
-        rows = warm_rows.Rows(pairing, checkpoint, model)
+        rows = Rows(pairing, checkpoint, model)
         rows.check()
-        warm_dense.check(pairing, checkpoint, model)
+        dense_transfer.check(pairing, checkpoint, model)
         with progress.waiting(f"starting from {checkpoint.folder}"):
-            carried = warm_dense.fill(pairing, checkpoint, model)
-            counted = rows.insert()
+            dense = dense_transfer.fill(pairing, checkpoint, model)
+            row_counts = rows.insert()
         self.report = WarmReport(
             from_=masked(checkpoint.folder),
             step=self.step,
             optimizer=pairing.conf.warm.optimizer,
-            inputs=self._inputs(counted),
-            dense=WarmDense(**vars(carried)),
-            notes=[*warm_inputs.notes(pairing), *rows.notes()],
+            inputs=self._inputs(row_counts),
+            dense=WarmDense(**vars(dense)),
+            notes=[*differences(pairing), *rows.notes()],
         )
-        self._say(self.report)
+        self._show(self.report)
 
-    def _inputs(self, counted: dict[str, int]) -> list[WarmInput]:
+    def _inputs(self, row_counts: dict[str, int]) -> list[WarmInput]:
         """Every input of both confs, its outcome, where it is from, and its group's rows."""
-        conf = self.pairing.conf
-        found: list[WarmInput] = []
-        for name in [*conf.slots, *conf.numeric]:
-            old_name = self.pairing.goes_on.get(name)
-            slot = conf.slots.get(name)
-            found.append(
-                WarmInput(
-                    input=name,
-                    outcome="new" if old_name is None else "matched",
-                    from_=old_name,
-                    rows=None if slot is None else counted.get(slot.group or name),
-                )
+        conf, matched = self.pairing.conf, self.pairing.matched
+        groups = {name: slot.group or name for name, slot in conf.slots.items()}
+        return [
+            WarmInput(
+                input=name,
+                outcome="matched" if name in matched else "new",
+                from_=matched.get(name),
+                rows=row_counts.get(groups[name]) if name in groups else None,
             )
-        return found + [
+            for name in [*conf.slots, *conf.numeric]
+        ] + [
             WarmInput(input=None, outcome="dropped", from_=name, rows=None)
             for name in self.pairing.dropped
         ]
 
-    def _say(self, report: WarmReport) -> None:
+    def _show(self, report: WarmReport) -> None:
         rows = [
             (
                 entry.input or NONE,

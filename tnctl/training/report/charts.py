@@ -4,7 +4,8 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+
+from tnctl.training.report.fragments import Markup, fill, joined
 
 WIDTH, HEIGHT = 480, 264
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 40
@@ -75,67 +76,74 @@ def scale_of(values: Sequence[float], start: float, end: float, margin: float) -
     return Scale(low - room, high + room, start, end)
 
 
-def lines(label: str, x_name: str, series: Sequence[Series]) -> str:
+def lines(label: str, x_name: str, series: Sequence[Series]) -> Markup:
     """A line chart with a legend; empty when there is nothing to show."""
     shown = [
-        Series(s.name, points, s.colour, s.dots or len(points) == 1)
-        for s in series
-        if (points := thinned(s.points))
+        Series(line.name, points, line.colour, line.dots or len(points) == 1)
+        for line in series
+        if (points := thinned(line.points))
     ]
     if not shown:
-        return ""
-    x_scale = scale_of([x for one in shown for x, _ in one.points], LEFT, WIDTH - RIGHT, 0.0)
-    y_scale = scale_of([y for one in shown for _, y in one.points], HEIGHT - BOTTOM, TOP, 0.06)
-    return _figure(label, _grid(x_scale, y_scale, x_name), shown, x_scale, y_scale)
+        return Markup()
+    x_scale = scale_of([x for line in shown for x, _ in line.points], LEFT, WIDTH - RIGHT, 0.0)
+    y_scale = scale_of([y for line in shown for _, y in line.points], HEIGHT - BOTTOM, TOP, 0.06)
+    return _chart(label, _grid(x_scale, y_scale, x_name), shown, x_scale, y_scale)
 
 
-def diagonal(label: str, x_name: str, series: Sequence[Series]) -> str:
+def diagonal(label: str, x_name: str, series: Sequence[Series]) -> Markup:
     """A chart of shares against shares, with the line where they are equal."""
-    shown = [one for one in series if one.points]
+    shown = [line for line in series if line.points]
     if not shown:
-        return ""
-    high = 1.05 * (max(max(x, y) for one in shown for x, y in one.points) or 1.0)
+        return Markup()
+    high = 1.05 * (max(max(x, y) for line in shown for x, y in line.points) or 1.0)
     x_scale = Scale(0.0, high, LEFT, WIDTH - RIGHT)
     y_scale = Scale(0.0, high, HEIGHT - BOTTOM, TOP)
-    equal = f"M{x_scale(0)} {y_scale(0)}L{x_scale(high)} {y_scale(high)}"
-    under = f'{_grid(x_scale, y_scale, x_name)}<path class="equal" d="{equal}"/>'
-    return _figure(label, under, shown, x_scale, y_scale)
+    equal = fill(
+        "chart_equal",
+        start_x=x_scale(0),
+        start_y=y_scale(0),
+        end_x=x_scale(high),
+        end_y=y_scale(high),
+    )
+    grid = joined([_grid(x_scale, y_scale, x_name), equal])
+    return _chart(label, grid, shown, x_scale, y_scale)
 
 
-def _grid(x_scale: Scale, y_scale: Scale, x_name: str) -> str:
+def _grid(x_scale: Scale, y_scale: Scale, x_name: str) -> Markup:
     parts = []
     for value in ticks(y_scale.low, y_scale.high):
         y = y_scale(value)
-        parts.append(f'<path class="grid" d="M{LEFT} {y}H{WIDTH - RIGHT}"/>')
-        parts.append(f'<text class="y" x="{LEFT - 7}" y="{y + 4}">{number(value)}</text>')
+        parts.append(fill("grid_line", left=LEFT, right=WIDTH - RIGHT, y=y))
+        parts.append(fill("y_tick", x=LEFT - 7, y=y + 4, text=number(value)))
     parts += [
-        f'<text class="x" x="{x_scale(value)}" y="{HEIGHT - BOTTOM + 17}">{number(value)}</text>'
+        fill("x_tick", x=x_scale(value), y=HEIGHT - BOTTOM + 17, text=number(value))
         for value in ticks(x_scale.low, x_scale.high)
     ]
     middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text class="x name" x="{middle}" y="{HEIGHT - 5}">{escape(x_name)}</text>')
-    return "".join(parts)
+    return joined([*parts, fill("x_name", x=middle, y=HEIGHT - 5, text=x_name)])
 
 
-def _figure(label: str, under: str, shown: Sequence[Series], x_scale: Scale, y_scale: Scale) -> str:
+def _chart(
+    label: str, grid: Markup, shown: Sequence[Series], x_scale: Scale, y_scale: Scale
+) -> Markup:
     """The series over a grid, with their legend and what the page's script shows on hovering."""
-    over, legend, data = "", "", []
-    for one in shown:
-        colour = f"c{one.colour}"
-        at = [(x_scale(x), y_scale(y), x, y) for x, y in one.points]
+    parts, data = [], []
+    for line in shown:
+        at = [(x_scale(x), y_scale(y), x, y) for x, y in line.points]
         path = "L".join(f"{x} {y}" for x, y, _, _ in at)
-        over += f'<path class="line {colour}" d="M{path}"/>'
-        if one.dots:
-            over += "".join(
-                f'<circle class="dot {colour}" cx="{x}" cy="{y}" r="3.5"/>' for x, y, _, _ in at
-            )
-        legend += f'<span class="key"><i class="{colour}"></i>{escape(one.name)}</span>'
-        data.append({"name": one.name, "at": at})
-    return (
-        f'<figure class="chart"><figcaption><b>{escape(label)}</b>'
-        f'<span class="legend">{legend}</span></figcaption>'
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}" '
-        f'data-series="{escape(json.dumps(data))}">{under}{over}'
-        f'<path class="cursor" d="M0 {TOP}V{HEIGHT - BOTTOM}"/></svg>'
-        '<output class="tip" hidden="hidden"></output></figure>'
+        parts.append(fill("chart_line", colour=line.colour, path=path))
+        if line.dots:
+            parts += [fill("chart_dot", colour=line.colour, x=x, y=y) for x, y, _, _ in at]
+        data.append({"name": line.name, "at": at})
+    return fill(
+        "chart",
+        label=label,
+        legend=joined(fill("chart_key", colour=line.colour, name=line.name) for line in shown),
+        width=WIDTH,
+        height=HEIGHT,
+        top=TOP,
+        bottom=HEIGHT - BOTTOM,
+        data=json.dumps(data),
+        grid=grid,
+        series=joined(parts),
     )

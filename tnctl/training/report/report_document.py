@@ -87,9 +87,9 @@ class Report:
         """The inverse of `to_bytes`. Raises DocumentError."""
         values = documents.parse(dict[str, JsonValue], text)
         metrics = {key: values[key] for key in values if key not in KEYS}
-        own = {key: value for key, value in values.items() if key in KEYS}
-        read = documents.parse(cls, json.dumps(own).encode())
-        return dataclasses.replace(read, metrics=metrics)
+        others = {key: value for key, value in values.items() if key in KEYS}
+        report = documents.parse(cls, json.dumps(others).encode())
+        return dataclasses.replace(report, metrics=metrics)
 
     def to_bytes(self) -> bytes:
         """The JSON text."""
@@ -107,16 +107,13 @@ class Report:
     @property
     def calibration(self) -> list[dict[str, float]]:
         """The bins of the calibration: `prediction`, `label` (means) and `count`."""
-        bins = self.metrics.get("calibration")
-        found: list[dict[str, float]] = []
-        for entry in bins if isinstance(bins, list) else ():
-            values = entry if isinstance(entry, dict) else {}
-            numbers = {key: number_of(values, key) or 0.0 for key in BIN_KEYS}
-            found.append(numbers)
-        return found
+        value = self.metrics.get("calibration")
+        bins = value if isinstance(value, list) else []
+        entries = [entry if isinstance(entry, dict) else {} for entry in bins]
+        return [{key: number_of(entry, key) or 0.0 for key in BIN_KEYS} for entry in entries]
 
 
-KEYS = {one.name for one in dataclasses.fields(Report)} - {"metrics"}
+KEYS = {entry.name for entry in dataclasses.fields(Report)} - {"metrics"}
 BIN_KEYS = ("prediction", "label", "count")
 
 
@@ -130,7 +127,7 @@ def metrics_by_name(value: JsonValue) -> dict[str, dict[str, JsonValue]]:
     """The metrics of several heads; none where a value is something else."""
     if not isinstance(value, dict):
         return {}
-    return {name: of for name, of in value.items() if isinstance(of, dict)}
+    return {name: metrics for name, metrics in value.items() if isinstance(metrics, dict)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,13 @@
+"""What a run ended with: report.json and the page report.html."""
+
+from tnctl.training.report.report_document import (
+    Best,
+    GroupLife,
+    LogLine,
+    Report,
+    TableSize,
+    Timing,
+    number_of,
+)
+
+__all__ = ["Best", "GroupLife", "LogLine", "Report", "TableSize", "Timing", "number_of"]

@@ -1,0 +1,308 @@
+"""report.html: what a run did, on one page that opens without a network."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tnctl.progress import clock, size
+from tnctl.training.report.charts import Series, diagonal, lines, number
+from tnctl.training.report.fragments import Markup, fill, joined
+from tnctl.training.report.report_document import LogLine, Report, number_of
+
+# What is shown of an input that the conf does not have, or that nobody measured.
+NONE = "–"
+DAYS_SHOWN = 400
+
+
+@dataclass(frozen=True)
+class InputRow:
+    """What the page says of one input; None is what does not exist or was not measured."""
+
+    name: str
+    kind: str
+    coverage: float | None = None  # share of examples that have an id (numbers: that are not 0)
+    ids: float | None = None  # per example
+    group: str | None = None
+    rows: int | None = None
+    bytes: int | None = None
+    norm: float | None = None  # mean norm of the group's embeddings
+    importance: float | None = None  # what the metric loses without the input
+
+
+def render(
+    title: str,
+    conf: dict[str, Any],
+    report: Report,
+    lines_logged: Sequence[LogLine],
+    inputs: Sequence[InputRow],
+) -> str:
+    """The page as a whole, HTML that is well-formed XML too.
+
+    `conf` as plain values; `lines_logged` are those of log.jsonl.
+    """
+    sections = [
+        _header(title, conf, report),
+        _tiles(report),
+        _section("Training", _curves(lines_logged), "curves"),
+        _section(f"Calibration on data.{report.split}", _calibration(report), "curves"),
+        _section("Inputs", _inputs(inputs, report)),
+        _section("Metrics", _metrics(report)),
+        _section("Evaluations", _evaluations(report)),
+        _section("Days", _days(report)),
+        _section("Where the time went", _time(report)),
+        _section("Tables", _tables(report)),
+        _section("Conf", _conf(conf)),
+    ]
+    return fill("page", title=title, sections=joined(sections, "\n"))
+
+
+def _section(name: str, body: Markup, kind: str = "block") -> Markup:
+    return fill("section", name=name, kind=kind, body=body) if body else body
+
+
+def _header(title: str, conf: dict[str, Any], report: Report) -> Markup:
+    facts = [
+        f"recipe {conf['recipe'].get('name', '')}",
+        f"{len(conf['slots'])} slots",
+        f"{len(conf['numeric'])} numbers",
+        f"{report.steps:,} steps of {conf['train']['batch_size']:,}",
+        f"seed {conf['seed']}",
+    ]
+    return fill("header", title=title, facts=joined(fill("fact", text=fact) for fact in facts))
+
+
+def _tiles(report: Report) -> Markup:
+    tiles = []
+    split = f"on data.{report.split}" if report.split else ""
+    for key, name in (("auc", "AUC"), ("gauc", "GAUC"), ("logloss", "logloss"), ("mse", "MSE")):
+        value = report.figure(key)
+        if value is None or (key == "mse" and "logloss" in report.metrics):
+            continue
+        note = split
+        if key == "auc" and (reference := report.figure("reference_auc")) is not None:
+            note += f", the reference {reference:.4f}"
+        tiles.append((name, f"{value:.5f}", note))
+    if (copc := report.figure("copc")) is not None:
+        clicked, predicted = (report.figure(key) or 0.0 for key in ("ctr", "pctr"))
+        tiles.append(("COPC", f"{copc:.4f}", f"{clicked:.4f} clicked, {predicted:.4f} predicted"))
+    rows = sum(table.rows for table in report.tables.values())
+    held = sum(table.bytes for table in report.tables.values())
+    tiles.append(("rows", number(rows), f"{size(held)} and {report.dense_weights:,} dense weights"))
+    if speed := report.timing.examples_per_second:
+        whole = clock(report.timing.seconds)
+        tiles.append(("examples per second", f"{speed:,.0f}", f"the run took {whole}"))
+    filled = (fill("tile", name=name, value=value, note=note) for name, value, note in tiles)
+    return fill("tiles", tiles=joined(filled))
+
+
+def _curves(lines_logged: Sequence[LogLine]) -> Markup:
+    steps = [line for line in lines_logged if line.event == "step"]
+    evaluations = [line for line in lines_logged if line.event == "evaluation"]
+
+    def trained(key: str) -> list[tuple[float, float]]:
+        return [(line.step, value) for line in steps if (value := getattr(line, key)) is not None]
+
+    def evaluated(key: str) -> list[tuple[float, float]]:
+        points = [(line.step, number_of(line.validation, key)) for line in evaluations]
+        return [(step, value) for step, value in points if value is not None]
+
+    charts = [
+        lines("loss", "step", [
+            Series("training", trained("loss"), 1),
+            Series("validation logloss", evaluated("logloss"), 2, dots=True),
+            Series("validation MSE", [] if evaluated("logloss") else evaluated("mse"), 2, True),
+        ]),
+        lines("AUC", "step", [
+            Series("training, of the epoch so far", trained("running_auc"), 1),
+            Series("validation", evaluated("auc"), 2, dots=True),
+            Series("validation GAUC", evaluated("gauc"), 3, dots=True),
+        ]),
+        lines("rows of all tables", "step", [Series("rows", trained("rows"), 1)]),
+    ]  # fmt: skip
+    factors = trained("rate_factor")
+    if len({factor for _, factor in factors}) > 1:
+        charts.append(lines("factor of all learning rates", "step", [Series("factor", factors, 3)]))
+    return joined(charts)
+
+
+def _calibration(report: Report) -> Markup:
+    bins = report.calibration
+    if not bins:
+        return Markup()
+    chart = diagonal(
+        "mean label of tenths of the examples",
+        "mean prediction",
+        [Series("tenths, by prediction", [(b["prediction"], b["label"]) for b in bins], 1, True)],
+    )
+    rows = [
+        _row(
+            tenth,
+            [
+                f"{prediction:.5f}",
+                f"{label:.5f}",
+                f"{label / prediction:.3f}" if prediction else NONE,
+                f"{figures['count']:,.0f}",
+            ],
+        )
+        for tenth, figures in enumerate(bins, 1)
+        for prediction, label in [(figures["prediction"], figures["label"])]
+    ]
+    names = ("tenth", "prediction", "label", "label / prediction", "examples")
+    return joined([chart, _table(names, rows)])
+
+
+def _inputs(inputs: Sequence[InputRow], report: Report) -> Markup:
+    if not inputs:
+        return Markup()
+    highest = max((row.importance or 0.0 for row in inputs), default=0.0)
+    measured = any(row.importance is not None for row in inputs)
+    groups = [row.group for row in inputs if row.group is not None]
+    shared = {group for group in groups if groups.count(group) > 1}
+    names = ["input", "kind", "coverage", "ids per example", "rows", "bytes", "mean norm"]
+    names += ["importance"] if measured else []
+    rows = []
+    for row in inputs:
+        name = f" ({row.group})" if row.rows is not None and row.group in shared else ""
+        cells = [
+            _sorted_cell(row.kind, row.kind),
+            _sorted_cell(row.coverage, _shown(row.coverage, ".1%"), row.coverage),
+            _sorted_cell(row.ids, _shown(row.ids, ".2f")),
+            _sorted_cell(row.rows, _shown(row.rows, ",") + name),
+            _sorted_cell(row.bytes, NONE if row.bytes is None else size(row.bytes)),
+            _sorted_cell(row.norm, _shown(row.norm, ".4f")),
+        ]
+        if measured:
+            lost = row.importance
+            share = None if lost is None or highest <= 0 else max(lost / highest, 0.0)
+            cells.append(_sorted_cell(lost, _shown(lost, "+.5f"), share))
+        rows.append(_row(row.name, cells))
+    split = f"data.{report.split}" if report.split else "no data"
+    notes = [f"Coverage and ids per example are of {split}: of a number, how often it is not 0."]
+    if shared:
+        notes.append("Slots of one share group (its name in brackets) have the same rows.")
+    if measured:
+        notes.append(f"Importance is the {report.importance_of} lost when the input is zeroed.")
+    return joined([_table(names, rows, "sortable"), fill("note", text=" ".join(notes))])
+
+
+def _sorted_cell(value: Any, text: str, share: float | None = None) -> Markup:
+    order = "" if value is None else value
+    if share is None:
+        return fill("sorted_cell", value=order, text=text)
+    return fill("bar_cell", value=order, text=text, share=f"{min(share, 1.0):.4f}")
+
+
+def _metrics(report: Report) -> Markup:
+    keys = [
+        key
+        for key in ("auc", "gauc", "logloss", "ctr", "pctr", "copc", "accuracy", "mse", "mae",
+                    "mape", "reference_auc")
+        if key in report.metrics
+    ]  # fmt: skip
+    heads = report.heads
+    rows = [
+        _row(key, [_shown(number_of(of_head, key), ".6f") for of_head in columns])
+        for columns in [(report.metrics, *heads.values())]
+        for key in keys
+    ]
+    main = str(report.metrics.get("head", "main head"))
+    return _table(["", main if heads else f"data.{report.split}", *heads], rows)
+
+
+def _evaluations(report: Report) -> Markup:
+    evaluations = report.evaluations
+    if not evaluations:
+        return Markup()
+    keys = [key for key in ("auc", "gauc", "logloss", "mse", "accuracy", "copc")
+            if key in evaluations[0].validation]  # fmt: skip
+    best = None if report.best is None else report.best.step
+    rows = [
+        _row(
+            f"{evaluation.step:,}",
+            [evaluation.epoch, *(_shown(evaluation.figure(key), ".5f") for key in keys)],
+            "best_row" if evaluation.step == best else "row",
+        )
+        for evaluation in evaluations
+    ]
+    note = fill("note", text=f"The best, at step {best:,}, is marked.") if best else Markup()
+    return joined([_table(("step", "epoch", *keys), rows), note])
+
+
+def _days(report: Report) -> Markup:
+    """Each day with the metrics of the model before it was trained on the day."""
+    days = report.days or ()
+    if not days:
+        return Markup()
+    newest = days[-DAYS_SHOWN:][::-1]
+    known = next((day.before for day in newest if day.before), {})
+    keys = [key for key in ("auc", "gauc", "logloss", "mse") if key in known]
+    rows = []
+    for day in newest:
+        figures = [_shown(number_of(day.before or {}, key), ".5f") for key in keys]
+        name, share = max(day.new_ids.items(), key=lambda of_slot: of_slot[1], default=("", None))
+        most = NONE if share is None else f"{name} {share:.1%}"
+        evicted = sum((day.evicted or {}).values())
+        cells = (f"{day.rows:,}", *figures, most, f"{evicted:,}", "; ".join(day.accepted))
+        rows.append(_row(day.day, cells))
+    names = ("day", "examples", *keys, "most new ids", "rows evicted", "accepted")
+    note = (
+        "Metrics are of the model before it was trained on the day; new ids are the share of "
+        "occurrences of ids without a row."
+    )
+    if len(days) > len(newest):
+        note += f" These are the last {len(newest):,} of {len(days):,}."
+    return joined([fill("note", text=note), _table(names, rows)])
+
+
+def _time(report: Report) -> Markup:
+    timing = report.timing
+    waited = timing.input_wait_seconds
+    parts = [
+        ("steps", timing.training_seconds - waited, 1),
+        ("waiting for input", waited, 2),
+        ("evaluation", timing.evaluation_seconds, 3),
+        ("checkpoints", timing.save_seconds, 4),
+    ]
+    rest = timing.seconds - sum(seconds for _, seconds, _ in parts)
+    parts.append(("all else", max(rest, 0.0), 5))
+    total = sum(max(seconds, 0.0) for _, seconds, _ in parts)
+    if not total:
+        return Markup()
+    bars = [
+        fill("time_bar", colour=colour, share=f"{max(seconds, 0) / total:.4f}")
+        for _, seconds, colour in parts
+    ]
+    keys = [
+        fill("time_key", colour=colour, text=f"{name} {clock(seconds)} ({seconds / total:.0%})")
+        for name, seconds, colour in parts
+    ]
+    return fill("time", bars=joined(bars), keys=joined(keys))
+
+
+def _tables(report: Report) -> Markup:
+    rows = [
+        _row(name, (f"{table.rows:,}", size(table.bytes))) for name, table in report.tables.items()
+    ]
+    return _table(("table", "rows", "memory"), rows)
+
+
+def _conf(conf: dict[str, Any]) -> Markup:
+    return fill("conf", text=json.dumps(conf, indent=2, ensure_ascii=False, default=str))
+
+
+def _shown(value: float | None, form: str) -> str:
+    return NONE if value is None else format(value, form)
+
+
+def _row(head: object, cells: Iterable[object], fragment: str = "row") -> Markup:
+    filled = (cell if isinstance(cell, Markup) else fill("cell", text=cell) for cell in cells)
+    return fill(fragment, head=head, cells=joined(filled))
+
+
+def _table(names: Iterable[str], rows: Sequence[Markup], kind: str = "") -> Markup:
+    """A table with a row of names; empty when it has no other."""
+    if not rows:
+        return Markup()
+    heads = joined(fill("column", name=name) for name in names)
+    return fill("table", kind=kind, heads=heads, rows=joined(rows))

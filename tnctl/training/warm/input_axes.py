@@ -1,0 +1,220 @@
+"""Which inputs the dense weights of a network are over: the rule that docs/warm_start.md gives.
+
+The graph of the network is followed from its inputs. Every tensor has an array of its shape (with
+a batch of 1) that says for each of its numbers what it is: a Place, by its number in a list.
+Operations that move numbers are run on these arrays; layers say which axes of their weights are
+over what they are given (`tnctl.model.layers.weight_axes`).
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from tnctl.model.layers import Columns
+from tnctl.model.layers.weight_axes import Axis, Place, WeightAxes
+from tnctl.model.layout import CVM_COLUMNS, Layout
+
+# Operations and layers of Keras, by the names of their classes.
+MOVING = {
+    "Concatenate", "ExpandDims", "Flatten", "GetItem", "Moveaxis", "Permute", "Repeat",
+    "RepeatVector", "Reshape", "Split", "Squeeze", "Stack", "Swapaxes", "Take", "Tile", "Transpose",
+}  # fmt: skip
+BY_ELEMENT = {
+    "Abs", "Absolute", "Activation", "Add", "Average", "Cast", "Clip", "Divide", "ELU", "Elu",
+    "Exp", "Expm1", "Gelu", "Identity", "LeakyReLU", "LeakyRelu", "Log", "Log1p", "Maximum",
+    "Minimum", "Multiply", "Negative", "Power", "ReLU", "Relu", "Rsqrt", "Selu", "Sigmoid", "Sign",
+    "Silu", "Softmax", "Softplus", "Sqrt", "Square", "StopGradient", "Subtract", "Tanh",
+    "TrueDivide", "Where",
+}  # fmt: skip
+Numbers = NDArray[np.int64]
+
+
+class Places:
+    """What the numbers of a tensor are: places of a list, by their number there; 0: not known."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        self.numbers = numbers
+
+
+def in_common(places: Iterable[Place | None]) -> Place | None:
+    """The place that several are, or the coordinate that they have in common; else None."""
+    known = set(places)
+    if None in known or len({place[1] for place in known if place}) != 1:
+        return None
+    first = known.pop()
+    return ((), first[1]) if known and first else first
+
+
+def columns_of(layout: Layout, names: dict[str, str]) -> dict[str, list[Place]]:
+    """What the columns of each input tensor of a network are, by the tensor's name.
+
+    `names` are names of inputs for those of the layout, where they differ.
+    """
+
+    def places(name: str, columns: int) -> list[Place]:
+        counts = ("show", "click") if name in layout.with_cvm else ()
+        parts = [*range(columns - (CVM_COLUMNS if counts else 0)), *counts]
+        return [((names.get(name, name),), part) for part in parts]
+
+    sequences = layout.sequences.items()
+    widths = {name: width for name, (_, width) in layout.pooled.items()} | layout.numeric
+    return {
+        "x": [place for name, width in widths.items() for place in places(name, width)],
+        "linear": [((), "linear")],
+        "sequences": [p for name, of in sequences for p in places(name, of.width) * of.length],
+        "lengths": [((names.get(name, name),), "length") for name, _ in sequences],
+    }
+
+
+class InputAxes:
+    """The axes of a network's variables that are over inputs.
+
+    `shapes` has the variables by their paths; `scopes` the inputs without which nothing of a
+    variable's layer means anything. `untracked` is the operation, if any, that combines units with
+    numbers of inputs: these units belong to the inputs, and no rule says which they are.
+    """
+
+    def __init__(self, network: Any, layout: Layout, names: dict[str, str]) -> None:
+        self.shapes = {variable.path: tuple(variable.value.shape) for variable in network.variables}
+        self.scopes: dict[str, set[str]] = {}
+        self.untracked: str | None = None
+        self._places: list[Place | None] = [None]
+        self._numbers: dict[Place | None, int] = {None: 0}
+        self._axes: dict[str, WeightAxes] = {}
+        columns = columns_of(layout, names)
+        self._follow(network, [self._numbered(columns[x.name])[None] for x in network.inputs])
+
+    def axis(self, path: str, axis: int) -> Axis:
+        """What the places along an axis of a variable are."""
+        length = self.shapes[path][axis]
+        places = self._axes[path].get(axis, [((), ("unit", place)) for place in range(length)])
+        # A layer of the user's own may declare another length.
+        return places if len(places) == length else [None] * length
+
+    def _numbered(self, places: Sequence[Place | None]) -> Numbers:
+        for place in places:
+            if place not in self._numbers:
+                self._numbers[place] = len(self._places)
+                self._places.append(place)
+        return np.array([self._numbers[place] for place in places], np.int64)
+
+    def _follow(self, network: Any, inputs: Sequence[Numbers]) -> list[Numbers]:
+        """Follow the graph of a functional model; returns what its outputs are."""
+        known = {id(x): Places(of) for x, of in zip(network.inputs, inputs, strict=True)}
+        for depth in sorted(network._nodes_by_depth, reverse=True):
+            for node in network._nodes_by_depth[depth]:
+                if not node.is_input:
+                    outputs = self._apply(node.operation, node.arguments.fill_in(known), node)
+                    pairs = zip(node.outputs, outputs, strict=True)
+                    known |= {id(tensor): Places(numbers) for tensor, numbers in pairs}
+        return [known[id(tensor)].numbers for tensor in network.outputs]
+
+    def _apply(self, operation: Any, arguments: Any, node: Any) -> list[Numbers]:
+        """What the outputs of an operation are. What is known of its weights is kept."""
+        leaves = keras.tree.flatten(arguments)
+        given = [leaf.numbers for leaf in leaves if isinstance(leaf, Places)]
+        shapes = [(len(given[0]), *tensor.shape[1:]) for tensor in node.outputs]
+        name, nested = type(operation).__name__, getattr(operation, "_functional", operation)
+        if isinstance(operation, Columns):
+            return [given[0][:, operation.first : operation.first + operation.count]]
+        if hasattr(operation, "weight_axes") or name in KERAS_LAYERS:
+            return [self._layer(operation, given, shapes[0])]
+        if hasattr(nested, "_nodes_by_depth"):
+            return self._follow(nested, given)
+        if name in MOVING and (moved := self._moved(operation, arguments)) is not None:
+            return moved
+        if name in BY_ELEMENT:
+            return [self._by_element(operation, given, shapes[0])]
+        of_units = all(self._inputs(numbers) == set() for numbers in given)
+        for variable in getattr(operation, "variables", ()):
+            lengths = {} if of_units else dict(enumerate(variable.shape))
+            self._keep(variable.path, {axis: [None] * size for axis, size in lengths.items()})
+        unknown = [np.zeros(shape, np.int64) for shape in shapes]
+        return [self._units(operation, shape) for shape in shapes] if of_units else unknown
+
+    def _layer(self, layer: Any, given: list[Numbers], shape: tuple[int, ...]) -> Numbers:
+        """The output of a layer that declares the axes of its weights."""
+        declared = getattr(layer, "weight_axes", None) or partial(
+            KERAS_LAYERS[type(layer).__name__], layer
+        )
+        count = len(inspect.signature(declared).parameters)
+        axes = declared(*map(self._last_axis, given[:count]))
+        for variable in layer.variables:
+            self._keep(variable.path, axes.get(variable.path, {}))
+            if getattr(layer, "multiplies_input", False):
+                columns = [{*place[0]} for place in self._last_axis(given[0]) if place]
+                self.scopes[variable.path] = set.intersection(*columns) if columns else set()
+        if getattr(layer, "keeps_columns", isinstance(layer, keras.layers.LayerNormalization)):
+            if shape == given[0].shape:
+                return given[0]
+            return np.broadcast_to(self._numbered(self._last_axis(given[0])), shape)
+        rows = given[0].reshape(-1, given[0].shape[-1])
+        alike = all(self._inputs(row) == self._inputs(rows[0]) for row in rows)
+        if len(shape) < given[0].ndim or (len(shape) == given[0].ndim and alike):
+            return self._units(layer, shape)
+        return np.zeros(shape, np.int64)
+
+    def _last_axis(self, numbers: Numbers) -> Axis:
+        """What the numbers along the last axis are, in all rows alike."""
+        rows = numbers.reshape(-1, numbers.shape[-1])
+        return [in_common(self._places[number] for number in column) for column in rows.T]
+
+    def _inputs(self, numbers: Numbers) -> set[str] | None:
+        """The inputs that some numbers are of; None where that is not known."""
+        places = [self._places[number] for number in np.unique(numbers)]
+        known = [place[0] for place in places if place is not None]
+        return set().union(*known) if len(known) == len(places) else None
+
+    def _keep(self, path: str, axes: WeightAxes) -> None:
+        """Keep what the axes of a variable are over; a layer may be called several times."""
+        known = self._axes.get(path, {})
+        self._axes[path] = {
+            axis: [
+                in_common(pair)
+                for pair in zip(known.get(axis, places), axes.get(axis, places), strict=False)
+            ]
+            for axis, places in (known | axes).items()
+        }
+
+    def _units(self, operation: Any, shape: tuple[int, ...]) -> Numbers:
+        """Units of an operation, which have no other name than their places."""
+        units: list[Place] = [((), (operation.name, k)) for k in range(math.prod(shape[1:]))]
+        return np.broadcast_to(self._numbered(units).reshape(1, *shape[1:]), shape)
+
+    def _moved(self, operation: Any, arguments: Any) -> list[Numbers] | None:
+        args, kwargs = keras.tree.map_structure(
+            lambda leaf: tf.constant(leaf.numbers) if isinstance(leaf, Places) else leaf, arguments
+        )
+        try:
+            outputs = operation.call(*args, **kwargs)
+        except (TypeError, ValueError, tf.errors.OpError):  # a shape that only a real batch has
+            return None
+        return [numbers.numpy() for numbers in keras.tree.flatten(outputs)]
+
+    def _by_element(self, operation: Any, given: list[Numbers], shape: tuple[int, ...]) -> Numbers:
+        """Numbers made of several at the same place: of the same input, or of units alone."""
+        arrays = [(self._inputs(numbers), np.broadcast_to(numbers, shape)) for numbers in given]
+        inputs = [array for names, array in arrays if names]
+        if inputs and any(self._inputs(units) == set() and units.size > 1 for units in given):
+            self.untracked = operation.name  # but one unit for all of an example has no place
+        # `Inputs.deep` has logarithms where x has shows: in the same columns.
+        known = type(operation).__name__ == "Where" or all(names is not None for names, _ in arrays)
+        distinct = any(not np.array_equal(inputs[0], array) for array in inputs)
+        if distinct or (len(arrays) > 1 and not known):
+            return np.zeros(shape, np.int64)
+        return [*inputs, *(array for _, array in arrays)][0]
+
+
+KERAS_LAYERS: dict[str, Callable[[Any, Axis], dict[str, WeightAxes]]] = {
+    "Dense": lambda layer, columns: {layer.kernel.path: {0: columns}},
+    "LayerNormalization": lambda layer, columns: {
+        variable.path: {0: columns} for variable in layer.variables
+    },
+}

@@ -1,0 +1,290 @@
+"""Warm start: which input of the new conf is which of the old one, and what may differ.
+
+Everything here is about the two confs and their statistics; no row is read.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tnctl.data.features import counted_ids
+from tnctl.data.reading import numeric_columns, slot_column
+from tnctl.data.statistics import Statistics
+from tnctl.errors import UserError, did_you_mean
+from tnctl.schema import Conf, Numeric, Slot, Warm
+
+# What makes ids of values. With another of these, the rows would be those of other values.
+MAKES_IDS = ("indicator", "ids", "seed", "oov", "missing")
+# What changes which values an example has, and what becomes of their rows: reported, not refused.
+OF_VALUES = ("separator", "padding", "max_length", "keep", "weights", "pooling")
+OF_NUMBERS = ("clip", "default", "separator")
+OF_DATA = ("missing", "strip", "negatives", "label", "labels")
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """The inputs of two confs side by side.
+
+    `matched` maps inputs of the new conf to those of the old one whose weights they take; `new` and
+    `dropped` are the others. `source` is the checkpoint, as messages name it.
+    """
+
+    source: str
+    old: Conf
+    conf: Conf
+    matched: dict[str, str]
+    new: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+    @property
+    def new_names(self) -> dict[str, str]:
+        """The names in the new conf of old inputs that are matched."""
+        return {old: name for name, old in self.matched.items()}
+
+
+def pair(source: str, old: Conf, conf: Conf) -> Pairing:
+    """Give every input of both confs exactly one outcome, by warm.rename, drop and new.
+
+    Raises UserError for an input that is on one side only and not named, and for names in the
+    three keys that are no such inputs.
+    """
+    warm = conf.warm
+    names, old_names = [*conf.slots, *conf.numeric], [*old.slots, *old.numeric]
+    for key, listed, choices in (
+        ("rename", warm.rename, names),
+        ("new", warm.new, names),
+        ("drop", warm.drop, old_names),
+        ("rename", warm.rename.values(), old_names),
+    ):
+        for name in listed:
+            if name not in choices:
+                side = "this conf" if choices is names else source
+                raise UserError(
+                    f"warm.{key}: {side} has no input '{name}'. {did_you_mean(name, choices)}"
+                )
+    taken = list(warm.rename.values())
+    for name in warm.rename:
+        if name in warm.new:
+            raise UserError(f"{name} is in warm.rename and in warm.new; it can be in one of them")
+    for name in taken:
+        if name in warm.drop or taken.count(name) > 1:
+            other = "warm.drop" if name in warm.drop else "another place of warm.rename"
+            raise UserError(f"{name} is in warm.rename and in {other}; it can be in one of them")
+    free = [name for name in old_names if name not in taken and name not in warm.drop]
+    matched = {
+        name: warm.rename.get(name, name)
+        for name in names
+        if name in warm.rename or (name not in warm.new and name in free)
+    }
+    unnamed = [name for name in names if name not in matched and name not in warm.new]
+    remaining = [name for name in free if name not in matched.values()]
+    if unnamed or remaining:
+        raise UserError(_without_outcome(source, conf.warm, unnamed, remaining))
+    dropped = tuple(name for name in old_names if name not in matched.values())
+    return Pairing(source, old, conf, matched, tuple(warm.new), dropped)
+
+
+def _without_outcome(source: str, warm: Warm, unnamed: list[str], remaining: list[str]) -> str:
+    """What has no outcome, and the keys that give it one, with what is in them already."""
+    parts, ways = [], []
+    if unnamed:
+        parts.append(f"{source} has no {_listed(unnamed)}, which this conf has")
+        ways.append(f"warm.new=[{','.join([*warm.new, *unnamed])}] (initialised from scratch)")
+    if remaining:
+        parts.append(f"{source} has {_listed(remaining)}, which this conf has not")
+        ways.append(f"warm.drop=[{','.join([*warm.drop, *remaining])}]")
+    way = " and ".join(ways)
+    if unnamed and remaining:
+        pairs = {**warm.rename, unnamed[0]: remaining[0]}.items()
+        names = ", ".join(f"{name}: {old_name}" for name, old_name in pairs)
+        way += f", or where it is one input of two names warm.rename={{{names}}}"
+    return f"{', and '.join(parts)}. Give {way}"
+
+
+def _listed(names: list[str]) -> str:
+    return f"input{'s' if len(names) > 1 else ''} {', '.join(names)}"
+
+
+def check_inputs(pairing: Pairing, old_statistics: Statistics, statistics: Statistics) -> None:
+    """Refuse matched inputs whose rows or weights would mean something else in the new model.
+
+    `old_statistics` are those of the checkpoint, `statistics` those that the new model will have.
+    Raises UserError that names the input, what differs, and the way out.
+    """
+    for name, old_name in pairing.matched.items():
+        slot, old_slot = pairing.conf.slots.get(name), pairing.old.slots.get(old_name)
+        if (slot is None) != (old_slot is None):
+            kinds = ("a slot", "a numeric input")
+            difference: Difference | None = ("kind", *(kinds if slot is not None else kinds[::-1]))
+        elif slot is not None and old_slot is not None:
+            difference = _other_ids(
+                pairing, name, slot, old_slot, old_statistics, statistics
+            ) or _narrower(pairing.conf.width_of(slot), pairing.old.width_of(old_slot))
+        else:
+            difference = _other_numbers(pairing, name, old_statistics, statistics)
+        if difference:
+            what, value, old_value = difference
+            kind = "slots" if slot is not None else "numeric"
+            warm = pairing.conf.warm
+            new = ",".join([*warm.new, name])
+            drop = ",".join([*warm.drop, old_name])
+            raise UserError(
+                f"{kind}.{name}: {what} is {value} here and was {old_value} in {pairing.source}, "
+                "so what was learned of it would be about something else. Take the same, or "
+                f"reinitialise it: warm.new=[{new}] and warm.drop=[{drop}]"
+            )
+
+
+Difference = tuple[str, Any, Any]  # what differs, its value, and what it was
+
+
+def _narrower(width: int, old_width: int) -> Difference | None:
+    """An embedding can be made wider, but no part of it is known to be worth less than another."""
+    return ("width", width, old_width) if width < old_width else None
+
+
+def _other_ids(
+    pairing: Pairing,
+    name: str,
+    slot: Slot,
+    old: Slot,
+    old_statistics: Statistics,
+    statistics: Statistics,
+) -> Difference | None:
+    """What makes other ids of the same values, or None."""
+    old_name = pairing.matched[name]
+    keys = (*MAKES_IDS, *(["size"] if slot.ids == "modulo" else []))
+    keys += ("buckets",) if slot.ids == "quantiles" else ()
+    for key in keys:
+        if getattr(slot, key) != getattr(old, key):
+            return key, getattr(slot, key), getattr(old, key)
+    crossed, old_crossed = (
+        _crossed(pairing.conf, slot, {}),
+        _crossed(pairing.old, old, pairing.new_names),
+    )
+    if crossed != old_crossed:
+        return "cross", slot.cross, old.cross
+    edges = statistics.boundaries_of(name, slot)
+    old_edges = old_statistics.boundaries_of(old_name, old)
+    if edges is not None and old_edges is not None and edges.tolist() != old_edges.tolist():
+        return "the list of its boundaries", _short(edges), _short(old_edges)
+    words = statistics.vocabulary_of(name, slot)
+    old_words = old_statistics.vocabulary_of(old_name, old)
+    if words is not None and old_words is not None:
+        # Values at the end of the list move no id, unless ids that come after the list would move.
+        grows = words[: len(old_words)] == old_words and not slot.oov and slot.missing == "none"
+        if words != old_words and not grows:
+            return "vocabulary", _short(words), _short(old_words)
+    if slot.indicator and (counted_ids(name, slot, statistics) or 0) < (
+        counted_ids(old_name, old, old_statistics) or 0
+    ):
+        return "size", slot.size, old.size
+    return None
+
+
+def _crossed(conf: Conf, slot: Slot, names: dict[str, str]) -> list[tuple[str, bool]] | None:
+    """The parts of a cross: name, and whether it is a slot."""
+    if slot.cross is None:
+        return None
+    return [(names.get(part, part), part in conf.slots) for part in slot.cross]
+
+
+def _other_numbers(
+    pairing: Pairing, name: str, old_statistics: Statistics, statistics: Statistics
+) -> Difference | None:
+    numeric, old_name = pairing.conf.numeric[name], pairing.matched[name]
+    old = pairing.old.numeric[old_name]
+    for key in ("transform", "numbers"):
+        if getattr(numeric, key) != getattr(old, key):
+            return key, getattr(numeric, key), getattr(old, key)
+    scale, old_scale = (
+        None if pair is None else list(pair)
+        for pair in (statistics.standardize.get(name), old_statistics.standardize.get(old_name))
+    )
+    return None if scale == old_scale else ("[mean, deviation]", scale, old_scale)
+
+
+def _short(values: Iterable[Any]) -> str:
+    """A list in a message: how long it is, and how it begins."""
+    texts = [str(value) for value in values]
+    return f"[{', '.join(texts[:3])}{', …' if len(texts) > 3 else ''}] ({len(texts):,})"
+
+
+def statistics_of_both(pairing: Pairing, old: Statistics, new: Statistics) -> Statistics:
+    """The statistics of the new model: what was measured of a matched input stays.
+
+    Its weights were trained on numbers and buckets that were made with them. What the conf gives
+    itself stays the conf's, and prepared rows have been made into ids already: `check_inputs`
+    compares.
+    """
+    both = Statistics(dict(new.standardize), dict(new.boundaries), dict(new.vocabularies))
+    if pairing.conf.data.prepared:
+        return both
+    for name, old_name in pairing.matched.items():
+        numeric, slot = pairing.conf.numeric.get(name), pairing.conf.slots.get(name)
+        if numeric is not None and measured(numeric) and old_name in old.standardize:
+            both.standardize[name] = old.standardize[old_name]
+        elif slot is not None and slot.ids == "quantiles" and old_name in old.boundaries:
+            both.boundaries[name] = old.boundaries[old_name]
+    return both
+
+
+def measured(numeric: Numeric) -> bool:
+    """Whether the mean and deviation of a numeric input are measured."""
+    return numeric.transform == "standardize" and numeric.mean is None
+
+
+def must_measure(pairing: Pairing) -> bool:
+    """Whether a new input needs statistics of the training data."""
+    slots, numeric = pairing.conf.slots, pairing.conf.numeric
+    return any(
+        slots[name].ids == "quantiles"
+        if name in slots
+        else numeric[name].transform == "standardize"
+        for name in pairing.new
+    )
+
+
+def differences(pairing: Pairing) -> list[str]:
+    """What differs and is allowed, a line each."""
+    notes = []
+    for name, old_name in pairing.matched.items():
+        if name in pairing.conf.slots:
+            slot, old = pairing.conf.slots[name], pairing.old.slots[old_name]
+            notes += _differing(f"slots.{name}", slot, old, OF_VALUES)
+            if slot.ids == "integer":
+                notes += _differing(f"slots.{name}", slot, old, ("size",))
+            column, old_column = slot_column(name, slot), slot_column(old_name, old)
+            if slot.cross is None and column != old_column:
+                notes.append(f"slots.{name} is read from column {column}, it was {old_column}")
+        else:
+            number, old_number = pairing.conf.numeric[name], pairing.old.numeric[old_name]
+            notes += _differing(f"numeric.{name}", number, old_number, OF_NUMBERS)
+            columns, old_columns = (
+                ", ".join(numeric_columns(*numeric))
+                for numeric in ((name, number), (old_name, old_number))
+            )
+            if columns != old_columns:
+                notes.append(f"numeric.{name} is read from {columns}, it was {old_columns}")
+    notes += _differing("data", pairing.conf.data, pairing.old.data, OF_DATA)
+    return notes + _differing("train", pairing.conf.train, pairing.old.train, ("loss",))
+
+
+def _differing(section: str, new: Any, old: Any, keys: Iterable[str]) -> list[str]:
+    return [
+        f"{section}.{key} is {getattr(new, key)}, it was {getattr(old, key)}"
+        for key in keys
+        if getattr(new, key) != getattr(old, key)
+    ]
+
+
+def recipe_of(pairing: Pairing) -> dict[str, Any]:
+    """The old conf's recipe, its settings with the names that inputs have in the new conf."""
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [renamed(element) for element in value]
+        return pairing.new_names.get(value, value) if isinstance(value, str) else value
+
+    recipe = pairing.old.recipe
+    return {key: value if key == "name" else renamed(value) for key, value in recipe.items()}
