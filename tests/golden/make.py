@@ -95,14 +95,14 @@ def trained(values: dict[str, Any]) -> Any:
     from tnctl.data.windows import taken, windows
     from tnctl.model import building
     from tnctl.model.layout import slot_plans
-    from tnctl.tables import Batch
+    from tnctl.tables import Workspace
     from tnctl.training.evaluation import features_of
 
     conf = schema.from_values(values)
     model = building.build(conf, statistics.measure(conf))
     [window] = windows(conf, features_of(conf, model), "train")
     [table], [layout] = model.tables, model.layout.tables
-    workspace = Batch(table, slot_plans(conf, layout))
+    workspace = Workspace(table, slot_plans(conf, layout))
     for number, (first, end, applied) in enumerate(STEPS):
         batch = taken(window, np.arange(first, end, dtype=np.uint32))
         table.set_step(number + 1)
@@ -146,7 +146,7 @@ def chain(values: dict[str, Any]) -> list[str]:
     from tnctl.data.windows import taken, windows
     from tnctl.model import building
     from tnctl.model.layout import slot_plans
-    from tnctl.tables import Batch
+    from tnctl.tables import Workspace
     from tnctl.training.evaluation import features_of
     from tnctl.training.golden import Golden
     from tnctl.training.step import Inference
@@ -155,7 +155,7 @@ def chain(values: dict[str, Any]) -> list[str]:
     model = building.build(conf, statistics.measure(conf))
     [window] = windows(conf, features_of(conf, model), "train")
     [table], [layout] = model.tables, model.layout.tables
-    workspace, saver = Batch(table, slot_plans(conf, layout)), Saver(conf, None)
+    workspace, saver = Workspace(table, slot_plans(conf, layout)), Saver(conf, None)
     days: list[tuple[int, int]] = []
     folders = []
     for number, (first, end, day) in enumerate(CHAIN_STEPS):

@@ -9,7 +9,7 @@ from tnctl.data.features import Window
 from tnctl.model.aliases import tensor_over
 from tnctl.model.building import Model
 from tnctl.model.layout import slot_plans
-from tnctl.tables import Batch, aligned
+from tnctl.tables import Workspace, aligned
 
 
 class Buffers:
@@ -42,7 +42,7 @@ class Buffers:
         self._targets = [self.labels] + ([self.weight] if model.conf.data.weight else [])
         self._whole = [tensor_over(array) for array in [*self._inputs, *self._targets]]
         self._batches = [
-            Batch(table, slot_plans(model.conf, layout))
+            Workspace(table, slot_plans(model.conf, layout))
             for table, layout in zip(model.tables, layout.tables, strict=True)
         ]
         # The first table with linear weights sets `linear`, the others add to it.
@@ -138,7 +138,7 @@ class Buffers:
             workspace.apply(scale)
 
     def _of_segments(
-        self, workspace: Batch, x: NDArray[np.float32], linear: NDArray[np.float32]
+        self, workspace: Workspace, x: NDArray[np.float32], linear: NDArray[np.float32]
     ) -> list[NDArray[np.float32]]:
         of = {"sum": linear, "concat": x}
         return [of[segment.output] for segment in workspace.table.segments]
