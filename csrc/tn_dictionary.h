@@ -1,6 +1,7 @@
 /* tn_dictionary.h - exported embeddings in a memory-mapped file (docs/formats/dictionary.md)
  *
- * This header and tn_dictionary.c stand alone: they need nothing but libc.
+ * The files tn_dictionary*.c and tn_dictionary*.h stand alone: they need nothing but libc, and no
+ * other part of the library. This header is the only one that users include.
  *
  *     tn_dictionary *users;
  *     int code = tn_dictionary_open("user.dictionary", "user.index", &users);

@@ -395,23 +395,31 @@ static int in_range(const tn_optimizer *o, const tn_setting *setting) {
     return value >= 0 && value <= setting->highest && (value > 0 || !setting->above_zero);
 }
 
+/* Whether the settings of a kind are in its limits, or, where they are another kind's, at least
+ * numbers: what is not finite there is a mistake too, though nothing reads it. */
+static int settings_fit(const tn_optimizer *o, const tn_kind *kind, int own) {
+    int fit = 1;
+    for (uint32_t i = 0; i < TN_MAX_SETTINGS && kind->settings[i].name != NULL; i++) {
+        double value = value_of(o, &kind->settings[i]);
+        fit &= own ? in_range(o, &kind->settings[i]) : value >= 0 && value <= (double)FLT_MAX;
+    }
+    return fit;
+}
+
 int tn_optimizer_fits(const tn_optimizer *o, int dense) {
     const tn_rule *rule = tn_rule_of(o);
     if (rule == NULL || !in_range(o, &LEARNING_RATE) ||
         (dense && (rule->dense == NULL || o->max_norm != 0))) {
         return 0;
     }
+    int fit = 1;
     for (const tn_setting *extra = EXTRAS; extra->name != NULL; extra++) {
-        if (!in_range(o, extra)) {
-            return 0;
-        }
+        fit &= in_range(o, extra);
     }
-    for (uint32_t i = 0; i < TN_MAX_SETTINGS && rule->kind.settings[i].name != NULL; i++) {
-        if (!in_range(o, &rule->kind.settings[i])) {
-            return 0;
-        }
+    for (uint32_t kind = 1; tn_optimizer_kind(kind) != NULL; kind++) {
+        fit &= settings_fit(o, tn_optimizer_kind(kind), kind == o->kind);
     }
-    return rule->fits == NULL || rule->fits(o);
+    return fit && (rule->fits == NULL || rule->fits(o));
 }
 
 /* A kind whose own settings have an l2 uses it in its formula. */

@@ -118,8 +118,8 @@ void tn_pool_hold(tn_pool *pool, int held);
 #define TN_TENSORNET_ADAM 7
 #define TN_TENSORNET_FTRL 8
 
-/* Settings are finite and at least 0; those that a kind does not have are ignored. What every kind
- * has (l2, decay, clip, bound, max_norm) is off at 0. */
+/* Settings are finite and at least 0, those that a kind does not have too, which it ignores. What
+ * every kind has (l2, decay, clip, bound, max_norm) is off at 0. */
 typedef struct tn_optimizer {
     uint32_t kind;
     uint32_t nesterov; /* SGD with momentum */
