@@ -32,7 +32,9 @@ TN_INLINE void take_weighted(float *restrict sum, const float *restrict g, uint3
     }
 }
 
-#define TOGETHER 64 /* entries that stay in the first-level cache for all segments */
+/* Entries whose sums stay in the first-level cache for all segments: where the gradient comes from
+ * and where it goes is found once per entry, then each segment is added in a loop of one width. */
+#define TOGETHER 64
 
 /* Where the gradients of some entries come from and go to. */
 typedef struct {
@@ -169,6 +171,8 @@ typedef struct {
     const float *clicks;
 } count_call;
 
+/* Occurrences and clicks per distinct row, in the order of the batch. An id that waits for its
+ * admission has no row to count for. */
 static void count_owned(void *argument, int thread, int threads) {
     const count_call *call = argument;
     tn_batch *batch = call->batch;

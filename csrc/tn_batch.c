@@ -3,6 +3,7 @@
 
 /* ---- Making a batch ----------------------------------------------------- */
 
+/* TN_NO_GROUP or TN_BAD_VALUE for slots that the table cannot serve. */
 static int check_slots(const tn_table *table, const tn_slot *slots, uint32_t n_slots) {
     for (uint32_t s = 0; s < n_slots; s++) {
         if (slots[s].group >= table->n_groups || !table->groups[slots[s].group].declared) {

@@ -156,6 +156,8 @@ void tn_table_free(tn_table *table) {
 
 /* ---- Groups ------------------------------------------------------------- */
 
+/* Makes room for group numbers below n. Counts of a group are atomics, which realloc may not move,
+ * so groups are copied one by one; no call is under way, for the table's lock is held. */
 static int grow_groups(tn_table *table, uint32_t n) {
     tn_group *groups = TN_CALLOC(n, sizeof *groups);
     uint64_t *salts = TN_REALLOC(table->salts, n * sizeof *salts);
@@ -234,6 +236,8 @@ int tn_table_set_updates(tn_table *table, int all) {
     return TN_OK;
 }
 
+/* Before the first group there is no row, so the layout can still change; the row of zeros that
+ * unknown ids read must be as long as the rows. */
 static int set_shows(tn_table *table, int shows, int cvm) {
     if (table->n_groups > 0 || (cvm && !shows)) {
         return TN_BAD_VALUE;

@@ -109,7 +109,8 @@ static uint64_t start_of(const record_reader *reader, uint32_t shard) {
     return low;
 }
 
-/* Room for all records, so that none fails to go in. */
+/* Makes room for all records, shard by shard, so that no insertion can fail. The records are
+ * sorted, so the first of each shard is found by halving. */
 static int make_room(record_reader *reader) {
     int code = TN_OK;
     for (uint32_t i = 0; i <= SHARDS; i++) {

@@ -289,9 +289,9 @@ static int all_zeros(const uint8_t *at, uint32_t n) {
 
 /* Whether a record is one that can stand after a hash (of the record before it). */
 static int right_record(const tn_dictionary *dictionary, const uint8_t *record, int is_first,
-                        uint64_t before, uint64_t *removed) {
+                        uint64_t last_hash, uint64_t *removed) {
     const layer *in = &dictionary->layers[0];
-    if (!is_first && load64(record) <= before)
+    if (!is_first && load64(record) <= last_hash)
         return 0;
     if (in->payload == 8)
         return 1;
@@ -304,7 +304,7 @@ static int right_record(const tn_dictionary *dictionary, const uint8_t *record, 
 
 static int make_index(const tn_dictionary *dictionary, uint8_t **out) {
     const layer *in = &dictionary->layers[0];
-    uint64_t bytes = tn_dictionary_index_size(in->n), hashes[CHUNK], before = 0;
+    uint64_t bytes = tn_dictionary_index_size(in->n), hashes[CHUNK], last_hash = 0;
     if (bytes > SIZE_MAX)
         return TN_DICTIONARY_NO_MEMORY;
     uint8_t *index = TN_ALIGNED_ALLOC(LINE, (size_t)bytes);
@@ -315,11 +315,11 @@ static int make_index(const tn_dictionary *dictionary, uint8_t **out) {
     for (uint64_t first = 0; first < in->n && code == TN_DICTIONARY_OK; first += CHUNK) {
         uint64_t n = least(in->n - first, CHUNK);
         tn_dictionary_records(dictionary, first, n, hashes, NULL, NULL);
-        code = tn_dictionary_index_add(index, in->n, first, before, hashes, n);
-        before = hashes[n - 1];
+        code = tn_dictionary_index_add(index, in->n, first, last_hash, hashes, n);
+        last_hash = hashes[n - 1];
     }
     if (code == TN_DICTIONARY_OK)
-        code = tn_dictionary_index_finish(index, in->n, before, dictionary->header_crc,
+        code = tn_dictionary_index_finish(index, in->n, last_hash, dictionary->header_crc,
                                           dictionary->trailer_crc);
     if (code == TN_DICTIONARY_OK)
         *out = index;
@@ -350,7 +350,7 @@ int tn_dictionary_verify(const tn_dictionary *dictionary, uint64_t *place) {
         return TN_DICTIONARY_BAD_VALUE;
     tn_dictionary_crc_tables tables;
     tn_dictionary_fill_tables(&tables);
-    uint64_t body = in->n * in->record, i = 0, before = 0, removed = 0, unused;
+    uint64_t body = in->n * in->record, i = 0, last_hash = 0, removed = 0, unused;
     uint64_t *seen = place != NULL ? place : &unused;
     const uint8_t *sums = in->records + body;
     for (uint64_t done = 0; done < body;) {
@@ -363,9 +363,9 @@ int tn_dictionary_verify(const tn_dictionary *dictionary, uint64_t *place) {
         for (; (i + 1) * in->record <= done; i++) { /* while they are in the cache */
             const uint8_t *record = record_at(in, i);
             *seen = HEADER + i * in->record;
-            if (!right_record(dictionary, record, i == 0, before, &removed))
+            if (!right_record(dictionary, record, i == 0, last_hash, &removed))
                 return TN_DICTIONARY_DAMAGED;
-            before = load64(record);
+            last_hash = load64(record);
         }
     }
     *seen = 0;

@@ -54,17 +54,17 @@ uint64_t tn_dictionary_index_size(uint64_t records) {
     return HEADER + LINE * (lines_of(records) + 1);
 }
 
-int tn_dictionary_index_add(void *index, uint64_t records, uint64_t first, uint64_t before,
+int tn_dictionary_index_add(void *index, uint64_t records, uint64_t first, uint64_t last_hash,
                             const uint64_t *hashes, uint64_t n) {
     if (records > MOST_RECORDS || first > records || n > records - first)
         return TN_DICTIONARY_BAD_VALUE;
     uint8_t *lines = (uint8_t *)index + HEADER;
     uint64_t parts = lines_of(records) * PARTS;
-    uint64_t next = first ? scaled(before, parts) / PARTS + 1 : 0;
+    uint64_t next = first ? scaled(last_hash, parts) / PARTS + 1 : 0;
     for (uint64_t i = 0; i < n; i++) {
         uint64_t hash = hashes[i], part = scaled(hash, parts);
         uint32_t rank = (uint32_t)(first + i);
-        if (rank > 0 && hash <= before)
+        if (rank > 0 && hash <= last_hash)
             return TN_DICTIONARY_BAD_ORDER;
         for (; next <= part / PARTS; next++)
             memcpy(lines + next * LINE + LINE_RANK, &rank, 4);
@@ -74,7 +74,7 @@ int tn_dictionary_index_add(void *index, uint64_t records, uint64_t first, uint6
             line[tag] = (uint8_t)hash;
         for (uint64_t q = part % PARTS; q < PARTS; q++)
             line[LINE_ENDS + q] = (uint8_t)(tag < TAGS ? tag + 1 : TAGS + 1);
-        before = hash;
+        last_hash = hash;
     }
     return TN_DICTIONARY_OK;
 }

@@ -237,7 +237,7 @@ int tn_dictionary_find(const tn_dictionary *dictionary, uint64_t id, float *row)
 
 /* `step` is 0 when all ids are looked up in one dictionary, into one array of rows; else 1. */
 INLINE void lookup(const tn_dictionary *const *dictionaries, uint64_t step, const uint64_t *ids,
-                   uint64_t n, float *rows, float *const *each_row, uint8_t *found) {
+                   uint64_t n, float *rows, float *const *each_row, uint8_t *states) {
     uint64_t hashes[RING];
     const uint8_t *records[RING];
     const layer *from[RING];
@@ -280,18 +280,18 @@ INLINE void lookup(const tn_dictionary *const *dictionaries, uint64_t step, cons
                 word = row_of(dictionary, from[at], records[at], row);
             else
                 word = find_row(dictionary, hashes[at], row);
-            if (found != NULL)
-                found[i] = (uint8_t)word;
+            if (states != NULL)
+                states[i] = (uint8_t)word;
         }
     }
 }
 
 void tn_dictionary_lookup(const tn_dictionary *dictionary, const uint64_t *ids, uint64_t n,
-                          float *rows, uint8_t *found) {
-    lookup(&dictionary, 0, ids, n, rows, NULL, found);
+                          float *rows, uint8_t *states) {
+    lookup(&dictionary, 0, ids, n, rows, NULL, states);
 }
 
 void tn_dictionary_lookup_each(const tn_dictionary *const *dictionaries, const uint64_t *ids,
-                               uint64_t n, float *const *rows, uint8_t *found) {
-    lookup(dictionaries, 1, ids, n, NULL, rows, found);
+                               uint64_t n, float *const *rows, uint8_t *states) {
+    lookup(dictionaries, 1, ids, n, NULL, rows, states);
 }

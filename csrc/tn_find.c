@@ -194,6 +194,8 @@ static int offsets_ascend(const uint32_t *offsets, uint64_t cells) {
     return !wrong;
 }
 
+/* The steps of tn_find. First rows are numbered from first_row of each owner on, with as many
+ * places as the owner was dealt ids, so that owners number without knowing of each other. */
 static int find_locked(tn_batch *batch, const uint64_t *ids, const uint32_t *offsets,
                        const float *weights, uint32_t examples, int insert) {
     uint64_t cells = (uint64_t)examples * batch->n_slots;

@@ -29,7 +29,9 @@ TN_INLINE void collect_rows(const tn_batch *batch, uint64_t first, uint64_t last
     }
 }
 
-/* Puts copies in the place of the rows of ids first .. last - 1: rows as they read. */
+/* Puts copies in the place of the rows of ids first .. last - 1: rows as they read (tn_decay.h).
+ * The rows themselves must stay as they are, for other threads read them at the same time, and
+ * reading may not change a table. An inserting find reads what the step before left. */
 static void copy_rows(const tn_batch *batch, uint64_t first, uint64_t last) {
     const tn_table *table = batch->table;
     uint32_t at = batch->state == BATCH_READ ? table->step : tn_last_step(table);

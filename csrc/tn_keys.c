@@ -13,12 +13,13 @@ typedef struct {
     const uint16_t *groups;
     const uint64_t *ids;
     uint64_t n;
-    uint8_t *found;
+    uint8_t *has_row;
     char *records;
     int codes[MAX_THREADS];
 } keys_call;
 
-/* Runs a job on a table's threads, each with its part of the keys. */
+/* Runs a job on a table's threads, each with its part of the keys. Parts are of keys, not of
+ * shards: the jobs only read the table, so any thread may look at any shard. */
 static int run_on_keys(keys_call *keys, tn_job job) {
     tn_table *table = keys->table;
     int code = TN_OK;
@@ -51,13 +52,13 @@ static void find_part(void *argument, int thread, int threads) {
             tn_index_prefetch(table, hash);
         }
         uint64_t hash = key_hash(table, keys->groups[i], keys->ids[i]);
-        keys->found[i] = tn_row_find(table, keys->groups[i], keys->ids[i], hash) != NULL;
+        keys->has_row[i] = tn_row_find(table, keys->groups[i], keys->ids[i], hash) != NULL;
     }
 }
 
 int tn_table_contains(tn_table *table, const uint16_t *groups, const uint64_t *ids, uint64_t n,
-                      uint8_t *found) {
-    keys_call keys = {.table = table, .groups = groups, .ids = ids, .n = n, .found = found};
+                      uint8_t *has_row) {
+    keys_call keys = {.table = table, .groups = groups, .ids = ids, .n = n, .has_row = has_row};
     return run_on_keys(&keys, find_part);
 }
 

@@ -42,6 +42,8 @@ int tn_table_set_life(tn_table *table, uint16_t group, const tn_life *life) {
     return code;
 }
 
+/* Both ages count from the last update: in steps, and in days by the table's days. A row of today's
+ * steps is 0 days old, which most are, and needs no search. */
 static int unseen_too_long(const tn_table *table, const tn_life *life, uint32_t changed) {
     if (life->unseen_steps > 0 && changed < table->step &&
         table->step - changed > life->unseen_steps) {
@@ -79,6 +81,7 @@ static uint64_t mark_evicted(const tn_table *table, const tn_shard *shard, const
     return n;
 }
 
+/* Without rules a pass over all rows would find nothing. */
 static int has_rules(const tn_table *table) {
     for (uint32_t g = 0; g < table->n_groups; g++) {
         const tn_life *life = &table->groups[g].life;
@@ -118,6 +121,7 @@ int tn_table_figures(tn_table *table, uint16_t number, tn_figures *out) {
     return code;
 }
 
+/* `rows` follows from the records that are loaded, and `admitted` from rows and evicted. */
 int tn_table_set_figures(tn_table *table, uint16_t number, const tn_figures *figures) {
     if (figures->waiting > INT64_MAX) {
         return TN_BAD_VALUE;

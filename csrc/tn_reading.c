@@ -31,7 +31,7 @@ void tn_rows_read(const tn_table *table, tn_row *const *rows, uint64_t n, uint32
     }
 }
 
-/* As the table reads at its step and day. */
+/* A row as the table reads it at its own step and day: what serving gets of it. */
 static void read_row(const tn_table *table, tn_row *row, float *weights) {
     float columns[CVM_COLUMNS];
     if (table->cvm) {
@@ -40,12 +40,12 @@ static void read_row(const tn_table *table, tn_row *row, float *weights) {
     tn_rows_read(table, &row, 1, table->step, columns, &weights);
 }
 
-int tn_table_lookup(tn_table *table, uint16_t group, uint64_t id, float *weights, int *found) {
+int tn_table_lookup(tn_table *table, uint16_t group, uint64_t id, float *weights, int *has_row) {
     pthread_mutex_lock(&table->lock);
     int code = tn_group_declared(table, group) ? TN_OK : TN_NO_GROUP;
     if (code == TN_OK) {
         tn_row *row = tn_row_find(table, group, id, key_hash(table, group, id));
-        *found = row != NULL;
+        *has_row = row != NULL;
         if (row != NULL) {
             read_row(table, row, weights);
         } else {

@@ -173,7 +173,8 @@ static int is_same_key(const tn_removed_key *a, const tn_removed_key *b) {
     return a->hash == b->hash && a->group == b->group;
 }
 
-/* In order, and of each key the last one. */
+/* Sorts by (hash, group, step) and keeps the last entry of each key: a key can be removed, come
+ * back and be removed again before the list is taken. */
 static void sort_keys(tn_removed_list *list) {
     if (list->n == 0) {
         return;

@@ -410,14 +410,14 @@ int tn_table_reserve(tn_table *table, uint64_t rows);
 /* The records that these keys would have if they were inserted now, in the order given. */
 int tn_fresh(tn_table *table, const uint16_t *groups, const uint64_t *ids, uint64_t n,
              void *records);
-/* found[i] becomes 1 where the table has a row of key i, else 0. */
+/* has_row[i] becomes 1 where the table has a row of key i, else 0. */
 int tn_table_contains(tn_table *table, const uint16_t *groups, const uint64_t *ids, uint64_t n,
-                      uint8_t *found);
+                      uint8_t *has_row);
 /* hashes[i] = mix64(ids[i] ^ salts[groups[i]]); TN_NO_GROUP for a group that is not declared[]. */
 int tn_key_hashes(const uint64_t *salts, const uint8_t *declared, uint32_t n_groups,
                   const uint16_t *groups, const uint64_t *ids, uint64_t n, uint64_t *hashes);
-/* Copies the weights of (group, id) out, with cvm's columns, or zeros; `found` tells. */
-int tn_table_lookup(tn_table *table, uint16_t group, uint64_t id, float *weights, int *found);
+/* Copies the weights of (group, id) out, with cvm's columns, or zeros; `has_row` says which. */
+int tn_table_lookup(tn_table *table, uint16_t group, uint64_t id, float *weights, int *has_row);
 
 /* ---- Dense table -------------------------------------------------------- */
 
