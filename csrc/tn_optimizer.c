@@ -45,6 +45,7 @@ TN_INLINE void adagrad(const tn_segment_update *segment, float *restrict state, 
     }
     state[0] += squares / (float)width;
     float rate = o->learning_rate / (sqrtf(state[0]) + o->epsilon);
+    TN_SEPARATE
     for (uint32_t j = 0; j < width; j++) {
         w[j] -= rate * g[j];
     }
