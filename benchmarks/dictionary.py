@@ -60,7 +60,7 @@ def write(folder: Path, rows: int) -> int:
 
 def compiled(folder: Path) -> Path:
     program = folder / "lookups"
-    sources = [ROOT / "benchmarks/dictionary.c", ROOT / "csrc/tn_dictionary.c"]
+    sources = [ROOT / "benchmarks/dictionary.c", *(ROOT / "csrc").glob("tn_dictionary*.c")]
     command = [os.environ.get("CC", "cc"), "-std=c11", "-O3", f"-I{ROOT / 'csrc'}"]
     subprocess.run([*command, *sources, "-o", program], check=True)
     return program

@@ -16,7 +16,7 @@ from tnctl.data.features import Window
 from tnctl.data.statistics import Statistics
 from tnctl.model.building import Model, build
 from tnctl.schema import Conf, Numeric, Slot, Train
-from tnctl.tables import Batch, SlotPlan
+from tnctl.tables import SlotPlan, Workspace
 from tnctl.training.step import TrainingStep
 
 PREFILL = 100_000
@@ -58,7 +58,7 @@ def fill(model: Model) -> None:
     """Give the table all keys of all slots."""
     [table] = model.tables
     for slot in range(SLOTS):
-        batch, keys = Batch(table, [SlotPlan(slot, "sum", 0)]), all_keys(slot).astype(np.uint64)
+        batch, keys = Workspace(table, [SlotPlan(slot, "sum", 0)]), all_keys(slot).astype(np.uint64)
         for start in range(0, len(keys), PREFILL):
             ids = keys[start : start + PREFILL]
             batch.find(ids, np.arange(len(ids) + 1, dtype=np.uint32), len(ids), insert=True)

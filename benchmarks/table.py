@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from benchmarks import timing
 from benchmarks.workload import DIM, KEYS, NUMERIC, SLOTS, keys_of, load, slot_sizes
-from tnctl.tables import Batch, Initial, Optimizer, Pool, Segment, SlotPlan, SparseTable, aligned
+from tnctl.tables import (
+    Initial,
+    Optimizer,
+    Pool,
+    Segment,
+    SlotPlan,
+    SparseTable,
+    Workspace,
+    aligned,
+)
 
 BATCH_SIZE = 4096
 CELLS = BATCH_SIZE * SLOTS
@@ -44,8 +53,8 @@ def new_table(threads: int) -> SparseTable:
     return table
 
 
-def new_batch(table: SparseTable) -> Batch:
-    return Batch(table, [SlotPlan(slot, "sum", slot * DIM) for slot in range(SLOTS)])
+def new_batch(table: SparseTable) -> Workspace:
+    return Workspace(table, [SlotPlan(slot, "sum", slot * DIM) for slot in range(SLOTS)])
 
 
 def fill(table: SparseTable, sizes: NDArray[np.int64]) -> Filling:

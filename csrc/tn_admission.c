@@ -1,30 +1,28 @@
 /* tn_admission.c - a sketch counts the occurrences of ids that have no row yet.
  *
- * Count-min with conservative update (Cormode & Muthukrishnan 2005; Estan & Varghese 2002): a key
- * has one counter in each of its shard's lines, its count is the least of them, and an occurrence
- * raises only those that stand at the least. Shards are fixed ranges of the hash, each with one
- * thread that walks its ids in the order of the batch, so the counters are the same bytes for any
- * number of threads. */
+ * Count-min with conservative update (Cormode & Muthukrishnan 2005; Estan & Varghese 2002). A key
+ * has one counter in each of its shard's lines, and shares it with whichever keys fall on it too:
+ *
+ *     line 0   [ 0 | 3 | 0 | 0 | 1 | 0 ]       the key's counters are 3, 2, 2 and 7
+ *     line 1   [ 2 | 0 | 0 | 0 | 4 | 0 ]       its count is the least of them, 2
+ *     line 2   [ 0 | 0 | 2 | 0 | 0 | 0 ]       one occurrence more makes them 3, 3, 3 and 7
+ *     line 3   [ 7 | 0 | 0 | 0 | 0 | 1 ]
+ *
+ * A counter is never below the occurrences of any of its keys, so the least is never too low; it is
+ * too high only if the key shares a counter in all four lines. Raising only the counters at the
+ * least keeps both true and the others lower. An occurrence beyond 255 always makes a row: bytes
+ * are enough.
+ *
+ * Each shard has lines of its own, and one owner that meets its ids in the order of the batch: so
+ * the counters are the same bytes for any number of threads, and need no atomics. */
 #include "tn_admission.h"
 
 #include <math.h>
-
-#include "tn_table.h"
 
 #define LINES 4u
 #define STRIDE UINT64_C(0x9e3779b97f4a7c15)
 
 /* ---- The sketch --------------------------------------------------------- */
-
-static uint64_t sketch_bytes(const tn_table *table) {
-    return table->sketch_width * LINES * SHARDS;
-}
-
-void tn_sketch_free(tn_table *table) {
-    tn_large_free(table->sketch, sketch_bytes(table));
-    table->sketch = NULL;
-    table->sketch_width = 0;
-}
 
 static int set_sketch(tn_table *table, uint64_t bytes) {
     uint64_t width = bytes / (LINES * SHARDS);
@@ -34,11 +32,13 @@ static int set_sketch(tn_table *table, uint64_t bytes) {
     if (bytes == 0) {
         return TN_OK;
     }
-    table->sketch = tn_large_alloc(width * LINES * SHARDS);
-    if (table->sketch == NULL) {
+    uint8_t *sketch = tn_large_alloc(width * LINES * SHARDS);
+    if (sketch == NULL) {
         return TN_NO_MEMORY;
     }
+    table->sketch = sketch;
     table->sketch_width = width;
+    table->sketch_bytes = width * LINES * SHARDS;
     return TN_OK;
 }
 
@@ -51,7 +51,7 @@ int tn_table_set_sketch(tn_table *table, uint64_t bytes) {
 
 uint8_t *tn_table_sketch(tn_table *table, uint64_t *bytes) {
     pthread_mutex_lock(&table->lock);
-    *bytes = sketch_bytes(table);
+    *bytes = table->sketch_bytes;
     uint8_t *sketch = table->sketch;
     pthread_mutex_unlock(&table->lock);
     return sketch;
@@ -136,15 +136,16 @@ static int waited(const tn_table *table, const tn_admission *rule, uint64_t hash
 }
 
 int tn_admit(tn_table *table, uint16_t group, uint64_t hash) {
-    tn_group *of = &table->groups[group];
-    if (!of->admission.counts) {
+    tn_group *counted = &table->groups[group];
+    if (!counted->admission.counts) {
         return 1;
     }
     uint32_t occurrence = count_occurrence(table, hash);
-    int admitted = makes_row(table, &of->admission, hash, occurrence);
-    int64_t change = admitted ? -waited(table, &of->admission, hash, occurrence) : occurrence == 1;
+    int admitted = makes_row(table, &counted->admission, hash, occurrence);
+    int64_t change =
+        admitted ? -waited(table, &counted->admission, hash, occurrence) : occurrence == 1;
     if (change != 0) {
-        atomic_fetch_add_explicit(&of->waiting, change, memory_order_relaxed);
+        atomic_fetch_add_explicit(&counted->waiting, change, memory_order_relaxed);
     }
     return admitted;
 }

@@ -1,22 +1,32 @@
 /* tn_batch.h - a batch on its way through find, gather, accumulate and apply.
  *
- * The ids of a batch pass through three orders, none of which writes to another thread's memory:
+ * An id passes through three orders, none of which writes to another thread's memory:
  *
- *   part      thread t reads its part of the examples and deals the ids out: entry (t, o) lists are
+ *   part      thread t reads its part of the examples and deals the ids out: entry list (t, o) has
  *             the ids of part t whose shards thread o owns, in the order of the batch
- *   owned     thread o walks the lists (0, o), (1, o), ... : again the order of the batch; it finds
+ *   owned     thread o walks the lists (0, o), (1, o), ... : again the order of the batch. It finds
  *             the rows, and later sums the gradients of each row in this same order
- *   part      to pool, thread t walks its examples again; entry_of tells which list and place each
+ *   part      to pool, thread t walks its examples again; entry_of says which list and place each
  *             id was dealt to
+ *
+ *     ids of the batch     7 3 9 5 | 3 8 7 2          two threads; 0 owns the shards of 2 3 5,
+ *     deal                 thread 0  thread 1         1 those of 7 8 9
+ *     lists of owner 0     [3 5]     [3 2]            it sees 3 5 3 2
+ *     lists of owner 1     [7 9]     [8 7]            it sees 7 9 8 7
+ *
+ * With one thread the only list is the batch itself: an owner sees the occurrences of one row in
+ * the same order for any number of threads, which is why the sums of its gradients have the same
+ * bits.
  *
  * Distinct rows are numbered per owner in the order they are first met (uidx), from first_row on.
  */
 #ifndef TN_BATCH_H
 #define TN_BATCH_H
 
+#include "tn_squares.h"
 #include "tn_table.h"
 
-#define AHEAD 16 /* rows on their way while pooling */
+#define ROWS_AHEAD 16 /* rows announced to the cache while pooling */
 #define MAX_THREADS 64
 
 /* One id on its way: first the id and its group, then the row and its place in the batch. */
@@ -35,20 +45,28 @@ typedef struct {
     int code;
 } tn_owner;
 
+/* What the calls so far allow next: each state allows what the states before it do. */
+typedef enum {
+    BATCH_EMPTY,
+    BATCH_READ,     /* found without inserting: gather */
+    BATCH_INSERTED, /* count, accumulate */
+    BATCH_SUMMED    /* norm, apply */
+} tn_batch_state;
+
 struct tn_batch {
     tn_table *table;
     tn_slot *slots;
     uint32_t n_slots;
     uint64_t cell_factor; /* cell / n_slots = cell * cell_factor >> 64 */
     int threads, sum_only, any_apart;
-    int found;         /* 0 nothing yet, 1 reading, 2 inserting, 3 gradients summed */
+    tn_batch_state state;
     uint64_t removals; /* the table's, at the last tn_find */
 
     const uint64_t *ids; /* the caller's, as the weights: during tn_find only */
     const float *given_weights;
     uint32_t examples;
-    char *workspace; /* all arrays below */
-    uint64_t workspace_bytes;
+    char *memory; /* all arrays below */
+    uint64_t memory_bytes;
     uint32_t *offsets;
     uint64_t room_for_cells, room_for_ids;
     uint32_t *entry_of; /* per id: its place in entries */
@@ -59,7 +77,7 @@ struct tn_batch {
     float *weights;       /* per id */
     float *entry_weights; /* the same per entry */
     float *divisors;      /* per cell: what its weighted sum is divided by */
-    uint64_t counts[MAX_THREADS][MAX_THREADS]; /* [part][owner] */
+    uint64_t counts[MAX_THREADS][MAX_THREADS]; /* [part][owner]: entries of each list */
 
     tn_row **rows;
     float *sums;
@@ -67,17 +85,21 @@ struct tn_batch {
     float *shows; /* per row, where the table keeps them: its occurrences and their clicks, */
     int counted;  /* once tn_count has summed them */
     tn_owner owners[MAX_THREADS];
-    uint64_t met; /* distinct rows of the last inserting tn_find */
+    uint64_t distinct; /* rows of the last inserting tn_find */
 };
+
+/* Makes the arrays large enough for so many cells and ids; what they held is lost. TN_NO_MEMORY. */
+int tn_batch_make_room(tn_batch *batch, uint64_t cells, uint64_t ids);
 
 static inline tn_entry *list_of(const tn_batch *batch, uint64_t first_id, uint64_t ids_of_part,
                                 int owner) {
     return batch->entries + first_id * (uint64_t)batch->threads + ids_of_part * (uint64_t)owner;
 }
 
-/* What the last tn_find is still good for: nothing once rows were removed. */
-static inline int found(const tn_batch *batch) {
-    return batch->removals == batch->table->removals ? batch->found : 0;
+/* The state of a batch; empty once rows of its table were removed, for its pointers may be to rows
+ * that are free now. */
+static inline tn_batch_state state_of(const tn_batch *batch) {
+    return batch->removals == batch->table->removals ? batch->state : BATCH_EMPTY;
 }
 
 static inline uint32_t example_of(const tn_batch *batch, uint32_t cell) {

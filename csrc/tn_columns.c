@@ -274,12 +274,13 @@ int tn_take(const uint64_t *ids, const uint32_t *offsets, const float *weights, 
 
 /* ---- Crosses ------------------------------------------------------------ */
 
-/* How many combinations a row has, or something above INT32_MAX. */
+/* How many combinations a row has, or something above INT32_MAX. It stops growing there, so that it
+ * cannot overflow, but goes through all columns: one without ids makes the count 0. */
 static uint64_t count_combinations(const int32_t *const *offsets, uint32_t columns, uint64_t row) {
     uint64_t n = 1;
     for (uint32_t c = 0; c < columns; c++) {
         n *= count_of(offsets[c], row);
-        n = n > INT32_MAX ? UINT64_C(1) << 31 : n; /* goes on: a column without ids may follow */
+        n = n > INT32_MAX ? UINT64_C(1) << 31 : n;
     }
     return n;
 }

@@ -1,24 +1,30 @@
-/* tn_dense.c - all trainable dense weights in one flat buffer, with their optimizer. */
-#include "tn_dense.h"
-
+/* tn_dense.c - all trainable dense weights in one flat buffer, with their optimizer.
+ *
+ * A call on gradients is split over the threads of the pool by weights: thread t has the same part
+ * of every gradient each time. Updates of different weights do not depend on each other, so no
+ * split can change a bit of them; norms are exact sums (tn_squares.h) of chunks of fixed size. */
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "tn_memory.h"
+#include "tn_optimizer.h"
 #include "tn_pool.h"
+#include "tn_squares.h"
 
 struct tn_dense {
     tn_optimizer optimizer;
+    const tn_rule *rule;
+    tn_extras extras;
     tn_pool *pool;
     uint64_t n, step;
     uint32_t states;
     double power1, power2; /* beta1^step and beta2^step */
-    float *weights, *state[MAX_STATES];
+    float *weights, *state[TN_MAX_STATES];
 };
 
 int tn_dense_new(const tn_optimizer *optimizer, uint64_t n, tn_pool *pool, tn_dense **out) {
-    if (!tn_optimizer_fits_dense(optimizer) || pool == NULL) {
+    if (!tn_optimizer_fits(optimizer, 1) || pool == NULL) {
         return TN_BAD_VALUE;
     }
     if (n > UINT64_MAX / sizeof(float)) {
@@ -28,11 +34,14 @@ int tn_dense_new(const tn_optimizer *optimizer, uint64_t n, tn_pool *pool, tn_de
     if (dense == NULL) {
         return TN_NO_MEMORY;
     }
+    tn_state states[TN_MAX_STATES];
     dense->optimizer = *optimizer;
+    dense->rule = tn_rule_of(optimizer);
+    dense->extras = tn_extras_of(optimizer);
     dense->pool = pool;
     dense->n = n;
     dense->power1 = dense->power2 = 1;
-    dense->states = tn_dense_states(optimizer);
+    dense->states = tn_optimizer_states(optimizer, 1, states);
     dense->weights = tn_aligned_new(n * sizeof(float));
     int failed = dense->weights == NULL;
     for (uint32_t k = 0; k < dense->states && !failed; k++) {
@@ -43,9 +52,10 @@ int tn_dense_new(const tn_optimizer *optimizer, uint64_t n, tn_pool *pool, tn_de
         tn_dense_free(dense);
         return TN_NO_MEMORY;
     }
-    uint32_t accumulator = tn_dense_accumulator(optimizer);
-    for (uint64_t i = 0; i < n && accumulator < MAX_STATES; i++) {
-        dense->state[accumulator][i] = optimizer->initial_accumulator;
+    for (uint32_t k = 0; k < dense->states; k++) {
+        for (uint64_t i = 0; i < n && states[k].accumulator; i++) {
+            dense->state[k][i] = optimizer->initial_accumulator;
+        }
     }
     *out = dense;
     return TN_OK;
@@ -56,7 +66,7 @@ void tn_dense_free(tn_dense *dense) {
         return;
     }
     TN_FREE(dense->weights);
-    for (uint32_t k = 0; k < MAX_STATES; k++) {
+    for (uint32_t k = 0; k < TN_MAX_STATES; k++) {
         TN_FREE(dense->state[k]);
     }
     TN_FREE(dense);
@@ -91,12 +101,13 @@ static void advance(tn_dense *dense) {
 int tn_dense_set_step(tn_dense *dense, uint64_t step) {
     dense->step = 0;
     dense->power1 = dense->power2 = 1;
-    /* Rounding stops the powers at the smallest numbers, most often before 0: from there on every
-     * step is the same. */
-    double before1 = 0, before2 = 0;
-    while (dense->step < step && (dense->power1 != before1 || dense->power2 != before2)) {
-        before1 = dense->power1;
-        before2 = dense->power2;
+    /* Powers must come from the same multiplications as in a run that was never interrupted: pow()
+     * would round once where these round at every step. Rounding stops them at one of the smallest
+     * numbers, mostly before 0; from there on every step is the same, and need not be taken. */
+    double last1 = 0, last2 = 0;
+    while (dense->step < step && (dense->power1 != last1 || dense->power2 != last2)) {
+        last1 = dense->power1;
+        last2 = dense->power2;
         advance(dense);
     }
     dense->step = step;
@@ -111,7 +122,6 @@ typedef struct {
     const uint64_t *offsets, *lengths;
     uint32_t n;
     float rate, scale;
-    int plain;
     atomic_int bad;
     tn_squares *squares;
     pthread_mutex_t lock; /* of squares */
@@ -138,6 +148,32 @@ static void check_part(void *argument, int thread, int threads) {
     }
 }
 
+#define TOGETHER 1024 /* weights whose final gradients stay in the first-level cache */
+
+/* Weights from `at` on with all that goes around the formula, in the order of tnctl.h. */
+TN_CLONES
+static void update_with_extras(const tn_dense *dense, float rate, uint64_t at, const float *g,
+                               uint64_t n, float scale) {
+    const tn_optimizer *o = &dense->optimizer;
+    float final[TOGETHER], decay = o->learning_rate * o->decay;
+    for (uint64_t done = 0; done < n; done += TOGETHER) {
+        uint64_t count = n - done < TOGETHER ? n - done : TOGETHER;
+        float *w = dense->weights + at + done, *states[TN_MAX_STATES] = {0};
+        for (uint32_t k = 0; k < dense->states; k++) {
+            states[k] = dense->state[k] + at + done;
+        }
+        final_gradient(&dense->extras, w, g + done, final, count);
+        multiply(final, scale, count);
+        for (uint64_t j = 0; j < count && o->decay > 0; j++) {
+            w[j] -= decay * w[j];
+        }
+        dense->rule->dense(o, rate, w, states, final, count);
+        if (o->bound > 0) {
+            hold_in_bound(o->bound, w, count);
+        }
+    }
+}
+
 static void apply_part(void *argument, int thread, int threads) {
     const dense_call *call = argument;
     const tn_dense *dense = call->dense;
@@ -146,20 +182,34 @@ static void apply_part(void *argument, int thread, int threads) {
         uint64_t count = tn_part(call->lengths[i], thread + 1, threads) - from;
         uint64_t at = call->offsets[i] + from;
         const float *g = call->gradients[i] + from;
-        if (call->plain && dense->optimizer.kind == TN_ADAM) {
-            tn_adam_dense(&dense->optimizer, call->rate, dense->weights + at, dense->state[0] + at,
-                          dense->state[1] + at, g, count);
-        } else if (call->plain && dense->optimizer.kind == TN_ADAGRAD) {
-            tn_adagrad_dense(&dense->optimizer, dense->weights + at, dense->state[0] + at, g,
-                             count);
+        if (dense->extras.any || call->scale != 1) {
+            update_with_extras(dense, call->rate, at, g, count, call->scale);
         } else {
-            tn_any_dense(&dense->optimizer, call->rate, dense->weights, dense->state, at, g, count,
-                         call->scale);
+            float *states[TN_MAX_STATES] = {0};
+            for (uint32_t k = 0; k < dense->states; k++) {
+                states[k] = dense->state[k] + at;
+            }
+            dense->rule->dense(&dense->optimizer, call->rate, dense->weights + at, states, g,
+                               count);
         }
     }
 }
 
-#define CHUNK 4096 /* floats whose squares are summed one after the other, whatever the threads */
+TN_CLONES
+static double squares_of(const tn_dense *dense, uint64_t at, const float *g, uint64_t n) {
+    float final[TOGETHER];
+    double squares = 0;
+    for (uint64_t done = 0; done < n; done += TOGETHER) {
+        uint64_t count = n - done < TOGETHER ? n - done : TOGETHER;
+        final_gradient(&dense->extras, dense->weights + at + done, g + done, final, count);
+        squares += sum_of_squares(final, count);
+    }
+    return squares;
+}
+
+/* Floats whose squares are summed in double one after the other. Chunks start at multiples of this
+ * in each gradient, so the doubles that tn_squares adds exactly do not depend on the threads. */
+#define CHUNK 4096
 
 static void norm_part(void *argument, int thread, int threads) {
     dense_call *call = argument;
@@ -170,10 +220,9 @@ static void norm_part(void *argument, int thread, int threads) {
         uint64_t last = tn_part(chunks, thread + 1, threads);
         for (uint64_t chunk = tn_part(chunks, thread, threads); chunk < last; chunk++) {
             uint64_t from = chunk * CHUNK, left = call->lengths[i] - from;
-            const float *weights = dense->weights + call->offsets[i] + from;
             tn_squares_add(&squares,
-                           tn_dense_squares(&dense->optimizer, weights, call->gradients[i] + from,
-                                            left < CHUNK ? left : CHUNK));
+                           squares_of(dense, call->offsets[i] + from, call->gradients[i] + from,
+                                      left < CHUNK ? left : CHUNK));
         }
     }
     pthread_mutex_lock(&call->lock);
@@ -223,10 +272,9 @@ int tn_dense_apply(tn_dense *dense, const float *const *gradients, const uint64_
                        .lengths = lengths,
                        .n = n,
                        .rate = optimizer->learning_rate,
-                       .scale = scale,
-                       .plain = scale == 1 && tn_no_extras(optimizer)};
+                       .scale = scale};
     advance(dense);
-    if (optimizer->kind == TN_ADAM || optimizer->kind == TN_TENSORNET_ADAM) {
+    if (dense->rule->corrects_dense) {
         call.rate =
             (float)(optimizer->learning_rate * sqrt(1 - dense->power2) / (1 - dense->power1));
     }

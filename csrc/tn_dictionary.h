@@ -1,6 +1,7 @@
 /* tn_dictionary.h - exported embeddings in a memory-mapped file (docs/formats/dictionary.md)
  *
- * This header and tn_dictionary.c stand alone: they need nothing but libc.
+ * The files tn_dictionary*.c and tn_dictionary*.h stand alone: they need nothing but libc, and no
+ * other part of the library. This header is the only one that users include.
  *
  *     tn_dictionary *users;
  *     int code = tn_dictionary_open("user.dictionary", "user.index", &users);
@@ -112,14 +113,14 @@ void tn_dictionary_about(const tn_dictionary *dictionary, tn_dictionary_facts *f
 /* The row of one id: [columns] floats. Returns one of the three words above. */
 int tn_dictionary_find(const tn_dictionary *dictionary, uint64_t id, float *row);
 
-/* The rows of n ids, [n, columns]. found[i], unless it is NULL, is one of the three words. Several
+/* The rows of n ids, [n, columns]. states[i], unless it is NULL, is one of the three words. Several
  * ids at once are two to three times as fast as one by one. */
 void tn_dictionary_lookup(const tn_dictionary *dictionary, const uint64_t *ids, uint64_t n,
-                          float *rows, uint8_t *found);
+                          float *rows, uint8_t *states);
 
 /* ids[i] in dictionaries[i], its row to rows[i]: the slots of one example. */
 void tn_dictionary_lookup_each(const tn_dictionary *const *dictionaries, const uint64_t *ids,
-                               uint64_t n, float *const *rows, uint8_t *found);
+                               uint64_t n, float *const *rows, uint8_t *states);
 
 /* ---- Records ------------------------------------------------------------ */
 
@@ -139,8 +140,8 @@ int tn_dictionary_records(const tn_dictionary *dictionary, uint64_t first, uint6
 uint64_t tn_dictionary_index_size(uint64_t records);
 
 /* Tells a zeroed index that records `first` to `first + n` have these hashes. Calls go from record
- * 0 to the last one; `before` is the hash of record `first - 1`. */
-int tn_dictionary_index_add(void *index, uint64_t records, uint64_t first, uint64_t before,
+ * 0 to the last one; `last_hash` is the hash of record `first - 1`. */
+int tn_dictionary_index_add(void *index, uint64_t records, uint64_t first, uint64_t last_hash,
                             const uint64_t *hashes, uint64_t n);
 
 /* After the last one, whose hash is `last`; both checksums are the dictionary's. */

@@ -34,13 +34,13 @@ static void *map_large(uint64_t bytes) {
     if (start == MAP_FAILED) {
         return NULL;
     }
-    uint64_t before = (HUGE_PAGE - (uintptr_t)start % HUGE_PAGE) % HUGE_PAGE;
-    if (before > 0) {
-        munmap(start, before);
+    uint64_t gap = (HUGE_PAGE - (uintptr_t)start % HUGE_PAGE) % HUGE_PAGE;
+    if (gap > 0) {
+        munmap(start, gap);
     }
-    munmap(start + before + bytes, HUGE_PAGE - before);
-    advise_huge(start + before, bytes);
-    return start + before;
+    munmap(start + gap + bytes, HUGE_PAGE - gap);
+    advise_huge(start + gap, bytes);
+    return start + gap;
 }
 
 void *tn_large_alloc(uint64_t bytes) {

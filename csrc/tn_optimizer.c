@@ -1,156 +1,161 @@
-/* tn_optimizer.c - the update rules, of rows and of dense weights.
+/* tn_optimizer.c - every optimizer: its formula, and its entry in the one table (at the end).
  *
- * The formulas stand in tnctl.h. Powers of beta come from repeated multiplication in double; the
- * only other function is sqrt, which every CPU rounds alike. Tables of row-wise AdaGrad and Adam
- * without extras have a loop of their own; one more loop does everything. */
+ * A formula is written once, as an inlined function on w, g and state. ROWS_KERNEL makes a loop
+ * over rows of it, for the usual widths with the width known; dense kernels call it on whole
+ * arrays. Both are built for several CPU levels. The formulas of all are in tnctl.h; only + - * /
+ * and sqrt occur, which every CPU rounds alike. */
+#include "tn_optimizer.h"
+
+#include <float.h>
 #include <math.h>
 
-#include "tn_dense.h"
-#include "tn_table.h"
+#include "tn_memory.h"
 
-/* ---- Settings ----------------------------------------------------------- */
-
-static int in_range(double value, double most) {
-    return value >= 0 && value <= most;
-}
-
-static int is_ftrl(const tn_optimizer *o) {
-    return o->kind == TN_FTRL || o->kind == TN_TENSORNET_FTRL;
-}
-
-int tn_optimizer_fits(const tn_optimizer *o) {
-    const float numbers[] = {o->learning_rate,
-                             o->epsilon,
-                             o->initial_accumulator,
-                             o->l1,
-                             o->beta,
-                             o->l2,
-                             o->decay,
-                             o->clip,
-                             o->bound,
-                             o->max_norm};
-    for (uint32_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        if (!isfinite(numbers[i]) || numbers[i] < 0) {
-            return 0;
-        }
+/* Makes the kernel NAME_rows of the formula NAME(segment, state, w, g, width). Rows are the outer
+ * loop: a row is then touched once, and the rows after it come into the cache meanwhile. A row that
+ * is not a whole cache line mostly lies in two. */
+#define ROWS_KERNEL(name)                                                                          \
+    TN_INLINE void name##_of_width(const tn_row_updates *updates, uint32_t i, uint32_t s,          \
+                                   uint32_t width) {                                               \
+        const tn_segment_update *segment = &updates->segments[s];                                  \
+        float *row = (float *)(void *)(updates->rows[i] + updates->floats_at);                     \
+        name(segment, row + segment->state_at, row + segment->weights_at,                          \
+             updates->gradients[i] + segment->gradient_at, width);                                 \
+    }                                                                                              \
+    TN_CLONES static void name##_rows(const tn_row_updates *updates) {                             \
+        for (uint32_t i = 0; i < updates->n; i++) {                                                \
+            if (i + TN_ROWS_AHEAD < updates->rows_to_come) {                                       \
+                TN_PREFETCH_WRITE(updates->rows[i + TN_ROWS_AHEAD]);                               \
+                TN_PREFETCH_WRITE(updates->rows[i + TN_ROWS_AHEAD] + 63);                          \
+            }                                                                                      \
+            for (uint32_t s = 0; s < updates->n_segments; s++) {                                   \
+                FOR_WIDTH(updates->segments[s].width, name##_of_width(updates, i, s, WIDTH));      \
+            }                                                                                      \
+        }                                                                                          \
     }
-    if (o->nesterov > 1 || !(o->momentum >= 0 && o->momentum < 1)) {
-        return 0;
+
+/* ---- AdaGrad ------------------------------------------------------------ */
+
+TN_INLINE void adagrad(const tn_segment_update *segment, float *restrict state, float *restrict w,
+                       const float *restrict g, uint32_t width) {
+    const tn_optimizer *o = segment->optimizer;
+    float squares = 0;
+    for (uint32_t j = 0; j < width; j++) {
+        squares += g[j] * g[j];
     }
-    switch (o->kind) {
-    case TN_ADAM:
-    case TN_TENSORNET_ADAM:
-        return o->epsilon > 0 && in_range(o->beta1, 0.9999) && in_range(o->beta2, 0.9999);
-    case TN_ADAGRAD:
-    case TN_ADAGRAD_COORDINATE:
-    case TN_TENSORNET_ADAGRAD:
-        return o->epsilon > 0 && in_range(o->beta1, 1) && in_range(o->beta2, 1);
-    case TN_SGD:
-        return in_range(o->beta1, 1) && in_range(o->beta2, 1);
-    case TN_FTRL:
-    case TN_TENSORNET_FTRL: {
-        float start = o->kind == TN_FTRL ? o->initial_accumulator : 0;
-        return (o->beta > 0 || o->l2 > 0 || start > 0) && in_range(o->beta1, 1) &&
-               in_range(o->beta2, 1);
-    }
-    default:
-        return 0;
+    state[0] += squares / (float)width;
+    float rate = o->learning_rate / (sqrtf(state[0]) + o->epsilon);
+    TN_SEPARATE
+    for (uint32_t j = 0; j < width; j++) {
+        w[j] -= rate * g[j];
     }
 }
+ROWS_KERNEL(adagrad)
 
-int tn_optimizer_fits_dense(const tn_optimizer *o) {
-    return tn_optimizer_fits(o) && o->kind != TN_TENSORNET_FTRL && o->max_norm == 0;
-}
-
-int tn_no_extras(const tn_optimizer *o) {
-    float l2 = is_ftrl(o) ? 0 : o->l2;
-    return l2 == 0 && o->decay == 0 && o->clip == 0 && o->bound == 0 && o->max_norm == 0;
-}
-
-int tn_optimizer_plain(const tn_optimizer *o) {
-    return tn_no_extras(o) && (o->kind == TN_ADAGRAD || o->kind == TN_ADAM);
-}
-
-/* ---- State -------------------------------------------------------------- */
-
-/* Adam's first float is the 32 bits of its step count. */
-uint32_t tn_state_floats(const tn_optimizer *o, uint32_t width) {
-    switch (o->kind) {
-    case TN_ADAGRAD:
-    case TN_TENSORNET_ADAGRAD:
-        return 1;
-    case TN_ADAM:
-        return 1 + 2 * width;
-    case TN_SGD:
-        return o->momentum > 0 ? width : 0;
-    case TN_ADAGRAD_COORDINATE:
-        return width;
-    default:
-        return 2 * width;
+TN_INLINE void adagrad_weights(const tn_optimizer *o, float *restrict w, float *restrict sum,
+                               const float *restrict g, uint64_t n) {
+    TN_SEPARATE
+    for (uint64_t j = 0; j < n; j++) {
+        sum[j] += g[j] * g[j];
+        w[j] -= o->learning_rate * g[j] / (sqrtf(sum[j]) + o->epsilon);
     }
 }
 
-void tn_state_start(const tn_table *table, const tn_layout *segment, float *state) {
-    const tn_optimizer *o = &segment->as_given.optimizer;
-    uint32_t accumulators = 0;
-    switch (o->kind) {
-    case TN_ADAGRAD:
-    case TN_TENSORNET_ADAGRAD:
-        accumulators = 1;
-        break;
-    case TN_ADAGRAD_COORDINATE:
-    case TN_FTRL:
-        accumulators = segment->as_given.width;
-        break;
-    case TN_ADAM:
-        if (table->all) {
-            uint32_t steps = tn_last_step(table);
-            memcpy(state, &steps, sizeof steps);
-        }
-        break;
-    default:
-        break;
+TN_INLINE void adagrad_coordinate(const tn_segment_update *segment, float *restrict state,
+                                  float *restrict w, const float *restrict g, uint32_t width) {
+    adagrad_weights(segment->optimizer, w, state, g, width);
+}
+ROWS_KERNEL(adagrad_coordinate)
+
+TN_CLONES static void adagrad_dense(const tn_optimizer *o, float rate, float *w,
+                                    float *const *states, const float *g, uint64_t n) {
+    (void)rate;
+    adagrad_weights(o, w, states[0], g, n);
+}
+
+TN_INLINE void tensornet_adagrad(const tn_segment_update *segment, float *restrict state,
+                                 float *restrict w, const float *restrict g, uint32_t width) {
+    const tn_optimizer *o = segment->optimizer;
+    double squares = 0;
+    for (uint32_t j = 0; j < width; j++) {
+        squares += (double)(g[j] * g[j]);
     }
-    for (uint32_t j = 0; j < accumulators; j++) {
-        state[j] = o->initial_accumulator;
+    state[0] = (float)((double)state[0] + squares / width);
+    float root = o->epsilon + sqrtf(state[0]);
+    for (uint32_t j = 0; j < width; j++) {
+        w[j] -= o->learning_rate * g[j] / root;
+    }
+}
+ROWS_KERNEL(tensornet_adagrad)
+
+TN_INLINE void tensornet_adagrad_weights(const tn_optimizer *o, float *restrict w,
+                                         float *restrict d, float *restrict sum, float *restrict m,
+                                         const float *restrict g, uint64_t n) {
+    float keep = (float)o->beta2, rest = (float)(1 - o->beta1);
+    TN_SEPARATE
+    for (uint64_t j = 0; j < n; j++) {
+        d[j] = keep * d[j] + 1;
+        sum[j] = keep * sum[j] + g[j] * g[j];
+        m[j] += (g[j] - m[j]) * rest;
+        w[j] -= o->learning_rate * m[j] / (sqrtf(sum[j]) / sqrtf(d[j]) + o->epsilon);
     }
 }
 
-uint32_t tn_dense_states(const tn_optimizer *o) {
-    switch (o->kind) {
-    case TN_ADAGRAD:
-    case TN_ADAGRAD_COORDINATE:
-        return 1;
-    case TN_SGD:
-        return o->momentum > 0 ? 1 : 0;
-    case TN_TENSORNET_ADAGRAD:
-        return 3;
-    default:
-        return 2;
+TN_CLONES static void tensornet_adagrad_dense(const tn_optimizer *o, float rate, float *w,
+                                              float *const *states, const float *g, uint64_t n) {
+    (void)rate;
+    tensornet_adagrad_weights(o, w, states[0], states[1], states[2], g, n);
+}
+
+/* ---- Adam --------------------------------------------------------------- */
+
+/* 1 - beta is taken in double and then rounded, as Keras does: see tn_beta. */
+TN_INLINE void adam_weights(const tn_optimizer *o, float rate, float *restrict w, float *restrict m,
+                            float *restrict v, const float *restrict g, uint64_t n) {
+    float rest1 = (float)(1 - o->beta1), rest2 = (float)(1 - o->beta2), epsilon = o->epsilon;
+    TN_SEPARATE
+    for (uint64_t j = 0; j < n; j++) {
+        m[j] += rest1 * (g[j] - m[j]);
+        v[j] += rest2 * (g[j] * g[j] - v[j]);
+        w[j] -= rate * m[j] / (sqrtf(v[j]) + epsilon);
     }
 }
 
-uint32_t tn_dense_accumulator(const tn_optimizer *o) {
-    switch (o->kind) {
-    case TN_ADAGRAD:
-    case TN_ADAGRAD_COORDINATE:
-    case TN_FTRL:
-        return 0;
-    case TN_TENSORNET_ADAGRAD:
-        return 1;
-    default:
-        return MAX_STATES;
-    }
+/* The first float of state is the 32 bits of the row's own count of steps: a row that is rare in
+ * the data is at step 1 when it first trains, so its bias correction is that of its own updates. */
+TN_INLINE void adam(const tn_segment_update *segment, float *restrict state, float *restrict w,
+                    const float *restrict g, uint32_t width) {
+    const tn_optimizer *o = segment->optimizer;
+    uint32_t steps;
+    memcpy(&steps, state, sizeof steps);
+    double correction = steps < segment->n_corrections ? segment->corrections[steps] : 1;
+    steps += steps < UINT32_MAX;
+    memcpy(state, &steps, sizeof steps);
+    adam_weights(o, (float)(o->learning_rate * correction), w, state + 1, state + 1 + width, g,
+                 width);
+}
+ROWS_KERNEL(adam)
+
+TN_INLINE void tensornet_adam(const tn_segment_update *segment, float *restrict state,
+                              float *restrict w, const float *restrict g, uint32_t width) {
+    const tn_optimizer *o = segment->optimizer;
+    adam_weights(o, o->learning_rate, w, state, state + width, g, width);
+}
+ROWS_KERNEL(tensornet_adam)
+
+TN_CLONES static void adam_dense(const tn_optimizer *o, float rate, float *w, float *const *states,
+                                 const float *g, uint64_t n) {
+    adam_weights(o, rate, w, states[0], states[1], g, n);
 }
 
-/* Not inlined: where two of these stand together, GCC 12 makes a vector of them and drops both
- * roundings. */
+/* Not inlined: where two of these are computed beside each other, GCC 12 makes a vector of them and
+ * drops both roundings. */
 __attribute__((noinline)) double tn_beta(double beta) {
     return (double)(float)beta;
 }
 
 int tn_corrections(const tn_optimizer *optimizer, double **corrections, uint64_t *n) {
-    if (optimizer->kind != TN_ADAM) {
+    if (tn_rule_of(optimizer)->kind.row_states[0].extent != TN_STEPS) {
         return TN_OK;
     }
     double beta1 = tn_beta(optimizer->beta1), beta2 = tn_beta(optimizer->beta2);
@@ -175,90 +180,24 @@ int tn_corrections(const tn_optimizer *optimizer, double **corrections, uint64_t
     return TN_OK;
 }
 
-/* ---- Formulas ----------------------------------------------------------- */
-
-TN_INLINE void adagrad_row(const tn_optimizer *o, float *restrict state, float *restrict w,
-                           const float *restrict g, uint32_t width) {
-    float squares = 0;
-    for (uint32_t j = 0; j < width; j++) {
-        squares += g[j] * g[j];
-    }
-    state[0] += squares / (float)width;
-    float rate = o->learning_rate / (sqrtf(state[0]) + o->epsilon);
-    for (uint32_t j = 0; j < width; j++) {
-        w[j] -= rate * g[j];
-    }
-}
-
-TN_INLINE void tensornet_adagrad_row(const tn_optimizer *o, float *restrict state,
-                                     float *restrict w, const float *restrict g, uint32_t width) {
-    double squares = 0;
-    for (uint32_t j = 0; j < width; j++) {
-        squares += (double)(g[j] * g[j]);
-    }
-    state[0] = (float)((double)state[0] + squares / width);
-    float root = o->epsilon + sqrtf(state[0]);
-    for (uint32_t j = 0; j < width; j++) {
-        w[j] -= o->learning_rate * g[j] / root;
-    }
-}
-
-TN_INLINE void tensornet_adagrad_weights(const tn_optimizer *o, float *restrict w,
-                                         float *restrict d, float *restrict sum, float *restrict m,
-                                         const float *restrict g, uint64_t n) {
-    float keep = (float)o->beta2, rest = (float)(1 - o->beta1);
-    for (uint64_t j = 0; j < n; j++) {
-        d[j] = keep * d[j] + 1;
-        sum[j] = keep * sum[j] + g[j] * g[j];
-        m[j] += (g[j] - m[j]) * rest;
-        w[j] -= o->learning_rate * m[j] / (sqrtf(sum[j]) / sqrtf(d[j]) + o->epsilon);
-    }
-}
-
-TN_INLINE void adagrad_weights(const tn_optimizer *o, float *restrict w, float *restrict sum,
-                               const float *restrict g, uint64_t n) {
-    for (uint64_t j = 0; j < n; j++) {
-        sum[j] += g[j] * g[j];
-        w[j] -= o->learning_rate * g[j] / (sqrtf(sum[j]) + o->epsilon);
-    }
-}
-
-/* 1 - beta in double, as Keras takes it: see tn_beta. */
-TN_INLINE void adam_weights(const tn_optimizer *o, float rate, float *restrict w, float *restrict m,
-                            float *restrict v, const float *restrict g, uint64_t n) {
-    float rest1 = (float)(1 - o->beta1), rest2 = (float)(1 - o->beta2), epsilon = o->epsilon;
-    for (uint64_t j = 0; j < n; j++) {
-        m[j] += rest1 * (g[j] - m[j]);
-        v[j] += rest2 * (g[j] * g[j] - v[j]);
-        w[j] -= rate * m[j] / (sqrtf(v[j]) + epsilon);
-    }
-}
-
-TN_INLINE void adam_row(const tn_layout *segment, float *restrict state, float *restrict w,
-                        const float *restrict g, uint32_t width) {
-    const tn_optimizer *o = &segment->as_given.optimizer;
-    uint32_t steps;
-    memcpy(&steps, state, sizeof steps);
-    double correction = steps < segment->n_corrections ? segment->corrections[steps] : 1;
-    steps += steps < UINT32_MAX;
-    memcpy(state, &steps, sizeof steps);
-    adam_weights(o, (float)(o->learning_rate * correction), w, state + 1, state + 1 + width, g,
-                 width);
-}
+/* ---- SGD ---------------------------------------------------------------- */
 
 TN_INLINE void sgd_weights(const tn_optimizer *o, float *restrict w, float *restrict m,
                            const float *restrict g, uint64_t n) {
     float rate = o->learning_rate, momentum = o->momentum;
     if (momentum == 0) {
+        TN_SEPARATE
         for (uint64_t j = 0; j < n; j++) {
             w[j] -= rate * g[j];
         }
     } else if (!o->nesterov) {
+        TN_SEPARATE
         for (uint64_t j = 0; j < n; j++) {
             m[j] = momentum * m[j] + g[j];
             w[j] -= rate * m[j];
         }
     } else {
+        TN_SEPARATE
         for (uint64_t j = 0; j < n; j++) {
             m[j] = momentum * m[j] + g[j];
             w[j] -= rate * (g[j] + momentum * m[j]);
@@ -266,431 +205,270 @@ TN_INLINE void sgd_weights(const tn_optimizer *o, float *restrict w, float *rest
     }
 }
 
-/* As comparisons that are one instruction each. */
-TN_INLINE float clamp(float value, float bound) {
-    float low = value < bound ? value : bound;
-    return low > -bound ? low : -bound;
+TN_INLINE void sgd(const tn_segment_update *segment, float *restrict state, float *restrict w,
+                   const float *restrict g, uint32_t width) {
+    sgd_weights(segment->optimizer, w, state, g, width);
+}
+ROWS_KERNEL(sgd)
+
+TN_CLONES static void sgd_dense(const tn_optimizer *o, float rate, float *w, float *const *states,
+                                const float *g, uint64_t n) {
+    (void)rate;
+    sgd_weights(o, w, states[0], g, n);
 }
 
-/* sqrt(n+g^2) - sqrt(n) as g^2 / (sqrt(n+g^2) + sqrt(n)): a large n cancels all digits of the
- * difference. */
-TN_INLINE void ftrl_weights(const tn_optimizer *o, float *restrict w, float *restrict sum,
-                            float *restrict z, const float *restrict g, uint64_t n) {
+/* ---- FTRL-proximal ------------------------------------------------------ */
+
+/* `slope` is 1/lr of the paper. sqrt(n+g^2) - sqrt(n) is taken as
+ * g^2 / (sqrt(n+g^2) + sqrt(n)), which is equal and keeps its digits where n is large: there the
+ * two roots agree in all but their last digits, and the difference would be noise. */
+TN_INLINE void ftrl_weights(const tn_optimizer *o, float slope, float *restrict w,
+                            float *restrict sum, float *restrict z, const float *restrict g,
+                            uint64_t n) {
     if (o->learning_rate == 0) {
         return;
     }
-    float slope = o->kind == TN_FTRL ? 1 / o->learning_rate : o->learning_rate;
     float l1 = o->l1, l2 = o->l2, beta = o->beta;
+    TN_SEPARATE
     for (uint64_t j = 0; j < n; j++) {
         float square = g[j] * g[j], root = sqrtf(sum[j]);
         sum[j] += square;
         float new_root = sqrtf(sum[j]);
-        /* The least float keeps 0/0 away and is lost in every other sum. */
+        /* 0x1p-126, the smallest normal float, prevents 0/0 and is lost in every other sum. */
         z[j] += g[j] - square / (new_root + root + 0x1p-126f) * slope * w[j];
+        /* clamp(z) - z is 0 where |z| <= l1, and -(z - sign(z)*l1) elsewhere. */
         w[j] = (clamp(z[j], l1) - z[j]) / ((beta + new_root) * slope + l2);
     }
 }
 
-/* ---- Extras ------------------------------------------------------------- */
+TN_INLINE void ftrl(const tn_segment_update *segment, float *restrict state, float *restrict w,
+                    const float *restrict g, uint32_t width) {
+    const tn_optimizer *o = segment->optimizer;
+    ftrl_weights(o, 1 / o->learning_rate, w, state, state + width, g, width);
+}
+ROWS_KERNEL(ftrl)
 
-TN_INLINE void hold_in_bound(float bound, float *restrict values, uint64_t n) {
-    for (uint64_t j = 0; j < n; j++) {
-        values[j] = clamp(values[j], bound);
-    }
+TN_INLINE void tensornet_ftrl(const tn_segment_update *segment, float *restrict state,
+                              float *restrict w, const float *restrict g, uint32_t width) {
+    const tn_optimizer *o = segment->optimizer;
+    ftrl_weights(o, o->learning_rate, w, state, state + width, g, width);
+}
+ROWS_KERNEL(tensornet_ftrl)
+
+TN_CLONES static void ftrl_dense(const tn_optimizer *o, float rate, float *w, float *const *states,
+                                 const float *g, uint64_t n) {
+    (void)rate;
+    ftrl_weights(o, 1 / o->learning_rate, w, states[0], states[1], g, n);
 }
 
-/* The summed gradient as the formulas take it: clipped, and with l2*w. */
-TN_INLINE void final_gradient(const tn_optimizer *o, const float *restrict w,
-                              const float *restrict sum, float *restrict g, uint64_t n) {
-    memcpy(g, sum, n * sizeof *g);
-    if (o->clip > 0) {
-        hold_in_bound(o->clip, g, n);
-    }
-    if (o->l2 > 0 && !is_ftrl(o)) {
-        for (uint64_t j = 0; j < n; j++) {
-            g[j] += o->l2 * w[j];
-        }
-    }
+/* FTRL divides by beta + l2 + the root of n, which must not be 0 before the first gradient. */
+static int ftrl_fits(const tn_optimizer *o) {
+    return o->beta > 0 || o->l2 > 0 || o->initial_accumulator > 0;
 }
 
-TN_INLINE void multiply(float *restrict values, float by, uint64_t n) {
-    for (uint64_t j = 0; j < n; j++) {
-        values[j] *= by;
-    }
+/* Here n starts at 0, and there is no such setting. */
+static int tensornet_ftrl_fits(const tn_optimizer *o) {
+    return o->beta > 0 || o->l2 > 0;
 }
 
-TN_INLINE void hold_norm(float max_norm, float *restrict w, uint64_t n) {
-    if (max_norm == 0) {
-        return;
-    }
-    float squares = 0;
-    for (uint64_t j = 0; j < n; j++) {
-        squares += w[j] * w[j];
-    }
-    float norm = sqrtf(squares);
-    if (norm > max_norm) {
-        multiply(w, max_norm / norm, n);
-    }
+/* ---- The table ---------------------------------------------------------- */
+
+#define FLOAT(member, initial, highest)                                                            \
+    {#member, TN_FLOAT, offsetof(tn_optimizer, member), initial, highest, 0}
+#define DOUBLE(member, initial, highest)                                                           \
+    {#member, TN_DOUBLE, offsetof(tn_optimizer, member), initial, highest, 0}
+#define SWITCH(member) {#member, TN_SWITCH, offsetof(tn_optimizer, member), 0, 1, 0}
+#define EPSILON(initial) {"epsilon", TN_FLOAT, offsetof(tn_optimizer, epsilon), initial, FLT_MAX, 1}
+
+#define WEIGHTS(name) {name, TN_PER_WEIGHT, 0, 0}
+#define ACCUMULATOR(name, extent) {name, extent, 1, 0}
+
+/* The most that a beta or a momentum may be. At this beta 1 - beta^t is 1 in double after 367,000
+ * steps, which is how long tn_corrections' list gets. */
+#define MOST_BETA 0.9999
+
+static const tn_rule RULES[] = {
+    [TN_ADAGRAD] = {.kind = {.name = "adagrad",
+                             .settings = {EPSILON(1e-8), FLOAT(initial_accumulator, 1e-6, FLT_MAX)},
+                             .row_states = {ACCUMULATOR("accumulator", TN_PER_ROW)},
+                             .dense_states = {ACCUMULATOR("accumulator", TN_PER_WEIGHT)}},
+                    .rows = adagrad_rows,
+                    .dense = adagrad_dense},
+    [TN_ADAM] = {.kind = {.name = "adam",
+                          .settings = {EPSILON(1e-7), DOUBLE(beta1, 0.9, MOST_BETA),
+                                       DOUBLE(beta2, 0.999, MOST_BETA)},
+                          .row_states = {{"steps", TN_STEPS, 0, 0}, WEIGHTS("m"), WEIGHTS("v")},
+                          .dense_states = {WEIGHTS("m"), WEIGHTS("v")}},
+                 .corrects_dense = 1,
+                 .rows = adam_rows,
+                 .dense = adam_dense},
+    [TN_SGD] = {.kind = {.name = "sgd",
+                         .settings = {FLOAT(momentum, 0, MOST_BETA), SWITCH(nesterov)},
+                         .row_states = {{"m", TN_PER_WEIGHT, 0, 1}},
+                         .dense_states = {{"m", TN_PER_WEIGHT, 0, 1}}},
+                .rows = sgd_rows,
+                .dense = sgd_dense},
+    [TN_ADAGRAD_COORDINATE] =
+        {.kind = {.name = "adagrad_coordinate",
+                  .settings = {EPSILON(1e-8), FLOAT(initial_accumulator, 1e-6, FLT_MAX)},
+                  .row_states = {ACCUMULATOR("accumulator", TN_PER_WEIGHT)},
+                  .dense_states = {ACCUMULATOR("accumulator", TN_PER_WEIGHT)}},
+         .rows = adagrad_coordinate_rows,
+         .dense = adagrad_dense},
+    [TN_FTRL] = {.kind = {.name = "ftrl",
+                          .settings = {FLOAT(initial_accumulator, 0, FLT_MAX),
+                                       FLOAT(l1, 0, FLT_MAX), FLOAT(l2, 0, FLT_MAX),
+                                       FLOAT(beta, 1, FLT_MAX)},
+                          .row_states = {ACCUMULATOR("n", TN_PER_WEIGHT), WEIGHTS("z")},
+                          .dense_states = {ACCUMULATOR("n", TN_PER_WEIGHT), WEIGHTS("z")}},
+                 .fits = ftrl_fits,
+                 .rows = ftrl_rows,
+                 .dense = ftrl_dense},
+    [TN_TENSORNET_ADAGRAD] = {.kind = {.name = "tensornet_adagrad",
+                                       .settings = {EPSILON(1e-8),
+                                                    FLOAT(initial_accumulator, 0, FLT_MAX),
+                                                    DOUBLE(beta1, 1, 1), DOUBLE(beta2, 1, 1)},
+                                       .row_states = {ACCUMULATOR("accumulator", TN_PER_ROW)},
+                                       .dense_states = {WEIGHTS("d"),
+                                                        ACCUMULATOR("accumulator", TN_PER_WEIGHT),
+                                                        WEIGHTS("m")}},
+                              .rows = tensornet_adagrad_rows,
+                              .dense = tensornet_adagrad_dense},
+    [TN_TENSORNET_ADAM] = {.kind = {.name = "tensornet_adam",
+                                    .settings = {EPSILON(1e-8), DOUBLE(beta1, 0.9, MOST_BETA),
+                                                 DOUBLE(beta2, 0.999, MOST_BETA)},
+                                    .row_states = {WEIGHTS("m"), WEIGHTS("v")},
+                                    .dense_states = {WEIGHTS("m"), WEIGHTS("v")}},
+                           .corrects_dense = 1,
+                           .rows = tensornet_adam_rows,
+                           .dense = adam_dense},
+    [TN_TENSORNET_FTRL] = {.kind = {.name = "tensornet_ftrl",
+                                    .settings = {FLOAT(l1, 0.1, FLT_MAX), FLOAT(l2, 0, FLT_MAX),
+                                                 FLOAT(beta, 1, FLT_MAX)},
+                                    .row_states = {WEIGHTS("n"), WEIGHTS("z")},
+                                    .rows_only = 1},
+                           .fits = tensornet_ftrl_fits,
+                           .rows = tensornet_ftrl_rows},
+};
+
+static const tn_setting EXTRAS[] = {FLOAT(l2, 0, FLT_MAX),       FLOAT(decay, 0, FLT_MAX),
+                                    FLOAT(clip, 0, FLT_MAX),     FLOAT(bound, 0, FLT_MAX),
+                                    FLOAT(max_norm, 0, FLT_MAX), {0}};
+
+static const tn_setting LEARNING_RATE = FLOAT(learning_rate, 0, FLT_MAX);
+
+/* ---- Reading the table -------------------------------------------------- */
+
+const tn_rule *tn_rule_of(const tn_optimizer *optimizer) {
+    uint32_t kind = optimizer->kind;
+    return kind > 0 && kind < sizeof RULES / sizeof *RULES ? &RULES[kind] : NULL;
 }
 
-/* Four sums side by side, which vector code can carry. */
-TN_INLINE double sum_of_squares(const float *restrict g, uint64_t n) {
-    double lanes[4] = {0, 0, 0, 0};
-    uint64_t j = 0;
-    for (; j + 4 <= n; j += 4) {
-        for (uint64_t k = 0; k < 4; k++) {
-            lanes[k] += (double)g[j + k] * (double)g[j + k];
-        }
-    }
-    for (; j < n; j++) {
-        lanes[0] += (double)g[j] * (double)g[j];
-    }
-    return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+const tn_kind *tn_optimizer_kind(uint32_t kind) {
+    const tn_rule *rule = tn_rule_of(&(tn_optimizer){.kind = kind});
+    return rule ? &rule->kind : NULL;
 }
 
-/* ---- Rows: AdaGrad and Adam without extras ------------------------------- */
-
-TN_INLINE void update_segment(const tn_layout *segment, float *floats, const float *g,
-                              uint32_t width) {
-    float *state = floats + segment->state_at, *w = floats + segment->weights_at;
-    if (segment->as_given.optimizer.kind == TN_ADAGRAD) {
-        adagrad_row(&segment->as_given.optimizer, state, w, g, width);
-    } else {
-        adam_row(segment, state, w, g, width);
-    }
+const tn_setting *tn_optimizer_extras(void) {
+    return EXTRAS;
 }
 
-/* Widths that are known while compiling become straight vector code. */
-TN_INLINE void update_row(const tn_table *table, float *floats, const float *sums) {
-    for (uint32_t s = 0; s < table->n_segments; s++) {
-        const tn_layout *segment = &table->layout[s];
-        const float *g = sums + segment->sums_at;
-        uint32_t width = segment->as_given.width;
-        switch (width) {
-        case 1:
-            update_segment(segment, floats, g, 1);
-            break;
-        case 8:
-            update_segment(segment, floats, g, 8);
-            break;
-        case 16:
-            update_segment(segment, floats, g, 16);
-            break;
-        default:
-            update_segment(segment, floats, g, width);
-        }
+static double value_of(const tn_optimizer *o, const tn_setting *setting) {
+    const char *member = (const char *)o + setting->offset;
+    if (setting->type == TN_DOUBLE) {
+        double number;
+        memcpy(&number, member, sizeof number);
+        return number;
     }
+    if (setting->type == TN_FLOAT) {
+        float number;
+        memcpy(&number, member, sizeof number);
+        return (double)number;
+    }
+    uint32_t number;
+    memcpy(&number, member, sizeof number);
+    return number;
 }
 
-#define AHEAD 12
-
-TN_CLONES
-void tn_rows_update(const tn_table *table, tn_row *const *rows, uint64_t n, const float *sums,
-                    uint32_t sums_stride) {
-    uint32_t step = table->step;
-    for (uint64_t i = 0; i < n; i++) {
-        if (i + AHEAD < n) {
-            TN_PREFETCH_WRITE(rows[i + AHEAD]);
-            TN_PREFETCH_WRITE((const char *)rows[i + AHEAD] + 63);
-        }
-        rows[i]->changed = step;
-        update_row(table, row_floats(rows[i]), sums + i * sums_stride);
-    }
+/* NaN is in no range: all its comparisons are false. */
+static int in_range(const tn_optimizer *o, const tn_setting *setting) {
+    double value = value_of(o, setting);
+    return value >= 0 && value <= setting->highest && (value > 0 || !setting->above_zero);
 }
 
-/* ---- Rows: everything --------------------------------------------------- */
-
-TN_INLINE void update_segment_any(const tn_table *table, const tn_layout *segment, tn_row *row,
-                                  const float *sum, float scale, uint32_t width) {
-    const tn_optimizer *o = &segment->as_given.optimizer;
-    float *state = row_floats(row) + segment->state_at;
-    float *w = row_floats(row) + segment->weights_at;
-    float g[MAX_WIDTH];
-    if (o->decay > 0) {
-        multiply(w, tn_kept(segment, row->changed, tn_last_step(table)), width);
+/* Whether the settings of a kind are in its limits, or, where they are another kind's, at least
+ * numbers: what is not finite there is a mistake too, though nothing reads it. */
+static int settings_fit(const tn_optimizer *o, const tn_kind *kind, int own) {
+    int fit = 1;
+    for (uint32_t i = 0; i < TN_MAX_SETTINGS && kind->settings[i].name != NULL; i++) {
+        double value = value_of(o, &kind->settings[i]);
+        fit &= own ? in_range(o, &kind->settings[i]) : value >= 0 && value <= (double)FLT_MAX;
     }
-    final_gradient(o, w, sum, g, width);
-    if (scale != 1) {
-        multiply(g, scale, width);
-    }
-    /* Where all rows train, one that is inserted stands for one that was there since step 1. */
-    if (o->decay > 0 && (table->all || row->changed < table->step)) {
-        multiply(w, (float)segment->keep, width);
-    }
-    switch (o->kind) {
-    case TN_ADAGRAD:
-        adagrad_row(o, state, w, g, width);
-        break;
-    case TN_ADAM:
-        adam_row(segment, state, w, g, width);
-        break;
-    case TN_SGD:
-        sgd_weights(o, w, state, g, width);
-        break;
-    case TN_ADAGRAD_COORDINATE:
-        adagrad_weights(o, w, state, g, width);
-        break;
-    case TN_TENSORNET_ADAGRAD:
-        tensornet_adagrad_row(o, state, w, g, width);
-        break;
-    case TN_TENSORNET_ADAM:
-        adam_weights(o, o->learning_rate, w, state, state + width, g, width);
-        break;
-    default:
-        ftrl_weights(o, w, state, state + width, g, width);
-    }
-    if (o->bound > 0) {
-        hold_in_bound(o->bound, w, width);
-    }
-    hold_norm(o->max_norm, w, width);
+    return fit;
 }
 
-TN_INLINE void update_row_any(const tn_table *table, tn_row *row, const float *sums, float scale) {
-    for (uint32_t s = 0; s < table->n_segments; s++) {
-        const tn_layout *segment = &table->layout[s];
-        const float *sum = sums + segment->sums_at;
-        uint32_t width = segment->as_given.width;
-        switch (width) {
-        case 1:
-            update_segment_any(table, segment, row, sum, scale, 1);
-            break;
-        case 8:
-            update_segment_any(table, segment, row, sum, scale, 8);
-            break;
-        case 16:
-            update_segment_any(table, segment, row, sum, scale, 16);
-            break;
-        default:
-            update_segment_any(table, segment, row, sum, scale, width);
-        }
-    }
-    row->changed = table->step;
-}
-
-TN_CLONES
-void tn_rows_update_any(const tn_table *table, const tn_summed *batch, float scale) {
-    tn_row *const *rows = batch->rows + batch->first_row;
-    for (uint64_t i = 0; i < batch->n; i++) {
-        if (i + AHEAD < batch->n) {
-            TN_PREFETCH_WRITE(rows[i + AHEAD]);
-            TN_PREFETCH_WRITE((const char *)rows[i + AHEAD] + 63);
-        }
-        update_row_any(table, rows[i], batch->sums + i * batch->sums_stride, scale);
-    }
-}
-
-/* ---- Rows: show and click ------------------------------------------------ */
-
-void tn_rows_count(const tn_table *table, const tn_summed *batch) {
-    tn_row *const *rows = batch->rows + batch->first_row;
-    uint32_t day = tn_day_of(table, table->step);
-    for (uint64_t i = 0; i < batch->n; i++) {
-        if (i + AHEAD < batch->n) {
-            TN_PREFETCH_WRITE(rows[i + AHEAD]);
-            TN_PREFETCH_WRITE(row_shows(table, rows[i + AHEAD]));
-        }
-        tn_row_count(table, rows[i], batch->counts ? batch->counts + 2 * i : NULL, day);
-    }
-}
-
-/* ---- Rows: all of a shard ------------------------------------------------ */
-
-static const float NO_GRADIENT[MAX_SEGMENTS * MAX_WIDTH];
-
-/* The sums of a row, which is in the batch if the row at its place there is this one. */
-TN_INLINE const float *sums_of(const tn_summed *batch, const tn_row *row) {
-    uint64_t i = row->uidx - batch->first_row;
-    if (i < batch->n && batch->rows[row->uidx] == row) {
-        return batch->sums + i * batch->sums_stride;
-    }
-    return NO_GRADIENT;
-}
-
-/* What was counted of the row that has these sums. */
-TN_INLINE const float *counts_of(const tn_summed *batch, const float *sums) {
-    if (batch->counts == NULL || sums == NO_GRADIENT) {
-        return NULL;
-    }
-    return batch->counts + 2 * ((uint64_t)(sums - batch->sums) / batch->sums_stride);
-}
-
-TN_CLONES
-void tn_shard_update(const tn_table *table, const tn_shard *shard, const tn_summed *batch,
-                     float scale) {
-    if (table->plain && scale == 1 && !table->shows) {
-        FOR_ROWS_OF_SHARD(table, shard, row, number, {
-            row->changed = table->step;
-            update_row(table, row_floats(row), sums_of(batch, row));
-        });
-        return;
-    }
-    uint32_t day = table->shows ? tn_day_of(table, table->step) : 0;
-    FOR_ROWS_OF_SHARD(table, shard, row, number, {
-        const float *sums = sums_of(batch, row);
-        if (table->shows) {
-            tn_row_count(table, row, counts_of(batch, sums), day);
-        }
-        update_row_any(table, row, sums, scale);
-    });
-}
-
-/* ---- Rows: the norm ------------------------------------------------------ */
-
-TN_INLINE double row_squares(const tn_table *table, const tn_row *row, const float *sums) {
-    double squares = 0;
-    for (uint32_t s = 0; s < table->n_segments; s++) {
-        const tn_layout *segment = &table->layout[s];
-        const tn_optimizer *o = &segment->as_given.optimizer;
-        uint32_t width = segment->as_given.width;
-        float w[MAX_WIDTH], g[MAX_WIDTH];
-        if (o->l2 > 0) {
-            memcpy(w, row_floats(row) + segment->weights_at, width * sizeof *w);
-            multiply(w, tn_kept(segment, row->changed, tn_last_step(table)), width);
-        }
-        final_gradient(o, w, sums + segment->sums_at, g, width);
-        squares += sum_of_squares(g, width);
-    }
-    return squares;
-}
-
-TN_CLONES
-void tn_rows_norm(const tn_table *table, const tn_summed *batch, tn_squares *squares) {
-    tn_row *const *rows = batch->rows + batch->first_row;
-    for (uint64_t i = 0; i < batch->n; i++) {
-        tn_squares_add(squares, row_squares(table, rows[i], batch->sums + i * batch->sums_stride));
-    }
-}
-
-TN_CLONES
-void tn_shard_norm(const tn_table *table, const tn_shard *shard, const tn_summed *batch,
-                   tn_squares *squares) {
-    FOR_ROWS_OF_SHARD(table, shard, row, number,
-                      tn_squares_add(squares, row_squares(table, row, sums_of(batch, row))));
-}
-
-/* ---- Dense weights ------------------------------------------------------ */
-
-TN_CLONES
-void tn_adam_dense(const tn_optimizer *o, float rate, float *w, float *m, float *v, const float *g,
-                   uint64_t n) {
-    adam_weights(o, rate, w, m, v, g, n);
-}
-
-TN_CLONES
-void tn_adagrad_dense(const tn_optimizer *o, float *restrict w, float *restrict sum,
-                      const float *restrict g, uint64_t n) {
-    adagrad_weights(o, w, sum, g, n);
-}
-
-#define TOGETHER 1024 /* weights whose gradients stay in the first-level cache */
-
-TN_CLONES
-void tn_any_dense(const tn_optimizer *o, float rate, float *weights, float *const *states,
-                  uint64_t at, const float *g, uint64_t n, float scale) {
-    float final[TOGETHER];
-    for (uint64_t done = 0; done < n; done += TOGETHER) {
-        uint64_t count = n - done < TOGETHER ? n - done : TOGETHER;
-        float *w = weights + at + done, *state[MAX_STATES];
-        for (uint32_t k = 0; k < MAX_STATES; k++) {
-            state[k] = states[k] ? states[k] + at + done : NULL;
-        }
-        final_gradient(o, w, g + done, final, count);
-        multiply(final, scale, count);
-        if (o->decay > 0) {
-            float decay = o->learning_rate * o->decay;
-            for (uint64_t j = 0; j < count; j++) {
-                w[j] -= decay * w[j];
-            }
-        }
-        switch (o->kind) {
-        case TN_ADAM:
-        case TN_TENSORNET_ADAM:
-            adam_weights(o, rate, w, state[0], state[1], final, count);
-            break;
-        case TN_SGD:
-            sgd_weights(o, w, state[0], final, count);
-            break;
-        case TN_FTRL:
-            ftrl_weights(o, w, state[0], state[1], final, count);
-            break;
-        case TN_TENSORNET_ADAGRAD:
-            tensornet_adagrad_weights(o, w, state[0], state[1], state[2], final, count);
-            break;
-        default:
-            adagrad_weights(o, w, state[0], final, count);
-        }
-        if (o->bound > 0) {
-            hold_in_bound(o->bound, w, count);
-        }
-    }
-}
-
-TN_CLONES
-double tn_dense_squares(const tn_optimizer *o, const float *w, const float *g, uint64_t n) {
-    float final[TOGETHER];
-    double squares = 0;
-    for (uint64_t done = 0; done < n; done += TOGETHER) {
-        uint64_t count = n - done < TOGETHER ? n - done : TOGETHER;
-        final_gradient(o, w + done, g + done, final, count);
-        squares += sum_of_squares(final, count);
-    }
-    return squares;
-}
-
-TN_CLONES
-int tn_all_finite(const float *values, uint64_t n) {
-    /* An exponent of 58 or more: large, infinite or NaN. On integers the test takes whole vectors.
-     */
-    uint32_t bad = 0;
-    for (uint64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, values + i, sizeof bits);
-        bad |= (uint32_t)((bits & 0x7f800000u) >= (127u + 58u) << 23);
-    }
-    return !bad;
-}
-
-/* ---- Exact sums --------------------------------------------------------- */
-
-#define MANTISSA 52
-
-void tn_squares_add(tn_squares *sum, double value) {
-    uint64_t bits, implied = UINT64_C(1) << MANTISSA;
-    memcpy(&bits, &value, sizeof bits);
-    if (bits != 0) { /* squares of floats are 0 or far from the smallest doubles */
-        sum->mantissas[bits >> MANTISSA] += implied | (bits & (implied - 1));
-    }
-}
-
-void tn_squares_merge(tn_squares *sum, const tn_squares *other) {
-    for (uint32_t e = 0; e < 2048; e++) {
-        sum->mantissas[e] += other->mantissas[e];
-    }
-}
-
-double tn_squares_total(const tn_squares *sum) {
-    uint32_t last = 2047;
-    while (last > 0 && sum->mantissas[last] == 0) {
-        last--;
-    }
-    double total = 0;
-    for (uint32_t e = 0; e <= last; e++) {
-        total = total / 2 + (double)sum->mantissas[e];
-    }
-    if (last <= MANTISSA) {
+int tn_optimizer_fits(const tn_optimizer *o, int dense) {
+    const tn_rule *rule = tn_rule_of(o);
+    if (rule == NULL || !in_range(o, &LEARNING_RATE) ||
+        (dense && (rule->dense == NULL || o->max_norm != 0))) {
         return 0;
     }
-    /* 2^(last - 1075), the unit of the last mantissas. */
-    uint64_t bits = (uint64_t)(last - MANTISSA) << MANTISSA;
-    double unit;
-    memcpy(&unit, &bits, sizeof unit);
-    return total * unit;
+    int fit = 1;
+    for (const tn_setting *extra = EXTRAS; extra->name != NULL; extra++) {
+        fit &= in_range(o, extra);
+    }
+    for (uint32_t kind = 1; tn_optimizer_kind(kind) != NULL; kind++) {
+        fit &= settings_fit(o, tn_optimizer_kind(kind), kind == o->kind);
+    }
+    return fit && (rule->fits == NULL || rule->fits(o));
 }
 
-/* ---- Decay, for readers of records ---------------------------------------- */
+/* A kind whose own settings have an l2 uses it in its formula. */
+tn_extras tn_extras_of(const tn_optimizer *o) {
+    tn_extras extras = {o->l2, o->decay, o->clip, o->bound, o->max_norm, 0};
+    const tn_setting *settings = tn_rule_of(o)->kind.settings;
+    for (uint32_t i = 0; i < TN_MAX_SETTINGS; i++) {
+        if (settings[i].name != NULL && settings[i].offset == offsetof(tn_optimizer, l2)) {
+            extras.l2 = 0;
+        }
+    }
+    extras.any = extras.l2 > 0 || extras.decay > 0 || extras.clip > 0 || extras.bound > 0 ||
+                 extras.max_norm > 0;
+    return extras;
+}
 
-void tn_decay_factors(double f, const uint32_t *counts, uint64_t n, float *factors) {
-    for (uint64_t i = 0; i < n; i++) {
-        factors[i] = (float)tn_power(f, counts[i]);
+uint32_t tn_optimizer_states(const tn_optimizer *optimizer, int dense, tn_state *states) {
+    const tn_kind *kind = &tn_rule_of(optimizer)->kind;
+    const tn_state *all = dense ? kind->dense_states : kind->row_states;
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < TN_MAX_STATES && all[k].name != NULL; k++) {
+        if (!all[k].of_momentum || optimizer->momentum > 0) {
+            states[n++] = all[k];
+        }
+    }
+    return n;
+}
+
+uint32_t tn_state_floats(const tn_optimizer *optimizer, uint32_t width) {
+    tn_state states[TN_MAX_STATES];
+    uint32_t floats = 0, n = tn_optimizer_states(optimizer, 0, states);
+    for (uint32_t k = 0; k < n; k++) {
+        floats += states[k].extent == TN_PER_WEIGHT ? width : 1;
+    }
+    return floats;
+}
+
+void tn_state_start(const tn_optimizer *optimizer, uint32_t width, uint32_t steps, float *state) {
+    tn_state states[TN_MAX_STATES];
+    uint32_t n = tn_optimizer_states(optimizer, 0, states);
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t floats = states[k].extent == TN_PER_WEIGHT ? width : 1;
+        if (states[k].extent == TN_STEPS) {
+            memcpy(state, &steps, sizeof steps);
+        }
+        for (uint32_t j = 0; j < floats && states[k].accumulator; j++) {
+            state[j] = optimizer->initial_accumulator;
+        }
+        state += floats;
     }
 }

@@ -1,9 +1,21 @@
 /* tn_pool.c - a pool of threads for jobs of 20 to 2000 microseconds.
  *
  * Calls come in bursts (find, gather; accumulate, apply) with a long TensorFlow step between them.
- * Waking a thread costs about as much as a small job, so workers stay awake, spinning, while the
- * caller holds them (tn_pool_hold) and for a few microseconds after a job; else they sleep, and
- * the cores are TensorFlow's. */
+ * Waking a sleeping thread costs about as much as a small job, and a spinning thread takes a core
+ * from TensorFlow. So workers spin exactly as long as the next job is near:
+ *
+ *     caller    hold  find  gather  release   TensorFlow's step   hold  accumulate  apply  release
+ *     worker    wakes [job] spin [job] sleeps . . . . . . . . . . wakes [job]  spin [job]  sleeps
+ *
+ * Without tn_pool_hold they spin for SPINS rounds after a job (a few microseconds) and then sleep.
+ * With more threads than CPUs nobody spins: a spinning thread would keep a working one off its CPU,
+ * and the job would take a scheduler's time slice instead of microseconds.
+ *
+ * Jobs are numbered by `generation`. A worker has done all jobs up to `seen` and waits for the
+ * number to differ. No job can be missed, for the next one starts only after every worker has
+ * finished this one (`running` is 0), and no wake-up can be missed, for a worker goes to sleep
+ * under `lock` after it has looked at the generation again, and the caller changes it under `lock`.
+ */
 #include "tn_pool.h"
 
 #include <pthread.h>
@@ -60,6 +72,8 @@ static int wait_for_job(tn_pool *pool, unsigned seen, tn_job *job, void **argume
             break;
         }
     }
+    /* A worker that saw the new generation while spinning reads the job under the lock too: the
+     * caller wrote it before, under the same lock. */
     pthread_mutex_lock(&pool->lock);
     int go = !pool->stop;
     *job = pool->job;
@@ -76,6 +90,8 @@ static void *work(void *argument) {
     void *job_argument;
     for (unsigned seen = 0; wait_for_job(pool, seen, &job, &job_argument); seen++) {
         job(job_argument, start.thread, pool->threads);
+        /* The last one to finish wakes the caller. The lock is taken so that the signal cannot come
+         * between the caller's last look at `running` and its going to sleep. */
         if (atomic_fetch_sub(&pool->running, 1) == 1) {
             pthread_mutex_lock(&pool->lock);
             pthread_cond_signal(&pool->done);
@@ -151,6 +167,10 @@ void tn_pool_hold(tn_pool *pool, int held) {
     }
 }
 
+/* The caller is thread 0: it works too, and one thread needs no pool. The atomic generation is
+ * changed last, after the job was written, for spinning workers look at it without the lock. What
+ * the workers wrote is visible to the caller when it returns: each decrements `running` after its
+ * work, and the caller has read 0 there. */
 void tn_pool_run(tn_pool *pool, tn_job job, void *argument) {
     if (pool->threads == 1) {
         job(argument, 0, 1);
@@ -167,6 +187,7 @@ void tn_pool_run(tn_pool *pool, tn_job job, void *argument) {
 
     job(argument, 0, pool->threads);
 
+    /* Parts of a job are of equal size, so the others finish soon; only then does sleeping pay. */
     for (int i = 0; i < 10 * pool->spins && atomic_load(&pool->running) > 0; i++) {
         TN_PAUSE();
     }

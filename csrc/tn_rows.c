@@ -1,90 +1,16 @@
-/* tn_rows.c - finding and inserting rows: the index, the memory of rows, initial weights. */
-#include "tn_table.h"
+/* tn_rows.c - inserting rows: their memory, their numbers, and what a new one holds.
+ *
+ * Memory goes arena -> block -> row. The arena takes chunks of 2 MiB, which lie on huge pages, and
+ * cuts them into blocks of at most 64 KiB; a shard takes one block at a time. Blocks are small so
+ * that 64 shards that have just begun one waste little, and chunks are large so that few
+ * translations (TLB entries) reach all rows. Nothing is given back before the table is freed: rows
+ * that are removed are used again. */
+#include "tn_rows.h"
 
+#include "tn_index.h"
+
+/* Row numbers are 32 bits, and an entry holds the number + 1. */
 #define MAX_ROWS UINT64_C(0xfffffffe)
-
-/* ---- Index -------------------------------------------------------------- */
-
-static uint64_t next_place(const tn_shard *shard, uint64_t place) {
-    return place + 1 == shard->capacity ? 0 : place + 1;
-}
-
-tn_row *tn_row_find(const tn_table *table, uint16_t group, uint64_t id, uint64_t hash) {
-    const tn_shard *shard = &table->shards[shard_of(hash)];
-    uint32_t tag = tag_of(hash);
-    for (uint64_t at = home_of(shard, tag); shard->entries[at] != 0; at = next_place(shard, at)) {
-        if ((uint32_t)(shard->entries[at] >> 32) == tag) {
-            tn_row *row = row_at(table, shard, (uint32_t)shard->entries[at] - 1);
-            if (is_key(row, group, id)) {
-                return row;
-            }
-        }
-    }
-    return NULL;
-}
-
-static void put_entry(tn_shard *shard, uint64_t entry) {
-    uint64_t at = home_of(shard, (uint32_t)(entry >> 32));
-    while (shard->entries[at] != 0) {
-        at = next_place(shard, at);
-    }
-    shard->entries[at] = entry;
-}
-
-/* In one pass over the entries in their order. */
-static int resize_index(tn_shard *shard, uint64_t capacity) {
-    tn_shard larger = *shard;
-    larger.capacity = capacity;
-    larger.grow_at = fill_limit(larger.capacity);
-    larger.entries = tn_large_alloc(entries_bytes(&larger));
-    if (larger.entries == NULL) {
-        return TN_NO_MEMORY;
-    }
-    for (uint64_t i = 0; i < shard->capacity; i++) {
-        if (shard->entries[i] != 0) {
-            put_entry(&larger, shard->entries[i]);
-        }
-    }
-    tn_large_free(shard->entries, entries_bytes(shard));
-    *shard = larger;
-    return TN_OK;
-}
-
-/* Half as large again, as often as it takes: the capacity it would have grown to. */
-int tn_shard_reserve(tn_shard *shard, uint64_t rows) {
-    uint64_t capacity = shard->capacity;
-    while (rows > fill_limit(capacity)) {
-        capacity += capacity / 2;
-    }
-    return capacity == shard->capacity ? TN_OK : resize_index(shard, capacity);
-}
-
-void tn_index_remove(tn_shard *shard, const uint64_t *marks) {
-    /* From an empty place on, so that no run is met in its middle. What follows a removed entry in
-     * its run is put again: at its place or before it, never past what is still to be met. */
-    uint64_t start = 0;
-    while (shard->entries[start] != 0) {
-        start++;
-    }
-    int moved = 0;
-    for (uint64_t i = 1; i <= shard->capacity; i++) {
-        uint64_t at = start + i < shard->capacity ? start + i : start + i - shard->capacity;
-        uint64_t entry = shard->entries[at];
-        if (entry == 0) {
-            moved = 0;
-            continue;
-        }
-        uint32_t number = (uint32_t)entry - 1;
-        int gone = (int)(marks[number / 64] >> number % 64 & 1);
-        moved |= gone;
-        if (moved) {
-            shard->entries[at] = 0;
-        }
-        if (moved && !gone) {
-            put_entry(shard, entry);
-        }
-    }
-}
 
 /* ---- Memory of rows ----------------------------------------------------- */
 
@@ -124,6 +50,8 @@ static int take_block(tn_table *table, char **block) {
     return TN_OK;
 }
 
+/* Takes one more block for a shard. Owners of different shards may do so at once: only the arena is
+ * shared, and has a lock of its own. */
 static int add_block(tn_table *table, tn_shard *shard) {
     uint64_t room = shard->room_for_blocks;
     if (room_for_pointer(&shard->blocks, shard->n_blocks, &room) != TN_OK) {
@@ -142,7 +70,7 @@ int tn_shard_make_room(tn_table *table, tn_shard *shard, uint64_t rows) {
     if (more > MAX_ROWS + 1 - shard->next_row) {
         return TN_TABLE_FULL;
     }
-    int code = tn_shard_reserve(shard, shard->used + rows);
+    int code = tn_index_reserve(shard, shard->used + rows);
     while (code == TN_OK &&
            (uint64_t)shard->n_blocks << table->block_log < shard->next_row + more) {
         code = add_block(table, shard);
@@ -152,8 +80,10 @@ int tn_shard_make_room(tn_table *table, tn_shard *shard, uint64_t rows) {
 
 /* ---- New rows ----------------------------------------------------------- */
 
-/* Weights by + and x alone, the same on every CPU. Four 16-bit pieces of a hash, centred, are
- * uniform one by one; their sum has variance 4/3 of one's square, which the last factor undoes. */
+/* Weights by + and x alone, the same on every CPU. Each coordinate is a function of the seed and
+ * its number, so a row can be made at any time, on any thread, alone. For TN_NORMAL four 16-bit
+ * pieces of a hash are centred and added: with a = 65535 each is uniform in [-a, a], of variance
+ * a^2/3, and the sum of variance 4/3 a^2; the factor sqrt(3/4)/a makes it 1. */
 static void initial_weights(const tn_initial *initial, uint64_t seed, float *weights,
                             uint32_t width) {
     for (uint32_t j = 0; j < width; j++) {
@@ -176,15 +106,21 @@ void tn_row_start(const tn_table *table, tn_row *row, uint16_t group, uint64_t i
     row->group = group;
     row->changed = table->step;
     float *floats = row_floats(row);
+    /* Where all rows train at every step, a row that comes later counts as one that was there from
+     * the start and had no gradient: its state has seen the same steps. */
+    uint32_t steps = table->all ? tn_last_step(table) : 0;
     for (uint32_t s = 0; s < table->n_segments; s++) {
         const tn_layout *segment = &table->layout[s];
-        const tn_group *of = &table->groups[group];
-        tn_state_start(table, segment, floats + segment->state_at);
-        initial_weights(&of->initial[s], mix64(of->initial_seed[s] ^ hash),
-                        floats + segment->weights_at, segment->as_given.width);
+        const tn_group *of_group = &table->groups[group];
+        uint32_t width = segment->as_given.width;
+        tn_state_start(&segment->as_given.optimizer, width, steps, floats + segment->state_at);
+        initial_weights(&of_group->initial[s], mix64(of_group->initial_seed[s] ^ hash),
+                        floats + segment->weights_at, width);
     }
 }
 
+/* The number of a row that no key has: that of a removed one if there is any, so a table whose rows
+ * come and go does not grow. */
 static int take_row(tn_table *table, tn_shard *shard, uint32_t *number) {
     if (shard->free_rows > 0) {
         *number = shard->first_free;
@@ -206,9 +142,11 @@ static int take_row(tn_table *table, tn_shard *shard, uint32_t *number) {
     return TN_OK;
 }
 
+/* The index grows first and the entry comes last: whatever fails, no entry names a row that is not
+ * there. */
 int tn_row_place(tn_table *table, uint16_t group, uint64_t id, uint64_t hash, tn_row **out) {
     tn_shard *shard = &table->shards[shard_of(hash)];
-    if (shard->used + 1 > shard->grow_at && tn_shard_reserve(shard, shard->used + 1) != TN_OK) {
+    if (shard->used + 1 > shard->grow_at && tn_index_reserve(shard, shard->used + 1) != TN_OK) {
         return TN_NO_MEMORY;
     }
     uint32_t number;
@@ -221,7 +159,7 @@ int tn_row_place(tn_table *table, uint16_t group, uint64_t id, uint64_t hash, tn
     row->id = id;
     row->group = group;
     row->uidx = 0; /* of a row that was free, it is FREE_ROW */
-    put_entry(shard, (uint64_t)tag_of(hash) << 32 | (number + 1u));
+    tn_index_add(shard, hash, number);
     *out = row;
     return TN_OK;
 }

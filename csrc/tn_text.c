@@ -1,28 +1,20 @@
-/* tn_text.c - blocks of delimited text: where the fields are, and columns of them. */
-#include <float.h>
-#include <string.h>
-
-#include "tn_cpu.h"
-#include "tnctl.h"
+/* tn_text.c - blocks of delimited text: where the fields are.
+ *
+ * A block is read 64 bytes at a time. Each comparison with the delimiter and with '\n' gives 64
+ * bits, one per byte, and the set bits are walked, so the work is per field and not per byte:
+ *
+ *     bytes       1 7 , 0 , a b \n 4 , 1 ...
+ *     fields      0 0 1 0 1 0 0 0  0 1 0 ...       bounds of row 0: 0 2 4 7
+ *     lines       0 0 0 0 0 0 0 1  0 0 0 ...
+ *
+ * What bits alone cannot tell (a quote, or '\r' inside of a line) makes its line odd, and odd lines
+ * are read again byte by byte (read_slowly). Blocks that have neither take a copy of the loop
+ * without these comparisons. */
+#include "tn_text.h"
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
-
-typedef unsigned char byte;
-
-static inline uint64_t load_word(const byte *at) {
-    uint64_t word;
-    memcpy(&word, at, sizeof word);
-    return word;
-}
-
-#define EACH_BYTE UINT64_C(0x0101010101010101)
-#define HIGH_BITS UINT64_C(0x8080808080808080)
-#define LOW_BITS UINT64_C(0x7f7f7f7f7f7f7f7f)
-#define DIGIT_ZERO UINT64_C(0x3030303030303030)
-#define DIGIT_TO_HIGH UINT64_C(0x7676767676767676) /* added to 10 or more, it sets the high bit */
-#define PAIRS UINT64_C(0x000000ff000000ff)
 
 /* ---- Where the fields are ----------------------------------------------- */
 
@@ -154,32 +146,32 @@ TN_INLINE void read_lines(line_reader *reader, uint32_t size, int odd_ones) {
     for (uint64_t at = 0; at < size; at += 64) {
         const byte *bytes = reader->block + at;
         byte last[64] = {0};
-        uint64_t here = UINT64_MAX;
+        uint64_t inside = UINT64_MAX; /* a bit for each byte of the block */
         if (TN_UNLIKELY(size - at < 64)) {
             memcpy(last, bytes, size - at);
             bytes = last;
-            here >>= 64 - (size - at);
+            inside >>= 64 - (size - at);
         }
         for (uint32_t i = 0; i < 8; i++) {
             high |= load_word(bytes + 8 * i);
         }
-        uint64_t fields = equal_bytes(bytes, reader->delimiter) & here;
-        uint64_t lines = equal_bytes(bytes, '\n') & here;
+        uint64_t fields = equal_bytes(bytes, reader->delimiter) & inside;
+        uint64_t lines = equal_bytes(bytes, '\n') & inside;
         uint64_t odds = 0;
         if (odd_ones) {
             /* A '\r' before '\n' is a line end as it should be. */
             odds = equal_bytes(bytes, '\r') & ~(lines >> 1);
             odds |= reader->quoting ? equal_bytes(bytes, reader->quote) : 0;
-            odds &= here;
+            odds &= inside;
         }
         while (lines != 0) {
             uint64_t line = lines & (0 - lines); /* the lowest bit */
-            uint64_t before = line - 1;
+            uint64_t preceding = line - 1;
             uint32_t end = (uint32_t)at + (uint32_t)__builtin_ctzll(lines);
-            end_fields(reader, (uint32_t)at, fields & before);
-            end_line(reader, end, odd_ones && (odd || (odds & before) != 0), end + 1);
-            fields &= ~before;
-            odds &= ~before;
+            end_fields(reader, (uint32_t)at, fields & preceding);
+            end_line(reader, end, odd_ones && (odd || (odds & preceding) != 0), end + 1);
+            fields &= ~preceding;
+            odds &= ~preceding;
             lines ^= line;
             odd = 0;
         }
@@ -204,11 +196,11 @@ TN_CLONES uint64_t tn_text_line_ends(const void *block, uint64_t size) {
     uint64_t count = 0;
     for (uint64_t start = 0; start < size; start += 128) {
         uint64_t end = size - start < 128 ? size : start + 128;
-        byte here = 0; /* a byte keeps the vectors full */
+        byte ends = 0; /* a byte counts up to 128, and keeps the vectors full */
         for (uint64_t i = start; i < end; i++) {
-            here = (byte)(here + (at[i] == '\n'));
+            ends = (byte)(ends + (at[i] == '\n'));
         }
-        count += here;
+        count += ends;
     }
     return count;
 }
@@ -216,12 +208,6 @@ TN_CLONES uint64_t tn_text_line_ends(const void *block, uint64_t size) {
 uint64_t tn_text_capacity(uint64_t size, uint32_t columns) {
     uint64_t least = columns < 2 ? 2 : columns; /* bytes of a row, its line end included */
     return (size / least + 2) * ((uint64_t)columns + 1) + 64;
-}
-
-/* Whether the two characters can be told from line ends and from each other. */
-static int is_readable(const tn_text_format *format) {
-    return format->delimiter != '\n' && format->delimiter != '\r' && format->quote != '\n' &&
-           format->quote != '\r' && format->quote != format->delimiter;
 }
 
 int tn_text_index(const void *block, uint64_t size, const tn_text_format *format, uint32_t *bounds,
@@ -246,346 +232,5 @@ int tn_text_index(const void *block, uint64_t size, const tn_text_format *format
         read_plain_lines(&reader, (uint32_t)size);
     }
     *rows = reader.rows;
-    return TN_OK;
-}
-
-/* ---- Values ------------------------------------------------------------- */
-
-typedef struct {
-    const byte *start;
-    uint64_t size;
-} span;
-
-static inline int is_blank(byte c) {
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
-static inline int is_digit(byte c) {
-    return (byte)(c - '0') < 10;
-}
-
-TN_INLINE span trimmed(span value) {
-    while (value.size > 0 && is_blank(value.start[0])) {
-        value.start++;
-        value.size--;
-    }
-    while (value.size > 0 && is_blank(value.start[value.size - 1])) {
-        value.size--;
-    }
-    return value;
-}
-
-/* Without its quotes; what follows the closing one belongs to the value, as Arrow has it. Writes to
- * `out`, never more bytes than the field has, and returns how many. */
-static uint64_t unquote(span field, byte quote, byte *out) {
-    byte *at = out;
-    uint64_t i = 1;
-    for (; i < field.size; i++) {
-        if (field.start[i] == quote) {
-            i++;
-            if (i == field.size || field.start[i] != quote) {
-                break;
-            }
-        }
-        *at++ = field.start[i];
-    }
-    for (; i < field.size; i++) {
-        *at++ = field.start[i];
-    }
-    return (uint64_t)(at - out);
-}
-
-static int continues(byte c) {
-    return (c & 0xc0) == 0x80;
-}
-
-/* The bytes of one character that is not ASCII, 0 when it is not UTF-8 (RFC 3629, section 4). */
-static uint64_t character(const byte *at, uint64_t left) {
-    byte first = at[0];
-    if (first < 0xc2 || first > 0xf4 || left < 2 || !continues(at[1])) {
-        return 0;
-    }
-    if (first < 0xe0) {
-        return 2;
-    }
-    if ((first == 0xe0 && at[1] < 0xa0) || (first == 0xed && at[1] > 0x9f) ||
-        (first == 0xf0 && at[1] < 0x90) || (first == 0xf4 && at[1] > 0x8f)) {
-        return 0;
-    }
-    if (left < 3 || !continues(at[2])) {
-        return 0;
-    }
-    if (first < 0xf0) {
-        return 3;
-    }
-    return left < 4 || !continues(at[3]) ? 0 : 4;
-}
-
-static int is_utf8(const byte *at, uint64_t size) {
-    uint64_t i = 0;
-    while (i < size) {
-        if (size - i >= 8 && (load_word(at + i) & HIGH_BITS) == 0) {
-            i += 8;
-        } else if (at[i] < 0x80) {
-            i++;
-        } else {
-            uint64_t bytes = character(at + i, size - i);
-            if (bytes == 0) {
-                return 0;
-            }
-            i += bytes;
-        }
-    }
-    return 1;
-}
-
-/* ---- Numbers ------------------------------------------------------------ */
-
-#define EXACT_POWER 22 /* the largest power of ten that a double holds */
-static const double POWERS[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
-                                1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
-                                1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
-
-#if LDBL_MANT_DIG == 64
-#define LONG_POWER 27 /* the largest power of ten that 64 bits of mantissa hold */
-static const long double LONG_POWERS[] = {1e0L,  1e1L,  1e2L,  1e3L,  1e4L,  1e5L,  1e6L,
-                                          1e7L,  1e8L,  1e9L,  1e10L, 1e11L, 1e12L, 1e13L,
-                                          1e14L, 1e15L, 1e16L, 1e17L, 1e18L, 1e19L, 1e20L,
-                                          1e21L, 1e22L, 1e23L, 1e24L, 1e25L, 1e26L, 1e27L};
-
-/* One operation rounds to 64 bits; rounding those to 53 is right unless the 11 that go are next to
- * the half of one, where the first rounding may have tipped the second. */
-static int rounded_twice(uint64_t digits, int32_t power, double *out) {
-    if (power < -LONG_POWER || power > LONG_POWER) {
-        return 0;
-    }
-    long double value = (long double)digits;
-    value = power < 0 ? value / LONG_POWERS[-power] : value * LONG_POWERS[power];
-    uint64_t mantissa;
-    memcpy(&mantissa, &value, sizeof mantissa);
-    uint64_t gone = mantissa & 0x7ff;
-    if (gone - 0x3ff <= 2) {
-        return 0;
-    }
-    *out = (double)value;
-    return 1;
-}
-#else
-static int rounded_twice(uint64_t digits, int32_t power, double *out) {
-    (void)digits, (void)power, (void)out;
-    return 0;
-}
-#endif
-
-/* 1 to 8 digits in the bytes of a word, without a branch on how many there are. */
-TN_INLINE int short_integer(uint64_t word, uint64_t size, double *out) {
-    uint64_t shift = 64 - 8 * size;
-    /* Zeros in front, then each byte its digit. */
-    word = ((word ^ DIGIT_ZERO) << shift);
-    if (((word + DIGIT_TO_HIGH) | word) & HIGH_BITS) {
-        return 0;
-    }
-    word = word * 10 + (word >> 8); /* pairs of digits in every other byte */
-    word = ((word & PAIRS) * UINT64_C(0x000f424000000064) +
-            (word >> 16 & PAIRS) * UINT64_C(0x0000271000000001)) >>
-           32;
-    *out = (double)(uint32_t)word;
-    return 1;
-}
-
-/* The double nearest to a decimal number. Returns 0 when the text is none, or one that needs more
- * care than this. */
-static int simple_number(const byte *at, uint64_t size, double *out) {
-    const byte *end = at + size;
-    int negative = at < end && *at == '-';
-    at += negative;
-    uint64_t digits = 0;
-    const byte *start = at;
-    for (; at < end && is_digit(*at); at++) {
-        digits = digits * 10 + (byte)(*at - '0');
-    }
-    int64_t count = at - start;
-    int32_t power = 0;
-    if (at < end && *at == '.') {
-        start = ++at;
-        for (; at < end && is_digit(*at); at++) {
-            digits = digits * 10 + (byte)(*at - '0');
-        }
-        count += at - start;
-        power = at - start > 19 ? 0 : -(int32_t)(at - start);
-    }
-    /* 19 digits fit into 64 bits, whatever they are. */
-    if (count == 0 || count > 19) {
-        return 0;
-    }
-    if (at < end && (*at | 0x20) == 'e') {
-        at++;
-        int down = at < end && *at == '-';
-        at += at < end && (*at == '-' || *at == '+');
-        int32_t exponent = 0;
-        start = at;
-        for (; at < end && at - start < 4 && is_digit(*at); at++) {
-            exponent = exponent * 10 + (*at - '0');
-        }
-        if (at == start) {
-            return 0;
-        }
-        power += down ? -exponent : exponent;
-    }
-    if (at != end) {
-        return 0;
-    }
-    double value;
-    if (power == 0) {
-        value = (double)digits;
-    } else if (digits <= UINT64_C(1) << 53 && power >= -EXACT_POWER && power <= EXACT_POWER) {
-        value = (double)digits;
-        value = power < 0 ? value / POWERS[-power] : value * POWERS[power];
-    } else if (!rounded_twice(digits, power, &value)) {
-        return 0;
-    }
-    *out = negative ? -value : value;
-    return 1;
-}
-
-/* ---- Columns ------------------------------------------------------------ */
-
-/* Rows are handled in groups whose text stays in the cache while every column takes its part. */
-#define GROUP 256
-
-typedef struct {
-    const byte *block;
-    const byte *end;
-    const tn_text_format *format;
-    const uint32_t *bounds;
-    const uint32_t *chosen;
-    int check_utf8;
-    uint64_t missing_sizes; /* bit n: a missing text of n bytes; bit 63: of 63 or more */
-    uint8_t *marks;
-} column_reader;
-
-TN_INLINE span field_of(const column_reader *reader, uint64_t row, uint32_t column) {
-    uint64_t number = reader->chosen != NULL ? reader->chosen[row] : row;
-    const uint32_t *bounds = reader->bounds + number * ((uint64_t)reader->format->columns + 1);
-    uint32_t start = bounds[column] + (column > 0);
-    return (span){reader->block + start, bounds[column + 1] - start};
-}
-
-TN_INLINE int is_quoted(const column_reader *reader, span field) {
-    return reader->format->quote != 0 && field.size > 0 &&
-           field.start[0] == (byte)reader->format->quote;
-}
-
-static int is_missing(const column_reader *reader, span value) {
-    uint64_t bit = value.size < 63 ? value.size : 63;
-    if ((reader->missing_sizes >> bit & 1) == 0) {
-        return 0;
-    }
-    const tn_text_format *format = reader->format;
-    for (uint32_t i = 0; i < format->n_missing; i++) {
-        if (format->missing_sizes[i] == value.size &&
-            memcmp(format->missing[i], value.start, value.size) == 0) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
-static void read_texts(const column_reader *reader, tn_text_column *column, uint64_t first,
-                       uint64_t last) {
-    int strip = reader->format->strip;
-    for (uint64_t row = first; row < last; row++) {
-        span field = field_of(reader, row, column->column);
-        byte *out = (byte *)column->text + column->offsets[row];
-        int moved = is_quoted(reader, field);
-        if (moved) {
-            field.size = unquote(field, (byte)reader->format->quote, out);
-            field.start = out;
-        }
-        if (strip) {
-            field = trimmed(field);
-        }
-        if (!moved && field.size <= 16 && reader->end - field.start >= 16) {
-            memcpy(out, field.start, 16); /* cheaper than to copy as many as there are */
-        } else {
-            memmove(out, field.start, field.size);
-        }
-        column->offsets[row + 1] = column->offsets[row] + (int32_t)field.size;
-        if (reader->check_utf8 && !is_utf8(out, field.size)) {
-            reader->marks[row] |= TN_BAD_TEXT;
-        }
-    }
-}
-
-static void read_numbers(const column_reader *reader, tn_text_column *column, uint64_t first,
-                         uint64_t last) {
-    int strip = reader->format->strip;
-    memset(column->valid + first / 8, 0, (last - first + 7) / 8);
-    for (uint64_t row = first; row < last; row++) {
-        span value = field_of(reader, row, column->column);
-        column->numbers[row] = 0;
-        if (is_quoted(reader, value)) {
-            byte quote = (byte)reader->format->quote;
-            const byte *closing = memchr(value.start + 1, quote, value.size - 1);
-            if (closing != value.start + value.size - 1) {
-                reader->marks[row] |= TN_HARD_NUMBER;
-                continue;
-            }
-            value = (span){value.start + 1, value.size - 2};
-        }
-        if (strip) {
-            value = trimmed(value);
-        }
-        if (is_missing(reader, value)) {
-            column->nulls++;
-        } else if (TN_LIKELY(
-                       value.size - 1 < 8 && reader->end - value.start >= 8 &&
-                       short_integer(load_word(value.start), value.size, &column->numbers[row]))) {
-            column->valid[row / 8] |= (uint8_t)(1 << row % 8);
-        } else if (simple_number(value.start, value.size, &column->numbers[row])) {
-            column->valid[row / 8] |= (uint8_t)(1 << row % 8);
-        } else {
-            reader->marks[row] |= TN_HARD_NUMBER;
-        }
-    }
-}
-
-int tn_text_columns(const void *block, uint64_t size, const tn_text_format *format,
-                    const uint32_t *bounds, const uint32_t *chosen, uint64_t rows, int check_utf8,
-                    tn_text_column *columns, uint32_t n_columns, uint8_t *marks) {
-    column_reader reader = {.block = block,
-                            .end = (const byte *)block + size,
-                            .format = format,
-                            .bounds = bounds,
-                            .chosen = chosen,
-                            .check_utf8 = check_utf8,
-                            .marks = marks};
-    if (size > INT32_MAX || !is_readable(format)) {
-        return TN_BAD_VALUE;
-    }
-    for (uint32_t i = 0; i < format->n_missing; i++) {
-        uint64_t bytes = format->missing_sizes[i];
-        reader.missing_sizes |= UINT64_C(1) << (bytes < 63 ? bytes : 63);
-    }
-    for (uint32_t c = 0; c < n_columns; c++) {
-        if (columns[c].column >= format->columns) {
-            return TN_BAD_VALUE;
-        }
-        columns[c].nulls = 0;
-        if (columns[c].numbers == NULL) {
-            columns[c].offsets[0] = 0;
-        }
-    }
-    memset(marks, 0, rows);
-    for (uint64_t first = 0; first < rows; first += GROUP) {
-        uint64_t last = rows - first < GROUP ? rows : first + GROUP;
-        for (uint32_t c = 0; c < n_columns; c++) {
-            if (columns[c].numbers != NULL) {
-                read_numbers(&reader, &columns[c], first, last);
-            } else {
-                read_texts(&reader, &columns[c], first, last);
-            }
-        }
-    }
     return TN_OK;
 }

@@ -118,7 +118,8 @@ void tn_pool_hold(tn_pool *pool, int held);
 #define TN_TENSORNET_ADAM 7
 #define TN_TENSORNET_FTRL 8
 
-/* All of any kind finite and at least 0; 0 turns off what is an extra. */
+/* Settings are finite and at least 0, those that a kind does not have too, which it ignores. What
+ * every kind has (l2, decay, clip, bound, max_norm) is off at 0. */
 typedef struct tn_optimizer {
     uint32_t kind;
     uint32_t nesterov; /* SGD with momentum */
@@ -134,6 +135,48 @@ typedef struct tn_optimizer {
     float max_norm;      /* then a row's longer w is scaled to this L2 norm; not dense */
     double beta1, beta2; /* Adam: each in [0, 0.9999] */
 } tn_optimizer;
+
+/* A setting of a kind: a member of tn_optimizer. */
+#define TN_FLOAT 1
+#define TN_DOUBLE 2
+#define TN_SWITCH 3 /* 0 or 1, a uint32 */
+typedef struct tn_setting {
+    const char *name; /* NULL: this entry and those after it are unused */
+    uint32_t type;
+    uint32_t offset; /* of the member, in bytes */
+    double initial;  /* what to set where nobody says otherwise */
+    double highest;  /* the greatest value that is taken */
+    uint32_t above_zero;
+} tn_setting;
+
+/* A state that a kind keeps beside the weights; it starts at 0 unless it is an accumulator. */
+#define TN_PER_WEIGHT 1 /* a float for each weight */
+#define TN_PER_ROW 2    /* one float for the segment of a row */
+#define TN_STEPS 3      /* one uint32 for the segment of a row: its updates so far */
+typedef struct tn_state {
+    const char *name;
+    uint32_t extent;
+    uint32_t accumulator; /* 1: starts at initial_accumulator */
+    uint32_t of_momentum; /* 1: kept only while momentum is above 0 */
+} tn_state;
+
+#define TN_MAX_SETTINGS 5
+#define TN_MAX_STATES 3
+/* What a kind is, beside its formulas; from the one table of optimizers, csrc/tn_optimizer.c. */
+typedef struct tn_kind {
+    const char *name;
+    tn_setting settings[TN_MAX_SETTINGS];
+    tn_state row_states[TN_MAX_STATES], dense_states[TN_MAX_STATES];
+    uint32_t rows_only; /* 1: dense weights cannot have it */
+} tn_kind;
+
+/* A kind by its number; NULL when there is none. They are numbered from 1 without gaps. */
+const tn_kind *tn_optimizer_kind(uint32_t kind);
+/* The settings that every kind has beside its own, a list that ends with the name NULL. */
+const tn_setting *tn_optimizer_extras(void);
+/* The states that an optimizer keeps with its settings, in their order; returns how many, at most
+ * TN_MAX_STATES. */
+uint32_t tn_optimizer_states(const tn_optimizer *optimizer, int dense, tn_state *states);
 
 /* In this order: the gradient is clipped, l2*w is added, it is scaled (tn_apply); the weights
  * decay, are updated, bounded, and brought to max_norm.
@@ -211,9 +254,15 @@ uint32_t tn_table_record_size(tn_table *table);
  * To be set before the first group. `cvm` needs `shows`. */
 int tn_table_set_shows(tn_table *table, int shows, int cvm);
 
-/* The days of the steps: day i begins with step first_steps[i], neither ever falling; `n` of them,
- * all each time. The day of a step is that of the last i with first_steps[i] <= step, and the first
- * day before that. The table's own day, at which rows are read, is the last one, or 0 without. */
+/* The day of a step. Days are a list: day i begins with step first_steps[i], and neither ever falls
+ * from one entry to the next. The day of a step is that of the last i with first_steps[i] <= step.
+ * A step before first_steps[0] is of the first day, days[0]: no row is older than the first day.
+ * While the list is empty every step is of day 0. This is the only definition: all that needs the
+ * day of a step, in C and outside, calls this function or sets a table's days. */
+void tn_days_of_steps(const uint32_t *days, const uint32_t *first_steps, uint32_t n_days,
+                      const uint32_t *steps, uint64_t n, uint32_t *out);
+/* Sets the days of a table, all each time; TN_BAD_VALUE when an entry falls. The table's own day,
+ * at which rows are read, is the last one, or 0 without. */
 int tn_table_set_days(tn_table *table, const uint32_t *days, const uint32_t *first_steps,
                       uint32_t n);
 uint32_t tn_table_day(tn_table *table);
@@ -361,14 +410,14 @@ int tn_table_reserve(tn_table *table, uint64_t rows);
 /* The records that these keys would have if they were inserted now, in the order given. */
 int tn_fresh(tn_table *table, const uint16_t *groups, const uint64_t *ids, uint64_t n,
              void *records);
-/* found[i] becomes 1 where the table has a row of key i, else 0. */
+/* has_row[i] becomes 1 where the table has a row of key i, else 0. */
 int tn_table_contains(tn_table *table, const uint16_t *groups, const uint64_t *ids, uint64_t n,
-                      uint8_t *found);
+                      uint8_t *has_row);
 /* hashes[i] = mix64(ids[i] ^ salts[groups[i]]); TN_NO_GROUP for a group that is not declared[]. */
 int tn_key_hashes(const uint64_t *salts, const uint8_t *declared, uint32_t n_groups,
                   const uint16_t *groups, const uint64_t *ids, uint64_t n, uint64_t *hashes);
-/* Copies the weights of (group, id) out, with cvm's columns, or zeros; `found` tells. */
-int tn_table_lookup(tn_table *table, uint16_t group, uint64_t id, float *weights, int *found);
+/* Copies the weights of (group, id) out, with cvm's columns, or zeros; `has_row` says which. */
+int tn_table_lookup(tn_table *table, uint16_t group, uint64_t id, float *weights, int *has_row);
 
 /* ---- Dense table -------------------------------------------------------- */
 

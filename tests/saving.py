@@ -12,7 +12,7 @@ from tnctl.checkpoint.saver import Saver
 from tnctl.data.statistics import Statistics
 from tnctl.model import building
 from tnctl.model.layout import slot_plans
-from tnctl.tables import Batch
+from tnctl.tables import Workspace
 
 IDS = 60
 EXAMPLES = 4
@@ -58,7 +58,7 @@ class Run:
             self.model = building.build(self.conf, Statistics())
         self.saver = Saver(self.conf, self.last)
         self.batches = [
-            Batch(table, slot_plans(self.conf, layout))
+            Workspace(table, slot_plans(self.conf, layout))
             for table, layout in zip(self.model.tables, self.model.layout.tables, strict=True)
         ]
 

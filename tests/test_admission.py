@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import NDArray
 
 from tnctl.tables import (
-    Batch,
     Initial,
     Life,
     Optimizer,
@@ -18,6 +17,7 @@ from tnctl.tables import (
     Segment,
     SlotPlan,
     SparseTable,
+    Workspace,
     key_hashes,
 )
 
@@ -140,17 +140,17 @@ def some_cells(rng: np.random.Generator, examples: int = 40) -> Cells:
     return Cells(ids, offsets, gradients)
 
 
-def new_table(threads: int, sketch_bytes: int = LARGE) -> tuple[SparseTable, Batch]:
+def new_table(threads: int, sketch_bytes: int = LARGE) -> tuple[SparseTable, Workspace]:
     segment = Segment("embedding", WIDTH, "concat", Optimizer("sgd", learning_rate=1.0))
     table = SparseTable([segment], SEED, Pool(threads), sketch_bytes=sketch_bytes)
     for number, name in NAMES.items():
         table.add_group(number, name, [Initial("uniform", 0.5)])
         table.set_life(number, LIVES[number])
     plans = [SlotPlan(group, pooling, i * WIDTH) for i, (group, pooling) in enumerate(SLOTS)]
-    return table, Batch(table, plans)
+    return table, Workspace(table, plans)
 
 
-def train(table: SparseTable, batch: Batch, cells: Cells, step: int) -> NDArray[np.float32]:
+def train(table: SparseTable, batch: Workspace, cells: Cells, step: int) -> NDArray[np.float32]:
     table.set_step(step)
     out = np.full_like(cells.gradients, np.nan)
     batch.find(cells.ids, cells.offsets, cells.examples, insert=True)

@@ -239,15 +239,15 @@ def test_library_allocates_through_its_macros_alone() -> None:
 
 
 def test_dictionary_stands_alone(tmp_path: Path) -> None:
-    """What an online service takes: one header and one file, and nothing but libc."""
-    for name in ("tn_dictionary.h", "tn_dictionary.c"):
-        shutil.copy(CSRC / name, tmp_path)
+    """What an online service takes: the files named tn_dictionary*, and nothing but libc."""
+    for path in CSRC.glob("tn_dictionary*.[ch]"):
+        shutil.copy(path, tmp_path)
     source = tmp_path / "main.c"
     source.write_text(
         '#include "tn_dictionary.h"\nint main(void) { return tn_dictionary_abi() != 1; }\n'
     )
     command = [COMPILER, "-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
-    files = [source, tmp_path / "tn_dictionary.c", "-o", tmp_path / "main"]
+    files = [source, *tmp_path.glob("tn_dictionary*.c"), "-o", tmp_path / "main"]
     for flags in ([], ["-DTN_NO_SIMD"]):
         done = subprocess.run([*command, *flags, *files], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

@@ -12,7 +12,7 @@ import pytest
 
 from tnctl.cli.check import short, size, span
 from tnctl.data.growth import growth
-from tnctl.tables import Batch, Initial, Optimizer, Pool, Segment, SlotPlan, SparseTable
+from tnctl.tables import Initial, Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace
 from tnctl.training.inspection import INDEX_BYTES, first_met
 
 SAMPLE = 100_000
@@ -78,7 +78,7 @@ def test_the_bytes_of_a_row_are_those_of_a_table(width):
     segments = [Segment("linear", 1, "sum", optimizer), Segment("e", width, "concat", optimizer)]
     table = SparseTable(segments, 1, Pool(1))
     table.add_group(0, "g", [Initial("zeros", 0.0), Initial("zeros", 0.0)])
-    batch = Batch(table, [SlotPlan(0, "sum", 0)])
+    batch = Workspace(table, [SlotPlan(0, "sum", 0)])
     rows = 200_000
     offsets = np.arange(rows + 1, dtype=np.uint32)
     batch.find(np.arange(rows, dtype=np.uint64), offsets, rows, insert=True)

@@ -6,8 +6,8 @@ import pytest
 from tnctl.tables import DenseTable, NotFiniteError, Optimizer, Pool, aligned
 
 SIZES = [7, 64, 1, 1000, 0]
-ADAM = Optimizer("adam", 0.01, 1e-7, beta1=0.9, beta2=0.99)
-ADAGRAD = Optimizer("adagrad", 0.05, 1e-7, initial_accumulator=0.1)
+ADAM = Optimizer("adam", 0.01, epsilon=1e-7, beta1=0.9, beta2=0.99)
+ADAGRAD = Optimizer("adagrad", 0.05, epsilon=1e-7, initial_accumulator=0.1)
 
 
 def make_table(optimizer: Optimizer, threads: int = 3) -> DenseTable:
@@ -47,7 +47,7 @@ def test_adam_equals_kingma_and_ba() -> None:
 
 def test_adam_step_is_that_of_keras() -> None:
     """keras.optimizers.Adam.update_step, operation by operation in float32: the same bits."""
-    table = make_table(Optimizer("adam", 0.01, 1e-7, beta1=0.5, beta2=0.75), threads=1)
+    table = make_table(Optimizer("adam", 0.01, epsilon=1e-7, beta1=0.5, beta2=0.75), threads=1)
     f = np.float32
     w = [weights.copy() for weights in table.weights]
     m, v = [np.zeros(n, f) for n in SIZES], [np.zeros(n, f) for n in SIZES]

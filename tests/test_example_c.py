@@ -223,7 +223,8 @@ def build(tmp_path_factory):
     sources = ["json", "message", "fields", "description", "slots", "values", "cells", "numbers",
                "embeddings", "raw_inputs", "lines"]  # fmt: skip
     paths = [EXAMPLE / f"{name}.c" for name in sources]
-    paths += [EXAMPLE / "tests" / "rows.c", EXAMPLE.parent.parent / "csrc" / "tn_dictionary.c"]
+    csrc = EXAMPLE.parent.parent / "csrc"
+    paths += [EXAMPLE / "tests" / "rows.c", *csrc.glob("tn_dictionary*.c")]
     program = folder / "rows"
     subprocess.run(
         [COMPILER, *FLAGS, *SANITIZED.split(), *map(str, paths), "-o", program, "-lm"],

@@ -1,6 +1,8 @@
 """Imports point one way, and each heavy library is known to one part only (docs/design.md)."""
 
 import ast
+import re
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -118,3 +120,59 @@ def test_recipes_know_only_the_model(path):
     standard = {"collections", "typing", "math"}
     for module in imports_of(path):
         assert module.split(".")[0] in standard or module.startswith("tnctl.model"), module
+
+
+# ---- C -----------------------------------------------------------------------
+
+CSRC = ROOT / "csrc"
+PUBLIC_HEADERS = ("tnctl.h", "tn_dictionary.h")  # declare functions of many files
+C_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+# clang-format puts every definition at the start of a line, and `{` on its last one.
+C_FUNCTION = re.compile(r"^(?!static|typedef)\w[\w \*]*?\b(tn_\w+)\([^;{]*\) \{", re.MULTILINE)
+
+
+def c_dependencies(folder):
+    """What each part of the C library (a name with its .c and .h) includes or calls."""
+    texts = {
+        path: C_COMMENT.sub("", path.read_text())
+        for path in sorted(folder.glob("tn*.[ch]"))
+        if path.name not in PUBLIC_HEADERS
+    }
+    part_of_function = {
+        name: path.stem
+        for path, text in texts.items()
+        if path.suffix == ".c"
+        for name in C_FUNCTION.findall(text)
+    }
+    parts = {path.stem: set() for path in texts}
+    for path, text in texts.items():
+        headers = set(re.findall(r'^#include "(\w+\.h)"', text, re.MULTILINE))
+        uses = {Path(header).stem for header in headers - set(PUBLIC_HEADERS)}
+        without_strings = re.sub(r'"[^"\n]*"', "", text)
+        words = set(re.findall(r"\btn_\w+", without_strings)) & part_of_function.keys()
+        parts[path.stem] |= (uses | {part_of_function[word] for word in words}) - {path.stem}
+    return parts
+
+
+def test_c_files_are_in_no_circle():
+    parts = c_dependencies(CSRC)
+    assert parts["tn_find"] >= {"tn_batch", "tn_index", "tn_rows", "tn_admission", "tn_pool"}
+    try:
+        list(TopologicalSorter(parts).static_order())
+    except CycleError as error:
+        pytest.fail(f"a circle of C files: {' -> '.join(error.args[1])}")
+
+
+def test_a_circle_of_c_files_is_seen(tmp_path):
+    (tmp_path / "tn_low.h").write_text("int tn_low(void);\n")
+    (tmp_path / "tn_low.c").write_text("int tn_low(void) {\n    return tn_high(0);\n}\n")
+    (tmp_path / "tn_high.c").write_text(
+        '#include "tn_low.h"\nint tn_high(\n    int x) {\n    return tn_low();\n}\n'
+    )
+    assert c_dependencies(tmp_path) == {"tn_low": {"tn_high"}, "tn_high": {"tn_low"}}
+
+
+def test_c_files_are_of_at_most_400_lines():
+    for path in sorted(CSRC.glob("tn*.[ch]")):
+        lines = [line for line in C_COMMENT.sub("", path.read_text()).splitlines() if line.strip()]
+        assert len(lines) <= 400 or path.name in PUBLIC_HEADERS, f"{path.name}: {len(lines)}"

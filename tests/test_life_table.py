@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from tnctl.tables import (
     REMOVED_DTYPE,
-    Batch,
     Figures,
     Initial,
     Life,
@@ -20,6 +19,7 @@ from tnctl.tables import (
     Segment,
     SlotPlan,
     SparseTable,
+    Workspace,
     cvm_columns,
     decay_factors,
     key_hashes,
@@ -46,9 +46,11 @@ def new_table(threads: int, lives: dict[int, Life], shows: bool = True, **more: 
     return table
 
 
-def new_batch(table: SparseTable) -> Batch:
+def new_batch(table: SparseTable) -> Workspace:
     wide = COLUMNS if table.cvm else WIDTH
-    return Batch(table, [SlotPlan(group, kind, i * wide) for i, (group, kind) in enumerate(SLOTS)])
+    return Workspace(
+        table, [SlotPlan(group, kind, i * wide) for i, (group, kind) in enumerate(SLOTS)]
+    )
 
 
 def random_cells(random: np.random.Generator, first: int) -> tuple[Ids, NDArray[np.uint32]]:
@@ -59,7 +61,7 @@ def random_cells(random: np.random.Generator, first: int) -> tuple[Ids, NDArray[
 
 
 def step(
-    batch: Batch, number: int, ids: Ids, offsets: NDArray[np.uint32], clicks: Floats | None
+    batch: Workspace, number: int, ids: Ids, offsets: NDArray[np.uint32], clicks: Floats | None
 ) -> Floats:
     """A step of training; the embedding's columns that it gathered."""
     batch.table.set_step(number)
@@ -297,7 +299,7 @@ def test_any_number_of_threads(updates: str) -> None:
 
 def test_occurrences_before_admission_are_not_counted() -> None:
     table = new_table(1, {0: Life(admit_after=3)}, sketch_bytes=65536)
-    batch = Batch(table, [SlotPlan(0, "sum", 0)])
+    batch = Workspace(table, [SlotPlan(0, "sum", 0)])
     table.set_step(1)
     ids, offsets = np.full(5, 9, np.uint64), np.arange(6, dtype=np.uint32)
     batch.find(ids, offsets, 5, insert=True)
@@ -325,7 +327,7 @@ def test_rows_that_all_train_keep_their_counts_through_days() -> None:
 
 def test_refused_gradients_count_nothing() -> None:
     table = new_table(2, {})
-    batch = Batch(table, [SlotPlan(0, "sum", 0)])
+    batch = Workspace(table, [SlotPlan(0, "sum", 0)])
     ids, offsets = np.array([3], np.uint64), np.array([0, 1], np.uint32)
     batch.find(ids, offsets, 1, insert=True)
     batch.count(np.ones(1, np.float32))
@@ -372,7 +374,7 @@ def test_cvm_columns_are_pooled_as_weights_are(weighted: bool, apart: bool) -> N
         SlotPlan(group, kind, i * COLUMNS, apart and i == 1)
         for i, (group, kind) in enumerate(SLOTS)
     ]
-    reader = Batch(table, slots)
+    reader = Workspace(table, slots)
     reader.find(ids, offsets, EXAMPLES, insert=False, weights=weights)
     outputs = [np.zeros((EXAMPLES, n), np.float32) for n in (1, COLUMNS * len(SLOTS))]
     matrix = np.zeros((EXAMPLES, COLUMNS * len(SLOTS)), np.float32)
@@ -407,7 +409,7 @@ def test_gradients_of_counts_are_ignored() -> None:
     results = []
     for wrong in (0.0, 1e9, np.inf):
         table = new_table(1, {}, cvm=True)
-        batch = Batch(table, [SlotPlan(0, "mean", 0)])
+        batch = Workspace(table, [SlotPlan(0, "mean", 0)])
         batch.find(np.array([1, 2], np.uint64), np.array([0, 2], np.uint32), 1, insert=True)
         gradient = np.array([[1, 2, 3, wrong, wrong]], np.float32)
         batch.accumulate([np.ones((1, 1), np.float32), gradient])
@@ -421,7 +423,7 @@ def test_gradients_of_counts_are_ignored() -> None:
 
 def test_memory_of_removed_rows_is_used_again() -> None:
     table = new_table(2, dict.fromkeys(NAMES, Life(unseen_steps=2)))
-    batch = Batch(table, [SlotPlan(0, "sum", 0)])
+    batch = Workspace(table, [SlotPlan(0, "sum", 0)])
     n, sizes = 20_000, []
     for number in range(1, 25):
         ids = np.arange(number * n, (number + 1) * n, dtype=np.uint64)
@@ -436,7 +438,7 @@ def test_memory_of_removed_rows_is_used_again() -> None:
 
 def test_a_batch_ends_when_rows_are_removed() -> None:
     table = new_table(2, dict.fromkeys(NAMES, Life(unseen_steps=1)))
-    batch, reader = (Batch(table, [SlotPlan(0, "sum", 0)]) for _ in range(2))
+    batch, reader = (Workspace(table, [SlotPlan(0, "sum", 0)]) for _ in range(2))
     cells = np.array([1, 2], np.uint64), np.array([0, 1, 2], np.uint32), 2
     matrices = [np.zeros((2, n), np.float32) for n in (1, WIDTH)]
     batch.find(*cells, insert=True)
@@ -462,7 +464,7 @@ def test_a_batch_ends_when_rows_are_removed() -> None:
 
 def test_a_key_removed_twice_is_given_once() -> None:
     table = new_table(1, {0: Life(unseen_steps=1)})
-    batch = Batch(table, [SlotPlan(0, "sum", 0)])
+    batch = Workspace(table, [SlotPlan(0, "sum", 0)])
     for number in (1, 10):
         table.set_step(number)
         batch.find(np.array([4], np.uint64), np.array([0, 1], np.uint32), 1, insert=True)
@@ -477,7 +479,7 @@ def test_a_key_removed_twice_is_given_once() -> None:
 def test_steps_before_the_first_day_are_of_it() -> None:
     """A table that trained without days is not decayed to nothing when days begin."""
     table = new_table(1, {0: Life(show_decay=0.5, unseen_days=3), 5: OFF})
-    batch = Batch(table, [SlotPlan(0, "sum", 0)])
+    batch = Workspace(table, [SlotPlan(0, "sum", 0)])
     table.set_step(1)
     batch.find(np.array([4], np.uint64), np.array([0, 1], np.uint32), 1, insert=True)
     table.set_days([(738_000, 100)])
@@ -510,7 +512,7 @@ def test_rules_that_a_table_cannot_have(life: Life) -> None:
 
 def test_wrong_calls() -> None:
     table = new_table(1, {}, shows=False)
-    batch = Batch(table, [SlotPlan(0, "sum", 0)])
+    batch = Workspace(table, [SlotPlan(0, "sum", 0)])
     batch.find(np.array([4], np.uint64), np.array([0, 1], np.uint32), 1, insert=True)
     with pytest.raises(ValueError, match="out of its range"):
         batch.count(np.zeros(1, np.float32))

@@ -10,7 +10,7 @@ from tnctl.evaluation.inference import Inference
 from tnctl.model import aliases, building, layers
 from tnctl.model.layout import slot_plans
 from tnctl.schema import Conf, Data, Embedding, Initial, Numeric, Optimizer, Optimizers, Slot, Train
-from tnctl.tables import Batch, aligned
+from tnctl.tables import Workspace, aligned
 from tnctl.training.step import TrainingStep, gradient_function
 
 BATCH, SLOTS, WIDTH, NUMBERS = 6, 3, 4, 2
@@ -326,7 +326,7 @@ def test_a_slot_may_have_its_own_initial_scale():
     conf.slots[first].initial_scale = 0.0
     model = building.build(conf, Statistics())
     [table], [layout] = model.tables, model.layout.tables
-    batch = Batch(table, slot_plans(conf, layout))
+    batch = Workspace(table, slot_plans(conf, layout))
     ids = np.arange(1, len(layout.slots) + 1, dtype=np.uint64)
     batch.find(ids, np.arange(len(ids) + 1, dtype=np.uint32), 1, insert=True)
     weights = {

@@ -1,5 +1,6 @@
 """Every optimizer and extra against models in plain float64; `updates: all` against Keras."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -7,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tnctl import schema
 from tnctl.tables import (
-    Batch,
     DenseTable,
     Initial,
     Optimizer,
@@ -16,19 +17,23 @@ from tnctl.tables import (
     Segment,
     SlotPlan,
     SparseTable,
+    Workspace,
     decay_factors,
+    optimizers,
 )
 
 RULES = {
     "sgd": Optimizer("sgd", 0.01),
     "momentum": Optimizer("sgd", 0.01, momentum=0.9),
     "nesterov": Optimizer("sgd", 0.01, momentum=0.5, nesterov=True),
-    "adagrad": Optimizer("adagrad", 0.05),
+    "adagrad": Optimizer("adagrad", 0.05, initial_accumulator=0.1),
     "adagrad_coordinate": Optimizer("adagrad_coordinate", 0.05, initial_accumulator=0.01),
     "adam": Optimizer("adam", 0.01),
-    "ftrl": Optimizer("ftrl", 0.1, l1=0.05, l2=0.1),
+    "ftrl": Optimizer("ftrl", 0.1, initial_accumulator=0.1, l1=0.05, l2=0.1),
     "ftrl_without_beta": Optimizer("ftrl", 0.1, beta=0.0, initial_accumulator=0.2),
-    "tensornet_adagrad": Optimizer("tensornet_adagrad", 0.05, beta1=0.5, beta2=0.99),
+    "tensornet_adagrad": Optimizer(
+        "tensornet_adagrad", 0.05, initial_accumulator=0.1, beta1=0.5, beta2=0.99
+    ),
     "tensornet_adam": Optimizer("tensornet_adam", 0.002),
     "tensornet_ftrl": Optimizer("tensornet_ftrl", 4.0, l1=0.1, l2=1.0),
 }
@@ -198,9 +203,11 @@ def make_table(
     return table
 
 
-def make_batch(table: SparseTable) -> Batch:
+def make_batch(table: SparseTable) -> Workspace:
     width = table.segments[0].width
-    return Batch(table, [SlotPlan(g, pooling, i * width) for i, (g, pooling) in enumerate(SLOTS)])
+    return Workspace(
+        table, [SlotPlan(g, pooling, i * width) for i, (g, pooling) in enumerate(SLOTS)]
+    )
 
 
 class Cells:
@@ -324,7 +331,7 @@ def test_a_large_sum_of_ftrl_still_moves() -> None:
     """sqrt(n + g^2) - sqrt(n) would lose all of its digits."""
     optimizer = Optimizer("ftrl", 1.0, initial_accumulator=1e7, beta=0.0)
     table = make_table(optimizer, 1, 1)
-    batch = Batch(table, [SlotPlan(4, "sum", 0)])
+    batch = Workspace(table, [SlotPlan(4, "sum", 0)])
     w = z = 0.0
     n = 1e7
     for _ in range(10):
@@ -349,7 +356,7 @@ def test_ftrl_rests_at_learning_rate_zero() -> None:
 def test_decayed_rows_are_read_by_the_clock() -> None:
     """A step reads what the step before left; a reader at rest reads the clock's own step."""
     table = make_table(Optimizer("sgd", 0.5, decay=0.5), 2, 1)
-    batch = Batch(table, [SlotPlan(4, "sum", 0)])
+    batch = Workspace(table, [SlotPlan(4, "sum", 0)])
     one, ends, output = np.array([7], np.uint64), np.array([0, 1], np.uint32), np.zeros((1, 2))
     output = output.astype(np.float32)
     table.set_step(10)
@@ -484,7 +491,7 @@ def test_all_rows_train_as_an_embedding_of_keras() -> None:
     o = Optimizer("adam", 0.01, epsilon=1e-7, l2=penalty)
     table = SparseTable([Segment("w", width, "concat", o)], 1, Pool(2), updates="all")
     table.add_group(0, "ids", [Initial("uniform", 0.05)])
-    batch = Batch(table, [SlotPlan(0, "sum", 0)])
+    batch = Workspace(table, [SlotPlan(0, "sum", 0)])
     every = np.arange(ids, dtype=np.uint64)
     batch.find(every, np.arange(ids + 1, dtype=np.uint32), ids, insert=True)
     variable = keras.Variable(np.stack([table.lookup(0, i) for i in range(ids)]))
@@ -515,15 +522,15 @@ def test_all_rows_train_as_an_embedding_of_keras() -> None:
 def test_dense_weights_train_as_in_keras(rule: str) -> None:
     import keras
 
-    optimizers = keras.optimizers
+    keras_optimizers = keras.optimizers
     o, theirs = {
         "adamw": (
             Optimizer("adam", 0.01, epsilon=1e-7, decay=0.1),
-            optimizers.AdamW(0.01, epsilon=1e-7, weight_decay=0.1),
+            keras_optimizers.AdamW(0.01, epsilon=1e-7, weight_decay=0.1),
         ),
         "ftrl": (
-            Optimizer("ftrl", 0.1, l1=0.01, l2=0.02, beta=0.5),
-            optimizers.Ftrl(
+            Optimizer("ftrl", 0.1, initial_accumulator=0.1, l1=0.01, l2=0.02, beta=0.5),
+            keras_optimizers.Ftrl(
                 0.1,
                 l1_regularization_strength=0.01,
                 l2_regularization_strength=0.01,  # Keras doubles it
@@ -532,7 +539,7 @@ def test_dense_weights_train_as_in_keras(rule: str) -> None:
         ),
         "nesterov": (
             Optimizer("sgd", 0.01, momentum=0.9, nesterov=True),
-            optimizers.SGD(0.01, momentum=0.9, nesterov=True),
+            keras_optimizers.SGD(0.01, momentum=0.9, nesterov=True),
         ),
     }[rule]
     table = DenseTable([50], o, Pool(1))
@@ -549,7 +556,7 @@ def test_dense_weights_train_as_in_keras(rule: str) -> None:
 
 def test_rows_of_all_that_come_later_are_as_old_as_the_table() -> None:
     table = make_table(Optimizer("adam", 0.01), 2, 1, "all")
-    batch = Batch(table, [SlotPlan(4, "sum", 0)])
+    batch = Workspace(table, [SlotPlan(4, "sum", 0)])
     for step, id_ in ((1, 5), (2, 6), (7, 8)):
         table.set_step(step)
         batch.find(np.array([id_], np.uint64), np.array([0, 1], np.uint32), 1, insert=True)
@@ -593,7 +600,7 @@ def test_settings_out_of_range_are_refused() -> None:
 @pytest.mark.parametrize("scale", [-1.0, np.nan, np.inf])
 def test_a_scale_out_of_range_is_refused(scale: float) -> None:
     table, dense = make_table(RULES["sgd"], 1), make_dense(RULES["sgd"])
-    batch = Batch(table, [SlotPlan(4, "sum", 0)])
+    batch = Workspace(table, [SlotPlan(4, "sum", 0)])
     batch.find(np.array([1], np.uint64), np.array([0, 1], np.uint32), 1, insert=True)
     with pytest.raises(ValueError, match="TN_NO_BATCH"):
         batch.squares()
@@ -649,3 +656,39 @@ def test_states_have_names(rule: str) -> None:
     for records in table.records():
         for name in names:
             assert np.isfinite(records[f"w.{name}"]).all()
+
+
+# ---- The table of optimizers in C --------------------------------------------
+
+# What the conf calls otherwise: an optimizer, settings.
+CONF_OPTIMIZERS = {"adamw": "adam"}
+CONF_SETTINGS = {"gradient_decay": "beta2", "momentum_decay": "beta1"}
+
+
+def test_the_schema_agrees_with_the_table_in_c() -> None:
+    """The conf has the optimizers of csrc/tn_optimizer.c, with their settings and defaults."""
+    conf_names = {CONF_OPTIMIZERS.get(name, name) for name in schema.Optimizer.DEFAULTS}
+    assert conf_names == set(optimizers.NAMES)
+    for name, defaults in schema.Optimizer.DEFAULTS.items():
+        settings = dict(optimizers.settings(CONF_OPTIMIZERS.get(name, name)))
+        settings.pop("l2", None)  # the conf has one l2 for all optimizers, off at 0
+        assert settings == {CONF_SETTINGS.get(key, key): value for key, value in defaults.items()}
+    extras = {"decay" if key == "weight_decay" else key for key in schema.Optimizer.EVERYWHERE}
+    assert extras == set(optimizers.EXTRAS)
+
+
+def test_every_setting_of_the_table_in_c_is_a_setting_of_an_optimizer() -> None:
+    fields = {field.name for field in dataclasses.fields(Optimizer)}
+    for name in optimizers.NAMES:
+        assert fields >= set(optimizers.settings(name))
+    assert fields >= set(optimizers.EXTRAS)
+
+
+def test_defaults_come_from_the_table_in_c() -> None:
+    assert Optimizer("adam", 0.1).epsilon == optimizers.settings("adam")["epsilon"] == 1e-7
+    assert Optimizer("adagrad", 0.1).beta == 0.0  # it has none
+    with pytest.raises(TypeError, match="no setting momentun"):
+        Optimizer("sgd", 0.1, momentun=0.9)
+    assert [name for name in optimizers.NAMES if not optimizers.for_dense_weights(name)] == [
+        "tensornet_ftrl"
+    ]

@@ -7,13 +7,13 @@ import pytest
 from numpy.typing import NDArray
 
 from tnctl.tables import (
-    Batch,
     Initial,
     Optimizer,
     Pool,
     Segment,
     SlotPlan,
     SparseTable,
+    Workspace,
     key_hashes,
 )
 
@@ -33,7 +33,7 @@ def new_table(threads: int) -> SparseTable:
 
 def train(table: SparseTable, ids: dict[int, NDArray[np.uint64]], step: int) -> None:
     """One example whose cells are the ids of each group."""
-    batch = Batch(table, [SlotPlan(group, "sum", 0) for group in ids])
+    batch = Workspace(table, [SlotPlan(group, "sum", 0) for group in ids])
     flat = np.concatenate(list(ids.values()))
     offsets = np.cumsum([0, *map(len, ids.values())]).astype(np.uint32)
     table.set_step(step)
@@ -143,7 +143,7 @@ def test_wrong_records_are_refused_and_none_goes_in(threads: int) -> None:
 def test_fresh_records_are_those_of_rows_just_inserted() -> None:
     table = new_table(3)
     ids = {group: np.arange(100, dtype=np.uint64) * 7 for group in NAMES}
-    batch = Batch(table, [SlotPlan(group, "sum", 0) for group in NAMES])
+    batch = Workspace(table, [SlotPlan(group, "sum", 0) for group in NAMES])
     table.set_step(12)
     offsets = np.array([0, 100, 200, 300], np.uint32)
     batch.find(np.concatenate(list(ids.values())), offsets, 1, insert=True)

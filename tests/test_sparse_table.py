@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tnctl.tables import (
-    Batch,
     Initial,
     NotFiniteError,
     Optimizer,
@@ -18,12 +17,13 @@ from tnctl.tables import (
     Segment,
     SlotPlan,
     SparseTable,
+    Workspace,
 )
 
 MASK = 2**64 - 1
 SEED = 20
-ADAGRAD = Optimizer("adagrad", 0.05, 1e-8, initial_accumulator=0.1)
-ADAM = Optimizer("adam", 0.01, 1e-8, beta1=0.9, beta2=0.999)
+ADAGRAD = Optimizer("adagrad", 0.05, epsilon=1e-8, initial_accumulator=0.1)
+ADAM = Optimizer("adam", 0.01, epsilon=1e-8, beta1=0.9, beta2=0.999)
 OPTIMIZERS = {"adagrad": ADAGRAD, "adam": ADAM}
 GROUPS = {0: "item", 7: "user", 3: "tag"}  # number -> name, in the order they are declared
 INITIALS = {
@@ -150,9 +150,11 @@ def make_table(width: int = 8, optimizer: Optimizer = ADAGRAD, threads: int = 2)
     return table
 
 
-def make_batch(table: SparseTable) -> Batch:
+def make_batch(table: SparseTable) -> Workspace:
     width = table.segments[1].width
-    return Batch(table, [SlotPlan(g, pooling, i * width) for i, (g, pooling) in enumerate(SLOTS)])
+    return Workspace(
+        table, [SlotPlan(g, pooling, i * width) for i, (g, pooling) in enumerate(SLOTS)]
+    )
 
 
 Cells = list[list[list[int]]]  # [example][slot] -> ids
@@ -427,13 +429,13 @@ def test_weights_that_are_refused() -> None:
 LENGTH = 5  # of the sequences below
 
 
-def sequence_batch(table: SparseTable, apart: bool) -> Batch:
+def sequence_batch(table: SparseTable, apart: bool) -> Workspace:
     """SLOTS as they are, and a sequence of `item` before the last of them."""
     width = table.segments[1].width
     plain = [SlotPlan(g, pooling, i * width) for i, (g, pooling) in enumerate(SLOTS)]
     first = 1 if apart else len(SLOTS) * width  # beside the others, or in a matrix of its own
     places = [SlotPlan(0, "sum", first + i * width, apart) for i in range(LENGTH)]
-    return Batch(table, [*plain[:-1], *places, plain[-1]])
+    return Workspace(table, [*plain[:-1], *places, plain[-1]])
 
 
 def sequence_cells(rng: np.random.Generator, examples: int) -> Cells:
@@ -519,7 +521,7 @@ def test_matrix_apart_that_does_not_fit() -> None:
 @pytest.mark.parametrize("group", GROUPS)
 def test_initial_weights_are_the_documented_function(group: int) -> None:
     table = make_table(64)
-    batch = Batch(table, [SlotPlan(group, "sum", 0)])
+    batch = Workspace(table, [SlotPlan(group, "sum", 0)])
     ids = [0, 1, 12345, 2**63, MASK]
     batch.find(np.array(ids, np.uint64), np.arange(6, dtype=np.uint32), 5, insert=True)
     for id_ in ids:
@@ -533,7 +535,7 @@ def test_initial_weights_do_not_depend_on_arrival() -> None:
     dumps = set()
     for order, threads in ((ids, 1), (ids[::-1].copy(), 3), (np.sort(ids), 2)):
         table = make_table(threads=threads)
-        batch = Batch(table, [SlotPlan(0, "sum", 0)])
+        batch = Workspace(table, [SlotPlan(0, "sum", 0)])
         for part in np.array_split(order, threads):
             batch.find(part, np.arange(len(part) + 1, dtype=np.uint32), len(part), insert=True)
         dumps.add(dump(table))
@@ -546,7 +548,7 @@ def test_initial_weights_do_not_depend_on_arrival() -> None:
 def test_initial_weights_spread(kind: str, deviation: float, bound: float) -> None:
     table = SparseTable([Segment("e", 16, "concat", ADAGRAD)], SEED, Pool(1))
     table.add_group(0, "g", [Initial(kind, 0.25)])
-    batch = Batch(table, [SlotPlan(0, "sum", 0)])
+    batch = Workspace(table, [SlotPlan(0, "sum", 0)])
     n = 20000
     batch.find(np.arange(n, dtype=np.uint64), np.arange(n + 1, dtype=np.uint32), n, insert=True)
     weights = all_records(table)["e"] / 0.25
@@ -798,9 +800,9 @@ def test_tables_and_groups_refuse_what_is_out_of_range() -> None:
     with pytest.raises(ValueError, match="TN_BAD_VALUE"):
         table.add_group(0, "again", INITIALS[0])
     with pytest.raises(ValueError, match="TN_NO_GROUP"):
-        Batch(table, [SlotPlan(1, "sum", 0)])
+        Workspace(table, [SlotPlan(1, "sum", 0)])
     with pytest.raises(ValueError, match="TN_BAD_VALUE"):
-        Batch(table, [])
+        Workspace(table, [])
     with pytest.raises(ValueError, match="TN_NO_GROUP"):
         table.lookup(1, 1)
     for threads in (0, 65, -1):
@@ -814,7 +816,7 @@ def test_tables_and_groups_refuse_what_is_out_of_range() -> None:
 def test_memory_per_key() -> None:
     """At most 40 bytes a key beyond weights and state, on the average of 100,000 to 1 M rows."""
     table = make_table()
-    batch = Batch(table, [SlotPlan(0, "sum", 0)])
+    batch = Workspace(table, [SlotPlan(0, "sum", 0)])
     rng = np.random.default_rng(0)
     beyond = []
     while table.rows < 1_000_000:

@@ -23,9 +23,9 @@ from tnctl.evaluation.inference import Inference
 from tnctl.model import recipes
 from tnctl.model.building import build
 from tnctl.schema import Conf, Data, Embedding, Initial, Numeric, Slot, Warm
-from tnctl.tables import Batch, Optimizer, Pool, Segment, SlotPlan, SparseTable
 from tnctl.tables import Initial as TableInitial
-from tnctl.tables.sparse import decay_factors
+from tnctl.tables import Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace
+from tnctl.tables.records import decay_factors
 from tnctl.training import warm
 from tnctl.training.warm import dense_transfer, row_transfer
 from tnctl.training.warm.pairing import check_inputs, pair
@@ -272,7 +272,7 @@ def test_ftrl_goes_on_from_weights_that_another_optimizer_made(trained, l1):
     [layout] = model.layout.tables
     rows = rows_of(model, "user_id")
     ids = np.array(list(rows), np.uint64)
-    batch = Batch(table, [SlotPlan(layout.groups["user_id"], "sum", 0)])
+    batch = Workspace(table, [SlotPlan(layout.groups["user_id"], "sum", 0)])
     batch.find(ids, np.arange(len(ids) + 1, dtype=np.uint32), len(ids), insert=True)
     zeros = [np.zeros((len(ids), 1), np.float32), np.zeros((len(ids), 4), np.float32)]
     batch.accumulate(zeros)

@@ -8,7 +8,7 @@
 #include <math.h>
 
 #include "check.h"
-#include "tn_dense.h" /* tn_beta */
+#include "tn_optimizer.h" /* tn_beta */
 
 #define MAX_TEST_SEGMENTS 4
 #define MAX_TEST_GROUPS 8

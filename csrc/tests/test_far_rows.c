@@ -2,7 +2,8 @@
  *
  * White box: a shard is told that it has handed out billions of rows. All blocks but the last of
  * them are NULL, so any look at a row that is not ours ends the test. */
-#include "tn_table.h"
+#include "tn_index.h"
+#include "tn_rows.h"
 
 #include "cases.h"
 

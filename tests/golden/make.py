@@ -96,13 +96,13 @@ def trained(values: dict[str, Any]) -> Any:
     from tnctl.evaluation.evaluate import features_of
     from tnctl.model import building
     from tnctl.model.layout import slot_plans
-    from tnctl.tables import Batch
+    from tnctl.tables import Workspace
 
     conf = schema.from_values(values)
     model = building.build(conf, statistics.measure(conf))
     [window] = windows(conf, features_of(conf, model), "train")
     [table], [layout] = model.tables, model.layout.tables
-    workspace = Batch(table, slot_plans(conf, layout))
+    workspace = Workspace(table, slot_plans(conf, layout))
     for number, (first, end, applied) in enumerate(STEPS):
         batch = taken(window, np.arange(first, end, dtype=np.uint32))
         table.set_step(number + 1)
@@ -122,7 +122,7 @@ def save(model: Any, folder: str) -> None:
     """The checkpoint of a trained model."""
     from tnctl.checkpoint import save as saving
     from tnctl.checkpoint.document import Metrics
-    from tnctl.evaluation.golden_rows import Golden
+    from tnctl.evaluation.golden_rows import GoldenRows
     from tnctl.evaluation.inference import Inference
 
     saving.save(
@@ -131,7 +131,7 @@ def save(model: Any, folder: str) -> None:
         clock=saving.Clock(len(STEPS)),
         position=saving.Position(None, 1, 0, 0, 1),
         finished=True,
-        golden=Golden(model.conf, model, 6).lines(Inference(model, 8)),
+        golden=GoldenRows(model.conf, model, 6).lines(Inference(model, 8)),
         metrics=Metrics(),
     )
 
@@ -145,17 +145,17 @@ def chain(values: dict[str, Any]) -> list[str]:
     from tnctl.data import statistics
     from tnctl.data.windows import taken, windows
     from tnctl.evaluation.evaluate import features_of
-    from tnctl.evaluation.golden_rows import Golden
+    from tnctl.evaluation.golden_rows import GoldenRows
     from tnctl.evaluation.inference import Inference
     from tnctl.model import building
     from tnctl.model.layout import slot_plans
-    from tnctl.tables import Batch
+    from tnctl.tables import Workspace
 
     conf = schema.from_values(values)
     model = building.build(conf, statistics.measure(conf))
     [window] = windows(conf, features_of(conf, model), "train")
     [table], [layout] = model.tables, model.layout.tables
-    workspace, saver = Batch(table, slot_plans(conf, layout)), Saver(conf, None)
+    workspace, saver = Workspace(table, slot_plans(conf, layout)), Saver(conf, None)
     days: list[tuple[int, int]] = []
     folders = []
     for number, (first, end, day) in enumerate(CHAIN_STEPS):
@@ -176,7 +176,7 @@ def chain(values: dict[str, Any]) -> list[str]:
                 clock=saving.Clock(number + 1, tuple(days)),
                 position=saving.Position(str(day), 0, 0, end, number),
                 finished=False,
-                golden=Golden(conf, model, 2).lines(Inference(model, 8)),
+                golden=GoldenRows(conf, model, 2).lines(Inference(model, 8)),
                 metrics=Metrics(),
                 extras={"running": b"figures"},
             )

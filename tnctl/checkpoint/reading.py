@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tnctl.checkpoint import rows
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.table_document import Table
-from tnctl.tables import decay_factors
+from tnctl.tables import days_of_steps, decay_factors
 
 
 def known_rows(checkpoint: Checkpoint, table: str) -> Iterator[NDArray[Any]]:
@@ -55,9 +55,7 @@ def shows_as_read(
 def unseen_days(changed: NDArray[np.uint32], days: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
     """The days between the steps of last updates and the last of the days, int64 [n].
 
-    A step before the first day is of that day, as in the tables; without days all are of one.
+    `days_of_steps` says which day a step is of.
     """
-    numbers = np.array([day for day, _ in [*days[:1], *days]] or [0], np.int64)
-    firsts = np.array([first for _, first in days], np.int64)
-    own = numbers[np.searchsorted(firsts, changed, side="right")]
-    return numbers[-1] - own
+    last_day = days[-1][0] if days else 0
+    return last_day - days_of_steps(days, changed).astype(np.int64)

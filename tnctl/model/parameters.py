@@ -10,7 +10,7 @@ from tnctl.data.features import Window
 from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model, batch_norms
 from tnctl.model.layout import slot_plans
-from tnctl.tables import Batch
+from tnctl.tables import Workspace
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class LocalParameters:
         self._moving = moving_statistics(model)
         layout = model.layout
         self._workspaces = [
-            Batch(table, slot_plans(model.conf, table_layout))
+            Workspace(table, slot_plans(model.conf, table_layout))
             for table, table_layout in zip(model.tables, layout.tables, strict=True)
         ]
         # The first table with linear weights sets `linear`, the others add to it.
@@ -168,7 +168,7 @@ def moving_statistics(model: Model) -> list[tuple[NDArray[np.float32], float]]:
 
 
 def _of_segments(
-    workspace: Batch, x: NDArray[np.float32], linear: NDArray[np.float32]
+    workspace: Workspace, x: NDArray[np.float32], linear: NDArray[np.float32]
 ) -> list[NDArray[np.float32]]:
     arrays = {"sum": linear, "concat": x}
     return [arrays[segment.output] for segment in workspace.table.segments]

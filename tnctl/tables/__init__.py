@@ -4,24 +4,20 @@ from tnctl.tables.auc import StreamingAuc
 from tnctl.tables.dense import DenseTable
 from tnctl.tables.dictionary import Dictionary, DictionaryStack, DictionaryWriter
 from tnctl.tables.memory import NotFiniteError, Pool, aligned
-from tnctl.tables.sparse import (
+from tnctl.tables.optimizers import Optimizer
+from tnctl.tables.plans import Figures, Initial, Life, Segment, SlotPlan
+from tnctl.tables.records import (
     REMOVED_DTYPE,
-    Batch,
-    Figures,
-    Initial,
-    Life,
-    Optimizer,
-    Segment,
-    SlotPlan,
-    SparseTable,
     cvm_columns,
+    days_of_steps,
     decay_factors,
     key_hashes,
 )
+from tnctl.tables.sparse import SparseTable
+from tnctl.tables.workspace import Workspace
 
 __all__ = [
     "REMOVED_DTYPE",
-    "Batch",
     "DenseTable",
     "Dictionary",
     "DictionaryStack",
@@ -36,8 +32,10 @@ __all__ = [
     "SlotPlan",
     "SparseTable",
     "StreamingAuc",
+    "Workspace",
     "aligned",
     "cvm_columns",
+    "days_of_steps",
     "decay_factors",
     "key_hashes",
 ]

@@ -7,7 +7,7 @@ from tnctl.data.windows import batches, windows
 from tnctl.errors import UserError
 from tnctl.model.building import Model
 from tnctl.model.parameters import LocalParameters
-from tnctl.tables import Batch, SlotPlan, SparseTable
+from tnctl.tables import SlotPlan, SparseTable, Workspace
 from tnctl.training.inspection import memory_of_machine
 
 IDS_AT_A_TIME = 1 << 20
@@ -62,7 +62,7 @@ def check_memory(model: Model, counts: list[dict[int, int | None]]) -> None:
 
 def insert_counted(table: SparseTable, group: int, count: int) -> None:
     """Insert the ids 0 .. count - 1 of a group."""
-    batch = Batch(table, [SlotPlan(group, "sum", 0)])
+    batch = Workspace(table, [SlotPlan(group, "sum", 0)])
     for start in range(0, count, IDS_AT_A_TIME):
         ids = np.arange(start, min(start + IDS_AT_A_TIME, count), dtype=np.uint64)
         offsets = np.arange(len(ids) + 1, dtype=np.uint32)

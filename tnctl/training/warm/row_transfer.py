@@ -16,9 +16,8 @@ from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.model.building import Model
 from tnctl.model.layout import EMBEDDING, LINEAR, Layout, plan
-from tnctl.tables import Optimizer, Segment, SparseTable
+from tnctl.tables import Optimizer, Segment, SparseTable, days_of_steps, decay_factors, optimizers
 from tnctl.tables.columns import group_salt, mix64
-from tnctl.tables.sparse import EXTRAS, SETTINGS, decay_factors
 from tnctl.training.warm.pairing import Pairing
 
 # Of a row's bookkeeping: shown and clicked so often, as of the day of `changed`.
@@ -94,7 +93,7 @@ def refuse_other_state(what: str, optimizer: Optimizer, saved: SavedOptimizer, s
 def meaning_of_state(optimizer: Optimizer) -> dict[str, Any]:
     """What of an optimizer says how to read its state."""
     described, name = optimizer.described(), optimizer.name
-    free = {"learning_rate", *EXTRAS} - set(SETTINGS[name])
+    free = {"learning_rate", *optimizers.EXTRAS} - set(optimizers.settings(name))
     if name in FTRL:
         free.discard("learning_rate")
     return {key: value for key, value in described.items() if key not in free}
@@ -102,12 +101,8 @@ def meaning_of_state(optimizer: Optimizer) -> dict[str, Any]:
 
 def ages(days: Sequence[tuple[int, int]], changed: NDArray[np.uint32]) -> NDArray[np.float64]:
     """Days from the step that each row was changed at to the last day of a clock."""
-    if not days:
-        return np.zeros(len(changed))
-    numbers = np.array([0, *(day for day, _ in days)])
-    first_steps = np.array([first for _, first in days])
-    at = np.searchsorted(first_steps, changed.astype(np.int64), side="right")
-    return (numbers[-1] - numbers[at]).astype(np.float64)
+    last_day = days[-1][0] if days else 0
+    return last_day - days_of_steps(days, changed).astype(np.float64)
 
 
 class Conversion:

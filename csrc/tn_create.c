@@ -1,48 +1,69 @@
-/* tn_table.c - making a table, its groups, settings and figures. */
-#include "tn_table.h"
-
+/* tn_create.c - making a table and its groups; its settings and how large it is. */
 #include <math.h>
 
-#define FIRST_CAPACITY 64
+#include "tn_index.h"
+#include "tn_table.h"
+
 #define BLOCK_BYTES 65536u
 
 /* ---- Making a table ----------------------------------------------------- */
 
+/* Where each segment's floats are read. Rows that read as they are stored are read in place; where
+ * weights decay or cvm adds columns, tn_gather makes copies of rows, with the segments' columns one
+ * after the other behind a row's header. */
 static void plan_reads(tn_table *table) {
-    table->reads = 0;
+    table->read_floats = 0;
     table->copies = table->has_decay || table->cvm;
     for (uint32_t s = 0; s < table->n_segments; s++) {
         tn_layout *segment = &table->layout[s];
         int cvm = table->cvm && segment->as_given.output == TN_CONCAT;
         segment->read_width = segment->as_given.width + (cvm ? CVM_COLUMNS : 0);
-        segment->read_at = table->copies ? table->reads : segment->weights_at;
-        table->reads += segment->read_width;
+        segment->read_at = table->copies ? table->read_floats : segment->weights_at;
+        table->read_floats += segment->read_width;
     }
-    table->copy_stride = (HEADER + 4 * table->reads + 7) / 8 * 8;
+    table->copy_bytes = (HEADER + 4 * table->read_floats + 7) / 8 * 8;
 }
 
+/* Where each segment's gradient is in the summed gradient of a row: the widest first, so that it
+ * starts on the boundary of the row's sums and vector loads of it are aligned. */
+static void plan_sums(tn_table *table, const tn_segment *segments) {
+    for (uint32_t s = 0; s < table->n_segments; s++) {
+        table->layout[s].sums_at = 0;
+        for (uint32_t other = 0; other < table->n_segments; other++) {
+            int earlier = segments[other].width > segments[s].width ||
+                          (segments[other].width == segments[s].width && other < s);
+            table->layout[s].sums_at += earlier ? segments[other].width : 0;
+        }
+    }
+}
+
+static int plan_segment(const tn_segment *segment, tn_layout *layout) {
+    const tn_optimizer *optimizer = &segment->optimizer;
+    if (segment->width < 1 || segment->width > MAX_WIDTH ||
+        (segment->output != TN_CONCAT && segment->output != TN_SUM) ||
+        !tn_optimizer_fits(optimizer, 0)) {
+        return TN_BAD_VALUE;
+    }
+    layout->as_given = *segment;
+    layout->rule = tn_rule_of(optimizer);
+    layout->extras = tn_extras_of(optimizer);
+    layout->keep = 1 - (double)optimizer->learning_rate * (double)optimizer->decay;
+    return layout->keep < 0 ? TN_BAD_VALUE : TN_OK;
+}
+
+/* A row: the states of all segments, then the weights of all, then show and click. */
 static int plan_layout(tn_table *table, const tn_segment *segments) {
     uint32_t at = 0;
-    table->plain = 1;
     table->has_decay = 0;
     for (uint32_t s = 0; s < table->n_segments; s++) {
         tn_layout *segment = &table->layout[s];
-        segment->as_given = segments[s];
-        const tn_optimizer *optimizer = &segments[s].optimizer;
-        if (segments[s].width < 1 || segments[s].width > MAX_WIDTH ||
-            (segments[s].output != TN_CONCAT && segments[s].output != TN_SUM) ||
-            !tn_optimizer_fits(optimizer)) {
-            return TN_BAD_VALUE;
+        int code = plan_segment(&segments[s], segment);
+        if (code != TN_OK) {
+            return code;
         }
-        segment->keep = 1 - (double)optimizer->learning_rate * (double)optimizer->decay;
-        if (segment->keep < 0) {
-            return TN_BAD_VALUE;
-        }
-        table->plain &= tn_optimizer_plain(optimizer);
-        table->has_decay |= optimizer->decay > 0;
-        segment->state_floats = tn_state_floats(optimizer, segments[s].width);
+        table->has_decay |= segment->extras.decay > 0;
         segment->state_at = at;
-        at += segment->state_floats;
+        at += tn_state_floats(&segments[s].optimizer, segments[s].width);
     }
     table->weights_at = at;
     for (uint32_t s = 0; s < table->n_segments; s++) {
@@ -53,14 +74,7 @@ static int plan_layout(tn_table *table, const tn_segment *segments) {
     table->shows_at = at;
     at += table->shows ? 2 : 0;
     plan_reads(table);
-    for (uint32_t s = 0; s < table->n_segments; s++) {
-        table->layout[s].sums_at = 0;
-        for (uint32_t other = 0; other < table->n_segments; other++) {
-            int earlier = segments[other].width > segments[s].width ||
-                          (segments[other].width == segments[s].width && other < s);
-            table->layout[s].sums_at += earlier ? segments[other].width : 0;
-        }
-    }
+    plan_sums(table, segments);
     table->floats = at;
     table->record_size = HEADER - 4 + 4 * at;
     table->stride = (HEADER + 4 * at + 7) / 8 * 8;
@@ -84,18 +98,10 @@ static int fill_table(tn_table *table, const tn_segment *segments) {
     if (table->zero_row == NULL) {
         return TN_NO_MEMORY;
     }
-    for (uint32_t i = 0; i < SHARDS; i++) {
-        tn_shard *shard = &table->shards[i];
-        /* First sizes spread over one growth step, so that shards, which fill alike, never grow
-         * all in the same batch, and the memory per key is the same at every size. */
-        shard->capacity = FIRST_CAPACITY + FIRST_CAPACITY / 2 * i / SHARDS;
-        shard->grow_at = fill_limit(shard->capacity);
-        shard->entries = tn_large_alloc(entries_bytes(shard));
-        if (shard->entries == NULL) {
-            return TN_NO_MEMORY;
-        }
+    for (uint32_t i = 0; i < SHARDS && code == TN_OK; i++) {
+        code = tn_index_new(&table->shards[i], i);
     }
-    return TN_OK;
+    return code;
 }
 
 int tn_table_new(const tn_segment *segments, uint32_t n_segments, uint64_t seed, tn_pool *pool,
@@ -126,9 +132,9 @@ void tn_table_free(tn_table *table) {
         return;
     }
     for (uint32_t i = 0; i < SHARDS; i++) {
-        tn_large_free(table->shards[i].entries, entries_bytes(&table->shards[i]));
+        tn_index_free(&table->shards[i]);
         TN_FREE(table->shards[i].blocks);
-        TN_FREE(table->gone[i].keys);
+        TN_FREE(table->removed[i].keys);
     }
     for (uint64_t i = 0; i < table->n_chunks; i++) {
         tn_large_free(table->chunks[i], CHUNK_BYTES);
@@ -136,7 +142,7 @@ void tn_table_free(tn_table *table) {
     for (uint32_t s = 0; s < table->n_segments; s++) {
         TN_FREE(table->layout[s].corrections);
     }
-    tn_sketch_free(table);
+    tn_large_free(table->sketch, table->sketch_bytes);
     TN_FREE(table->chunks);
     TN_FREE(table->groups);
     TN_FREE(table->salts);
@@ -150,6 +156,8 @@ void tn_table_free(tn_table *table) {
 
 /* ---- Groups ------------------------------------------------------------- */
 
+/* Makes room for group numbers below n. Counts of a group are atomics, which realloc may not move,
+ * so groups are copied one by one; no call is under way, for the table's lock is held. */
 static int grow_groups(tn_table *table, uint32_t n) {
     tn_group *groups = TN_CALLOC(n, sizeof *groups);
     uint64_t *salts = TN_REALLOC(table->salts, n * sizeof *salts);
@@ -228,6 +236,8 @@ int tn_table_set_updates(tn_table *table, int all) {
     return TN_OK;
 }
 
+/* Before the first group there is no row, so the layout can still change; the row of zeros that
+ * unknown ids read must be as long as the rows. */
 static int set_shows(tn_table *table, int shows, int cvm) {
     if (table->n_groups > 0 || (cvm && !shows)) {
         return TN_BAD_VALUE;
@@ -294,67 +304,4 @@ uint32_t tn_table_stride(tn_table *table) {
 }
 uint32_t tn_table_record_size(tn_table *table) {
     return table->record_size;
-}
-
-/* ---- One key ------------------------------------------------------------- */
-
-TN_INLINE void read_segment(const tn_table *table, const tn_layout *segment, tn_row *const *rows,
-                            uint64_t n, uint32_t at, float *const *to, uint32_t first,
-                            uint32_t width) {
-    for (uint64_t i = 0; i < n; i++) {
-        const float *weights = row_floats(rows[i]) + segment->weights_at;
-        float *read = to[i] + first;
-        float kept = table->has_decay ? tn_kept(segment, rows[i]->changed, at) : 1;
-        for (uint32_t j = 0; j < width; j++) {
-            read[j] = weights[j] * kept;
-        }
-    }
-}
-
-void tn_rows_read(const tn_table *table, tn_row *const *rows, uint64_t n, uint32_t at,
-                  const float *columns, float *const *to) {
-    uint32_t first = 0;
-    for (uint32_t s = 0; s < table->n_segments; s++) {
-        const tn_layout *segment = &table->layout[s];
-        uint32_t width = segment->as_given.width;
-        switch (width) {
-        case 1:
-            read_segment(table, segment, rows, n, at, to, first, 1);
-            break;
-        case 8:
-            read_segment(table, segment, rows, n, at, to, first, 8);
-            break;
-        default:
-            read_segment(table, segment, rows, n, at, to, first, width);
-        }
-        for (uint64_t i = 0; i < n && segment->read_width > width; i++) {
-            memcpy(to[i] + first + width, columns + CVM_COLUMNS * i, CVM_COLUMNS * sizeof *columns);
-        }
-        first += segment->read_width;
-    }
-}
-
-/* As the table reads at its step and day. */
-static void read_row(const tn_table *table, tn_row *row, float *weights) {
-    float columns[CVM_COLUMNS];
-    if (table->cvm) {
-        tn_rows_cvm(table, &row, 1, columns);
-    }
-    tn_rows_read(table, &row, 1, table->step, columns, &weights);
-}
-
-int tn_table_lookup(tn_table *table, uint16_t group, uint64_t id, float *weights, int *found) {
-    pthread_mutex_lock(&table->lock);
-    int code = tn_group_declared(table, group) ? TN_OK : TN_NO_GROUP;
-    if (code == TN_OK) {
-        tn_row *row = tn_row_find(table, group, id, key_hash(table, group, id));
-        *found = row != NULL;
-        if (row != NULL) {
-            read_row(table, row, weights);
-        } else {
-            memset(weights, 0, table->reads * sizeof *weights);
-        }
-    }
-    pthread_mutex_unlock(&table->lock);
-    return code;
 }

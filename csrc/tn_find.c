@@ -1,0 +1,257 @@
+/* tn_find.c - tn_find: the ids of a batch to rows. */
+#include <math.h>
+
+#include "tn_admission.h"
+#include "tn_batch.h"
+#include "tn_index.h"
+#include "tn_rows.h"
+
+#define MAX_ENTRIES UINT64_C(0xfffffff0) /* ids x threads: their places have 32 bits */
+#define BLOCK 64                         /* ids whose cache lines are on their way at a time */
+
+/* ---- Dealing ------------------------------------------------------------- */
+
+/* What the weighted sum of a cell is divided by. */
+static float weighted_divisor(uint16_t pooling, const float *weights, uint64_t count) {
+    if (pooling == TN_POOL_SUM) {
+        return 1;
+    }
+    float sum = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        sum += pooling == TN_POOL_MEAN ? weights[i] : weights[i] * weights[i];
+    }
+    return pooling == TN_POOL_MEAN ? sum : sqrtf(sum);
+}
+
+/* Copies the weights of cells first .. last - 1: by id to pool, by entry to sum gradients. */
+static void weigh(tn_batch *batch, uint64_t first, uint64_t last) {
+    const uint32_t *offsets = batch->offsets;
+    for (uint64_t k = offsets[first]; k < offsets[last]; k++) {
+        batch->weights[k] = batch->given_weights[k];
+        batch->entry_weights[batch->entry_of[k]] = batch->given_weights[k];
+    }
+    uint32_t slot = 0;
+    for (uint64_t cell = first; cell < last; cell++) {
+        batch->divisors[cell] =
+            weighted_divisor(batch->slots[slot].pooling, batch->weights + offsets[cell],
+                             offsets[cell + 1] - offsets[cell]);
+        slot = slot + 1 == batch->n_slots ? 0 : slot + 1;
+    }
+}
+
+/* Copies each id of a part into the list of its shard's owner. */
+static void deal(void *argument, int thread, int threads) {
+    tn_batch *batch = argument;
+    const tn_table *table = batch->table;
+    uint64_t from, to;
+    part_of(batch, thread, &from, &to);
+    tn_entry *ends[MAX_THREADS];
+    for (int o = 0; o < threads; o++) {
+        ends[o] = list_of(batch, from, to - from, o);
+    }
+    uint64_t first = tn_part(batch->examples, thread, threads) * batch->n_slots;
+    uint64_t last = tn_part(batch->examples, thread + 1, threads) * batch->n_slots;
+    uint32_t slot = 0;
+    for (uint64_t cell = first; cell < last; cell++) {
+        uint16_t group = batch->slots[slot].group;
+        slot = slot + 1 == batch->n_slots ? 0 : slot + 1;
+        for (uint64_t k = batch->offsets[cell]; k < batch->offsets[cell + 1]; k++) {
+            uint64_t id = batch->ids[k];
+            int owner = 0;
+            if (threads > 1) {
+                owner = owner_of(shard_of(key_hash(table, group, id)), threads);
+            }
+            batch->entry_of[k] = (uint32_t)(ends[owner] - batch->entries);
+            *ends[owner]++ = (tn_entry){.id = id, .cell = (uint32_t)cell, .place = group};
+        }
+    }
+    for (int o = 0; o < threads; o++) {
+        batch->counts[thread][o] = (uint64_t)(ends[o] - list_of(batch, from, to - from, o));
+    }
+    if (batch->weighted) {
+        weigh(batch, first, last);
+    }
+}
+
+/* ---- Rows ---------------------------------------------------------------- */
+
+/* Numbers a row among the distinct rows of the batch, and returns its place there. `uidx` in the
+ * row is the place it had when a batch last met it, so it may be a left-over of an earlier batch or
+ * of another workspace; it is never cleared. It is believed only if it is in the part of
+ * batch->rows that this call has filled, and the row standing there is this row:
+ *
+ *     owner's part of batch->rows      first_row
+ *                                      v
+ *     [ ................. ][ R4 | R9 | R2 |   |   ...     rows = 3
+ *
+ *     row R9 with uidx first_row + 1   ->  R9 stands there: known, the same place
+ *     row R7 with uidx first_row + 2   ->  R2 stands there: R7 is new, it gets first_row + 3
+ *     row R5 with uidx 10^6            ->  outside of the filled part: new
+ *
+ * That is right because places are only given out here: if this batch had met R7, R7 would stand at
+ * the place its uidx names. So duplicates are found without a second hash table, in memory that is
+ * needed anyway, and the next batch starts by setting rows to 0.
+ *
+ * No branches, for whether a row is new is as good as random and a wrong guess costs more than the
+ * stores: the row is written to the next free place in any case, which counts only if it is new. */
+static inline uint32_t number_row(tn_batch *batch, tn_owner *owner, tn_row *row) {
+    uint64_t next = owner->first_row + owner->rows;
+    uint64_t place = row->uidx;
+    uint64_t known = place - owner->first_row < owner->rows;
+    known &= batch->rows[known ? place : owner->first_row] == row;
+    batch->rows[next] = row;
+    place = known ? place : next;
+    row->uidx = (uint32_t)place;
+    owner->rows += !known;
+    return (uint32_t)place;
+}
+
+/* The row of a key; NULL when it has none and, with `insert`, waits for its admission. A code when
+ * a row cannot be made. Searched again from the home, for a row that was inserted after the
+ * candidate was taken may be this key's: the same id can come twice in a block. */
+static int find_or_insert(tn_table *table, uint16_t group, uint64_t id, uint64_t hash, int insert,
+                          tn_row **row) {
+    *row = tn_row_find(table, group, id, hash);
+    if (*row != NULL || !insert || !tn_admit(table, group, hash)) {
+        return TN_OK;
+    }
+    return tn_row_insert(table, group, id, hash, row);
+}
+
+/* Finds the rows of one list, 64 ids at a time in three rounds, so that each waits for memory once
+ * and not 64 times: the index lines of the next block are announced, then the candidates of this
+ * one are read from the index and their rows announced, then the rows are compared. */
+static int find_list(tn_batch *batch, tn_owner *owner, tn_entry *entries, uint64_t n, int insert) {
+    tn_table *table = batch->table;
+    uint64_t hashes[2][BLOCK];
+    tn_row *candidates[BLOCK];
+    uint64_t ready = 0;
+    for (uint64_t start = 0; start < n; start += BLOCK) {
+        /* The index lines of the next block, before this one's are used. */
+        uint64_t wanted = start + 2 * BLOCK < n ? start + 2 * BLOCK : n;
+        for (; ready < wanted; ready++) {
+            uint64_t hash = key_hash(table, (uint16_t)entries[ready].place, entries[ready].id);
+            tn_index_prefetch(table, hash);
+            hashes[ready / BLOCK & 1][ready % BLOCK] = hash;
+        }
+        const uint64_t *hash = hashes[start / BLOCK & 1];
+        tn_entry *block = entries + start;
+        uint64_t count = n - start < BLOCK ? n - start : BLOCK;
+        for (uint64_t i = 0; i < count; i++) {
+            candidates[i] = tn_index_candidate(table, hash[i]);
+            if (candidates[i] != NULL) {
+                TN_PREFETCH_WRITE(candidates[i]);
+            } else if (insert && table->sketch != NULL) {
+                tn_admission_prefetch(table, hash[i]);
+            }
+        }
+        for (uint64_t i = 0; i < count; i++) {
+            tn_row *row = candidates[i];
+            tn_entry *entry = &block[i];
+            uint16_t group = (uint16_t)entry->place;
+            if (TN_UNLIKELY(row == NULL || !is_key(row, group, entry->id))) {
+                int code = find_or_insert(table, group, entry->id, hash[i], insert, &row);
+                if (code != TN_OK) {
+                    return code;
+                }
+            }
+            if (insert) {
+                entry->place = row ? number_row(batch, owner, row) : (uint32_t)owner->no_row;
+            }
+            entry->row = row ? row : (tn_row *)(void *)table->zero_row;
+        }
+    }
+    return TN_OK;
+}
+
+static void find_owned(tn_batch *batch, int thread, int insert) {
+    tn_owner *owner = &batch->owners[thread];
+    owner->code = TN_OK;
+    owner->rows = 0;
+    for (int t = 0; t < batch->threads && owner->code == TN_OK; t++) {
+        uint64_t from, to;
+        part_of(batch, t, &from, &to);
+        owner->code = find_list(batch, owner, list_of(batch, from, to - from, thread),
+                                batch->counts[t][thread], insert);
+    }
+}
+
+static void find_inserting(void *argument, int thread, int threads) {
+    (void)threads;
+    find_owned(argument, thread, 1);
+}
+
+static void find_reading(void *argument, int thread, int threads) {
+    (void)threads;
+    find_owned(argument, thread, 0);
+}
+
+static int offsets_ascend(const uint32_t *offsets, uint64_t cells) {
+    uint32_t wrong = offsets[0];
+    for (uint64_t c = 0; c < cells; c++) {
+        wrong |= (uint32_t)(offsets[c + 1] < offsets[c]);
+    }
+    return !wrong;
+}
+
+/* The steps of tn_find. First rows are numbered from first_row of each owner on, with as many
+ * places as the owner was dealt ids, so that owners number without knowing of each other. */
+static int find_locked(tn_batch *batch, const uint64_t *ids, const uint32_t *offsets,
+                       const float *weights, uint32_t examples, int insert) {
+    uint64_t cells = (uint64_t)examples * batch->n_slots;
+    if (cells > UINT32_MAX || !offsets_ascend(offsets, cells) ||
+        offsets[cells] > MAX_ENTRIES / (uint64_t)batch->threads ||
+        (weights != NULL && !tn_all_finite(weights, offsets[cells]))) {
+        return TN_BAD_VALUE;
+    }
+    int code = tn_batch_make_room(batch, cells, offsets[cells]);
+    if (code != TN_OK) {
+        return code;
+    }
+    memcpy(batch->offsets, offsets, (cells + 1) * sizeof *offsets);
+    memset(batch->entry_of + offsets[cells], 0, ROWS_AHEAD * sizeof *batch->entry_of);
+    batch->examples = examples;
+    batch->ids = ids;
+    batch->given_weights = weights;
+    batch->weighted = weights != NULL;
+    tn_pool_run(batch->table->pool, deal, batch);
+    batch->ids = NULL;
+    batch->given_weights = NULL;
+    uint64_t first_row = 0;
+    for (int o = 0; o < batch->threads; o++) {
+        batch->owners[o].first_row = first_row;
+        for (int t = 0; t < batch->threads; t++) {
+            first_row += batch->counts[t][o];
+        }
+        /* An owner has as many places as ids. If one of its ids has no row, its distinct rows are
+         * fewer than its places, and the last place is free to take that id's gradient. */
+        batch->owners[o].no_row = first_row - 1;
+    }
+    tn_pool_run(batch->table->pool, insert ? find_inserting : find_reading, batch);
+    for (int o = 0; o < batch->threads; o++) {
+        if (batch->owners[o].code != TN_OK) {
+            return batch->owners[o].code;
+        }
+    }
+    batch->state = insert ? BATCH_INSERTED : BATCH_READ;
+    batch->removals = batch->table->removals;
+    batch->counted = 0;
+    batch->distinct = insert ? 0 : batch->distinct;
+    for (int o = 0; o < batch->threads; o++) {
+        batch->distinct += batch->owners[o].rows; /* 0 when reading */
+    }
+    return TN_OK;
+}
+
+int tn_find(tn_batch *batch, const uint64_t *ids, const uint32_t *offsets, const float *weights,
+            uint32_t examples, int insert) {
+    pthread_mutex_lock(&batch->table->lock);
+    batch->state = BATCH_EMPTY;
+    int code = find_locked(batch, ids, offsets, weights, examples, insert);
+    pthread_mutex_unlock(&batch->table->lock);
+    return code;
+}
+
+uint64_t tn_batch_rows(tn_batch *batch) {
+    return batch->distinct;
+}

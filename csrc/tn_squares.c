@@ -1,0 +1,57 @@
+/* tn_squares.c - see tn_squares.h. */
+#include "tn_squares.h"
+
+#include <string.h>
+
+#include "tn_cpu.h"
+
+#define MANTISSA 52 /* bits of a double's mantissa that are stored; the first one is implied */
+
+void tn_squares_add(tn_squares *sum, double value) {
+    uint64_t bits, implied = UINT64_C(1) << MANTISSA;
+    memcpy(&bits, &value, sizeof bits);
+    /* The square of the smallest float, 2^-298, is a normal double: no subnormal comes here. */
+    if (bits != 0) {
+        sum->mantissas[bits >> MANTISSA] += implied | (bits & (implied - 1));
+    }
+}
+
+void tn_squares_merge(tn_squares *sum, const tn_squares *other) {
+    for (uint32_t e = 0; e < 2048; e++) {
+        sum->mantissas[e] += other->mantissas[e];
+    }
+}
+
+double tn_squares_total(const tn_squares *sum) {
+    uint32_t last = 2047;
+    while (last > 0 && sum->mantissas[last] == 0) {
+        last--;
+    }
+    /* Horner's scheme in units of the exponent at hand: halving a double is exact, so the only
+     * roundings are those of the additions, and their order is fixed. */
+    double total = 0;
+    for (uint32_t e = 0; e <= last; e++) {
+        total = total / 2 + (double)sum->mantissas[e];
+    }
+    if (last <= MANTISSA) {
+        return 0;
+    }
+    /* The unit of the last mantissas is 2^(last - 1075), built from its bits: no libm. */
+    uint64_t bits = (uint64_t)(last - MANTISSA) << MANTISSA;
+    double unit;
+    memcpy(&unit, &bits, sizeof unit);
+    return total * unit;
+}
+
+TN_CLONES
+int tn_all_finite(const float *values, uint64_t n) {
+    /* 2^58, infinity and NaN all have an exponent of 58 or more. Compared as integers, and without
+     * leaving the loop early, the test takes whole vectors. */
+    uint32_t bad = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, values + i, sizeof bits);
+        bad |= (uint32_t)((bits & 0x7f800000u) >= (127u + 58u) << 23);
+    }
+    return !bad;
+}

@@ -1,0 +1,131 @@
+"""Optimizers as csrc/tn_optimizer.c, the one table of them, describes each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from tnctl._tables import ffi, lib
+
+
+def _settings(first: Any) -> dict[str, float | bool]:
+    """The names and defaults of a list of tn_setting that ends with a name that is NULL."""
+    settings, place = {}, 0
+    while first[place].name:
+        setting = first[place]
+        default = bool(setting.initial) if setting.type == lib.TN_SWITCH else setting.initial
+        settings[ffi.string(setting.name).decode()] = default
+        place += 1
+    return settings
+
+
+def _read_kinds() -> dict[str, tuple[int, dict[str, float | bool], bool]]:
+    kinds, number = {}, 1
+    while kind := lib.tn_optimizer_kind(number):
+        settings = _settings(kind.settings)
+        kinds[ffi.string(kind.name).decode()] = (number, settings, bool(kind.rows_only))
+        number += 1
+    return kinds
+
+
+_KINDS = _read_kinds()
+NAMES = tuple(_KINDS)
+# What every optimizer has beside its own settings; off at 0. max_norm is for rows only.
+EXTRAS = tuple(_settings(lib.tn_optimizer_extras()))
+UPDATES = ("touched", "all")
+_DTYPES = {lib.TN_PER_WEIGHT: "<f4", lib.TN_PER_ROW: "<f4", lib.TN_STEPS: "<u4"}
+
+
+def settings(name: str) -> Mapping[str, float | bool]:
+    """The settings of an optimizer beside the learning rate and the extras, with their defaults.
+
+    Raises KeyError for a name that is not in NAMES.
+    """
+    return MappingProxyType(_KINDS[name][1])
+
+
+def for_dense_weights(name: str) -> bool:
+    """Whether dense weights can have an optimizer; rows can have every one."""
+    return not _KINDS[name][2]
+
+
+@dataclass(frozen=True, init=False)
+class Optimizer:
+    """An update rule, of rows (one state per row or per weight) or of dense weights.
+
+    `sgd` (with `momentum`, `nesterov`); `adagrad`, one accumulator per row, per weight when dense
+    (Duchi et al. 2011); `adagrad_coordinate`, one per weight; `adam` (Kingma & Ba 2015, algorithm
+    1, steps counted per row); `ftrl` (FTRL-proximal, McMahan et al. 2013, algorithm 1);
+    `tensornet_adagrad`, `tensornet_adam` and `tensornet_ftrl` with TensorNet's formulas (its
+    mom_decay_rate is `beta1`, its grad_decay_rate `beta2`; its FTRL is not for dense weights).
+
+    A setting that is not given has the default of `settings(name)`; one that the optimizer does not
+    have is 0, and ignored.
+
+    The extras, off at 0: `l2` adds l2*w to the gradient of what is updated (FTRL has its own),
+    `clip` bounds each summed gradient, `bound` each weight, `max_norm` the L2 norm of a row's
+    segment (not dense). `decay` takes learning_rate*decay of every weight at every step: of rows
+    by the learning rate that the table was made with, of dense weights (AdamW) by the current one.
+    csrc/tnctl.h has the formulas, and the order of all this.
+    """
+
+    name: str
+    learning_rate: float
+    epsilon: float
+    initial_accumulator: float
+    beta1: float
+    beta2: float
+    momentum: float
+    nesterov: bool
+    l1: float
+    beta: float
+    l2: float
+    decay: float
+    clip: float
+    bound: float
+    max_norm: float
+
+    def __init__(self, name: str, learning_rate: float, **given: float | bool) -> None:
+        names = [field.name for field in fields(self)[2:]]
+        if unknown := sorted(given.keys() - names):
+            raise TypeError(f"an optimizer has no setting {unknown[0]}")
+        absent: dict[str, float | bool] = dict.fromkeys(names, 0.0) | {"nesterov": False}
+        values = {"name": name, "learning_rate": learning_rate, **absent, **settings(name), **given}
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
+
+    def fill(self, target: Any) -> None:
+        """Write this optimizer into a tn_optimizer."""
+        target.kind = _KINDS[self.name][0]
+        for field in fields(self)[1:]:
+            setattr(target, field.name, getattr(self, field.name))
+
+    def described(self) -> dict[str, Any]:
+        """The name and the settings that this rule has; extras only where they are on."""
+        keys = ["learning_rate", *settings(self.name)]
+        keys += [key for key in EXTRAS if getattr(self, key) and key not in keys]
+        return {"name": self.name, **{key: getattr(self, key) for key in keys}}
+
+    def state_names(self, width: int) -> list[tuple[str, str, int]]:
+        """The floats of state of one row: (name, numpy dtype, count), in order."""
+        return [
+            (name, _DTYPES[extent], width if extent == lib.TN_PER_WEIGHT else 1)
+            for name, extent in self._states(dense=False)
+        ]
+
+    def dense_state_names(self) -> list[str]:
+        """The states of dense weights, each one float per weight, in order."""
+        return [name for name, _ in self._states(dense=True)]
+
+    def _states(self, dense: bool) -> list[tuple[str, int]]:
+        given, states = ffi.new("tn_optimizer *"), ffi.new("tn_state[]", lib.TN_MAX_STATES)
+        self.fill(given)
+        count = lib.tn_optimizer_states(given, dense, states)
+        return [(ffi.string(state.name).decode(), state.extent) for state in states[0:count]]
+
+    @property
+    def decay_factor(self) -> float:
+        """What a step of the table leaves of a weight of a row: f, as `decay_factors` takes it."""
+        return 1 - float(np.float32(self.learning_rate)) * float(np.float32(self.decay))
