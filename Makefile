@@ -33,13 +33,13 @@ $(S3RVER): $(DEVELOP)
 
 install: $(DEVELOP)  ## .venv with tnctl, editable, and the tools for development
 
-demo: $(INSTALLED)  ## the main job on generated clicks: train, evaluate, split, export, verify
+demo: $(INSTALLED)  ## train, split, export and verify a model of generated clicks
 	$(BIN)/tnctl train conf=deepfm output=runs/demo overwrite=true
 	$(BIN)/tnctl split-graph output=runs/demo
 	$(BIN)/tnctl export-embeddings output=runs/demo
 	$(BIN)/tnctl verify-serving output=runs/demo
 	@$(BIN)/python -c 'import json; r = json.load(open("runs/demo/report.json")); print("\nAUC %.4f on test data; no model of this data can reach more than %.4f" % (r["auc"], r["reference_auc"]))'
-	@printf '%s\n' "checkpoint  runs/demo/checkpoints" "graph       runs/demo/graph" "embeddings  runs/demo/embeddings" "report      runs/demo/report.json"
+	@printf '%s\n' "checkpoint  runs/demo/checkpoints" "graph       runs/demo/graph" "embeddings  runs/demo/embeddings" "report      runs/demo/report.json" "" "To use tnctl in this shell: source $(BIN)/activate"
 
 test: $(DEVELOP) $(S3RVER)  ## the test suite (some 20 minutes on 2 slow cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not long'
@@ -47,7 +47,7 @@ test: $(DEVELOP) $(S3RVER)  ## the test suite (some 20 minutes on 2 slow cores)
 test-all: $(DEVELOP) $(S3RVER) lint  ## the test suite with its long forms, and the linters
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-bench: $(DEVELOP)  ## every benchmark, one table each; an idle machine is needed
+bench: $(INSTALLED)  ## five of the benchmarks, one table each; needs an idle machine
 	$(BIN)/python -m benchmarks.table
 	$(BIN)/python -m benchmarks.step
 	$(BIN)/python -m benchmarks.dictionary
