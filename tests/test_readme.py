@@ -46,6 +46,7 @@ def masked(line: str) -> str:
     line = re.sub(r"[▏▎▍▌▋▊▉█]+", "", line)
     line = re.sub(r"[-+]?\d[\d,.]*(e[-+]\d+)?%?", "0", line)
     line = re.sub(r"\b(B|KiB|MiB|GiB)\b", "bytes", line)
+    line = re.sub(r"\b0 (s|min|h|days?)\b", "0 seconds", line)
     return " ".join(line.split())
 
 
