@@ -75,8 +75,7 @@ def write_clicks(folder: Path) -> None:
                         ("2026-11-01/a.csv", 600), ("2026-11-02/a.csv", 600)):  # fmt: skip
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        opened = gzip.open(path, "wt") if path.suffix == ".gz" else path.open("w")
-        with opened as file:
+        with gzip.open(path, "wt") if path.suffix == ".gz" else path.open("w") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["clicked", "user", "item", "tags", "age", "price", "hour"])
             writer.writerows(rows(count))
