@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import json
 import random
 import re
 from pathlib import Path
@@ -127,6 +128,30 @@ def test_every_command_of_the_readme_runs_and_prints_what_is_shown(tour: Any, fo
         assert (folder / "runs/first" / name).is_file(), name
     assert (folder / "runs/clicks/report.json").is_file()
     assert (folder / "runs/daily/report.json").is_file()
+
+
+def keys_of(value: Any) -> set[str]:
+    """The keys of a JSON value, except names that the conf gives: of tables, inputs, groups."""
+    if isinstance(value, list):
+        return set().union(*map(keys_of, value))
+    if not isinstance(value, dict):
+        return set()
+    named = {"tables", "importance", "life", "new_ids", "evicted"}
+    keys = set(value)
+    for key, inner in value.items():
+        keys |= set().union(*map(keys_of, inner.values())) if key in named else keys_of(inner)
+    return keys
+
+
+@pytest.mark.usefixtures("tour")
+def test_every_key_of_report_and_log_is_documented(folder: Path) -> None:
+    pages = "".join((ROOT / "docs" / name).read_text() for name in ("train.md", "daily.md"))
+    for run in ("first", "clicks", "daily"):
+        report = json.loads((folder / "runs" / run / "report.json").read_text())
+        lines = (folder / "runs" / run / "log.jsonl").read_text().splitlines()
+        keys = keys_of(report) | keys_of([json.loads(line) for line in lines])
+        assert len(keys) > 30
+        assert [key for key in sorted(keys) if f"`{key}`" not in pages] == [], run
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
