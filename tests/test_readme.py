@@ -139,7 +139,9 @@ def keys_of(value: Any) -> set[str]:
     named = {"tables", "importance", "life", "new_ids", "evicted"}
     keys = set(value)
     for key, inner in value.items():
-        keys |= set().union(*map(keys_of, inner.values())) if key in named else keys_of(inner)
+        if key in named and isinstance(inner, dict):
+            inner = list(inner.values())
+        keys |= keys_of(inner)
     return keys
 
 
