@@ -14,7 +14,7 @@ from tnctl.cli.help import options, used
 from tnctl.cli.mistakes import CHOSEN
 from tnctl.cli.settings import settings_of
 from tnctl.errors import UserError, did_you_mean
-from tnctl.schema import NAME
+from tnctl.schema import NAME, refuse_if
 
 TAKES = ()
 USAGE = """bash|zsh|fish
@@ -67,8 +67,7 @@ def run(given: list[str]) -> int:
     if len(given) == 2 and given[0] == "words":
         print("\n".join(words(given[1])))
         return 0
-    if len(given) != 1:
-        raise UserError(f"give one shell: {', '.join(SCRIPTS)}")
+    refuse_if(len(given) != 1, f"give one shell: {', '.join(SCRIPTS)}")
     if given[0] not in SCRIPTS:
         raise UserError(f"no script for '{given[0]}'. {did_you_mean(given[0], SCRIPTS)}")
     print(SCRIPTS[given[0]], end="")

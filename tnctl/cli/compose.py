@@ -9,7 +9,7 @@ from typing import Any
 
 from tnctl import saved_conf, schema, shipped
 from tnctl.cli import arguments, conf_files
-from tnctl.cli.mistakes import CHOSEN, explained, has_no_setting
+from tnctl.cli.mistakes import CHOSEN, explained
 from tnctl.cli.overrides import apply, check, is_choice, one_each, parsed
 from tnctl.cli.settings import settings_of
 from tnctl.errors import UserError, did_you_mean
@@ -172,7 +172,10 @@ def _fit_settings(recipe: Any, overrides: list[str], saved: bool) -> None:
     keys = [override.partition("=")[0].lstrip("+") for override in overrides]
     for setting in [setting for setting in recipe if setting not in ("name", *known)]:
         if not chosen or f"recipe.{setting}" in keys:
-            raise has_no_setting(str(recipe["name"]), str(setting), known)
+            near = did_you_mean(f"recipe.{setting}", [f"recipe.{key}" for key in known])
+            raise UserError(
+                f"no key 'recipe.{setting}': recipe {name} has no setting '{setting}'. {near}"
+            )
         del recipe[setting]
 
 

@@ -170,10 +170,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def refuse_long(path: Path) -> None:
     """Raise UserError for a file of more bytes than a conf may have, before it is read."""
-    try:
-        size = path.stat().st_size
-    except OSError:
-        return  # reading it reports that
+    size = path.stat().st_size if path.is_file() else 0  # reading it reports what is no file
     refuse_if(
         size > limits.CONF_BYTES,
         f"{path.name} has {size:,} bytes, and a conf at most {limits.CONF_BYTES:,}. Put lists into "

@@ -4,7 +4,8 @@ Keys and values are checked by the schema before Hydra composes. What is left ar
 `defaults`, `${…}` that resolve to nothing, and files that are no YAML.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from tnctl import schema, shipped
@@ -26,6 +27,10 @@ def explained(
     from hydra.errors import ConfigCompositionException, HydraException
     from omegaconf.errors import OmegaConfBaseException
 
+    if isinstance(error, ConfigCompositionException):
+        for choice in choices:
+            if choice.key_or_group.startswith("hydra."):
+                return schema.no_key(choice.key_or_group)
     causes = list(_causes(error))
     for kind in (UserError, yaml.YAMLError, RecursionError, OmegaConfBaseException):
         cause: Any = next((cause for cause in causes if isinstance(cause, kind)), None)
@@ -59,14 +64,12 @@ def _reason(error: BaseException) -> str:
 
 def not_yaml(name: str, error: Exception) -> str:
     """Where a file is not YAML, and why."""
-    mark = getattr(error, "problem_mark", None)
+    mark: Any = getattr(error, "problem_mark", None)
     if mark is None:
-        why = str(error).replace(' in "<unicode string>"', "")
-        return f"{name} is not YAML: {why}"
-    if str(mark.name).endswith(".yaml"):
-        name = str(mark.name).split("/")[-1]
-    parts = (getattr(error, "context", ""), getattr(error, "problem", ""))
-    why = ", ".join(part for part in parts if part)
+        reason = str(error).replace(' in "<unicode string>"', "")
+        return f"{name} is not YAML: {reason}"
+    name = Path(mark.name).name if str(mark.name).endswith(".yaml") else name
+    why = ", ".join(filter(None, (getattr(error, "context", ""), getattr(error, "problem", ""))))
     way = ". Indent with blanks" if "'\\t'" in why else ""
     return f"{name} is not YAML: line {mark.line + 1}, column {mark.column + 1}: {why}{way}"
 
@@ -77,7 +80,7 @@ def _of_a_value(error: Any, key: str) -> UserError:
 
     reason = _reason(error)
     # OmegaConf names what could not be resolved in its messages only, in quotes or as last word.
-    word = reason.split("'")[1] if reason.count("'") > 1 else reason.split()[-1]
+    word = reason.split("'")[1] if reason.count("'") > 1 else reason.rpartition(" ")[2]
     known = schema.all_keys()
     cases = {
         errors.GrammarParseError: f": cannot read its ${{…}} ({reason}). A ${{data.root}} names a "
@@ -103,7 +106,10 @@ def _of_a_value(error: Any, key: str) -> UserError:
         )
     if "Recursi" in reason or "parent node" in reason:
         case = " is taken from itself by a ${…}. Give it a value of its own"
-    return UserError(f"{key or 'a setting of recipe'}{case}")
+    # Lists and mappings that are merged name no key, and only settings of recipes may be either.
+    unnamed = "a setting of recipe" if isinstance(error, errors.ConfigTypeError) else "the conf"
+    key = "an entry of defaults" if key == "_dummy_" else key  # as Hydra calls it
+    return UserError(f"{key or unnamed}{case}")
 
 
 def _of_the_defaults(error: Any, entries: Sequence[Any], choices: Sequence[Any]) -> UserError:
@@ -111,46 +117,34 @@ def _of_the_defaults(error: Any, entries: Sequence[Any], choices: Sequence[Any])
     if path := getattr(error, "missing_cfg_file", None):
         return _missing_file(str(path), error.options or ())
     groups = [entry.group for entry in entries if entry.group and not entry.overrides]
-    for entry in entries:
-        if entry.overrides and entry.group not in groups:
-            return UserError(
-                f"the defaults of the conf have no {entry.group}: leave `override` out"
-            )
+    no_entry = "the defaults of the conf have no"
+    cases = [
+        (entry.overrides and entry.group not in groups, f"{no_entry} {entry.group}: leave "
+        "`override` out")
+        for entry in entries
+    ]  # fmt: skip
     for override in choices:
         group, argument = override.key_or_group, override.input_line
-        if override.is_add() and group in groups:
-            return UserError(f"the conf has a {group} already: leave the + out")
-        if override.is_delete():
-            return UserError(
-                f"the defaults of the conf have no {argument[1:]}: leave {argument} out"
-            )
-        if not override.is_add() and group not in groups:
-            return UserError(
-                f"the defaults of the conf have no {group}. Add one with +{group}=NAME"
-            )
-    if twice := [group for group in groups if groups.count(group) > 1]:
-        return UserError(f"the defaults of the conf have {twice[0]} twice. Leave one out")
-    return UserError(
-        f"the conf cannot be composed: {_reason(error)}. Entries of defaults are {ENTRIES}"
-    )
+        cases += [
+            (override.is_add() and group in groups, f"the conf has a {group} already: leave the + "
+            "out"),
+            (override.is_delete(), f"{no_entry} {argument[1:]}: leave {argument} out"),
+            (not override.is_add() and group not in groups, f"{no_entry} {group}. Add one with "
+            f"+{group}=NAME"),
+        ]  # fmt: skip
+    cases += [
+        (groups.count(group) > 1, f"the defaults of the conf have {group} twice. Leave one out")
+        for group in groups
+    ]
+    reason = f"the conf cannot be composed: {_reason(error)}. Entries of defaults are {ENTRIES}"
+    return UserError(next((text for applies, text in cases if applies), reason))
 
 
 def _missing_file(path: str, options: Sequence[str]) -> UserError:
     group, _, name = path.rpartition("/")
     if not group:
-        choices = ["schema", *shipped.confs()]
-        return UserError(
-            f"the defaults name '{name}', and there is no such conf. {did_you_mean(name, choices)}"
-        )
+        way = did_you_mean(name, ["schema", *shipped.confs()])
+        return UserError(f"the defaults name '{name}', and there is no such conf. {way}")
     if not options:
         return UserError(f"no group '{group}' of confs. {did_you_mean(group, CHOSEN)}")
     return UserError(f"no {group} '{name}'. {did_you_mean(name, options)}")
-
-
-def has_no_setting(recipe: str, setting: str, known: Iterable[str]) -> UserError:
-    """A setting that a recipe does not take."""
-    choices = [f"recipe.{name}" for name in known]
-    return UserError(
-        f"no key 'recipe.{setting}': recipe {recipe} has no setting '{setting}'. "
-        f"{did_you_mean(f'recipe.{setting}', choices)}"
-    )

@@ -117,13 +117,17 @@ def _shown(key: str, value: Any) -> str:
     return f"{key}={text[:SHOWN]}{'…' if len(text) > SHOWN else ''}"
 
 
-FLAGS = dict.fromkeys(("yes", "y", "on", "true", "1"), True)
-FLAGS |= dict.fromkeys(("no", "n", "off", "false", "0"), False)
+FLAGS = dict.fromkeys(("yes", "y", "on", "true"), 1)
+FLAGS |= dict.fromkeys(("no", "n", "off", "false"), 0)
 # In words, the types that OmegaConf takes, and the conversion.
 SCALARS: dict[Any, tuple[str, tuple[type, ...], Callable[[Any], Any]]] = {
     int: ("a whole number", (int, str), int),
     float: ("a number", (float, int, str), float),
-    bool: ("true or false", (bool, int, str), lambda flag: FLAGS[str(flag).lower()]),
+    bool: (
+        "true or false",
+        (bool, int, str),
+        lambda flag: bool(int(FLAGS.get(str(flag).lower(), flag))),
+    ),
     str: ("text, one value", (str, int, float, bool), str),
 }
 
