@@ -196,8 +196,8 @@ def _given(given: list[str], key: str) -> str | None:
 def _conf_values(given: list[str]) -> list[dict[str, Any]]:
     """The values of the conf that the line names, and of the files that it and the line choose."""
     conf = _given(given, "conf") or ""
-    own = conf.endswith((".yaml", ".yml"))
-    path = Path(conf) if own else shipped.folder("conf") / f"{conf}.yaml"
+    is_file = conf.endswith((".yaml", ".yml"))
+    path = Path(conf) if is_file else shipped.folder("conf") / f"{conf}.yaml"
     chosen = {group: name for group in CHOSEN if (name := _given(given, group))}
     values: list[dict[str, Any]] = []
     with contextlib.suppress(UserError):

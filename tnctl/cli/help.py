@@ -38,12 +38,12 @@ Places = dict[str, dict[str, Key]]
 
 def sections(command: str = "train") -> dict[Any, Places]:
     """The keys that a command uses, by their class, in the order of the schema."""
-    found: dict[Any, Places] = {}
+    classes: dict[Any, Places] = {}
     for path, key in schema.all_keys().items():
         if used(command, path):
             place = path.removesuffix(key.name).rstrip(".")
-            found.setdefault(key.owner, {}).setdefault(place, {})[key.name] = key
-    return found
+            classes.setdefault(key.owner, {}).setdefault(place, {})[key.name] = key
+    return classes
 
 
 def used(command: str, path: str) -> bool:
