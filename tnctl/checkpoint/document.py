@@ -199,7 +199,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchState:
-    """What evaluations have said so far: tnctl/training/watch.py."""
+    """What evaluations have said so far: tnctl/training/early_stopping.py."""
 
     best: Finite | None = None
     best_step: Uint32 = 0
