@@ -263,6 +263,25 @@ def test_what_has_the_name_of_the_folder_beside(root):
         beside.unlink()
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_what_has_the_name_of_the_folder_inside(there, root):
+    """A killed command's goes, another's is refused; where the output needs none."""
+    to = root / "graph"
+    if there:
+        write_graph(str(to), OLD)
+    inside = to / outputs.NEW
+    ownership.Claims(str(inside), GRAPH).add(["saved_model.pb"])
+    (inside / "saved_model.pb").write_bytes(b"half")
+    write_graph(str(to), NEW)
+    assert whole(to) == NEW and not inside.exists()
+    inside.mkdir()
+    (inside / "thesis").write_text("mine")
+    before = stored(root)
+    with pytest.raises(UserError, match=r"\.tnctl-new holds thesis"):
+        write_graph(str(to), OLD)
+    assert stored(root) == before
+
+
 def test_folders_made_for_what_fails_go(root):
     (root / "a").mkdir()
     with pytest.raises(RuntimeError), outputs.output_folder(str(root / "a/b/c/graph"), GRAPH):

@@ -120,6 +120,9 @@ def _beside(to: str, place: Path, format: Format) -> Iterator[Output]:
     _restore(place)
     before = refuse_foreign(str(place), format)
     inside = place.is_dir() and (os.path.ismount(place) or not os.access(place.parent, os.W_OK))
+    if not inside and os.path.lexists(place / NEW):
+        with _held(place / NEW, to):  # of a time when the output was a mount point
+            pass
     staging = place / NEW if inside else _named_beside(place, NEW)
     with _held(staging, to) as folder:
         claims = Claims(folder, format)
