@@ -57,11 +57,13 @@ def scoring(model):
 def call_of(model):
     """The call of it by the wrapper of signature `packed`."""
     name = scoring(model).signature.name
-    wrappers = (one for key, one in functions_of(model).items() if "signature_wrapper" in key)
+    [graph] = model.meta_graphs
+    # Functions come in any order: the signature's own output leads to its wrapper.
+    output = next(iter(graph.signature_def["packed"].outputs.values())).name.partition(":")[0]
+    [call] = [node for node in graph.graph_def.node if node.name == output]
     return next(
         node
-        for wrapper in wrappers
-        for node in wrapper.node_def
+        for node in functions_of(model)[call.attr["f"].func.name].node_def
         if node.op == "StatefulPartitionedCall" and node.attr["f"].func.name == name
     )
 

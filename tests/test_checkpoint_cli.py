@@ -465,7 +465,7 @@ def test_compact_refuses(here, home):
     before = {path: path.read_bytes() for path in (home / "run").rglob("*") if path.is_file()}
     done = here("checkpoint", "compact", "run", cwd=home)
     assert (done.code, "needs to=URL" in done.line) == (2, True)
-    for to in (step(10), f"./{step(40)}"):
+    for to in (step(10), f"./{step(40)}", f"nowhere/../{step(10)}"):
         done = here("checkpoint", "compact", "run", f"to={to}", cwd=home)
         assert (done.code, "holds a checkpoint already" in done.line) == (2, True)
     (home / "mine").mkdir()

@@ -430,3 +430,10 @@ def test_local_path():
     assert files.local_path("a/b") == Path("a/b")
     assert files.local_path("file:///a/b") == Path("/a/b")
     assert files.local_path("s3://a/b") is None
+
+
+def test_a_file_that_cannot_take_its_place_leaves_nothing(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(Failure):
+        files.write_bytes(str(tmp_path / "folder"), b"x")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

@@ -234,7 +234,8 @@ def test_a_warm_start_from_a_checkpoint_around_the_output(run_copy, refused):
 def test_predictions_over_other_files(run_copy, here, refused):
     predict = ["predict", "output=run", "data.test=test.csv", "format=csv"]
     (run_copy / "mine.csv").write_text("mine")
-    refused(run_copy, *predict, "to=mine.csv", said="is there already")
+    for to in ("mine.csv", "nowhere/../mine.csv"):
+        refused(run_copy, *predict, f"to={to}", said="is there already")
     refused(run_copy, *predict, "to=clicks/test.csv", "overwrite=true", said="this command reads")
     (run_copy / "run/predictions.csv").write_text("mine")
     refused(run_copy, *predict, said="run/predictions.csv is there already")

@@ -652,6 +652,10 @@ def write_bytes(url: str, data: bytes, durable: bool = True) -> None:
                 sync(local.parent)
         except UserError as error:
             raise Failure(str(error).replace(str(part), url)) from error
+        except BaseException:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise
 
 
 def remove_file(url: str) -> None:

@@ -303,12 +303,18 @@ def output_file(
         with files.open_output(to) as stream:
             yield stream
         return
+    if local is not None:
+        # As the file is found below: `a/..` names the folder above also where there is no `a`.
+        local = Path(os.path.realpath(local.parent), local.name)
+        is_there = local.exists()
+    else:
+        is_there = files.exists(to)
     if local is not None and local.is_symlink():
         raise UserError(f"to={to} is a symbolic link. Name the file itself")
     if local is not None and local.is_dir():
         raise UserError(f"to={to} is a folder. Name a file in it")
     is_known = claims is not None and name in claims.names and claims.is_unchanged(name)
-    if not (replace or is_known) and files.exists(to):
+    if is_there and not (replace or is_known):
         raise UserError(f"to={to} is there already. Name another file, or give overwrite=true")
     if local is None:
         if claims is not None:

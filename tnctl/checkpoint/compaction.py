@@ -1,5 +1,6 @@
 """Fold a full checkpoint and its deltas into one full checkpoint. Rows are streamed."""
 
+import os
 from dataclasses import replace
 
 from tnctl import files, manifest, outputs
@@ -22,7 +23,9 @@ def compact(checkpoint: Checkpoint, to: str) -> CheckpointManifest:
     Failure where the chain is damaged; then `to` does not count.
     """
     # It may be what others are built on, or a part of this very chain by another name.
-    if files.exists(files.join(to, manifest.NAME)):
+    local = files.local_path(to)
+    place = to if local is None else os.path.realpath(local)
+    if files.exists(files.join(place, manifest.NAME)):
         raise UserError(f"{to} holds a checkpoint already. Give a new folder as to=URL")
     content = checkpoint.manifest
     reads = [link.folder for link in checkpoint.chain()]
