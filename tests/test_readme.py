@@ -1,30 +1,185 @@
-"""The five-minute tour of README.md: every command runs, in its order."""
+"""Every command of README.md runs, in order; outputs that documents show are what is printed."""
 
+import csv
+import gzip
+import json
+import random
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-README = Path(__file__).parent.parent / "README.md"
+import pytest
+
+from tnctl import progress
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+COMMAND = re.compile(r"^    (tnctl .*)$")
+ANY_LINES = "…"
 
 
-def commands() -> list[str]:
-    """The indented `tnctl …` lines of the tour."""
-    tour = README.read_text().split("## Five minutes")[1].split("\n## ")[0]
-    return re.findall(r"^    (tnctl .*)$", tour, re.M)
+class Step(NamedTuple):
+    """A command of a page, and the lines of output that the page shows below it, if any."""
+
+    command: str
+    shown: list[str]
+
+
+def steps_of(page: Path) -> list[Step]:
+    """The indented `tnctl` lines of a page, each with the block ```text that follows it."""
+    steps: list[Step] = []
+    block: list[str] | None = None
+    previous = ""
+    for line in page.read_text().splitlines():
+        if line.startswith("```"):
+            follows = line == "```text" and COMMAND.match(previous)
+            block = steps[-1].shown if follows else None
+        elif block is not None:
+            block.append(line)
+        elif match := COMMAND.match(line):
+            steps.append(Step(match[1], []))
+        previous = line if line else previous
+    return steps
+
+
+def masked(line: str) -> str:
+    """A line without what differs between machines: figures, units, bars and widths of columns."""
+    line = re.sub(r"[▏▎▍▌▋▊▉█]+", "", line)
+    line = re.sub(r"[-+]?\d[\d,.]*(e[-+]\d+)?%?", "0", line)
+    line = re.sub(r"\b(B|KiB|MiB|GiB)\b", "bytes", line)
+    line = re.sub(r"\b0 (s|min|h|days?)\b", "0 seconds", line)
+    return " ".join(line.split())
+
+
+def matches(shown: list[str], printed: list[str]) -> bool:
+    """Whether the printed lines are those shown, where `…` is any number of lines."""
+    if not shown:
+        return not printed
+    if shown[0] == ANY_LINES:
+        return any(matches(shown[1:], printed[at:]) for at in range(len(printed) + 1))
+    return bool(printed) and shown[0] == printed[0] and matches(shown[1:], printed[1:])
+
+
+def write_clicks(folder: Path) -> None:
+    """The files that clicks.yaml and daily.yaml of README.md read."""
+    draw = random.Random(1)
+
+    def rows(count: int) -> list[list[object]]:
+        return [
+            [draw.randrange(2), f"u{draw.randrange(90)}", f"i{draw.randrange(50)}",
+             "|".join(draw.sample("abcdef", draw.randrange(4))), draw.randrange(18, 80),
+             round(draw.uniform(1, 99), 2), draw.randrange(24)]
+            for _ in range(count)
+        ]  # fmt: skip
+
+    for name, count in (("train-0.csv.gz", 900), ("train-1.csv.gz", 900), ("validation.csv", 300),
+                        ("2026-11-01/a.csv", 600), ("2026-11-02/a.csv", 600)):  # fmt: skip
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with gzip.open(path, "wt") if path.suffix == ".gz" else path.open("w") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["clicked", "user", "item", "tags", "age", "price", "hour"])
+            writer.writerows(rows(count))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working directory with the files that a reader of README.md has saved."""
+    folder = tmp_path_factory.mktemp("readme")
+    write_clicks(folder / "clicks")
+    blocks = re.findall(r"```yaml\n(.*?)```", README.read_text(), re.S)
+    for name, block in zip(("clicks.yaml", "daily.yaml"), blocks, strict=True):
+        (folder / name).write_text(block)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tour(here: Any, folder: Path) -> list[tuple[Step, Any]]:
+    """Each command of README.md with its result."""
+    with pytest.MonkeyPatch.context() as patch:
+        # A slow machine prints a line of progress every ten seconds.
+        patch.setattr(progress, "SECONDS_BETWEEN_LINES", float("inf"))
+        return [(step, here(*step.command.split()[1:], cwd=folder)) for step in steps_of(README)]
+
+
+def check_output(step: Step, result: Any) -> None:
+    """The shown block is the standard output, then the standard error, with figures masked."""
+    assert result.code == 0, f"{step.command}\n{result.err}"
+    assert "Traceback" not in result.err
+    shown = [masked(line) for line in step.shown]
+    printed = [masked(line) for line in (result.out + result.err).splitlines()]
+    assert not shown or matches(shown, printed), (
+        f"{step.command} prints something else than the page shows:\n{result.out}{result.err}"
+    )
 
 
 def test_the_first_two_commands_do_all_the_set_up() -> None:
-    blocks = re.findall(r"^    (\S+ \S+)", README.read_text(), re.M)
-    assert blocks[:2] == ["make demo", "make test"]
+    commands = re.findall(r"^    (make \S+|pip .*|source \S+)", README.read_text(), re.M)
+    assert commands == ["make demo", "make test", "source .venv/bin/activate"]
 
 
-def test_every_command_of_the_tour_runs(here: Any, tmp_path: Path) -> None:
-    found = commands()
-    assert len(found) >= 7
-    for command in found:
-        done = here(*command.split()[1:], cwd=tmp_path)
-        assert done.code == 0, f"{command}\n{done.err}"
-        assert "Traceback" not in done.err
-    assert (tmp_path / "runs/first/report.json").is_file()
-    assert (tmp_path / "runs/first/graph/serving.json").is_file()
-    assert (tmp_path / "runs/first/embeddings/manifest.json").is_file()
+def test_every_command_of_the_readme_runs_and_prints_what_is_shown(tour: Any, folder: Path) -> None:
+    assert len(tour) >= 14
+    assert sum(bool(step.shown) for step, _ in tour) >= 4
+    for step, result in tour:
+        check_output(step, result)
+    for name in ("report.json", "predictions.parquet", "graph/serving.json",
+                 "embeddings/manifest.json"):  # fmt: skip
+        assert (folder / "runs/first" / name).is_file(), name
+    assert (folder / "runs/clicks/report.json").is_file()
+    assert (folder / "runs/daily/report.json").is_file()
+
+
+def keys_of(value: Any) -> set[str]:
+    """The keys of a JSON value, except names that the conf gives: of tables, inputs, groups."""
+    if isinstance(value, list):
+        return set().union(*map(keys_of, value))
+    if not isinstance(value, dict):
+        return set()
+    named = {"tables", "importance", "life", "new_ids", "evicted"}
+    keys = set(value)
+    for key, inner in value.items():
+        if key in named and isinstance(inner, dict):
+            inner = list(inner.values())
+        keys |= keys_of(inner)
+    return keys
+
+
+@pytest.mark.usefixtures("tour")
+def test_every_key_of_report_and_log_is_documented(folder: Path) -> None:
+    pages = "".join((ROOT / "docs" / name).read_text() for name in ("train.md", "daily.md"))
+    for run in ("first", "clicks", "daily"):
+        report = json.loads((folder / "runs" / run / "report.json").read_text())
+        lines = (folder / "runs" / run / "log.jsonl").read_text().splitlines()
+        keys = keys_of(report) | keys_of([json.loads(line) for line in lines])
+        assert len(keys) > 30
+        assert [key for key in sorted(keys) if f"`{key}`" not in pages] == [], run
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.usefixtures("tour")
+def test_outputs_in_documents_are_what_is_printed(page: Path, here: Any, folder: Path) -> None:
+    for step in steps_of(page):
+        if step.shown:
+            check_output(step, here(*step.command.split()[1:], cwd=folder))
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        (["a 0", ANY_LINES, "c"], ["a 0", "x", "y", "c"], True),
+        (["a 0", ANY_LINES, "c"], ["a 0", "c"], True),
+        (["a 0", "c"], ["a 0", "x", "c"], False),
+        (["a 0"], ["a 0", "c"], False),
+        ([ANY_LINES, "b"], ["a"], False),
+    ],
+)
+def test_any_lines(shown: list[str], printed: list[str], same: bool) -> None:
+    assert matches(shown, printed) is same
+
+
+def test_masked_lines_keep_their_words() -> None:
+    assert masked("epoch 1/1  1,000 rows  auc 0.84 (4.0 MiB)") == masked(
+        "epoch 1/1  9 rows  auc 0.8399    (93 KiB)"
+    )
+    assert masked("saving a checkpoint") != masked("saved a checkpoint")
