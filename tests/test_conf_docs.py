@@ -1,5 +1,6 @@
 """docs/conf.md is what the schema says, and says every key."""
 
+import math
 import re
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from tnctl import schema
 from tnctl.cli import help as helping
 from tnctl.cli import reference
-from tnctl.schema import NoChoice, OutOfRange
+from tnctl.errors import UserError
 
 PAGE = Path(__file__).parent.parent / "docs/conf.md"
 
@@ -28,23 +29,41 @@ def test_every_key_is_on_the_page():
 
 def test_every_key_has_a_sentence():
     for path, key in schema.all_keys().items():
-        assert 3 < len(key.sentence) < 250, path
-        assert not key.sentence.endswith("."), path
+        sentence = key.declaration.sentence
+        assert 3 < len(sentence) < 250, path
+        assert not sentence.endswith("."), path
 
 
-def test_rules_are_those_of_the_classes():
+def test_declarations():
     keys = schema.all_keys()
-    rule = keys["train.batch_size"].rule
-    assert isinstance(rule, OutOfRange)
-    assert (rule.low, rule.high) == (1, 1_048_576)
-    rule = keys["optimizer.dense.momentum"].rule  # of sgd alone
-    assert isinstance(rule, OutOfRange)
-    assert (rule.low, rule.high) == (0, 0.9999)
-    rule = keys["slots.NAME.pooling"].rule
-    assert isinstance(rule, NoChoice)
-    assert rule.choices == ("sum", "mean", "sqrtn", "none")
-    assert keys["data.root"].rule is None
-    assert keys["data.shuffle"].rule is None
+    assert keys["train.batch_size"].declaration.limit == "between 1 and 1,048,576"
+    assert keys["optimizer.dense.momentum"].declaration.limit == "between 0 and 0.9999"
+    assert keys["optimizer.dense.momentum"].declaration.only_for == ("name", ("sgd",))
+    assert keys["slots.NAME.pooling"].declaration.choices == ("sum", "mean", "sqrtn", "none")
+    assert keys["numeric.NAME.deviation"].declaration.limit == "above 0"
+    assert keys["life.sketch"].declaration.limit.endswith(" bytes")
+    assert keys["data.skip_rows"].declaration.limit == "at least 0"
+    assert keys["data.root"].declaration.limit == ""
+
+
+def test_every_default_is_allowed_and_no_value_beyond_a_range_is():
+    for path, key in schema.all_keys().items():
+        declaration = key.declaration
+        declaration.check(path, key.default)
+        beyond = [declaration.low - 1, declaration.high * 2 + 1, math.nan]
+        if not declaration.includes_low:
+            beyond.append(declaration.low)
+        for value in beyond if declaration.limit else ():
+            with pytest.raises(UserError, match="must be"):
+                declaration.check(path, value)
+            with pytest.raises(UserError, match="must be"):
+                declaration.check(path, [value])
+        for value in (declaration.low, declaration.high) if declaration.includes_low else ():
+            if math.isfinite(value):
+                declaration.check(path, value)
+        if declaration.choices:
+            with pytest.raises(UserError, match="has no choice"):
+                declaration.check(path, "nope")
 
 
 def test_keys_take_the_names_of_the_user():

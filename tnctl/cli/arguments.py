@@ -48,21 +48,21 @@ def part(arguments: Sequence[str], taken: Sequence[str]) -> tuple[dict[str, str]
 
     Raises UserError for an argument of another command, one given twice, or one without `=`.
     """
-    own: dict[str, str] = {}
+    values: dict[str, str] = {}
     rest: list[str] = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if equals and key in ARGUMENTS:
             if key not in taken:
                 raise UserError(f"this command takes no {key}=. {did_you_mean(key, taken)}")
-            if key in own:
-                raise UserError(f"{key}= is given twice: {own[key]} and {value}")
+            if key in values:
+                raise UserError(f"{key}= is given twice: {values[key]} and {value}")
             if not value:
                 raise UserError(f"{key}= is empty. Leave it out, or give {ARGUMENTS[key]}")
-            own[key] = value
+            values[key] = value
         else:
             rest.append(quoted(argument))
-    return own, rest
+    return values, rest
 
 
 def quoted(argument: str) -> str:
@@ -92,7 +92,7 @@ class Options:
 
 def options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
     """The options, wherever they stand, and the rest."""
-    found, rest = Options(), []
+    chosen, rest = Options(), []
     given = iter(arguments)
     for argument in given:
         name, equals, value = argument.partition("=")
@@ -100,27 +100,27 @@ def options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
             value = value if equals else next(given, "")
             if value != "job":
                 raise UserError(f"{name} takes job: it shows the conf. Received: '{value}'")
-            found.show = True
+            chosen.show = True
         elif argument in ("-m", "--multirun"):
-            found.sweep = True
+            chosen.sweep = True
         elif argument.startswith("-"):
             raise UserError(f"no option {argument}. The options are --help, --cfg job and -m")
         else:
             rest.append(argument)
-    return found, rest
+    return chosen, rest
 
 
-def flag(own: dict[str, str], key: str) -> bool:
+def flag(values: dict[str, str], key: str) -> bool:
     """A true/false argument."""
-    value = own.get(key, "false").lower()
+    value = values.get(key, "false").lower()
     if value not in ("true", "false"):
-        raise UserError(f"{key} is true or false. Received: {key}={own[key]}")
+        raise UserError(f"{key} is true or false. Received: {key}={values[key]}")
     return value == "true"
 
 
-def count(own: dict[str, str], key: str, default: int) -> int:
+def count(values: dict[str, str], key: str, default: int) -> int:
     """A whole number from 0 on."""
-    value = own.get(key, str(default))
+    value = values.get(key, str(default))
     if not value.isdecimal() or len(value) > LONGEST_COUNT:
         received = f"{key}={value[: LONGEST_COUNT + 1]}"
         raise UserError(f"{key} must be a whole number from 0 on. Received: {received}")

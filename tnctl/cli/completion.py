@@ -1,6 +1,8 @@
 """`tnctl completion SHELL`: a script by which bash, zsh or fish completes words of tnctl."""
 
+import contextlib
 import os
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,10 @@ from tnctl import schema, shipped
 from tnctl.cli import conf_files
 from tnctl.cli.arguments import ARGUMENTS, TEXT_KEYS
 from tnctl.cli.help import options, used
+from tnctl.cli.mistakes import CHOSEN
 from tnctl.cli.settings import settings_of
 from tnctl.errors import UserError, did_you_mean
-from tnctl.schema import NAME, Key, NoChoice
+from tnctl.schema import NAME, refuse_if
 
 TAKES = ()
 USAGE = """bash|zsh|fish
@@ -64,8 +67,7 @@ def run(given: list[str]) -> int:
     if len(given) == 2 and given[0] == "words":
         print("\n".join(words(given[1])))
         return 0
-    if len(given) != 1:
-        raise UserError(f"give one shell: {', '.join(SCRIPTS)}")
+    refuse_if(len(given) != 1, f"give one shell: {', '.join(SCRIPTS)}")
     if given[0] not in SCRIPTS:
         raise UserError(f"no script for '{given[0]}'. {did_you_mean(given[0], SCRIPTS)}")
     print(SCRIPTS[given[0]], end="")
@@ -74,30 +76,29 @@ def run(given: list[str]) -> int:
 
 def words(line: str) -> list[str]:
     """What the last word of a line can become: whole words, or up to the next dot or `=`."""
-    before, _, word = line.lstrip().rpartition(" ")
-    given = before.split()[1:]
     from tnctl.cli.main import COMMANDS
 
+    start, _, word = line.lstrip().rpartition(" ")
+    given = start.split()[1:]
+    command = given[0] if given else ""
     if not given:
         return _beginning(word, [*COMMANDS, "--help", "--version"])
-    command = given[0]
-    if command not in COMMANDS:
-        return []
     if command == "completion":
         return _beginning(word, SCRIPTS)
     if command == "checkpoint":
         return _checkpoint_words(word, given[1:])
+    if command not in COMMANDS:
+        return []
     if given[-1] in ("--cfg", "-c"):
         return _beginning(word, ["job"])
     if word.startswith("-"):
         return _beginning(word, OPTIONS)
-    takes = import_module(f"tnctl.cli.{command.replace('-', '_')}").TAKES
     key, equals, value = word.partition("=")
     if not equals:
-        return _keys_beginning(word, command, takes, given)
+        return _keys_beginning(word, command, given)
     *listed, last = value.split(",") if "-m" in given or "--multirun" in given else [value]
-    start = f"{key}={''.join(f'{one},' for one in listed)}"
-    return [start + one for one in _values(key, last, given)]
+    start = f"{key}={''.join(f'{part},' for part in listed)}"
+    return [start + choice for choice in _values(key, last, given)]
 
 
 def _checkpoint_words(word: str, given: list[str]) -> list[str]:
@@ -113,33 +114,34 @@ def _checkpoint_words(word: str, given: list[str]) -> list[str]:
     takes = PARTS[given[0]].takes
     key, equals, value = word.partition("=")
     if equals and key in takes:
-        return [f"{key}={one}" for one in _values(key, value, given)]
-    done = {one.partition("=")[0] for one in given}
-    return _beginning(word, [f"{one}=" for one in takes if one not in done]) + _files(word)
+        return [f"{key}={choice}" for choice in _values(key, value, given)]
+    return _arguments(word, takes, given) + _files(word)
 
 
-def _beginning(word: str, choices: Any) -> list[str]:
-    return [one for one in choices if one.startswith(word)]
+def _beginning(word: str, choices: Iterable[str]) -> list[str]:
+    return [choice for choice in choices if choice.startswith(word)]
 
 
-def _keys_beginning(word: str, command: str, takes: tuple[str, ...], given: list[str]) -> list[str]:
+def _arguments(word: str, takes: Iterable[str], given: list[str]) -> list[str]:
+    """The arguments of a command that the line has not yet."""
+    return _beginning(word, (f"{key}=" for key in takes if _given(given, key) is None))
+
+
+def _keys_beginning(word: str, command: str, given: list[str]) -> list[str]:
     """Arguments, groups and keys, each as far as the next dot."""
-    done = {one.partition("=")[0] for one in given}
-    sign = word[: len(word) - len(word.lstrip("+~"))]
-    word = word.lstrip("+~")
-    arguments = [f"{one}=" for one in takes if one not in done and not sign]
-    named = _names(given)
-    paths: list[str] = []
+    takes = import_module(f"tnctl.cli.{command.replace('-', '_')}").TAKES
+    start = word.lstrip("+~")
+    names, paths = _names(given), list[str]()
     for path in schema.all_keys():
-        if not used(command, path):
-            continue
         branch, _, rest = path.partition(f".{NAME}.")
-        names = named.get(branch, []) if rest else [""]
-        paths += [f"{branch}.{name}.{rest}" if rest else path for name in names]
+        if used(command, path):
+            named = (f"{branch}.{name}.{rest}" for name in names.get(branch, []))
+            paths += named if rest else [path]
     if command not in ("split-graph", "export-embeddings"):
-        paths += ["data", "recipe", *(f"recipe.{one}" for one in settings_of(_recipe(given)) or ())]
-    found = dict.fromkeys(_as_far_as_a_dot(word, path) for path in paths if path.startswith(word))
-    return _beginning(word, arguments) + [f"{sign}{one}" for one in found if one != "recipe.name="]
+        paths += ["data", "recipe", *(f"recipe.{key}" for key in settings_of(_recipe(given)) or ())]
+    sign = word.removesuffix(start)
+    keys = dict.fromkeys(_as_far_as_a_dot(start, path) for path in _beginning(start, paths))
+    return _arguments(word, takes, given) + [sign + key for key in keys if key != "recipe.name="]
 
 
 def _as_far_as_a_dot(word: str, path: str) -> str:
@@ -148,118 +150,79 @@ def _as_far_as_a_dot(word: str, path: str) -> str:
 
 
 def _values(key: str, value: str, given: list[str]) -> list[str]:
-    """What a key or argument can be set to."""
+    """What a key or argument can be set to; files of the user's only when one is begun."""
     name = key.lstrip("+")
     if name == "conf":
-        return _beginning(value, shipped.confs()) + _own_files(value, (".yaml", ".yml"))
-    if name == "recipe":
-        return _beginning(value, options("recipe")) + _own_files(value, (".py",))
-    if name == "data":
-        return _beginning(value, options("data"))
+        files = _files(value, (".yaml", ".yml")) if value else []
+        return _beginning(value, shipped.confs()) + files
+    if name in CHOSEN:
+        files = _files(value, (".py",)) if value and name == "recipe" else []
+        return _beginning(value, options(name)) + files
     if name in ARGUMENTS:
         flags = ["true", "false"] if name in ("overwrite", "accept", "yes") else []
         return _files(value) if name in PATH_ARGUMENTS else _beginning(value, flags)
     if name in ("data.train", "data.validation", "data.test"):
-        return _files(value, root=_given(given, "data.root"))
+        return _files(value, root=_given(given, "data.root") or "")
     if TEXT_KEYS.fullmatch(f"{name}="):
         return _files(value)
-    found = _key(name)
-    return _beginning(value, _choices(found)) if found else []
+    known = schema.keys_like(name).get(name)
+    if known is None:
+        return []
+    is_flag = known.hint in (bool, bool | None)
+    return _beginning(value, ["true", "false"] if is_flag else known.declaration.choices)
 
 
-def _key(name: str) -> Key | None:
-    known = schema.all_keys()
-    spelled = dict(zip(schema.keys_like(name), known, strict=True))
-    return known[spelled[name]] if name in spelled else None
-
-
-def _choices(key: Key) -> list[str]:
-    if key.hint is bool or key.hint == bool | None:
-        return ["true", "false"]
-    rule = key.rule
-    return list(rule.choices) if isinstance(rule, NoChoice) else []
-
-
-def _own_files(value: str, suffixes: tuple[str, ...]) -> list[str]:
-    """Files of the user's where names are what is meant first: only when one is begun."""
-    return _files(value, suffixes) if value else []
-
-
-def _files(value: str, suffixes: tuple[str, ...] = (), root: str | None = None) -> list[str]:
+def _files(value: str, suffixes: tuple[str, ...] = ("",), root: str = "") -> list[str]:
     """Files and folders whose path begins so; folders end in a slash."""
     name = value.rpartition("/")[2]
-    start = value[: len(value) - len(name)]
-    found = []
+    start = value.removesuffix(name)
     try:
-        for entry in sorted(
-            os.scandir(os.path.join(root or "", start) or "."), key=lambda e: e.name
-        ):
-            hidden = entry.name.startswith(".") and not name.startswith(".")
-            if not entry.name.startswith(name) or hidden:
-                continue
-            if entry.is_dir():
-                found.append(f"{start}{entry.name}/")
-            elif not suffixes or entry.name.endswith(suffixes):
-                found.append(start + entry.name)
+        entries = sorted(os.scandir(os.path.join(root, start) or "."), key=lambda entry: entry.name)
     except OSError:
         return []
-    return found
+    return [
+        f"{start}{entry.name}{'/' if entry.is_dir() else ''}"
+        for entry in entries
+        if entry.name.startswith(name)
+        and (name[:1] == "." or entry.name[0] != ".")
+        and (entry.is_dir() or entry.name.endswith(suffixes))
+    ]
 
 
 def _given(given: list[str], key: str) -> str | None:
-    return next((one.partition("=")[2] for one in given if one.startswith(f"{key}=")), None)
+    return next((word.partition("=")[2] for word in given if word.startswith(f"{key}=")), None)
 
 
-def _conf_files(given: list[str]) -> list[dict[str, Any]]:
-    """The conf that the line names, and the files of groups that it, or the line, chooses."""
-    import yaml
-
-    conf = _given(given, "conf")
-    if conf is None:
-        return []
-    library = shipped.folder("conf")
-    own = conf.endswith((".yaml", ".yml"))
-    found, waiting, seen = [], [Path(conf) if own else library / f"{conf}.yaml"], set()
-    while waiting:
-        path = waiting.pop()
-        try:
-            conf_files.read(path)
-            content = yaml.safe_load(path.read_text())
-        except (OSError, ValueError, yaml.YAMLError, UserError):
-            continue
-        if path in seen or not isinstance(content, dict):
-            continue
-        seen.add(path)
-        found.append(content)
-        for one in content.get("defaults", []):
-            names = one.items() if isinstance(one, dict) else [("", one)]
-            for group, name in names:
-                chosen = _given(given, group) or name
-                for folder in (path.parent, library):
-                    if (file := folder / group / f"{chosen}.yaml").is_file():
-                        waiting.append(file)
-                        break
-    return found
+def _conf_values(given: list[str]) -> list[dict[str, Any]]:
+    """The values of the conf that the line names, and of the files that it and the line choose."""
+    conf = _given(given, "conf") or ""
+    is_file = conf.endswith((".yaml", ".yml"))
+    path = Path(conf) if is_file else shipped.folder("conf") / f"{conf}.yaml"
+    chosen = {group: name for group in CHOSEN if (name := _given(given, group))}
+    values: list[dict[str, Any]] = []
+    with contextlib.suppress(UserError):
+        values.extend(file.values for file in conf_files.files_of(path, chosen))
+    return values
 
 
 def _names(given: list[str]) -> dict[str, list[str]]:
     """The user's names under each branch, as far as the files of the conf have them."""
-    found: dict[str, list[str]] = {branch: [] for branch in schema.branches()}
-    for content in _conf_files(given):
-        for branch, names in found.items():
-            value: Any = content
+    names: dict[str, list[str]] = {branch: [] for branch in schema.branches()}
+    for values in _conf_values(given):
+        for branch in names:
+            section: Any = values
             for part in branch.split("."):
-                value = value.get(part) if isinstance(value, dict) else None
-            names += value if isinstance(value, dict) else []
+                section = section.get(part) if isinstance(section, dict) else None
+            names[branch] += section if isinstance(section, dict) else []
     # A slot is its own share group unless it says otherwise.
-    found["optimizer.groups"] += found["slots"]
-    return found
+    names["optimizer.groups"] += names["slots"]
+    return names
 
 
 def _recipe(given: list[str]) -> str | None:
     """The recipe that the line chooses, or its conf."""
-    chosen = _given(given, "recipe") or _given(given, "recipe.name")
-    if chosen:
-        return chosen
-    names = [one["recipe"].get("name") for one in _conf_files(given) if "recipe" in one]
-    return next((name for name in names if name), None)
+    sections = (values.get("recipe") for values in _conf_values(given))
+    names = [section.get("name") for section in sections if isinstance(section, dict)]
+    return (
+        _given(given, "recipe") or _given(given, "recipe.name") or next(filter(None, names), None)
+    )

@@ -1,7 +1,6 @@
 """From `conf=NAME key=value …` to a checked Conf, by Hydra; its errors in one line."""
 
 import itertools
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,11 +9,12 @@ from typing import Any
 
 from tnctl import saved_conf, schema, shipped
 from tnctl.cli import arguments, conf_files
-from tnctl.cli.mistakes import CHOSEN, explained, has_no_setting, one_each
+from tnctl.cli.mistakes import CHOSEN, explained
+from tnctl.cli.overrides import apply, check, is_choice, one_each, parsed
 from tnctl.cli.settings import settings_of
 from tnctl.errors import UserError, did_you_mean
 from tnctl.masking import masked
-from tnctl.schema import Conf
+from tnctl.schema import Conf, refuse_if
 
 SAVED = "saved"  # by this name Hydra knows the conf of a checkpoint
 
@@ -35,9 +35,10 @@ def conf_file(name: str) -> Path:
             raise UserError(
                 f"no conf file {name}. Check the path, or take a shipped one. {choose_conf('')}"
             )
-        if path.suffix == ".yml" or path.stem == "schema":
-            raise UserError(f"a conf file is named NAME.yaml, and not schema. Rename {name}")
-        conf_files.refuse_unusable(path)
+        refuse_if(
+            path.suffix == ".yml" or path.stem == "schema",
+            f"a conf file is named NAME.yaml, and not schema. Rename {name}",
+        )
         return path
     path = shipped.folder("conf") / f"{name}.yaml"
     if name not in shipped.confs():
@@ -61,11 +62,11 @@ def with_saved(values: dict[str, Any], overrides: list[str], job: Callable[[Conf
     """As with_conf, with the conf that a checkpoint carries; only overrides are resolved."""
     for override in overrides:
         key, equals, value = override.partition("=")
-        if equals and key.lstrip("+") in CHOSEN and not value.strip("'\"").endswith(".py"):
-            raise UserError(
-                f"{override} chooses a file for a conf, and this model has its own. Leave it out, "
-                "or name a conf with conf=NAME"
-            )
+        refuse_if(
+            equals and key.lstrip("+") in CHOSEN and not value.strip("'\"").endswith(".py"),
+            f"{override} chooses a file for a conf, and this model has its own. Leave it out, or "
+            "name a conf with conf=NAME",
+        )
     from hydra.core.config_store import ConfigStore
 
     saved_conf.check(values)
@@ -77,8 +78,7 @@ def with_saved(values: dict[str, Any], overrides: list[str], job: Callable[[Conf
 
 def _run(folder: Path, name: str, overrides: list[str], job: Callable[[Conf], int]) -> int:
     options, overrides = arguments.options(overrides)
-    if options.sweep:
-        raise UserError("-m is for train: this command takes one conf")
+    refuse_if(options.sweep, "-m is for train: this command takes one conf")
     if options.show:
         from omegaconf import OmegaConf
 
@@ -101,39 +101,48 @@ def compose(folder: Path, name: str, overrides: list[str]) -> Conf:
                 raise UserError(f"{missing[0]} is not given. Say {missing[0]}=…")
             values = OmegaConf.to_container(composed, resolve=True)
         except OmegaConfBaseException as error:
-            raise explained(error, overrides) from error
+            raise explained(error) from error
     saved_conf.refuse_unsavable(values)  # type: ignore[arg-type]
     return schema.from_values(values)  # type: ignore[arg-type]
 
 
 @contextmanager
-def _composed(folder: Path, name: str, overrides: list[str]) -> Iterator[Any]:
-    """What Hydra makes of a file and overrides; interpolations resolve inside the block."""
+def _composed(folder: Path, name: str, arguments: list[str]) -> Iterator[Any]:
+    """What Hydra makes of a file and overrides; interpolations resolve inside the block.
+
+    Keys, types and forms are checked before, so that Hydra's own messages are rarely needed.
+    """
     import hydra
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import open_dict
 
-    spelled = [_spelled(override) for override in overrides]
     with _hydra(folder):
+        overrides = parsed(arguments)
+        for override in overrides:
+            check(override, folder)
+        choices = [override for override in overrides if is_choice(override, folder)]
+        chosen = {choice.key_or_group: str(choice.value()) for choice in choices}
+        # The user's own folder first: what it has wins over what is shipped.
+        library = shipped.folder("conf")
+        lines = [] if folder == library else [f"hydra.searchpath=['file://{library}']"]
+        lines += [choice.input_line for choice in choices]
+        entries: list[conf_files.Entry] = []
         try:
-            composed = hydra.compose(name, [*_search(folder), *spelled], return_hydra_config=True)
+            if name != SAVED:
+                entries = conf_files.check(folder / f"{name}.yaml", chosen)
+            composed = hydra.compose(name, lines, return_hydra_config=True)
         except Exception as error:
-            raise _of_the_files(error, folder) or explained(error, overrides, spelled) from error
+            raise explained(error, "", entries, choices) from error
         HydraConfig.instance().set_config(composed)
         with open_dict(composed):
             del composed["hydra"]
+        for override in overrides:
+            if override not in choices:
+                apply(override, composed)
+        with open_dict(composed):
             if "recipe" in composed:
-                _fit_settings(composed["recipe"], overrides, name == SAVED)
+                _fit_settings(composed["recipe"], arguments, name == SAVED)
         yield composed
-
-
-def _of_the_files(error: Exception, folder: Path) -> UserError | None:
-    """The key at fault, where Hydra tells only the file whose value is of another form."""
-    if not (found := re.search(r"^In '(.+?)': \w+ raised while composing", str(error))):
-        return None
-    if "full_key: \n" not in str(error):
-        return None
-    return conf_files.misfit(folder, found[1])
 
 
 @contextmanager
@@ -143,36 +152,6 @@ def _hydra(folder: Path) -> Iterator[None]:
     schema.register()
     with initialize_config_dir(version_base="1.3", config_dir=str(folder), job_name="tnctl"):
         yield
-
-
-def _search(folder: Path) -> list[str]:
-    """The user's own folder first: what it has wins over what is shipped."""
-    library = shipped.folder("conf")
-    return [] if folder == library else [f"hydra.searchpath=['file://{library}']"]
-
-
-def _spelled(override: str) -> str:
-    """An override as Hydra must be told it.
-
-    A setting of a recipe, or a name in warm.rename, need not be in the conf; a recipe may be a
-    file; and `+` adds a named input, label or group, of which Hydra by itself would make a mapping
-    without types.
-    """
-    key, equals, value = override.partition("=")
-    if not equals:
-        return override
-    if key.startswith(("recipe.", "warm.rename.")) or key == "warm.rename":
-        return f"++{override}"
-    if key == "recipe" and value.strip("'\"").endswith(".py"):
-        return f"++recipe.name={value}"
-    name = key.lstrip("+")
-    branch = next((one for one in schema.branches() if name.startswith(f"{one}.")), None)
-    if not key.startswith("+") or branch is None:
-        return override
-    nested = value or "''"
-    for part in reversed(name.removeprefix(f"{branch}.").split(".")):
-        nested = f"{{{part}: {nested}}}"
-    return f"++{branch}={nested}"
 
 
 def keys_given(overrides: list[str]) -> set[str]:
@@ -197,37 +176,31 @@ def _fit_settings(recipe: Any, overrides: list[str], saved: bool) -> None:
     if (known := settings_of(name)) is None:
         return
     keys = keys_given(overrides)
-    for setting in [one for one in recipe if one != "name" and one not in known]:
+    for setting in [setting for setting in recipe if setting not in ("name", *known)]:
         if not chosen or f"recipe.{setting}" in keys:
-            raise has_no_setting(str(recipe["name"]), str(setting), known)
+            near = did_you_mean(f"recipe.{setting}", [f"recipe.{key}" for key in known])
+            raise UserError(
+                f"no key 'recipe.{setting}': recipe {name} has no setting '{setting}'. {near}"
+            )
         del recipe[setting]
 
 
 def sweep(path: Path, overrides: list[str]) -> list[Job]:
     """Every job of a sweep: `seed=1,2 recipe=lr,fm` are four, in the order given."""
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
+    choices = []
     with _hydra(path.parent):
-        try:
-            parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-            parsed = parser.parse_overrides(overrides)
-            choices = [
-                [f"{one.get_key_element()}={value}" for value in one.sweep_string_iterator()]
-                if one.is_discrete_sweep()
-                else [text]
-                for one, text in zip(parsed, overrides, strict=True)
-            ]
-        except Exception as error:
-            raise explained(error, overrides) from error
-    for one, values in zip(parsed, choices, strict=True):
-        if one.is_sweep_override() and not one.is_discrete_sweep():
-            raise UserError(f"{one.input_line} has no list of values. {one_each(one.key_or_group)}")
-        if not values:
-            raise UserError(f"{one.input_line} matches nothing")
+        for override, text in zip(parsed(overrides), overrides, strict=True):
+            values = [text]
+            if override.is_discrete_sweep():
+                key = override.get_key_element()
+                values = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            elif override.is_sweep_override():
+                way = one_each(override.key_or_group)
+                raise UserError(f"{text} has no list of values. {way}")
+            refuse_if(not values, f"{text} matches nothing")
+            choices.append(values)
     swept = [len(values) > 1 for values in choices]
-    if not any(swept):
-        raise UserError("-m trains once for each of several values, such as -m seed=1,2")
+    refuse_if(not any(swept), "-m trains once for each of several values, such as -m seed=1,2")
     return [
         Job(
             list(chosen),

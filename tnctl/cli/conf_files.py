@@ -1,71 +1,141 @@
-"""A conf file of the user's own, looked at before Hydra reads it, and where Hydra names no key."""
+"""Conf files of the user's own, checked before Hydra reads them."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple
 
-from tnctl import limits, shipped
-from tnctl.cli.mistakes import ENTRIES, a_list, branch_error, not_text, not_yaml
+from tnctl import limits, schema, shipped
+from tnctl.cli.mistakes import ENTRIES, not_yaml
 from tnctl.errors import UserError, quoted
-from tnctl.schema import Conf, dataclass_of
+from tnctl.schema import refuse_if
 
 BEGIN = "Begin it with `defaults: [schema, {recipe: deepfm}, _self_]`"
+PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.M)
 
 
-def refuse_unusable(path: Path) -> None:
-    """Raise UserError for a file that is no conf, or whose defaults are none."""
-    _refuse(path, [])
+class Entry(NamedTuple):
+    """An entry of defaults. The group of a whole conf is empty."""
+
+    group: str
+    name: str
+    package: str | None  # the section that its file is about; None when only Hydra knows
+    overrides: bool  # the choice of another entry
 
 
-def _refuse(path: Path, above: list[Path]) -> None:
-    values, name = read(path), path.name
-    given = values.get("defaults")
-    if not given or given in ("null", "~"):
-        raise UserError(f"{name} does not name the schema, which has the keys of a conf. {BEGIN}")
-    if not isinstance(given, list):
-        raise UserError(f"{name}: defaults must be a list. {BEGIN}. Received: {shown(given)}")
-    for entry in given:
-        if not isinstance(entry, str) and not (isinstance(entry, Mapping) and len(entry) == 1):
-            raise UserError(f"{name}: {shown(entry)} is no entry of defaults. Those are {ENTRIES}")
-    if "schema" in given:
-        for entry in given[: given.index("schema")]:
-            if isinstance(entry, str) or "recipe" not in entry:
-                raise UserError(
-                    f"{name}: in its defaults schema stands after {shown(entry)}, and would set "
-                    "every key back. Put schema first"
-                )
-    bases = [one for one in given if isinstance(one, str) and one not in ("_self_", "schema")]
-    if not bases and "schema" not in given:
-        raise UserError(f"{name} does not name the schema, which has the keys of a conf. {BEGIN}")
-    for entry in given:
-        if isinstance(entry, Mapping):
-            [(group, name)] = entry.items()
-            _refuse_large_choice(path.parent, str(group), name)
-    for base in bases:
-        if (found := _file(path.parent, base)) is None:
-            continue  # Hydra says that it is not there
-        if found in (*above, path):
-            raise UserError(f"{name}: its defaults name {base}, which names it. Leave it out")
-        if found.parent != shipped.folder("conf"):
-            _refuse(found, [*above, path])
+@dataclass
+class ConfFile:
+    """A file of a conf: its group and package as in Entry, and its values as text."""
+
+    path: Path
+    group: str
+    package: str | None
+    values: dict[str, Any]
+
+    def entries(self) -> Iterator[Entry]:
+        """What its defaults name, each name of a list by itself."""
+        for entry in self.values.get("defaults") or ():
+            for words, names in (entry if isinstance(entry, Mapping) else {"": entry}).items():
+                group, at, package = "".join(str(words).split()[-1:]).partition("@")
+                for name in names if isinstance(names, list) else [names]:
+                    path = f"{group}/{name}" if group else str(name)
+                    path = path[1:] if path[0] == "/" else f"{self.group}/{path}".strip("/")
+                    folder, _, stem = path.rpartition("/")
+                    place = None if at and self.package else package if at else folder
+                    yield Entry(folder, stem, place, "override" in str(words).split())
 
 
-def _refuse_large_choice(folder: Path, group: str, names: Any) -> None:
-    """Raise UserError for a file of the user's that an entry of defaults chooses, when too large.
+def files_of(path: Path, chosen: Mapping[str, str]) -> Iterator[ConfFile]:
+    """A conf file and those that its defaults name, each before those that it names.
 
-    The group may be `override /recipe@package`, and the choice a list.
+    `chosen` has the names that overrides choose of groups. A file that is not there is left out.
+    Raises UserError for one that cannot be read, and one that names itself.
     """
-    group = group.split()[-1].partition("@")[0].strip("/") if group.split() else ""
-    for name in names if isinstance(names, list) else [names]:
-        found = _file(folder, f"{group}/{name}")
-        if found is not None and shipped.folder("conf") not in found.parents:
-            read(found)
+    return _files_of(path, Entry("", path.stem, "", False), dict(chosen), [path.parent])
+
+
+def _files_of(
+    path: Path, entry: Entry, chosen: dict[str, str], above: list[Path]
+) -> Iterator[ConfFile]:
+    """`above` are the folder of the first file, and the files that lead to this one."""
+    file = ConfFile(path, entry.group, entry.package, read(path))
+    yield file
+    entries = list(file.entries())
+    chosen.update({below.group: below.name for below in entries if below.overrides} | chosen)
+    for below in entries:
+        name = chosen.get(below.group, below.name) if below.group else below.name
+        place = _file(above[0], f"{below.group}/{name}")
+        refuse_if(
+            place in (*above, path),
+            f"{path.name}: its defaults name {name}, which names it. Leave it out",
+        )
+        if place is not None:
+            yield from _files_of(place, below, chosen, [*above, path])
 
 
 def _file(folder: Path, name: str) -> Path | None:
-    """The file that a name in defaults stands for: the user's own, else a shipped one."""
-    files = [one / f"{name.removesuffix('.yaml')}.yaml" for one in (folder, shipped.folder("conf"))]
-    return next((file for file in files if file.is_file()), None)
+    """The file of a name in defaults: the user's own, else a shipped one."""
+    paths = [
+        base / f"{name.strip('/').removesuffix('.yaml')}.yaml"
+        for base in (folder, shipped.folder("conf"))
+    ]
+    return next((path for path in paths if path.is_file()), None)
+
+
+def check(path: Path, chosen: Mapping[str, str]) -> list[Entry]:
+    """The entries of defaults of a conf file, and of all files that it takes.
+
+    Raises UserError for a file that is no conf, or has keys or values that the schema does not.
+    """
+    entries: list[Entry] = []
+    for file in files_of(path, chosen):
+        if shipped.folder("conf") not in file.path.parents:
+            if not file.group:
+                _check_defaults(file.path.name, file.values.get("defaults"))
+            _check_values(file)
+        entries += file.entries()
+    return entries
+
+
+def _check_defaults(name: str, defaults: Any) -> None:
+    """Raise UserError for defaults that do not begin with the schema, or a conf that does."""
+    unnamed = f"{name} does not name the schema, which has the keys of a conf. {BEGIN}"
+    refuse_if(not defaults or defaults in ("null", "~"), unnamed)
+    refuse_if(
+        not isinstance(defaults, list),
+        f"{name}: defaults must be a list. {BEGIN}. Received: {_shown(defaults)}",
+    )
+    for entry in defaults:
+        refuse_if(
+            not isinstance(entry, str) and not (isinstance(entry, Mapping) and len(entry) == 1),
+            f"{name}: {_shown(entry)} is no entry of defaults. Those are {ENTRIES}",
+        )
+    refuse_if(all(entry == "_self_" or isinstance(entry, Mapping) for entry in defaults), unnamed)
+    for entry in defaults[: defaults.index("schema")] if "schema" in defaults else ():
+        refuse_if(
+            isinstance(entry, str) or "recipe" not in entry,
+            f"{name}: in its defaults schema stands after {_shown(entry)}, and would set every key "
+            "back. Put schema first",
+        )
+
+
+def _check_values(file: ConfFile) -> None:
+    """Raise UserError for keys that do not exist, and values of other types.
+
+    Raises as OmegaConf does for a file that it cannot load.
+    """
+    from omegaconf import OmegaConf
+
+    values: Any = OmegaConf.to_container(OmegaConf.load(file.path))
+    header = PACKAGE.search(file.path.read_text("utf-8-sig"))
+    package = header[1] if header else file.package
+    key = "" if package == "_global_" else str(package).replace("/", ".")
+    if package is None or key.startswith("_"):
+        return
+    for name in ("defaults", "hydra"):  # of Hydra
+        values.pop(name, None)
+    schema.converted(values, schema.hint_of(key) if key else schema.Conf, key)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -77,7 +147,7 @@ def read(path: Path) -> dict[str, Any]:
 
     refuse_long(path)
     try:
-        # No text is a number or a date here: what a value may be is left to Hydra.
+        # No text is a number or a date here: what a value may be is the schema's matter.
         values = yaml.load(path.read_text("utf-8-sig"), yaml.BaseLoader)
     except UnicodeDecodeError as error:
         raise UserError(f"{path.name} is not UTF-8. Save it as UTF-8") from error
@@ -87,79 +157,37 @@ def read(path: Path) -> dict[str, Any]:
         raise UserError(not_yaml(path.name, error)) from error
     except RecursionError as error:
         raise UserError(f"{path.name}: its values are nested too deep. Write them flat") from error
-    if values is None or values == "":
-        raise UserError(f"{path.name} is empty. {BEGIN}")
-    if _values(values, {}) > limits.CONF_VALUES:
-        raise UserError(
-            f"{path.name} has over {limits.CONF_VALUES:,} keys and values, its aliases (*name) "
-            "counted as what they repeat. Leave aliases out, or put lists into files "
-            "(vocabulary_file)"
-        )
+    refuse_if(values is None or values == "", f"{path.name} is empty. {BEGIN}")
+    refuse_if(
+        _count(values, {}) > limits.CONF_VALUES,
+        f"{path.name} has over {limits.CONF_VALUES:,} keys and values, its aliases (*name) counted "
+        "as what they repeat. Leave aliases out, or put lists into files (vocabulary_file)",
+    )
     if not isinstance(values, dict):
-        raise UserError(f"{path.name} must hold `key: value`. {BEGIN}. Received: {shown(values)}")
+        raise UserError(f"{path.name} must hold `key: value`. {BEGIN}. Received: {_shown(values)}")
     return values
 
 
 def refuse_long(path: Path) -> None:
     """Raise UserError for a file of more bytes than a conf may have, before it is read."""
-    try:
-        size = path.stat().st_size
-    except OSError:
-        return  # whoever reads it says so
-    if size > limits.CONF_BYTES:
-        raise UserError(
-            f"{path.name} has {size:,} bytes, and a conf at most {limits.CONF_BYTES:,}. Put lists "
-            "into files (vocabulary_file), or name a conf"
-        )
+    size = path.stat().st_size if path.is_file() else 0  # reading it reports what is no file
+    refuse_if(
+        size > limits.CONF_BYTES,
+        f"{path.name} has {size:,} bytes, and a conf at most {limits.CONF_BYTES:,}. Put lists into "
+        "files (vocabulary_file), or name a conf",
+    )
 
 
-def _values(value: Any, counted: dict[int, int]) -> int:
-    """The keys and values that a value has in it; `counted` are those of lists and mappings."""
+def _count(value: Any, counted: dict[int, int]) -> int:
+    """The keys and values that a value has in it; `counted` has those of lists and mappings."""
     if not isinstance(value, dict | list):
         return 1
     if id(value) not in counted:
         keys, inner = (len(value), value.values()) if isinstance(value, dict) else (0, value)
-        counted[id(value)] = 1 + keys + sum(_values(one, counted) for one in inner)
+        counted[id(value)] = 1 + keys + sum(_count(entry, counted) for entry in inner)
     return counted[id(value)]
 
 
-def misfit(folder: Path, name: str) -> UserError | None:
-    """The first key of a file whose value is of another form than the schema's."""
-    if (path := _file(folder, name)) is None:
-        return None
-    values: Any = read(path)
-    if "/" in name and "@package _global_" not in path.read_text("utf-8-sig"):
-        values = {name.split("/")[0]: values}
-    return _misfit(values, Conf, "")
-
-
-def _misfit(value: Any, hint: Any, key: str) -> UserError | None:
-    if isinstance(value, str) and value in ("", "null", "~", "???"):
-        return None
-    if (kind := dataclass_of(hint)) is not None:
-        if not isinstance(value, Mapping):
-            return branch_error(key, [])
-        hints = get_type_hints(kind)
-        inner = [(name, one, hints[name]) for name, one in value.items() if name in hints]
-    elif get_origin(hint) is dict:
-        if not isinstance(value, Mapping):
-            return branch_error(key, [])
-        of = get_args(hint)[1]
-        # What has a name may be what another name has, a part of the schema may not.
-        inner = [(name, one, of) for name, one in value.items() if "${" not in one]
-    else:
-        kinds = (hint, *get_args(hint))
-        if isinstance(value, str) and "${" in value:
-            return None
-        if any(get_origin(one) is list for one in kinds):
-            return None if isinstance(value, list) else a_list(key)
-        if str in kinds and not isinstance(value, str):
-            return not_text(key, shown(value))
-        return None
-    found = (_misfit(one, of, f"{key}.{name}".lstrip(".")) for name, one, of in inner)
-    return next((one for one in found if one is not None), None)
-
-
-def shown(value: Any) -> str:
+def _shown(value: Any) -> str:
     """A value of the file, short enough for a message."""
     return quoted(value if isinstance(value, str) else str(value).replace("'", ""))

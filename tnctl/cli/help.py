@@ -1,8 +1,9 @@
 """`tnctl COMMAND -h` and `--help`: arguments, groups and the keys that the command uses."""
 
+import json
 import shutil
 import textwrap
-from dataclasses import dataclass
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -30,92 +31,71 @@ USED = {
 TRAINING_ONLY = {"data.train", "data.shuffle", "data.negatives", "data.prepared"}
 
 
-@dataclass
-class Section:
-    """The keys of one class of the schema, and the places where a conf has it."""
-
-    places: list[str]  # "" at the top, else such as "optimizer.dense"
-    sentence: str
-    keys: list[Key]
-    defaults: dict[str, list[Any]]  # name of a key -> its default at each of the places
-
-    @property
-    def title(self) -> str:
-        return ", ".join(place or "a conf" for place in self.places)
+# The keys of one class of the schema by the places where a conf has it: "" at the top, else such as
+# "optimizer.dense"; then by their names there.
+Places = dict[str, dict[str, Key]]
 
 
-def sections(command: str = "train") -> list[Section]:
-    """The keys that a command uses, in the order of the schema."""
-    found: dict[Any, Section] = {}
+def sections(command: str = "train") -> dict[Any, Places]:
+    """The keys that a command uses, by their class, in the order of the schema."""
+    classes: dict[Any, Places] = {}
     for path, key in schema.all_keys().items():
-        if not used(command, path):
-            continue
-        place = path.removesuffix(key.name).rstrip(".")
-        section = found.setdefault(key.owner, Section([], _first_line(key.owner), [], {}))
-        if place not in section.places:
-            section.places.append(place)
-        if all(one.name != key.name for one in section.keys):
-            section.keys.append(key)
-        section.defaults.setdefault(key.name, []).append(key.default)
-    return list(found.values())
+        if used(command, path):
+            place = path.removesuffix(key.name).rstrip(".")
+            classes.setdefault(key.owner, {}).setdefault(place, {})[key.name] = key
+    return classes
 
 
 def used(command: str, path: str) -> bool:
     """Whether a command reads a key."""
-    if command not in USED:
-        return True
-    if path in TRAINING_ONLY and command != "prepare":
+    if path in TRAINING_ONLY and command in USED and command != "prepare":
         return False
-    return any(path == one or path.startswith(f"{one}.") for one in USED[command])
+    return any(f"{path}.".startswith(f"{prefix}.") for prefix in USED.get(command, [path]))
 
 
-def _first_line(owner: Any) -> str:
+def first_line(owner: Any) -> str:
+    """The sentence of a class of the schema."""
     return str(owner.__doc__).split("\n")[0]
 
 
 def command_help(command: str, sentence: str, module: ModuleType, whole: bool) -> str:
     """The help of a command; the whole one has every key."""
-    lines = [f"tnctl {command}: {sentence}", "", f"usage: tnctl {command} {module.USAGE}"]
-    if module.TAKES:
-        lines += ["", "arguments:", *(_entry(f"{one}=", ARGUMENTS[one]) for one in module.TAKES)]
+    lines = _head(command, sentence, module.USAGE, module.TAKES)
     parts = sections(command)
     if not parts:
         return "\n".join(lines)
-    lines += [
-        "",
-        "options:",
-        _entry("--cfg job", "show the conf as composed, and run nothing"),
-    ]
+    show = _entry("--cfg job", "show the conf as composed, and run nothing")
+    lines += ["", "options:", show]
     if command == "train":
-        lines.append(
-            _entry("-m", "train once for each of several values: -m seed=1,2 recipe=lr,fm")
-        )
-    lines += ["", "groups (files in conf/):"]
-    lines += [_entry(f"{one}=", "|".join(options(one))) for one in ("data", "recipe")]
+        lines += [_entry("-m", "train once for each of several values: -m seed=1,2 recipe=lr,fm")]
+    groups = [_entry(f"{group}=", "|".join(options(group))) for group in ("data", "recipe")]
+    lines += ["", "groups (files in conf/):", *groups]
     if not whole:
         lines += ["", "keys of the conf, as key=value (--help lists them):"]
-        return "\n".join(lines + [_entry(_range(part), part.sentence) for part in parts])
+        firsts = [(next(iter(places)), first_line(owner)) for owner, places in parts.items()]
+        lines += [_entry(f"{place}.*" if place else "(at the top)", line) for place, line in firsts]
+        return "\n".join(lines)
     lines += ["", "keys of the conf and their defaults; NAME is a name of yours:"]
-    for part in parts:
-        lines += ["", textwrap.fill(f"{part.title}: {part.sentence}", _width())]
-        for key in part.keys:
-            place = part.places[0]
-            path = f"{place}.{key.name}" if place else key.name
-            lines += _key_lines(f"{path}={shown_defaults(part, key)}", key.sentence)
+    for owner, places in parts.items():
+        title = ", ".join(place or "a conf" for place in places)
+        lines += ["", textwrap.fill(f"{title}: {first_line(owner)}", _width())]
+        place, keys = next(iter(places.items()))
+        for name, key in keys.items():
+            path = f"{place}.{name}".lstrip(".")
+            lines += _key_lines(f"{path}={shown_defaults(places, name)}", key.declaration.sentence)
     return "\n".join(lines)
 
 
 def part_help(name: str, part: Any) -> str:
     """The help of a command that is a part of another: `tnctl checkpoint list`."""
-    lines = [f"tnctl {name}: {part.sentence}", "", f"usage: tnctl {name} {part.usage}"]
-    if part.takes:
-        lines += ["", "arguments:", *(_entry(f"{one}=", ARGUMENTS[one]) for one in part.takes)]
+    lines = _head(name, part.sentence, part.usage, part.takes)
     return "\n".join([*lines, "", "options:", _entry("--json", "as JSON, on the standard output")])
 
 
-def _range(part: Section) -> str:
-    """The keys of a section in short: slots.NAME.*."""
-    return " ".join(f"{place}.*" if place else "(at the top)" for place in part.places[:1])
+def _head(command: str, sentence: str, usage: str, takes: Iterable[str]) -> list[str]:
+    lines = [f"tnctl {command}: {sentence}", "", f"usage: tnctl {command} {usage}"]
+    arguments = [_entry(f"{argument}=", ARGUMENTS[argument]) for argument in takes]
+    return [*lines, "", "arguments:", *arguments] if arguments else lines
 
 
 def _entry(word: str, text: str) -> str:
@@ -123,29 +103,25 @@ def _entry(word: str, text: str) -> str:
 
 
 def _key_lines(key: str, sentence: str) -> list[str]:
-    width = _width()
-    if len(key) <= 34:
-        first = f"  {key:34}  "
-        return textwrap.wrap(sentence, width, initial_indent=first, subsequent_indent=" " * 38)
-    return [
-        f"  {key}",
-        *textwrap.wrap(sentence, width, initial_indent=" " * 38, subsequent_indent=" " * 38),
-    ]
+    # A key that leaves no room for its sentence has a line of its own.
+    start, first = (f"  {key:34}  ", []) if len(key) <= 34 else (" " * 38, [f"  {key}"])
+    indent = " " * 38
+    return first + textwrap.wrap(sentence, _width(), initial_indent=start, subsequent_indent=indent)
 
 
 def _width() -> int:
     return min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
 
 
-def shown_defaults(section: Section, key: Key) -> str:
+def shown_defaults(places: Places, name: str) -> str:
     """A key's default, with those of other places where they differ."""
-    first, *others = section.defaults[key.name]
-    places = section.places[1:]
+    defaults = {place: keys[name].default for place, keys in places.items()}
+    first = next(iter(defaults.values()))
     # What is null in a group of optimizers has no default of its own.
     differing = [
-        f"{place}: {shown(value)}"
-        for place, value in zip(places, others, strict=True)
-        if value != first and NAME not in place
+        f"{place}: {shown(default)}"
+        for place, default in defaults.items()
+        if default != first and NAME not in place
     ]
     return shown(first) + (f" ({', '.join(differing)})" if differing else "")
 
@@ -157,8 +133,6 @@ def options(group: str) -> list[str]:
 
 def shown(value: Any) -> str:
     """A default as one would write it in YAML."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     return repr(value) if isinstance(value, str) and not value.isprintable() else str(value)

@@ -1,20 +1,22 @@
 """`python -m tnctl.cli.reference` prints docs/conf.md: every key of a conf, from the schema."""
 
-import types
 from importlib import import_module
-from typing import Any, Union, get_args, get_origin
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_origin
 
 from tnctl import shipped
 from tnctl.cli.arguments import ARGUMENTS
-from tnctl.cli.help import Section, options, sections, shown_defaults
+from tnctl.cli.help import Places, first_line, options, sections, shown_defaults
 from tnctl.cli.main import COMMANDS
+from tnctl.cli.mistakes import CHOSEN
 from tnctl.cli.settings import settings_of
-from tnctl.schema import Key, NoChoice, limit
+from tnctl.schema import Declaration
 
 INTRODUCTION = """\
 # Every key of a conf
 
-<!-- Made by `make docs` from tnctl/schema.py; a test compares. Do not edit. -->
+<!-- Made by `make docs` from tnctl/schema/; a test compares. Do not edit. -->
 
 A conf is a YAML file, composed by [Hydra](https://hydra.cc) from the schema, which is this page, the
 files of its `defaults`, and what the command line says. `conf=deepfm` is the shipped
@@ -45,97 +47,79 @@ have.
 def page() -> str:
     """The whole page."""
     parts = [INTRODUCTION, "## Keys\n"]
-    parts += [_section(section) for section in sections()]
+    parts += [_section(owner, places) for owner, places in sections().items()]
     parts += ["## Recipes\n", _recipes(), "## Groups\n", _groups(), "## Arguments\n", _arguments()]
     return "\n".join(parts)
 
 
-def _section(section: Section) -> str:
-    titles = ", ".join(f"`{place}`" if place else "A conf" for place in section.places)
+def _section(owner: Any, places: Places) -> str:
+    titles = ", ".join(f"`{place}`" if place else "A conf" for place in places)
+    head = [f"### {titles}\n", f"{first_line(owner)}\n"]
     rows = [
         _row(
-            f"`{key.name}`",
-            kind(key.hint) + limits(key),
-            f"`{shown_defaults(section, key)}`",
-            key.sentence,
+            f"`{name}`",
+            kind(key.hint) + limits(key.declaration),
+            f"`{shown_defaults(places, name)}`",
+            key.declaration.sentence,
         )
-        for key in section.keys
+        for name, key in next(iter(places.values())).items()
     ]
-    return "\n".join(
-        [
-            f"### {titles}\n",
-            f"{section.sentence}\n",
-            "| key | type | default | meaning |",
-            "|---|---|---|---|",
-            *rows,
-            "",
-        ]
-    )
+    return "\n".join([*head, *_table("key | type | default | meaning", rows)])
+
+
+def _table(titles: str, rows: list[str]) -> list[str]:
+    return [f"| {titles} |", f"|{'---|' * (titles.count('|') + 1)}", *rows, ""]
 
 
 def _row(*cells: str) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def limits(key: Key) -> str:
+def limits(declaration: Declaration) -> str:
     """The choices or the range of a key, where its sentence does not say them."""
-    rule = key.rule
-    if rule is None:
-        return ""
-    if isinstance(rule, NoChoice):
-        unsaid = [choice for choice in rule.choices if choice not in key.sentence]
-        return f": {', '.join(rule.choices)}" if unsaid else ""
-    return f", {limit(rule.low, rule.high)}"
+    if any(choice not in declaration.sentence for choice in declaration.choices):
+        return f": {', '.join(declaration.choices)}"
+    return f", {declaration.limit}" if declaration.limit else ""
 
 
 def kind(hint: Any) -> str:
     """A type in words."""
     words = {int: "whole number", float: "number", bool: "true or false", str: "text", Any: "any"}
-    if get_origin(hint) in (types.UnionType, Union):
-        return kind(next(one for one in get_args(hint) if one is not type(None)))
+    if isinstance(hint, UnionType):
+        return kind(get_args(hint)[0])
     if get_origin(hint) is list:
-        return f"list of {kind(get_args(hint)[0])}{'s' if get_args(hint)[0] is not Any else ''}"
-    if get_origin(hint) is dict:
-        return "names and values"
-    return words.get(hint, str(hint))
+        return f"list of {kind(get_args(hint)[0])}s"
+    return words.get(hint, "names and values")
 
 
 def _recipes() -> str:
     rows = []
     for name in shipped.recipes():
-        settings = settings_of(name) or {}
-        shown_settings = ", ".join(f"`{key}={default}`" for key, default in settings.items())
-        rows.append(_row(f"[`{name}`](../recipes/{name}.py)", shown_settings or "none"))
-    return "\n".join(["| `recipe=` | settings, as `recipe.KEY=` |", "|---|---|", *rows, ""])
+        settings = [f"`{key}={default}`" for key, default in (settings_of(name) or {}).items()]
+        rows.append(_row(f"[`{name}`](../recipes/{name}.py)", ", ".join(settings) or "none"))
+    return "\n".join(_table("`recipe=` | settings, as `recipe.KEY=`", rows))
 
 
 def _groups() -> str:
-    rows = []
-    for group in ("data", "recipe"):
-        links = ", ".join(f"[`{one}`](../conf/{group}/{one}.yaml)" for one in options(group))
-        rows.append(_row(f"`{group}=`", links))
-    confs = ", ".join(f"[`{one}`](../conf/{one}.yaml)" for one in shipped.confs())
-    rows.append(_row("`conf=`", confs))
-    return "\n".join(["| group | choices |", "|---|---|", *rows, ""])
+    files = {f"{group}=": [f"{group}/{name}" for name in options(group)] for group in CHOSEN}
+    rows = [
+        _row(f"`{key}`", ", ".join(f"[`{Path(n).name}`](../conf/{n}.yaml)" for n in names))
+        for key, names in {**files, "conf=": shipped.confs()}.items()
+    ]
+    return "\n".join(_table("group | choices", rows))
 
 
 def _arguments() -> str:
-    lines = [
-        "Arguments belong to a command, not to a conf, and other commands refuse them.\n",
-        "| argument | commands | meaning |",
-        "|---|---|---|",
-    ]
+    taken = {
+        command: import_module(f"tnctl.cli.{command.replace('-', '_')}").TAKES
+        for command in COMMANDS
+    }
+    rows = []
     for argument, sentence in ARGUMENTS.items():
-        takers = [name for name in COMMANDS if argument in _takes(name)]
-        if takers:
-            names = ", ".join(f"`{name}`" for name in takers)
-            lines.append(_row(f"`{argument}=`", names, sentence))
-    return "\n".join([*lines, ""])
-
-
-def _takes(command: str) -> tuple[str, ...]:
-    module = import_module(f"tnctl.cli.{command.replace('-', '_')}")
-    return tuple(module.TAKES)
+        if takers := [f"`{command}`" for command in COMMANDS if argument in taken[command]]:
+            rows.append(_row(f"`{argument}=`", ", ".join(takers), sentence))
+    note = "Arguments belong to a command, not to a conf, and other commands refuse them.\n"
+    return "\n".join([note, *_table("argument | commands | meaning", rows)])
 
 
 if __name__ == "__main__":

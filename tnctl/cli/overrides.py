@@ -1,0 +1,126 @@
+"""`key=value` of the command line: Hydra's grammar, checked by the schema, set in a conf."""
+
+from collections.abc import Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from tnctl import schema, shipped
+from tnctl.cli.help import options
+from tnctl.cli.mistakes import explained
+from tnctl.errors import UserError, did_you_mean
+from tnctl.schema import refuse_if
+
+QUOTES = (
+    "Give key=value; a value with blanks, letters beyond a to z, or any of ,{}[]()# goes in "
+    "quotes: \"key='value'\""
+)
+
+
+def parsed(arguments: Sequence[str]) -> list[Any]:
+    """Each argument as Hydra's Override. Raises UserError for what is no `key=value`."""
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+    overrides = []
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        refuse_if(not key.lstrip("+~"), f"the argument {argument} has no key. Give key=value")
+        if key == "recipe" and value.strip("'\"").endswith(".py"):
+            argument = f"recipe.name={value}"  # a recipe may be a file
+        try:
+            overrides += parser.parse_overrides([argument])
+        except (HydraException, ValueError) as error:
+            raise UserError(f"cannot read the argument {argument}. {QUOTES}") from error
+    return overrides
+
+
+def is_choice(override: Any, folder: Path) -> bool:
+    """Whether an override chooses a file of a group, or is of Hydra itself, which applies both.
+
+    Groups are the folders beside a conf of `folder`, and the shipped ones.
+    """
+    key = override.key_or_group
+    if override.package is not None or key.startswith(("hydra.", "hydra/")):
+        return True
+    is_group = any((base / key).is_dir() for base in (folder, shipped.folder("conf")))
+    return is_group and not isinstance(override._value, dict)
+
+
+def check(override: Any, folder: Path) -> None:
+    """Raise UserError for several values, keys that do not exist, and values of another type."""
+    key, value, argument = override.key_or_group, override.value(), override.input_line
+    refuse_if(override.is_sweep_override(), f"{argument} has several values. {one_each(key)}")
+    if not is_choice(override, folder):
+        hint = schema.hint_of(key)
+        schema.converted(value, Any if override.is_delete() else hint, key)
+    elif not key.startswith("hydra"):
+        refuse_if(override.is_force_add(), f"{key} takes no ++. Give {key}=NAME")
+        refuse_if(
+            not override.is_delete() and not isinstance(value, str | list),
+            f"{argument} names none. {did_you_mean('', options(key))}",
+        )
+
+
+def one_each(key: str) -> str:
+    return f"Give -m to train once for each; a list is written {key}=[value,value]"
+
+
+def apply(override: Any, conf: Any) -> None:
+    """Set, add or delete the key of a checked override in a composed conf. Raises UserError."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        (_delete if override.is_delete() else _set)(override, override.key_or_group, conf)
+    except OmegaConfBaseException as error:
+        raise explained(error, override.key_or_group) from error
+
+
+def _set(override: Any, key: str, conf: Any) -> None:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import ConfigAttributeError, ConfigKeyError
+
+    value = override.value()
+    adds = override.is_add() or override.is_force_add()
+    branch = next((path for path in schema.branches() if key.startswith(f"{path}.")), "")
+    if adds and branch:
+        # By itself OmegaConf would make a mapping without types of a new name.
+        names = key.removeprefix(f"{branch}.").split(".")
+        key, value = branch, reduce(lambda inner, name: {name: inner}, reversed(names), value)
+    # A setting of a recipe, or a name in warm.rename, need not be in the conf.
+    open_key = key.startswith(("recipe.", "warm.rename"))
+    if override.is_add() and not open_key and not isinstance(value, dict | list):
+        refuse_if(
+            OmegaConf.select(conf, key, throw_on_missing=False) is not None,
+            f"{key} is a key already: leave the + out",
+        )
+    try:
+        OmegaConf.update(conf, key, value, merge=True, force_add=adds or open_key)
+    except (ConfigAttributeError, ConfigKeyError) as error:
+        way = f"Add it with +{override.key_or_group if branch else error.full_key}=…"
+        raise UserError(
+            f"the conf has no {error.full_key}; --cfg job shows what it has. {way}"
+        ) from error
+
+
+def _delete(override: Any, key: str, conf: Any) -> None:
+    from omegaconf import OmegaConf, open_dict
+    from omegaconf.errors import ConfigTypeError
+
+    value = OmegaConf.select(conf, key, throw_on_missing=False)
+    refuse_if(value is None, f"the conf has no {key}; --cfg job shows what it has")
+    refuse_if(
+        override.value() not in (None, value),
+        f"~{key} takes no value. Leave what follows it out",
+    )
+    section, _, name = key.rpartition(".")
+    try:
+        with open_dict(conf):
+            del (OmegaConf.select(conf, section) if section else conf)[name]
+    except ConfigTypeError as error:
+        raise UserError(
+            f"{key} is always there; ~ takes away what you named, such as ~slots.NAME. Give "
+            f"{key}=null or another value"
+        ) from error

@@ -1,0 +1,35 @@
+"""Every key of a conf, declared once: type, default, range, choices, unit and sentence.
+
+The dataclasses are Hydra's schema too. A file here has a section of the conf, with the rules
+between its keys; `conf` has those between sections, `keys` finds keys by their paths, `values`
+makes a Conf.
+"""
+
+from tnctl.schema.conf import RESERVED_NAMES, Conf
+from tnctl.schema.data import FORMATS, SINGLE_LABEL, Data, Gate, Label
+from tnctl.schema.fields import Declaration, refuse_if
+from tnctl.schema.keys import (
+    NAME,
+    Key,
+    all_keys,
+    branches,
+    dataclass_of,
+    hint_of,
+    keys_like,
+    no_key,
+)
+from tnctl.schema.life import Admission, Eviction, GroupLife, Life, RowLife, Shows
+from tnctl.schema.optimizers import RULES, GroupOptimizers, Optimizer, Optimizers, Schedule
+from tnctl.schema.slots import COUNTED_IDS, IDS, SLOT_NAME, Embedding, Initial, Numeric, Slot
+from tnctl.schema.training import Evaluation, Loss, Save, Train, Warm
+from tnctl.schema.values import converted, differences, from_values, register
+
+__all__ = [
+    "COUNTED_IDS", "FORMATS", "IDS", "NAME", "RESERVED_NAMES", "RULES", "SINGLE_LABEL",
+    "SLOT_NAME", "Admission", "Conf", "Data", "Declaration", "Embedding", "Evaluation", "Eviction",
+    "Gate", "GroupLife", "GroupOptimizers", "Initial", "Key", "Label", "Life", "Loss", "Numeric",
+    "Optimizer", "Optimizers", "RowLife", "Save", "Schedule", "Shows", "Slot", "Train", "Warm",
+    "all_keys", "branches", "converted", "dataclass_of", "differences", "from_values", "hint_of",
+    "keys_like", "no_key", "refuse_if",
+    "register",
+]  # fmt: skip

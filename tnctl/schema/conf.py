@@ -1,0 +1,219 @@
+"""A whole conf, and the rules between its sections."""
+
+import keyword
+from dataclasses import dataclass
+from typing import Any
+
+from tnctl.errors import UserError, did_you_mean
+from tnctl.schema.data import Data, Gate
+from tnctl.schema.fields import Section, choice, key, number, refuse_if
+from tnctl.schema.life import Admission, Eviction, GroupLife, Life, RowLife, Shows
+from tnctl.schema.optimizers import Optimizers
+from tnctl.schema.slots import SLOT_NAME, Embedding, Numeric, Slot
+from tnctl.schema.training import Evaluation, Save, Train, Warm
+
+# Names that the split graph and the exported files already use; TensorFlow uses self.
+RESERVED_NAMES = {"linear", "x", "sequences", "lengths", "logits", "predictions", "self"}
+# Keys that must be equal in all slots of a share group.
+SHARED_BY_A_GROUP = (
+    "ids", "seed", "size", "vocabulary", "vocabulary_file", "oov", "boundaries",
+    "initial", "initial_scale", "width", "linear", "max_norm", "frozen",
+)  # fmt: skip
+
+
+@dataclass
+class Conf(Section):
+    """A run, from files to a trained model."""
+
+    seed: int = number(1, 0, 2**63 - 1, "of initial weights and of the order of examples")
+    output: str = key("runs/${hydra:job.config_name}", "the folder or URL of the run")
+    compat: str | None = choice(
+        None,
+        ("tensornet",),
+        "tensornet: adagrad, adam and ftrl by TensorNet's formulas, and new weights, linear ones "
+        "too, from N(0, 1/width) times embedding.initial.scale; conf=tensornet has its rates",
+    )
+    recipe: dict[str, Any] = key(
+        dict, "the dense model: its name, or the .py file of your own, and its settings"
+    )
+    slots: dict[str, Slot] = key(dict, "the inputs that are feature ids, by name")
+    numeric: dict[str, Numeric] = key(dict, "the inputs that are numbers, by name")
+    embedding: Embedding = key(Embedding, "the rows of every slot")
+    optimizer: Optimizers = key(Optimizers, "which optimizer trains which weights")
+    data: Data = key(Data, "the input files and how to read them")
+    train: Train = key(Train, "the training loop")
+    evaluation: Evaluation = key(Evaluation, "evaluation while training")
+    save: Save = key(Save, "checkpoints")
+    life: Life = key(Life, "admission, show and click, eviction of rows")
+    gate: Gate = key(Gate, "daily training: what a day must look like")
+    warm: Warm = key(Warm, "starting from a checkpoint of another conf")
+
+    def check(self) -> None:
+        refuse_if(not self.output.strip(), "output is empty. Give the folder or URL of the run")
+        refuse_if(
+            "name" not in self.recipe,
+            "recipe needs a name: choose one with recipe=deepfm or recipe=lr",
+        )
+        refuse_if(
+            not isinstance(self.recipe["name"], str),
+            f"recipe.name must be text. Received: {self.recipe['name']}",
+        )
+        self._check_names()
+        self.optimizer.check_compat(self.compat)
+        self._check_labels()
+        self._check_groups()
+        self._check_rows()
+        self._check_life()
+
+    def _check_names(self) -> None:
+        """Inputs become arguments of the graph, by their names."""
+        refuse_if(
+            not self.slots and not self.numeric,
+            "the conf names no inputs; give slots or numeric, or choose data=NAME",
+        )
+        for section, names in (("slots", self.slots), ("numeric", self.numeric)):
+            for name in names:
+                taken = name in RESERVED_NAMES or keyword.iskeyword(name) or name[:1] == "_"
+                refuse_if(
+                    not SLOT_NAME.fullmatch(name) or taken,
+                    f"{section}.{name} is not a name a graph can use. Take letters, digits "
+                    "and _, a letter first, no keyword of Python and not "
+                    f"{', '.join(sorted(RESERVED_NAMES))}; `column` may be anything",
+                )
+        if both := sorted(self.slots.keys() & self.numeric.keys()):
+            raise UserError(f"{both[0]} names a slot and a numeric input; rename one of them")
+        for name, slot in self.slots.items():
+            refuse_if(
+                slot.pooling == "none" and f"{name}_length" in self.slots | self.numeric,
+                f"slots.{name} is a sequence, and {name}_length is how the graph calls its "
+                "length; rename the input of this name, its `column` may be anything",
+            )
+
+    def _check_labels(self) -> None:
+        refuse_if(
+            self.data.negatives < 1 and self.train.loss.name != "cross_entropy",
+            "data.negatives corrects the logits of train.loss=cross_entropy only. "
+            f"Received: loss={self.train.loss.name}",
+        )
+        refuse_if(
+            self.data.negatives < 1 and self.data.labels,
+            "data.negatives is for one label; the conf has data.labels",
+        )
+        refuse_if(
+            self.evaluation.monitor == "gauc" and self.data.group is None,
+            "evaluation.monitor=gauc needs data.group, the column of the groups",
+        )
+
+    def _check_groups(self) -> None:
+        """Slots of one group share rows, so what makes rows and ids must agree."""
+        groups: dict[str, tuple[str, Slot]] = {}
+        for name, slot in self.slots.items():
+            if slot.indicator:
+                continue
+            group = slot.group or name
+            first_name, first = groups.setdefault(group, (name, slot))
+            for setting in SHARED_BY_A_GROUP:
+                values = [getattr(first, setting), getattr(slot, setting)]
+                if values[0] != values[1]:
+                    shown = ["the default" if value is None else value for value in values]
+                    raise UserError(
+                        f"slots {first_name} and {name} share the rows of group {group}, so their "
+                        f"{setting} must be the same. Received: {setting}={shown[0]} and "
+                        f"{setting}={shown[1]}"
+                    )
+        for section, names in (("optimizer", self.optimizer.groups), ("life", self.life.groups)):
+            for group in names:
+                if group not in groups:
+                    raise UserError(
+                        f"{section}.groups.{group}: no slot has this group. "
+                        f"{did_you_mean(group, groups)}"
+                    )
+
+    def _check_rows(self) -> None:
+        """Every slot must be an input of the model, by itself or in a cross."""
+        crossed = {name for slot in self.slots.values() for name in slot.cross or ()}
+        for name, slot in self.slots.items():
+            for part in slot.cross or ():
+                refuse_if(
+                    part in self.slots and self.slots[part].cross is not None,
+                    f"slots.{name}: {part} is a cross itself; name its columns instead",
+                )
+            if slot.indicator:
+                continue
+            refuse_if(
+                slot.pooling == "none" and not self.width_of(slot),
+                f"slots.{name}: pooling=none needs a width above 0",
+            )
+            refuse_if(
+                not self.width_of(slot) and not self.has_linear(slot) and name not in crossed,
+                f"slots.{name} has width 0 and no linear weight, so it is no input. Give it "
+                "one of them, or use it in a cross",
+            )
+
+    def _check_life(self) -> None:
+        """Rows that are counted, admitted or removed must be trained, and have what that needs."""
+        of_all = self._merged_life(GroupLife())
+        lives = {"life": of_all}
+        for group, settings in self.life.groups.items():
+            lives[f"life.groups.{group}"] = life = self._merged_life(settings)
+            members = [slot for name, slot in self.slots.items() if (slot.group or name) == group]
+            refuse_if(
+                members[0].frozen and settings != GroupLife(),
+                f"life.groups.{group}: its rows are frozen, so they are never updated, and "
+                "nothing of `life` is for them. Leave it out",
+            )
+            refuse_if(
+                settings.shows is not None and life.shows.cvm and not self.width_of(members[0]),
+                f"life.groups.{group}.shows.cvm stands after an embedding, and its slots have "
+                "width 0. Give them a width, or take shows.keep",
+            )
+        refuse_if(
+            of_all.shows.cvm and not any(map(self.width_of, self.slots.values())),
+            "life.shows.cvm stands after embeddings, and no slot has one. Give "
+            "embedding.width, or take shows.keep",
+        )
+        for section, life in lives.items():
+            refuse_if(
+                life.eventful and self.optimizer.updates == "all",
+                f"optimizer.updates=all has every row from the start and updates it at every "
+                f"step: leave {section} out, or take updates=touched",
+            )
+            refuse_if(
+                self.train.loss.name == "mse"
+                and (life.shows.cvm or life.eviction.score is not None),
+                f"{section} counts clicks, labels of 0 and 1; train.loss=mse has none. Leave "
+                "cvm and score out",
+            )
+
+    def life_of(self, group: str) -> RowLife:
+        """The life of a share group's rows: its own where it has one, else that of all.
+
+        Frozen rows have none: nothing updates them, so they would all seem unseen.
+        """
+        if any(slot.frozen for name, slot in self.slots.items() if (slot.group or name) == group):
+            return RowLife(Admission(), Shows(), Eviction())
+        return self._merged_life(self.life.groups.get(group, GroupLife()))
+
+    def _merged_life(self, group: GroupLife) -> RowLife:
+        return RowLife(
+            group.admission or self.life.admission,
+            group.shows or self.life.shows,
+            group.eviction or self.life.eviction,
+        )
+
+    def cvm_of(self, name: str) -> bool:
+        """Whether two counts stand after the embedding of a slot."""
+        slot = self.slots[name]
+        return self.width_of(slot) > 0 and self.life_of(slot.group or name).shows.cvm
+
+    def width_of(self, slot: Slot) -> int:
+        """Floats per embedding of a slot."""
+        if slot.indicator:
+            return 0
+        return self.embedding.width if slot.width is None else slot.width
+
+    def has_linear(self, slot: Slot) -> bool:
+        """Whether the rows of a slot have a linear weight."""
+        if slot.indicator:
+            return False
+        return self.embedding.linear if slot.linear is None else slot.linear

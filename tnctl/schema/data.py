@@ -1,0 +1,159 @@
+"""`data`, the files and how they are read, and `gate`, what a day's files must look like."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tnctl.schema.fields import Section, choice, key, number, refuse_if
+from tnctl.schema.slots import SLOT_NAME
+
+FORMATS = ("csv", "parquet", "tfrecord", "libsvm", "paddle", "jsonl", "generated")
+SINGLE_LABEL = "label"
+
+
+@dataclass
+class Label(Section):
+    """Where a label is, and what it counts in the loss."""
+
+    column: str = key("label", "the column of the label")
+    positive: list[str] | None = key(
+        None, "the texts that count as 1 (all others 0); without it the label is a number"
+    )
+    above: float | None = key(
+        None, "numbers above it count as 1 and all others as 0, such as ratings over 3"
+    )
+    weight: float = number(1.0, 0, 1_000_000, "the weight of this label in the loss")
+
+    def check(self) -> None:
+        refuse_if(
+            self.positive is not None and self.above is not None,
+            "positive (of texts) and above (of numbers) exclude each other",
+        )
+
+
+@dataclass
+class Data(Section):
+    """The input files and how to read them."""
+
+    root: str | None = key(None, "the folder or URL that relative file names start from")
+    train: Any = key(
+        None, "file, URL, glob or list; or {files: …, skip_rows: N} (generated: a range of rows)"
+    )
+    validation: Any = key(None, "as data.train; evaluated after every epoch")
+    test: Any = key(None, "as data.train; evaluated once, at the end")
+    prepared: str | None = key(
+        None, "the folder or URL that `tnctl prepare` wrote: rows come from it, already as ids"
+    )
+    format: str = choice(
+        "csv",
+        FORMATS,
+        "csv, parquet, tfrecord (of tf.Example), libsvm (also libfm and libffm), paddle "
+        "(slot:feature text), jsonl (a JSON object per line) or generated",
+    )
+    delimiter: str = key(",", "csv: one character; '\\t' for TSV")
+    header: bool = key(True, "csv: the first line names the columns")
+    columns: list[str] | None = key(
+        None,
+        "csv without header: the names, in file order (a header wins); paddle: the slots of lines "
+        "that have no names (MultiSlot), in file order",
+    )
+    pairs: str = choice(
+        "slot:value",
+        ("slot:value", "value:slot"),
+        "paddle: which part of a word is the slot: slot:value or value:slot",
+    )
+    skip_rows: int = number(0, 0, math.inf, "csv: lines to skip at the start of each file")
+    strip: bool = key(False, "csv: remove ASCII blanks around values")
+    missing: list[str] = key(
+        lambda: [""], "texts that mean a missing value (of text, ids and numbers in text)"
+    )
+    check_utf8: bool = key(True, "refuse text that is not UTF-8 (false: hash its bytes)")
+    bad_rows: int = number(
+        0,
+        0,
+        math.inf,
+        "rows that cannot be read are skipped and counted, up to so many in one pass (0: stop)",
+    )
+    label: Label = key(Label, "the label")
+    labels: dict[str, Label] = key(
+        dict, "several labels, by the names of the recipe's heads; used instead of label"
+    )
+    weight: str | None = key(None, "a column with the weight of each example in the loss")
+    days: Any = key(
+        None,
+        "daily training, with {day} in data.train: a list of days, FIRST..LAST, FIRST.. or "
+        "..LAST (default: all that are there)",
+    )
+    negatives: float = number(
+        1.0,
+        1e-9,
+        1,
+        "the share of examples with label 0 that are trained on, chosen by (seed, row); the "
+        "logits of evaluation and serving are corrected for it",
+    )
+    group: str | None = key(
+        None, "a column, such as the user: AUC is reported per group of its values too (GAUC)"
+    )
+    carry: list[str] = key(list, "columns that predict writes beside the scores")
+    reference: str | None = key(
+        None, "a column with another model's score: its AUC is reported beside this model's"
+    )
+    window: int = number(262_144, 1, 2**31 - 1, "rows that are read, and shuffled, together")
+    shuffle: bool = key(True, "shuffle the rows of each window in training")
+
+    def check(self) -> None:
+        # In a shell or in single quotes a tab is hard to spell.
+        self.delimiter = {"\\t": "\t", "tab": "\t"}.get(self.delimiter, self.delimiter)
+        refuse_if(
+            len(self.delimiter) != 1 or self.delimiter in '"\r\n',
+            f"delimiter must be one character. Received: {self.delimiter!r} "
+            "(a tab is data.delimiter='\\t')",
+        )
+        refuse_if(
+            self.format == "csv" and not self.header and not self.columns,
+            "header=false needs data.columns, the names in file order",
+        )
+        for name in self.labels:
+            refuse_if(not SLOT_NAME.fullmatch(name), f"labels.{name} is not a name a graph can use")
+
+    @property
+    def all_labels(self) -> dict[str, Label]:
+        """The labels by name; a single one is called `label`."""
+        return self.labels or {SINGLE_LABEL: self.label}
+
+
+@dataclass
+class Gate(Section):
+    """What a day must look like, beside the days before it, to be trained on."""
+
+    enabled: bool = key(True, "whether a day that looks broken is refused")
+    days: int = number(
+        7, 1, 10_000, "how many of the last trained days a day is compared to", unit="days"
+    )
+    coverage: float = number(
+        0.2, 0, 1, "the most that a slot's coverage (share of examples with an id) may move"
+    )
+    new_ids: float = number(
+        0.5,
+        0,
+        1,
+        "the most of the occurrences of ids that have a row already that may be gone: of 90 % half",
+    )
+    length: float = number(
+        1.5, 1, 1_000_000_000, "the most that ids per example may grow or shrink, as a factor"
+    )
+    distinct: float = number(
+        10.0,
+        1,
+        1_000_000_000,
+        "the most that distinct ids may grow or shrink beside the examples, as a factor",
+    )
+    label_rate: float = number(
+        2.0, 1, 1_000_000_000, "the most that the label's mean may move, as a factor"
+    )
+    stability: float = number(
+        1.0,
+        0,
+        1_000_000_000,
+        "the most that an input's population stability index may be (0.25 is a large shift)",
+    )

@@ -1,0 +1,103 @@
+"""How a key is declared: type and default as in any dataclass, and a Declaration of the rest."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tnctl.errors import UserError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a key takes and means. The check, `--help`, docs/conf.md and completion read it."""
+
+    sentence: str
+    low: float = -math.inf
+    high: float = math.inf
+    includes_low: bool = True
+    choices: tuple[str, ...] = ()
+    only_for: tuple[str, tuple[str, ...]] = ("", ())  # a key of the section, and values of it
+    unit: str = ""
+
+    @property
+    def limit(self) -> str:
+        """The range in words, empty when every finite number is in it."""
+        unit = f" {self.unit}" if self.unit else ""
+        if self.high < math.inf:
+            return f"between {self.low:,} and {self.high:,}{unit}"
+        bound = "at least" if self.includes_low else "above"
+        return f"{bound} {self.low:,}{unit}" if self.low > -math.inf else ""
+
+    def check(self, key: str, value: Any) -> None:
+        """Raise UserError for a number out of range, or a text that is not among the choices.
+
+        Each entry of a list is checked; None is never refused.
+        """
+        if isinstance(value, list):
+            for entry in value:
+                self.check(key, entry)
+        elif self.choices and value is not None and value not in self.choices:
+            raise UserError(
+                f"{key} has no choice '{value}'. {did_you_mean(str(value), self.choices)}"
+            )
+        elif isinstance(value, int | float) and not self._includes(value):
+            raise UserError(f"{key} must be {self.limit or 'finite'}. Received: {key}={value}")
+
+    def _includes(self, number: float) -> bool:
+        inside = self.low <= number <= self.high and abs(number) < math.inf  # so no NaN is
+        return inside and (self.includes_low or number > self.low)
+
+
+def number(default: Any, low: float, high: float, sentence: str, **declared: Any) -> Any:
+    """A number, or a list of numbers, in [low, high]."""
+    return key(default, sentence, low=low, high=high, **declared)
+
+
+def choice(default: str | None, choices: Sequence[str], sentence: str, **declared: Any) -> Any:
+    """A text that is one of `choices`."""
+    return key(default, sentence, choices=tuple(choices), **declared)
+
+
+def key(default: Any | Callable[[], Any], sentence: str, **declared: Any) -> Any:
+    """A dataclass field of any type; `default` is a value, or what makes one."""
+    metadata = {"declaration": Declaration(sentence, **declared)}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def default_of(declared: dataclasses.Field) -> Any:
+    """The default of a field, made anew where it is mutable."""
+    factory = declared.default_factory
+    return declared.default if factory is dataclasses.MISSING else factory()
+
+
+def refuse_if(condition: Any, message: str) -> None:
+    """Raise UserError when a rule is broken."""
+    if condition:
+        raise UserError(message)
+
+
+class Section:
+    """A part of a conf. Making one checks each key by its declaration, then keys together."""
+
+    def __post_init__(self) -> None:
+        """Raise UserError that names the key."""
+        for declared in dataclasses.fields(self):  # type: ignore[arg-type]
+            declaration: Declaration = declared.metadata["declaration"]
+            value = getattr(self, declared.name)
+            selector, users = declaration.only_for
+            if users and value is not None and value != default_of(declared):
+                selected = getattr(self, selector)
+                if selected not in users:
+                    raise UserError(
+                        f"{declared.name} is for {selector}={' or '.join(users)}. "
+                        f"Received: {selector}={selected}"
+                    )
+            declaration.check(declared.name, value)
+        self.check()
+
+    def check(self) -> None:
+        """Raise UserError for keys that do not fit together."""

@@ -1,0 +1,97 @@
+"""Every key of a conf by its path, such as optimizer.dense.name."""
+
+import dataclasses
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin, get_type_hints
+
+from tnctl.errors import UserError, did_you_mean
+from tnctl.schema.conf import Conf
+from tnctl.schema.fields import Declaration, default_of
+
+NAME = "NAME"  # in paths, a name that the user chooses
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key at one place of a conf: its class and name there, type, default and declaration."""
+
+    owner: Any
+    name: str
+    hint: Any
+    default: Any
+    declaration: Declaration
+
+
+def all_keys(cls: Any = Conf, path: str = "", defaults: Any = None) -> dict[str, Key]:
+    """Every key by its path, in the order of the classes.
+
+    `defaults` is an object of the class that holds its defaults at this place.
+    """
+    keys: dict[str, Key] = {}
+    hints = hints_of(cls)
+    for declared in dataclasses.fields(cls):
+        hint, place = hints[declared.name], path + declared.name
+        default = getattr(defaults, declared.name, default_of(declared))
+        if (section := dataclass_of(hint)) is not None:
+            keys |= all_keys(section, f"{place}.", default)
+        elif get_origin(hint) is dict and dataclasses.is_dataclass(get_args(hint)[1]):
+            keys |= all_keys(get_args(hint)[1], f"{place}.{NAME}.")
+        else:
+            keys[place] = Key(cls, declared.name, hint, default, declared.metadata["declaration"])
+    return keys
+
+
+def hints_of(cls: Any) -> dict[str, Any]:
+    """The type of each key of a section."""
+    hints = get_type_hints(cls)
+    return {declared.name: hints[declared.name] for declared in dataclasses.fields(cls)}
+
+
+def hint_of(key: str) -> Any:
+    """The type of a key, or of a section, by its path with the user's names. Raises UserError."""
+    hint: Any = Conf
+    names = key.split(".")
+    for place, name in enumerate(names):
+        if (section := dataclass_of(hint)) is not None:
+            hint = hints_of(section).get(name)
+        elif get_origin(hint) is dict:
+            hint = get_args(hint)[1]
+        else:
+            parent = ".".join(names[:place])
+            raise UserError(f"{parent} is a value and has no keys. Give {parent}=…")
+        if hint is None:
+            raise no_key(key)
+    return hint
+
+
+def dataclass_of(hint: Any) -> Any:
+    """The dataclass of a hint, also of `X | None`; None for any other."""
+    if get_origin(hint) is dict:
+        return None
+    return next((kind for kind in (hint, *get_args(hint)) if dataclasses.is_dataclass(kind)), None)
+
+
+def branches() -> list[str]:
+    """The keys under which the user makes names, such as slots and numeric."""
+    marked = (path.partition(f".{NAME}.") for path in all_keys())
+    return list(dict.fromkeys(branch for branch, mark, _ in marked if mark))
+
+
+def keys_like(path: str) -> dict[str, Key]:
+    """Every key, with the names of `path` in it: slots.user.width when it is slots.user.x."""
+    keys = all_keys()
+    for branch in branches():
+        if path.startswith(f"{branch}."):
+            named = f"{branch}.{path.removeprefix(f'{branch}.').split('.')[0]}."
+            keys = {key.replace(f"{branch}.{NAME}.", named): known for key, known in keys.items()}
+    return keys
+
+
+def no_key(key: str, known: Iterable[str] | None = None) -> UserError:
+    """The error of a key that does not exist, with the nearest of `known`, by default all keys."""
+    choices = list(keys_like(key) if known is None else known)
+    near = difflib.get_close_matches(key, choices, n=1, cutoff=0.6)
+    way = did_you_mean(key, near) if near else "`tnctl train --help` lists every key."
+    return UserError(f"no key '{key}'. {way}")

@@ -1,0 +1,255 @@
+"""`optimizer`: which optimizer trains which weights, and how learning rates change."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tnctl.schema.fields import Section, choice, key, number, refuse_if
+
+# Everything the schema knows of single optimizers: the settings that only some have, and their
+# defaults. With compat=tensornet the rule of NAME is tensornet_NAME, where there is one.
+RULES: dict[str, dict[str, float]] = {
+    "adagrad": {"epsilon": 1e-8, "initial_accumulator": 1e-6},
+    "adagrad_coordinate": {"epsilon": 1e-8, "initial_accumulator": 1e-6},
+    "adam": {"epsilon": 1e-7, "beta1": 0.9, "beta2": 0.999},
+    "adamw": {"epsilon": 1e-7, "beta1": 0.9, "beta2": 0.999},
+    "ftrl": {"initial_accumulator": 0.0, "l1": 0.0, "beta": 1.0},
+    "sgd": {"momentum": 0.0, "nesterov": False},
+    "tensornet_adagrad": {
+        "epsilon": 1e-8,
+        "initial_accumulator": 0.0,
+        "gradient_decay": 1.0,
+        "momentum_decay": 1.0,
+    },
+    "tensornet_adam": {"epsilon": 1e-8, "beta1": 0.9, "beta2": 0.999},
+    "tensornet_ftrl": {"l1": 0.1, "beta": 1.0},
+}
+OF_EVERY_RULE = ("l2", "weight_decay", "clip", "bound", "max_norm")
+
+
+def having(setting: str) -> tuple[str, tuple[str, ...]]:
+    """The `only_for` of a setting: the optimizers that have it, some with compat=tensornet."""
+    rules = (
+        name
+        for name, settings in RULES.items()
+        if setting in settings or setting in RULES.get(f"tensornet_{name}", {})
+    )
+    return "name", tuple(rules)
+
+
+@dataclass
+class Optimizer(Section):
+    """An optimizer of rows or of dense weights; keys left null take the optimizer's default."""
+
+    name: str = choice(
+        "adagrad",
+        tuple(RULES),
+        "adagrad (one accumulator per row; dense: per weight), adagrad_coordinate (per weight), "
+        "adam, adamw, ftrl or sgd",
+    )
+    learning_rate: float = number(0.05, 0, 1_000_000, "the step size")
+    epsilon: float | None = number(
+        None,
+        1e-30,
+        1_000_000,
+        "added to the root (adagrad 1e-8, adam 1e-7)",
+        only_for=having("epsilon"),
+    )
+    initial_accumulator: float | None = number(
+        None,
+        0,
+        1_000_000,
+        "adagrad, ftrl: where the accumulator starts (adagrad 1e-6, ftrl 0)",
+        only_for=having("initial_accumulator"),
+    )
+    beta1: float | None = number(
+        None, 0, 0.9999, "adam: decay of the first moment (0.9)", only_for=having("beta1")
+    )
+    beta2: float | None = number(
+        None, 0, 0.9999, "adam: decay of the second moment (0.999)", only_for=having("beta2")
+    )
+    momentum: float | None = number(
+        None,
+        0,
+        0.9999,
+        "sgd: the share of the last step that is kept (0)",
+        only_for=having("momentum"),
+    )
+    nesterov: bool | None = key(
+        None, "sgd: look ahead along the momentum (false)", only_for=having("nesterov")
+    )
+    l1: float | None = number(
+        None, 0, 1_000_000, "ftrl: makes weights exactly zero (0)", only_for=having("l1")
+    )
+    beta: float | None = number(
+        None,
+        0,
+        1_000_000,
+        "ftrl: added to the root, smooths the first steps (1)",
+        only_for=having("beta"),
+    )
+    l2: float = number(
+        0.0,
+        0,
+        1_000_000,
+        "adds l2 * w to the gradient (λ/2 of the squared norm); of rows: those of the batch",
+    )
+    weight_decay: float = number(
+        0.0,
+        0,
+        1_000_000,
+        "every step takes learning_rate * weight_decay * w off every weight (decoupled)",
+    )
+    clip: float = number(
+        0.0, 0, 1_000_000, "gradients are clipped to ± this, weight by weight (0: not)"
+    )
+    bound: float = number(0.0, 0, 1_000_000, "weights are kept within ± this (0: not)")
+    max_norm: float = number(
+        0.0, 0, 1_000_000, "longer embeddings are shortened to it (0: not; rows only)"
+    )
+    gradient_decay: float | None = number(
+        None,
+        0,
+        1,
+        "compat=tensornet, dense adagrad: decay of the squared gradients (1)",
+        only_for=having("gradient_decay"),
+    )
+    momentum_decay: float | None = number(
+        None,
+        0,
+        1,
+        "compat=tensornet, dense adagrad: decay of the momentum (TensorNet: 1, never moves)",
+        only_for=having("momentum_decay"),
+    )
+
+    DEFAULTS: ClassVar[dict[str, dict[str, float]]] = RULES
+
+    def check(self) -> None:
+        if self.name in ("ftrl", "tensornet_ftrl"):
+            settings = self.settings()
+            refuse_if(
+                self.weight_decay,
+                "ftrl computes weights from its sums, so weight_decay would be undone; take its l2",
+            )
+            refuse_if(
+                not (settings["beta"] or settings["l2"] or settings.get("initial_accumulator")),
+                "ftrl divides by beta + l2 + the root of its accumulator: one of beta, l2 and "
+                "initial_accumulator must be above 0",
+            )
+        refuse_if(
+            self.learning_rate * self.weight_decay >= 1,
+            "weight_decay * learning_rate must be below 1: nothing would be left",
+        )
+
+    def settings(self, rule: str | None = None) -> dict[str, Any]:
+        """The settings of this optimizer under a rule's name (default: its own).
+
+        The rule's defaults where the conf says nothing.
+        """
+        defaults = RULES[rule or self.name]
+        given = {name: getattr(self, name) for name in defaults if getattr(self, name) is not None}
+        return defaults | given | {name: getattr(self, name) for name in OF_EVERY_RULE}
+
+
+@dataclass
+class GroupOptimizers(Section):
+    """The optimizers of one share group's rows, where they are not those of all."""
+
+    linear: Optimizer | None = key(None, "of the linear weight")
+    embedding: Optimizer | None = key(None, "of the embedding")
+
+
+@dataclass
+class Schedule(Section):
+    """How learning rates change: every optimizer's rate times one factor."""
+
+    name: str = choice(
+        "constant",
+        ("constant", "exponential", "step", "cosine", "plateau"),
+        "constant, exponential, step, cosine or plateau (all after a linear warm-up)",
+    )
+    warmup_steps: int = number(0, 0, math.inf, "steps in which the factor rises from 0 to 1")
+    decay_steps: int = number(
+        10_000, 1, math.inf, "exponential: steps per decay_rate; cosine: steps until the end"
+    )
+    decay_rate: float = number(0.96, 0, 1, "exponential: the factor after decay_steps")
+    boundaries: list[int] = key(list, "step: the steps after which the factor changes")
+    factors: list[float] = number(
+        list, 0, 1_000_000, "step: the factor after each of the boundaries"
+    )
+    end: float = number(0.0, 0, 1, "exponential, cosine, plateau: the factor never falls below it")
+    reduce: float = number(0.1, 0, 1, "plateau: what the factor is multiplied by")
+    patience: int = number(
+        2,
+        1,
+        math.inf,
+        "plateau: evaluations without a better monitored metric until it is reduced",
+    )
+
+    def check(self) -> None:
+        refuse_if(
+            len(self.boundaries) != len(self.factors),
+            "boundaries and factors have one entry for each change. Received: "
+            f"{len(self.boundaries)} boundaries and {len(self.factors)} factors",
+        )
+        refuse_if(
+            self.boundaries != sorted(set(self.boundaries)),
+            f"boundaries must ascend. Received: boundaries={self.boundaries}",
+        )
+        refuse_if(
+            self.name == "step" and not self.boundaries,
+            "a step schedule needs boundaries and factors",
+        )
+
+
+@dataclass
+class Optimizers(Section):
+    """Which optimizer trains which weights."""
+
+    linear: Optimizer = key(Optimizer, "of the linear weight of every row")
+    embedding: Optimizer = key(Optimizer, "of the embedding of every row")
+    dense: Optimizer = key(
+        lambda: Optimizer(name="adam", learning_rate=0.001), "of the dense weights"
+    )
+    groups: dict[str, GroupOptimizers] = key(dict, "of the rows of single share groups")
+    schedule: Schedule = key(Schedule, "how all learning rates change")
+    clip_norm: float = number(
+        0.0, 0, 1_000_000, "all gradients of a step are shortened to this norm together (0: not)"
+    )
+    updates: str = choice(
+        "touched",
+        ("touched", "all"),
+        "touched: a step updates the rows of its batch; all: every row, as a dense variable trains",
+    )
+
+    def check(self) -> None:
+        refuse_if(
+            self.dense.max_norm, "dense.max_norm: a maximum norm is for rows; dense takes bound"
+        )
+
+    def check_compat(self, compat: str | None) -> None:
+        """Raise UserError for settings and rules that TensorNet's formulas do not have."""
+        of_rows = {"linear": self.linear, "embedding": self.embedding}
+        for group, optimizers in self.groups.items():
+            of_rows |= {f"groups.{group}.linear": optimizers.linear or Optimizer()}
+            of_rows |= {f"groups.{group}.embedding": optimizers.embedding or Optimizer()}
+        for place, optimizer in {"dense": self.dense, **of_rows}.items():
+            by_formula = compat == "tensornet" or optimizer.name.startswith("tensornet")
+            for setting in ("gradient_decay", "momentum_decay"):
+                refuse_if(
+                    getattr(optimizer, setting) is not None
+                    and not (place == "dense" and by_formula),
+                    f"optimizer.{place}.{setting} is a setting of dense adagrad with "
+                    "compat=tensornet; leave it out",
+                )
+        rule = f"tensornet_{self.dense.name}" if compat == "tensornet" else self.dense.name
+        refuse_if(
+            rule == "tensornet_ftrl",
+            "TensorNet has no ftrl for dense weights (its kernel is empty). Take "
+            "optimizer.dense.name=adam or adagrad",
+        )
+        refuse_if(
+            rule == "tensornet_adagrad" and self.dense.settings(rule)["momentum_decay"] == 1,
+            "TensorNet's dense adagrad never moves with its default momentum_decay of 1. Give "
+            "optimizer.dense.momentum_decay below 1, such as 0.9, or take another optimizer",
+        )

@@ -1,0 +1,296 @@
+"""The inputs of a model: `slots`, `numeric`, and the rows of `embedding`."""
+
+import math
+import re
+from dataclasses import dataclass
+
+from tnctl.errors import UserError
+from tnctl.schema.fields import Section, choice, key, number, refuse_if
+
+SLOT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+INITIALS = ("zeros", "uniform", "normal")
+IDS = ("hash", "modulo", "integer", "vocabulary", "boundaries", "quantiles")
+# The kinds of ids that are 0 .. n - 1, and so can be one-hot inputs.
+COUNTED_IDS = ("modulo", "integer", "vocabulary", "boundaries", "quantiles")
+
+
+@dataclass
+class Initial(Section):
+    """How weights of new rows start."""
+
+    kind: str = choice(
+        "normal", INITIALS, "zeros, uniform (in ±scale) or normal (deviation = scale)"
+    )
+    scale: float = number(0.01, 0, 1_000_000, "the scale of uniform and normal")
+
+
+@dataclass
+class Slot(Section):
+    """A named input field whose values are feature ids."""
+
+    column: str | None = key(None, "the column it is read from (default: the slot's name)")
+    cross: list[str] | None = key(
+        None, "instead of a column: two or more slots or columns whose ids are combined"
+    )
+    separator: str | None = key(
+        None, "splits the text into several values; json: the text is a JSON list"
+    )
+    ids: str = choice(
+        "hash",
+        IDS,
+        "how values become ids: hash (of the text), modulo (the hash modulo size), integer (as "
+        "given), vocabulary (place in a list), boundaries (bucket of a number), or quantiles "
+        "(boundaries measured on data.train)",
+    )
+    # JSON readers that count in doubles must read the seed of serving.json right.
+    seed: int = number(
+        0,
+        0,
+        2**53 - 1,
+        "the seed of the hash; slots of one group must have the same",
+        only_for=("ids", ("hash", "modulo", "vocabulary")),
+    )
+    size: int | None = number(
+        None,
+        1,
+        2**63 - 1,
+        "modulo: how many ids there are; integer: ids from size on count as missing",
+        only_for=("ids", ("modulo", "integer")),
+    )
+    vocabulary: list[str] | None = key(
+        None,
+        "vocabulary: the values, in order of their ids",
+        only_for=("ids", ("vocabulary",)),
+    )
+    vocabulary_file: str | None = key(
+        None,
+        "vocabulary: a file or URL with one value per line, in order of their ids",
+        only_for=("ids", ("vocabulary",)),
+    )
+    oov: int = number(
+        0,
+        0,
+        2**31,
+        "vocabulary: ids after the list for other values, by hash (0: they count as missing)",
+        only_for=("ids", ("vocabulary",)),
+    )
+    boundaries: list[float] | None = key(
+        None,
+        "boundaries: ascending numbers; a value gets the number of boundaries at or below it",
+        only_for=("ids", ("boundaries",)),
+    )
+    buckets: int = number(
+        64,
+        2,
+        1_000_000,
+        "quantiles: how many buckets the distinct values are cut into",
+        only_for=("ids", ("quantiles",)),
+    )
+    missing: str = choice(
+        "none",
+        ("none", "value"),
+        "a missing value: none (no id, reads zeros) or value (an id of its own)",
+    )
+    padding: int | None = number(
+        None, 0, 2**64 - 1, "an id that counts as no value: it reads zeros and never trains"
+    )
+    max_length: int | None = number(
+        None,
+        1,
+        65_535,
+        "the most values of an example; of more the first are taken (see keep)",
+    )
+    keep: str = choice("first", ("first", "last"), "which values max_length keeps: first or last")
+    weights: str | None = key(None, "a column with one weight per value, for weighted pooling")
+    pooling: str = choice(
+        "sum",
+        ("sum", "mean", "sqrtn", "none"),
+        "sum, mean or sqrtn over the ids of an example; none keeps them as a sequence",
+    )
+    group: str | None = key(None, "the share group (default: the slot alone)")
+    width: int | None = number(None, 0, 1024, "floats per embedding (default: embedding.width)")
+    linear: bool | None = key(None, "whether rows have a linear weight (default: embedding.linear)")
+    indicator: bool = key(
+        False, "one-hot: no rows; the counts of the ids are an input of the dense part"
+    )
+    initial: str | None = choice(
+        None,
+        INITIALS,
+        "how new embeddings start: zeros, uniform or normal (default: embedding.initial.kind)",
+    )
+    initial_scale: float | None = number(
+        None,
+        0,
+        1_000_000,
+        "the scale of new embeddings of this slot (default: embedding.initial.scale)",
+    )
+    max_norm: float | None = number(
+        None,
+        0,
+        1_000_000,
+        "embeddings longer than this are shortened to it (default: the optimizer's)",
+    )
+    frozen: bool = key(False, "rows keep their initial or loaded weights: nothing trains")
+
+    def check(self) -> None:
+        refuse_if(
+            self.group is not None and not SLOT_NAME.fullmatch(self.group),
+            f"group must be a plain name, as a slot's. Received: {self.group}",
+        )
+        refuse_if(
+            self.separator is not None and not self.separator,
+            "separator must not be empty; leave it out for one value per example",
+        )
+        self._check_ids()
+        self._check_lists()
+        self._check_pooling()
+
+    def _check_ids(self) -> None:
+        refuse_if(
+            self.ids == "integer" and self.missing == "value",
+            "missing=value needs ids of texts or buckets; an integer id has no text",
+        )
+        needs = {"modulo": "size", "boundaries": "boundaries"}.get(self.ids)
+        refuse_if(needs and not getattr(self, needs), f"ids={self.ids} needs {needs}")
+        refuse_if(
+            self.ids == "vocabulary"
+            and (self.vocabulary is None) == (self.vocabulary_file is None),
+            "ids=vocabulary needs vocabulary (a list) or vocabulary_file, one of them",
+        )
+        refuse_if(
+            self.keep != "first" and self.max_length is None,
+            "keep says which values max_length keeps; give max_length too",
+        )
+        refuse_if(
+            self.indicator
+            and (self.ids not in COUNTED_IDS or (self.ids == "integer" and self.size is None)),
+            f"indicator needs ids that are counted: {', '.join(COUNTED_IDS)} (integer with "
+            f"size). Received: ids={self.ids}",
+        )
+
+    def _check_lists(self) -> None:
+        refuse_if(
+            self.boundaries is not None and self.boundaries != sorted(set(self.boundaries)),
+            f"boundaries must ascend. Received: boundaries={self.boundaries}",
+        )
+        refuse_if(
+            self.vocabulary is not None and not self.vocabulary,
+            "vocabulary is empty. Give its values, in order of their ids",
+        )
+        refuse_if(
+            self.vocabulary is not None and len(set(self.vocabulary)) < len(self.vocabulary),
+            "vocabulary has a value twice",
+        )
+        if self.cross is not None:
+            refuse_if(
+                len(self.cross) < 2, f"cross needs two names or more. Received: cross={self.cross}"
+            )
+            refuse_if(
+                self.ids not in ("hash", "modulo") or self.column or self.separator or self.weights,
+                "cross makes ids of the ids of others: leave column, separator and weights "
+                "out, and take ids=hash or modulo",
+            )
+
+    def _check_pooling(self) -> None:
+        refuse_if(
+            self.pooling == "none" and self.max_length is None,
+            "pooling=none keeps a sequence, which needs max_length",
+        )
+        refuse_if(
+            self.pooling == "none" and self.weights is not None,
+            "weights are for pooling; pooling=none keeps each value as it is",
+        )
+        if self.indicator:
+            refuse_if(
+                self.pooling == "none" or self.frozen,
+                "indicator makes no rows: leave pooling=none and frozen out",
+            )
+            for name in ("width", "linear", "group", "initial", "initial_scale", "max_norm"):
+                refuse_if(getattr(self, name), f"indicator makes no rows: leave {name} out")
+
+
+@dataclass
+class Numeric(Section):
+    """A named input field whose values are numbers."""
+
+    column: str | None = key(None, "the column it is read from (default: its own name)")
+    columns: list[str] | None = key(
+        None, "instead of column: several columns side by side, a vector"
+    )
+    width: int = number(
+        1, 1, 65_536, "numbers per example, of a list column or of text with separator"
+    )
+    separator: str | None = key(
+        None, "splits the text into the numbers of a vector; json: the text is a JSON list"
+    )
+    transform: str = choice(
+        "none",
+        ("none", "log1p", "standardize"),
+        "none, log1p (sign(v) * ln(1 + |v|)) or standardize ((v - mean) / deviation)",
+    )
+    mean: float | None = key(None, "standardize: given instead of measured on data.train")
+    deviation: float | None = number(
+        None, 0, math.inf, "standardize: given instead of measured", includes_low=False
+    )
+    clip: list[float | None] | None = key(
+        None, "[low, high]: numbers outside are moved to it, before the transform; null: no limit"
+    )
+    default: float | None = key(
+        None, "stands for a missing value, before the transform (standardize: the mean; else 0)"
+    )
+
+    def __post_init__(self) -> None:
+        low, high = self._limits()
+        if self.clip is not None:
+            # JSON, in which checkpoints keep the conf, has no infinity.
+            self.clip = [low if math.isfinite(low) else None, high if math.isfinite(high) else None]
+        super().__post_init__()
+
+    def check(self) -> None:
+        refuse_if(
+            (self.mean is None) != (self.deviation is None),
+            "mean and deviation are given together or not at all",
+        )
+        refuse_if(
+            self.mean is not None and self.transform != "standardize",
+            "mean and deviation are for transform=standardize",
+        )
+        low, high = self._limits()
+        refuse_if(
+            self.default is not None and not low <= self.default <= high,
+            f"default must be inside of clip. Received: default={self.default}, clip={self.clip}",
+        )
+        if self.columns is not None:
+            refuse_if(
+                self.column is not None or self.separator is not None or self.width != 1,
+                "columns stands alone: leave column, separator and width out",
+            )
+            refuse_if(not self.columns, "columns must name a column")
+
+    def _limits(self) -> tuple[float, float]:
+        """The ends of `clip`, infinite where it has none."""
+        if self.clip is None:
+            return -math.inf, math.inf
+        if len(self.clip) == 2:
+            low = -math.inf if self.clip[0] is None else self.clip[0]
+            high = math.inf if self.clip[1] is None else self.clip[1]
+            if low <= high:  # not so for NaN
+                return low, high
+        raise UserError(f"clip must be [low, high]. Received: clip={self.clip}")
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers of x this input is."""
+        return len(self.columns) if self.columns else self.width
+
+
+@dataclass
+class Embedding(Section):
+    """The rows of every slot, where the slot does not say otherwise."""
+
+    width: int = number(8, 0, 1024, "floats per embedding; 0 leaves only the linear weight")
+    linear: bool = key(True, "whether rows have a linear weight")
+    initial: Initial = key(Initial, "how embeddings of new rows start")
+    linear_initial: Initial = key(
+        lambda: Initial(kind="zeros"), "how linear weights of new rows start"
+    )

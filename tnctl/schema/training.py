@@ -1,0 +1,178 @@
+"""`train`, `evaluation`, `save` and `warm`: how a model is trained, judged, kept and started."""
+
+import math
+from dataclasses import dataclass
+
+from tnctl.schema.fields import Section, choice, key, number, refuse_if
+
+
+@dataclass
+class Loss(Section):
+    """What training minimises, per label; regularisers of the recipe are added."""
+
+    name: str = choice(
+        "cross_entropy",
+        ("cross_entropy", "focal", "mse"),
+        "cross_entropy, focal (Lin et al. 2017) or mse (squared error of the logit)",
+    )
+    smoothing: float = number(
+        0.0,
+        0,
+        1,
+        "cross_entropy: a label y counts as y * (1 - smoothing) + smoothing / 2",
+        only_for=("name", ("cross_entropy",)),
+    )
+    gamma: float = number(2.0, 0, 100, "focal: how much easy examples are held back")
+    alpha: float | None = number(
+        None,
+        0,
+        1,
+        "focal: the weight of label 1, that of 0 being 1 - alpha (default: both 1)",
+        only_for=("name", ("focal",)),
+    )
+
+
+@dataclass
+class Train(Section):
+    """The training loop."""
+
+    batch_size: int = number(4096, 1, 1_048_576, "examples per step")
+    epochs: int = number(1, 1, 1_000_000, "passes over data.train")
+    loss: Loss = key(Loss, "what is minimised")
+    threads: int | None = number(
+        None, 1, 64, "threads of the C tables (default: the CPUs, at most 8)"
+    )
+    precision: str = choice(
+        "float32", ("float32", "bfloat16"), "of the dense model: float32 or bfloat16 (mixed)"
+    )
+    xla: bool = key(False, "compile the dense step with XLA (float32 only): rarely faster")
+    deterministic: bool = key(
+        False, "TensorFlow's op determinism too: no kernel may order its sums by chance (slower)"
+    )
+    tensorboard: bool = key(False, "write TensorBoard files into the output")
+    profile: list[int] | None = key(
+        None, "[first, last]: steps that TensorFlow's profiler records, for TensorBoard"
+    )
+
+    def check(self) -> None:
+        refuse_if(
+            self.xla and self.precision != "float32",
+            "xla=true needs precision=float32: XLA has no fast bfloat16 on CPUs",
+        )
+        refuse_if(
+            self.profile is not None
+            and not (len(self.profile) == 2 and 1 <= self.profile[0] <= self.profile[1]),
+            f"profile must be [first, last]. Received: profile={self.profile}",
+        )
+
+
+@dataclass
+class Evaluation(Section):
+    """Evaluation while training, and what follows from it."""
+
+    every_steps: int | None = number(
+        None,
+        1,
+        math.inf,
+        "evaluate on data.validation every so many steps too (default: after every epoch)",
+    )
+    monitor: str = choice(
+        "auc",
+        ("auc", "gauc", "logloss", "mse", "mae", "accuracy"),
+        "the metric that decides what is better: auc, gauc, logloss, mse, mae or accuracy",
+    )
+    patience: int | None = number(
+        None,
+        1,
+        math.inf,
+        "evaluations without a better metric until training stops (default: never)",
+    )
+    min_delta: float = number(1e-6, 0, 1_000_000, "the least difference that counts as better")
+    keep: str = choice(
+        "last",
+        ("last", "best"),
+        "last or best: which model the run ends with, and the report is about",
+    )
+    ablate: bool = key(
+        True, "at the end, measure what each input is worth on 50,000 rows, for report.html"
+    )
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.monitor in ("auc", "gauc", "accuracy")
+
+
+@dataclass
+class Save(Section):
+    """Checkpoints: when one is written, how, and which stay."""
+
+    every_steps: int | None = number(
+        None, 1, math.inf, "a checkpoint every so many steps (default: not)"
+    )
+    every_minutes: float | None = number(
+        30.0,
+        0.01,
+        100_000,
+        "a checkpoint when so many minutes have passed since the last one (null: not)",
+        unit="minutes",
+    )
+    keep: int = number(
+        3,
+        0,
+        math.inf,
+        "how many of the newest checkpoints stay, beside the best (evaluation.monitor) and those "
+        "that a delta is built on (0: all)",
+    )
+    full_every: int = number(
+        1,
+        1,
+        1_000,
+        "every so many checkpoints is a full one, those between are deltas (1: all are full)",
+    )
+    compression: str = choice("none", ("none", "zstd"), "of rows: none or zstd")
+    spool: str | None = key(
+        None,
+        "a local folder where checkpoints wait for their upload (default: the system's temporary "
+        "folder; a local output needs none)",
+    )
+    tombstone_days: int = number(
+        30,
+        1,
+        100_000,
+        "how many days the keys of evicted rows are kept, for deltas of exports",
+        unit="days",
+    )
+
+    def check(self) -> None:
+        refuse_if(
+            self.spool is not None and "://" in self.spool.removeprefix("file://"),
+            f"spool is a folder of this machine. Received: spool={self.spool}",
+        )
+
+
+@dataclass
+class Warm(Section):
+    """Where the weights of a new run come from, when its conf is another."""
+
+    start: str | None = key(None, "the checkpoint, or the output of a run, to start from")
+    rename: dict[str, str] = key(
+        dict, "slots and numeric inputs that had another name there: {new name: old name}"
+    )
+    drop: list[str] = key(list, "slots and numeric inputs of there that are not wanted here")
+    new: list[str] = key(list, "slots and numeric inputs of here that start anew")
+    optimizer: str = choice(
+        "match",
+        ("match", "fresh"),
+        "match: state of rows and weights comes along, so optimizers must be equal; fresh",
+    )
+    dense: str = choice(
+        "match",
+        ("match", "fresh"),
+        "match: dense weights come along by name and shape, those of new inputs start anew; fresh",
+    )
+
+    def check(self) -> None:
+        refuse_if(
+            self.start is None and (self.rename or self.drop or self.new),
+            "rename, drop and new are for start=CHECKPOINT, which is not given",
+        )

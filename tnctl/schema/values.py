@@ -1,0 +1,158 @@
+"""Plain values, as of a YAML file or a saved conf, and the Conf that they make."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin
+
+from tnctl.errors import SHOWN, UserError
+from tnctl.schema.conf import Conf
+from tnctl.schema.fields import refuse_if
+from tnctl.schema.keys import branches, hints_of, keys_like, no_key
+
+KEYS_SHOWN = 4
+# Sections whose names the user chooses, with values of no declared type.
+NAMED = {"recipe": "recipe.SETTING=value", "warm.rename": "warm.rename.OLD=NEW"}
+
+
+def from_values(values: Mapping[str, Any]) -> Conf:
+    """A checked Conf from plain values, such as a composed or saved conf.
+
+    Raises UserError that names the key by its path.
+    """
+    conf: Conf = converted(values, Conf, "", make=True)
+    return conf
+
+
+def converted(value: Any, hint: Any, key: str, make: bool = False) -> Any:
+    """A plain value as the type of its key, with the conversions of OmegaConf.
+
+    With `make`, sections become objects, which checks ranges and rules; else they stay mappings.
+    Text with `${` is left as it is: what it resolves to is checked when it is known. Raises
+    UserError for a key that does not exist and a value of another type.
+    """
+    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    kind, is_section = kinds[0], dataclasses.is_dataclass(kinds[0])
+    if isinstance(value, str) and ("${" in value or value == "???") and not is_section:
+        return value
+    if value is None and NoneType not in kinds and hint is not Any:
+        entry = "Write '' for an empty text, or leave the entry out"
+        way = entry if key.endswith("]") else "Leave it out for the default"
+        raise UserError(f"{key} needs a value, and null is none. {way}")
+    if value is None or hint is Any:
+        return value
+    if is_section:
+        return _section(value, kind, key, make)
+    if get_origin(kind) is dict:
+        # What has a name may be what another name has; a section may not.
+        return {
+            name: inner
+            if "${" in str(inner) and isinstance(inner, str)
+            else converted(inner, get_args(kind)[1], f"{key}.{name}", make)
+            for name, inner in _names(value, key).items()
+        }
+    if get_origin(kind) is list:
+        refuse_if(
+            not isinstance(value, list),
+            f"{key} is a list: give it as {key}=[value,value]. Received: {_shown(key, value)}",
+        )
+        return [
+            converted(entry, get_args(kind)[0], f"{key}[{place}]", make)
+            for place, entry in enumerate(value)
+        ]
+    words, types, convert = SCALARS[kind]
+    try:
+        scalar = convert(value) if type(value) in types else None
+    except (LookupError, ValueError, OverflowError):
+        scalar = None
+    refuse_if(scalar is None, f"{key} must be {words}. Received: {_shown(key, value)}")
+    return value if value == scalar else scalar  # documents may write 1.0 as 1
+
+
+def _section(value: Any, section: Any, key: str, make: bool) -> Any:
+    hints, values = hints_of(section), {}
+    for name, inner in _names(value, key).items():
+        path = f"{key}.{name}".lstrip(".")
+        if name not in hints and path in keys_like(path):
+            nested = path.replace(".", ": {") + ": …" + "}" * path.count(".")
+            raise UserError(f"no key '{path}' by one name. Write {nested}")
+        if name not in hints:
+            raise no_key(path)
+        values[name] = converted(inner, hints[name], path, make)
+    try:
+        return section(**values) if make else values
+    except UserError as error:
+        raise UserError(f"{key}.{error}".lstrip("."), error.exit_code) from None
+
+
+def _names(value: Any, key: str) -> Mapping[str, Any]:
+    """A mapping whose names are text. Raises UserError for any other value."""
+    if not isinstance(value, Mapping):
+        raise _takes_no_value(key, value)
+    for name in value:
+        refuse_if(
+            not isinstance(name, str),
+            f"{key or 'the conf'} has the name {'null' if name is None else name}, which is no "
+            "text to YAML, as numbers, yes, no and null are none. Write it in quotes",
+        )
+    return value
+
+
+def _takes_no_value(key: str, value: Any) -> UserError:
+    """The error of a value for a section, which has keys or names."""
+    received = f". Received: {_shown(key, value)}"
+    if key in NAMED:
+        return UserError(f"{key} holds names and values: give {NAMED[key]}{received}")
+    keys = [known for known in keys_like(key) if known.startswith(f"{key}.")]
+    if key in branches():
+        return UserError(f"{key} takes no value, its names do. Add one with +{keys[0]}=…{received}")
+    more = ", …" if len(keys) > KEYS_SHOWN else ""
+    return UserError(
+        f"{key} takes no value, its keys do: {', '.join(keys[:KEYS_SHOWN])}{more}{received}"
+    )
+
+
+def _shown(key: str, value: Any) -> str:
+    text = str(value)
+    return f"{key}={text[:SHOWN]}{'…' if len(text) > SHOWN else ''}"
+
+
+FLAGS = dict.fromkeys(("yes", "y", "on", "true"), 1)
+FLAGS |= dict.fromkeys(("no", "n", "off", "false"), 0)
+# In words, the types that OmegaConf takes, and the conversion.
+SCALARS: dict[Any, tuple[str, tuple[type, ...], Callable[[Any], Any]]] = {
+    int: ("a whole number", (int, str), int),
+    float: ("a number", (float, int, str), float),
+    bool: (
+        "true or false",
+        (bool, int, str),
+        lambda flag: bool(int(FLAGS.get(str(flag).lower(), flag))),
+    ),
+    str: ("text, one value", (str, int, float, bool), str),
+}
+
+
+def differences(values: Any, others: Any, path: str = "") -> list[str]:
+    """The dotted keys whose values differ, of two confs as plain values."""
+    if isinstance(values, dict) and isinstance(others, dict):
+        return [
+            key
+            for name in dict.fromkeys([*values, *others])
+            for key in differences(values.get(name), others.get(name), f"{path}.{name}".lstrip("."))
+        ]
+    return [] if values == others else [path]
+
+
+def required(key: str) -> None:
+    """The resolver of `${required:KEY}` in a shipped conf: a key that the user must give."""
+    raise UserError(f"{key} is not given. Say {key}=…")
+
+
+def register() -> None:
+    """Give Hydra the schema, which every conf names first in its defaults."""
+    from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
+
+    # `???` in a group would not override the schema's null.
+    OmegaConf.register_new_resolver("required", required, replace=True)
+    ConfigStore.instance().store(name="schema", node=Conf)
