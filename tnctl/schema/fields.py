@@ -43,7 +43,7 @@ class Declaration:
                 f"{key} has no choice '{value}'. {did_you_mean(str(value), self.choices)}"
             )
         elif isinstance(value, int | float) and not self._includes(value):
-            raise UserError(f"{key} must be {self.limit or 'a finite number'}. Received: {key}={value}")
+            raise UserError(f"{key} must be {self.limit or 'finite'}. Received: {key}={value}")
 
     def _includes(self, number: float) -> bool:
         inside = self.low <= number <= self.high and abs(number) < math.inf  # so no NaN is
