@@ -24,7 +24,7 @@ $(INSTALLED): setup.py pyproject.toml tnctl/__init__.py $(SOURCES)
 
 # What tests, linters and packaging need, added to the tnctl that is installed: nothing is compiled again.
 $(DEVELOP): $(INSTALLED)
-	$(BIN)/pip install --quiet --disable-pip-version-check 'tnctl[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
 # A second S3 server for tests, from npm; where it cannot be had, its tests are skipped.

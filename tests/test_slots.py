@@ -1053,7 +1053,7 @@ def test_keys_of_a_slot_that_do_not_go_together(keys, words):
         ({"mean": 1.0, "deviation": 0.0, "transform": "standardize"}, "must be above 0"),
         ({"columns": ["a"], "width": 2}, "columns stands alone"),
         ({"columns": []}, "must name a column"),
-        ({"default": math.nan}, "must be a finite number"),
+        ({"default": math.nan}, "default must be finite"),
     ],
 )
 def test_keys_of_a_numeric_input_that_do_not_go_together(keys, words):
