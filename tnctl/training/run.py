@@ -163,8 +163,8 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
     try:
         there = fingerprints(conf_of_day(conf, checkpoint.position.day), "train")
     except files.AbsentError as error:
-        names = [one.file for one in checkpoint.data if is_plain(one.file)]
-        names = [name for name in names if not is_masked(name)]
+        files_trained = [entry.file for entry in checkpoint.data]
+        names = [name for name in files_trained if is_plain(name) and not is_masked(name)]
         gone = next((name for name in names if not files.exists(name)), None)
         if gone is None:
             raise
