@@ -24,6 +24,11 @@ def small(folder):
         logits = total + module.weights[0] * linear[:, 0]
         return {"logits": logits, "predictions": tf.sigmoid(logits)}
 
+    return saved(folder, module, scores)
+
+
+def saved(folder, module, scores):
+    """The folder of a SavedModel whose signatures are a function of the inputs `PACKED`."""
     specs = {name: tf.TensorSpec([None, size], tf.float32, name) for name, size in PACKED.items()}
     function = tf.function(scores).get_concrete_function(**specs)
     tf.saved_model.save(module, str(folder), signatures={"packed": function, "by_slot": function})
@@ -39,7 +44,8 @@ def written(folder, model):
 
 
 def functions_of(model):
-    return {one.signature.name: one for one in model.meta_graphs[0].graph_def.library.function}
+    functions = model.meta_graphs[0].graph_def.library.function
+    return {function.signature.name: function for function in functions}
 
 
 def nodes_of(model):
@@ -51,7 +57,7 @@ def nodes_of(model):
 
 def scoring(model):
     """The function that both signatures call."""
-    return next(one for name, one in functions_of(model).items() if "_scores_" in name)
+    return next(f for name, f in functions_of(model).items() if "_scores_" in name)
 
 
 def call_of(model):
@@ -97,7 +103,7 @@ def with_writing_saver(model, target):
     for node in graph.graph_def.node:
         if node.name == saving:
             node.attr["f"].func.name = SAVER
-    [old] = [one for name, one in functions_of(changed).items() if "traced_save" in name]
+    [old] = [f for name, f in functions_of(changed).items() if "traced_save" in name]
     graph.graph_def.library.function.remove(old)
     return changed
 

@@ -3,9 +3,11 @@
 import shutil
 from pathlib import Path
 
+import hostile_graphs
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
+from hostile_graphs import model_of, written
 from sealing import reseal
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -15,8 +17,6 @@ from tnctl.errors import Failure
 from tnctl.serving import allowed_ops
 from tnctl.serving.export import export
 from tnctl.serving.split import split
-
-PACKED = {"x": 21, "linear": 1}
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +28,6 @@ def artefacts(trained, tmp_path_factory):
     split(checkpoint, conf, str(folder / "graph"))
     export(checkpoint, conf, str(folder / "embeddings"))
     return folder
-
-
-def model_of(folder):
-    return saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
-
-
-def written(folder, model):
-    (folder / "saved_model.pb").write_bytes(model.SerializeToString())
 
 
 def saved(folder, effect, module=None):
@@ -52,10 +44,7 @@ def saved(folder, effect, module=None):
         logits = tf.reduce_sum(x, 1) + linear[:, 0] + tf.cast(count, tf.float32)
         return {"logits": logits, "predictions": tf.sigmoid(logits)}
 
-    specs = {name: tf.TensorSpec([None, size], tf.float32, name) for name, size in PACKED.items()}
-    function = tf.function(scores).get_concrete_function(**specs)
-    tf.saved_model.save(module, str(folder), signatures={"packed": function, "by_slot": function})
-    return folder
+    return hostile_graphs.saved(folder, module, scores)
 
 
 def write_file(path):
