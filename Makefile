@@ -15,17 +15,23 @@ EXAMPLES := $(wildcard examples/serving/*.c examples/serving/*.h examples/servin
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 18
 
-# What running needs. Rebuilt when the C sources or the metadata changed; Python files are used in place.
-$(INSTALLED): setup.py pyproject.toml tnctl/__init__.py $(SOURCES)
+# What tnctl is installed from. Built again when the C sources or the metadata changed; Python files
+# are used in place.
+BUILT_FROM := setup.py pyproject.toml tnctl/__init__.py $(SOURCES)
+
+$(VENV):
 	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"tnctl needs Python 3.11 to 3.13, this is {v[0]}.{v[1]}. Choose another: make PYTHON=python3.12 ...") if not (3, 11) <= v < (3, 14) else None'
-	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV)
+
+# What running needs.
+$(INSTALLED): $(BUILT_FROM) | $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 
-# What tests, linters and packaging need, added to the tnctl that is installed: nothing is compiled again.
-$(DEVELOP): $(INSTALLED)
+# What running needs, and what tests, linters and packaging need.
+$(DEVELOP): $(BUILT_FROM) | $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	touch $@
+	touch $(INSTALLED) $@
 
 # A second S3 server for tests, from npm; where it cannot be had, its tests are skipped.
 $(S3RVER): $(DEVELOP)

@@ -112,7 +112,7 @@ def judged(week, columns, **thresholds):
 
 
 def test_what_is_taken_is_what_counting_finds(week, monkeypatch):
-    monkeypatch.setattr(gate, "ROWS_AT_A_TIME", 300)
+    monkeypatch.setattr(day_figures, "ROWS_AT_A_TIME", 300)
     model, days = week
     columns = columns_of(7)
     found = looked(model, columns, days[0].edges(), insert=False, batch=100)

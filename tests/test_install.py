@@ -156,8 +156,8 @@ def makes(*targets):
 def test_the_demo_installs_what_running_needs_and_the_tests_add_theirs():
     demo, tests = makes("demo"), makes("test")
     assert "--editable ." in demo
-    assert "[dev]" not in demo and "'tnctl[dev]'" in tests
-    assert tests.count("--editable") == 1
+    assert "[dev]" not in demo and "--editable '.[dev]'" in tests
+    assert tests.count("--editable") == 1  # nothing is compiled twice
 
 
 def test_the_wheel_is_one_abi3_file(wheel):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tnctl import schema
+from tnctl.schema.optimizers import OF_EVERY_RULE
 from tnctl.tables import (
     DenseTable,
     Initial,
@@ -673,7 +674,7 @@ def test_the_schema_agrees_with_the_table_in_c() -> None:
         settings = dict(optimizers.settings(CONF_OPTIMIZERS.get(name, name)))
         settings.pop("l2", None)  # the conf has one l2 for all optimizers, off at 0
         assert settings == {CONF_SETTINGS.get(key, key): value for key, value in defaults.items()}
-    extras = {"decay" if key == "weight_decay" else key for key in schema.Optimizer.EVERYWHERE}
+    extras = {"decay" if key == "weight_decay" else key for key in OF_EVERY_RULE}
     assert extras == set(optimizers.EXTRAS)
 
 

@@ -817,7 +817,7 @@ def test_decayed_weights_come_as_they_read():
 def test_show_and_click_read_as_before_under_another_decay():
     days = ((100, 1), (101, 5), (104, 9))
     changed = np.array([0, 1, 4, 5, 8, 9, 12], np.uint32)
-    expected = [104, 4, 4, 3, 3, 0, 0]
+    expected = [4, 4, 4, 3, 3, 0, 0]
     np.testing.assert_array_equal(row_transfer.ages(days, changed), expected)
     np.testing.assert_array_equal(row_transfer.ages((), changed), 0)
     old, part = table_of(0.0, shows=True)

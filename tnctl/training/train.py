@@ -151,8 +151,7 @@ def begin_run(conf: Conf, overwrite: bool, accept: bool, stopwatch: Stopwatch) -
         run_folder.refuse_foreign(conf.output)
     else:  # before the data is measured: that may take long, and the output be read-only
         claims, log = run_folder.claims_of(conf.output), Log(conf.output)
-    state = RunState() if start is None else RunState.after_warm_start(start)
-    days = Daily(conf, state.days, accept) if daily(conf) else None
+    days = Daily(conf, [] if start is None else start.record, accept) if daily(conf) else None
     first_day = None if days is None else days.first
     model = new_model(conf, start, first_day)
     if overwrite:
@@ -160,6 +159,8 @@ def begin_run(conf: Conf, overwrite: bool, accept: bool, stopwatch: Stopwatch) -
         read_first_rows(conf, model, first_day)
         run_folder.remove(conf.output)
         claims, log = run_folder.claims_of(conf.output), Log(conf.output)
+    # The model is filled: only now the report of the warm start is there.
+    state = RunState() if start is None else RunState.after_warm_start(start)
     if days is not None:
         state.days = days.record
     return Run(conf, model, state, days, claims, log, stopwatch)
