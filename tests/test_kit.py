@@ -23,7 +23,7 @@ from tnctl.data.statistics import measure
 from tnctl.data.windows import as_table, raw_rows, windows
 from tnctl.errors import Failure
 from tnctl.evaluation.evaluate import features_of
-from tnctl.evaluation.golden_rows import Golden
+from tnctl.evaluation.golden_rows import GoldenRows
 from tnctl.evaluation.inference import Inference
 from tnctl.model.layout import CVM_COLUMNS
 from tnctl.serving import export, parity, split
@@ -258,7 +258,7 @@ def test_golden_rows_are_raw_rows_and_floats_are_exact(everything):
 def test_lines_change_with_the_model_and_nothing_changes_with_them(everything):
     """As the trainer does: the same rows again, after a step; the model is only read."""
     model = loading.load(everything.checkpoint, everything.conf)
-    golden, inference = Golden(everything.conf, model, 9), Inference(model, 4)
+    golden, inference = GoldenRows(everything.conf, model, 9), Inference(model, 4)
     before = [table.rows for table in model.tables]
     lines = golden.lines(inference)
     kept = everything.kit.examples[:9]
@@ -283,7 +283,7 @@ def test_prepared_data_keeps_the_raw_rows(everything, tmp_path):
     conf = conf_of(Path(plain.data.root), data={"prepared": str(tmp_path / "prepared")})
     assert data["prepared"] == conf.data.prepared
     model = everything.model
-    lines = Golden(conf, model, 50).lines(Inference(model, 64))
+    lines = GoldenRows(conf, model, 50).lines(Inference(model, 64))
     for line, example in zip(lines, everything.kit.examples, strict=False):
         assert [line.row, line.ids, line.x] == [example.row, example.ids, example.x]
     assert len(lines) == 50
@@ -295,7 +295,7 @@ def test_rows_that_cannot_be_read_are_no_golden_rows(everything, tmp_path):
     fields[9] = "many"
     Path(tmp_path, "validation.csv").write_text("\n".join([*lines[:2], ",".join(fields), lines[3]]))
     conf = conf_of(tmp_path)
-    found = Golden(conf, everything.model, 10).lines(Inference(everything.model, 64))
+    found = GoldenRows(conf, everything.model, 10).lines(Inference(everything.model, 64))
     assert [line.x for line in found] == [everything.kit.examples[i].x for i in (0, 2)]
 
 
@@ -305,7 +305,7 @@ def test_bytes_that_are_not_utf8_come_through(everything, tmp_path):
         header.encode() + b"\n\xff\xfe,v1|\xfa,v1,1,3,x,1,0,,5\n"
     )
     conf = conf_of(tmp_path, data={"check_utf8": False})
-    [line] = Golden(conf, everything.model, 10).lines(Inference(everything.model, 64))
+    [line] = GoldenRows(conf, everything.model, 10).lines(Inference(everything.model, 64))
     from tnctl.tables.columns import hash_bytes
 
     assert line.row["a"] == "\udcff\udcfe"
