@@ -42,12 +42,18 @@ class Stopped(KeyboardInterrupt):
         self.exit_code = exit_code
 
 
+def refuse_if(condition: object, message: str, kind: type[UserError] = UserError) -> None:
+    """Raise an error of a kind with a message if a condition holds."""
+    if condition:
+        raise kind(message)
+
+
 def printable(text: str) -> str:
     """A text with escapes for what a terminal would not show, or would obey."""
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text
     )
 
 
