@@ -117,20 +117,20 @@ class Place:
         with files.translated(url):
             self._exists = path.exists()
 
-    def is_same(self, other: "Place") -> bool:
+    def is_same(self, place: "Place") -> bool:
         """Whether both are one place; hard links and bind mounts are seen through."""
-        if self._storage != other._storage or self._parts == other._parts:
-            return self._storage == other._storage
-        both_exist = not self._storage and self._exists and other._exists
-        return both_exist and self._identities[0] == other._identities[0]
+        if self._storage != place._storage or self._parts == place._parts:
+            return self._storage == place._storage
+        both_exist = not self._storage and self._exists and place._exists
+        return both_exist and self._identities[0] == place._identities[0]
 
-    def is_inside(self, other: "Place") -> bool:
+    def is_inside(self, place: "Place") -> bool:
         """Whether this is below another place."""
-        if self._storage != other._storage:
+        if self._storage != place._storage:
             return False
-        above = self._parts[: len(other._parts)]
-        if len(self._parts) > len(other._parts) and above == other._parts:
+        above = self._parts[: len(place._parts)]
+        if len(self._parts) > len(place._parts) and above == place._parts:
             return True
-        if self._storage or not other._exists:
+        if self._storage or not place._exists:
             return False
-        return other._identities[0] in self._identities[1 if self._exists else 0 :]
+        return place._identities[0] in self._identities[1 if self._exists else 0 :]
