@@ -1,7 +1,7 @@
 """From `conf=NAME key=value …` to a checked Conf, by Hydra; its errors in one line."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,25 +29,37 @@ class Job:
 
 def conf_file(name: str) -> Path:
     """The file of `conf=NAME`: a shipped name, or a path that ends in .yaml."""
-    if name.endswith((".yaml", ".yml")):
-        path = Path(name).resolve()
-        if not path.is_file():
-            raise UserError(
-                f"no conf file {name}. Check the path, or take a shipped one. {choose_conf('')}"
-            )
-        refuse_if(
-            path.suffix == ".yml" or path.stem == "schema",
-            f"a conf file is named NAME.yaml, and not schema. Rename {name}",
-        )
-        return path
-    path = shipped.folder("conf") / f"{name}.yaml"
-    if name not in shipped.confs():
-        raise UserError(f"no conf '{name}'. {choose_conf(name)}")
+    if not name.endswith((".yaml", ".yml")):
+        refuse_if(name not in shipped.confs(), f"no conf '{name}'. {choose_conf(name)}")
+        return shipped.folder("conf") / f"{name}.yaml"
+    path = Path(name).resolve()
+    refuse_if(
+        not path.is_file(),
+        f"no conf file {name}. Check the path, or take a shipped one. {choose_conf('')}",
+    )
+    refuse_if(
+        path.suffix == ".yml" or path.stem == "schema",
+        f"a conf file is named NAME.yaml, and not schema. Rename {name}",
+    )
     return path
 
 
 def choose_conf(received: str) -> str:
     return did_you_mean(received, shipped.confs())
+
+
+def named_conf(taken: dict[str, str]) -> Path:
+    """The file of the argument conf=. Raises UserError when it is not given."""
+    refuse_if("conf" not in taken, f"give conf=NAME. {choose_conf('')}")
+    return conf_file(taken["conf"])
+
+
+def with_named_conf(
+    given: list[str], takes: Sequence[str], job: Callable[[Conf, dict[str, str]], int]
+) -> int:
+    """As with_conf, with the conf of conf=; the job gets the arguments of the command too."""
+    taken, overrides = arguments.part(given, takes)
+    return with_conf(named_conf(taken), overrides, lambda conf: job(conf, taken))
 
 
 def with_conf(path: Path, overrides: list[str], job: Callable[[Conf], int]) -> int:
