@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tnctl.errors import UserError, did_you_mean
-from tnctl.schema.data import Data, Gate
-from tnctl.schema.fields import Section, choice, key, number, refuse_if
-from tnctl.schema.life import Admission, Eviction, GroupLife, Life, RowLife, Shows
-from tnctl.schema.optimizers import Optimizers
-from tnctl.schema.slots import SLOT_NAME, Embedding, Numeric, Slot
-from tnctl.schema.training import Evaluation, Save, Train, Warm
+from tnctl.schema.data_section import Data, Gate
+from tnctl.schema.declarations import Section, choice, key, number, refuse_if
+from tnctl.schema.input_sections import SLOT_NAME, Embedding, Numeric, Slot
+from tnctl.schema.life_section import Admission, Eviction, GroupLife, Life, RowLife, Shows
+from tnctl.schema.optimizer_section import Optimizers
+from tnctl.schema.training_sections import Evaluation, Save, Train, Warm
 
 # Names that the split graph and the exported files already use; TensorFlow uses self.
 RESERVED_NAMES = {"linear", "x", "sequences", "lengths", "logits", "predictions", "self"}

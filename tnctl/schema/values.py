@@ -7,7 +7,7 @@ from typing import Any, get_args, get_origin
 
 from tnctl.errors import SHOWN, UserError
 from tnctl.schema.conf import Conf
-from tnctl.schema.fields import refuse_if
+from tnctl.schema.declarations import refuse_if
 from tnctl.schema.keys import branches, hints_of, keys_like, no_key
 
 KEYS_SHOWN = 4

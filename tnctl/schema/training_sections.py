@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from tnctl.schema.fields import Section, choice, key, number, refuse_if
+from tnctl.schema.declarations import Section, choice, key, number, refuse_if
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tnctl.schema.fields import Section, choice, key, number, refuse_if
+from tnctl.schema.declarations import Section, choice, key, number, refuse_if
 
 
 @dataclass

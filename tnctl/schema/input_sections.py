@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 
 from tnctl.errors import UserError
-from tnctl.schema.fields import Section, choice, key, number, refuse_if
+from tnctl.schema.declarations import Section, choice, key, number, refuse_if
 
 SLOT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 INITIALS = ("zeros", "uniform", "normal")

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from tnctl.schema.fields import Section, choice, key, number, refuse_if
-from tnctl.schema.slots import SLOT_NAME
+from tnctl.schema.declarations import Section, choice, key, number, refuse_if
+from tnctl.schema.input_sections import SLOT_NAME
 
 FORMATS = ("csv", "parquet", "tfrecord", "libsvm", "paddle", "jsonl", "generated")
 SINGLE_LABEL = "label"
