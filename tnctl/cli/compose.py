@@ -91,15 +91,15 @@ def with_saved(values: dict[str, Any], overrides: list[str], job: Callable[[Conf
 def _run(folder: Path, name: str, overrides: list[str], job: Callable[[Conf], int]) -> int:
     options, overrides = arguments.options(overrides)
     refuse_if(options.sweep, "-m is for train: this command takes one conf")
-    if options.show:
-        from omegaconf import OmegaConf
+    if not options.show:
+        return job(compose(folder, name, overrides))
+    from omegaconf import OmegaConf
 
-        with _composed(folder, name, overrides) as composed:
-            # Before YAML breaks long texts into lines, and a password with them.
-            shown = OmegaConf.create(masked(OmegaConf.to_container(composed)))
-            print(masked(OmegaConf.to_yaml(shown)), end="")
-        return 0
-    return job(compose(folder, name, overrides))
+    with _composed(folder, name, overrides) as composed:
+        # Before YAML breaks long texts into lines, and a password with them.
+        shown = OmegaConf.create(masked(OmegaConf.to_container(composed)))
+        print(masked(OmegaConf.to_yaml(shown)), end="")
+    return 0
 
 
 def compose(folder: Path, name: str, overrides: list[str]) -> Conf:
@@ -109,8 +109,8 @@ def compose(folder: Path, name: str, overrides: list[str]) -> Conf:
 
     with _composed(folder, name, overrides) as composed:
         try:
-            if missing := sorted(OmegaConf.missing_keys(composed)):
-                raise UserError(f"{missing[0]} is not given. Say {missing[0]}=…")
+            for key in sorted(OmegaConf.missing_keys(composed)):
+                raise UserError(f"{key} is not given. Say {key}=…")
             values = OmegaConf.to_container(composed, resolve=True)
         except OmegaConfBaseException as error:
             raise explained(error) from error
@@ -133,7 +133,6 @@ def _composed(folder: Path, name: str, arguments: list[str]) -> Iterator[Any]:
         for override in overrides:
             check(override, folder)
         choices = [override for override in overrides if is_choice(override, folder)]
-        chosen = {choice.key_or_group: str(choice.value()) for choice in choices}
         # The user's own folder first: what it has wins over what is shipped.
         library = shipped.folder("conf")
         lines = [] if folder == library else [f"hydra.searchpath=['file://{library}']"]
@@ -141,6 +140,7 @@ def _composed(folder: Path, name: str, arguments: list[str]) -> Iterator[Any]:
         entries: list[conf_files.Entry] = []
         try:
             if name != SAVED:
+                chosen = {choice.key_or_group: str(choice.value()) for choice in choices}
                 entries = conf_files.check(folder / f"{name}.yaml", chosen)
             composed = hydra.compose(name, lines, return_hydra_config=True)
         except Exception as error:
@@ -183,17 +183,15 @@ def _fit_settings(recipe: Any, overrides: list[str], saved: bool) -> None:
     of its own recipe are left out. A file that only a `saved` conf names is not looked at.
     """
     name, chosen = recipe.get("name"), names_recipe(overrides)
-    if saved and not chosen and str(name).endswith(".py"):
+    is_looked_at = chosen or not saved or not str(name).endswith(".py")
+    if not is_looked_at or (known := settings_of(name)) is None:
         return
-    if (known := settings_of(name)) is None:
-        return
-    keys = keys_given(overrides)
     for setting in [setting for setting in recipe if setting not in ("name", *known)]:
-        if not chosen or f"recipe.{setting}" in keys:
-            near = did_you_mean(f"recipe.{setting}", [f"recipe.{key}" for key in known])
-            raise UserError(
-                f"no key 'recipe.{setting}': recipe {name} has no setting '{setting}'. {near}"
-            )
+        near = did_you_mean(f"recipe.{setting}", [f"recipe.{key}" for key in known])
+        refuse_if(
+            not chosen or f"recipe.{setting}" in keys_given(overrides),
+            f"no key 'recipe.{setting}': recipe {name} has no setting '{setting}'. {near}",
+        )
         del recipe[setting]
 
 
@@ -211,16 +209,9 @@ def sweep(path: Path, overrides: list[str]) -> list[Job]:
                 raise UserError(f"{text} has no list of values. {way}")
             refuse_if(not values, f"{text} matches nothing")
             choices.append(values)
-    swept = [len(values) > 1 for values in choices]
-    refuse_if(not any(swept), "-m trains once for each of several values, such as -m seed=1,2")
+    several = {override for values in choices if len(values) > 1 for override in values}
+    refuse_if(not several, "-m trains once for each of several values, such as -m seed=1,2")
     return [
-        Job(
-            list(chosen),
-            dict(
-                override.lstrip("+").split("=", 1)
-                for override, several in zip(chosen, swept, strict=True)
-                if several
-            ),
-        )
-        for chosen in itertools.product(*choices)
+        Job(list(job), dict(word.lstrip("+").split("=", 1) for word in job if word in several))
+        for job in itertools.product(*choices)
     ]
