@@ -12,9 +12,9 @@ from tnctl.cli import arguments, conf_files
 from tnctl.cli.mistakes import CHOSEN, explained
 from tnctl.cli.overrides import apply, check, is_choice, one_each, parsed
 from tnctl.cli.settings import settings_of
-from tnctl.errors import UserError, did_you_mean
+from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.masking import masked
-from tnctl.schema import Conf, refuse_if
+from tnctl.schema import Conf
 
 SAVED = "saved"  # by this name Hydra knows the conf of a checkpoint
 

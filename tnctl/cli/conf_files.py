@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from tnctl import limits, schema, shipped
 from tnctl.cli.mistakes import ENTRIES, not_yaml
-from tnctl.errors import UserError, quoted
-from tnctl.schema import refuse_if
+from tnctl.errors import UserError, quoted, refuse_if
 
 BEGIN = "Begin it with `defaults: [schema, {recipe: deepfm}, _self_]`"
 PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.M)

@@ -7,7 +7,7 @@ makes a Conf.
 
 from tnctl.schema.conf import RESERVED_NAMES, Conf
 from tnctl.schema.data_section import FORMATS, SINGLE_LABEL, Data, Gate, Label
-from tnctl.schema.declarations import Declaration, refuse_if
+from tnctl.schema.declarations import Declaration
 from tnctl.schema.input_sections import (
     COUNTED_IDS,
     IDS,
@@ -38,6 +38,6 @@ __all__ = [
     "Gate", "GroupLife", "GroupOptimizers", "Initial", "Key", "Label", "Life", "Loss", "Numeric",
     "Optimizer", "Optimizers", "RowLife", "Save", "Schedule", "Shows", "Slot", "Train", "Warm",
     "all_keys", "branches", "converted", "dataclass_of", "differences", "from_values", "hint_of",
-    "keys_like", "no_key", "refuse_if",
+    "keys_like", "no_key",
     "register",
 ]  # fmt: skip

@@ -4,9 +4,9 @@ import keyword
 from dataclasses import dataclass
 from typing import Any
 
-from tnctl.errors import UserError, did_you_mean
+from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.schema.data_section import Data, Gate
-from tnctl.schema.declarations import Section, choice, key, number, refuse_if
+from tnctl.schema.declarations import Section, choice, key, number
 from tnctl.schema.input_sections import SLOT_NAME, Embedding, Numeric, Slot
 from tnctl.schema.life_section import Admission, Eviction, GroupLife, Life, RowLife, Shows
 from tnctl.schema.optimizer_section import Optimizers
@@ -80,8 +80,8 @@ class Conf(Section):
                     "and _, a letter first, no keyword of Python and not "
                     f"{', '.join(sorted(RESERVED_NAMES))}; `column` may be anything",
                 )
-        if both := sorted(self.slots.keys() & self.numeric.keys()):
-            raise UserError(f"{both[0]} names a slot and a numeric input; rename one of them")
+        for name in sorted(self.slots.keys() & self.numeric.keys()):
+            raise UserError(f"{name} names a slot and a numeric input; rename one of them")
         for name, slot in self.slots.items():
             refuse_if(
                 slot.pooling == "none" and f"{name}_length" in self.slots | self.numeric,
@@ -114,7 +114,7 @@ class Conf(Section):
             first_name, first = groups.setdefault(group, (name, slot))
             for setting in SHARED_BY_A_GROUP:
                 values = [getattr(first, setting), getattr(slot, setting)]
-                if values[0] != values[1]:
+                if values[0] != values[1]:  # a vocabulary may be long to show
                     shown = ["the default" if value is None else value for value in values]
                     raise UserError(
                         f"slots {first_name} and {name} share the rows of group {group}, so their "
@@ -122,12 +122,11 @@ class Conf(Section):
                         f"{setting}={shown[1]}"
                     )
         for section, names in (("optimizer", self.optimizer.groups), ("life", self.life.groups)):
-            for group in names:
-                if group not in groups:
-                    raise UserError(
-                        f"{section}.groups.{group}: no slot has this group. "
-                        f"{did_you_mean(group, groups)}"
-                    )
+            for group in [group for group in names if group not in groups]:
+                raise UserError(
+                    f"{section}.groups.{group}: no slot has this group. "
+                    f"{did_you_mean(group, groups)}"
+                )
 
     def _check_rows(self) -> None:
         """Every slot must be an input of the model, by itself or in a cross."""

@@ -4,8 +4,8 @@ import math
 import re
 from dataclasses import dataclass
 
-from tnctl.errors import UserError
-from tnctl.schema.declarations import Section, choice, key, number, refuse_if
+from tnctl.errors import UserError, refuse_if
+from tnctl.schema.declarations import Section, choice, key, number
 
 SLOT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 INITIALS = ("zeros", "uniform", "normal")

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from tnctl.schema.declarations import Section, choice, key, number, refuse_if
+from tnctl.errors import refuse_if
+from tnctl.schema.declarations import Section, choice, key, number
 
 
 @dataclass

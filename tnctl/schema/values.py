@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
-from tnctl.errors import SHOWN, UserError
+from tnctl.errors import SHOWN, UserError, refuse_if
 from tnctl.schema.conf import Conf
-from tnctl.schema.declarations import refuse_if
 from tnctl.schema.keys import branches, hints_of, keys_like, no_key
 
 KEYS_SHOWN = 4
