@@ -109,7 +109,7 @@ def omitted() -> Any:
 def flat() -> Any:
     """A field that is a dict, whose keys are written beside those of the document itself.
 
-    The class needs a parser of its own: a validator that separates them.
+    The class needs a validator that separates them.
     """
     return dataclasses.field(default_factory=dict, metadata={FLAT: True})
 

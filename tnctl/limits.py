@@ -14,7 +14,7 @@ ROW_VALUES = 1 << 18
 # Ids of one window of rows: 1 GiB, or 512 ids in each row of a window of the default size.
 WINDOW_IDS = 1 << 27
 
-# Values of the lists in one row group of Parquet. Nothing tells before they are decoded how many
+# Values of the lists in one row group of Parquet. Before they are decoded nothing shows how many
 # are in one row.
 GROUP_VALUES = 1 << 28
 

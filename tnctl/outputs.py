@@ -195,7 +195,7 @@ def _switch_by_name(folder: str, place: str, previous: Survey, format: Format) -
     aside = folder
     if not files.listed(place):
         os.rename(folder, place)  # an empty folder that has this name is replaced
-    else:  # a list of files alone, or an empty folder of theirs, counts too
+    else:  # also with nothing but a list of files, or empty subfolders
         shutil.copymode(place, folder)
         # So that a kill after the exchange leaves files that are known to be tnctl's.
         Claims(place, format).take(previous.owned)

@@ -26,7 +26,7 @@ In a start-up file of the shell:
   zsh    source <(tnctl completion zsh)
   fish   tnctl completion fish | source"""
 
-# The shells ask `tnctl completion words LINE` for whole words, LINE being what stands before the
+# The shells ask `tnctl completion words LINE` for whole words, LINE being what is before the
 # cursor. bash by itself starts a new word after = and :, so what it has already is taken away.
 SCRIPTS = {
     "bash": """\

@@ -180,7 +180,7 @@ def _fit_settings(recipe: Any, overrides: list[str], saved: bool) -> None:
     """Refuse a setting that the recipe does not have.
 
     When the command line chose another recipe than the conf, settings of the conf that are only
-    of its own recipe are left out. A file that only a `saved` conf names is not looked at.
+    of that recipe are left out. A file that only a `saved` conf names is not looked at.
     """
     name, chosen = recipe.get("name"), names_recipe(overrides)
     is_looked_at = chosen or not saved or not str(name).endswith(".py")

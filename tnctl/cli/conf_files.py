@@ -114,8 +114,8 @@ def _check_defaults(name: str, defaults: Any) -> None:
     for entry in defaults[: defaults.index("schema")] if "schema" in defaults else ():
         refuse_if(
             isinstance(entry, str) or "recipe" not in entry,
-            f"{name}: in its defaults schema stands after {_shown(entry)}, and would set every key "
-            "back. Put schema first",
+            f"{name}: schema comes after {_shown(entry)} in its defaults, and would reset every "
+            "key. Put schema first",
         )
 
 

@@ -102,7 +102,7 @@ def _entry(word: str, text: str) -> str:
 
 
 def _key_lines(key: str, sentence: str) -> list[str]:
-    # A key that leaves no room for its sentence has a line of its own.
+    # A long key leaves no room for its sentence on its line.
     start, first = (f"  {key:34}  ", []) if len(key) <= 34 else (" " * 38, [f"  {key}"])
     indent = " " * 38
     return first + textwrap.wrap(sentence, _width(), initial_indent=start, subsequent_indent=indent)

@@ -1,4 +1,4 @@
-"""The commands, their help, and exit codes: 0 done, 1 failed, 2 asked wrongly."""
+"""The commands, their help, and exit codes: 0 done, 1 failed, 2 wrong arguments."""
 
 import os
 import sys
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"tnctl {command}: interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of a pipe has gone; nobody is left to tell.
+        # The reader of the pipe has ended, and nobody reads a message.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
@@ -99,7 +99,7 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "`tnctl COMMAND -h` tells its arguments, and --help every key; --cfg job shows a conf.",
+            "`tnctl COMMAND -h` lists its arguments, and --help every key; --cfg job shows a conf.",
             f"confs: {', '.join(shipped.confs())}; conf=my/run.yaml is your own.",
         ]
     )

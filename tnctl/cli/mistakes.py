@@ -82,7 +82,7 @@ def _of_a_value(error: Any, key: str) -> UserError:
     known = schema.all_keys()
     cases = {
         errors.GrammarParseError: f": cannot read its ${{…}} ({reason}). A ${{data.root}} names a "
-        "key; no value of a conf has a ${ of its own",
+        "key; a value of a conf has no other ${",
         errors.UnsupportedInterpolationType: f": there is no ${{{word}:…}}. Take ${{oc.env:NAME}} "
         "for a variable of the environment",
         errors.InterpolationKeyError: f": ${{{word}}} names {schema.no_key(word, known)}",
@@ -103,7 +103,7 @@ def _of_a_value(error: Any, key: str) -> UserError:
             f"${{oc.env:{word},VALUE}}"
         )
     if "Recursi" in reason or "parent node" in reason:
-        case = " is taken from itself by a ${…}. Give it a value of its own"
+        case = " is taken from itself by a ${…}. Give it a plain value"
     # Lists and mappings that are merged name no key, and only settings of recipes may be either.
     unnamed = "a setting of recipe" if isinstance(error, errors.ConfigTypeError) else "the conf"
     key = "an entry of defaults" if key == "_dummy_" else key  # as Hydra calls it

@@ -20,7 +20,7 @@ LONGEST_NAME = 200  # of a folder; file systems take 255 bytes
 def train(
     path: Path, overrides: list[str], overwrite: bool, golden: int, accept: bool = False
 ) -> int:
-    """Train every job of a sweep; the exit code is the worst of theirs.
+    """Train every job of a sweep; the exit code is the worst of all.
 
     All confs are checked before the first is trained. A job that fails does not stop the others.
     """

@@ -24,8 +24,8 @@ PREFIX = "tnctl"
 def run(given: list[str]) -> int:
     """Compare serving with training, and with golden rows; exit code 1 when they differ.
 
-    Without a checkpoint graph and embeddings are compared with the golden rows that they carry.
-    With endpoint= these are replayed against a running service.
+    Without a checkpoint graph and embeddings are compared with the golden rows that they contain.
+    With endpoint= golden rows are sent to a running service.
     """
     taken, overrides = arguments.part(given, TAKES)
     if "conf" in taken or "checkpoint" in taken or output_of(overrides) is not None:

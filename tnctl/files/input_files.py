@@ -55,7 +55,7 @@ class InputFile(io.RawIOBase):
 
 
 class _Decompressed(InputFile):
-    """A compressed file, decompressed as it is read; `Failure` when it gives far too much."""
+    """A compressed file, decompressed while it is read; `Failure` when it gives far too much."""
 
     def __init__(self, url: str, stored: InputFile, codec: str) -> None:
         super().__init__(url, pa.CompressedInputStream(stored, codec))

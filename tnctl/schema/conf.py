@@ -163,12 +163,12 @@ class Conf(Section):
             )
             refuse_if(
                 settings.shows is not None and life.shows.cvm and not self.width_of(members[0]),
-                f"life.groups.{group}.shows.cvm stands after an embedding, and its slots have "
+                f"life.groups.{group}.shows.cvm follows an embedding, and its slots have "
                 "width 0. Give them a width, or take shows.keep",
             )
         refuse_if(
             of_all.shows.cvm and not any(map(self.width_of, self.slots.values())),
-            "life.shows.cvm stands after embeddings, and no slot has one. Give "
+            "life.shows.cvm follows embeddings, and no slot has one. Give "
             "embedding.width, or take shows.keep",
         )
         for section, life in lives.items():
@@ -185,7 +185,7 @@ class Conf(Section):
             )
 
     def life_of(self, group: str) -> RowLife:
-        """The life of a share group's rows: its own where it has one, else that of all.
+        """The life of a share group's rows: as set for the group, else for all.
 
         Frozen rows have none: nothing updates them, so they would all seem unseen.
         """
@@ -201,7 +201,7 @@ class Conf(Section):
         )
 
     def cvm_of(self, name: str) -> bool:
-        """Whether two counts stand after the embedding of a slot."""
+        """Whether two counts follow the embedding of a slot."""
         slot = self.slots[name]
         return self.width_of(slot) > 0 and self.life_of(slot.group or name).shows.cvm
 
