@@ -1,6 +1,7 @@
 """How much memory this process may still take: of the machine, its cgroups and its ulimits."""
 
 import contextlib
+import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -108,10 +109,6 @@ def _cgroups(root: Path, swap: int) -> Iterator[Limit]:
 
 
 def _ulimits(root: Path) -> Iterator[Limit]:
-    try:
-        import resource
-    except ImportError:  # no POSIX
-        return
     status = _sizes(root / "proc/self/status", unit=1024)
     for name, number, key in (
         ("ulimit -v", resource.RLIMIT_AS, "VmSize"),

@@ -67,7 +67,17 @@ def with_conf(path: Path, overrides: list[str], job: Callable[[Conf], int]) -> i
 
     `--cfg job` prints the conf instead of running.
     """
-    return _run(path.parent, path.stem, overrides, job)
+    options, overrides = arguments.options(overrides)
+    refuse_if(options.sweep, "-m is for train: this command takes one conf")
+    if not options.show:
+        return job(compose(path, overrides))
+    from omegaconf import OmegaConf
+
+    with _composed(path, overrides) as composed:
+        # Before YAML breaks long texts into lines, and a password with them.
+        shown = OmegaConf.create(masked(OmegaConf.to_container(composed)))
+        print(masked(OmegaConf.to_yaml(shown)), end="")
+    return 0
 
 
 def with_saved(values: dict[str, Any], overrides: list[str], job: Callable[[Conf], int]) -> int:
@@ -85,29 +95,15 @@ def with_saved(values: dict[str, Any], overrides: list[str], job: Callable[[Conf
     # In memory, for YAML reads some texts otherwise than JSON, such as signs beyond 16 bits.
     node = {"defaults": ["schema", "_self_"], **values}
     ConfigStore.instance().store(name=SAVED, node=node)
-    return _run(shipped.folder("conf"), SAVED, overrides, job)
+    return with_conf(shipped.folder("conf") / SAVED, overrides, job)
 
 
-def _run(folder: Path, name: str, overrides: list[str], job: Callable[[Conf], int]) -> int:
-    options, overrides = arguments.options(overrides)
-    refuse_if(options.sweep, "-m is for train: this command takes one conf")
-    if not options.show:
-        return job(compose(folder, name, overrides))
-    from omegaconf import OmegaConf
-
-    with _composed(folder, name, overrides) as composed:
-        # Before YAML breaks long texts into lines, and a password with them.
-        shown = OmegaConf.create(masked(OmegaConf.to_container(composed)))
-        print(masked(OmegaConf.to_yaml(shown)), end="")
-    return 0
-
-
-def compose(folder: Path, name: str, overrides: list[str]) -> Conf:
-    """The checked Conf of a file in `folder` with overrides. Raises UserError."""
+def compose(path: Path, overrides: list[str]) -> Conf:
+    """The checked Conf of a conf file with overrides. Raises UserError."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    with _composed(folder, name, overrides) as composed:
+    with _composed(path, overrides) as composed:
         try:
             for key in sorted(OmegaConf.missing_keys(composed)):
                 raise UserError(f"{key} is not given. Say {key}=…")
@@ -119,7 +115,7 @@ def compose(folder: Path, name: str, overrides: list[str]) -> Conf:
 
 
 @contextmanager
-def _composed(folder: Path, name: str, arguments: list[str]) -> Iterator[Any]:
+def _composed(path: Path, arguments: list[str]) -> Iterator[Any]:
     """What Hydra makes of a file and overrides; interpolations resolve inside the block.
 
     Keys, types and forms are checked before, so that Hydra's own messages are rarely needed.
@@ -128,6 +124,7 @@ def _composed(folder: Path, name: str, arguments: list[str]) -> Iterator[Any]:
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import open_dict
 
+    folder, name = path.parent, path.stem
     with _hydra(folder):
         overrides = parsed(arguments)
         for override in overrides:
@@ -141,7 +138,7 @@ def _composed(folder: Path, name: str, arguments: list[str]) -> Iterator[Any]:
         try:
             if name != SAVED:
                 chosen = {choice.key_or_group: str(choice.value()) for choice in choices}
-                entries = conf_files.check(folder / f"{name}.yaml", chosen)
+                entries = conf_files.check(path, chosen)
             composed = hydra.compose(name, lines, return_hydra_config=True)
         except Exception as error:
             raise explained(error, "", entries, choices) from error

@@ -33,7 +33,7 @@ def train(
     runs: list[Run] = []
     for job, name in zip(jobs, names, strict=True):
         try:
-            conf = compose.compose(path.parent, path.stem, job.overrides)
+            conf = compose.compose(path, job.overrides)
         except UserError as error:
             raise UserError(f"{words(job.swept)}: {error}", error.exit_code) from None
         runs.append((words(job.swept), replace(conf, output=files.join(conf.output, name))))

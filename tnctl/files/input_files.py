@@ -7,32 +7,53 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 
 from tnctl import limits
-from tnctl.errors import Failure
+from tnctl.errors import Failure, refuse_if
 from tnctl.files.storage import CODECS, STANDARD_INPUT, local_path, storage, translated
 
 INFLATED_BYTES = 4 << 20  # at a time, of a compressed file that is read whole
 
 
 class InputFile(io.RawIOBase):
-    """A binary file whose every read reports what failed, naming the URL."""
+    """A binary file whose every read reports what failed, naming the URL.
 
-    def __init__(self, url: str, stream: Any, seekable: bool = False) -> None:
+    `stored` is the compressed file that `stream` decompresses, if it does: then reads raise
+    `Failure` when it gives far too much.
+    """
+
+    def __init__(
+        self, url: str, stream: Any, seekable: bool = False, stored: "InputFile | None" = None
+    ) -> None:
         self._url = url
         self._stream = stream
         self._seekable = seekable
+        self._stored = stored
         self.bytes_read = 0
 
     def read(self, size: int | None = -1, /) -> bytes:
+        if self._stored is not None and (size is None or size < 0):
+            return b"".join(iter(lambda: self.read(INFLATED_BYTES), b""))
         with translated(self._url):
             data = cast(bytes, self._stream.read(-1 if size is None else size))
-        self.bytes_read += len(data)
+        self._count(len(data))
         return data
 
     def readinto(self, buffer: Any, /) -> int:
         with translated(self._url):
             count = int(self._stream.readinto(buffer))
-        self.bytes_read += count
+        self._count(count)
         return count
+
+    def _count(self, count: int) -> None:
+        self.bytes_read += count
+        if self._stored is not None:
+            stored = self._stored.bytes_read
+            refuse_if(
+                self.bytes_read > max(limits.INFLATION_FREE, limits.INFLATION * stored),
+                f"{self._url} gives {limits.mebibytes(self.bytes_read)} of its first {stored:,} "
+                f"bytes, over {limits.INFLATION} times as many: too much for data. If it is whole, "
+                "decompress it and name the result",
+                Failure,
+            )
 
     def readable(self) -> bool:
         return True
@@ -54,35 +75,6 @@ class InputFile(io.RawIOBase):
             super().close()
 
 
-class _Decompressed(InputFile):
-    """A compressed file, decompressed while it is read; `Failure` when it gives far too much."""
-
-    def __init__(self, url: str, stored: InputFile, codec: str) -> None:
-        super().__init__(url, pa.CompressedInputStream(stored, codec))
-        self._stored = stored
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        if size is None or size < 0:
-            return b"".join(iter(lambda: self.read(INFLATED_BYTES), b""))
-        data = super().read(size)
-        self._refuse_bomb()
-        return data
-
-    def readinto(self, buffer: Any, /) -> int:
-        count = super().readinto(buffer)
-        self._refuse_bomb()
-        return count
-
-    def _refuse_bomb(self) -> None:
-        stored = self._stored.bytes_read
-        if self.bytes_read > max(limits.INFLATION_FREE, limits.INFLATION * stored):
-            raise Failure(
-                f"{self._url} gives {limits.mebibytes(self.bytes_read)} of its first {stored:,} "
-                f"bytes, over {limits.INFLATION} times as many: too much for data. If it is whole, "
-                "decompress it and name the result"
-            )
-
-
 def open_input(url: str, decompress: bool = True) -> BinaryIO:
     """A binary file opened for reading; .gz, .zst and .zstd are decompressed as they are read.
 
@@ -97,8 +89,9 @@ def open_input(url: str, decompress: bool = True) -> BinaryIO:
         if system.isdir(path):
             raise IsADirectoryError(url)
         stream = InputFile(url, *_opened(system, path))
-        codec = CODECS.get(Path(path).suffix) if decompress else None
-        return cast(BinaryIO, _Decompressed(url, stream, codec) if codec else stream)
+        if decompress and (codec := CODECS.get(Path(path).suffix)):
+            stream = InputFile(url, pa.CompressedInputStream(stream, codec), stored=stream)
+        return cast(BinaryIO, stream)
 
 
 def _opened(system: Any, path: str) -> tuple[Any, bool]:
@@ -129,8 +122,11 @@ def read_bytes(url: str, most: int | None = None) -> bytes:
         if most is None:
             return stream.read()
         content = read_most(stream, most + 1)
-    if len(content) > most:
-        raise Failure(f"{url} has over {most:,} bytes, more than such a file has. Check the URL")
+    refuse_if(
+        len(content) > most,
+        f"{url} has over {most:,} bytes, more than such a file has. Check the URL",
+        Failure,
+    )
     return content
 
 

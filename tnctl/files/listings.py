@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tnctl.errors import Failure
+from tnctl.errors import Failure, refuse_if
 from tnctl.files.storage import AbsentError, join, local_path, storage, translated
 
 MAGIC = frozenset("*?[")
@@ -39,20 +39,16 @@ def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
         system, path = storage(url)
         if system.isfile(path):
             return [url]
-        if system.isdir(path):
-            raise Failure(f"{url} is a folder. Name its files with a glob, such as {url}/*.csv")
-    if not MAGIC.intersection(spec):
-        raise AbsentError(
-            f"{url} was not found. Check the name, and data.root if it starts from there"
-        )
+        is_folder = f"{url} is a folder. Name its files with a glob, such as {url}/*.csv"
+        refuse_if(system.isdir(path), is_folder, Failure)
+    absent = f"{url} was not found. Check the name, and data.root if it starts from there"
+    refuse_if(not MAGIC.intersection(spec), absent, AbsentError)
     with translated(url, "listed"):
         system, path = storage(glob.escape(url.removesuffix(spec)) + spec)
         matches = system.glob(path, detail=True)
         names = sorted(name for name, info in matches.items() if info["type"] == "file")
-        if not names:
-            raise AbsentError(
-                f"{url} matches no file. Check the glob, and data.root if it starts there"
-            )
+        no_match = f"{url} matches no file. Check the glob, and data.root if it starts there"
+        refuse_if(not names, no_match, AbsentError)
         return [system.unstrip_protocol(name) if "://" in url else name for name in names]
 
 

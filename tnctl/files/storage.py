@@ -10,7 +10,7 @@ from typing import Any
 import fsspec
 import pyarrow as pa
 
-from tnctl.errors import Failure, UserError
+from tnctl.errors import Failure, UserError, refuse_if
 from tnctl.file_urls import protocols_of
 from tnctl.masking import is_masked, is_unquoted
 
@@ -94,21 +94,21 @@ def _sentence(url: str, done: str, error: Exception) -> str:
 
 def storage(url: str) -> tuple[Any, str]:
     """The fsspec file system of `url`, without any memory of old listings, and the path in it."""
-    if is_masked(url):
-        raise UserError(
-            f"{url} is from a saved file, in which passwords and tokens are masked. Give the key "
-            "with the whole URL again, or keep them out of URLs (docs/data.md#passwords)"
-        )
-    if is_unquoted(url):  # libraries would show a part of it as a host or port that is wrong
-        raise UserError(
-            f"{url} has a password with a sign that ends it. Write / ? # and spaces in it as %2F "
-            "%3F %23 %20, or keep it out of the URL (docs/data.md#passwords)"
-        )
-    if "reference" in protocols_of(url):
-        raise UserError(
-            f"{url} is of fsspec's protocol reference, which renders templates of a file: they can "
-            "run commands, or never end. Name the files themselves"
-        )
+    refuse_if(
+        is_masked(url),
+        f"{url} is from a saved file, in which passwords and tokens are masked. Give the key "
+        "with the whole URL again, or keep them out of URLs (docs/data.md#passwords)",
+    )
+    refuse_if(
+        is_unquoted(url),  # libraries would show a part of it as a host or port that is wrong
+        f"{url} has a password with a sign that ends it. Write / ? # and spaces in it as %2F "
+        "%3F %23 %20, or keep it out of the URL (docs/data.md#passwords)",
+    )
+    refuse_if(
+        "reference" in protocols_of(url),
+        f"{url} is of fsspec's protocol reference, which renders templates of a file: they can "
+        "run commands, or never end. Name the files themselves",
+    )
     system, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     system.invalidate_cache()
     return system, path

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tnctl.errors import Failure
+from tnctl.errors import Failure, refuse_if
 from tnctl.files.input_files import open_input
 from tnctl.files.output_files import open_output
 from tnctl.files.storage import join, local_path, storage, translated
@@ -41,8 +41,8 @@ def size(url: str) -> int:
     with translated(url):
         system, path = storage(url)
         count = system.size(path)
-    if count is None:
-        raise Failure(f"{url} does not tell its size. Copy it to a storage that does")
+    unknown = f"{url} does not report its size. Copy it to a storage that does"
+    refuse_if(count is None, unknown, Failure)
     return int(count)
 
 
@@ -126,8 +126,7 @@ def download_folder(url: str, local: str | Path) -> None:
     with translated(url, "listed"):
         system, path = storage(url)
         names = system.find(path)
-    if not names:
-        raise Failure(f"{url} is no folder, or an empty one. Check the name")
+    refuse_if(not names, f"{url} is no folder, or an empty one. Check the name", Failure)
     for name in names:
         _copy(system.unstrip_protocol(name), str(Path(local) / os.path.relpath(name, path)))
 

@@ -207,12 +207,10 @@ class Conf(Section):
 
     def width_of(self, slot: Slot) -> int:
         """Floats per embedding of a slot."""
-        if slot.indicator:
-            return 0
-        return self.embedding.width if slot.width is None else slot.width
+        width = self.embedding.width if slot.width is None else slot.width
+        return 0 if slot.indicator else width
 
     def has_linear(self, slot: Slot) -> bool:
         """Whether the rows of a slot have a linear weight."""
-        if slot.indicator:
-            return False
-        return self.embedding.linear if slot.linear is None else slot.linear
+        linear = self.embedding.linear if slot.linear is None else slot.linear
+        return linear and not slot.indicator
