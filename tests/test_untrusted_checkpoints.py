@@ -18,7 +18,7 @@ from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.model import recipes
 from tnctl.model.graph import conf_to_json
-from tnctl.training import run
+from tnctl.training import resuming
 
 # deepfm, and a file that tells that the code was run.
 CODE = """\
@@ -312,7 +312,7 @@ def test_other_urls_of_a_checkpoint_are_not_opened(monkeypatch):
     )
     monkeypatch.setattr(run, "way_on", lambda *_: "")
     with pytest.raises(files.AbsentError):
-        run.check_data(SimpleNamespace(output="run"), checkpoint)
+        resuming.check_data(SimpleNamespace(output="run"), checkpoint)
     assert asked == ["https://h/a.csv", "a.csv"]
     assert not is_day("2024::reference::x")
 
