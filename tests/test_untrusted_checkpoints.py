@@ -298,19 +298,19 @@ def test_other_urls_of_a_checkpoint_are_not_opened(monkeypatch):
     """Names of data that is gone, and of days, which take the place of {day}."""
     asked = []
     monkeypatch.setattr(files, "exists", lambda url: asked.append(url) or True)
-    monkeypatch.setattr(run, "conf_of_day", lambda *_: None)
+    monkeypatch.setattr(resuming, "conf_of_day", lambda *_: None)
 
     def absent(*_):
         raise files.AbsentError("data.train matches no file")
 
-    monkeypatch.setattr(run, "fingerprints", absent)
+    monkeypatch.setattr(resuming, "fingerprints", absent)
     names = ["reference://x::/spec.json", "https://h/a.csv", "zip://a::b", "s3://***@h/a", "a.csv"]
     checkpoint = SimpleNamespace(
         data=[Fingerprint(file=name, bytes=1) for name in names],
         position=SimpleNamespace(day=None, at_start_of_pass=False, pass_=1),
         step=1,
     )
-    monkeypatch.setattr(run, "way_on", lambda *_: "")
+    monkeypatch.setattr(resuming, "way_on", lambda *_: "")
     with pytest.raises(files.AbsentError):
         resuming.check_data(SimpleNamespace(output="run"), checkpoint)
     assert asked == ["https://h/a.csv", "a.csv"]
