@@ -1,4 +1,4 @@
-"""What commands write: a folder or a file, beside the one in force until it is whole.
+"""What commands write: a folder or a file, beside the one in force until it is complete.
 
 Every command that takes `to=` writes through `output_folder` or `output_file`. They refuse, before
 the first byte, a place that holds what tnctl did not write, or that overlaps what is read.
