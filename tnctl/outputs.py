@@ -290,19 +290,13 @@ def output_file(
         if claims is not None:
             claims.take([name])
 
-    with _overwritten(to, claim) if place is None else _replaced(to, place, claim) as stream:
+    if place is None:
+        claim()
+    with files.open_output(to) if place is None else _replaced(to, place, claim) as stream:
         writer = HashingWriter(stream)
         yield cast(IO[bytes], writer)
     if claims is not None:
         claims.finish({name: writer.entry()})
-
-
-@contextlib.contextmanager
-def _overwritten(to: str, claim: Callable[[], None]) -> Iterator[IO[bytes]]:
-    """A file on another storage, which has the old one until the new one is whole."""
-    claim()
-    with files.open_output(to) as stream:
-        yield stream
 
 
 @contextlib.contextmanager

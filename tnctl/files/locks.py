@@ -56,7 +56,8 @@ def locked(folder: str) -> Iterator[None]:
             _write_process(path, descriptor)
     except Failure as error:
         if not isinstance(error.__cause__, PermissionError):
-            _remove_empty(created)
+            for above in created:
+                remove_empty_folder(str(above))
             raise
         yield  # no process writes here, and one that tries gets an error
         return
@@ -67,7 +68,8 @@ def locked(folder: str) -> Iterator[None]:
         with contextlib.suppress(OSError):  # it stays, and nothing is hindered by it
             path.unlink(missing_ok=True)
         os.close(descriptor)
-        _remove_empty(created)
+        for above in created:
+            remove_empty_folder(str(above))
 
 
 def _open_lock(path: Path) -> int:
@@ -92,8 +94,3 @@ def _write_process(path: Path, descriptor: int) -> None:
     os.truncate(descriptor, 0)
     with contextlib.suppress(OSError):  # on a full disk it names no process
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in folders:
-        remove_empty_folder(str(folder))
