@@ -71,7 +71,7 @@ def armed(fault: Fault | None):
             kind = "remove" if name in REMOVALS else "rename"
             patches.enter_context(mock.patch.object(os, name, _counted(fault, kind, name)))
         patches.enter_context(mock.patch.object(folders, "exchange", _exchange(fault)))
-        patches.enter_context(mock.patch.object(files._Output, "write", _write(fault)))
+        patches.enter_context(mock.patch.object(files.OutputFile, "write", _write(fault)))
         opened = _open(fault)
         patches.enter_context(mock.patch.object(builtins, "open", opened))
         patches.enter_context(mock.patch.object(io, "open", opened))
@@ -100,7 +100,7 @@ def _exchange(fault: Fault):
 
 
 def _write(fault: Fault):
-    real = files._Output.write
+    real = files.OutputFile.write
 
     def write(self, data):
         path = files.local_path(self._url) or self._url

@@ -219,7 +219,7 @@ def test_an_output_below_a_file(workspace, here):
                                      "manifest.json", "report.json"])  # fmt: skip
 def test_a_full_output(workspace, here, monkeypatch, full_at):
     """The disk refuses the first bytes of one file."""
-    write = files._Output.write
+    write = files.OutputFile.write
 
     def failing(self, data):
         part = files.PART_NAME.fullmatch(Path(self._url).name)
@@ -228,7 +228,7 @@ def test_a_full_output(workspace, here, monkeypatch, full_at):
                 raise OSError(errno.ENOSPC, "No space left on device")
         return write(self, data)
 
-    monkeypatch.setattr(files._Output, "write", failing)
+    monkeypatch.setattr(files.OutputFile, "write", failing)
     done = here(*TRAIN, cwd=workspace)
     refused(done, full_at, "no space is left there. Free some, or choose another")
     monkeypatch.undo()

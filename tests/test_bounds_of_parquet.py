@@ -51,13 +51,13 @@ def test_a_long_column_is_read_in_parts(tmp_path, monkeypatch):
     table = pa.table({"a": ids, "y": np.zeros(len(ids))})
     pq.write_table(table, tmp_path / "a", use_dictionary=False, data_page_size=1 << 14)
     conf, largest = conf_of(tmp_path / "a", "parquet"), []
-    plain = files._Input.read
+    plain = files.InputFile.read
 
     def counted(self, size=-1, /):
         largest.append(size)
         return plain(self, size)
 
-    monkeypatch.setattr(files._Input, "read", counted)
+    monkeypatch.setattr(files.InputFile, "read", counted)
     whole = [piece.table for piece in sources.pieces(conf, "train", ["a"])]
     assert max(largest) > 1_000_000
     monkeypatch.setattr(parquet_files, "CHUNK_BYTES", 1 << 19)

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tnctl.cli.check import short, size, span
+from tnctl.cli.check import short, span
 from tnctl.data.growth import growth
+from tnctl.progress import size
 from tnctl.tables import Initial, Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace
 from tnctl.training.inspection import INDEX_BYTES, first_met
 
@@ -90,7 +91,7 @@ def test_the_bytes_of_a_row_are_those_of_a_table(width):
 def test_figures_for_people():
     numbers = {0: "0", 940: "940", 12_345: "12.3 k", 1.239e6: "1.24 M", 4e9: "4 G"}
     assert {number: short(number) for number in numbers} == numbers
-    sizes = {12: "12 B", 2048: "2.0 KiB", 3 << 20: "3.0 MiB", 5 << 30: "5.0 GiB"}
+    sizes = {12: "12 B", 2048: "2 KiB", 3 << 20: "3.0 MiB", 5 << 30: "5.0 GiB"}
     assert {number: size(number) for number in sizes} == sizes
     assert span(5, 5, 5) == "5"
     assert span(2e6, 1e6, 3e6) == "2 M (1 M to 3 M)"

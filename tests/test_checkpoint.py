@@ -208,6 +208,7 @@ def test_a_crash_while_saving_leaves_the_one_before(run_copy, here, monkeypatch)
     more = ["train", "conf=small.yaml", "output=run2", "train.epochs=2"]
     count = len(manifest.read(str(run_copy / STEP), CheckpointManifest).files)
     from tnctl import files
+    from tnctl.files import output_files
 
     write = files.open_output
     for crash_at in (1, count):
@@ -221,7 +222,8 @@ def test_a_crash_while_saving_leaves_the_one_before(run_copy, here, monkeypatch)
                     raise KeyboardInterrupt
             return write(url, **options)
 
-        monkeypatch.setattr(files, "open_output", failing)
+        for module in (files, output_files):
+            monkeypatch.setattr(module, "open_output", failing)
         assert here(*more, "overwrite=true", cwd=run_copy).code == 130
         monkeypatch.undo()
         done = here("evaluate", "output=run2", cwd=run_copy)

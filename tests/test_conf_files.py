@@ -23,8 +23,8 @@ FILES = {
     "defaults: [own, _self_]\n" + REST: "name own, which names it",
     "defaults: schema\n" + REST: "defaults must be a list",
     "defaults: {schema: null}\n" + REST: "defaults must be a list",
-    "defaults: [_self_, schema, {recipe: lr}]\n" + REST: "schema stands after '_self_'",
-    "defaults: [deepfm, schema, _self_]\n": "schema stands after 'deepfm'",
+    "defaults: [_self_, schema, {recipe: lr}]\n" + REST: "schema comes after '_self_'",
+    "defaults: [deepfm, schema, _self_]\n": "schema comes after 'deepfm'",
     "defaults: [[schema], _self_]\n": "'[schema]' is no entry",
     "defaults: [schema, 3]\n": "Entries of defaults are schema",
     "defaults: [schema, {recipe: 3}]\n": "Entries of defaults are schema",
@@ -124,7 +124,7 @@ def test_what_can_be_written_too(tmp_path, content):
     (tmp_path / "base.yaml").write_text(SLOTS)
     (tmp_path / "own.yaml").write_bytes(content.encode())
     path = compose.conf_file(str(tmp_path / "own.yaml"))
-    conf = compose.compose(path.parent, path.stem, [])
+    conf = compose.compose(path, [])
     assert "a" in conf.slots
     for key, value in GOOD[content].items():
         assert getattr(conf, key) == value
@@ -268,7 +268,7 @@ def fuzz(folder, seed, rounds):
         (folder / "own.yaml").write_text(text)
         try:
             path = compose.conf_file(str(folder / "own.yaml"))
-            compose.compose(path.parent, path.stem, [])
+            compose.compose(path, [])
             composed += 1
         except UserError as error:
             said = str(error)

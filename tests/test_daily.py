@@ -192,9 +192,9 @@ def test_hydra_takes_them_as_they_are(tmp_path, argument, expected):
     _, overrides = arguments.part([argument, "output=run"], ())
     if expected is None and "[" in argument:
         with pytest.raises(UserError, match="cannot read the argument"):
-            compose.compose(tmp_path, "daily", overrides)
+            compose.compose(tmp_path / "daily.yaml", overrides)
         return
-    conf = compose.compose(tmp_path, "daily", overrides)
+    conf = compose.compose(tmp_path / "daily.yaml", overrides)
     assert getattr(conf.data, argument.split("=")[0].split(".")[1]) == expected
 
 

@@ -17,6 +17,8 @@ import pytest
 
 from tnctl import files
 from tnctl.errors import Failure, UserError
+from tnctl.files import output_files, storage
+from tnctl.files import uploads as uploading
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -167,42 +169,26 @@ def test_what_is_no_file_is_written_to_and_never_removed(tmp_path):
     os.close(reading)
 
 
-def test_a_discarded_upload_is_not_completed(monkeypatch):
-    class Upload:
-        closed = discarded = False
-
-        def write(self, data):
-            return len(data)
-
-        def discard(self):
-            self.discarded = True
-
-        def close(self):
-            raise AssertionError("completed")
-
-    class Storage:
-        def open(self, _path, _mode, **_):
-            return upload
-
-    upload = Upload()
-    monkeypatch.setattr(files, "_storage", lambda _: (Storage(), "x"))
-    with pytest.raises(ZeroDivisionError), files.open_output("s3://bucket/x") as stream:
-        stream.write(b"half")
-        raise ZeroDivisionError
-    assert upload.discarded
-    assert upload.closed
-
-
 class Upload(fsspec.spec.AbstractBufferedFile):
-    """As s3fs and gcsfs have it: a part goes when enough was written."""
+    """As adlfs has it: a part is uploaded when enough was written, and nothing is ever aborted."""
 
     def __init__(self, parts, path, mode, **options):
         super().__init__(None, path, mode, **options, autocommit=False)
         self.parts = parts
+        self.ends = []
 
-    def _upload_chunk(self, final=False):  # noqa: ARG002 (fsspec's own)
+    def _upload_chunk(self, final=False):
         self.parts.append(self.buffer.getvalue())
+        self.ends += ["completed"] if final else []
         return True
+
+
+class AbortedUpload(Upload):
+    """As s3fs has it: after `discard` it has no buffer."""
+
+    def discard(self):
+        self.ends.append("aborted")
+        self.buffer = None
 
 
 @pytest.fixture
@@ -214,16 +200,44 @@ def uploaded(monkeypatch):
         def open(self, *given, **options):
             return Upload(parts, *given, **options)
 
-    monkeypatch.setattr(files, "_storage", lambda _: (Storage(), "x"))
+    monkeypatch.setattr(output_files, "storage", lambda _: (Storage(), "x"))
     return parts
+
+
+@pytest.mark.parametrize("kind", [Upload, AbortedUpload])
+@pytest.mark.parametrize("written", [0, 999, 1000, 2500])
+def test_an_upload_after_an_exception_leaves_no_file(monkeypatch, kind, written):
+    uploads, removed = [], []
+
+    class Storage:
+        rm_file = removed.append
+
+        def open(self, *given, **options):
+            uploads.append(kind([], *given, **options))
+            return uploads[-1]
+
+    monkeypatch.setattr(uploading, "UPLOAD_BYTES", 1000)
+    monkeypatch.setattr(output_files, "storage", lambda _: (Storage(), "x"))
+    with pytest.raises(ZeroDivisionError), files.open_output("s3://bucket/x") as stream:
+        stream.write(bytes(written))
+        raise ZeroDivisionError
+    assert len(uploads) == (written >= 1000)
+    for upload in uploads:
+        assert upload.closed
+        assert sum(map(len, upload.parts)) == written // 1000 * 1000
+    ends = [end for upload in uploads for end in upload.ends]
+    if kind is AbortedUpload or written < 1000:
+        assert (ends, removed) == (["aborted"] * len(uploads), [])
+    else:
+        assert (ends, removed) == (["completed"], ["x"])
 
 
 @pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001, 2000, 9007])
 @pytest.mark.parametrize("held", [10, 10**6])
 @pytest.mark.parametrize("at_a_time", [1, 700, 2500])
 def test_parts_of_an_upload_are_of_one_size(monkeypatch, uploaded, size, held, at_a_time):
-    monkeypatch.setattr(files, "UPLOAD_BYTES", 1000)
-    monkeypatch.setattr(files, "HELD_BYTES", held)
+    monkeypatch.setattr(uploading, "UPLOAD_BYTES", 1000)
+    monkeypatch.setattr(uploading, "HELD_BYTES", held)
     whole = os.urandom(size)
     with files.open_output("s3://bucket/x") as stream:
         for at in range(0, size, at_a_time):
@@ -235,15 +249,23 @@ def test_parts_of_an_upload_are_of_one_size(monkeypatch, uploaded, size, held, a
 
 
 def test_parts_grow_where_they_would_be_too_many(monkeypatch, uploaded):
-    assert files.UPLOAD_BYTES == 5 << 20  # the least that S3 takes
-    monkeypatch.setattr(files, "UPLOAD_BYTES", 10)
-    monkeypatch.setattr(files, "PARTS_OF_A_SIZE", 20)
+    assert uploading.UPLOAD_BYTES == 5 << 20  # the least that S3 takes
+    monkeypatch.setattr(uploading, "UPLOAD_BYTES", 10)
+    monkeypatch.setattr(uploading, "PARTS_OF_A_SIZE", 20)
     whole = os.urandom(1905)
     with files.open_output("s3://bucket/x") as stream:
         for at in range(0, len(whole), 19):
             stream.write(whole[at : at + 19])
     assert b"".join(uploaded) == whole
-    assert [len(part) for part in uploaded] == [10] * 20 + [20] * 20 + [40] * 20 + [80] * 6 + [25]
+    sizes = [len(part) for part in uploaded if part]
+    assert sizes == [10] * 20 + [20] * 20 + [40] * 20 + [80] * 6 + [25]
+
+
+def test_an_upload_may_have_300_gib():
+    """Of at most 10,000 parts, as S3 has them."""
+    sizes = [uploading.UPLOAD_BYTES << n // uploading.PARTS_OF_A_SIZE for n in range(10_000)]
+    assert sum(sizes) >= 300 << 30
+    assert max(sizes) < 5 << 30
 
 
 @pytest.mark.usefixtures("uploaded")
@@ -253,10 +275,10 @@ def test_many_uploads_at_once_hold_little_memory():
         tracemalloc.start()
         for stream in streams:
             for _ in range(16):
-                stream.write(bytes(files.WRITE_BYTES))
+                stream.write(bytes(storage.WRITE_BYTES))
         held, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert held < 1 << 20 and most < 26 * files.HELD_BYTES * 1.5
+        assert held < 1 << 20 and most < 26 * uploading.HELD_BYTES * 1.5
 
 
 def test_a_temporary_folder_that_takes_no_part_is_told(uploaded, monkeypatch, tmp_path):
@@ -264,7 +286,7 @@ def test_a_temporary_folder_that_takes_no_part_is_told(uploaded, monkeypatch, tm
 
     def write():
         with files.open_output("s3://bucket/x") as stream:
-            stream.write(bytes(2 * files.HELD_BYTES))
+            stream.write(bytes(2 * uploading.HELD_BYTES))
 
     refused(write, "gone could not be written")
     assert uploaded == []
@@ -272,9 +294,10 @@ def test_a_temporary_folder_that_takes_no_part_is_told(uploaded, monkeypatch, tm
 
 HOLDS = """
 import signal, sys
+from pathlib import Path
 from tnctl import files
 folder = files.TemporaryFolder("test")
-(files.Path(folder.name) / "large").mkdir()
+(Path(folder.name) / "large").mkdir()
 print(folder.name, flush=True)
 signal.pause()
 """
@@ -404,7 +427,7 @@ def test_unreadable_and_unwritable_files_are_told():
         (folder / "a.csv").chmod(0)
         (folder / "closed").mkdir(mode=0o555)
         command = [sys.executable, "-c", CHILD, f"{name}/a.csv", f"{name}/closed/b/c"]
-        here = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[1])}
+        here = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[2])}
         done = subprocess.run(command, capture_output=True, text=True, env=here)
     assert done.returncode == 0, done.stderr
     read, written = done.stdout.splitlines()

@@ -303,7 +303,7 @@ def test_a_failed_export_leaves_the_old_one(run_copy, here, monkeypatch):
             raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(files._Output, "write", failing)
+        patch.setattr(files.OutputFile, "write", failing)
         done = here(*export, cwd=run_copy)
     assert done.code == 1 and "no space is left" in done.last
     assert stored(run_copy / "run") == before

@@ -550,7 +550,7 @@ def test_a_full_sketch_is_told(tmp_path, capsys):
                 "rules": {"groups": {"user": {"shows": {"cvm": True}}}},
                 "slots": SLOTS | {"user": {"width": 0}},
             },
-            "life.groups.user.shows.cvm stands after an embedding",
+            "life.groups.user.shows.cvm follows an embedding",
         ),
         (
             {"rules": {"shows": {"cvm": True}}, "slots": {"user": {"width": 0}}},

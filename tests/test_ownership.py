@@ -158,7 +158,7 @@ def test_what_fails_leaves_the_old_one(root, monkeypatch, storage):
     to = str(root / "graph") if storage == "here" else f"memory://{root.name}/graph"
     write_graph(to, OLD)
     listing = sorted(name for name, _ in folders.contents(to, {"variables"}))
-    write = files._Output.write
+    write = files.OutputFile.write
     for number in range(100):
         left = number
 
@@ -171,7 +171,7 @@ def test_what_fails_leaves_the_old_one(root, monkeypatch, storage):
             return write(self, data)
 
         with monkeypatch.context() as patch:
-            patch.setattr(files._Output, "write", failing)
+            patch.setattr(files.OutputFile, "write", failing)
             try:
                 write_graph(to, NEW)
                 break

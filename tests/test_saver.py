@@ -23,6 +23,7 @@ from tnctl.checkpoint import save as saving
 from tnctl.checkpoint.chain import before
 from tnctl.checkpoint.saver import Saver
 from tnctl.errors import Failure
+from tnctl.files import output_files
 from tnctl.manifest import DamagedError
 
 TABLE = "embedding3"
@@ -448,7 +449,9 @@ def die_at(at, monkeypatch, action):
 
         patch.setattr(os, "fsync", dying(os.fsync))
         patch.setattr(os, "replace", dying(os.replace))
-        patch.setattr(files, "open_output", dying(files.open_output))
+        opening = dying(files.open_output)
+        for module in (files, output_files):
+            patch.setattr(module, "open_output", opening)
         try:
             action()
         except Killed:

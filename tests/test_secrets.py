@@ -315,7 +315,7 @@ def test_no_file_and_no_line_has_a_secret(asked, server, workspace):
     assert "nothing to do" in asked("train", *plain).err
     # A checkpoint has no password to read its data with.
     done = asked("evaluate", "output=run", code=2)
-    assert f"http://***@{server}/test.csv stands in what was saved" in done.last
+    assert f"http://***@{server}/test.csv is from a saved file, in which" in done.last
     metrics = json.loads(asked("evaluate", "output=run", conf[1]).out)
     assert metrics["split"] == "test"
     for command in ("list", "inspect", "verify"):

@@ -50,7 +50,7 @@ class Fault:
 
     def __init__(self, monkeypatch, name, after):
         self.happened = False
-        write, fault, passed = files._Output.write, self, 0
+        write, fault, passed = files.OutputFile.write, self, 0
 
         def failing(self, data):
             nonlocal passed
@@ -68,7 +68,7 @@ class Fault:
             passed += len(view)
             return write(self, data)
 
-        monkeypatch.setattr(files._Output, "write", failing)
+        monkeypatch.setattr(files.OutputFile, "write", failing)
 
 
 @pytest.mark.parametrize("storage", ["disk", "elsewhere"])
@@ -116,7 +116,7 @@ from tnctl import files
 from tnctl.cli import main
 import tnctl.serving.export, tnctl.serving.fold, tnctl.serving.split
 
-write = files._Output.write
+write = files.OutputFile.write
 codes = []
 for arguments, left in json.loads(sys.argv[1]):
     child = os.fork()
@@ -132,7 +132,7 @@ for arguments, left in json.loads(sys.argv[1]):
                 os.kill(os.getpid(), signal.SIGKILL)
             left -= size
             return write(self, data)
-        files._Output.write = killing
+        files.OutputFile.write = killing
         main(arguments)
     codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 print(json.dumps(codes))
@@ -172,13 +172,13 @@ def test_what_is_broken_off_by_the_user(served, place, tmp_path, here, monkeypat
     to = f"{tmp_path}/tried"
     for name in ("parquet", "fold"):
         with monkeypatch.context() as patched:
-            write = files._Output.write
+            write = files.OutputFile.write
 
             def interrupted(self, data, write=write):
                 write(self, data)
                 raise KeyboardInterrupt
 
-            patched.setattr(files._Output, "write", interrupted)
+            patched.setattr(files.OutputFile, "write", interrupted)
             done = here(*COMMANDS[name], f"to={to}", cwd=place)
         assert done.code == 130 and "interrupted" in done.last
         assert not list(tmp_path.iterdir())

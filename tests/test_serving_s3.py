@@ -72,7 +72,7 @@ def test_an_exception_inside_a_write(served, monkeypatch, name):
     """Where fsspec would complete the object when its file is closed."""
     sizes = {file: len(some) for file, some in data(name, f"{served.folder}/{name}").items()}
     broken = next(file for file in sorted(sizes) if sizes[file] > 1000)
-    write = files._Output.write
+    write = files.OutputFile.write
 
     def failing(self, data):
         if self._url == f"{HERE}/{name}/{broken}":
@@ -82,7 +82,7 @@ def test_an_exception_inside_a_write(served, monkeypatch, name):
         return write(self, data)
 
     with monkeypatch.context() as patched:
-        patched.setattr(files._Output, "write", failing)
+        patched.setattr(files.OutputFile, "write", failing)
         served.refused(name, f"{HERE}/{name}", broken, "could not be written")
     assert not files.exists(f"{HERE}/{name}/{broken}")
     served.complete(name, f"{HERE}/{name}")
@@ -126,7 +126,7 @@ def test_a_large_file_breaks_in_its_second_part(tmp_path, monkeypatch):
     order = np.argsort(table.hashes(groups, ids))
     table.insert_records(table.fresh_records(groups, ids[order]))
     checkpoint = loading.open_checkpoint(run.save(golden=[]))
-    write, passed = files._Output.write, 0
+    write, passed = files.OutputFile.write, 0
 
     def failing(self, data):
         nonlocal passed
@@ -145,7 +145,7 @@ def test_a_large_file_breaks_in_its_second_part(tmp_path, monkeypatch):
     for job in (made, folded):
         to, passed = f"{HERE}/{job.__name__}", 0
         with monkeypatch.context() as patched, pytest.raises(RuntimeError):
-            patched.setattr(files._Output, "write", failing)
+            patched.setattr(files.OutputFile, "write", failing)
             job(to)
         assert passed > 5_500_000
         assert files.list_folder(to) == [] or "item.dictionary" in files.list_folder(to)

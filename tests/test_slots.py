@@ -1051,7 +1051,7 @@ def test_keys_of_a_slot_that_do_not_go_together(keys, words):
         ({"mean": 1.0, "transform": "standardize"}, "given together"),
         ({"mean": 1.0, "deviation": 1.0}, "are for transform=standardize"),
         ({"mean": 1.0, "deviation": 0.0, "transform": "standardize"}, "must be above 0"),
-        ({"columns": ["a"], "width": 2}, "columns stands alone"),
+        ({"columns": ["a"], "width": 2}, "columns excludes column"),
         ({"columns": []}, "must name a column"),
         ({"default": math.nan}, "default must be finite"),
     ],

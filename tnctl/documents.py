@@ -10,8 +10,9 @@ import dataclasses
 import json
 import math
 import re
+from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, LiteralString, TypeVar, cast
 
 from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
@@ -41,35 +42,24 @@ def is_relative_path(path: str) -> bool:
     )
 
 
-def _name(text: str) -> str:
-    if not is_name(text):
-        raise PydanticCustomError("name", "should be a name of letters, digits and _")
-    return text
+def _that(holds: Callable[[str], bool], rule: LiteralString) -> AfterValidator:
+    """The validator of a text with a rule, in words too."""
 
+    def check(text: str) -> str:
+        if not holds(text):
+            raise PydanticCustomError("text", rule)
+        return text
 
-def _relative_path(path: str) -> str:
-    if not is_relative_path(path):
-        raise PydanticCustomError("path", "should be a relative path of plain names")
-    return path
-
-
-def _folder_name(text: str) -> str:
-    if not is_relative_path(text) or "/" in text:
-        raise PydanticCustomError("folder", "should be the plain name of a folder")
-    return text
+    return AfterValidator(check)
 
 
 def check_tree(value: JsonValue) -> JsonValue:
     """Refuse numbers that this program would not write: NaN, infinite, or beyond 64 bits."""
-    if isinstance(value, dict):
-        for of_key in value.values():
-            check_tree(of_key)
-    elif isinstance(value, list):
-        for entry in value:
-            check_tree(entry)
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise PydanticCustomError("finite", "should have finite numbers only")
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            check_tree(inner)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise PydanticCustomError("finite", "should have finite numbers only")
     elif isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise PydanticCustomError("integer", "should have integers of 64 bits only")
     return value
@@ -77,18 +67,24 @@ def check_tree(value: JsonValue) -> JsonValue:
 
 def _figures(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
     for value in values.values():
+        if isinstance(value, list):
+            raise PydanticCustomError("figures", "should have numbers and texts, not lists")
         if isinstance(value, dict):
             _figures(value)
-        elif isinstance(value, list):
-            raise PydanticCustomError("figures", "should have numbers and texts, not lists")
         else:
             check_tree(value)
     return values
 
 
-Name = Annotated[str, AfterValidator(_name)]
-RelativePath = Annotated[str, AfterValidator(_relative_path)]
-FolderName = Annotated[str, AfterValidator(_folder_name)]
+Name = Annotated[str, _that(is_name, "should be a name of letters, digits and _")]
+RelativePath = Annotated[str, _that(is_relative_path, "should be a relative path of plain names")]
+FolderName = Annotated[
+    str,
+    _that(
+        lambda text: is_relative_path(text) and "/" not in text,
+        "should be the plain name of a folder",
+    ),
+]
 Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, lt=2**63)]  # 0 or more
@@ -113,7 +109,7 @@ def omitted() -> Any:
 def flat() -> Any:
     """A field that is a dict, whose keys are written beside those of the document itself.
 
-    The class needs a parser of its own: a validator that separates them.
+    The class needs a validator that separates them.
     """
     return dataclasses.field(default_factory=dict, metadata={FLAT: True})
 
@@ -145,20 +141,20 @@ def first_problem(error: ValidationError) -> str:
     path = ".".join(str(part) for part in first["loc"]).removesuffix(".[key]")
     # A rule reads as in "Input should be greater than 0"; the input is the field.
     rule = first["msg"].removeprefix("Input ").removeprefix("String ").removeprefix("Value error, ")
-    if first["type"] == "json_invalid":
-        return f"no JSON of tnctl ({first['msg']})"
-    if first["type"] == "missing":
-        return f"key {quoted(path)} is missing"
-    if first["type"] == "value_error":  # of a document: its sentence has what was received
-        return f"key {quoted(path)}: {rule}" if path else rule
+    match first["type"]:
+        case "json_invalid":
+            return f"no JSON of tnctl ({first['msg']})"
+        case "missing":
+            return f"key {quoted(path)} is missing"
+        case "value_error":  # of a document: its sentence has what was received
+            return f"key {quoted(path)}: {rule}" if path else rule
     return f"key {quoted(path or 'document')} {rule}. It has {shown(first['input'])}"
 
 
 def shown(received: Any) -> str:
     """A value that was received, as a message shows it: quoted, and cut where it is long."""
     if isinstance(received, dict | list | tuple):
-        received = f"{'an object' if isinstance(received, dict) else 'a list'} of {len(received):,}"
-        return str(received)
+        return f"{'an object' if isinstance(received, dict) else 'a list'} of {len(received):,}"
     if isinstance(received, int) and not isinstance(received, bool) and abs(received) >= 2**64:
         return "an integer of more than 64 bits"
     return quoted(received if isinstance(received, str) else json.dumps(received, default=str))
@@ -168,8 +164,8 @@ def shown(received: Any) -> str:
 def _layout(kind: Any) -> list[tuple[str, str, bool, bool]]:
     """The fields of a document: (attribute, key, omitted while None, flat)."""
     return [
-        (one.name, one.name.rstrip("_"), OMITTED in one.metadata, FLAT in one.metadata)
-        for one in dataclasses.fields(kind)
+        (field.name, field.name.rstrip("_"), OMITTED in field.metadata, FLAT in field.metadata)
+        for field in dataclasses.fields(kind)
     ]
 
 

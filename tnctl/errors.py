@@ -15,8 +15,8 @@ class UserError(Exception):
     """A mistake that the user can mend: shown as one line, without a traceback.
 
     The message says what was wrong, what was received, and the way out, but no secret of a URL.
-    `exit_code` is 2 when the command was asked wrongly (the default) and 1 when it was asked
-    rightly and failed.
+    `exit_code` is 2 when the command was given wrongly (the default) and 1 when it was given
+    correctly and failed.
     """
 
     def __init__(self, message: str, exit_code: int = 2) -> None:
@@ -25,7 +25,7 @@ class UserError(Exception):
 
 
 class Failure(UserError):
-    """The command was asked rightly and failed: a file, the data, the storage, a check."""
+    """The command was given correctly and failed: a file, the data, the storage, a check."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, exit_code=1)
@@ -34,7 +34,7 @@ class Failure(UserError):
 class Stopped(KeyboardInterrupt):
     """A command that was asked to stop, and has: what it leaves behind, in one line.
 
-    `exit_code` is that of the signal: 130 of Ctrl-C, 143 of SIGTERM.
+    `exit_code` is 130 after Ctrl-C and 143 after SIGTERM.
     """
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -42,12 +42,18 @@ class Stopped(KeyboardInterrupt):
         self.exit_code = exit_code
 
 
+def refuse_if(condition: object, message: str, kind: type[UserError] = UserError) -> None:
+    """Raise an error of a kind with a message if a condition holds."""
+    if condition:
+        raise kind(message)
+
+
 def printable(text: str) -> str:
     """A text with escapes for what a terminal would not show, or would obey."""
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text
     )
 
 

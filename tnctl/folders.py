@@ -1,7 +1,7 @@
 """Folders, listed and emptied file by file: no symbolic link is followed, no tree is removed.
 
-Where a folder lies is decided here too: whether two paths or URLs name the same place, however they
-are spelled.
+It is also decided here where the files and folders of a path or URL are, and whether two of them
+name the same place, however they are spelled.
 """
 
 import contextlib
@@ -64,13 +64,13 @@ def remove(
         files.remove_empty_folder(folder)
 
 
-def exchange(folder: Path, other: Path) -> bool:
+def exchange(folder: Path, target: Path) -> bool:
     """Give two folders of this machine each other's name at once; whether the system can."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         return False
     code = libc.renameat2(
-        AT_FDCWD, os.fsencode(folder), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE
+        AT_FDCWD, os.fsencode(folder), AT_FDCWD, os.fsencode(target), RENAME_EXCHANGE
     )
     if code == 0:
         return True
@@ -86,19 +86,29 @@ def sync(folder: Path) -> None:
         files.sync(Path(above))
 
 
+def resolved(url: str, follow: bool = True) -> Path | None:
+    """Where a file or folder of this machine is, without `..` and links; None elsewhere.
+
+    `a/..` is the folder above `a` also where there is no `a`. Unless `follow`, a symbolic link that
+    has the name itself is kept.
+    """
+    local = files.local_path(url)
+    if local is None or follow:
+        return None if local is None else Path(os.path.realpath(local))
+    return Path(os.path.realpath(local.parent), local.name)
+
+
 class Place:
     """Where a path or URL is, the same for all spellings of it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        local = files.local_path(url)
         self._storage = ""
         self._parts: tuple[str, ...] = ()
         self._identities: list[tuple[int, int]] = []  # of the path and the folders above it
-        if local is None:
+        if (path := resolved(url)) is None:
             self._storage, self._parts = files.remote_place(url)
             return
-        path = Path(os.path.realpath(local))
         self._parts = path.parts
         for above in (path, *path.parents):
             with contextlib.suppress(OSError):
@@ -107,22 +117,20 @@ class Place:
         with files.translated(url):
             self._exists = path.exists()
 
-    def is_same(self, other: "Place") -> bool:
+    def is_same(self, place: "Place") -> bool:
         """Whether both are one place; hard links and bind mounts are seen through."""
-        if self._storage != other._storage:
-            return False
-        if self._parts == other._parts:
-            return True
-        both_exist = not self._storage and self._exists and other._exists
-        return both_exist and self._identities[0] == other._identities[0]
+        if self._storage != place._storage or self._parts == place._parts:
+            return self._storage == place._storage
+        both_exist = not self._storage and self._exists and place._exists
+        return both_exist and self._identities[0] == place._identities[0]
 
-    def is_inside(self, other: "Place") -> bool:
+    def is_inside(self, place: "Place") -> bool:
         """Whether this is below another place."""
-        if self._storage != other._storage:
+        if self._storage != place._storage:
             return False
-        above = self._parts[: len(other._parts)]
-        if len(self._parts) > len(other._parts) and above == other._parts:
+        above = self._parts[: len(place._parts)]
+        if len(self._parts) > len(place._parts) and above == place._parts:
             return True
-        if self._storage or not other._exists:
+        if self._storage or not place._exists:
             return False
-        return other._identities[0] in self._identities[1 if self._exists else 0 :]
+        return place._identities[0] in self._identities[1 if self._exists else 0 :]

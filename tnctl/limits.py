@@ -3,41 +3,41 @@
 docs/data.md ("Limits") says what happens beyond them, and the memory that they leave to a file.
 """
 
+# Bytes of a line of text without its end, of the payload of a TFRecord record, of a text that is
+# split. The values of a row at their limit, of 20 digits each, take a third of it.
 LINE_BYTES = 16 << 20
-"""Bytes of a line of text without its end, of the payload of a TFRecord record, of a text that is
-split. The values of a row at their limit, of 20 digits each, take a third of it."""
 
+# Values of one column in one row, ids of all slots in one row, columns of a header. Histories of
+# users have up to some ten thousands; an id of a batch takes about 700 bytes in training.
 ROW_VALUES = 1 << 18
-"""Values of one column in one row, ids of all slots in one row, columns of a header. Histories of
-users have up to some ten thousands; an id of a batch takes about 700 bytes in training."""
 
+# Ids of one window of rows: 1 GiB, or 512 ids in each row of a window of the default size.
 WINDOW_IDS = 1 << 27
-"""Ids of one window of rows: 1 GiB, or 512 ids in each row of a window of the default size."""
 
+# Values of the lists in one row group of Parquet. Before they are decoded nothing shows how many
+# are in one row.
 GROUP_VALUES = 1 << 28
-"""Values of the lists in one row group of Parquet. Nothing tells before they are decoded how many
-are in one row."""
 
+# Bytes that .gz or .zst may give per stored byte. Logs give 5 to 130 (40 constant keys of JSON
+# beside two ids: gzip 60, zstd 106); bombs give 1032 in gzip, which is its end, and far more in
+# zstd.
 INFLATION = 256
-"""Bytes that .gz or .zst may give per stored byte. Logs give 5 to 130 (40 constant keys of JSON
-beside two ids: gzip 60, zstd 106); bombs give 1032 in gzip, which is its end, and far more in
-zstd."""
 
+# Bytes that a compressed file may give at any ratio: small files of few distinct rows are no
+# bombs.
 INFLATION_FREE = 64 << 20
-"""Bytes that a compressed file may give at any ratio: small files of few distinct rows are no
-bombs."""
 
+# Bytes of a vocabulary file: it is kept in memory, and in every checkpoint.
 VOCABULARY_BYTES = 64 << 20
-"""Bytes of a vocabulary file: it is kept in memory, and in every checkpoint."""
 
+# Bytes of a conf file. The YAML reader takes some seconds for so many.
 CONF_BYTES = 1 << 20
-"""Bytes of a conf file. The YAML reader takes some seconds for so many."""
 
+# Keys and values of a conf file, each alias counted as all that it repeats.
 CONF_VALUES = 100_000
-"""Keys and values of a conf file, each alias counted as all that it repeats."""
 
+# Bytes of a manifest or another JSON document of a folder: vocabularies may be in it.
 MANIFEST_BYTES = 256 << 20
-"""Bytes of a manifest or another JSON document of a folder: vocabularies may be in it."""
 
 
 def mebibytes(size: int) -> str:

@@ -84,10 +84,9 @@ def _of_texts(change: Callable[[str], str], value: Any) -> Any:
 
 def _masked(text: str) -> str:
     for _ in range(ROUNDS):
-        changed = _without_parameters(_without_users(text))
-        if changed == text:
+        previous, text = text, _without_parameters(_without_users(text))
+        if text == previous:
             break
-        text = changed
     return text
 
 
@@ -102,8 +101,8 @@ def _without_users(text: str) -> str:
 def _users(text: str) -> Iterator[tuple[int, int]]:
     """Where the secret users and passwords of URLs are, each with its @, in linear time."""
     word_end = link_end = last_at = end = 0
-    for found in re.finditer("://", text):
-        start = found.end()
+    for separator in re.finditer("://", text):
+        start = separator.end()
         if start < end or NO_USER.match(text, start):
             continue
         if start > word_end:
@@ -135,20 +134,14 @@ def _user_end(text: str, start: int, link_end: int, last_at: int) -> int:
 
 
 def _without_parameters(text: str) -> str:
-    parts, copied, found = [], 0, PARAMETER.search(text)
-    while found is not None:
-        end = found.end()
-        if _is_secret(found[1]) and (value := VALUE.match(text, end)):
+    parts, copied, end = [], 0, 0
+    while parameter := PARAMETER.search(text, end):
+        end = parameter.end()
+        name = SUBSCRIPTS.sub("", unquote(parameter[1]).strip().lower())
+        if SECRET_KEY.fullmatch(name) and (value := VALUE.match(text, end)):
             parts += [text[copied:end], MASK]
             copied = end = value.end()
-        found = PARAMETER.search(text, end)
     return "".join(parts) + text[copied:]
-
-
-def _is_secret(key: str) -> bool:
-    """Whether a parameter of this name grants access."""
-    key = unquote(key).strip().lower()
-    return SECRET_KEY.fullmatch(SUBSCRIPTS.sub("", key)) is not None
 
 
 def _bare(text: str) -> str:
@@ -169,25 +162,30 @@ def is_masked(url: str) -> bool:
     return _MASKED.search(url) is not None
 
 
-def masked_conf(values: dict[str, Any]) -> dict[str, Any]:
-    """A conf as plain values without secrets; texts of its data (`OF_DATA`) stay as they are."""
-    return _of_conf(_masked, values)
+def masked_conf(values: Mapping[str, Any]) -> Any:
+    """A copy of a conf as plain values without secrets; texts of its data stay."""
+    return with_texts(values, lambda _, text: masked(text))
 
 
-def bare_conf(values: dict[str, Any]) -> dict[str, Any]:
-    """A conf as plain values, its URLs as they are compared."""
-    return _of_conf(_bare, values)
+def bare_conf(values: Mapping[str, Any]) -> Any:
+    """A copy of a conf as plain values, its URLs in the form in which they are compared."""
+    return with_texts(values, lambda _, text: bare(text))
 
 
-def _of_conf(change: Callable[[str], str], values: Mapping[str, Any]) -> dict[str, Any]:
-    # Settings of a recipe have names of its own.
-    return {
-        key: _of_texts(change, value) if key == "recipe" else _of_key(change, key, value)
-        for key, value in values.items()
-    }
+def with_texts(value: Any, change: Callable[[str, str], str], key: str = "") -> Any:
+    """A copy of a conf with change(key, text) in the place of each text that can be a URL.
 
-
-def _of_key(change: Callable[[str], str], key: str, value: Any) -> Any:
+    Texts of its data (`OF_DATA`) stay, for nobody opens them.
+    """
     if isinstance(value, Mapping):
-        return {name: _of_key(change, name, inner) for name, inner in value.items()}
-    return value if key in OF_DATA else _of_texts(change, value)
+        # Settings of a recipe have other names.
+        may_stay = key.split(".")[0] != "recipe"
+        return {
+            name: inner
+            if may_stay and name in OF_DATA and not isinstance(inner, Mapping)
+            else with_texts(inner, change, f"{key}.{name}".lstrip("."))
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [with_texts(inner, change, f"{key}[{place}]") for place, inner in enumerate(value)]
+    return change(key, value) if isinstance(value, str) else value

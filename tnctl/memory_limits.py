@@ -1,9 +1,11 @@
 """How much memory this process may still take: of the machine, its cgroups and its ulimits."""
 
 import contextlib
+import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from tnctl.errors import Failure
 from tnctl.progress import size
@@ -26,9 +28,8 @@ class Limit:
         return f"{self.name} ({size(self.total)}) leaves {size(max(self.free, 0))}"
 
 
-@dataclass(frozen=True)
-class _Files:
-    """Where a version of cgroups has what; keys are those of memory.stat."""
+class _Files(NamedTuple):
+    """The files of a version of cgroups, and keys of its memory.stat."""
 
     mount: str
     total: str
@@ -89,36 +90,25 @@ def _limits(root: Path) -> Iterator[Limit]:
 def _cgroups(root: Path, swap: int) -> Iterator[Limit]:
     """The limits of the process's cgroup and of those around it."""
     for line in _text(root / "proc/self/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        version = 2 if number == "0" else 1
-        if version == 1 and "memory" not in controllers.split(","):
+        number, controllers, path, *_ = [*line.split(":", 2), "", ""]
+        if number != "0" and "memory" not in controllers.split(","):
             continue
-        files = _FILES[version]
+        files = _FILES[2 if number == "0" else 1]
         # In a container the path may be one of the host, of which only the mount itself is there.
         inside = PurePosixPath(path.lstrip("/"))
         for above in (inside, *inside.parents):
-            if ".." not in above.parts:
-                folder = root / files.mount / above
-                with contextlib.suppress(ValueError):
-                    total = int(_text(folder / files.total))
-                    used = int(_text(folder / files.used))
-                    if total < UNLIMITED:
-                        free = total - used + _reclaimable(folder, files) + swap
-                        yield Limit("the memory limit of the cgroup", total, free)
-
-
-def _reclaimable(folder: Path, files: _Files) -> int:
-    figures = _sizes(folder / "memory.stat")
-    caches = sum(figures.get(key, 0) for key in files.caches)
-    return max(0, caches - figures.get(files.mapped, 0))
+            folder = root / files.mount / above
+            with contextlib.suppress(ValueError):
+                total, used = (int(_text(folder / name)) for name in (files.total, files.used))
+                if total < UNLIMITED and ".." not in above.parts:
+                    figures = _sizes(folder / "memory.stat")
+                    caches = sum(figures.get(key, 0) for key in files.caches)
+                    reclaimable = max(0, caches - figures.get(files.mapped, 0))
+                    free = total - used + reclaimable + swap
+                    yield Limit("the memory limit of the cgroup", total, free)
 
 
 def _ulimits(root: Path) -> Iterator[Limit]:
-    try:
-        import resource
-    except ImportError:  # no POSIX
-        return
     status = _sizes(root / "proc/self/status", unit=1024)
     for name, number, key in (
         ("ulimit -v", resource.RLIMIT_AS, "VmSize"),

@@ -82,9 +82,9 @@ RUN = Format(
         r"|tensorboard/plugins/profile/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+"
     ),
 )
-# A file that is being written, in a folder of its own beside its place.
+# A file that is being written, alone in a folder beside its place.
 FILE = Format("tnctl file", None, re.compile("content"))
-FORMATS = {one.text: one for one in (CHECKPOINT, GRAPH, EMBEDDINGS, PREPARED, RUN, FILE)}
+FORMATS = {format.text: format for format in (CHECKPOINT, GRAPH, EMBEDDINGS, PREPARED, RUN, FILE)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,22 +142,21 @@ class Claims:
         Raises UserError when a file has such a name already that is not on the list or was changed
         since it was finished, or a symbolic link has one that is.
         """
-        names = list(names)
         with self._lock:
+            unlisted = []
             for name in names:
-                if name in self.names and files.is_link(files.join(self.folder, name)):
-                    raise foreign_file(self.folder, name)
-                if not self.is_unchanged(name):
-                    raise foreign_file(self.folder, name)
-            finished = [name for name in names if self.names.get(name) is not None]
-            new = [name for name in names if name not in self.names]
-            for name in new:
+                url = files.join(self.folder, name)
                 if not self.format.can_have(name):
                     raise ValueError(f"a {self.format.text} has no file {name}")
-                if files.lies_at(files.join(self.folder, name)):
+                is_listed = name in self.names
+                if files.is_link(url) or not self.is_unchanged(name):
                     raise foreign_file(self.folder, name)
-            if new or finished:
-                self.names |= dict.fromkeys((*new, *finished))
+                if not is_listed and files.lies_at(url):
+                    raise foreign_file(self.folder, name)
+                if not is_listed or self.names[name] is not None:
+                    unlisted.append(name)
+            if unlisted:
+                self.names |= dict.fromkeys(unlisted)
                 self._write()
 
     def is_unchanged(self, name: str) -> bool:
@@ -166,7 +165,7 @@ class Claims:
         return entry is None or not files.exists(url) or manifest.entry_of(url) == entry
 
     def finish(self, entries: Mapping[str, FileEntry]) -> None:
-        """Write into the list what files of it are, now that nothing more is written to them."""
+        """Write the sizes and checksums of files into the list, now that they are complete."""
         with self._lock:
             self.names |= entries
             for _ in self._lists:
@@ -208,14 +207,13 @@ def foreign_file(folder: str, name: str) -> UserError:
             "another place"
         )
     url, written = files.join(folder, name), read_list(folder)
-    if written is not None and name in written.names and not files.is_link(url):
-        return UserError(
-            f"{folder} holds {name}, which was changed since tnctl wrote it. Give an empty or new "
-            "folder, or move that file away"
-        )
+    is_changed = written is not None and name in written.names and not files.is_link(url)
+    reason = "was changed since tnctl wrote it"
+    if not is_changed:
+        reason = "tnctl did not write there and will not remove"
     return UserError(
-        f"{folder} holds {name}, which tnctl did not write there and will not remove. Give an "
-        "empty or new folder, or move that file away"
+        f"{folder} holds {name}, which {reason}. Give an empty or new folder, or move that file "
+        "away"
     )
 
 
@@ -248,36 +246,37 @@ def survey(folder: str, format: Format, lists: Collection[str] = LISTS) -> Surve
             listed |= {name, *document.names}
             finished |= document.files
     listed -= finished.keys()
-    named = _files_of_manifest(folder, format)
-    entries = finished | (named or {})
-    known = {*listed, *entries}
-    if named is not None:
-        known.add(str(format.manifest))
+    in_manifest = _files_of_manifest(folder, format)
+    entries = finished | (in_manifest or {})
+    manifests = [str(format.manifest)] if in_manifest is not None else []
+    known = {*listed, *entries, *manifests}
     owned: list[str] = []
     foreign: list[str] = []
     intact = 0
     subfolders = folders.parents_of(known)
-    for name, found in folders.contents(folder, subfolders):
-        entry = entries.get(name)
-        agrees = entry is not None and found.kind == "file" and found.bytes == entry.bytes
-        if agrees and entry is not None and name not in listed:
-            agrees = manifest.entry_of(files.join(folder, name)) == entry
+    for name, content in folders.contents(folder, subfolders):
+        entry, url, is_file = entries.get(name), files.join(folder, name), content.kind == "file"
+        agrees = entry is not None and is_file and content.bytes == entry.bytes
+        if agrees and name not in listed:
+            agrees = manifest.entry_of(url) == entry
+        intact += agrees
         is_ours = (
             agrees
             or name in listed
-            or (named is not None and name == format.manifest)
+            or name in manifests
             or _is_part(folder, name, known)
-            or (name in lists and found.kind == "file" and _is_cut_list(files.join(folder, name)))
+            or (name in lists and is_file and _is_cut_list(url))
         )
-        (owned if is_ours and found.kind == "file" else foreign).append(name)
-        intact += agrees
+        (owned if is_ours and is_file else foreign).append(name)
     # The manifest first, so that a folder that is half removed does not count.
     owned.sort(key=lambda name: (name != format.manifest, name))
-    lists_there = tuple(name for name in owned if name in lists)
-    owned = [name for name in owned if name not in lists]
-    complete = named is not None and intact == len(entries)
     return Survey(
-        folder, tuple(owned), lists_there, tuple(sorted(foreign)), tuple(subfolders), complete
+        folder,
+        tuple(name for name in owned if name not in lists),
+        tuple(name for name in owned if name in lists),
+        tuple(sorted(foreign)),
+        tuple(subfolders),
+        in_manifest is not None and intact == len(entries),
     )
 
 
@@ -319,27 +318,27 @@ def _is_cut_list(url: str) -> bool:
     return _begins_as_list(text) and not text.endswith(b'"\n}\n')
 
 
-def move(found: Survey, format: Format, to: str) -> None:
-    """Move the files of a folder that tnctl wrote to a folder that is not there yet."""
-    Claims(to, format).take(found.owned)
-    for name in found.owned:
-        files.move_file(files.join(found.folder, name), files.join(to, name))
-    folders.remove(found.folder, found.owned, found.subfolders, found.lists)
+def move(content: Survey, format: Format, to: str) -> None:
+    """Move the files of a folder that tnctl wrote to a folder that does not exist yet."""
+    Claims(to, format).take(content.owned)
+    for name in content.owned:
+        files.move_file(files.join(content.folder, name), files.join(to, name))
+    folders.remove(content.folder, content.owned, content.subfolders, content.lists)
 
 
-def remove(found: Survey, format: Format, itself: bool = True) -> None:
+def remove(content: Survey, format: Format, itself: bool = True) -> None:
     """Remove the files of a folder that tnctl wrote, and the folder if nothing else is in it.
 
     The folder `itself` stays if that is false. What an interruption leaves stays known, by a list.
     """
-    names, lists = list(found.owned), found.lists
+    names, lists = list(content.owned), content.lists
     if not lists and len(names) > 1:
         try:
-            Claims(found.folder, format).take(names)
+            Claims(content.folder, format).take(names)
             lists = LISTS
         except Failure:  # on a full disk: then the manifest is the last to go
             names.reverse()
-    folders.remove(found.folder, names, found.subfolders, lists, itself)
+    folders.remove(content.folder, names, content.subfolders, lists, itself)
 
 
 def remove_inner(folder: str, format: Format) -> None:

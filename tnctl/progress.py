@@ -28,20 +28,18 @@ def say(text: str) -> None:
 
 
 class Display:
-    """Shows how far something is: `update(done, figures)` as often as one likes.
+    """Shows the progress of something: `update(done, figures)`, as often as the caller likes.
 
     A terminal shows a bar, the time left and the figures under their names. Anything else gets a
-    plain line of them every ten seconds. `total` is what there is to do, `before` what was done
-    of it earlier; `guessed` says that the total is an estimate. Leaving it by an exception, Ctrl-C
-    too, leaves the terminal as it was.
+    plain line of them every ten seconds. `total` is what there is to do, `done` what was done of it
+    earlier; `guessed` says that the total is an estimate. Leaving it by an exception, Ctrl-C too,
+    leaves the terminal as it was.
     """
 
-    def __init__(
-        self, title: str, total: int | None, guessed: bool = False, before: int = 0
-    ) -> None:
+    def __init__(self, title: str, total: int | None, guessed: bool = False, done: int = 0) -> None:
         self._title = title = masked(title)
         self._total, self._guessed = total, guessed
-        self._before = self._done = before
+        self._first = self._done = done
         self._figures: Mapping[str, str] = {}
         self._note = ""
         self._started = time.monotonic()
@@ -99,14 +97,14 @@ class Display:
 
     @contextmanager
     def meanwhile(self, note: str) -> Iterator[None]:
-        """Something else is done in between, whose time is not counted."""
-        started, before, self._note = time.monotonic(), self._note, masked(note)
+        """Something else is done in the block, whose time is not counted."""
+        started, previous, self._note = time.monotonic(), self._note, masked(note)
         apart = self._apart
         try:
             yield
         finally:
-            self._note = before
-            # Not twice what was done in between of this.
+            self._note = previous
+            # A block inside of this one is not counted twice.
             self._apart = apart + time.monotonic() - started
 
     def finish(self) -> None:
@@ -119,15 +117,14 @@ class Display:
     def seconds_left(self) -> float | None:
         """How long it takes at the pace so far; None when nobody knows."""
         seconds = time.monotonic() - self._started - self._apart
-        done = self._done - self._before
+        done = self._done - self._first
         if self._total is None or not done or not seconds:
             return None
         return (self._total - self._done) * seconds / done
 
     def _share(self) -> str:
-        if not self._total:
-            return ""
-        return f"{'~' if self._guessed else ''}{self._done / self._total:.0%}"
+        sign = "~" if self._guessed else ""
+        return f"{sign}{self._done / self._total:.0%}" if self._total else ""
 
     def _left(self) -> str:
         seconds = self.seconds_left()
@@ -143,39 +140,30 @@ class Display:
 
     def _shown(self) -> Group:
         grid = Table.grid(padding=(0, 3))
-        names, values = [], []
-        for name, value in self._figures.items():
-            names.append(Text(name, style="dim"))
-            values.append(Text(value, style="bold"))
-        for _ in names:
+        for _ in self._figures:
             grid.add_column(justify="right")
-        if names:
-            grid.add_row(*names)
-            grid.add_row(*values)
-        parts: list[Any] = [self._progress, grid]
-        if self._note:
-            parts.append(Text(self._note, style="italic"))
-        return Group(*parts)
+        if self._figures:
+            grid.add_row(*(Text(name, style="dim") for name in self._figures))
+            grid.add_row(*(Text(value, style="bold") for value in self._figures.values()))
+        note = [Text(self._note, style="italic")] if self._note else []
+        return Group(self._progress, grid, *note)
 
 
 def clock(seconds: float) -> str:
     """Seconds as a person reads them: 45 s, 3:07, 2:03:07."""
-    whole = round(max(seconds, 0))
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
+    minutes, rest = divmod(round(max(seconds, 0)), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    if hours:
+        return f"{hours}:{minutes:02}:{rest:02}"
+    return f"{minutes}:{rest:02}" if minutes else f"{rest} s"
 
 
-def size(count: int) -> str:
+def size(count: float) -> str:
     """Bytes as a person reads them."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:,.0f} {unit}" if unit in ("B", "KiB") else f"{value:,.1f} {unit}"
-        value /= 1024
-    return f"{value:,.1f} TiB"
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB")):
+        if count >= 1024**power:
+            return f"{count / 1024**power:,.1f} {unit}"
+    return f"{count / 1024:,.0f} KiB" if count >= 1024 else f"{count:,.0f} B"
 
 
 @contextmanager

@@ -7,15 +7,15 @@ are opened only where they are plain (tnctl.file_urls).
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from collections.abc import Collection, Mapping
+from types import NoneType
+from typing import Any
 
 from tnctl import shipped
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.file_urls import PROTOCOLS, is_plain
-from tnctl.masking import OF_DATA
-from tnctl.schema import Conf, dataclass_of, from_values
+from tnctl.masking import with_texts
+from tnctl.schema import Conf, converted, differences, from_values
 
 PLAIN = (str, bool, int, float, NoneType)
 # `${…}` is resolved by OmegaConf, `???` is a value that is missing.
@@ -36,7 +36,13 @@ def check(values: Mapping[str, Any]) -> None:
     and fit together, `conf_of` finds out.
     """
     _check_plain(values, "")
-    _check_types(values, Conf, "")
+    try:
+        # Values of another type than their key's would be converted.
+        differing = differences(converted(values, Conf, ""), values)
+    except UserError as error:
+        raise ForeignValueError(str(error)) from error
+    for key in differing:
+        raise ForeignValueError(f"{key} has a value of another type")
     name = values.get("recipe", {}).get("name")
     if isinstance(name, str) and not name.endswith(".py") and name not in shipped.recipes():
         raise ForeignValueError(
@@ -60,33 +66,17 @@ def refuse_odd_urls(values: Mapping[str, Any], folder: str, given: Collection[st
     `values` are those of the checkpoint in `folder` with the command line's, `given` the keys that
     the command line has. Raises UserError, naming every such key.
     """
-    odd = {
-        key: text
-        for key, text in _texts(values, "")
-        if not is_plain(text) and key.partition("[")[0] not in given
-    }
-    if odd:
-        [(first, text), *_] = odd.items()
-        keys = " ".join(f"{key}=…" for key in dict.fromkeys(key.partition("[")[0] for key in odd))
+    texts: dict[str, str] = {}
+    with_texts(values, texts.setdefault)
+    odd = [key for key, text in texts.items() if not is_plain(text)]
+    odd = [key for key in odd if key.partition("[")[0] not in given]
+    keys = " ".join(f"{key}=…" for key in dict.fromkeys(key.partition("[")[0] for key in odd))
+    for key in odd:
         raise UserError(
-            f"{first} in the conf of {folder} is {quoted(text)}, and of what a checkpoint names "
-            f"only paths and URLs of {', '.join(PROTOCOLS)} are opened, without ::. If you mean "
-            f"it, give {keys} on the command line, or conf=NAME"
+            f"{key} in the conf of {folder} is {quoted(texts[key])}, and of what a checkpoint "
+            f"names only paths and URLs of {', '.join(PROTOCOLS)} are opened, without ::. If you "
+            f"mean it, give {keys} on the command line, or conf=NAME"
         )
-
-
-def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """The texts of a conf by their keys, but those of its data, which nobody opens."""
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            # Settings of a recipe have names of its own.
-            if isinstance(inner, Mapping) or key.split(".")[0] == "recipe" or name not in OF_DATA:
-                yield from _texts(inner, f"{key}.{name}".lstrip("."))
-    elif isinstance(value, list):
-        for place, inner in enumerate(value):
-            yield from _texts(inner, f"{key}[{place}]")
-    elif isinstance(value, str):
-        yield key, value
 
 
 def refuse_unsavable(values: Mapping[str, Any]) -> None:
@@ -113,38 +103,5 @@ def _check_plain(value: Any, key: str) -> None:
         raise ForeignValueError(f"{key} is {value}")
     elif isinstance(value, str) and (INTERPOLATION in value or value == MISSING):
         raise ForeignValueError(
-            f"{key} is {quoted(value)}, which is not a value but a way to get one, and a conf of "
-            "values has none"
+            f"{key} is {quoted(value)}, which names a value instead of being one"
         )
-
-
-def _check_types(value: Any, hint: Any, key: str) -> None:
-    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    if value is None and NoneType in kinds:
-        return
-    if (kind := dataclass_of(hint)) is not None and isinstance(value, Mapping):
-        hints = get_type_hints(kind)
-        for name, inner in value.items():
-            below = f"{key}.{name}".lstrip(".")
-            if name not in hints:
-                raise ForeignValueError(f"{quoted(below)} is no key of a conf")
-            _check_types(inner, hints[name], below)
-    elif not any(_fits(value, kind, key) for kind in kinds):
-        raise ForeignValueError(f"{key} cannot be {quoted(str(value))}")
-
-
-def _fits(value: Any, kind: Any, key: str) -> bool:
-    """Whether a value is of a type; values in lists and mappings are checked as it is."""
-    if kind is Any:
-        return True
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if get_origin(kind) is list and isinstance(value, list):
-        for place, inner in enumerate(value):
-            _check_types(inner, get_args(kind)[0], f"{key}[{place}]")
-        return True
-    if get_origin(kind) is dict and isinstance(value, Mapping):
-        for name, inner in value.items():
-            _check_types(inner, get_args(kind)[1], f"{key}.{name}")
-        return True
-    return type(value) is kind

@@ -6,7 +6,7 @@ PACKAGE = Path(__file__).resolve().parent
 
 
 def folder(name: str) -> Path:
-    """The folder `conf` or `recipes`: in a checkout it stands beside the package."""
+    """The folder `conf` or `recipes`: in a checkout it is beside the package."""
     inside = PACKAGE / name
     return inside if inside.is_dir() else PACKAGE.parent / name
 

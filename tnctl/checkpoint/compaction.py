@@ -1,9 +1,8 @@
 """Fold a full checkpoint and its deltas into one full checkpoint. Rows are streamed."""
 
-import os
 from dataclasses import replace
 
-from tnctl import files, manifest, outputs
+from tnctl import files, folders, manifest, outputs
 from tnctl.checkpoint import rows, tombstones
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.document import CheckpointManifest
@@ -23,8 +22,7 @@ def compact(checkpoint: Checkpoint, to: str) -> CheckpointManifest:
     Failure where the chain is damaged; then `to` does not count.
     """
     # It may be what others are built on, or a part of this very chain by another name.
-    local = files.local_path(to)
-    place = to if local is None else os.path.realpath(local)
+    place = str(folders.resolved(to) or to)
     if files.exists(files.join(place, manifest.NAME)):
         raise UserError(f"{to} holds a checkpoint already. Give a new folder as to=URL")
     content = checkpoint.manifest

@@ -20,7 +20,7 @@ def run(given: list[str]) -> int:
     return with_checkpoint(given, TAKES, ablate)
 
 
-def ablate(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:  # noqa: ARG001
+def ablate(checkpoint: "Checkpoint", conf: Conf, _: dict[str, str]) -> int:
     from tnctl.evaluation import ablation
     from tnctl.progress import waiting
     from tnctl.training import show
@@ -30,7 +30,7 @@ def ablate(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:  #
         raise UserError("there is nothing to score. Give data.validation=FILES or data.test=FILES")
     inference = loaded(checkpoint, conf)
     with waiting(f"scoring data.{split} without each input"):
-        found = ablation.ablate(inference, conf, split)
-    show.ablation(found)
-    print_json({"checkpoint": checkpoint.folder, **dataclasses.asdict(found)})
+        worth = ablation.ablate(inference, conf, split)
+    show.ablation(worth)
+    print_json({"checkpoint": checkpoint.folder, **dataclasses.asdict(worth)})
     return 0

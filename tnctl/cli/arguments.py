@@ -3,9 +3,11 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from tnctl.errors import UserError, did_you_mean
+from tnctl.errors import UserError, did_you_mean, quoted, refuse_if
 
+Choice = TypeVar("Choice", bound=str)
 ARGUMENTS = {
     "conf": "a shipped conf by name, or a YAML file of your own",
     "checkpoint": "the folder or URL of one checkpoint",
@@ -43,8 +45,8 @@ TEXT_KEYS = re.compile(
 )
 
 
-def part(arguments: Sequence[str], taken: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The command's own arguments, and the rest for Hydra with URLs and paths quoted.
+def part(arguments: Sequence[str], takes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The arguments that the command takes, and the rest for Hydra with URLs and paths quoted.
 
     Raises UserError for an argument of another command, one given twice, or one without `=`.
     """
@@ -53,19 +55,17 @@ def part(arguments: Sequence[str], taken: Sequence[str]) -> tuple[dict[str, str]
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if equals and key in ARGUMENTS:
-            if key not in taken:
-                raise UserError(f"this command takes no {key}=. {did_you_mean(key, taken)}")
-            if key in values:
-                raise UserError(f"{key}= is given twice: {values[key]} and {value}")
-            if not value:
-                raise UserError(f"{key}= is empty. Leave it out, or give {ARGUMENTS[key]}")
+            way = did_you_mean(key, takes)
+            refuse_if(key not in takes, f"this command takes no {key}=. {way}")
+            refuse_if(key in values, f"{key}= is given twice: {values.get(key)} and {value}")
+            refuse_if(not value, f"{key}= is empty. Leave it out, or give {ARGUMENTS[key]}")
             values[key] = value
         else:
-            rest.append(quoted(argument))
+            rest.append(quoted_for_hydra(argument))
     return values, rest
 
 
-def quoted(argument: str) -> str:
+def quoted_for_hydra(argument: str) -> str:
     """`key=value` with a path or URL in the quotes that Hydra's grammar wants."""
     match = TEXT_KEYS.fullmatch(argument)
     if not match or spelled_for_hydra(match[1]):
@@ -84,7 +84,7 @@ def spelled_for_hydra(value: str) -> bool:
 
 @dataclass
 class Options:
-    """What is asked for with dashes."""
+    """The options with dashes."""
 
     show: bool = False  # --cfg job
     sweep: bool = False  # -m
@@ -98,8 +98,7 @@ def options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
         name, equals, value = argument.partition("=")
         if name in ("--cfg", "-c"):
             value = value if equals else next(given, "")
-            if value != "job":
-                raise UserError(f"{name} takes job: it shows the conf. Received: '{value}'")
+            refuse_if(value != "job", f"{name} takes job: it shows the conf. Received: '{value}'")
             chosen.show = True
         elif argument in ("-m", "--multirun"):
             chosen.sweep = True
@@ -112,16 +111,29 @@ def options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
 
 def flag(values: dict[str, str], key: str) -> bool:
     """A true/false argument."""
-    value = values.get(key, "false").lower()
-    if value not in ("true", "false"):
-        raise UserError(f"{key} is true or false. Received: {key}={values[key]}")
-    return value == "true"
+    value = values.get(key, "false")
+    refuse_if(
+        value.lower() not in ("true", "false"), f"{key} is true or false. Received: {key}={value}"
+    )
+    return value.lower() == "true"
 
 
 def count(values: dict[str, str], key: str, default: int) -> int:
     """A whole number from 0 on."""
     value = values.get(key, str(default))
-    if not value.isdecimal() or len(value) > LONGEST_COUNT:
-        received = f"{key}={value[: LONGEST_COUNT + 1]}"
-        raise UserError(f"{key} must be a whole number from 0 on. Received: {received}")
+    refuse_if(
+        not value.isdecimal() or len(value) > LONGEST_COUNT,
+        f"{key} must be a whole number from 0 on. Received: {key}={value[: LONGEST_COUNT + 1]}",
+    )
     return int(value)
+
+
+def choice(
+    values: dict[str, str], key: str, choices: Sequence[Choice], default: str = ""
+) -> Choice:
+    """One of several words, by default the first."""
+    value = values.get(key, default or choices[0])
+    for word in choices:
+        if word == value:
+            return word
+    raise UserError(f"no {key} {quoted(value)}. {did_you_mean(value, choices)}")

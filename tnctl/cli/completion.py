@@ -1,6 +1,7 @@
 """`tnctl completion SHELL`: a script by which bash, zsh or fish completes words of tnctl."""
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterable
 from importlib import import_module
@@ -13,8 +14,8 @@ from tnctl.cli.arguments import ARGUMENTS, TEXT_KEYS
 from tnctl.cli.help import options, used
 from tnctl.cli.mistakes import CHOSEN
 from tnctl.cli.settings import settings_of
-from tnctl.errors import UserError, did_you_mean
-from tnctl.schema import NAME, refuse_if
+from tnctl.errors import UserError, did_you_mean, refuse_if
+from tnctl.schema import NAME
 
 TAKES = ()
 USAGE = """bash|zsh|fish
@@ -25,7 +26,7 @@ In a start-up file of the shell:
   zsh    source <(tnctl completion zsh)
   fish   tnctl completion fish | source"""
 
-# The shells ask `tnctl completion words LINE` for whole words, LINE being what stands before the
+# The shells ask `tnctl completion words LINE` for whole words, LINE being what is before the
 # cursor. bash by itself starts a new word after = and :, so what it has already is taken away.
 SCRIPTS = {
     "bash": """\
@@ -59,6 +60,7 @@ complete -c tnctl -f -a '(tnctl completion words (commandline -cp) 2>/dev/null)'
 """,
 }
 PATH_ARGUMENTS = ("conf", "checkpoint", "to", "graph", "embeddings")
+FLAGS = ("overwrite", "accept", "yes")
 OPTIONS = ("--help", "--cfg", "-m")
 
 
@@ -68,9 +70,9 @@ def run(given: list[str]) -> int:
         print("\n".join(words(given[1])))
         return 0
     refuse_if(len(given) != 1, f"give one shell: {', '.join(SCRIPTS)}")
-    if given[0] not in SCRIPTS:
-        raise UserError(f"no script for '{given[0]}'. {did_you_mean(given[0], SCRIPTS)}")
-    print(SCRIPTS[given[0]], end="")
+    [shell] = given
+    refuse_if(shell not in SCRIPTS, f"no script for '{shell}'. {did_you_mean(shell, SCRIPTS)}")
+    print(SCRIPTS[shell], end="")
     return 0
 
 
@@ -80,22 +82,22 @@ def words(line: str) -> list[str]:
 
     start, _, word = line.lstrip().rpartition(" ")
     given = start.split()[1:]
-    command = given[0] if given else ""
-    if not given:
-        return _beginning(word, [*COMMANDS, "--help", "--version"])
-    if command == "completion":
-        return _beginning(word, SCRIPTS)
-    if command == "checkpoint":
-        return _checkpoint_words(word, given[1:])
-    if command not in COMMANDS:
-        return []
-    if given[-1] in ("--cfg", "-c"):
-        return _beginning(word, ["job"])
-    if word.startswith("-"):
-        return _beginning(word, OPTIONS)
     key, equals, value = word.partition("=")
-    if not equals:
-        return _keys_beginning(word, command, given)
+    match given:
+        case []:
+            return _beginning(word, [*COMMANDS, "--help", "--version"])
+        case ["completion", *_]:
+            return _beginning(word, SCRIPTS)
+        case ["checkpoint", *rest]:
+            return _checkpoint_words(word, rest)
+        case [command, *_] if command not in COMMANDS:
+            return []
+        case [*_, "--cfg" | "-c"]:
+            return _beginning(word, ["job"])
+        case _ if word.startswith("-"):
+            return _beginning(word, OPTIONS)
+        case [command, *_] if not equals:
+            return _keys_beginning(word, command, given)
     *listed, last = value.split(",") if "-m" in given or "--multirun" in given else [value]
     start = f"{key}={''.join(f'{part},' for part in listed)}"
     return [start + choice for choice in _values(key, last, given)]
@@ -105,10 +107,8 @@ def _checkpoint_words(word: str, given: list[str]) -> list[str]:
     """Words of `tnctl checkpoint`: its commands, then URLs, arguments and options of one."""
     from tnctl.cli.checkpoint import PARTS
 
-    if not given:
-        return _beginning(word, [*PARTS, "--help"])
-    if given[0] not in PARTS:
-        return []
+    if not given or given[0] not in PARTS:
+        return [] if given else _beginning(word, [*PARTS, "--help"])
     if word.startswith("-"):
         return _beginning(word, ["--json", "--help"])
     takes = PARTS[given[0]].takes
@@ -139,37 +139,28 @@ def _keys_beginning(word: str, command: str, given: list[str]) -> list[str]:
             paths += named if rest else [path]
     if command not in ("split-graph", "export-embeddings"):
         paths += ["data", "recipe", *(f"recipe.{key}" for key in settings_of(_recipe(given)) or ())]
-    sign = word.removesuffix(start)
-    keys = dict.fromkeys(_as_far_as_a_dot(start, path) for path in _beginning(start, paths))
-    return _arguments(word, takes, given) + [sign + key for key in keys if key != "recipe.name="]
-
-
-def _as_far_as_a_dot(word: str, path: str) -> str:
-    dot = path.find(".", len(word))
-    return f"{path}=" if dot < 0 else path[: dot + 1]
+    endings = [path[len(start) :].partition(".") for path in _beginning(start, paths)]
+    keys = dict.fromkeys(f"{word}{name}{dot or '='}" for name, dot, _ in endings)
+    return _arguments(word, takes, given) + [
+        key for key in keys if key.lstrip("+~") != "recipe.name="
+    ]
 
 
 def _values(key: str, value: str, given: list[str]) -> list[str]:
     """What a key or argument can be set to; files of the user's only when one is begun."""
     name = key.lstrip("+")
-    if name == "conf":
-        files = _files(value, (".yaml", ".yml")) if value else []
-        return _beginning(value, shipped.confs()) + files
-    if name in CHOSEN:
-        files = _files(value, (".py",)) if value and name == "recipe" else []
-        return _beginning(value, options(name)) + files
-    if name in ARGUMENTS:
-        flags = ["true", "false"] if name in ("overwrite", "accept", "yes") else []
-        return _files(value) if name in PATH_ARGUMENTS else _beginning(value, flags)
+    if name == "conf" or name in CHOSEN:
+        suffixes = {"conf": (".yaml", ".yml"), "recipe": (".py",)}.get(name)
+        files = _files(value, suffixes) if value and suffixes else []
+        return _beginning(value, shipped.confs() if name == "conf" else options(name)) + files
     if name in ("data.train", "data.validation", "data.test"):
         return _files(value, root=_given(given, "data.root") or "")
-    if TEXT_KEYS.fullmatch(f"{name}="):
+    if name in PATH_ARGUMENTS or TEXT_KEYS.fullmatch(f"{name}="):
         return _files(value)
-    known = schema.keys_like(name).get(name)
-    if known is None:
-        return []
-    is_flag = known.hint in (bool, bool | None)
-    return _beginning(value, ["true", "false"] if is_flag else known.declaration.choices)
+    known = None if name in ARGUMENTS else schema.keys_like(name).get(name)
+    is_flag = known.hint in (bool, bool | None) if known else name in FLAGS
+    choices = known.declaration.choices if known else ()
+    return _beginning(value, ["true", "false"] if is_flag else choices)
 
 
 def _files(value: str, suffixes: tuple[str, ...] = ("",), root: str = "") -> list[str]:
@@ -208,12 +199,11 @@ def _conf_values(given: list[str]) -> list[dict[str, Any]]:
 def _names(given: list[str]) -> dict[str, list[str]]:
     """The user's names under each branch, as far as the files of the conf have them."""
     names: dict[str, list[str]] = {branch: [] for branch in schema.branches()}
-    for values in _conf_values(given):
-        for branch in names:
-            section: Any = values
-            for part in branch.split("."):
-                section = section.get(part) if isinstance(section, dict) else None
-            names[branch] += section if isinstance(section, dict) else []
+    for values, branch in itertools.product(_conf_values(given), names):
+        section: Any = values
+        for part in branch.split("."):
+            section = section.get(part) if isinstance(section, dict) else None
+        names[branch] += section if isinstance(section, dict) else []
     # A slot is its own share group unless it says otherwise.
     names["optimizer.groups"] += names["slots"]
     return names

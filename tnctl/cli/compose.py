@@ -1,7 +1,7 @@
 """From `conf=NAME key=value …` to a checked Conf, by Hydra; its errors in one line."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +12,9 @@ from tnctl.cli import arguments, conf_files
 from tnctl.cli.mistakes import CHOSEN, explained
 from tnctl.cli.overrides import apply, check, is_choice, one_each, parsed
 from tnctl.cli.settings import settings_of
-from tnctl.errors import UserError, did_you_mean
+from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.masking import masked
-from tnctl.schema import Conf, refuse_if
+from tnctl.schema import Conf
 
 SAVED = "saved"  # by this name Hydra knows the conf of a checkpoint
 
@@ -29,20 +29,18 @@ class Job:
 
 def conf_file(name: str) -> Path:
     """The file of `conf=NAME`: a shipped name, or a path that ends in .yaml."""
-    if name.endswith((".yaml", ".yml")):
-        path = Path(name).resolve()
-        if not path.is_file():
-            raise UserError(
-                f"no conf file {name}. Check the path, or take a shipped one. {choose_conf('')}"
-            )
-        refuse_if(
-            path.suffix == ".yml" or path.stem == "schema",
-            f"a conf file is named NAME.yaml, and not schema. Rename {name}",
-        )
-        return path
-    path = shipped.folder("conf") / f"{name}.yaml"
-    if name not in shipped.confs():
-        raise UserError(f"no conf '{name}'. {choose_conf(name)}")
+    if not name.endswith((".yaml", ".yml")):
+        refuse_if(name not in shipped.confs(), f"no conf '{name}'. {choose_conf(name)}")
+        return shipped.folder("conf") / f"{name}.yaml"
+    path = Path(name).resolve()
+    refuse_if(
+        not path.is_file(),
+        f"no conf file {name}. Check the path, or take a shipped one. {choose_conf('')}",
+    )
+    refuse_if(
+        path.suffix == ".yml" or path.stem == "schema",
+        f"a conf file is named NAME.yaml, and not schema. Rename {name}",
+    )
     return path
 
 
@@ -50,12 +48,36 @@ def choose_conf(received: str) -> str:
     return did_you_mean(received, shipped.confs())
 
 
+def named_conf(taken: dict[str, str]) -> Path:
+    """The file of the argument conf=. Raises UserError when it is not given."""
+    refuse_if("conf" not in taken, f"give conf=NAME. {choose_conf('')}")
+    return conf_file(taken["conf"])
+
+
+def with_named_conf(
+    given: list[str], takes: Sequence[str], job: Callable[[Conf, dict[str, str]], int]
+) -> int:
+    """As with_conf, with the conf of conf=; the job gets the arguments of the command too."""
+    taken, overrides = arguments.part(given, takes)
+    return with_conf(named_conf(taken), overrides, lambda conf: job(conf, taken))
+
+
 def with_conf(path: Path, overrides: list[str], job: Callable[[Conf], int]) -> int:
     """Compose a conf file with overrides and run the job with it; returns the exit code.
 
     `--cfg job` prints the conf instead of running.
     """
-    return _run(path.parent, path.stem, overrides, job)
+    options, overrides = arguments.options(overrides)
+    refuse_if(options.sweep, "-m is for train: this command takes one conf")
+    if not options.show:
+        return job(compose(path, overrides))
+    from omegaconf import OmegaConf
+
+    with _composed(path, overrides) as composed:
+        # Before YAML breaks long texts into lines, and a password with them.
+        shown = OmegaConf.create(masked(OmegaConf.to_container(composed)))
+        print(masked(OmegaConf.to_yaml(shown)), end="")
+    return 0
 
 
 def with_saved(values: dict[str, Any], overrides: list[str], job: Callable[[Conf], int]) -> int:
@@ -73,32 +95,18 @@ def with_saved(values: dict[str, Any], overrides: list[str], job: Callable[[Conf
     # In memory, for YAML reads some texts otherwise than JSON, such as signs beyond 16 bits.
     node = {"defaults": ["schema", "_self_"], **values}
     ConfigStore.instance().store(name=SAVED, node=node)
-    return _run(shipped.folder("conf"), SAVED, overrides, job)
+    return with_conf(shipped.folder("conf") / SAVED, overrides, job)
 
 
-def _run(folder: Path, name: str, overrides: list[str], job: Callable[[Conf], int]) -> int:
-    options, overrides = arguments.options(overrides)
-    refuse_if(options.sweep, "-m is for train: this command takes one conf")
-    if options.show:
-        from omegaconf import OmegaConf
-
-        with _composed(folder, name, overrides) as composed:
-            # Before YAML breaks long texts into lines, and a password with them.
-            shown = OmegaConf.create(masked(OmegaConf.to_container(composed)))
-            print(masked(OmegaConf.to_yaml(shown)), end="")
-        return 0
-    return job(compose(folder, name, overrides))
-
-
-def compose(folder: Path, name: str, overrides: list[str]) -> Conf:
-    """The checked Conf of a file in `folder` with overrides. Raises UserError."""
+def compose(path: Path, overrides: list[str]) -> Conf:
+    """The checked Conf of a conf file with overrides. Raises UserError."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    with _composed(folder, name, overrides) as composed:
+    with _composed(path, overrides) as composed:
         try:
-            if missing := sorted(OmegaConf.missing_keys(composed)):
-                raise UserError(f"{missing[0]} is not given. Say {missing[0]}=…")
+            for key in sorted(OmegaConf.missing_keys(composed)):
+                raise UserError(f"{key} is not given. Say {key}=…")
             values = OmegaConf.to_container(composed, resolve=True)
         except OmegaConfBaseException as error:
             raise explained(error) from error
@@ -107,7 +115,7 @@ def compose(folder: Path, name: str, overrides: list[str]) -> Conf:
 
 
 @contextmanager
-def _composed(folder: Path, name: str, arguments: list[str]) -> Iterator[Any]:
+def _composed(path: Path, arguments: list[str]) -> Iterator[Any]:
     """What Hydra makes of a file and overrides; interpolations resolve inside the block.
 
     Keys, types and forms are checked before, so that Hydra's own messages are rarely needed.
@@ -116,12 +124,12 @@ def _composed(folder: Path, name: str, arguments: list[str]) -> Iterator[Any]:
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import open_dict
 
+    folder, name = path.parent, path.stem
     with _hydra(folder):
         overrides = parsed(arguments)
         for override in overrides:
             check(override, folder)
         choices = [override for override in overrides if is_choice(override, folder)]
-        chosen = {choice.key_or_group: str(choice.value()) for choice in choices}
         # The user's own folder first: what it has wins over what is shipped.
         library = shipped.folder("conf")
         lines = [] if folder == library else [f"hydra.searchpath=['file://{library}']"]
@@ -129,7 +137,8 @@ def _composed(folder: Path, name: str, arguments: list[str]) -> Iterator[Any]:
         entries: list[conf_files.Entry] = []
         try:
             if name != SAVED:
-                entries = conf_files.check(folder / f"{name}.yaml", chosen)
+                chosen = {choice.key_or_group: str(choice.value()) for choice in choices}
+                entries = conf_files.check(path, chosen)
             composed = hydra.compose(name, lines, return_hydra_config=True)
         except Exception as error:
             raise explained(error, "", entries, choices) from error
@@ -168,20 +177,18 @@ def _fit_settings(recipe: Any, overrides: list[str], saved: bool) -> None:
     """Refuse a setting that the recipe does not have.
 
     When the command line chose another recipe than the conf, settings of the conf that are only
-    of its own recipe are left out. A file that only a `saved` conf names is not looked at.
+    of that recipe are left out. A file that only a `saved` conf names is not looked at.
     """
     name, chosen = recipe.get("name"), names_recipe(overrides)
-    if saved and not chosen and str(name).endswith(".py"):
+    is_looked_at = chosen or not saved or not str(name).endswith(".py")
+    if not is_looked_at or (known := settings_of(name)) is None:
         return
-    if (known := settings_of(name)) is None:
-        return
-    keys = keys_given(overrides)
     for setting in [setting for setting in recipe if setting not in ("name", *known)]:
-        if not chosen or f"recipe.{setting}" in keys:
-            near = did_you_mean(f"recipe.{setting}", [f"recipe.{key}" for key in known])
-            raise UserError(
-                f"no key 'recipe.{setting}': recipe {name} has no setting '{setting}'. {near}"
-            )
+        near = did_you_mean(f"recipe.{setting}", [f"recipe.{key}" for key in known])
+        refuse_if(
+            not chosen or f"recipe.{setting}" in keys_given(overrides),
+            f"no key 'recipe.{setting}': recipe {name} has no setting '{setting}'. {near}",
+        )
         del recipe[setting]
 
 
@@ -199,16 +206,9 @@ def sweep(path: Path, overrides: list[str]) -> list[Job]:
                 raise UserError(f"{text} has no list of values. {way}")
             refuse_if(not values, f"{text} matches nothing")
             choices.append(values)
-    swept = [len(values) > 1 for values in choices]
-    refuse_if(not any(swept), "-m trains once for each of several values, such as -m seed=1,2")
+    several = {override for values in choices if len(values) > 1 for override in values}
+    refuse_if(not several, "-m trains once for each of several values, such as -m seed=1,2")
     return [
-        Job(
-            list(chosen),
-            dict(
-                override.lstrip("+").split("=", 1)
-                for override, several in zip(chosen, swept, strict=True)
-                if several
-            ),
-        )
-        for chosen in itertools.product(*choices)
+        Job(list(job), dict(word.lstrip("+").split("=", 1) for word in job if word in several))
+        for job in itertools.product(*choices)
     ]

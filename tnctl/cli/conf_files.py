@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from tnctl import limits, schema, shipped
 from tnctl.cli.mistakes import ENTRIES, not_yaml
-from tnctl.errors import UserError, quoted
-from tnctl.schema import refuse_if
+from tnctl.errors import UserError, quoted, refuse_if
 
 BEGIN = "Begin it with `defaults: [schema, {recipe: deepfm}, _self_]`"
 PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.M)
@@ -115,8 +114,8 @@ def _check_defaults(name: str, defaults: Any) -> None:
     for entry in defaults[: defaults.index("schema")] if "schema" in defaults else ():
         refuse_if(
             isinstance(entry, str) or "recipe" not in entry,
-            f"{name}: in its defaults schema stands after {_shown(entry)}, and would set every key "
-            "back. Put schema first",
+            f"{name}: schema comes after {_shown(entry)} in its defaults, and would reset every "
+            "key. Put schema first",
         )
 
 
@@ -145,7 +144,12 @@ def read(path: Path) -> dict[str, Any]:
     """
     import yaml
 
-    refuse_long(path)
+    size = path.stat().st_size if path.is_file() else 0  # reading it reports what is no file
+    refuse_if(
+        size > limits.CONF_BYTES,
+        f"{path.name} has {size:,} bytes, and a conf at most {limits.CONF_BYTES:,}. Put lists into "
+        "files (vocabulary_file), or name a conf",
+    )
     try:
         # No text is a number or a date here: what a value may be is the schema's matter.
         values = yaml.load(path.read_text("utf-8-sig"), yaml.BaseLoader)
@@ -166,16 +170,6 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UserError(f"{path.name} must hold `key: value`. {BEGIN}. Received: {_shown(values)}")
     return values
-
-
-def refuse_long(path: Path) -> None:
-    """Raise UserError for a file of more bytes than a conf may have, before it is read."""
-    size = path.stat().st_size if path.is_file() else 0  # reading it reports what is no file
-    refuse_if(
-        size > limits.CONF_BYTES,
-        f"{path.name} has {size:,} bytes, and a conf at most {limits.CONF_BYTES:,}. Put lists into "
-        "files (vocabulary_file), or name a conf",
-    )
 
 
 def _count(value: Any, counted: dict[int, int]) -> int:

@@ -18,7 +18,7 @@ def run(given: list[str]) -> int:
     return with_checkpoint(given, TAKES, evaluate)
 
 
-def evaluate(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:  # noqa: ARG001
+def evaluate(checkpoint: "Checkpoint", conf: Conf, _: dict[str, str]) -> int:
     from tnctl.evaluation.evaluate import score, split_to_evaluate
     from tnctl.progress import waiting
 

@@ -1,18 +1,17 @@
 """`tnctl export-embeddings`."""
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from tnctl import files
 from tnctl.cli import arguments
 from tnctl.cli.target import with_checkpoint
-from tnctl.errors import UserError, quoted
+from tnctl.errors import UserError, quoted, refuse_if
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
     from tnctl.serving.export_document import Filter
 
-Choice = TypeVar("Choice", bound=str)
 OF_REDIS = ("prefix", "grace")
 TAKES = (
     "conf",
@@ -39,45 +38,46 @@ def run(given: list[str]) -> int:
     return with_checkpoint(given, TAKES, export, runs_recipe=False)
 
 
-def export(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
+def export(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
     from tnctl.serving import export as exporting
     from tnctl.serving.embeddings import REDIS
     from tnctl.serving.export_document import ENCODINGS
     from tnctl.serving.precision import PRECISIONS
 
-    golden = arguments.count(own, "golden", exporting.GOLDEN_ROWS)
-    precision = one_of(own, "precision", PRECISIONS)
-    filter, since = filter_of(own), own.get("since")
-    if "to" in own and own["to"].startswith(REDIS):
-        if "format" in own:
-            raise UserError("format= is of files; rows in Redis have one form. Leave it out")
+    golden = arguments.count(taken, "golden", exporting.GOLDEN_ROWS)
+    precision = arguments.choice(taken, "precision", PRECISIONS)
+    filter, since = filter_of(taken), taken.get("since")
+    if "to" in taken and taken["to"].startswith(REDIS):
+        refuse_if(
+            "format" in taken, "format= is of files; rows in Redis have one form. Leave it out"
+        )
         from tnctl.serving import redis_export, redis_store
 
         exporting.export_to_redis(
             checkpoint,
             conf,
-            own["to"],
-            prefix=own.get("prefix", redis_store.PREFIX),
-            grace=arguments.count(own, "grace", redis_export.GRACE),
+            taken["to"],
+            prefix=taken.get("prefix", redis_store.PREFIX),
+            grace=arguments.count(taken, "grace", redis_export.GRACE),
             precision=precision,
             filter=filter,
             since=since,
             golden=golden,
         )
         return 0
-    if wrong := next((key for key in OF_REDIS if key in own), None):
-        raise UserError(f"{wrong}= is of Redis. Give to=redis://HOST:PORT/DB with it")
-    if since is not None and (since == "current" or since.startswith(REDIS)):
-        raise UserError(
-            "since= is of Redis, and a delta in files needs a base in files. Name its "
-            "folder, or give to=redis://HOST:PORT/DB"
-        )
+    for key in OF_REDIS:
+        refuse_if(key in taken, f"{key}= is of Redis. Give to=redis://HOST:PORT/DB with it")
+    refuse_if(
+        since is not None and (since == "current" or since.startswith(REDIS)),
+        "since= is of Redis, and a delta in files needs a base in files. Name its folder, or give "
+        "to=redis://HOST:PORT/DB",
+    )
     name = "embeddings" if since is None else f"embeddings-{checkpoint.step}"
     exporting.export(
         checkpoint,
         conf,
-        own.get("to") or files.join(conf.output, name),
-        encoding=one_of(own, "format", ENCODINGS),
+        taken.get("to") or files.join(conf.output, name),
+        encoding=arguments.choice(taken, "format", ENCODINGS),
         precision=precision,
         filter=filter,
         since=since,
@@ -86,26 +86,17 @@ def export(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
     return 0
 
 
-def one_of(own: dict[str, str], key: str, choices: tuple[Choice, ...]) -> Choice:
-    """A word of some; the first one when it is not given."""
-    value: str = own.get(key, choices[0])
-    for choice in choices:
-        if value == choice:
-            return choice
-    raise UserError(f"no {key} {quoted(value)}. Choose from: {', '.join(choices)}.")
-
-
-def filter_of(own: dict[str, str]) -> "Filter":
-    """Which rows are asked for."""
+def filter_of(taken: dict[str, str]) -> "Filter":
+    """Which rows to export."""
     from tnctl.serving.selection import Filter
 
     slots = None
-    if "only" in own:
-        slots = tuple(dict.fromkeys(name.strip() for name in own["only"].strip("[]").split(",")))
+    if "only" in taken:
+        slots = tuple(dict.fromkeys(name.strip() for name in taken["only"].strip("[]").split(",")))
     return Filter(
         slots=slots,
-        min_show=number(own["min_show"]) if "min_show" in own else None,
-        top=arguments.count(own, "top", 0) if "top" in own else None,
+        min_show=number(taken["min_show"]) if "min_show" in taken else None,
+        top=arguments.count(taken, "top", 0) if "top" in taken else None,
     )
 
 

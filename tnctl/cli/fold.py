@@ -1,7 +1,7 @@
 """`tnctl fold`: a full export and its deltas become one full export."""
 
 from tnctl.cli import arguments
-from tnctl.errors import UserError
+from tnctl.errors import refuse_if
 
 TAKES = ("embeddings", "to")
 USAGE = "embeddings=URL to=URL"
@@ -9,13 +9,12 @@ USAGE = "embeddings=URL to=URL"
 
 def run(given: list[str]) -> int:
     """Fold the chain whose newest export is `embeddings` into `to`."""
-    own, rest = arguments.part(given, TAKES)
-    if rest:
-        raise UserError(f"fold takes embeddings= and to= only. Received: {rest[0]}")
+    taken, rest = arguments.part(given, TAKES)
+    refuse_if(rest, f"fold takes embeddings= and to= only. Received: {' '.join(rest)}")
     for key in TAKES:
-        if key not in own:
-            raise UserError(f"fold needs {key}=URL. Received: {' '.join(given) or 'nothing'}")
+        received = " ".join(given) or "nothing"
+        refuse_if(key not in taken, f"fold needs {key}=URL. Received: {received}")
     from tnctl.serving import fold
 
-    fold.fold(own["embeddings"], own["to"])
+    fold.fold(taken["embeddings"], taken["to"])
     return 0

@@ -65,9 +65,8 @@ def command_help(command: str, sentence: str, module: ModuleType, whole: bool) -
     if not parts:
         return "\n".join(lines)
     show = _entry("--cfg job", "show the conf as composed, and run nothing")
-    lines += ["", "options:", show]
-    if command == "train":
-        lines += [_entry("-m", "train once for each of several values: -m seed=1,2 recipe=lr,fm")]
+    sweep = _entry("-m", "train once for each of several values: -m seed=1,2 recipe=lr,fm")
+    lines += ["", "options:", show, *([sweep] if command == "train" else [])]
     groups = [_entry(f"{group}=", "|".join(options(group))) for group in ("data", "recipe")]
     lines += ["", "groups (files in conf/):", *groups]
     if not whole:
@@ -103,7 +102,7 @@ def _entry(word: str, text: str) -> str:
 
 
 def _key_lines(key: str, sentence: str) -> list[str]:
-    # A key that leaves no room for its sentence has a line of its own.
+    # A long key leaves no room for its sentence on its line.
     start, first = (f"  {key:34}  ", []) if len(key) <= 34 else (" " * 38, [f"  {key}"])
     indent = " " * 38
     return first + textwrap.wrap(sentence, _width(), initial_indent=start, subsequent_indent=indent)
@@ -115,13 +114,12 @@ def _width() -> int:
 
 def shown_defaults(places: Places, name: str) -> str:
     """A key's default, with those of other places where they differ."""
-    defaults = {place: keys[name].default for place, keys in places.items()}
-    first = next(iter(defaults.values()))
-    # What is null in a group of optimizers has no default of its own.
+    [first, *_] = (keys[name].default for keys in places.values())
+    # A null in a group of optimizers is no other default.
     differing = [
-        f"{place}: {shown(default)}"
-        for place, default in defaults.items()
-        if default != first and NAME not in place
+        f"{place}: {shown(keys[name].default)}"
+        for place, keys in places.items()
+        if keys[name].default != first and NAME not in place
     ]
     return shown(first) + (f" ({', '.join(differing)})" if differing else "")
 

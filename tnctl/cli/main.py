@@ -1,4 +1,4 @@
-"""The commands, their help, and exit codes: 0 done, 1 failed, 2 asked wrongly."""
+"""The commands, their help, and exit codes: 0 done, 1 failed, 2 wrong arguments."""
 
 import os
 import sys
@@ -31,32 +31,28 @@ OUT_OF_MEMORY = ("can't start new thread", "failed to map segment", "Cannot allo
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and leave with its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    command = arguments[0] if arguments else ""
+    command, code = arguments[0] if arguments else "", 1
+    name = f"tnctl {command}" if command in COMMANDS else "tnctl"
     try:
         sys.exit(run(command, arguments[1:]))
-    except UserError as error:
-        name = f"tnctl {command}" if command in COMMANDS else "tnctl"
-        print(f"{name}: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except Stopped as stopped:
-        print(f"tnctl {command}: {stopped}", file=sys.stderr)
-        sys.exit(stopped.exit_code)
+    except (UserError, Stopped) as error:
+        message, code = f"{name}: {error}", error.exit_code
     except KeyboardInterrupt:
-        print(f"tnctl {command}: interrupted", file=sys.stderr)
-        sys.exit(130)
+        message, code = f"{name}: interrupted", 130
     except BrokenPipeError:
-        # The reader of a pipe has gone; nobody is left to tell.
+        # The reader of the pipe has ended, and nobody reads a message.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
         if is_out_of_memory(error):
             reason = f" ({text[:200]})" if (text := " ".join(str(error).split())) else ""
             way = "Give it more memory, or raise its limit"
-            print(masked(f"tnctl {command}: out of memory{reason}. {way}"), file=sys.stderr)
+            message = masked(f"{name}: out of memory{reason}. {way}")
         else:
             # As Python shows it, but libraries put URLs into their messages with all they hold.
-            print(masked(traceback.format_exc()), end="", file=sys.stderr)
-        sys.exit(1)
+            message = masked(traceback.format_exc()).rstrip("\n")
+    print(message, file=sys.stderr)
+    sys.exit(code)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -99,7 +95,7 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "`tnctl COMMAND -h` tells its arguments, and --help every key; --cfg job shows a conf.",
+            "`tnctl COMMAND -h` lists its arguments, and --help every key; --cfg job shows a conf.",
             f"confs: {', '.join(shipped.confs())}; conf=my/run.yaml is your own.",
         ]
     )

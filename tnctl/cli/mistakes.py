@@ -4,7 +4,8 @@ Keys and values are checked by the schema before Hydra composes. What is left ar
 `defaults`, `${…}` that resolve to nothing, and files that are no YAML.
 """
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ CHOSEN = ("data", "recipe")  # groups of confs, of which a conf takes one file e
 def explained(
     error: Exception, key: str = "", entries: Sequence[Any] = (), choices: Sequence[Any] = ()
 ) -> Exception:
-    """A UserError in one line for what Hydra and OmegaConf raise; other errors as they are.
+    """A UserError in one line for what Hydra and OmegaConf raise; other errors unchanged.
 
     `key` is the one that was set, where the error does not name it. `entries` are those of the
     defaults of the conf's files, and `choices` the overrides of groups.
@@ -31,18 +32,16 @@ def explained(
         for choice in choices:
             if choice.key_or_group.startswith("hydra."):
                 return schema.no_key(choice.key_or_group)
-    causes = list(_causes(error))
-    for kind in (UserError, yaml.YAMLError, RecursionError, OmegaConfBaseException):
-        cause: Any = next((cause for cause in causes if isinstance(cause, kind)), None)
-        if cause is None:
-            continue
-        if isinstance(cause, UserError):  # of ${required:KEY}
-            return cause
-        if isinstance(cause, yaml.YAMLError):
-            return UserError(not_yaml("the conf", cause))
-        if isinstance(cause, RecursionError):
-            return UserError("the conf is nested too deep, or names itself. Write it flat")
-        return _of_a_value(cause, str(cause.full_key or key))
+    too_deep = UserError("the conf is nested too deep, or names itself. Write it flat")
+    cases: list[tuple[Any, Callable[[Any], UserError]]] = [
+        (UserError, lambda cause: cause),  # of ${required:KEY}
+        (yaml.YAMLError, lambda cause: UserError(not_yaml("the conf", cause))),
+        (RecursionError, lambda _: too_deep),
+        (OmegaConfBaseException, lambda cause: _of_a_value(cause, str(cause.full_key or key))),
+    ]
+    for (kind, explain), cause in itertools.product(cases, _causes(error)):
+        if isinstance(cause, kind):
+            return explain(cause)
     if isinstance(error, ConfigCompositionException):
         return _of_the_defaults(error, entries, choices)
     if isinstance(error, HydraException | ValueError | OSError | AssertionError):
@@ -58,7 +57,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of a message; the others are of use to those who know Hydra."""
+    """The first line of a message; the others help only people who know Hydra."""
     return str(error).split("\n")[0].rstrip(".").split("while resolving interpolation: ")[-1]
 
 
@@ -66,8 +65,7 @@ def not_yaml(name: str, error: Exception) -> str:
     """Where a file is not YAML, and why."""
     mark: Any = getattr(error, "problem_mark", None)
     if mark is None:
-        reason = str(error).replace(' in "<unicode string>"', "")
-        return f"{name} is not YAML: {reason}"
+        return f"{name} is not YAML: {error}".replace(' in "<unicode string>"', "")
     name = Path(mark.name).name if str(mark.name).endswith(".yaml") else name
     why = ", ".join(filter(None, (getattr(error, "context", ""), getattr(error, "problem", ""))))
     way = ". Indent with blanks" if "'\\t'" in why else ""
@@ -84,7 +82,7 @@ def _of_a_value(error: Any, key: str) -> UserError:
     known = schema.all_keys()
     cases = {
         errors.GrammarParseError: f": cannot read its ${{…}} ({reason}). A ${{data.root}} names a "
-        "key; no value of a conf has a ${ of its own",
+        "key; a value of a conf has no other ${",
         errors.UnsupportedInterpolationType: f": there is no ${{{word}:…}}. Take ${{oc.env:NAME}} "
         "for a variable of the environment",
         errors.InterpolationKeyError: f": ${{{word}}} names {schema.no_key(word, known)}",
@@ -105,7 +103,7 @@ def _of_a_value(error: Any, key: str) -> UserError:
             f"${{oc.env:{word},VALUE}}"
         )
     if "Recursi" in reason or "parent node" in reason:
-        case = " is taken from itself by a ${…}. Give it a value of its own"
+        case = " is taken from itself by a ${…}. Give it a plain value"
     # Lists and mappings that are merged name no key, and only settings of recipes may be either.
     unnamed = "a setting of recipe" if isinstance(error, errors.ConfigTypeError) else "the conf"
     key = "an entry of defaults" if key == "_dummy_" else key  # as Hydra calls it

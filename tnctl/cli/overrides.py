@@ -8,8 +8,7 @@ from typing import Any
 from tnctl import schema, shipped
 from tnctl.cli.help import options
 from tnctl.cli.mistakes import explained
-from tnctl.errors import UserError, did_you_mean
-from tnctl.schema import refuse_if
+from tnctl.errors import UserError, did_you_mean, refuse_if
 
 QUOTES = (
     "Give key=value; a value with blanks, letters beyond a to z, or any of ,{}[]()# goes in "

@@ -93,10 +93,14 @@ def kind(hint: Any) -> str:
 
 
 def _recipes() -> str:
-    rows = []
-    for name in shipped.recipes():
-        settings = [f"`{key}={default}`" for key, default in (settings_of(name) or {}).items()]
-        rows.append(_row(f"[`{name}`](../recipes/{name}.py)", ", ".join(settings) or "none"))
+    recipes = {name: settings_of(name) or {} for name in shipped.recipes()}
+    rows = [
+        _row(
+            f"[`{name}`](../recipes/{name}.py)",
+            ", ".join(f"`{key}={default}`" for key, default in settings.items()) or "none",
+        )
+        for name, settings in recipes.items()
+    ]
     return "\n".join(_table("`recipe=` | settings, as `recipe.KEY=`", rows))
 
 
@@ -114,10 +118,11 @@ def _arguments() -> str:
         command: import_module(f"tnctl.cli.{command.replace('-', '_')}").TAKES
         for command in COMMANDS
     }
-    rows = []
-    for argument, sentence in ARGUMENTS.items():
-        if takers := [f"`{command}`" for command in COMMANDS if argument in taken[command]]:
-            rows.append(_row(f"`{argument}=`", ", ".join(takers), sentence))
+    rows = [
+        _row(f"`{argument}=`", ", ".join(takers), sentence)
+        for argument, sentence in ARGUMENTS.items()
+        if (takers := [f"`{command}`" for command in COMMANDS if argument in taken[command]])
+    ]
     note = "Arguments belong to a command, not to a conf, and other commands refuse them.\n"
     return "\n".join([note, *_table("argument | commands | meaning", rows)])
 

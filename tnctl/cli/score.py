@@ -4,7 +4,7 @@ from pathlib import PurePosixPath
 
 from tnctl.cli import arguments
 from tnctl.cli.quiet import quiet_tensorflow
-from tnctl.errors import UserError, did_you_mean
+from tnctl.errors import UserError, did_you_mean, refuse_if
 
 TAKES = ("graph", "embeddings", "prefix", "input", "skip_rows", "to", "format", "overwrite")
 USAGE = (
@@ -20,42 +20,37 @@ def run(given: list[str]) -> int:
 
     Files are read and written by their names, and else as format= says (jsonl).
     """
-    own, rest = arguments.part(given, TAKES)
+    taken, rest = arguments.part(given, TAKES)
     if rest:
         key = rest[0].partition("=")[0]
         raise UserError(f"score has no conf, and takes no {key}=. {did_you_mean(key, TAKES)}")
     for key in ("graph", "embeddings"):
-        if key not in own:
-            raise UserError(f"score needs {key}=URL: {arguments.ARGUMENTS[key]}")
-    source, to = own.get("input", "-"), own.get("to", "-")
-    asked = own.get("format")
-    if asked is not None and asked not in FORMATS:
-        raise UserError(f"no format '{asked}'. {did_you_mean(asked, FORMATS)}")
-    kind = asked or format_of(source) or "jsonl"
-    to_kind = asked or format_of(to) or kind
-    skip_rows = arguments.count(own, "skip_rows", 0)
+        refuse_if(key not in taken, f"score needs {key}=URL: {arguments.ARGUMENTS[key]}")
+    source, to = taken.get("input", "-"), taken.get("to", "-")
+    kind = arguments.choice(taken, "format", FORMATS, format_of(source))
+    to_kind = kind if "format" in taken else format_of(to) or kind
+    skip_rows = arguments.count(taken, "skip_rows", 0)
     quiet_tensorflow()
     from tnctl.progress import say
     from tnctl.serving import scoring
 
-    prefix = own.get("prefix", "tnctl")
     rows = scoring.score(
-        own["graph"],
-        own["embeddings"],
-        prefix,
+        taken["graph"],
+        taken["embeddings"],
+        taken.get("prefix", "tnctl"),
         source,
         kind,
         to,
         to_kind,
         skip_rows,
-        arguments.flag(own, "overwrite"),
+        arguments.flag(taken, "overwrite"),
     )
     if to != "-":
         say(f"{rows:,} scores written to {to}")
     return 0
 
 
-def format_of(url: str) -> str | None:
-    """The format that a file's name says."""
+def format_of(url: str) -> str:
+    """The format that the name of a file has, empty for another."""
     suffixes = [suffix for suffix in PurePosixPath(url).suffixes if suffix not in (".gz", ".zst")]
-    return NAMES.get(suffixes[-1]) if suffixes else None
+    return NAMES.get(suffixes[-1], "") if suffixes else ""

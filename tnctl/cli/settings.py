@@ -10,13 +10,12 @@ from tnctl import shipped
 def settings_of(recipe: Any) -> dict[str, str] | None:
     """Setting -> default as written in the file, of a shipped recipe's name or a .py file's.
 
-    None when the file or its `build` cannot be found or takes any setting: loading it will tell.
+    None when the file or its `build` cannot be found or takes any setting: then loading it raises.
     """
-    if not isinstance(recipe, str):
-        return None
-    own = recipe.endswith(".py")
-    path = Path(recipe) if own else shipped.folder("recipes") / f"{recipe}.py"
-    if not path.is_file():  # a pipe would wait for somebody who writes
+    path = Path(str(recipe))
+    if path.suffix != ".py":
+        path = shipped.folder("recipes") / f"{recipe}.py"
+    if not path.is_file():  # reading a pipe would wait for a writer
         return None
     try:
         tree = ast.parse(path.read_bytes())
@@ -24,19 +23,16 @@ def settings_of(recipe: Any) -> dict[str, str] | None:
         return None
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == "build":
-            return _defaults(node.args)
+            return None if node.args.kwarg else _defaults(node.args)
     return None
 
 
-def _defaults(taken: ast.arguments) -> dict[str, str] | None:
-    if taken.kwarg is not None:
-        return None
-    positional = [*taken.posonlyargs, *taken.args]
-    defaults: list[ast.expr | None] = [None] * (len(positional) - len(taken.defaults))
-    pairs = list(zip(positional, [*defaults, *taken.defaults], strict=True))
-    pairs += zip(taken.kwonlyargs, taken.kw_defaults, strict=True)
+def _defaults(parameters: ast.arguments) -> dict[str, str]:
+    positional = [*parameters.posonlyargs, *parameters.args]
+    required = [None] * (len(positional) - len(parameters.defaults))
+    defaults = [*required, *parameters.defaults, *parameters.kw_defaults]
     return {
-        one.arg: ast.unparse(default) if default is not None else ""
-        for one, default in pairs
-        if one.arg != "inputs"
+        parameter.arg: ast.unparse(default) if default is not None else ""
+        for parameter, default in zip([*positional, *parameters.kwonlyargs], defaults, strict=True)
+        if parameter.arg != "inputs"
     }

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tnctl import files
 from tnctl.cli import arguments
 from tnctl.cli.target import with_checkpoint
-from tnctl.errors import UserError
+from tnctl.errors import refuse_if
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:
@@ -23,28 +23,27 @@ def run(given: list[str]) -> int:
     return with_checkpoint(given, TAKES, split, runs_recipe=False)
 
 
-def split(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
+def split(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
     from tnctl.model.graph import BY_SLOT, PACKED
     from tnctl.progress import say, waiting
     from tnctl.serving import aot
     from tnctl.serving import split as splitting
 
-    frozen = arguments.flag(own, "frozen")
-    golden = arguments.count(own, "golden", splitting.GOLDEN_ROWS)
-    if "target_cpu" in own and "aot" not in own:
-        raise UserError("target_cpu= says what aot= compiles for; give aot=[1,32] too")
-    sizes = aot.sizes_of(own["aot"]) if "aot" in own else []
-    to = own.get("to") or files.join(conf.output, "graph")
+    refuse_if(
+        "target_cpu" in taken and "aot" not in taken,
+        "target_cpu= says what aot= compiles for; give aot=[1,32] too",
+    )
+    to = taken.get("to") or files.join(conf.output, "graph")
     with waiting("splitting the graph"):
         described = splitting.split(
             checkpoint,
             conf,
             to,
-            head=own.get("head"),
-            frozen=frozen,
-            golden=golden,
-            sizes=sizes,
-            target_cpu=own.get("target_cpu", aot.TARGET_CPU),
+            head=taken.get("head"),
+            frozen=arguments.flag(taken, "frozen"),
+            golden=arguments.count(taken, "golden", splitting.GOLDEN_ROWS),
+            sizes=aot.sizes_of(taken["aot"]) if "aot" in taken else [],
+            target_cpu=taken.get("target_cpu", aot.TARGET_CPU),
         )
     for name in (BY_SLOT, PACKED):
         say(f"signature {name}: {len(described.signatures.of(name))} inputs")

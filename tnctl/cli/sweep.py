@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tnctl.cli import arguments, compose
 from tnctl.cli.quiet import quiet_tensorflow
-from tnctl.errors import UserError
+from tnctl.errors import UserError, refuse_if
 from tnctl.masking import masked
 
 if TYPE_CHECKING:
@@ -20,13 +20,12 @@ LONGEST_NAME = 200  # of a folder; file systems take 255 bytes
 def train(
     path: Path, overrides: list[str], overwrite: bool, golden: int, accept: bool = False
 ) -> int:
-    """Train every job of a sweep; the exit code is the worst of theirs.
+    """Train every job of a sweep; the exit code is the worst of all.
 
     All confs are checked before the first is trained. A job that fails does not stop the others.
     """
     options, overrides = arguments.options(overrides)
-    if options.show:
-        raise UserError("--cfg job shows one conf: leave -m out")
+    refuse_if(options.show, "--cfg job shows one conf: leave -m out")
     from tnctl import files
 
     jobs = compose.sweep(path, overrides)
@@ -34,7 +33,7 @@ def train(
     runs: list[Run] = []
     for job, name in zip(jobs, names, strict=True):
         try:
-            conf = compose.compose(path.parent, path.stem, job.overrides)
+            conf = compose.compose(path, job.overrides)
         except UserError as error:
             raise UserError(f"{words(job.swept)}: {error}", error.exit_code) from None
         runs.append((words(job.swept), replace(conf, output=files.join(conf.output, name))))
@@ -52,13 +51,10 @@ def folders(jobs: list[dict[str, str]]) -> list[str]:
     """A folder's name for each job: its overrides, such as `recipe=lr,seed=1`."""
     whole = [masked(",".join(f"{key}={value}" for key, value in job.items())) for job in jobs]
     plain = [re.sub(r"[^\w.=+,-]+", "_", name) for name in whole]
+    digests = [hashlib.sha256(name.encode()).hexdigest()[:8] for name in whole]
     return [
-        one
-        if plain.count(one) == 1 and len(one.encode()) <= LONGEST_NAME
-        else f"{one.encode()[: LONGEST_NAME - 9].decode(errors='ignore')}-{_digest(name)}"
-        for one, name in zip(plain, whole, strict=True)
+        name
+        if plain.count(name) == 1 and len(name.encode()) <= LONGEST_NAME
+        else f"{name.encode()[: LONGEST_NAME - 9].decode(errors='ignore')}-{digest}"
+        for name, digest in zip(plain, digests, strict=True)
     ]
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tnctl.cli import arguments, compose
 from tnctl.cli.quiet import quiet_tensorflow
-from tnctl.errors import UserError
+from tnctl.errors import UserError, refuse_if
 from tnctl.masking import bare_conf
 from tnctl.saved_conf import conf_of, refuse_odd_urls
 from tnctl.schema import Conf, differences, from_values
@@ -29,33 +29,34 @@ def with_checkpoint(
     The conf is the composed one with conf=, else the checkpoint's own, with the overrides. A job
     that `runs_recipe` gets a conf whose recipe is shipped, or a file that the user has named.
     """
-    own, overrides = arguments.part(given, takes)
+    taken, overrides = arguments.part(given, takes)
 
-    def allowed(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
+    def run(checkpoint: "Checkpoint", conf: Conf) -> int:
         if runs_recipe and not compose.names_recipe(overrides):
-            refuse_unnamed_recipe(checkpoint, conf, "conf" in own)
-        return job(checkpoint, conf, own)
+            refuse_unnamed_recipe(checkpoint, conf, "conf" in taken)
+        return job(checkpoint, conf, taken)
 
-    if "conf" in own:
-        return compose.with_conf(
-            compose.conf_file(own["conf"]),
-            overrides,
-            lambda conf: with_composed(own, conf, allowed),
-        )
+    def with_composed(conf: Conf) -> int:
+        checkpoint = find(taken, conf.output)
+        refuse_another_conf(checkpoint, conf)
+        return run(checkpoint, conf)
+
+    if "conf" in taken:
+        return compose.with_conf(compose.named_conf(taken), overrides, with_composed)
     output = output_of(overrides)
-    if "to" in takes and "to" not in own and output is None and "checkpoint" in own:
-        raise UserError(
-            "with checkpoint= alone give to=URL too: a checkpoint does not say where this command "
-            "may write"
-        )
-    checkpoint = find(own, output)
+    refuse_if(
+        "to" in takes and "to" not in taken and output is None and "checkpoint" in taken,
+        "with checkpoint= alone give to=URL too: a checkpoint does not say where this command may "
+        "write",
+    )
+    checkpoint = find(taken, output)
     saved = checkpoint.conf()
     conf_of(saved, checkpoint.folder)  # what is wrong with it is not the command line's fault
 
     def with_saved(conf: Conf) -> int:
         refuse_another_model(saved, conf)
         refuse_odd_urls(dataclasses.asdict(conf), checkpoint.folder, compose.keys_given(overrides))
-        return allowed(checkpoint, conf, own)
+        return run(checkpoint, conf)
 
     return compose.with_saved(saved, overrides, with_saved)
 
@@ -72,56 +73,56 @@ def refuse_unnamed_recipe(checkpoint: "Checkpoint", conf: Conf, of_user: bool) -
     if not name.endswith(".py"):
         return
     way = f"Look at it, and give recipe.name={name} to run it"
-    if not of_user:
-        raise UserError(
-            f"the model of {checkpoint.folder} is built by the code of {name}, and a checkpoint "
-            f"does not make tnctl run code. {way}"
-        )
-    if recipes.digest_of(name) != digest:
-        raise UserError(f"{name} is not the file that {checkpoint.folder} was saved with. {way}")
+    refuse_if(
+        not of_user,
+        f"the model of {checkpoint.folder} is built by the code of {name}, and a checkpoint does "
+        f"not make tnctl run code. {way}",
+    )
+    refuse_if(
+        recipes.digest_of(name) != digest,
+        f"{name} is not the file that {checkpoint.folder} was saved with. {way}",
+    )
 
 
 def refuse_another_model(saved: dict[str, Any], conf: Conf) -> None:
     """Refuse overrides that change what the rows of the checkpoint's model are."""
     from tnctl.model.graph import conf_to_json
 
-    # Of an older tnctl it may lack keys, which are then what they are without.
-    own, now = conf_to_json(from_values(saved)), conf_to_json(conf)
-    differing = [key for name in OF_ROWS for key in differences(now[name], own[name], name)]
-    # The file of a vocabulary may have moved.
-    if differing := [key for key in differing if not key.endswith(".vocabulary_file")]:
-        raise UserError(
-            f"{differing[0]} is what the model was trained with, and cannot be another now. Leave "
-            "it out, or train again"
-        )
+    # The conf of an older tnctl may lack keys, which have their defaults then.
+    trained, now = conf_to_json(from_values(saved)), conf_to_json(conf)
+    for name in OF_ROWS:
+        for key in differences(now[name], trained[name], name):
+            # The file of a vocabulary may have moved.
+            refuse_if(
+                not key.endswith(".vocabulary_file"),
+                f"{key} is what the model was trained with, and cannot be another now. Leave it "
+                "out, or train again",
+            )
 
 
-def find(own: dict[str, str], output: str | None) -> "Checkpoint":
+def find(taken: dict[str, str], output: str | None) -> "Checkpoint":
     """The checkpoint meant. Raises UserError when none is named, Failure when there is none."""
-    if "checkpoint" not in own and output is None:
+    if "checkpoint" not in taken and output is None:
         raise UserError("which model? Give output=URL of a run, checkpoint=URL, or conf=NAME")
     quiet_tensorflow()
     from tnctl.checkpoint import load
 
-    if "checkpoint" in own:
-        return load.open_checkpoint(own["checkpoint"])
-    assert output is not None
-    return load.newest_or_fail(output)
+    if "checkpoint" in taken:
+        return load.open_checkpoint(taken["checkpoint"])
+    return load.newest_or_fail(str(output))
 
 
-def with_composed(own: dict[str, str], conf: Conf, job: Callable[..., int]) -> int:
-    """Run the job with a composed conf, which must be of the model that the checkpoint has."""
-    checkpoint = find(own, conf.output)
+def refuse_another_conf(checkpoint: "Checkpoint", conf: Conf) -> None:
+    """Refuse a composed conf that is not of the checkpoint's model. Raises UserError."""
     from tnctl.model.graph import conf_to_json
 
     saved, now = bare_conf(checkpoint.conf()), bare_conf(conf_to_json(conf))
     differing = [key for name in FIXED for key in differences(now[name], saved[name], name)]
-    if differing:
-        raise UserError(
-            f"{checkpoint.folder} was trained with another conf; these keys differ: "
-            f"{', '.join(differing)}. Leave conf= out to take the checkpoint's own"
-        )
-    return job(checkpoint, conf, own)
+    refuse_if(
+        differing,
+        f"{checkpoint.folder} was trained with another conf; these keys differ: "
+        f"{', '.join(differing)}. Leave conf= out to take the checkpoint's own",
+    )
 
 
 def loaded(checkpoint: "Checkpoint", conf: Conf) -> "Inference":
@@ -136,9 +137,9 @@ def loaded(checkpoint: "Checkpoint", conf: Conf) -> "Inference":
 
 def output_of(overrides: list[str]) -> str | None:
     """The value of output=, if given."""
-    for override in overrides:
-        if override.startswith("output="):
-            if not (output := override.removeprefix("output=").strip("'")):
-                raise UserError("output= is empty. Give the folder or URL of the run")
-            return output
-    return None
+    given = (override for override in overrides if override.startswith("output="))
+    if (override := next(given, None)) is None:
+        return None
+    output = override.removeprefix("output=").strip("'")
+    refuse_if(not output, "output= is empty. Give the folder or URL of the run")
+    return output

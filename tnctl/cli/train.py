@@ -2,7 +2,6 @@
 
 from tnctl.cli import arguments, compose, sweep
 from tnctl.cli.quiet import quiet_tensorflow
-from tnctl.errors import UserError
 from tnctl.schema import Conf
 
 TAKES = ("conf", "overwrite", "golden", "accept")
@@ -11,12 +10,10 @@ USAGE = "conf=NAME [output=URL] [key=value …] [-m key=value,value …]"
 
 def run(given: list[str]) -> int:
     """Train a conf; exit code 0 when it is trained, now or before."""
-    own, overrides = arguments.part(given, TAKES)
-    if "conf" not in own:
-        raise UserError(f"give conf=NAME. {compose.choose_conf('')}")
-    overwrite, golden = arguments.flag(own, "overwrite"), arguments.count(own, "golden", 200)
-    accept = arguments.flag(own, "accept")
-    path = compose.conf_file(own["conf"])
+    taken, overrides = arguments.part(given, TAKES)
+    path = compose.named_conf(taken)
+    overwrite, golden = arguments.flag(taken, "overwrite"), arguments.count(taken, "golden", 200)
+    accept = arguments.flag(taken, "accept")
     if arguments.options(overrides)[0].sweep:
         return sweep.train(path, overrides, overwrite, golden, accept)
     return compose.with_conf(path, overrides, lambda conf: train(conf, overwrite, golden, accept))
@@ -27,6 +24,5 @@ def train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> int:
     from tnctl.training import show
     from tnctl.training.train import train as train_conf
 
-    report = train_conf(conf, overwrite=overwrite, golden=golden, accept=accept)
-    show.report(conf.output, report)
+    show.report(conf.output, train_conf(conf, overwrite=overwrite, golden=golden, accept=accept))
     return 0

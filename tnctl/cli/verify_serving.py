@@ -6,7 +6,7 @@ from tnctl import files
 from tnctl.cli import arguments
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.cli.target import output_of, with_checkpoint
-from tnctl.errors import UserError
+from tnctl.errors import UserError, refuse_if
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:
@@ -22,54 +22,55 @@ PREFIX = "tnctl"
 
 
 def run(given: list[str]) -> int:
-    """Compare serving with training, and with the conformance kits; exit code 1 when they differ.
+    """Compare serving with training, and with golden rows; exit code 1 when they differ.
 
-    Without a checkpoint graph and embeddings are compared with the kits that they carry. With
-    endpoint= the kit is replayed against a running service.
+    Without a checkpoint graph and embeddings are compared with the golden rows that they contain.
+    With endpoint= golden rows are sent to a running service.
     """
-    own, overrides = arguments.part(given, TAKES)
-    if "conf" in own or "checkpoint" in own or output_of(overrides) is not None:
+    taken, overrides = arguments.part(given, TAKES)
+    if "conf" in taken or "checkpoint" in taken or output_of(overrides) is not None:
         return with_checkpoint(given, TAKES, verify)
-    if overrides:
-        raise UserError(f"'{overrides[0]}' belongs to a model. Give output=URL or checkpoint=URL")
-    if "graph" not in own:
-        raise UserError("what is to be verified? Give output=URL, checkpoint=URL, or graph=URL")
+    for override in overrides:
+        raise UserError(f"'{override}' belongs to a model. Give output=URL or checkpoint=URL")
+    refuse_if(
+        "graph" not in taken,
+        "what is to be verified? Give output=URL, checkpoint=URL, or graph=URL",
+    )
     quiet_tensorflow()
     from tnctl.progress import waiting
     from tnctl.serving import parity
 
-    graph, embeddings, prefix = own["graph"], own.get("embeddings"), own.get("prefix", PREFIX)
-    if "endpoint" in own:
-        with waiting(f"asking {own['endpoint']}"):
-            return told(parity.verify_endpoint(own["endpoint"], graph, embeddings, prefix))
-    with waiting("comparing with the conformance kit"):
-        return told(parity.verify_artefacts(graph, embeddings, prefix))
+    graph, embeddings, prefix = taken["graph"], taken.get("embeddings"), taken.get("prefix", PREFIX)
+    if "endpoint" in taken:
+        with waiting(f"asking {taken['endpoint']}"):
+            return exit_code(parity.verify_endpoint(taken["endpoint"], graph, embeddings, prefix))
+    with waiting("comparing with the golden rows"):
+        return exit_code(parity.verify_artefacts(graph, embeddings, prefix))
 
 
-def verify(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
+def verify(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
     from tnctl.progress import waiting
     from tnctl.serving import parity
 
-    graph = own.get("graph") or files.join(conf.output, "graph")
-    embeddings = own.get("embeddings") or files.join(conf.output, "embeddings")
-    prefix = own.get("prefix", PREFIX)
+    graph = taken.get("graph") or files.join(conf.output, "graph")
+    embeddings = taken.get("embeddings") or files.join(conf.output, "embeddings")
+    prefix = taken.get("prefix", PREFIX)
     with waiting("comparing serving with training"):
         findings = parity.verify(checkpoint, conf, graph, embeddings, prefix)
-        if "endpoint" in own:
+        if "endpoint" in taken:
             findings += parity.verify_endpoint(
-                own["endpoint"], graph, embeddings, prefix, checkpoint
+                taken["endpoint"], graph, embeddings, prefix, checkpoint
             )
-    return told(findings)
+    return exit_code(findings)
 
 
-def told(findings: "list[Finding]") -> int:
-    """Show what was found; the exit code."""
+def exit_code(findings: "list[Finding]") -> int:
+    """Show the findings; 0 when all are fine, else 1."""
     from tnctl.progress import say, table
 
     rows = [(f.what, f.figure, "ok" if f.held else "FAILED") for f in findings]
     table("", ("serving against training", "", ""), rows)
-    if all(finding.held for finding in findings):
-        say("serving equals training")
-        return 0
-    say("serving differs from training: do not ship these files; split and export again")
-    return 1
+    held = all(finding.held for finding in findings)
+    way = "differs from training: do not ship these files; split and export again"
+    say(f"serving {'equals training' if held else way}")
+    return 0 if held else 1

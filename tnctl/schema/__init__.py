@@ -6,8 +6,17 @@ makes a Conf.
 """
 
 from tnctl.schema.conf import RESERVED_NAMES, Conf
-from tnctl.schema.data import FORMATS, SINGLE_LABEL, Data, Gate, Label
-from tnctl.schema.fields import Declaration, refuse_if
+from tnctl.schema.data_section import FORMATS, SINGLE_LABEL, Data, Gate, Label
+from tnctl.schema.declarations import Declaration
+from tnctl.schema.input_sections import (
+    COUNTED_IDS,
+    IDS,
+    SLOT_NAME,
+    Embedding,
+    Initial,
+    Numeric,
+    Slot,
+)
 from tnctl.schema.keys import (
     NAME,
     Key,
@@ -18,10 +27,9 @@ from tnctl.schema.keys import (
     keys_like,
     no_key,
 )
-from tnctl.schema.life import Admission, Eviction, GroupLife, Life, RowLife, Shows
-from tnctl.schema.optimizers import RULES, GroupOptimizers, Optimizer, Optimizers, Schedule
-from tnctl.schema.slots import COUNTED_IDS, IDS, SLOT_NAME, Embedding, Initial, Numeric, Slot
-from tnctl.schema.training import Evaluation, Loss, Save, Train, Warm
+from tnctl.schema.life_section import Admission, Eviction, GroupLife, Life, RowLife, Shows
+from tnctl.schema.optimizer_section import RULES, GroupOptimizers, Optimizer, Optimizers, Schedule
+from tnctl.schema.training_sections import Evaluation, Loss, Save, Train, Warm
 from tnctl.schema.values import converted, differences, from_values, register
 
 __all__ = [
@@ -30,6 +38,6 @@ __all__ = [
     "Gate", "GroupLife", "GroupOptimizers", "Initial", "Key", "Label", "Life", "Loss", "Numeric",
     "Optimizer", "Optimizers", "RowLife", "Save", "Schedule", "Shows", "Slot", "Train", "Warm",
     "all_keys", "branches", "converted", "dataclass_of", "differences", "from_values", "hint_of",
-    "keys_like", "no_key", "refuse_if",
+    "keys_like", "no_key",
     "register",
 ]  # fmt: skip

@@ -4,13 +4,13 @@ import keyword
 from dataclasses import dataclass
 from typing import Any
 
-from tnctl.errors import UserError, did_you_mean
-from tnctl.schema.data import Data, Gate
-from tnctl.schema.fields import Section, choice, key, number, refuse_if
-from tnctl.schema.life import Admission, Eviction, GroupLife, Life, RowLife, Shows
-from tnctl.schema.optimizers import Optimizers
-from tnctl.schema.slots import SLOT_NAME, Embedding, Numeric, Slot
-from tnctl.schema.training import Evaluation, Save, Train, Warm
+from tnctl.errors import UserError, did_you_mean, refuse_if
+from tnctl.schema.data_section import Data, Gate
+from tnctl.schema.declarations import Section, choice, key, number
+from tnctl.schema.input_sections import SLOT_NAME, Embedding, Numeric, Slot
+from tnctl.schema.life_section import Admission, Eviction, GroupLife, Life, RowLife, Shows
+from tnctl.schema.optimizer_section import Optimizers
+from tnctl.schema.training_sections import Evaluation, Save, Train, Warm
 
 # Names that the split graph and the exported files already use; TensorFlow uses self.
 RESERVED_NAMES = {"linear", "x", "sequences", "lengths", "logits", "predictions", "self"}
@@ -80,8 +80,8 @@ class Conf(Section):
                     "and _, a letter first, no keyword of Python and not "
                     f"{', '.join(sorted(RESERVED_NAMES))}; `column` may be anything",
                 )
-        if both := sorted(self.slots.keys() & self.numeric.keys()):
-            raise UserError(f"{both[0]} names a slot and a numeric input; rename one of them")
+        for name in sorted(self.slots.keys() & self.numeric.keys()):
+            raise UserError(f"{name} names a slot and a numeric input; rename one of them")
         for name, slot in self.slots.items():
             refuse_if(
                 slot.pooling == "none" and f"{name}_length" in self.slots | self.numeric,
@@ -114,7 +114,7 @@ class Conf(Section):
             first_name, first = groups.setdefault(group, (name, slot))
             for setting in SHARED_BY_A_GROUP:
                 values = [getattr(first, setting), getattr(slot, setting)]
-                if values[0] != values[1]:
+                if values[0] != values[1]:  # a vocabulary may be long to show
                     shown = ["the default" if value is None else value for value in values]
                     raise UserError(
                         f"slots {first_name} and {name} share the rows of group {group}, so their "
@@ -122,12 +122,11 @@ class Conf(Section):
                         f"{setting}={shown[1]}"
                     )
         for section, names in (("optimizer", self.optimizer.groups), ("life", self.life.groups)):
-            for group in names:
-                if group not in groups:
-                    raise UserError(
-                        f"{section}.groups.{group}: no slot has this group. "
-                        f"{did_you_mean(group, groups)}"
-                    )
+            for group in [group for group in names if group not in groups]:
+                raise UserError(
+                    f"{section}.groups.{group}: no slot has this group. "
+                    f"{did_you_mean(group, groups)}"
+                )
 
     def _check_rows(self) -> None:
         """Every slot must be an input of the model, by itself or in a cross."""
@@ -164,12 +163,12 @@ class Conf(Section):
             )
             refuse_if(
                 settings.shows is not None and life.shows.cvm and not self.width_of(members[0]),
-                f"life.groups.{group}.shows.cvm stands after an embedding, and its slots have "
+                f"life.groups.{group}.shows.cvm follows an embedding, and its slots have "
                 "width 0. Give them a width, or take shows.keep",
             )
         refuse_if(
             of_all.shows.cvm and not any(map(self.width_of, self.slots.values())),
-            "life.shows.cvm stands after embeddings, and no slot has one. Give "
+            "life.shows.cvm follows embeddings, and no slot has one. Give "
             "embedding.width, or take shows.keep",
         )
         for section, life in lives.items():
@@ -186,7 +185,7 @@ class Conf(Section):
             )
 
     def life_of(self, group: str) -> RowLife:
-        """The life of a share group's rows: its own where it has one, else that of all.
+        """The life of a share group's rows: as set for the group, else for all.
 
         Frozen rows have none: nothing updates them, so they would all seem unseen.
         """
@@ -202,18 +201,16 @@ class Conf(Section):
         )
 
     def cvm_of(self, name: str) -> bool:
-        """Whether two counts stand after the embedding of a slot."""
+        """Whether two counts follow the embedding of a slot."""
         slot = self.slots[name]
         return self.width_of(slot) > 0 and self.life_of(slot.group or name).shows.cvm
 
     def width_of(self, slot: Slot) -> int:
         """Floats per embedding of a slot."""
-        if slot.indicator:
-            return 0
-        return self.embedding.width if slot.width is None else slot.width
+        width = self.embedding.width if slot.width is None else slot.width
+        return 0 if slot.indicator else width
 
     def has_linear(self, slot: Slot) -> bool:
         """Whether the rows of a slot have a linear weight."""
-        if slot.indicator:
-            return False
-        return self.embedding.linear if slot.linear is None else slot.linear
+        linear = self.embedding.linear if slot.linear is None else slot.linear
+        return linear and not slot.indicator

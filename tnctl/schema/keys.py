@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from tnctl.errors import UserError, did_you_mean
 from tnctl.schema.conf import Conf
-from tnctl.schema.fields import Declaration, default_of
+from tnctl.schema.declarations import Declaration, default_of
 
 NAME = "NAME"  # in paths, a name that the user chooses
 

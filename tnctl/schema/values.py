@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
-from tnctl.errors import SHOWN, UserError
+from tnctl.errors import SHOWN, UserError, refuse_if
 from tnctl.schema.conf import Conf
-from tnctl.schema.fields import refuse_if
 from tnctl.schema.keys import branches, hints_of, keys_like, no_key
 
 KEYS_SHOWN = 4
@@ -28,7 +27,7 @@ def converted(value: Any, hint: Any, key: str, make: bool = False) -> Any:
     """A plain value as the type of its key, with the conversions of OmegaConf.
 
     With `make`, sections become objects, which checks ranges and rules; else they stay mappings.
-    Text with `${` is left as it is: what it resolves to is checked when it is known. Raises
+    Text with `${` is left unchanged: what it resolves to is checked when it is known. Raises
     UserError for a key that does not exist and a value of another type.
     """
     kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)

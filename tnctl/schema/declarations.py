@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tnctl.errors import UserError, did_you_mean
+from tnctl.errors import UserError, did_you_mean, refuse_if
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,9 @@ def key(default: Any | Callable[[], Any], sentence: str, **declared: Any) -> Any
 
 
 def default_of(declared: dataclasses.Field) -> Any:
-    """The default of a field, made anew where it is mutable."""
+    """The default of a field, a new object where it is mutable."""
     factory = declared.default_factory
     return declared.default if factory is dataclasses.MISSING else factory()
-
-
-def refuse_if(condition: Any, message: str) -> None:
-    """Raise UserError when a rule is broken."""
-    if condition:
-        raise UserError(message)
 
 
 class Section:
@@ -91,11 +85,11 @@ class Section:
             selector, users = declaration.only_for
             if users and value is not None and value != default_of(declared):
                 selected = getattr(self, selector)
-                if selected not in users:
-                    raise UserError(
-                        f"{declared.name} is for {selector}={' or '.join(users)}. "
-                        f"Received: {selector}={selected}"
-                    )
+                refuse_if(
+                    selected not in users,
+                    f"{declared.name} is for {selector}={' or '.join(users)}. "
+                    f"Received: {selector}={selected}",
+                )
             declaration.check(declared.name, value)
         self.check()
 

@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from tnctl.schema.fields import Section, choice, key, number, refuse_if
+from tnctl.errors import refuse_if
+from tnctl.schema.declarations import Section, choice, key, number
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Loss(Section):
         None,
         0,
         1,
-        "focal: the weight of label 1, that of 0 being 1 - alpha (default: both 1)",
+        "focal: the weight of label 1; label 0 has 1 - alpha (default: both 1)",
         only_for=("name", ("focal",)),
     )
 
@@ -156,10 +157,10 @@ class Warm(Section):
 
     start: str | None = key(None, "the checkpoint, or the output of a run, to start from")
     rename: dict[str, str] = key(
-        dict, "slots and numeric inputs that had another name there: {new name: old name}"
+        dict, "slots and numeric inputs with another name in the checkpoint: {new name: old name}"
     )
-    drop: list[str] = key(list, "slots and numeric inputs of there that are not wanted here")
-    new: list[str] = key(list, "slots and numeric inputs of here that start anew")
+    drop: list[str] = key(list, "slots and numeric inputs of the checkpoint that this conf has not")
+    new: list[str] = key(list, "slots and numeric inputs of this conf that are reinitialised")
     optimizer: str = choice(
         "match",
         ("match", "fresh"),
@@ -168,7 +169,8 @@ class Warm(Section):
     dense: str = choice(
         "match",
         ("match", "fresh"),
-        "match: dense weights come along by name and shape, those of new inputs start anew; fresh",
+        "match: dense weights come along by name and shape, those of new inputs are reinitialised; "
+        "fresh",
     )
 
     def check(self) -> None:

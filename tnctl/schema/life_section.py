@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from tnctl.schema.fields import Section, choice, key, number, refuse_if
+from tnctl.errors import refuse_if
+from tnctl.schema.declarations import Section, choice, key, number
 
 
 @dataclass
@@ -35,7 +36,7 @@ class Shows(Section):
     decay: float = number(0.98, 0, 1, "what a day (of daily training) leaves of show and click")
     cvm: bool = key(
         False,
-        "show and ln(click+1) - ln(show+1) stand after each embedding, as inputs that nothing "
+        "show and ln(click+1) - ln(show+1) follow each embedding, as inputs that nothing "
         "trains; slots of width 0 have none",
     )
 
@@ -110,7 +111,7 @@ class Eviction(Section):
 
 @dataclass
 class GroupLife(Section):
-    """The life of one share group's rows, where a part of it is not that of all."""
+    """The life of one share group's rows, where a part of it differs from the others'."""
 
     admission: Admission | None = key(None, "when an id gets a row")
     shows: Shows | None = key(None, "show and click")
@@ -157,5 +158,5 @@ class Life(Section):
         unit="bytes",
     )
     groups: dict[str, GroupLife] = key(
-        dict, "of the rows of single share groups: a part given here replaces that of all"
+        dict, "for single share groups: a part given here replaces the part for all"
     )

@@ -4,8 +4,8 @@ import math
 import re
 from dataclasses import dataclass
 
-from tnctl.errors import UserError
-from tnctl.schema.fields import Section, choice, key, number, refuse_if
+from tnctl.errors import UserError, refuse_if
+from tnctl.schema.declarations import Section, choice, key, number
 
 SLOT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 INITIALS = ("zeros", "uniform", "normal")
@@ -89,7 +89,7 @@ class Slot(Section):
     missing: str = choice(
         "none",
         ("none", "value"),
-        "a missing value: none (no id, reads zeros) or value (an id of its own)",
+        "a missing value: none (no id, reads zeros) or value (a separate id)",
     )
     padding: int | None = number(
         None, 0, 2**64 - 1, "an id that counts as no value: it reads zeros and never trains"
@@ -198,7 +198,7 @@ class Slot(Section):
         )
         refuse_if(
             self.pooling == "none" and self.weights is not None,
-            "weights are for pooling; pooling=none keeps each value as it is",
+            "weights are for pooling; pooling=none keeps each value unchanged",
         )
         if self.indicator:
             refuse_if(
@@ -236,7 +236,7 @@ class Numeric(Section):
         None, "[low, high]: numbers outside are moved to it, before the transform; null: no limit"
     )
     default: float | None = key(
-        None, "stands for a missing value, before the transform (standardize: the mean; else 0)"
+        None, "replaces a missing value, before the transform (standardize: the mean; else 0)"
     )
 
     def __post_init__(self) -> None:
@@ -263,7 +263,7 @@ class Numeric(Section):
         if self.columns is not None:
             refuse_if(
                 self.column is not None or self.separator is not None or self.width != 1,
-                "columns stands alone: leave column, separator and width out",
+                "columns excludes column, separator and width: leave them out",
             )
             refuse_if(not self.columns, "columns must name a column")
 

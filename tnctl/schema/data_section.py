@@ -4,8 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from tnctl.schema.fields import Section, choice, key, number, refuse_if
-from tnctl.schema.slots import SLOT_NAME
+from tnctl.errors import refuse_if
+from tnctl.schema.declarations import Section, choice, key, number
+from tnctl.schema.input_sections import SLOT_NAME
 
 FORMATS = ("csv", "parquet", "tfrecord", "libsvm", "paddle", "jsonl", "generated")
 SINGLE_LABEL = "label"
@@ -137,7 +138,7 @@ class Gate(Section):
         0.5,
         0,
         1,
-        "the most of the occurrences of ids that have a row already that may be gone: of 90 % half",
+        "the largest share that the occurrences of ids with a row may lose: of 90 %, half",
     )
     length: float = number(
         1.5, 1, 1_000_000_000, "the most that ids per example may grow or shrink, as a factor"

@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tnctl.schema.fields import Section, choice, key, number, refuse_if
+from tnctl.errors import refuse_if
+from tnctl.schema.declarations import Section, choice, key, number
 
 # Everything the schema knows of single optimizers: the settings that only some have, and their
 # defaults. With compat=tensornet the rule of NAME is tensornet_NAME, where there is one.

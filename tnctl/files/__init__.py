@@ -1,0 +1,49 @@
+"""Files on any fsspec URL, opened, listed, written and removed.
+
+The one part of tnctl that knows fsspec. Every public function takes a URL or a plain path and
+raises `Failure`, naming it and the way out in one line, when the storage refuses.
+"""
+
+from tnctl.files.input_files import InputFile, open_input, read_bytes, read_most
+from tnctl.files.listings import Listed, expand, list_folder, listed, remote_place
+from tnctl.files.locks import locked, take_lock
+from tnctl.files.output_files import (
+    PART_NAME,
+    OutputFile,
+    compressing,
+    open_output,
+    sync,
+    write_bytes,
+)
+from tnctl.files.storage import (
+    CODECS,
+    STANDARD_INPUT,
+    AbsentError,
+    MissingError,
+    join,
+    local_path,
+    translated,
+)
+from tnctl.files.stored_files import (
+    download_folder,
+    exists,
+    fingerprint,
+    free_bytes,
+    is_link,
+    lies_at,
+    move_file,
+    remove_empty_folder,
+    remove_file,
+    size,
+    upload_folder,
+)
+from tnctl.files.temporary_folders import TemporaryFolder
+
+__all__ = [
+    "CODECS", "PART_NAME", "STANDARD_INPUT", "AbsentError", "InputFile", "Listed", "MissingError",
+    "OutputFile", "TemporaryFolder", "compressing", "download_folder", "exists", "expand",
+    "fingerprint", "free_bytes", "is_link", "join", "lies_at", "list_folder", "listed",
+    "local_path", "locked", "move_file", "open_input", "open_output", "read_bytes", "read_most",
+    "remote_place", "remove_empty_folder", "remove_file", "size", "sync", "take_lock",
+    "translated", "upload_folder", "write_bytes",
+]  # fmt: skip

@@ -1,0 +1,98 @@
+"""Which files there are: globs, and the entries of folders."""
+
+import contextlib
+import glob
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tnctl.errors import Failure, refuse_if
+from tnctl.files.storage import AbsentError, join, local_path, storage, translated
+
+MAGIC = frozenset("*?[")
+Kind = Literal["file", "folder", "other"]
+KINDS: dict[int, Kind] = {stat.S_IFDIR: "folder", stat.S_IFREG: "file"}
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An entry of a folder: `other` is a symbolic link, a device, a pipe or a socket."""
+
+    name: str
+    kind: Kind
+    bytes: int  # of a file
+
+
+def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
+    """The files that `spec` names: a name, a glob, or a list of them.
+
+    A list keeps its order and the files of a glob are sorted. A file whose name is exactly as
+    given wins over the meaning of `*`, `?` and `[` in it. Raises `Failure` when there is no file.
+    """
+    if not isinstance(spec, str):
+        return [url for name in spec for url in expand(name, root)]
+    url = join(root, spec)
+    with translated(url):
+        system, path = storage(url)
+        if system.isfile(path):
+            return [url]
+        is_folder = f"{url} is a folder. Name its files with a glob, such as {url}/*.csv"
+        refuse_if(system.isdir(path), is_folder, Failure)
+    absent = f"{url} was not found. Check the name, and data.root if it starts from there"
+    refuse_if(not MAGIC.intersection(spec), absent, AbsentError)
+    with translated(url, "listed"):
+        system, path = storage(glob.escape(url.removesuffix(spec)) + spec)
+        matches = system.glob(path, detail=True)
+        names = sorted(name for name, info in matches.items() if info["type"] == "file")
+        no_match = f"{url} matches no file. Check the glob, and data.root if it starts there"
+        refuse_if(not names, no_match, AbsentError)
+        return [system.unstrip_protocol(name) if "://" in url else name for name in names]
+
+
+def listed(url: str) -> list[Listed]:
+    """The entries of a folder, sorted by name; none when there is no folder. Raises Failure."""
+    local = local_path(url)
+    with translated(url, "listed"):
+        entries = _local_entries(local) if local is not None else _remote_entries(url)
+        return sorted(entries, key=lambda entry: entry.name)
+
+
+def list_folder(url: str) -> list[str]:
+    """The names of the entries of a folder, sorted; none when there is no folder."""
+    return [entry.name for entry in listed(url)]
+
+
+def _local_entries(folder: Path) -> Iterator[Listed]:
+    # Not by fsspec, to which a folder that may not be read is none.
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+                status = entry.stat(follow_symlinks=False)
+                kind = KINDS.get(stat.S_IFMT(status.st_mode), "other")
+                yield Listed(entry.name, kind, status.st_size)
+
+
+def _remote_entries(url: str) -> Iterator[Listed]:
+    system, path = storage(url)
+    for entry in system.ls(path, detail=True) if system.isdir(path) else ():
+        full_name = entry["name"].rstrip("/")
+        if (name := full_name.rpartition("/")[2]) and full_name != path.rstrip("/"):
+            kind: Kind = "folder" if entry["type"] == "directory" else "file"
+            yield Listed(name, kind, int(entry.get("size") or 0))
+
+
+def remote_place(url: str) -> tuple[str, tuple[str, ...]]:
+    """The storage of a URL, and the names of its path, the same for all spellings of it."""
+    with translated(url):
+        system, path = storage(url)
+    system = getattr(system, "fs", system)  # behind a cache
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return type(system).__name__, tuple(parts)
