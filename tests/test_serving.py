@@ -279,7 +279,7 @@ def test_a_folder_of_the_users_is_never_emptied(served, here, command):
     assert verify(here, served).code == 0
 
 
-# ---- With the conformance kits ----------------------------------------------
+# ---- With golden rows -------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_a_folder_of_the_users_is_never_emptied(served, here, command):
     ids=lambda one: "-".join(one) if isinstance(one, list) else "",
 )
 def test_every_kind_of_export_is_verified(served, here, arguments, said):
-    """With the checkpoint, and against the kits alone."""
+    """With the checkpoint, and against golden rows alone."""
     done = here("export-embeddings", "output=run", *arguments, cwd=served)
     assert done.code == 0, done.err
     done = verify(here, served)
@@ -355,7 +355,7 @@ def test_without_kits_a_checkpoint_is_needed(run_copy, here):
         assert done.code == 0, done.err
         assert not list((run_copy / "run").glob("[ge]*/golden.jsonl"))
     done = here("verify-serving", "graph=run/graph", "embeddings=run/embeddings", cwd=run_copy)
-    assert done.code == 1 and "no conformance kit" in done.last
+    assert done.code == 1 and "no golden rows" in done.last
     done = verify(here, run_copy)
     assert done.code == 0 and done.err.count(" ok") == 5
 

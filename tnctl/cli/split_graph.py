@@ -26,8 +26,7 @@ def run(given: list[str]) -> int:
 def split(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
     from tnctl.model.graph import BY_SLOT, PACKED
     from tnctl.progress import say, waiting
-    from tnctl.serving import aot
-    from tnctl.serving import split as splitting
+    from tnctl.serving.graph import aot, splitting
 
     frozen = arguments.flag(own, "frozen")
     golden = arguments.count(own, "golden", splitting.GOLDEN_ROWS)

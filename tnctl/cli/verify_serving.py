@@ -11,7 +11,7 @@ from tnctl.schema import Conf
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
-    from tnctl.serving.parity import Finding
+    from tnctl.serving.verify.parity import Finding
 
 TAKES = ("conf", "checkpoint", "graph", "embeddings", "prefix", "endpoint")
 USAGE = (
@@ -22,10 +22,10 @@ PREFIX = "tnctl"
 
 
 def run(given: list[str]) -> int:
-    """Compare serving with training, and with the conformance kits; exit code 1 when they differ.
+    """Compare serving with training, and with golden rows; exit code 1 when they differ.
 
-    Without a checkpoint graph and embeddings are compared with the kits that they carry. With
-    endpoint= the kit is replayed against a running service.
+    Without a checkpoint graph and embeddings are compared with the golden rows that they contain.
+    With endpoint= golden rows are sent to a running service.
     """
     own, overrides = arguments.part(given, TAKES)
     if "conf" in own or "checkpoint" in own or output_of(overrides) is not None:
@@ -36,19 +36,19 @@ def run(given: list[str]) -> int:
         raise UserError("what is to be verified? Give output=URL, checkpoint=URL, or graph=URL")
     quiet_tensorflow()
     from tnctl.progress import waiting
-    from tnctl.serving import parity
+    from tnctl.serving.verify import parity
 
     graph, embeddings, prefix = own["graph"], own.get("embeddings"), own.get("prefix", PREFIX)
     if "endpoint" in own:
         with waiting(f"asking {own['endpoint']}"):
             return told(parity.verify_endpoint(own["endpoint"], graph, embeddings, prefix))
-    with waiting("comparing with the conformance kit"):
+    with waiting("comparing with the golden rows"):
         return told(parity.verify_artefacts(graph, embeddings, prefix))
 
 
 def verify(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
     from tnctl.progress import waiting
-    from tnctl.serving import parity
+    from tnctl.serving.verify import parity
 
     graph = own.get("graph") or files.join(conf.output, "graph")
     embeddings = own.get("embeddings") or files.join(conf.output, "embeddings")
