@@ -268,7 +268,7 @@ def test_a_url_that_is_none(url):
         Endpoint(url, {"outputs": []})
 
 
-def test_without_a_kit_there_is_nothing_to_replay(trained, here, tmp_path, folder):
+def test_without_golden_rows_there_is_nothing_to_send(trained, here, tmp_path, folder):
     to = tmp_path / "graph"
     done = here("split-graph", "output=run", f"to={to}", "golden=0", cwd=trained)
     assert done.code == 0, done.err

@@ -594,7 +594,7 @@ def test_golden_rows_pass(program, exported, graph, embeddings, golden):
     assert sum(group["removed"] for group in removed) > 0
 
 
-def test_another_kit_fails(program, exported):
+def test_other_golden_rows_fail(program, exported):
     lines = (exported / "graph" / "golden.jsonl").read_text().splitlines()
     changed = json.loads(lines[3])
     for key, value in [

@@ -392,7 +392,7 @@ def test_rows_of_mixed_types_and_missing_keys(everything):
     assert encoded.numeric[0, 0] == encoded.numeric[1, 0] != 0 == encoded.numeric[2, 0]
 
 
-def test_an_export_takes_the_checkpoints_kit_along(everything):
+def test_an_export_has_the_golden_rows_of_the_checkpoint(everything):
     tables = Tables(everything.model)
     arguments = everything.checkpoint, everything.conf, tables
     files = Kept()
@@ -424,7 +424,7 @@ def test_an_export_with_a_wrong_float_fails(everything, rows):
     assert files == {}
 
 
-def test_the_kit_of_rounded_rows_is_of_those_rows(everything, capsys):
+def test_golden_rows_of_rounded_rows_are_of_those_rows(everything, capsys):
     def change(group, found):
         linear = int(everything.conf.has_linear(everything.conf.slots[group]))
         width = found.shape[1] - linear - CVM_COLUMNS * (found.shape[1] > 1)
@@ -481,7 +481,7 @@ def test_a_graph_is_checked_with_both_signatures(everything, tmp_path):
 
 
 @pytest.mark.parametrize("line", [b"{", b"[]", b'{"user": "u1"}', b"{}"])
-def test_what_is_no_kit_is_refused(line):
+def test_what_is_no_golden_row_is_refused(line):
     with pytest.raises(Failure, match="line 2: no line of golden rows"):
         GoldenFile(
             "golden.jsonl", b'{"row": {}, "ids": {}, "logits": {}, "predictions": {}}\n' + line
@@ -535,7 +535,7 @@ def is_of_its_checkpoint(checkpoint):
     return golden_checks.check_embeddings(checkpoint, conf, tables, Kept(), 200, exact=True).exact
 
 
-def test_every_day_has_the_kit_of_its_model(tmp_path):
+def test_every_day_has_the_golden_rows_of_its_model(tmp_path):
     """Without data.validation the rows are those of the day."""
     for number in (1, 2):
         write_rows(tmp_path / f"2026-01-0{number}.csv", 150, seed=number)

@@ -572,7 +572,7 @@ def test_buckets_that_grow_too_much(server, said):
 # ---- Golden rows ----
 
 
-def test_the_kit_is_kept_and_the_check_sees_what_was_written(server):
+def test_golden_rows_are_kept_and_the_check_sees_what_was_written(server):
     selected = made(300)
     lines = b'{"row": {}}\n'
 

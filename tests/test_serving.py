@@ -331,7 +331,7 @@ def test_an_error_beyond_the_stated_one_is_found(served, here):
 
 
 @pytest.mark.parametrize("part", ["graph", "embeddings"])
-def test_a_kit_of_other_scores_is_found(served, here, part):
+def test_golden_rows_of_other_scores_are_found(served, here, part):
     path = served / "run" / part / "golden.jsonl"
     lines = path.read_text().splitlines()
     example = json.loads(lines[20])
@@ -349,7 +349,7 @@ def test_a_kit_of_other_scores_is_found(served, here, part):
     assert ("1 of 200 rows differ" in done.err) == (part == "embeddings")
 
 
-def test_without_kits_a_checkpoint_is_needed(run_copy, here):
+def test_without_golden_rows_a_checkpoint_is_needed(run_copy, here):
     for command in ("split-graph", "export-embeddings"):
         done = here(command, "output=run", "golden=0", cwd=run_copy)
         assert done.code == 0, done.err

@@ -110,8 +110,8 @@ class GoldenLine:
         values = {name: array.tolist() for name, array in inputs.items()}
         if LINEAR in values:
             [values[LINEAR]] = values[LINEAR]
-        values |= {"logits": logits, "predictions": predictions}
-        return dataclasses.replace(self, **values, towers=towers or self.towers)
+        values |= {"logits": logits, "predictions": predictions, "towers": towers or self.towers}
+        return dataclasses.replace(self, **values)
 
     def text(self) -> bytes:
         """The line, ended by LF.

@@ -48,11 +48,7 @@ class RawInputs:
         self._with_rows = [name for name, slot in description.slots.items() if slot.has_rows]
         tables = [(self._with_rows, [1] * len(self._with_rows))] if self._with_rows else []
         self._features = Features(self.conf, tables, statistics, labelled=False)
-
-    @property
-    def columns(self) -> list[str]:
-        """The columns of a raw row that are read."""
-        return self._features.columns
+        self.columns = self._features.columns  # of a raw row, those that are read
 
     def encode(
         self, rows: list[RawRow] | pa.Table, where: Where = lambda row: ("rows", row + 1)

@@ -84,8 +84,8 @@ def score(
     loaded = open_graph(graph)
     rows = 0
     with closing(open_embeddings(embeddings, prefix)) as opened:
-        reads = [graph, *(opened.folders if isinstance(opened, FileEmbeddings) else ())]
-        reads.append("/dev/stdin" if source == STANDARD else source)
+        folders = opened.folders if isinstance(opened, FileEmbeddings) else ()
+        reads = [graph, *folders, "/dev/stdin" if source == STANDARD else source]
         scorer = Scorer(loaded, opened)
         url = files.STANDARD_INPUT if source == STANDARD else source
         with (

@@ -163,19 +163,20 @@ def needed(graph: Any, outputs: list[str]) -> tuple[Any, list[str]]:
         return [source(name) for name in node.input if not name.startswith("^")]
 
     fetched = [source(output) for output in outputs]
-    kept: set[str] = set()
+    kept: dict[str, list[str]] = {}  # their inputs
     waiting = list(fetched)
     while waiting:
         name = waiting.pop().partition(":")[0]
         if name not in kept:
-            kept.add(name)
-            waiting += inputs(nodes[name])
-    pruned = type(graph)(versions=graph.versions, library=graph.library)
-    for node in graph.node:
-        if node.name in kept:
-            copy = pruned.node.add()
-            copy.CopyFrom(node)
-            copy.input[:] = inputs(node)
+            kept[name] = inputs(nodes[name])
+            waiting += kept[name]
+    pruned = type(graph)(
+        versions=graph.versions,
+        library=graph.library,
+        node=[node for node in graph.node if node.name in kept],
+    )
+    for node in pruned.node:
+        node.input[:] = kept[node.name]
     return pruned, fetched
 
 

@@ -166,9 +166,7 @@ def write_graph(checkpoint: Checkpoint, folder: str) -> None:
     """
     prefix = checkpoint.manifest.graph + "/"
     with offering(checkpoint):
-        for name in checkpoint.manifest.files:
-            if not name.startswith(prefix):
-                continue
+        for name in (name for name in checkpoint.manifest.files if name.startswith(prefix)):
             inner = name.removeprefix(prefix)
             if not SAVED_MODEL.fullmatch(inner):
                 raise DamagedError(
