@@ -193,7 +193,7 @@ def test_files_are_the_savers_alone(artefacts, tmp_path):
     refused(as_op, f"op '{saving}' in function")
     refused(nested, "calls '.*' with attributes")
     refused(signed, "is an output of a signature")
-    refused(restored, f"'{restoring}' is none of its functions")
+    refused(restored, f"'{restoring}' is not one of its functions")
     refused(
         lambda _, library: library[saving].node_def.add(name="w", op="WriteFile"),
         f"op 'WriteFile' in function {saving}",

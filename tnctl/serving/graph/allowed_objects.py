@@ -55,7 +55,7 @@ def wrong(objects: Any, functions: Collection[str]) -> Iterator[str]:
         yield from _wrong_references(node, objects.concrete_functions, functions)
     for name, function in objects.concrete_functions.items():
         if name not in functions:
-            yield f"{quoted(name)} is none of its functions"
+            yield f"{quoted(name)} is not one of its functions"
         if not all(0 <= bound < len(objects.nodes) for bound in function.bound_inputs):
             yield f"its function {quoted(name)} takes an object that is not there"
         for value in (function.canonicalized_input_signature, function.output_signature):
@@ -69,14 +69,14 @@ def _wrong_references(
     """Functions that an object names and the graph does not have."""
     bare, captured = node.bare_concrete_function, node.captured_tensor
     if node.HasField("captured_tensor") and captured.concrete_function not in functions:
-        yield f"{quoted(captured.concrete_function)} is none of its functions"
+        yield f"{quoted(captured.concrete_function)} is not one of its functions"
     # Fields that are not set read as empty.
     names = list(node.function.concrete_functions)
     if node.HasField("bare_concrete_function"):
         names.append(bare.concrete_function_name)
     for name in names:
         if name not in concrete:
-            yield f"{quoted(name)} is none of its functions with inputs and outputs"
+            yield f"{quoted(name)} is not one of its functions with inputs and outputs"
     for spec in (node.function.function_spec, bare.function_spec):
         yield from _wrong_values(spec.fullargspec)
         yield from _wrong_values(spec.input_signature)

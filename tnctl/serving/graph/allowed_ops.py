@@ -271,7 +271,7 @@ def _wrong_nodes(
     opaque = (types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT)
     for node in nodes:
         if node.op not in allowed:
-            yield f"op {quoted(node.op)} in {where} is none of a model"
+            yield f"op {quoted(node.op)} in {where} is not allowed"
             return
         if node.device and not LOCAL_DEVICE.fullmatch(node.device):
             yield f"op {quoted(node.op)} in {where} runs on the device {quoted(node.device)}"
