@@ -24,12 +24,12 @@ from redis import Redis
 from benchmarks import timing
 from tnctl.checkpoint.document import Clock
 from tnctl.serving import redis_export
+from tnctl.serving.artefact_document import CheckpointReference
 from tnctl.serving.export import group_fields
 from tnctl.serving.export_document import Filter, GroupRows, RowsManifest
 from tnctl.serving.precision import RowShape, encode
 from tnctl.serving.redis_commands import bucket_count, buckets_of
 from tnctl.serving.redis_store import RedisEmbeddings
-from tnctl.serving.references import CheckpointReference
 from tnctl.serving.selection import Group, Part
 from tnctl.tables.columns import group_salt, mix64
 

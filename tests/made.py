@@ -113,7 +113,7 @@ def record(chance, key, step):
 
 
 def golden_line(user, **more):
-    """A line of a conformance kit."""
+    """A line of golden.jsonl."""
     line = {"row": {"user": user}, "ids": {}, "logits": {"label": 0}, "predictions": {"label": 0.5}}
     return json.dumps(line | more).encode() + b"\n"
 

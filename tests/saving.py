@@ -7,7 +7,7 @@ import numpy as np
 from tnctl import schema
 from tnctl.checkpoint import save as saving
 from tnctl.checkpoint.document import Metrics
-from tnctl.checkpoint.golden import GoldenLine
+from tnctl.checkpoint.golden_lines import GoldenLine
 from tnctl.checkpoint.saver import Saver
 from tnctl.data.statistics import Statistics
 from tnctl.model import building

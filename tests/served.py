@@ -8,8 +8,8 @@ from tnctl.errors import Failure
 from tnctl.serving.embeddings import open_embeddings
 from tnctl.serving.export import export
 from tnctl.serving.fold import fold
-from tnctl.serving.graph_document import GraphManifest
-from tnctl.serving.split import split
+from tnctl.serving.graph.graph_document import GraphManifest
+from tnctl.serving.graph.splitting import split
 
 COUNTS = {"graph": "serving.json"}  # what says that a folder counts; else the manifest
 

@@ -14,9 +14,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tnctl import schema
 from tnctl.checkpoint import load as loading
 from tnctl.errors import Failure
-from tnctl.serving import allowed_ops
 from tnctl.serving.export import export
-from tnctl.serving.split import split
+from tnctl.serving.graph import allowed_ops
+from tnctl.serving.graph.splitting import split
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_what_loads_otherwise_is_refused(tmp_path):
     )
     refused(
         lambda m: setattr(m.meta_graphs[0].object_graph_def.nodes[0], "registered_name", "x.Y"),
-        "restored by code of its own",
+        "restored by custom code",
     )
     refused(
         lambda m: setattr(
@@ -193,7 +193,7 @@ def test_files_are_the_savers_alone(artefacts, tmp_path):
     refused(as_op, f"op '{saving}' in function")
     refused(nested, "calls '.*' with attributes")
     refused(signed, "is an output of a signature")
-    refused(restored, f"'{restoring}' is none of its functions")
+    refused(restored, f"'{restoring}' is not one of its functions")
     refused(
         lambda _, library: library[saving].node_def.add(name="w", op="WriteFile"),
         f"op 'WriteFile' in function {saving}",

@@ -12,8 +12,8 @@ import pytest
 from tnctl import manifest
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import Inventory
-from tnctl.serving import aot
-from tnctl.serving.graph_document import GraphManifest
+from tnctl.serving.graph import aot
+from tnctl.serving.graph.graph_document import GraphManifest
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = [1, 4]
@@ -78,7 +78,7 @@ def last(done):
     return done.stderr.splitlines()[-1]
 
 
-def kit(folder):
+def golden_rows(folder):
     return [json.loads(line) for line in (folder / "golden.jsonl").read_text().splitlines()]
 
 
@@ -105,13 +105,13 @@ def test_what_was_compiled_is_described(served):
         manifest.check_stored(str(folder), document, name)
 
 
-def test_the_program_gives_the_scores_of_the_kit(served, program):
-    """The whole kit, from raw values, in batches of every kind: cut, padded, single."""
+def test_the_program_gives_the_scores_of_golden_rows(served, program):
+    """All golden rows, from raw values, in batches of every kind: cut, padded, single."""
     graph, embeddings = served / "run/graph", served / "run/embeddings"
     for golden in (graph / "golden.jsonl", embeddings / "golden.jsonl"):
         done = score(program, graph, embeddings, "--check", golden)
         assert done.returncode == 0, done.stderr
-    rows = kit(embeddings)
+    rows = golden_rows(embeddings)
     text = "".join(json.dumps(one["row"]) + "\n" for one in rows)
     expected = np.array([one["logits"]["label"] for one in rows])
     for batch in (1, 3, 4, 7, 200):

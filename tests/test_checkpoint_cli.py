@@ -303,7 +303,7 @@ def table_of(change):
         (changed("golden.jsonl", lambda data: data * 2), "4 rows, the manifest says 2"),
         (changed("golden.jsonl", lambda _: b"{\n{\n"), "no JSON of tnctl"),
         (changed("golden.jsonl", lambda data: data[: len(data) // 2] + b"{}\n"), "line 2: no line"),
-        (golden_with(ids=["1"]), "line 1: no line of a conformance kit"),
+        (golden_with(ids=["1"]), "line 1: no line of golden rows"),
         (golden_with(logits={"other": 0}), "logits and predictions are not of the same heads"),
         (changed("conf.json", lambda _: b"{"), "is no JSON of"),
         (table_of(lambda part: part["groups"][0].update(rows=3)), "those of its groups 3"),

@@ -449,7 +449,7 @@ def test_serving_is_verified_on_the_last_day(_three, here, tmp_path):
     assert "x from the files, bit by bit" in done.err and f"0 of {ROWS} rows differ" in done.err
     shutil.rmtree(folder / "clicks/day=2024-01-03")
     done = here("verify-serving", "output=run", cwd=folder)
-    assert done.code == 1 and "with the conformance kits alone: graph=URL" in done.last
+    assert done.code == 1 and "with the golden rows alone: graph=URL" in done.last
     done = here("verify-serving", "graph=run/graph", "embeddings=run/embeddings", cwd=folder)
     assert done.code == 0, done.err
 

@@ -15,6 +15,7 @@ from tnctl.checkpoint.document import Clock
 from tnctl.errors import Failure
 from tnctl.manifest import Inventory
 from tnctl.serving import stored, writers
+from tnctl.serving.artefact_document import CheckpointReference
 from tnctl.serving.embeddings import of_content, open_embeddings
 from tnctl.serving.export_document import (
     ENCODINGS,
@@ -24,7 +25,6 @@ from tnctl.serving.export_document import (
     Filter,
 )
 from tnctl.serving.precision import RowShape, decode, encode
-from tnctl.serving.references import CheckpointReference
 from tnctl.serving.selection import Group
 from tnctl.tables.columns import group_salt
 

@@ -1,4 +1,4 @@
-"""verify-serving endpoint=…: the kit replayed against a service that speaks TF Serving's REST."""
+"""verify-serving endpoint=…: golden rows sent to a service that speaks TF Serving's REST."""
 
 import dataclasses
 import functools
@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from tnctl import manifest
 from tnctl.errors import Failure, UserError
-from tnctl.serving.endpoint import Endpoint
-from tnctl.serving.graph_document import GraphManifest, GraphOutput
+from tnctl.serving.graph.graph_document import GraphManifest, GraphOutput
+from tnctl.serving.verify.endpoint import Endpoint
 
 
 @functools.cache
@@ -109,7 +109,7 @@ def test_a_right_service(folder, here):
 
 
 def test_a_service_with_another_model(folder, here):
-    """Whose weights are not those of the kit: every way of asking shows it."""
+    """Whose weights are not those of the golden rows: every way of asking shows it."""
 
     def change(code, content):
         if "outputs" in content:
@@ -133,7 +133,7 @@ def test_a_service_may_speak_one_form_only(folder, here, key):
     with One(folder) as service:
         done = verify(here, folder, service)
     assert done.code == 0, done.err
-    assert "not spoken there" in done.err
+    assert "not supported there" in done.err
 
 
 def described(folder, outputs):
@@ -268,13 +268,13 @@ def test_a_url_that_is_none(url):
         Endpoint(url, {"outputs": []})
 
 
-def test_without_a_kit_there_is_nothing_to_replay(trained, here, tmp_path, folder):
+def test_without_golden_rows_there_is_nothing_to_send(trained, here, tmp_path, folder):
     to = tmp_path / "graph"
     done = here("split-graph", "output=run", f"to={to}", "golden=0", cwd=trained)
     assert done.code == 0, done.err
     with Service(folder) as service:
         done = verify(here, to, service)
-        assert done.code == 1 and "no conformance kit" in done.last
+        assert done.code == 1 and "no golden rows" in done.last
         # The checkpoint has one.
         shutil.copytree(trained / "run", tmp_path / "run")
         shutil.copytree(to, tmp_path / "run/graph")

@@ -22,8 +22,8 @@ from tnctl.data import jsonl_files
 from tnctl.data.bad_rows import BadRowsError
 from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure, UserError
-from tnctl.serving import description as describing
-from tnctl.serving.inputs import RawInputs, pooled_inputs
+from tnctl.serving.graph import serving_json as describing
+from tnctl.serving.graph_inputs import RawInputs, pooled_inputs
 from tnctl.serving.precision import RowShape, encode
 from tnctl.tables import columns as c_columns
 from tnctl.tables.dictionary import DictionaryWriter
@@ -386,7 +386,7 @@ def test_lines_that_are_no_rows_are_refused(build, folders):
 
 
 def test_texts_are_their_bytes(build, folders):
-    """Escapes, pairs of surrogates, and bytes that are not UTF-8 as the kit writes them."""
+    """Escapes, pairs of surrogates, and bytes that are not UTF-8 as golden rows have them."""
     texts = ['é\U0001f600\n"\\/\t\b', "\udc80x\udcff", "a\u0000b", "퟿￿"]
     rows = [json.dumps({"user": one}) for one in texts]
     rows += [json.dumps({"user": one}, ensure_ascii=False) for one in texts[:1] + texts[3:]]
@@ -574,7 +574,7 @@ def score(program, folder, *arguments, rows=(), graph="graph", embeddings="whole
 
 
 @pytest.mark.parametrize(
-    ("graph", "embeddings", "kit"),
+    ("graph", "embeddings", "golden"),
     [
         ("graph", "whole", "run/checkpoints/{}/golden.jsonl"),
         ("graph", "delta", "run/checkpoints/{}/golden.jsonl"),
@@ -583,10 +583,10 @@ def score(program, folder, *arguments, rows=(), graph="graph", embeddings="whole
         ("early", "base", "base/golden.jsonl"),
     ],
 )
-def test_the_kit_passes(program, exported, graph, embeddings, kit):
+def test_golden_rows_pass(program, exported, graph, embeddings, golden):
     last = sorted(os.listdir(exported / "run" / "checkpoints"))[-1]
     out, _ = score(
-        program, exported, "--check", kit.format(last), "--batch", "7", graph=graph,
+        program, exported, "--check", golden.format(last), "--batch", "7", graph=graph,
         embeddings=embeddings,
     )  # fmt: skip
     assert "200 rows" in out[0]
@@ -594,7 +594,7 @@ def test_the_kit_passes(program, exported, graph, embeddings, kit):
     assert sum(group["removed"] for group in removed) > 0
 
 
-def test_another_kit_fails(program, exported):
+def test_other_golden_rows_fail(program, exported):
     lines = (exported / "graph" / "golden.jsonl").read_text().splitlines()
     changed = json.loads(lines[3])
     for key, value in [

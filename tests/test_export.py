@@ -57,7 +57,7 @@ def history(output, conf_more, stops=4):
             table.set_days(run.days)
         run.train(3)
         run.evict()
-        # The kit of these runs has no lines: nothing here is served.
+        # These runs have no golden rows: nothing here is served.
         found.append((run.save(golden=[]), as_read(run)))
     return run, found
 

@@ -371,7 +371,7 @@ def test_exports(run_copy, here, long):
 @BOTH
 def test_graphs(run_copy, here, long):
     """Nothing of a damaged graph reaches TensorFlow."""
-    from tnctl.serving.served import open_graph
+    from tnctl.serving.graph.loaded_graph import open_graph
 
     assert here("split-graph", "output=run", "to=out", cwd=run_copy).code == 0
     fuzz(run_copy / "out", lambda: open_graph(str(run_copy / "out")).description, many(long), 14)

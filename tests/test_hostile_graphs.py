@@ -11,8 +11,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 from tnctl.errors import Failure
-from tnctl.serving import allowed_ops, served
-from tnctl.serving.graph_document import GraphOutput, SignatureInput, Signatures
+from tnctl.serving.graph import allowed_ops, loaded_graph
+from tnctl.serving.graph.graph_document import GraphOutput, SignatureInput, Signatures
 
 ROWS = {name: np.ones([3, size], np.float32) for name, size in hostile.PACKED.items()}
 
@@ -40,7 +40,7 @@ def description():
 
 def scored(folder):
     """What a command does with a graph, but for reading rows."""
-    loaded = served.ServedGraph(str(folder), description())
+    loaded = loaded_graph.LoadedGraph(str(folder), description())
     return loaded.outputs("packed", ROWS)["logits"]
 
 
@@ -285,7 +285,7 @@ REFUSED = [
     (attribute_of_node("_forward_func_name", s=b"any"), "the attribute '_forward_func_name'"),
     (attribute_of_node("_kernel", s=b"any"), "has the attribute '_kernel'"),
     (attribute_of_node("executor_type", s=b"any"), "has the executor 'any'"),
-    (attribute_of_node("config", s=b"any"), "has a configuration of its own"),
+    (attribute_of_node("config", s=b"any"), "has a configuration that sets more than devices"),
     *(
         (attribute_of_function(name), f"function .* has the attribute '{name}'")
         for name in ("_XlaMustCompile", "_implements", "_noinline", "forward_function_name",
@@ -297,8 +297,8 @@ REFUSED = [
     (placeholder, "has a placeholder for the attribute 'f'"),
     (polymorphic, "has 'attr'"),
     (shared_argument, "has 'resource_arg_unique_id'"),
-    (configuration, "has a configuration of its own"),
-    (other_executor, "has a configuration of its own"),
+    (configuration, "has a configuration that sets more than devices"),
+    (other_executor, "has a configuration that sets more than devices"),
     (remote, "runs on the device '/job:worker"),
     (op_by_name, f"op '{hostile.SAVER}' in function"),
     (named_as_an_op, "a function with the name of the op 'AddV2'"),
@@ -312,19 +312,19 @@ REFUSED = [
         for name in ("__class__", "__call__", "_restore_from_tensors", "_serialize_to_tensors",
                      "_gather_saveables_for_checkpoint", "_initialize", "_create_resource")
     ),
-    (of_objects(lambda one: one.saveable_objects["a"].SetInParent()), "by code of its own"),
-    (of_objects(lambda one: setattr(one, "registered_saver", "a")), "by code of its own"),
-    (of_objects(lambda one: one.slot_variables.add()), "by code of its own"),
+    (of_objects(lambda one: one.saveable_objects["a"].SetInParent()), "by custom code"),
+    (of_objects(lambda one: setattr(one, "registered_saver", "a")), "by custom code"),
+    (of_objects(lambda one: one.slot_variables.add()), "by custom code"),
     (of_objects(lambda one: one.children.add(local_name="a", node_id=999)), "that is not there"),
     (of_objects(lambda one: one.dependencies.add(local_name="a", node_id=-1)), "is not there"),
-    (tensor_of_saver, f"'{hostile.SAVER}' is none of its functions"),
-    (concrete_saver, f"'{hostile.SAVER}' is none of its functions"),
+    (tensor_of_saver, f"'{hostile.SAVER}' is not one of its functions"),
+    (concrete_saver, f"'{hostile.SAVER}' is not one of its functions"),
     (constant, "object of the kind 'constant'"),
     (resource, "object of the kind 'resource'"),
     (asset, "object of the kind 'asset'"),
     (python_class, "takes or returns a 'type_spec_value'"),
     (deep, "more than 8 levels"),
-    (unknown_function, "is none of its functions with inputs and outputs"),
+    (unknown_function, "is not one of its functions with inputs and outputs"),
     (no_names, "than tensors by name"),
     (no_outputs, "than tensors by name"),
     (bound, "takes an object that is not there"),

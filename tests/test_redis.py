@@ -21,13 +21,13 @@ import pytest
 from tnctl.checkpoint.document import Clock
 from tnctl.errors import Failure, UserError
 from tnctl.serving import redis_connection, redis_export, redis_store
+from tnctl.serving.artefact_document import CheckpointReference, RowsDeviation, RowsGolden
 from tnctl.serving.export import group_fields
 from tnctl.serving.export_document import Filter, GroupRows, RowsManifest
 from tnctl.serving.precision import RowShape, decode, encode
 from tnctl.serving.redis_commands import buckets_of
 from tnctl.serving.redis_connection import shown
 from tnctl.serving.redis_store import RedisEmbeddings
-from tnctl.serving.references import CheckpointReference, RowsDeviation, RowsKit
 from tnctl.serving.selection import Group, Part
 from tnctl.tables.columns import group_salt, mix64
 
@@ -569,10 +569,10 @@ def test_buckets_that_grow_too_much(server, said):
     assert "They have grown by deltas: export in full without since=" in told
 
 
-# ---- The kit ----
+# ---- Golden rows ----
 
 
-def test_the_kit_is_kept_and_the_check_sees_what_was_written(server):
+def test_golden_rows_are_kept_and_the_check_sees_what_was_written(server):
     selected = made(300)
     lines = b'{"row": {}}\n'
 
@@ -580,7 +580,7 @@ def test_the_kit_is_kept_and_the_check_sees_what_was_written(server):
         _, ids, floats, _ = selected.rows["user"]
         assert np.array_equal(embeddings.lookup("user", ids)[0], floats)
         kept.write("golden.jsonl", lines)
-        return RowsKit(rows=1, exact=True, deviation=RowsDeviation(x=0.0, logit=0.0))
+        return RowsGolden(rows=1, exact=True, deviation=RowsDeviation(x=0.0, logit=0.0))
 
     content = export(server, selected, check=check)
     assert content.golden.rows == 1

@@ -115,7 +115,7 @@ def test_scores_are_those_of_files(here, folder, server):
     assert scores["redis"] == scores["files"] and len(scores["redis"].splitlines()) >= 29
 
 
-def test_without_the_kit(here, folder, server):
+def test_without_golden_rows(here, folder, server):
     assert export(here, folder, STEPS[1], server.url, "golden=0").code == 0
     assert redis_store.RedisEmbeddings(server.url).golden() is None
 

@@ -15,13 +15,14 @@ import urllib.request
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tnctl import schema
 from tnctl.checkpoint import load as loading
 from tnctl.serving.export import export
 from tnctl.serving.export_document import Filter
-from tnctl.serving.split import split
+from tnctl.serving.graph.splitting import split
 
 ROOT = Path(__file__).resolve().parent.parent
 ARTEFACTS = ("graph=graph", "embeddings=embeddings")
@@ -186,7 +187,7 @@ def test_csv_and_json_lines_agree_at_the_edges(artefacts, tmp_path):
     from tnctl.errors import Failure
     from tnctl.serving import scoring
     from tnctl.serving.embeddings import open_embeddings
-    from tnctl.serving.served import open_graph
+    from tnctl.serving.graph.loaded_graph import open_graph
 
     embeddings = open_embeddings(str(artefacts / "embeddings"))
     scorer = scoring.Scorer(open_graph(str(artefacts / "graph")), embeddings)
@@ -400,8 +401,8 @@ def test_what_is_not_there(artefacts, here):
 def test_rows_of_lower_precision_and_left_out_ones(artefacts, trained, expected, tmp_path, kind):
     """Near the trained model's; slots that were left out read zeros, and the graph is asked."""
     from tnctl.serving.embeddings import open_embeddings
+    from tnctl.serving.graph.loaded_graph import open_graph
     from tnctl.serving.scoring import Scorer
-    from tnctl.serving.served import open_graph
 
     checkpoint = loading.newest_or_fail(str(trained / "run"))
     conf = schema.from_values(checkpoint.conf())
@@ -419,14 +420,15 @@ def test_rows_of_lower_precision_and_left_out_ones(artefacts, trained, expected,
 
 def test_several_heads_are_named(tmp_path):
     """As `tnctl predict` names them."""
-    from tnctl.serving.scoring import write_csv, write_lines
+    from tnctl.serving.scoring import writing
 
     columns = {"prediction_ctr": np.float32([0.5, 0.25]), "logit_ctr": np.float32([0, np.nan])}
     with (tmp_path / "a").open("wb") as stream:
-        write_lines(stream)(columns)
-        write = write_csv(stream)
-        write(columns)
-        write(columns)
+        with writing(stream, "a", "jsonl") as write:
+            write(pa.table(columns))
+        with writing(stream, "a", "csv") as write:
+            write(pa.table(columns))
+            write(pa.table(columns))
     assert (tmp_path / "a").read_text().splitlines() == [
         '{"prediction_ctr": 0.5, "logit_ctr": 0.0}',
         '{"prediction_ctr": 0.25, "logit_ctr": null}',
@@ -462,7 +464,7 @@ def run_scorer(folder, start, embeddings):
     blocks = json.loads((folder / "blocks.json").read_text())
     script = [
         "import sys; sys.modules.update(tnctl=None, keras=None, pyarrow=None)",
-        *(blocks[part] for part in (start, "raw rows to logits", "the conformance kit")),
+        *(blocks[part] for part in (start, "raw rows to logits", "golden rows")),
     ]
     (folder / "scorer.py").write_text("\n".join(script))
     done = subprocess.run(

@@ -279,7 +279,7 @@ def test_a_folder_of_the_users_is_never_emptied(served, here, command):
     assert verify(here, served).code == 0
 
 
-# ---- With the conformance kits ----------------------------------------------
+# ---- With golden rows -------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_a_folder_of_the_users_is_never_emptied(served, here, command):
     ids=lambda one: "-".join(one) if isinstance(one, list) else "",
 )
 def test_every_kind_of_export_is_verified(served, here, arguments, said):
-    """With the checkpoint, and against the kits alone."""
+    """With the checkpoint, and against golden rows alone."""
     done = here("export-embeddings", "output=run", *arguments, cwd=served)
     assert done.code == 0, done.err
     done = verify(here, served)
@@ -331,7 +331,7 @@ def test_an_error_beyond_the_stated_one_is_found(served, here):
 
 
 @pytest.mark.parametrize("part", ["graph", "embeddings"])
-def test_a_kit_of_other_scores_is_found(served, here, part):
+def test_golden_rows_of_other_scores_are_found(served, here, part):
     path = served / "run" / part / "golden.jsonl"
     lines = path.read_text().splitlines()
     example = json.loads(lines[20])
@@ -349,13 +349,13 @@ def test_a_kit_of_other_scores_is_found(served, here, part):
     assert ("1 of 200 rows differ" in done.err) == (part == "embeddings")
 
 
-def test_without_kits_a_checkpoint_is_needed(run_copy, here):
+def test_without_golden_rows_a_checkpoint_is_needed(run_copy, here):
     for command in ("split-graph", "export-embeddings"):
         done = here(command, "output=run", "golden=0", cwd=run_copy)
         assert done.code == 0, done.err
         assert not list((run_copy / "run").glob("[ge]*/golden.jsonl"))
     done = here("verify-serving", "graph=run/graph", "embeddings=run/embeddings", cwd=run_copy)
-    assert done.code == 1 and "no conformance kit" in done.last
+    assert done.code == 1 and "no golden rows" in done.last
     done = verify(here, run_copy)
     assert done.code == 0 and done.err.count(" ok") == 5
 

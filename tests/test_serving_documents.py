@@ -18,16 +18,16 @@ import yaml
 from mutated_documents import at, json_text, mutations, sealed
 
 from tnctl import documents, manifest, schema
-from tnctl.checkpoint import golden
+from tnctl.checkpoint import golden_lines
 from tnctl.checkpoint.document import Recipe
 from tnctl.data.statistics import Statistics
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure, UserError
 from tnctl.ownership import FORMATS
+from tnctl.serving.artefact_document import CheckpointReference
 from tnctl.serving.export_document import ExportManifest, RedisManifest
-from tnctl.serving.graph_document import GraphManifest
+from tnctl.serving.graph.graph_document import GraphManifest
 from tnctl.serving.redis_versions import VersionRecord
-from tnctl.serving.references import CheckpointReference
 from tnctl.tables.columns import group_salt
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -81,8 +81,8 @@ def test_raw_rows_by_wrong_descriptions_are_inputs_or_refused():
     """Every kind of slot and number: a description that is taken never fails with a traceback."""
     from test_example_c import CONF, MOMENTS
 
-    from tnctl.serving.description import describe
-    from tnctl.serving.inputs import RawInputs, pooled_inputs
+    from tnctl.serving.graph.serving_json import describe
+    from tnctl.serving.graph_inputs import RawInputs, pooled_inputs
 
     of_checkpoint = SimpleNamespace(
         heads=("label",), recipe=Recipe(name="lr", sha256="1" * 64), logit_correction=0.0,
@@ -125,7 +125,7 @@ def test_wrong_small_documents_are_refused_in_one_line():
     record = {"state": "complete", "groups": {"user": 3, "item": 5}}
     reference = {"folder": "run/checkpoints/step-0000000001", "sha256": "0" * 64, "step": 1}
     for content, parse in (
-        (line, golden.parse),
+        (line, golden_lines.parse),
         (record, lambda text: documents.parse(VersionRecord, text)),
         (reference, lambda text: documents.parse(CheckpointReference, text)),
     ):
@@ -167,7 +167,7 @@ WRONG = [
     ("embeddings", ("clock", "days"), [[3, 1], [2, 5]], "do not ascend"),
     ("embeddings", ("groups", 0, "group"), "../x", "key 'groups.0.group' should be a name"),
     ("embeddings", ("groups", 0, "group"), "other", "salt of group other"),
-    ("embeddings", ("groups", 0, "salt"), "18446744073709551616", "salt of group user"),
+    ("embeddings", ("groups", 0, "salt"), "18446744073709551616", "key 'groups.0.salt'"),
     ("embeddings", ("groups", 0, "width"), 2**60, "key 'groups.0.width'"),
     ("embeddings", ("groups", 0, "file"), "../pwn", "file of group user"),
     ("embeddings", ("groups", 0, "file"), "/etc/passwd", "file of group user"),
@@ -192,7 +192,7 @@ WRONG = [
     ("dictionary-2", ("base",), None, "a delta has a base"),
     ("text-2", ("groups", 0, "removed_file"), None, "removed_file of group user"),
     ("text-2", ("groups", 0, "rows"), 10**6, "user.txt has"),
-    ("text-2", ("groups", 0, "threshold"), {"show": 1, "hash": "2" * 20}, "'groups.0.threshold'"),
+    ("text-2", ("groups", 0, "threshold"), {"show": 1, "hash": "2" * 20}, "threshold.hash'"),
     ("graph", ("slots", "user", "group"), "a b", "key 'slots.user.group'"),
     ("graph", ("slots", "user", "width"), 2**60, "key 'slots.user.width'"),
     ("graph", ("slots", "user", "columns"), 4, "columns are 4"),
@@ -339,9 +339,9 @@ LINE = {
 
 def test_bytes_that_are_no_utf8_come_through_a_line():
     text = json.dumps(LINE).encode() + b"\n"
-    line = golden.parse(text)
+    line = golden_lines.parse(text)
     assert line.row["a"] == "\udc80" and line.inputs == {"x": [1, 0.5], "linear": [0.25]}
-    assert golden.parse(line.text()) == line
+    assert golden_lines.parse(line.text()) == line
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_bytes_that_are_no_utf8_come_through_a_line():
         (("row", "a"), [[[[[1]]]]], "column 'a' of row"),
         (("ids",), DELETED, "key 'ids' is missing"),
         (("ids", "a"), [7, 8], "key 'ids.a.0'"),
-        (("ids", "a", 0), "18446744073709551616", "more than 64 bits"),
+        (("ids", "a", 0), "18446744073709551616", "should be an integer of at most 64 bits"),
         (("weights", "a"), [1], "slot a has 1 weights"),
         (("weights", "a", 0), NAN, "NaN is no number of JSON"),
         (("x", 0), 1e39, "key 'x.0'"),
@@ -369,23 +369,23 @@ def test_bytes_that_are_no_utf8_come_through_a_line():
 def test_a_wrong_golden_line_is_named(path, value, words):
     good, wrong = (json.dumps(one).encode() for one in (LINE, changed(LINE, path, value)))
     with pytest.raises(DocumentError) as caught:
-        golden.parse_lines([good, wrong])
-    assert "line 2: no line of a conformance kit" in str(caught.value)
+        golden_lines.parse_lines([good, wrong])
+    assert "line 2: no line of golden rows" in str(caught.value)
     assert words in str(caught.value)
 
 
 def test_golden_lines_have_limits(monkeypatch):
-    monkeypatch.setattr(golden, "MOST_BYTES", 300)
-    monkeypatch.setattr(golden, "MOST_LINES", 2)
+    monkeypatch.setattr(golden_lines, "MOST_BYTES", 300)
+    monkeypatch.setattr(golden_lines, "MOST_LINES", 2)
     text = json.dumps(LINE).encode()
     with pytest.raises(DocumentError, match=r"line 1: .*it has over 300 bytes"):
-        golden.parse_lines([json.dumps(LINE | {"row": {"a": "x" * 300}}).encode()])
+        golden_lines.parse_lines([json.dumps(LINE | {"row": {"a": "x" * 300}}).encode()])
     with pytest.raises(DocumentError, match="it has over 2 lines"):
-        golden.parse_lines([text] * 3)
+        golden_lines.parse_lines([text] * 3)
     monkeypatch.undo()
     for text in (b"[" * 100_000, b"1" * 5000, b"\xff", b""):
         with pytest.raises(DocumentError, match="no JSON of tnctl"):
-            golden.parse(text)
+            golden_lines.parse(text)
 
 
 # ---- Through commands -----------------------------------------------------------
@@ -508,8 +508,8 @@ def test_split_graph_of_a_wrong_saved_model(artefacts, here):
         )
 
 
-def test_fold_writes_its_kit_where_kits_are(artefacts, here):
-    """A renamed group and a kit elsewhere: the manifest is refused before anything is written."""
+def test_fold_writes_golden_rows_where_they_belong(artefacts, here):
+    """A renamed group, golden rows elsewhere: a manifest that is refused first of all."""
     path = artefacts / "embeddings/manifest.json"
     content = json.loads(path.read_text())
     renamed = changed(content, ("groups", 0, "group"), "item2")

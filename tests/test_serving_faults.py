@@ -114,7 +114,7 @@ KILLED = """
 import json, os, signal, sys
 from tnctl import files
 from tnctl.cli import main
-import tnctl.serving.export, tnctl.serving.fold, tnctl.serving.split
+import tnctl.serving.export, tnctl.serving.fold, tnctl.serving.graph.splitting
 
 write = files.OutputFile.write
 codes = []
@@ -187,7 +187,7 @@ def test_what_is_broken_off_by_the_user(served, place, tmp_path, here, monkeypat
 
 
 def test_rows_that_fold_gets_wrong(served, tmp_path, monkeypatch):
-    """Before the manifest is written, the rows of the kit are looked up in both."""
+    """Before the manifest is written, the golden rows are looked up in both."""
     merged = folding.merged
 
     def wrong(group, stored):

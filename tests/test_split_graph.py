@@ -17,10 +17,12 @@ from tnctl import manifest, schema
 from tnctl.checkpoint import load as loading
 from tnctl.errors import UserError
 from tnctl.model.graph import Input
-from tnctl.serving import cutting, kit, warmup
-from tnctl.serving.graph_document import GraphManifest
-from tnctl.serving.inputs import RawInputs
-from tnctl.serving.served import inputs_of, open_graph
+from tnctl.serving.graph import cutting, loaded_graph, warmup_requests
+from tnctl.serving.graph.graph_document import GraphManifest
+from tnctl.serving.graph.loaded_graph import inputs_of, open_graph
+from tnctl.serving.graph_inputs import RawInputs
+from tnctl.serving.verify import golden_checks
+from tnctl.serving.verify.golden_file import golden_of_graph
 
 # Every kind of input; two heads that share little; two towers.
 RECIPE = """\
@@ -114,8 +116,8 @@ def document(folder):
     return manifest.read(str(folder), GraphManifest, "serving.json")
 
 
-def kit_of(folder):
-    return kit.kit_of_graph(str(folder), document(folder))
+def golden_of(folder):
+    return golden_of_graph(str(folder), document(folder))
 
 
 def outputs(folder, signature, inputs):
@@ -156,10 +158,10 @@ print(json.dumps({"foreign": foreign, "ops": sorted(ops)}))
 
 def test_the_graph_serves_strangers(whole, tmp_path):
     """Without tnctl and Keras, by names alone, with the trainer's logits; no custom op."""
-    content, golden = document(whole), kit_of(whole)
+    content, golden = document(whole), golden_of(whole)
     packed = golden.inputs(content)
     np.savez(tmp_path / "in.npz", **packed, **{
-        name: array for name, array in inputs_of(content, "by_slot", packed).items()
+        name: array for name, array in inputs_of(content.signatures.by_slot, packed).items()
         if name not in packed
     })  # fmt: skip
     done = subprocess.run(
@@ -194,7 +196,7 @@ def saved_model_cli(*arguments, cwd):
 
 
 def test_tensorflows_own_tool_shows_and_runs_it(whole, tmp_path):
-    content, golden = document(whole), kit_of(whole)
+    content, golden = document(whole), golden_of(whole)
     shown = saved_model_cli("show", "--dir", whole, "--all", cwd=tmp_path)
     for signature in ("by_slot", "packed", "serving_default", "towers"):
         assert f"signature_def['{signature}']" in shown
@@ -206,7 +208,7 @@ def test_tensorflows_own_tool_shows_and_runs_it(whole, tmp_path):
         "inputs['history_length'] tensor_info:\n        dtype: DT_INT32\n        shape: (-1)"
         in shown
     )
-    inputs = inputs_of(content, "by_slot", golden.inputs(content))
+    inputs = inputs_of(content.signatures.by_slot, golden.inputs(content))
     np.savez(tmp_path / "in.npz", **inputs)
     saved_model_cli(
         "run", "--dir", whole, "--tag_set", "serve", "--signature_def", "serving_default",
@@ -255,7 +257,7 @@ def prediction_log():
 
 def requests_of(folder, prediction_log):
     """The inputs of each warm-up request of a graph."""
-    for record in tf.data.TFRecordDataset(str(folder / warmup.NAME)).as_numpy_iterator():
+    for record in tf.data.TFRecordDataset(str(folder / warmup_requests.NAME)).as_numpy_iterator():
         log = prediction_log.FromString(record)
         assert log.SerializeToString(deterministic=True)
         assert log.predict_log.request.model_spec.signature_name == "serving_default"
@@ -267,8 +269,8 @@ def requests_of(folder, prediction_log):
 
 
 def test_requests_that_warm_a_server_up(whole, prediction_log):
-    content, golden = document(whole), kit_of(whole)
-    inputs = inputs_of(content, "by_slot", golden.inputs(content))
+    content, golden = document(whole), golden_of(whole)
+    inputs = inputs_of(content.signatures.by_slot, golden.inputs(content))
     requests = list(requests_of(whole, prediction_log))
     assert [len(one["user"]) for one in requests] == [1, 8]
     for request in requests:
@@ -276,9 +278,9 @@ def test_requests_that_warm_a_server_up(whole, prediction_log):
         for name, array in request.items():
             assert array.dtype == inputs[name].dtype
             np.testing.assert_array_equal(array, inputs[name][: len(array)])
-    assert warmup.NAME in content.files
+    assert warmup_requests.NAME in content.files
     long = {"user": np.zeros((40, 40), np.float32)}  # lengths of more than one byte
-    parsed = prediction_log.FromString(warmup.prediction_log(long))
+    parsed = prediction_log.FromString(warmup_requests.prediction_log(long))
     assert tf.make_ndarray(parsed.predict_log.request.inputs["user"]).shape == (40, 40)
 
 
@@ -290,7 +292,7 @@ def test_without_golden_rows_nothing_of_the_data_goes_along(split, whole, predic
     for request in requests_of(folder, prediction_log):
         assert not any(array.any() for array in request.values())
     some = split("golden=5")
-    assert described(some)["golden"]["rows"] == len(kit_of(some).lines) == 5
+    assert described(some)["golden"]["rows"] == len(golden_of(some).lines) == 5
 
 
 def weights_in(folder):
@@ -323,12 +325,14 @@ def test_frozen_weights_are_constants_and_there_once(split, whole):
     in_variables, in_graph = weights_in(frozen)
     assert in_variables == 0
     assert variables <= in_graph < 1.5 * variables
-    golden = kit_of(frozen)
+    golden = golden_of(frozen)
     for signature in ("packed", "by_slot", "serving_default"):
         stated = document(frozen)
         given = golden.inputs(stated)
         name = "by_slot" if signature == "serving_default" else signature
-        inputs = {k: tf.constant(v) for k, v in inputs_of(stated, name, given).items()}
+        inputs = {
+            k: tf.constant(v) for k, v in inputs_of(stated.signatures.of(name), given).items()
+        }
         found = tf.saved_model.load(str(frozen)).signatures[signature](**inputs)
         near(found["logits_buy"], golden.logits("buy"))
 
@@ -339,7 +343,7 @@ def names_of(content, signature):
 
 @pytest.mark.parametrize("frozen", ["true", "false"])
 def test_a_head_has_only_what_it_needs(split, whole, frozen):
-    everything, golden = document(whole), kit_of(whole)
+    everything, golden = document(whole), golden_of(whole)
     inputs = golden.inputs(everything)
     taken = {
         "ctr": (["user", "item", "weekday", "linear"], ["x", "linear"]),
@@ -380,7 +384,7 @@ def test_a_head_with_a_linear_part_has_all_slots_of_it(split, whole):
 
 
 def test_towers_without_the_recipes_code(here, everything, whole, tmp_path):
-    inputs = kit_of(whole).inputs(document(whole))
+    inputs = golden_of(whole).inputs(document(whole))
     loaded = tf.saved_model.load(str(whole))
     expected = loaded.signatures["towers"](**{k: tf.constant(v) for k, v in inputs.items()})
     checkpoint = next((everything / "run/checkpoints").iterdir())
@@ -394,8 +398,8 @@ def test_towers_without_the_recipes_code(here, everything, whole, tmp_path):
         assert names_of(content, "by_slot") == list(content["slots"]) == names
         assert (content["heads"], content["head"]) == ([], tower)
         assert (to / "golden.jsonl").read_bytes() == (whole / "golden.jsonl").read_bytes()
-        assert content["golden"]["rows"] == len(kit_of(whole).lines)
-        near(kit_of(whole).embeddings(tower), expected[tower])
+        assert content["golden"]["rows"] == len(golden_of(whole).lines)
+        near(golden_of(whole).embeddings(tower), expected[tower])
         assert content["outputs"] == [
             {"name": "embedding", "kind": "embedding", "head": tower, "shape": [4]}
         ]
@@ -417,7 +421,7 @@ def test_parts_are_verified_against_the_trainer(here, everything, split, tmp_pat
         assert "serving equals training" in done.err
 
 
-def test_towers_are_verified_by_their_kits(here, everything, split, tmp_path):
+def test_towers_are_verified_by_their_golden_rows(here, everything, split, tmp_path):
     """Without the checkpoint, beside rows of any precision; another tower's outputs are noticed."""
     graph = split("head=user")
     for precision in ("float32", "int8"):
@@ -438,10 +442,10 @@ def test_towers_are_verified_by_their_kits(here, everything, split, tmp_path):
         found = served.outputs("packed", {"x": np.array([line["x"] for line in lines], np.float32)})
         near(found["embedding"], [line["towers"]["user"] for line in lines])
     # Both are [B, 4].
-    other = kit_of(graph)
+    other = golden_of(graph)
     for example in other.examples:
         example.towers["user"] = example.towers["item"]
-    assert kit.deviations_of(other, served)["packed"] > 100 * kit.TOLERANCE
+    assert golden_checks.deviations_of(other, served)["packed"] > 100 * golden_checks.TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -494,7 +498,7 @@ def test_heads_of_esmm(here, tmp_path):
         done = here("split-graph", "output=run", f"to={part}", *head, cwd=tmp_path)
         assert done.code == 0, done.err
         stored[part] = weights_in(tmp_path / part)[0]
-    golden = kit_of(tmp_path / "whole")
+    golden = golden_of(tmp_path / "whole")
     inputs = golden.inputs(document(tmp_path / "whole"))
     of_whole = outputs(tmp_path / "whole", "by_slot", inputs)
     for head in ("ctr", "cvr", "ctcvr"):
@@ -575,7 +579,7 @@ def test_readers_that_count_in_doubles_read_it_right(whole):
 
 
 def test_ids_can_be_made_from_the_description_alone(whole):
-    golden = kit_of(whole)
+    golden = golden_of(whole)
     encoded = RawInputs(document(whole)).encode(golden.rows)
     assert encoded.cells.keys() == golden.examples[0].ids.keys()
     for name, cells in encoded.cells.items():
@@ -590,7 +594,7 @@ def test_a_graph_that_does_not_give_the_trainers_logits_is_not_shipped(
     arguments = ("split-graph", "output=run", f"to={to}")
     assert here(*arguments, cwd=everything).code == 0
     before = (to / "serving.json").read_bytes()
-    right = kit.write_graph
+    right = loaded_graph.write_graph
 
     def one_wrong_weight(checkpoint, folder):
         right(checkpoint, folder)
@@ -607,7 +611,7 @@ def test_a_graph_that_does_not_give_the_trainers_logits_is_not_shipped(
             tensors=list(tensors.values()),
         )
 
-    monkeypatch.setattr(kit, "write_graph", one_wrong_weight)
+    monkeypatch.setattr(loaded_graph, "write_graph", one_wrong_weight)
     done = here(*arguments, cwd=everything)
     assert done.code == 1
     assert "does not give the trainer's logits" in done.last
@@ -640,7 +644,7 @@ def test_a_full_disk_is_told_in_a_line(here, everything, tmp_path, monkeypatch, 
     def failing(*_):
         raise error
 
-    monkeypatch.setattr(kit, "write_graph", failing)
+    monkeypatch.setattr(loaded_graph, "write_graph", failing)
     done = here("split-graph", "output=run", f"to={tmp_path}/graph", cwd=everything)
     assert done.code == 1
     assert "no space" in done.last.lower()
@@ -652,9 +656,9 @@ def test_a_graph_on_another_storage(here, everything, whole):
     to = "memory://split_graph/graph"
     done = here("split-graph", "output=run", f"to={to}", "golden=3", cwd=everything)
     assert done.code == 0, done.err
-    inputs = kit_of(whole).inputs(document(to))
-    near(outputs(to, "by_slot", inputs)["logits"], kit_of(whole).logits("ctr"))
-    assert kit_of(to).lines == kit_of(whole).lines[:3]
+    inputs = golden_of(whole).inputs(document(to))
+    near(outputs(to, "by_slot", inputs)["logits"], golden_of(whole).logits("ctr"))
+    assert golden_of(to).lines == golden_of(whole).lines[:3]
 
 
 TOWER = (

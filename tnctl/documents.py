@@ -53,6 +53,12 @@ def _that(holds: Callable[[str], bool], rule: LiteralString) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _uint64(text: str) -> str:
+    if int(text) >= 2**64:
+        raise PydanticCustomError("uint64", "should be an integer of at most 64 bits")
+    return text
+
+
 def check_tree(value: JsonValue) -> JsonValue:
     """Refuse numbers that this program would not write: NaN, infinite, or beyond 64 bits."""
     if isinstance(value, dict | list):
@@ -90,7 +96,8 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, lt=2**63)]  # 0 or more
 Uint16 = Annotated[int, Field(ge=0, lt=2**16)]
 Uint32 = Annotated[int, Field(ge=0, lt=2**32)]
-Uint64Text = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,19})$")]  # decimal
+# Decimal.
+Uint64Text = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,19})$"), AfterValidator(_uint64)]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]  # 64 bits, hexadecimal
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -112,6 +119,12 @@ def flat() -> Any:
     The class needs a validator that separates them.
     """
     return dataclasses.field(default_factory=dict, metadata={FLAT: True})
+
+
+def refuse_if(wrong: Any, text: str) -> None:
+    """Raise ValueError(text) if `wrong` is true: a rule on several fields, in `__post_init__`."""
+    if wrong:
+        raise ValueError(text)
 
 
 class DocumentError(ValueError):

@@ -200,7 +200,7 @@ static int run(const options *options, scorer *scorer, char *error) {
         return FAILED;
     }
     if (options->check) {
-        return check_kit(scorer, options->check, error);
+        return check_golden_rows(scorer, options->check, error);
     }
     if (options->benchmark) {
         return benchmark(scorer, options->rounds, error);

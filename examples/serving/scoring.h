@@ -33,8 +33,8 @@ typedef enum { LINE, WAITING, ENDED, BROKEN } line_state;
 line_state lines_next(line_reader *lines, char **line, size_t *length);
 int lines_wait(line_reader *lines); /* 0 when that fails */
 
-/* kit.c: --check; benchmark.c: --benchmark. They return the program's exit code. */
-int check_kit(scorer *scorer, const char *path, char error[ERROR_BYTES]);
+/* golden_check.c: --check; benchmark.c: --benchmark. They return the program's exit code. */
+int check_golden_rows(scorer *scorer, const char *path, char error[ERROR_BYTES]);
 int benchmark(scorer *scorer, uint32_t rounds, char error[ERROR_BYTES]);
 
 #endif

@@ -194,7 +194,7 @@ def exports(values: dict[str, Any], folders: list[str], to: str) -> None:
     full, delta = map(load.open_checkpoint, folders)
     conf = schema.from_values(values)
     for name, more in EXPORTS.items():
-        # Without a kit: its numbers are TensorFlow's, and other folders have one.
+        # Without golden rows: its numbers are TensorFlow's, and other folders have one.
         export.export(full, conf, f"{to}/{name}", golden=0, **more)
         since = f"{to}/{name}"
         export.export(delta, conf, f"{to}/{name}-2", since=since, golden=0, **more)
@@ -221,7 +221,8 @@ def main() -> None:
     from tnctl import schema
     from tnctl.checkpoint import load
     from tnctl.data import preparing
-    from tnctl.serving import export, split
+    from tnctl.serving import export
+    from tnctl.serving.graph import splitting
 
     os.chdir(HERE)
     Path("ids.json").write_text(json.dumps(hashes(), indent=1, ensure_ascii=False) + "\n")
@@ -232,7 +233,7 @@ def main() -> None:
     exports(CHAIN, [f"chain/{folder}" for folder in folders], "exports")
     checkpoint = load.open_checkpoint("checkpoint")
     export.export(checkpoint, model.conf, "embeddings")
-    split.split(checkpoint, model.conf, "graph")
+    splitting.split(checkpoint, model.conf, "graph")
     preparing.prepare(schema.from_values(CONF), "prepared")
 
 

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 from tnctl import files, manifest, saved_conf
-from tnctl.checkpoint import golden
 from tnctl.checkpoint.document import (
     CheckpointManifest,
     Clock,
@@ -16,7 +15,7 @@ from tnctl.checkpoint.document import (
     Position,
     Sessions,
 )
-from tnctl.checkpoint.golden import GoldenLine
+from tnctl.checkpoint.golden_lines import GoldenLine, parse_lines
 from tnctl.checkpoint.table_document import Table
 from tnctl.data.day_records import DayRecord, Fingerprint
 from tnctl.data.statistics import Statistics
@@ -111,11 +110,11 @@ class Checkpoint:
         return content
 
     def golden(self) -> list[GoldenLine]:
-        """The conformance kit: raw rows, and what the model makes of them."""
+        """The golden rows: raw rows with the model's inputs and outputs for them."""
         with offering(self):
             text = manifest.read_file(self.folder, self.manifest, GOLDEN)
             try:
-                return golden.parse_lines(text.splitlines())
+                return parse_lines(text.splitlines())
             except DocumentError as error:
                 what = f"{files.join(self.folder, GOLDEN)}, {error}"
                 raise DamagedError(self.folder, what, "Take another checkpoint") from error

@@ -161,7 +161,7 @@ class Dense:
 
 @dataclass(frozen=True, kw_only=True)
 class Golden:
-    """The conformance kit: its file, and how many rows it has."""
+    """The golden rows: their file, and how many there are."""
 
     file: Literal["golden.jsonl"] = "golden.jsonl"
     rows: Count

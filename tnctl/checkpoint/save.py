@@ -30,7 +30,7 @@ from tnctl.checkpoint.document import (
     Recipe,
     Sessions,
 )
-from tnctl.checkpoint.golden import GoldenLine
+from tnctl.checkpoint.golden_lines import GoldenLine
 from tnctl.checkpoint.table_document import (
     Group,
     Life,

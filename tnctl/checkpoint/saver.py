@@ -16,7 +16,7 @@ from tnctl import files, ownership
 from tnctl.checkpoint import listing, rows, tombstones
 from tnctl.checkpoint.chain import FOLDER, Checkpoint, following, name_of
 from tnctl.checkpoint.document import CheckpointManifest, Metrics
-from tnctl.checkpoint.golden import GoldenLine
+from tnctl.checkpoint.golden_lines import GoldenLine
 from tnctl.checkpoint.merging import Keys
 from tnctl.checkpoint.pruning import prune
 from tnctl.checkpoint.save import Clock, Contents, Graph, Position, stage, write_golden

@@ -26,8 +26,7 @@ def run(given: list[str]) -> int:
 def split(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
     from tnctl.model.graph import BY_SLOT, PACKED
     from tnctl.progress import say, waiting
-    from tnctl.serving import aot
-    from tnctl.serving import split as splitting
+    from tnctl.serving.graph import aot, splitting
 
     refuse_if(
         "target_cpu" in taken and "aot" not in taken,

@@ -11,7 +11,7 @@ from tnctl.schema import Conf
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
-    from tnctl.serving.parity import Finding
+    from tnctl.serving.verify.parity import Finding
 
 TAKES = ("conf", "checkpoint", "graph", "embeddings", "prefix", "endpoint")
 USAGE = (
@@ -30,15 +30,15 @@ def run(given: list[str]) -> int:
     taken, overrides = arguments.part(given, TAKES)
     if "conf" in taken or "checkpoint" in taken or output_of(overrides) is not None:
         return with_checkpoint(given, TAKES, verify)
-    for override in overrides:
-        raise UserError(f"'{override}' belongs to a model. Give output=URL or checkpoint=URL")
+    if overrides:
+        raise UserError(f"'{overrides[0]}' belongs to a model. Give output=URL or checkpoint=URL")
     refuse_if(
         "graph" not in taken,
         "what is to be verified? Give output=URL, checkpoint=URL, or graph=URL",
     )
     quiet_tensorflow()
     from tnctl.progress import waiting
-    from tnctl.serving import parity
+    from tnctl.serving.verify import parity
 
     graph, embeddings, prefix = taken["graph"], taken.get("embeddings"), taken.get("prefix", PREFIX)
     if "endpoint" in taken:
@@ -50,7 +50,7 @@ def run(given: list[str]) -> int:
 
 def verify(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
     from tnctl.progress import waiting
-    from tnctl.serving import parity
+    from tnctl.serving.verify import parity
 
     graph = taken.get("graph") or files.join(conf.output, "graph")
     embeddings = taken.get("embeddings") or files.join(conf.output, "embeddings")

@@ -1,7 +1,7 @@
-"""golden.jsonl: raw rows, and what the model makes of them (docs/formats/golden.md).
+"""golden.jsonl, made: raw rows with the model's inputs and outputs (docs/formats/golden.md).
 
-Whoever serves the model tests itself with them. Nothing here is of serving: ids come from the
-trainer's own columns, inputs from the C tables, logits from the recipe's network.
+A service compares its own results with them. Nothing here uses the code of serving: ids come from
+the trainer's columns, inputs from the C tables, logits from the recipe's network.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.checkpoint.golden import GoldenLine
+from tnctl.checkpoint.golden_lines import GoldenLine
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.cells import Cells
 from tnctl.data.features import Window
@@ -24,10 +24,10 @@ from tnctl.schema import Conf
 
 
 class GoldenRows:
-    """The first rows of a split with their ids, which are made once.
+    """The first rows of a split with their ids, which are computed once.
 
     Of data.validation, or where there is none of data.train; at most `most`, and only those that
-    can be read: what is wrong with another is for the pass over the data to say.
+    can be read: the pass over the data reports what is wrong with the others.
     """
 
     def __init__(self, conf: Conf, model: Model, most: int) -> None:
@@ -45,43 +45,42 @@ class GoldenRows:
         )
         if len(kept) == 0:
             return
-        names = [name for name in conf.slots if name in model.layout.slots]
-        ids = {name: _split(columns.cells[name], columns.cells[name].ids) for name in names}
+        slots = {name: columns.cells[name] for name in conf.slots if name in model.layout.slots}
+        ids = {name: by_row(cells, cells.ids) for name, cells in slots.items()}
         weights = {
-            name: _split(cells, cells.weights)
-            for name, cells in ((name, columns.cells[name]) for name in names)
+            name: by_row(cells, cells.weights)
+            for name, cells in slots.items()
             if cells.weights is not None
         }
-        for number, row in enumerate(kept):
-            self._rows.append(
-                GoldenLine(
-                    row=rows[row],
-                    ids={name: list(map(str, of[number])) for name, of in ids.items()},
-                    weights={name: of[number] for name, of in weights.items()} or None,
-                    logits={},
-                    predictions={},
-                )
+        self._rows = [
+            GoldenLine(
+                row=rows[row],
+                ids={name: list(map(str, of_rows[number])) for name, of_rows in ids.items()},
+                weights={name: of_rows[number] for name, of_rows in weights.items()} or None,
+                logits={},
+                predictions={},
             )
+            for number, row in enumerate(kept)
+        ]
         self._window = features.window(columns)
 
     def lines(self, inference: Inference) -> list[GoldenLine]:
-        """What golden.jsonl says of the model of `inference`, which is only read.
+        """The lines of golden.jsonl for the model of `inference`, which is only read.
 
         A row of which a number is infinite or NaN is left out: JSON has no such numbers.
         """
-        if self._window is None:
-            return []
-        order = np.arange(self._window.rows, dtype=np.uint32)
         lines: list[GoldenLine] = []
-        done = 0
-        for batch in batches(self._window, order, inference.buffers.batch_size):
-            lines += _completed(self._rows[done : done + batch.rows], inference, batch)
-            done += batch.rows
+        if self._window is not None:
+            order = np.arange(self._window.rows, dtype=np.uint32)
+            first = 0
+            for batch in batches(self._window, order, inference.buffers.batch_size):
+                lines += _completed(self._rows[first : first + batch.rows], inference, batch)
+                first += batch.rows
         return lines
 
 
-def _split(cells: Cells, values: NDArray[Any]) -> list[list[Any]]:
-    """The values of cells, row by row, as plain numbers."""
+def by_row(cells: Cells, values: NDArray[Any]) -> list[list[Any]]:
+    """The values of cells (one per id), row by row, as plain numbers."""
     ends = np.cumsum(cells.lengths()).tolist()
     plain = values.tolist()
     return [plain[first:end] for first, end in zip([0, *ends], ends, strict=False)]
@@ -93,21 +92,14 @@ def _completed(
     """The lines of a batch with inputs and outputs; without those that are not finite."""
     model = inference.model
     logits = inference(batch)
-    squared = model.conf.train.loss.name == "mse"
-    predictions = logits if squared else sigmoid(logits)
+    predictions = logits if model.conf.train.loss.name == "mse" else sigmoid(logits)
     arrays = {
-        tensor.name: getattr(inference.buffers, tensor.name)[: batch.rows]
-        for tensor in packed_inputs(model.layout)
+        packed.name: getattr(inference.buffers, packed.name)[: batch.rows]
+        for packed in packed_inputs(model.layout)
     }
     towers = inference.towers(batch.rows)
-    finite = np.all(
-        [
-            np.isfinite(tensor).all(axis=1)
-            for tensor in (logits, *arrays.values(), *towers.values())
-        ],
-        axis=0,
-    )
-    for row in np.flatnonzero(finite).tolist():
+    numbers = np.concatenate([logits, *arrays.values(), *towers.values()], axis=1)
+    for row in np.flatnonzero(np.isfinite(numbers).all(axis=1)).tolist():
         yield rows[row].with_values(
             {name: array[row] for name, array in arrays.items()},
             dict(zip(model.heads, logits[row].tolist(), strict=True)),

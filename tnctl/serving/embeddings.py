@@ -48,7 +48,7 @@ class Embeddings(Protocol):
         """
 
     def golden(self) -> bytes | None:
-        """The newest export's conformance kit, golden.jsonl; None when it has none."""
+        """golden.jsonl, the golden rows of the newest export; None when it has none."""
 
     def close(self) -> None:
         """Let go of files, memory and connections."""

@@ -21,7 +21,8 @@ from tnctl.masking import masked
 from tnctl.ownership import EMBEDDINGS
 from tnctl.progress import Display, say
 from tnctl.schema import Conf, Slot
-from tnctl.serving import embeddings, kit
+from tnctl.serving import embeddings
+from tnctl.serving.artefact_document import CheckpointReference, RowsGolden
 from tnctl.serving.export_document import (
     MOST_DELTAS,
     AnyRows,
@@ -40,8 +41,8 @@ from tnctl.serving.export_document import (
     SlotEntry,
 )
 from tnctl.serving.precision import RowShape, decode, encode, parted
-from tnctl.serving.references import CheckpointReference, RowsKit
 from tnctl.serving.selection import EVERYTHING, Group, Part, Selection, select
+from tnctl.serving.verify import golden_checks
 from tnctl.serving.writers import open_writer
 
 GOLDEN_ROWS = 200
@@ -62,7 +63,7 @@ def export(
 ) -> ExportManifest:
     """Write the rows of a checkpoint, or what an export `since` has not, to the folder or URL `to`.
 
-    The files of each share group, the conformance kit, and last the manifest, which is returned.
+    The files of each share group, the golden rows, and last the manifest, which is returned.
     The table is never whole in memory. Raises UserError for what does not go together, Failure
     when the rows are not the trainer's; without its manifest the folder does not count.
     """
@@ -92,8 +93,10 @@ def export(
             content = replace(content, files=inventory.files)
             opened = embeddings.of_content(output.folder, content, base)
             stack.enter_context(closing(opened))
-            rows_kit = kit.complete(checkpoint, conf, opened, inventory, golden, content.exact)
-        content = inventory.complete(replace(content, golden=rows_kit))
+            rows_golden = golden_checks.check_embeddings(
+                checkpoint, conf, opened, inventory, golden, content.exact
+            )
+        content = inventory.complete(replace(content, golden=rows_golden))
     report(content)
     return content
 
@@ -135,8 +138,8 @@ def export_to_redis(
         ),
     )
 
-    def check(opened: embeddings.Embeddings, kept: kit.Writes) -> RowsKit | None:
-        return kit.complete(checkpoint, conf, opened, kept, golden, content.exact)
+    def check(opened: embeddings.Embeddings, kept: golden_checks.Writes) -> RowsGolden | None:
+        return golden_checks.check_embeddings(checkpoint, conf, opened, kept, golden, content.exact)
 
     whole = redis_export.write(
         selection, content, url, prefix=prefix, grace=grace, since=base, check=check
@@ -193,7 +196,7 @@ def described(
     base: Base | None = None,
     number: int = 0,
 ) -> AnyRows:
-    """The manifest of an export whose rows are written, before its kit is."""
+    """The manifest of an export whose rows are written, before its golden rows are."""
     names = {entry.group for entry in groups}
     with_rows = [slot for table in checkpoint.manifest.tables for slot in table.slots]
     return kind(

@@ -11,8 +11,8 @@ from tnctl.documents import Count, Finite, Name, Sha256, Uint64Text, omitted, sh
 from tnctl.errors import quoted
 from tnctl.file_urls import is_plain
 from tnctl.manifest import Manifest
+from tnctl.serving.artefact_document import CheckpointReference, Folder, RowsGolden, check_files
 from tnctl.serving.precision import Precision, RowShape
-from tnctl.serving.references import CheckpointReference, Folder, RowsKit, check_files
 from tnctl.tables.columns import group_salt
 from tnctl.tables.dictionary import BLOCK, HEADER
 
@@ -217,7 +217,7 @@ class RowsManifest(Manifest):
     sessions: Sessions
     groups: tuple[GroupRows, ...]
     slots: tuple[SlotEntry, ...]
-    golden: RowsKit | None
+    golden: RowsGolden | None
 
     def __post_init__(self) -> None:
         delta = self.kind == "delta"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tnctl import files, outputs
 from tnctl.checkpoint import merging
 from tnctl.checkpoint.chain import GOLDEN
-from tnctl.checkpoint.golden import parse_lines
+from tnctl.checkpoint.golden_lines import parse_lines
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError, Inventory
@@ -37,9 +37,9 @@ from tnctl.serving.writers import open_writer
 def fold(url: str, to: str) -> ExportManifest:
     """Write the chain whose newest export is `url` as one full export to `to`; its manifest.
 
-    The data files and the kit are byte for byte those of a full export of the newest checkpoint:
-    rows are taken as they are stored. Nothing is whole in memory. Raises UserError for what cannot
-    be folded, Failure for a broken chain, a damaged file, and when the storage refuses.
+    The data files and golden rows are byte for byte those of a full export of the newest
+    checkpoint: rows are taken as they are stored. Nothing is whole in memory. Raises UserError for
+    what cannot be folded, Failure for a broken chain, a damaged file, and when the storage refuses.
     """
     if url.startswith(REDIS) or to.startswith(REDIS):
         raise UserError(
@@ -144,7 +144,7 @@ def worst(errors: Sequence[PrecisionError | None], rows: Sequence[int]) -> Preci
 
 
 def check(chain: FileEmbeddings, written: FileEmbeddings, golden: bytes) -> None:
-    """Raise Failure unless what was written gives the rows of the kit's ids as the chain does."""
+    """Raise Failure unless what was written gives the rows of the golden ids as the chain does."""
     groups = {entry.slot: entry.group for entry in chain.manifest.slots}
     ids: dict[str, list[int]] = {}
     try:

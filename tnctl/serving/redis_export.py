@@ -18,6 +18,7 @@ from tnctl.documents import DocumentError
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import FileEntry, HashingWriter
 from tnctl.progress import Display, say
+from tnctl.serving.artefact_document import CheckpointReference, RowsGolden
 from tnctl.serving.export_document import (
     BucketGroup,
     GroupRows,
@@ -37,7 +38,6 @@ from tnctl.serving.redis_commands import (
 from tnctl.serving.redis_connection import Lock, Session, library, translated
 from tnctl.serving.redis_store import GOLDEN, PREFIX, Place, RedisEmbeddings
 from tnctl.serving.redis_versions import COMPLETE, Versions, portions, recorded
-from tnctl.serving.references import CheckpointReference, RowsKit
 from tnctl.serving.selection import Group as RowGroup
 from tnctl.serving.selection import Part
 
@@ -46,8 +46,8 @@ GRACE = 600  # seconds that the version before stays
 MOST_EXPECTED = 3 * FIELDS_PER_BUCKET
 BUCKET_ENTRIES = 512
 
-# Checks what was written, before it counts, and keeps its kit: the manifest's `golden`.
-Check = Callable[[RedisEmbeddings, "Kept"], RowsKit | None]
+# Checks what was written, before it counts, and keeps its golden rows: the manifest's `golden`.
+Check = Callable[[RedisEmbeddings, "Kept"], RowsGolden | None]
 
 
 class Rows(Protocol):
@@ -363,7 +363,7 @@ class Writer:
         return replace(content, sha256=manifest.checksum_in(text))
 
     def _finished(self, groups: Sequence[BucketGroup], sequence: int) -> RedisManifest:
-        """The manifest without its kit: whatever was written last, all rows are there."""
+        """The manifest without golden rows: whatever was written last, all rows are there."""
         common = {field.name: getattr(self._content, field.name) for field in fields(self._content)}
         of_redis = {"kind": "full", "encoding": "redis", "groups": tuple(groups)}
         return RedisManifest(**common | of_redis, sequence=sequence)

@@ -122,7 +122,7 @@ class RedisEmbeddings:
         )
 
     def golden(self) -> bytes | None:
-        """The conformance kit, golden.jsonl, or None when the export has none."""
+        """golden.jsonl, the golden rows, or None when the export has none."""
         if GOLDEN not in self.manifest.files:
             return None
         key = self._place.of(self._version, "golden")

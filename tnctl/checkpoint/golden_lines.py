@@ -1,8 +1,12 @@
-"""The lines of golden.jsonl: raw rows, and what the model makes of them. docs/formats/golden.md."""
+"""The lines of golden.jsonl: raw rows with the model's inputs and outputs for them.
+
+docs/formats/golden.md.
+"""
 
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,7 +15,7 @@ from typing import Annotated, Any
 from numpy.typing import NDArray
 from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 
-from tnctl.documents import DocumentError, Name, Uint64Text, first_problem
+from tnctl.documents import DocumentError, Name, Uint64Text, first_problem, refuse_if
 from tnctl.errors import quoted
 from tnctl.model.layout import LINEAR
 
@@ -19,10 +23,10 @@ MOST_BYTES = 64 << 20  # of a line
 MOST_LINES = 1_000_000
 MOST_NESTED = 4  # lists in lists, in a raw value
 LARGEST = 3.4028234663852886e38  # of float32
+FOREIGN_SURROGATES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # those that escape no byte
 
-# A value as the reader of the data gave it: text, number, truth value, None, or a list of such.
-RawValue = Any
-RawRow = dict[str, RawValue]  # by column
+# By column, a value as the reader of the data gave it: text, number, bool, None, or a list of such.
+RawRow = dict[str, Any]
 
 
 def _raw_row(row: Any) -> RawRow:
@@ -39,22 +43,16 @@ def _raw_row(row: Any) -> RawRow:
 
 
 def _is_raw(value: Any, depth: int) -> bool:
-    if isinstance(value, list):
-        return depth < MOST_NESTED and all(_is_raw(part, depth + 1) for part in value)
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, int):
-        return -(2**63) <= value < 2**64
-    return value is None or (isinstance(value, str) and _is_text(value))
-
-
-def _is_text(value: str) -> bool:
-    """Whether a text is that of some bytes: its lone surrogates are those of Python's escapes."""
-    try:
-        value.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return True
+    match value:
+        case list():
+            return depth < MOST_NESTED and all(_is_raw(part, depth + 1) for part in value)
+        case float():
+            return math.isfinite(value)
+        case int():
+            return -(2**63) <= value < 2**64
+        case str():
+            return not FOREIGN_SURROGATES.search(value)
+    return value is None
 
 
 Row = Annotated[RawRow, PlainValidator(_raw_row)]
@@ -64,9 +62,9 @@ Length = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 
 @dataclass(frozen=True, kw_only=True)
 class GoldenLine:
-    """A raw row and what a right service makes of it.
+    """A raw row, and the inputs and outputs that a correct service computes from it.
 
-    `ids` has by slot the ids that are pooled, or stand in the sequence, as decimal texts;
+    `ids` has by slot the ids that are pooled, or are in the sequence, as decimal texts;
     `weights` the weight of each. `x`, `linear`, `sequences` and `lengths` are the inputs of
     signature `packed`, None where the model has no such input; `logits` and `predictions` are by
     head, the outputs of `towers` by tower.
@@ -84,23 +82,22 @@ class GoldenLine:
     towers: dict[Name, list[Float32]] | None = None
 
     def __post_init__(self) -> None:
-        for slot, ids in self.ids.items():
-            if wrong := next((text for text in ids if int(text) >= 2**64), None):
-                raise ValueError(f"id {wrong} of slot {slot} has more than 64 bits")
         for slot, weights in (self.weights or {}).items():
-            if len(weights) != len(self.ids.get(slot, ())):
-                raise ValueError(
-                    f"slot {slot} has {len(weights)} weights, and ids of another count"
-                )
-        if self.logits.keys() != self.predictions.keys():
-            raise ValueError("logits and predictions are not of the same heads")
+            refuse_if(
+                len(weights) != len(self.ids.get(slot, ())),
+                f"slot {slot} has {len(weights)} weights, and ids of another count",
+            )
+        refuse_if(
+            self.logits.keys() != self.predictions.keys(),
+            "logits and predictions are not of the same heads",
+        )
 
     @property
     def inputs(self) -> dict[str, list[float] | list[int]]:
         """The inputs of signature `packed`, by name."""
-        found = {"x": self.x, "sequences": self.sequences, "lengths": self.lengths}
-        found |= {} if self.linear is None else {LINEAR: [self.linear]}
-        return {name: numbers for name, numbers in found.items() if numbers is not None}
+        linear = None if self.linear is None else [self.linear]
+        inputs = {"x": self.x, "sequences": self.sequences, "lengths": self.lengths, LINEAR: linear}
+        return {name: numbers for name, numbers in inputs.items() if numbers is not None}
 
     def with_values(
         self,
@@ -109,12 +106,12 @@ class GoldenLine:
         predictions: dict[str, float],
         towers: dict[str, list[float]],
     ) -> "GoldenLine":
-        """The same row with other inputs, [columns] by name, and what the model makes of them."""
+        """The same row with other inputs, [columns] by name, and the model's outputs for them."""
         values = {name: array.tolist() for name, array in inputs.items()}
         if LINEAR in values:
             [values[LINEAR]] = values[LINEAR]
-        values |= {"logits": logits, "predictions": predictions}
-        return dataclasses.replace(self, **values, towers=towers or self.towers)
+        values |= {"logits": logits, "predictions": predictions, "towers": towers or self.towers}
+        return dataclasses.replace(self, **values)
 
     def text(self) -> bytes:
         """The line, ended by LF.
@@ -129,9 +126,7 @@ class GoldenLine:
         return json.dumps(values, allow_nan=False).encode() + b"\n"
 
 
-@cache
-def _adapter() -> TypeAdapter[GoldenLine]:
-    return TypeAdapter(GoldenLine)
+_adapter = cache(TypeAdapter)  # made at the first line: it takes long
 
 
 def parse(text: bytes) -> GoldenLine:
@@ -142,7 +137,7 @@ def parse(text: bytes) -> GoldenLine:
     if len(text) > MOST_BYTES:
         raise DocumentError(f"it has over {MOST_BYTES:,} bytes, more than a line may have")
     try:
-        return _adapter().validate_python(json.loads(text, parse_constant=_no_number))
+        return _adapter(GoldenLine).validate_python(json.loads(text, parse_constant=_no_number))
     except ValidationError as error:
         raise DocumentError(first_problem(error)) from error
     except (ValueError, RecursionError) as error:
@@ -152,13 +147,13 @@ def parse(text: bytes) -> GoldenLine:
 def parse_lines(texts: Sequence[bytes]) -> list[GoldenLine]:
     """The lines of a file. Raises DocumentError, which names the line."""
     if len(texts) > MOST_LINES:
-        raise DocumentError(f"it has over {MOST_LINES:,} lines, more than a kit may have")
+        raise DocumentError(f"it has over {MOST_LINES:,} lines, more than golden rows may have")
     lines = []
     for number, text in enumerate(texts, 1):
         try:
             lines.append(parse(text))
         except DocumentError as error:
-            raise DocumentError(f"line {number}: no line of a conformance kit: {error}") from error
+            raise DocumentError(f"line {number}: no line of golden rows: {error}") from error
     return lines
 
 

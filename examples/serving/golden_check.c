@@ -1,4 +1,4 @@
-/* kit.c - --check: the rows of golden.jsonl, and what an export says becomes of them
+/* golden_check.c - --check: compares with golden.jsonl, the rows and scores of a checkpoint
  *
  * ids and inputs must be the same bits, logits within 2e-5 (1 + |logit|) (docs/formats/golden.md).
  */
@@ -23,12 +23,12 @@ typedef struct {
     uint32_t *lines;
     size_t rows, ids, wrong;
     double worst; /* deviation of a logit, as a multiple of what is allowed */
-} kit;
+} golden_check;
 
 /* Prints one difference. */
-static void differs(kit *kit, uint32_t row, const char *what, const char *detail) {
-    if (kit->wrong++ < 10) {
-        fprintf(stderr, "line %u: %s differs%s%s\n", kit->lines[row], what, detail ? ": " : "",
+static void differs(golden_check *check, uint32_t row, const char *what, const char *detail) {
+    if (check->wrong++ < 10) {
+        fprintf(stderr, "line %u: %s differs%s%s\n", check->lines[row], what, detail ? ": " : "",
                 detail ? detail : "");
     }
 }
@@ -71,10 +71,10 @@ static int same_weights(const json_value *expected, const float *weights, int64_
     return same;
 }
 
-static void compare_ids(kit *kit, uint32_t row, const json_value *golden) {
+static void compare_ids(golden_check *check, uint32_t row, const json_value *golden) {
     const json_value *slots = json_get(golden, "ids"), *of_weights = json_get(golden, "weights");
     if (slots == NULL || slots->kind != JSON_OBJECT) {
-        differs(kit, row, "ids", "none are given");
+        differs(check, row, "ids", "none are given");
         return;
     }
     for (const json_value *slot = slots + 1; slot < json_after(slots);
@@ -82,19 +82,19 @@ static void compare_ids(kit *kit, uint32_t row, const json_value *golden) {
         const uint64_t *ids;
         const float *weights;
         char name[QUOTED_BYTES];
-        int64_t n = raw_inputs_ids(kit->scorer->inputs, row, slot, &ids, &weights);
+        int64_t n = raw_inputs_ids(check->scorer->inputs, row, slot, &ids, &weights);
         if (n < 0) {
             continue; /* of a slot that this graph, which is a part of the model, does not read */
         }
-        kit->ids += (size_t)n;
+        check->ids += (size_t)n;
         if (!same_ids(slot + 1, ids, n) || !same_weights(value_of(of_weights, slot), weights, n)) {
-            differs(kit, row, "ids of slot", quoted(name, slot->text, slot->length));
+            differs(check, row, "ids of slot", quoted(name, slot->text, slot->length));
         }
     }
 }
 
-static void compare_inputs(kit *kit, uint32_t row, const json_value *golden) {
-    const raw_inputs *inputs = kit->scorer->inputs;
+static void compare_inputs(golden_check *check, uint32_t row, const json_value *golden) {
+    const raw_inputs *inputs = check->scorer->inputs;
     for (uint32_t i = 0; i < inputs->n_packed; i++) {
         const packed_input *one = &inputs->packed[i];
         const json_value *expected = json_get(golden, one->name);
@@ -116,69 +116,70 @@ static void compare_inputs(kit *kit, uint32_t row, const json_value *golden) {
             }
         }
         if (!same) {
-            differs(kit, row, one->name, NULL);
+            differs(check, row, one->name, NULL);
         }
     }
 }
 
-static void compare_logits(kit *kit, uint32_t row, const json_value *golden) {
-    const raw_inputs *inputs = kit->scorer->inputs;
+static void compare_logits(golden_check *check, uint32_t row, const json_value *golden) {
+    const raw_inputs *inputs = check->scorer->inputs;
     const json_value *logits = json_get(golden, "logits");
     for (uint32_t head = 0; head < inputs->n_heads; head++) {
-        double expected, found = kit->scorer->logits[(size_t)head * inputs->rows + row];
+        double expected, found = check->scorer->logits[(size_t)head * inputs->rows + row];
         const json_value *value = json_get(logits, inputs->heads[head].name);
         if (!take_double(value, &expected)) {
-            differs(kit, row, "logit", "none is given");
+            differs(check, row, "logit", "none is given");
             continue;
         }
         double deviation = fabs(found - expected) / (TOLERANCE * (1 + fabs(expected)));
         if (!(deviation <= 1)) {
             char detail[ERROR_BYTES];
             refuse(detail, "%.9g, not %.9g", found, expected);
-            differs(kit, row, "logit", detail);
+            differs(check, row, "logit", detail);
         }
-        kit->worst = deviation > kit->worst ? deviation : kit->worst;
+        check->worst = deviation > check->worst ? deviation : check->worst;
     }
 }
 
-static int compare_batch(kit *kit, char *error) {
-    raw_inputs *inputs = kit->scorer->inputs;
-    if (inputs->rows > 0 && !score_batch(kit->scorer, error)) {
+static int compare_batch(golden_check *check, char *error) {
+    raw_inputs *inputs = check->scorer->inputs;
+    if (inputs->rows > 0 && !score_batch(check->scorer, error)) {
         return 0;
     }
     for (uint32_t row = 0; row < inputs->rows; row++) {
-        const json_value *golden = kit->documents[row].values;
-        compare_ids(kit, row, golden);
-        compare_inputs(kit, row, golden);
-        compare_logits(kit, row, golden);
+        const json_value *golden = check->documents[row].values;
+        compare_ids(check, row, golden);
+        compare_inputs(check, row, golden);
+        compare_logits(check, row, golden);
     }
-    kit->rows += inputs->rows;
+    check->rows += inputs->rows;
     raw_inputs_clear(inputs);
     return 1;
 }
 
-static int take_line(kit *kit, const char *line, size_t length, size_t number, char *error) {
-    uint32_t at = kit->scorer->inputs->rows;
+static int take_line(golden_check *check, const char *line, size_t length, size_t number,
+                     char *error) {
+    uint32_t at = check->scorer->inputs->rows;
     char reason[ERROR_BYTES];
-    char *copy = realloc(kit->texts[at], length + 1);
+    char *copy = realloc(check->texts[at], length + 1);
     if (copy == NULL) {
         return refuse(error, "there is no memory for line %zu", number);
     }
-    kit->texts[at] = memcpy(copy, line, length);
+    check->texts[at] = memcpy(copy, line, length);
     copy[length] = 0;
-    kit->lines[at] = (uint32_t)number;
-    const json_value *golden = json_parse(&kit->documents[at], copy, length, 0);
+    check->lines[at] = (uint32_t)number;
+    const json_value *golden = json_parse(&check->documents[at], copy, length, 0);
     const json_value *row = json_get(golden, "row");
     if (row == NULL) {
         return refuse(error, "line %zu is none of a golden.jsonl", number);
     }
-    if (!raw_inputs_add(kit->scorer->inputs, row, reason)) {
+    if (!raw_inputs_add(check->scorer->inputs, row, reason)) {
         return refuse(error, "line %zu: %s", number, reason);
     }
-    return at + 1 < kit->scorer->inputs->most_rows || compare_batch(kit, error);
+    return at + 1 < check->scorer->inputs->most_rows || compare_batch(check, error);
 }
 
-static int compare_file(kit *kit, const char *path, char *error) {
+static int compare_file(golden_check *check, const char *path, char *error) {
     line_reader lines = {.file = open(path, O_RDONLY)};
     line_state state = BROKEN;
     int compared = 1;
@@ -190,7 +191,7 @@ static int compare_file(kit *kit, const char *path, char *error) {
         size_t length;
         state = lines_next(&lines, &line, &length);
         if (state == LINE) {
-            compared = take_line(kit, line, length, lines.number, error);
+            compared = take_line(check, line, length, lines.number, error);
         }
     } while (compared && (state == LINE || (state == WAITING && lines_wait(&lines))));
     if (compared && state != ENDED) {
@@ -198,38 +199,39 @@ static int compare_file(kit *kit, const char *path, char *error) {
     }
     close(lines.file);
     free(lines.data);
-    return compared && compare_batch(kit, error);
+    return compared && compare_batch(check, error);
 }
 
-int check_kit(scorer *scorer, const char *path, char error[ERROR_BYTES]) {
+int check_golden_rows(scorer *scorer, const char *path, char error[ERROR_BYTES]) {
     uint32_t most = scorer->inputs->most_rows;
-    kit kit = {.scorer = scorer,
-               .documents = zeros(most, sizeof *kit.documents, error),
-               .texts = zeros(most, sizeof *kit.texts, error),
-               .lines = zeros(most, sizeof *kit.lines, error)};
-    int compared = kit.documents && kit.texts && kit.lines && compare_file(&kit, path, error);
-    if (compared && kit.rows == 0) {
+    golden_check check = {.scorer = scorer,
+                          .documents = zeros(most, sizeof *check.documents, error),
+                          .texts = zeros(most, sizeof *check.texts, error),
+                          .lines = zeros(most, sizeof *check.lines, error)};
+    int compared =
+        check.documents && check.texts && check.lines && compare_file(&check, path, error);
+    if (compared && check.rows == 0) {
         compared = refuse(error, "%.300s has no rows", path);
-    } else if (compared && kit.wrong > 0) {
+    } else if (compared && check.wrong > 0) {
         compared = refuse(error,
                           "%.300s: %zu differences in %zu rows. Rows of lower precision, or a "
                           "filter? Then take golden.jsonl of the export",
-                          path, kit.wrong, kit.rows);
+                          path, check.wrong, check.rows);
     } else if (compared) {
         printf("%s: %zu rows: %zu ids and all inputs are equal, logits within %.1e of %.0e "
                "(1 + |logit|)\n",
-               path, kit.rows, kit.ids, kit.worst * TOLERANCE, TOLERANCE);
+               path, check.rows, check.ids, check.worst * TOLERANCE, TOLERANCE);
     }
     for (uint32_t i = 0; i < most; i++) {
-        if (kit.documents) {
-            json_free(&kit.documents[i]);
+        if (check.documents) {
+            json_free(&check.documents[i]);
         }
-        if (kit.texts) {
-            free(kit.texts[i]);
+        if (check.texts) {
+            free(check.texts[i]);
         }
     }
-    free(kit.documents);
-    free(kit.texts);
-    free(kit.lines);
+    free(check.documents);
+    free(check.texts);
+    free(check.lines);
     return compared ? 0 : 1;
 }

@@ -1,28 +1,26 @@
 """`tnctl split-graph`: the dense inference graph of a checkpoint, servable without tnctl."""
 
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
 from tnctl import files, outputs
 from tnctl.checkpoint.load import Checkpoint
 from tnctl.errors import Failure
 from tnctl.manifest import Inventory
-from tnctl.model.graph import BY_SLOT
 from tnctl.model.layout import plan
 from tnctl.ownership import GRAPH
 from tnctl.schema import Conf
-from tnctl.serving import aot, cutting, kit, warmup
-from tnctl.serving.description import NAME, describe
-from tnctl.serving.graph_document import GraphManifest
-from tnctl.serving.served import inputs_of
+from tnctl.serving.graph import aot, cutting, loaded_graph, warmup_requests
+from tnctl.serving.graph.graph_document import NAME, GraphManifest
+from tnctl.serving.graph.serving_json import describe
+from tnctl.serving.verify.golden_checks import check_graph
+from tnctl.serving.verify.golden_file import golden_of_checkpoint
 
 GOLDEN_ROWS = 200
 WARM_ROWS = 8
@@ -42,70 +40,62 @@ def split(
     """Write the SavedModel of a checkpoint and, last, serving.json to the folder or URL `to`.
 
     All of it, or one head or tower; with its weights as constants when `frozen`; compiled for
-    batches of `sizes`. It is made in a temporary folder, and goes to `to` when it gives the logits
-    of the checkpoint's golden rows, of which it takes `golden` along. Returns what serving.json
-    says. Raises Failure when it does not, UserError when there is no such head.
+    batches of `sizes`. It is made in a temporary folder, and copied to `to` with the first
+    `golden` golden rows of the checkpoint if it gives their logits. Returns the content of
+    serving.json. Raises Failure when the logits differ, UserError when there is no such head.
     """
-    reads = [one.folder for one in checkpoint.chain()]
+    reads = [link.folder for link in checkpoint.chain()]
     with (
         outputs.output_folder(to, GRAPH, reads) as output,
         files.TemporaryFolder("graph") as temporary,
     ):
         local = str(Path(temporary, "graph"))
-        with written_to(temporary):
-            part = write_graph(checkpoint, conf, local, head, frozen)
+        try:
+            part = write_part(checkpoint, conf, local, head, frozen)
             description = replace(describe(checkpoint, conf, part, head), frozen=frozen)
-            warmup.write(local, warm_requests(checkpoint, description, golden))
+            warmup_requests.write(local, requests_of(checkpoint, description, golden))
+        except loaded_graph.FULL_DISK as error:
+            reason = getattr(error, "strerror", None) or "no space is left there"
+            raise Failure(
+                f"the temporary folder {temporary} could not be written ({reason}). Free some "
+                "space, or name another folder with the environment variable TMPDIR"
+            ) from error
         beside = Inventory(local)
-        graph_kit = kit.check_graph(checkpoint, description, local, beside, golden)
+        golden_entry = check_graph(checkpoint, description, local, beside, golden)
         with cutting.tensorflow_errors("the graph cannot be compiled"):
             compiled = aot.compile_sizes(local, sizes, beside, target_cpu) if sizes else None
-        description = replace(description, golden=graph_kit, aot=compiled)
         inventory = output.inventory()
         root = Path(local)
         for path in sorted(path for path in root.rglob("*") if path.is_file()):
             name = path.relative_to(root).as_posix()
             with path.open("rb") as source, inventory.writing(name) as target:
                 shutil.copyfileobj(source, target, 1 << 20)
-        return inventory.complete(description, NAME)
+        return inventory.complete(replace(description, golden=golden_entry, aot=compiled), NAME)
 
 
-@contextmanager
-def written_to(temporary: str) -> Iterator[None]:
-    """Turn what a full disk raises, Python's error or TensorFlow's, into a Failure."""
-    try:
-        yield
-    except (OSError, tf.errors.ResourceExhaustedError) as error:
-        reason = getattr(error, "strerror", None) or "no space is left there"
-        raise Failure(
-            f"the temporary folder {temporary} could not be written ({reason}). Free some space, "
-            "or name another folder with the environment variable TMPDIR"
-        ) from error
-
-
-def write_graph(
+def write_part(
     checkpoint: Checkpoint, conf: Conf, local: str, head: str | None, frozen: bool
 ) -> cutting.Part:
-    """The SavedModel of a checkpoint in a local folder, as it is or cut, its files verified."""
-    heads = checkpoint.manifest.heads
-    everything = cutting.whole(plan(conf, checkpoint.statistics), heads)
+    """The SavedModel of a checkpoint in a local folder, unchanged or cut, its files verified."""
+    everything = cutting.whole(plan(conf, checkpoint.statistics), checkpoint.manifest.heads)
     if head is None and not frozen:
-        kit.write_graph(checkpoint, local)
+        loaded_graph.write_graph(checkpoint, local)
         return everything
     with files.TemporaryFolder("graph") as temporary:
-        kit.write_graph(checkpoint, temporary)
+        loaded_graph.write_graph(checkpoint, temporary)
         return cutting.cut(temporary, local, everything, head, frozen)
 
 
-def warm_requests(
+def requests_of(
     checkpoint: Checkpoint, description: GraphManifest, golden: int
 ) -> list[dict[str, NDArray[Any]]]:
-    """A request of one example and one of several: golden rows, or zeros when none go along."""
-    rows = kit.kit_of_checkpoint(checkpoint).inputs(description)
+    """A request of one example and one of several: golden rows, or zeros without golden rows."""
+    rows = golden_of_checkpoint(checkpoint).inputs(description)
+    signatures = description.signatures
     if not golden or not all(map(len, rows.values())):
         rows = {
-            one.name: np.zeros((WARM_ROWS, one.columns), one.dtype)
-            for one in description.signatures.packed
+            packed.name: np.zeros((WARM_ROWS, packed.columns), packed.dtype)
+            for packed in signatures.packed
         }
-    inputs = inputs_of(description, BY_SLOT, rows)
+    inputs = loaded_graph.inputs_of(signatures.by_slot, rows)
     return [{name: array[:count] for name, array in inputs.items()} for count in (1, WARM_ROWS)]

@@ -1,45 +1,47 @@
 """Which SavedModels are loaded: those whose every op only computes.
 
-A SavedModel is a program, and TensorFlow has ops that write files, ask servers and call Python. A
-graph that comes from elsewhere is looked at before TensorFlow loads it: each node of the graph, of
-every function in its library (bodies of loops and branches, calls and gradients are functions of
-the library too) must be one of `OPS`. Attributes by which TensorFlow would run another function or
-another device than a node names are refused: those that are not declared by the op must be one of
-`ATTRIBUTES`.
+A SavedModel is a program, and TensorFlow has ops that write files, call servers and run Python. So
+a graph that somebody else may have made is checked before TensorFlow loads it: each node of the
+graph, and of every function in its library (bodies of loops and branches, calls and gradients are
+functions of the library too) must be one of `OPS`. Attributes by which TensorFlow would run another
+function or another device than a node names are refused: those that are not declared by the op must
+be one of `ATTRIBUTES`.
 
-Files are read and written by the functions of the saver alone. Loading does not need them, since
-`tf.saved_model.load` restores variables by a reader of its own, so TensorFlow is given a copy
-without them: nothing that it has could read or write a file.
+Only the functions of the saver read and write files. Loading does not need them, because
+`tf.saved_model.load` restores variables without them, so TensorFlow gets a copy of the graph
+without them: nothing in this copy can read or write a file.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework import function_pb2, graph_pb2, types_pb2
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, saved_model_pb2
+from tensorflow.python.framework import op_def_registry
+
 from tnctl import files
 from tnctl.errors import Failure, quoted
-from tnctl.serving import saved_objects
+from tnctl.serving.graph import allowed_objects
 
 NAME = "saved_model.pb"
 # TensorFlow would load these in the place of saved_model.pb, or where it is missing.
 OTHER_FORMS = ("saved_model.cpb", "saved_model.pbtxt")
 
+_LISTED = """
 # Calls, control flow, weights.
-CONTROL = """
 Assert Case Const ControlTrigger Enter Exit FakeParam HostConst If LoopCond Merge NextIteration NoOp
 PartitionedCall Placeholder PlaceholderV2 PlaceholderWithDefault ReadVariableOp ResourceGather
 ResourceGatherNd StatefulPartitionedCall StatelessCase StatelessIf StatelessWhile Switch
 VarHandleOp VariableShape While
-"""
 # Passing on.
-PASSING = """
 Bitcast Cast CheckNumerics EnsureShape Identity IdentityN OnesLike PreventGradient Snapshot
 StopGradient ZerosLike
-"""
 # Shapes, and parts of arrays.
-ARRAYS = """
 BatchToSpace BatchToSpaceND BroadcastArgs BroadcastGradientArgs BroadcastTo Concat ConcatOffset
 ConcatV2 ConjugateTranspose DepthToSpace Diag DiagPart DynamicPartition DynamicStitch
 ExpandDims ExtractImagePatches Fill Gather GatherNd GatherV2 InvertPermutation LinSpace ListDiff
@@ -51,15 +53,11 @@ SpaceToBatchND SpaceToDepth Split SplitV Squeeze StridedSlice StridedSliceGrad T
 TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate TensorStridedSliceUpdate
 Tile Transpose Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 Unpack UnravelIndex
 UpperBound Where
-"""
 # Lists of tensors, which loops gather.
-LISTS = """
 EmptyTensorList TensorListConcatV2 TensorListElementShape TensorListFromTensor TensorListGather
 TensorListGetItem TensorListLength TensorListPopBack TensorListPushBack TensorListReserve
 TensorListResize TensorListScatterV2 TensorListSetItem TensorListSplit TensorListStack
-"""
 # Numbers one by one.
-NUMBERS = """
 Abs Acos Acosh Add AddN AddV2 Angle ApproximateEqual Asin Asinh Atan Atan2 Atanh BesselI0
 BesselI0e BesselI1 BesselI1e Betainc BiasAdd BiasAddGrad BiasAddV1 BitwiseAnd BitwiseOr
 BitwiseXor Bucketize Ceil ClipByValue Complex ComplexAbs Conj Cos Cosh Cross Digamma Div
@@ -71,9 +69,7 @@ Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad RightShift Rint Round Rs
 Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Sinh Softplus SoftplusGrad Softsign SoftsignGrad
 Sqrt SqrtGrad Square SquaredDifference Sub Tan Tanh TanhGrad TruncateDiv TruncateMod Xdivy
 Xlog1py Xlogy Zeta
-"""
 # Sums, products, orders.
-REDUCTIONS = """
 AccumulateNV2 All Any ApproxTopK ArgMax ArgMin BatchMatMul BatchMatMulV2 BatchMatMulV3 Bincount
 Cumprod Cumsum CumulativeLogsumexp DenseBincount Einsum EuclideanNorm HistogramFixedWidth InTopK
 InTopKV2 L2Loss LogSoftmax MatMul Max Mean Min NthElement Prod SegmentMax SegmentMaxV2
@@ -83,9 +79,7 @@ SparseSegmentSqrtN SparseSegmentSqrtNWithNumSegments SparseSegmentSum
 SparseSegmentSumWithNumSegments SparseSoftmaxCrossEntropyWithLogits SparseTensorDenseMatMul
 SparseToDense Sum TopK TopKV2 UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd
 UnsortedSegmentSum
-"""
 # Matrices, convolutions, normalization, Fourier transforms.
-LINEAR_ALGEBRA = """
 AvgPool AvgPool3D BatchNormWithGlobalNormalization Cholesky Conv Conv2D Conv2DBackpropInput
 Conv3D Conv3DBackpropInputV2 DataFormatDimMap DataFormatVecPermute DepthwiseConv2dNative
 Dilation2D FFT FFT2D FFT3D FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 IFFT IFFT2D IFFT3D
@@ -93,21 +87,18 @@ IRFFT IRFFT2D IRFFT3D LRN LogMatrixDeterminant Lu MatrixDeterminant MatrixExpone
 MatrixInverse MatrixSolve MatrixSolveLs MatrixSquareRoot MatrixTriangularSolve MaxPool MaxPool3D
 MaxPoolV2 MaxPoolWithArgmax Qr RFFT RFFT2D RFFT3D SelfAdjointEigV2 Svd TridiagonalMatMul
 TridiagonalSolve
-"""
 # Random numbers that are a function of their seed.
-RANDOM = """
 StatelessRandomGetAlg StatelessRandomGetKeyCounter StatelessRandomNormal
 StatelessRandomNormalV2 StatelessRandomUniform StatelessRandomUniformV2
 StatelessTruncatedNormal StatelessTruncatedNormalV2
 """
-_LISTED = (CONTROL, PASSING, ARRAYS, LISTS, NUMBERS, REDUCTIONS, LINEAR_ALGEBRA, RANDOM)
-OPS = frozenset(name for text in _LISTED for name in text.split())
+OPS = frozenset(re.sub("#.*", "", _LISTED).split())
 SAVE_OPS = frozenset(
     ("DisableCopyOnRead", "MergeV2Checkpoints", "SaveV2", "ShardedFilename",
      "StaticRegexFullMatch", "StringJoin")
 )  # fmt: skip
 RESTORE_OPS = frozenset(("AssignVariableOp", "RestoreV2"))
-# Attributes that no op declares: shapes, names and order, which TensorFlow notes when it traces.
+# Attributes that no op declares: shapes, names and order, which TensorFlow records when it traces.
 # None of them names a function, a kernel, a compiler or another implementation.
 ATTRIBUTES = frozenset(
     ("_class", "_collective_manager_ids", "_construction_context", "_gradient_op_type",
@@ -117,8 +108,8 @@ ATTRIBUTES = frozenset(
 )  # fmt: skip
 FUNCTION_FIELDS = frozenset(("signature", "node_def", "ret", "control_ret", "attr", "arg_attr"))
 SIGNATURE_FIELDS = frozenset(("name", "input_arg", "output_arg", "control_output", "is_stateful"))
-# Of the ConfigProto that a call carries: what the machine had that traced it. Optimizers by name,
-# clusters and executors are not among them.
+# Fields of a call's ConfigProto that describe the machine that traced it. Those that name
+# optimizers, clusters or executors are not among them.
 CONFIG_FIELDS = frozenset(
     ("allow_soft_placement", "device_count", "gpu_options", "inter_op_parallelism_threads",
      "intra_op_parallelism_threads", "log_device_placement", "pluggable_device_options",
@@ -127,18 +118,16 @@ CONFIG_FIELDS = frozenset(
 LOCAL_DEVICE = re.compile(
     r"(/job:localhost)?(/replica:0)?(/task:0)?(/device:[A-Z]+:([0-9]+|\*))?", re.ASCII
 )
-# Its node is an output of a signature that servers run while they load.
+# The output of a signature that servers run while they load is a node of it.
 COLLECTIONS = frozenset(("saved_model_main_op",))
 
 
 def load(folder: str, url: str | None = None) -> Any:
-    """The SavedModel in a local folder, as `tf.saved_model.load` has it, if `check` passes it.
+    """The SavedModel in a local folder, as `tf.saved_model.load` returns it, if `check` passes it.
 
     TensorFlow reads what was checked, without the saver's functions, from a temporary folder.
     """
-    computing = _without_saver(_checked(folder, url))
-    import tensorflow as tf
-
+    computing = _without_saver(check(folder, url))
     with files.TemporaryFolder("graph") as temporary:
         with files.translated(temporary, "written"):
             Path(temporary, NAME).write_bytes(computing.SerializeToString())
@@ -146,19 +135,11 @@ def load(folder: str, url: str | None = None) -> Any:
         return tf.saved_model.load(temporary)
 
 
-def check(folder: str, url: str | None = None) -> None:
-    """Raise Failure unless every op of the SavedModel in a local folder is allowed.
+def check(folder: str, url: str | None = None) -> Any:
+    """The SavedModel proto in a local folder. Raises Failure unless every op of it is allowed.
 
-    Nothing of it is run. `url` is what messages call the folder.
+    Nothing of it is run. Messages call the folder `url`.
     """
-    _checked(folder, url)
-
-
-def _checked(folder: str, url: str | None) -> Any:
-    """The SavedModel proto in a local folder, of which `check` holds."""
-    from google.protobuf.message import DecodeError
-    from tensorflow.core.protobuf import saved_model_pb2
-
     where = url or folder
     for name in OTHER_FORMS:
         if Path(folder, name).exists():
@@ -178,20 +159,23 @@ def _checked(folder: str, url: str | None) -> Any:
 
 
 def _without_saver(model: Any) -> Any:
-    """What loading needs of a checked SavedModel: functions and objects."""
+    """The parts of a checked SavedModel that loading needs: functions and objects."""
     [graph] = model.meta_graphs
-    saver = _of_saver(graph)
-    computing = type(model)(saved_model_schema_version=model.saved_model_schema_version)
-    kept = computing.meta_graphs.add()
-    kept.meta_info_def.tags.extend(graph.meta_info_def.tags)
-    kept.graph_def.versions.CopyFrom(graph.graph_def.versions)
-    library = graph.graph_def.library
-    kept.graph_def.library.function.extend(
-        function for function in library.function if function.signature.name not in saver
+    saver, library = _of_saver(graph), graph.graph_def.library
+    computing = graph_pb2.GraphDef(
+        versions=graph.graph_def.versions,
+        library=function_pb2.FunctionDefLibrary(
+            function=[body for body in library.function if body.signature.name not in saver],
+            registered_gradients=library.registered_gradients,
+        ),
     )
-    kept.graph_def.library.registered_gradients.extend(library.registered_gradients)
-    kept.object_graph_def.CopyFrom(graph.object_graph_def)
-    return computing
+    kept = meta_graph_pb2.MetaGraphDef(
+        meta_info_def=meta_graph_pb2.MetaGraphDef.MetaInfoDef(tags=graph.meta_info_def.tags),
+        graph_def=computing,
+        object_graph_def=graph.object_graph_def,
+    )
+    version = model.saved_model_schema_version
+    return type(model)(saved_model_schema_version=version, meta_graphs=[kept])
 
 
 def _wrong(model: Any) -> Iterator[str]:
@@ -204,18 +188,17 @@ def _wrong(model: Any) -> Iterator[str]:
         yield "it is of TensorFlow 1, whose graphs run while they are loaded"
     if graph.asset_file_def:
         yield f"it reads the file {quoted(graph.asset_file_def[0].filename)}"
-    if other := graph.collection_def.keys() - COLLECTIONS:
-        yield f"it has a collection {quoted(min(other))}"
+    if unknown := graph.collection_def.keys() - COLLECTIONS:
+        yield f"it has a collection {quoted(min(unknown))}"
     library = graph.graph_def.library
     saver = _of_saver(graph)
-    functions = {function.signature.name: function for function in library.function}
-    if len(functions) != len(library.function):
+    names = {function.signature.name for function in library.function}
+    if len(names) != len(library.function):
         yield "it has two functions of one name"
-    for name in saver:
-        functions.pop(name, None)
-    if hijacked := OPS & functions.keys():
+    functions = names - saver.keys()
+    if hijacked := OPS & functions:
         yield f"it has a function with the name of the op {quoted(min(hijacked))}"
-    yield from saved_objects.wrong(graph.object_graph_def, functions)
+    yield from allowed_objects.wrong(graph.object_graph_def, functions)
     for function in library.function:
         allowed = OPS | saver.get(function.signature.name, frozenset())
         yield from _wrong_function(function, functions, allowed)
@@ -229,14 +212,12 @@ def _wrong(model: Any) -> Iterator[str]:
 
 def _of_saver(graph: Any) -> dict[str, frozenset[str]]:
     """The functions by which the graph saves and restores its variables, and the ops of each."""
-    nodes = {node.name: node for node in graph.graph_def.node}
-    saving, restoring = _saver_nodes(graph)
-    ops = {}
-    for name, allowed in ((saving, SAVE_OPS), (restoring, RESTORE_OPS)):
-        node = nodes.get(name)
-        if node is not None and node.op == "StatefulPartitionedCall":
-            ops[node.attr["f"].func.name] = allowed
-    return ops
+    allowed = dict(zip(_saver_nodes(graph), (SAVE_OPS, RESTORE_OPS), strict=True))
+    return {
+        node.attr["f"].func.name: allowed[node.name]
+        for node in graph.graph_def.node
+        if node.name in allowed and node.op == "StatefulPartitionedCall"
+    }
 
 
 def _saver_nodes(graph: Any) -> tuple[str, str]:
@@ -249,15 +230,13 @@ def _node_named(tensor: str) -> str:
     return tensor.partition(":")[0].removeprefix("^")
 
 
-def _wrong_graph(
-    graph: Any, functions: Mapping[str, Any], saver: Mapping[str, frozenset[str]]
-) -> Iterator[str]:
+def _wrong_graph(graph: Any, functions: Collection[str], saver: Collection[str]) -> Iterator[str]:
     """What is not allowed in the nodes of the graph itself, which servers run."""
     calls = set(_saver_nodes(graph)) - {""}
     signed = {
-        _node_named(one.name)
+        _node_named(tensor.name)
         for signature in graph.signature_def.values()
-        for one in (*signature.outputs.values(), *signature.inputs.values())
+        for tensor in (*signature.outputs.values(), *signature.inputs.values())
     }
     for collection in graph.collection_def.values():
         signed |= {_node_named(name) for name in collection.node_list.value}
@@ -278,10 +257,10 @@ def _wrong_function(
     """What is not allowed in a function, in its nodes or beside them."""
     where = f"function {quoted(function.signature.name)[1:-1]}"
     for message, known in ((function, FUNCTION_FIELDS), (function.signature, SIGNATURE_FIELDS)):
-        if other := {field.name for field, _ in message.ListFields()} - known:
-            yield f"{where} has {quoted(min(other))}"
+        if unknown := {field.name for field, _ in message.ListFields()} - known:
+            yield f"{where} has {quoted(min(unknown))}"
     yield from _wrong_nodes(function.node_def, where, functions, allowed)
-    for attributes in (function.attr, *(one.attr for one in function.arg_attr.values())):
+    for attributes in (function.attr, *(argument.attr for argument in function.arg_attr.values())):
         yield from _wrong_attributes(attributes, frozenset(), where, functions)
 
 
@@ -289,12 +268,10 @@ def _wrong_nodes(
     nodes: Iterable[Any], where: str, functions: Collection[str], allowed: frozenset[str]
 ) -> Iterator[str]:
     """Ops that are not allowed, attributes and devices that would have other code run."""
-    from tensorflow.core.framework import types_pb2
-
     opaque = (types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT)
     for node in nodes:
         if node.op not in allowed:
-            yield f"op {quoted(node.op)} in {where} is none of a model"
+            yield f"op {quoted(node.op)} in {where} is not allowed"
             return
         if node.device and not LOCAL_DEVICE.fullmatch(node.device):
             yield f"op {quoted(node.op)} in {where} runs on the device {quoted(node.device)}"
@@ -307,10 +284,10 @@ def _wrong_nodes(
 @cache
 def _declared(op: str) -> frozenset[str]:
     """The attributes that an op of TensorFlow has."""
-    from tensorflow.python.framework import op_def_registry
-
     declaration = op_def_registry.get(op)
-    return frozenset() if declaration is None else frozenset(one.name for one in declaration.attr)
+    return (
+        frozenset() if declaration is None else frozenset(entry.name for entry in declaration.attr)
+    )
 
 
 def _wrong_attributes(
@@ -333,15 +310,12 @@ def _wrong_attributes(
         elif name == "executor_type" and value.s:
             yield f"{where} has the executor {quoted(value.s)}"
         elif name in ("config", "config_proto") and value.s and not _is_plain_config(value.s):
-            yield f"{where} has a configuration of its own"
+            yield f"{where} has a configuration that sets more than devices"
 
 
 @cache
 def _is_plain_config(serialized: bytes) -> bool:
-    """Whether the ConfigProto of a call says no more than what devices there were."""
-    from google.protobuf.message import DecodeError
-    from tensorflow.core.protobuf import config_pb2
-
+    """Whether the ConfigProto of a call has no other settings than those of CONFIG_FIELDS."""
     try:
         config = config_pb2.ConfigProto.FromString(serialized)
     except DecodeError:

@@ -1,4 +1,4 @@
-"""Requests with which TensorFlow Serving warms a graph up before it takes traffic.
+"""Requests with which TensorFlow Serving runs a graph before it takes traffic.
 
 A TFRecord file of PredictionLog messages (tensorflow_serving/apis/prediction_log.proto), of which
 TensorFlow's wheel has no classes; these few fields are written by hand:
@@ -45,8 +45,5 @@ def field(number: int, payload: bytes) -> bytes:
 
 def varint(number: int) -> bytes:
     """A whole number in groups of 7 bits, the lowest first."""
-    found = bytearray()
-    while number > 127:
-        found.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*found, number])
+    groups = [number >> shift & 127 for shift in range(0, max(number.bit_length(), 1), 7)]
+    return bytes([*(group | 128 for group in groups[:-1]), groups[-1]])

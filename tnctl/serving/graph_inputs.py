@@ -1,7 +1,7 @@
-"""From raw rows to the graph's inputs by serving.json and exported rows alone.
+"""The graph's inputs from raw rows, by serving.json and exported rows alone.
 
-What a scorer does, here with numpy: docs/formats/graph.md and embeddings.md say how. The sums are
-in the trainer's order, so the inputs are the trainer's, bit by bit.
+A scorer in numpy, as docs/formats/graph.md and embeddings.md describe it. Numbers are added in the
+trainer's order, so the inputs are the trainer's, bit by bit.
 """
 
 import dataclasses
@@ -12,16 +12,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tnctl.checkpoint.golden import RawRow
+from tnctl.checkpoint.golden_lines import RawRow
 from tnctl.data.cells import Cells
 from tnctl.data.features import Features
-from tnctl.data.reading import Where, id_columns
+from tnctl.data.reading import Where
 from tnctl.data.windows import as_table
 from tnctl.errors import Failure
 from tnctl.model.graph import LENGTHS, SEQUENCES
 from tnctl.model.layout import CVM_COLUMNS, LINEAR
 from tnctl.serving.embeddings import Embeddings
-from tnctl.serving.graph_document import GraphManifest, SignatureInput, SlotInput, conf_of
+from tnctl.serving.graph.graph_document import GraphManifest, SignatureInput, conf_of
+from tnctl.serving.graph.raw_values_document import SlotInput
 
 # Of a group's name and ids uint64 [n]: rows float32 [n, columns], and which are known, bool [n].
 Lookup = Callable[[str, NDArray[np.uint64]], tuple[NDArray[np.float32], NDArray[np.bool_]]]
@@ -40,24 +41,14 @@ class Encoded:
 
 
 class RawInputs:
-    """The way from raw rows to ids and numbers, as serving.json describes it."""
+    """Turns raw rows into ids and numbers as serving.json describes it."""
 
     def __init__(self, description: GraphManifest) -> None:
         self.conf, statistics = conf_of(description)
         self._with_rows = [name for name, slot in description.slots.items() if slot.has_rows]
-        spreads = [1] * len(self._with_rows)
-        tables = [(self._with_rows, spreads)] if spreads else []
+        tables = [(self._with_rows, [1] * len(self._with_rows))] if self._with_rows else []
         self._features = Features(self.conf, tables, statistics, labelled=False)
-
-    @property
-    def columns(self) -> list[str]:
-        """The columns of a raw row that are read."""
-        return self._features.columns
-
-    @property
-    def id_columns(self) -> set[str]:
-        """Those whose values become ids by their text: texts and integers, never fractions."""
-        return id_columns(self.conf)
+        self.columns = self._features.columns  # of a raw row, those that are read
 
     def encode(
         self, rows: list[RawRow] | pa.Table, where: Where = lambda row: ("rows", row + 1)
@@ -67,8 +58,8 @@ class RawInputs:
         Raises BadRowsError for a value that is not what its column must hold.
         """
         table = rows if isinstance(rows, pa.Table) else as_table(self.conf, rows, self.columns)
-        found = self._features.read(table, where)
-        return Encoded({name: found.cells[name] for name in self._with_rows}, found.numeric)
+        columns = self._features.read(table, where)
+        return Encoded({name: columns.cells[name] for name in self._with_rows}, columns.numeric)
 
 
 def pooled_inputs(
@@ -78,35 +69,35 @@ def pooled_inputs(
 
     An id that `lookup` does not know reads zeros. Columns that the graph does not read are zeros.
     """
-    found: dict[str, NDArray[Any]] = {
-        one.name: np.zeros((encoded.rows, one.columns), one.dtype)
-        for one in description.signatures.packed
+    inputs: dict[str, NDArray[Any]] = {
+        packed.name: np.zeros((encoded.rows, packed.columns), packed.dtype)
+        for packed in description.signatures.packed
     }
     places = description.inputs
-    # The sum `linear` is added up in an order of its own, so its slots come first.
-    adds = description.linear.adds if LINEAR in found else ()
-    names = [one for one in description.slots if one in places and one in encoded.cells]
-    slots = {name: description.slots[name] for name in dict.fromkeys([*adds, *names])}
+    # The sum `linear` is added up in the order of linear.adds, so its slots come first.
+    adds = description.linear.adds if LINEAR in inputs else ()
+    with_place = (name for name in description.slots if name in places and name in encoded.cells)
+    slots = {name: description.slots[name] for name in dict.fromkeys([*adds, *with_place])}
     rows = looked_up(slots, encoded.cells, lookup)
     for name, slot in slots.items():
-        cells, at = encoded.cells[name], int(slot.linear)
+        cells, first = encoded.cells[name], int(slot.linear)
         if slot.pooling == "none":
             if name in adds:
-                for of_cells, ids in in_turn(cells):
-                    found[LINEAR][of_cells] += rows[name][ids, :1]
+                for numbers, ids in in_turn(cells):
+                    inputs[LINEAR][numbers] += rows[name][ids, :1]
             if name in places:
-                put_sequence(rows[name][:, at:], cells, places[name], found[SEQUENCES])
+                put_sequence(rows[name][:, first:], cells, places[name], inputs[SEQUENCES])
             if (length := places.get(f"{name}_length")) is not None:
-                found[LENGTHS][:, length.at] = cells.lengths()
+                inputs[LENGTHS][:, length.at] = cells.lengths()
             continue
         cell = pooled(rows[name], cells, slot.pooling)
         if name in adds:
-            found[LINEAR] += cell[:, :1]
+            inputs[LINEAR] += cell[:, :1]
         if name in places:
-            first = places[name].at
-            found["x"][:, first : first + cell.shape[1] - at] = cell[:, at:]
-    put_numbers(description, encoded.numeric, places, found)
-    return found
+            at = places[name].at
+            inputs["x"][:, at : at + cell.shape[1] - first] = cell[:, first:]
+    put_numbers(description, encoded.numeric, inputs)
+    return inputs
 
 
 def looked_up(
@@ -117,13 +108,13 @@ def looked_up(
     for name, slot in slots.items():
         assert slot.group is not None  # it has rows
         of_group.setdefault(slot.group, []).append(name)
-    found: dict[str, NDArray[np.float32]] = {}
+    rows: dict[str, NDArray[np.float32]] = {}
     for group, names in of_group.items():
         ids = [cells[name].ids for name in names]
-        rows, _ = lookup(group, ids[0] if len(ids) == 1 else np.concatenate(ids))
-        ends = np.cumsum([len(one) for one in ids])[:-1]
-        found |= dict(zip(names, np.split(rows, ends), strict=True))
-    return found
+        of_ids, _ = lookup(group, ids[0] if len(ids) == 1 else np.concatenate(ids))
+        ends = np.cumsum([len(array) for array in ids])[:-1]
+        rows |= dict(zip(names, np.split(of_ids, ends), strict=True))
+    return rows
 
 
 def served_lookup(description: GraphManifest, embeddings: Embeddings) -> Lookup:
@@ -134,14 +125,6 @@ def served_lookup(description: GraphManifest, embeddings: Embeddings) -> Lookup:
             f"the graph is of {ours.folder}, step {ours.step:,}, and the embeddings are of "
             f"{theirs.folder}, step {theirs.step:,}. Take those of one checkpoint"
         )
-    check_rows(description, embeddings)
-    if embeddings.manifest.filter.slots is None:
-        return embeddings.lookup
-    return rows_left_out(description, embeddings)
-
-
-def check_rows(description: GraphManifest, embeddings: Embeddings) -> None:
-    """Raise Failure unless the rows of embeddings are those that the graph's slots read."""
     for name, slot in description.slots.items():
         shape = embeddings.groups.get(slot.group or "")
         if shape and (shape.linear, shape.width, shape.cvm) != (slot.linear, slot.width, slot.cvm):
@@ -149,6 +132,9 @@ def check_rows(description: GraphManifest, embeddings: Embeddings) -> None:
                 f"slot {name} of the graph reads other rows than those that the embeddings have "
                 f"of group {slot.group}. Split and export again"
             )
+    if embeddings.manifest.filter.slots is None:
+        return embeddings.lookup
+    return rows_left_out(description, embeddings)
 
 
 def rows_left_out(description: GraphManifest, embeddings: Embeddings) -> Lookup:
@@ -176,27 +162,23 @@ def pooled(rows: NDArray[np.float32], cells: Cells, pooling: str) -> NDArray[np.
     first; mean divides by the sum of the weights, sqrtn by the root of the sum of their squares,
     and a divisor that is not above 0 gives zeros.
     """
-    if cells.weights is None:
-        if cells.offsets is None:
-            return rows
-        lengths = cells.lengths()
-        total = added(rows, cells)
+    if cells.weights is None and cells.offsets is None:
+        return rows
+    lengths = cells.lengths()
+    weights = None if cells.weights is None else cells.weights[:, np.newaxis]
+    total = added(rows if weights is None else rows * weights, cells)
+    if weights is None:
         single = lengths == 1
         total[single] = rows[starts_of(cells)[single]]
-        if pooling != "sum":
-            several = lengths > 1
-            divisor = lengths[several].astype(np.float32)
-            total[several] /= (divisor if pooling == "mean" else np.sqrt(divisor))[:, np.newaxis]
+    if pooling == "sum":
         return total
-    weights = cells.weights[:, np.newaxis]
-    total = added(rows * weights, cells)
-    if pooling != "sum":
+    if weights is None:
+        divisor = lengths[:, np.newaxis].astype(np.float32)
+    else:
         divisor = added(weights if pooling == "mean" else weights * weights, cells)
-        if pooling == "sqrtn":
-            divisor = np.sqrt(divisor)
-        positive = divisor[:, 0] > 0
-        total[positive] /= divisor[positive]
-        total[~positive] = 0
+    positive = divisor[:, 0] > 0
+    total[positive] /= (divisor if pooling == "mean" else np.sqrt(divisor))[positive]
+    total[~positive] = 0
     return total
 
 
@@ -209,20 +191,20 @@ def starts_of(cells: Cells) -> NDArray[np.int64]:
 def added(values: NDArray[np.float32], cells: Cells) -> NDArray[np.float32]:
     """The sums [cells, columns] of the values [ids, columns] of each cell, in their order."""
     total = np.zeros((len(cells.lengths()), values.shape[1]), np.float32)
-    for of_cells, places in in_turn(cells):
-        total[of_cells] += values[places]
+    for numbers, places in in_turn(cells):
+        total[numbers] += values[places]
     return total
 
 
 def in_turn(cells: Cells) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """First the cells with an id and the places of their first ids, then of their second ones."""
+    """The cells with at least one id and the places of their first ids; two and second; so on."""
     lengths, starts = cells.lengths(), starts_of(cells)
     longest_first = np.argsort(-lengths, kind="stable")
     ascending = np.sort(lengths)
     for number in range(int(ascending[-1]) if len(ascending) else 0):
         longer = len(lengths) - int(np.searchsorted(ascending, number, side="right"))
-        of_cells = longest_first[:longer]
-        yield of_cells, starts[of_cells] + number
+        cells_left = longest_first[:longer]
+        yield cells_left, starts[cells_left] + number
 
 
 def put_sequence(
@@ -235,24 +217,19 @@ def put_sequence(
     lengths = cells.lengths()
     examples = np.repeat(np.arange(len(lengths)), lengths)
     places = np.arange(len(rows)) - np.repeat(starts_of(cells), lengths)
-    own = np.zeros((len(lengths), *place.shape), np.float32)
-    own[examples, places] = rows
-    columns = slice(place.at, place.end)
-    sequences[:, columns] = own.reshape(len(lengths), -1)
+    padded = np.zeros((len(lengths), *place.shape), np.float32)
+    padded[examples, places] = rows
+    sequences[:, place.at : place.end] = padded.reshape(len(lengths), -1)
 
 
 def put_numbers(
-    description: GraphManifest,
-    numeric: NDArray[np.float32],
-    places: Mapping[str, SignatureInput],
-    found: Mapping[str, NDArray[Any]],
+    description: GraphManifest, numeric: NDArray[np.float32], inputs: Mapping[str, NDArray[Any]]
 ) -> None:
-    """The numeric inputs and one-hot slots, which stand side by side in `numeric`, into x."""
-    first = 0
-    widths = {name: one.width for name, one in description.numeric.items()}
+    """Copy the numeric inputs, then the one-hot slots, side by side in `numeric`, into x."""
+    widths = {name: number.width for name, number in description.numeric.items()}
     widths |= {name: slot.columns for name, slot in description.slots.items() if slot.indicator}
+    first = 0
     for name, width in widths.items():
-        if (place := places.get(name)) is not None:
-            columns = slice(place.at, place.at + width)
-            found["x"][:, columns] = numeric[:, first : first + width]
+        if (place := description.inputs.get(name)) is not None:
+            inputs["x"][:, place.at : place.at + width] = numeric[:, first : first + width]
         first += width

@@ -1,7 +1,8 @@
 """Which objects a SavedModel may have: signatures, their functions, and variables.
 
 The object graph names functions and other objects by strings and numbers, and has TensorFlow set
-attributes of Python objects. Each of them is looked up here, so that none leads elsewhere.
+attributes of Python objects. Each of them is checked here, so that none refers to anything outside
+of the graph.
 """
 
 from collections.abc import Collection, Iterator
@@ -9,8 +10,8 @@ from typing import Any
 
 from tnctl.errors import quoted
 
-# What a SavedModel of plain functions and variables consists of. An `asset` is a file, a
-# `resource` is made by a function that runs while loading.
+# The objects of a SavedModel of plain functions and variables. An `asset` would be a file, and a
+# `resource` is created by a function that runs while loading.
 KINDS = frozenset(
     ("bare_concrete_function", "captured_tensor", "function", "user_object", "variable")
 )
@@ -44,7 +45,7 @@ def wrong(objects: Any, functions: Collection[str]) -> Iterator[str]:
             or node.saveable_objects
             or node.slot_variables
         ):
-            yield "it has an object that is restored by code of its own"
+            yield "it has an object that is restored by custom code"
         for reference in (*node.children, *node.dependencies):
             name = reference.local_name
             if not 0 <= reference.node_id < len(objects.nodes):
@@ -54,7 +55,7 @@ def wrong(objects: Any, functions: Collection[str]) -> Iterator[str]:
         yield from _wrong_references(node, objects.concrete_functions, functions)
     for name, function in objects.concrete_functions.items():
         if name not in functions:
-            yield f"{quoted(name)} is none of its functions"
+            yield f"{quoted(name)} is not one of its functions"
         if not all(0 <= bound < len(objects.nodes) for bound in function.bound_inputs):
             yield f"its function {quoted(name)} takes an object that is not there"
         for value in (function.canonicalized_input_signature, function.output_signature):
@@ -66,23 +67,17 @@ def _wrong_references(
     node: Any, concrete: Collection[str], functions: Collection[str]
 ) -> Iterator[str]:
     """Functions that an object names and the graph does not have."""
-    kind = node.WhichOneof("kind")
-    if kind == "function":
-        names = list(node.function.concrete_functions)
-        specs = [node.function.function_spec]
-    elif kind == "bare_concrete_function":
-        names = [node.bare_concrete_function.concrete_function_name]
-        specs = [node.bare_concrete_function.function_spec]
-    elif kind == "captured_tensor":
-        if node.captured_tensor.concrete_function not in functions:
-            yield f"{quoted(node.captured_tensor.concrete_function)} is none of its functions"
-        return
-    else:
-        return
+    bare, captured = node.bare_concrete_function, node.captured_tensor
+    if node.HasField("captured_tensor") and captured.concrete_function not in functions:
+        yield f"{quoted(captured.concrete_function)} is not one of its functions"
+    # Fields that are not set read as empty.
+    names = list(node.function.concrete_functions)
+    if node.HasField("bare_concrete_function"):
+        names.append(bare.concrete_function_name)
     for name in names:
         if name not in concrete:
-            yield f"{quoted(name)} is none of its functions with inputs and outputs"
-    for spec in specs:
+            yield f"{quoted(name)} is not one of its functions with inputs and outputs"
+    for spec in (node.function.function_spec, bare.function_spec):
         yield from _wrong_values(spec.fullargspec)
         yield from _wrong_values(spec.input_signature)
 
@@ -96,26 +91,23 @@ def _wrong_values(value: Any, depth: int = DEPTH) -> Iterator[str]:
     if not depth:
         yield f"a function takes or returns a structure of more than {DEPTH} levels"
         return
-    inner: list[Any] = []
-    if kind in ("list_value", "tuple_value"):
-        inner = list(getattr(value, kind).values)
-    elif kind == "dict_value":
-        inner = list(value.dict_value.fields.values())
-    elif kind == "named_tuple_value":
-        inner = [pair.value for pair in value.named_tuple_value.values]
-    elif kind == "pair_value":
-        inner = [value.pair_value.value]
-    for part in inner:
+    for part in (
+        *value.list_value.values,
+        *value.tuple_value.values,
+        *value.dict_value.fields.values(),
+        *(pair.value for pair in value.named_tuple_value.values),
+        *([value.pair_value.value] if kind == "pair_value" else ()),
+    ):
         yield from _wrong_values(part, depth - 1)
 
 
 def _wrong_signatures(objects: Any) -> Iterator[str]:
     """Signatures that are no functions from tensors by name to tensors by name."""
-    root = objects.nodes[0] if objects.nodes else None
     maps = [
-        objects.nodes[one.node_id]
-        for one in (root.children if root is not None else ())
-        if one.local_name == "signatures" and 0 <= one.node_id < len(objects.nodes)
+        objects.nodes[child.node_id]
+        for root in objects.nodes[:1]
+        for child in root.children
+        if child.local_name == "signatures" and 0 <= child.node_id < len(objects.nodes)
     ]
     if len(maps) != 1 or maps[0].user_object.identifier != "signature_map":
         yield "it has no signatures"

@@ -1,7 +1,7 @@
 """`tnctl split-graph aot=[1,32]`: the graph as machine code, one object per size of batch.
 
-TensorFlow's own compiler does it, as a process of its own. docs/aot.md says what a program needs
-to use it, docs/formats/graph.md what lies in the folder.
+TensorFlow's own compiler makes it, in a child process. docs/aot.md says what a program needs to use
+it, docs/formats/graph.md which files the folder has.
 """
 
 import hashlib
@@ -13,15 +13,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
 from tnctl import files
 from tnctl.documents import is_name
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.manifest import Inventory
-from tnctl.serving import allowed_ops
-from tnctl.serving.aot_document import MOST_ROWS, Compiled, CompiledSize
+from tnctl.serving.graph import allowed_ops
+from tnctl.serving.graph.aot_document import MOST_ROWS, Compiled, CompiledSize
 
 TARGET_TRIPLE = "x86_64-pc-linux"
-TARGET_CPU = "x86-64-v3"  # not the CPU at hand: what is compiled here runs elsewhere
+TARGET_CPU = "x86-64-v3"  # not the CPU of this machine: others run it
 PACKED = "packed"
 # Sources of the runtime, in the wheel's xla_aot_runtime_src, that every compiled graph needs.
 RUNTIME = (
@@ -42,20 +45,17 @@ LIBRARIES = {
 
 
 def sizes_of(text: str) -> list[int]:
-    """The sizes of batches that `aot=[1,32,256]` asks for, ascending. Raises UserError."""
-    inner = text.removeprefix("[").removesuffix("]")
-    parts = [part.strip() for part in inner.split(",")]
-    if not all(re.fullmatch(r"[0-9]{1,5}", part) for part in parts):
-        raise UserError(
-            f"aot takes numbers of examples, up to {MOST_ROWS:,}, such as aot=[1,32,256]. "
-            f"Received: aot={quoted(text)[1:-1]}"
-        )
-    sizes = sorted({int(part) for part in parts})
-    if sizes[0] < 1 or sizes[-1] > MOST_ROWS:
-        raise UserError(
-            f"a batch of aot has 1 to {MOST_ROWS:,} examples. Received: aot={quoted(text)[1:-1]}"
-        )
-    return sizes
+    """The sizes of batches in `aot=[1,32,256]`, ascending. Raises UserError."""
+    parts = text.removeprefix("[").removesuffix("]").split(",")
+    numbers = [part.strip() for part in parts]
+    if all(re.fullmatch(r"[0-9]{1,5}", number) for number in numbers):
+        sizes = sorted(set(map(int, numbers)))
+        if sizes[0] >= 1 and sizes[-1] <= MOST_ROWS:
+            return sizes
+    raise UserError(
+        f"aot takes numbers of examples of a batch, 1 to {MOST_ROWS:,}, such as aot=[1,32,256]. "
+        f"Received: aot={quoted(text)[1:-1]}"
+    )
 
 
 def compile_sizes(
@@ -67,21 +67,25 @@ def compile_sizes(
     compiler does not know `target_cpu`, and Failure when it cannot compile the graph.
     """
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", target_cpu, re.ASCII):
-        raise unknown_cpu(target_cpu)  # an empty one would be the CPU at hand
+        raise unknown_cpu(target_cpu)  # an empty name means the CPU of this machine
     with files.TemporaryFolder("aot") as scratch:
         write_frozen(folder, sizes, f"{scratch}/frozen")
         compiled = [compile_one(scratch, rows, target_cpu) for rows in sizes]
-        paths = [path for one in compiled for path in one.paths]
-        described = Compiled(
-            identity=identity_of(scratch, paths),
-            tensorflow=tensorflow_version(),
-            target_triple=TARGET_TRIPLE,
-            target_cpu=target_cpu,
-            runtime=tuple(runtime_of([Path(scratch, one.header) for one in compiled])),
-            sizes=tuple(compiled),
-        )
-        for path in paths:
-            inventory.write(path, Path(scratch, path).read_bytes())
+        data = {
+            path: Path(scratch, path).read_bytes() for entry in compiled for path in entry.paths
+        }
+    # The identity is a checksum of all that was compiled.
+    checksums = b"".join(hashlib.sha256(content).digest() for content in data.values())
+    described = Compiled(
+        identity=hashlib.sha256(checksums).hexdigest(),
+        tensorflow=str(tf.__version__),
+        target_triple=TARGET_TRIPLE,
+        target_cpu=target_cpu,
+        runtime=tuple(runtime_of([data[entry.header].decode() for entry in compiled])),
+        sizes=tuple(compiled),
+    )
+    for path, content in data.items():
+        inventory.write(path, content)
     inventory.write("aot/compiled.h", header_of(described).encode())
     inventory.write("aot/compiled.mk", makefile_of(described).encode())
     return described
@@ -92,9 +96,6 @@ def write_frozen(folder: str, sizes: Sequence[int], to: str) -> None:
 
     The compiler wants batches of one size, and knows no variables.
     """
-    import tensorflow as tf
-    from tensorflow.python.framework import convert_to_constants
-
     loaded = allowed_ops.load(folder)  # variables live only as long as it does
     signature = loaded.signatures[PACKED]
     specs = signature.structured_input_signature[1]
@@ -105,9 +106,9 @@ def write_frozen(folder: str, sizes: Sequence[int], to: str) -> None:
                 f"the graph has an input or output {quoted(name)}, whose name cannot be compiled. "
                 "Take another checkpoint"
             )
-    frozen = convert_to_constants.convert_variables_to_constants_v2(signature)
+    frozen = convert_variables_to_constants_v2(signature)
     graph = frozen.graph.as_graph_def()
-    # Freezing loses the names of outputs and keeps their order, which is that of a flat dict.
+    # Freezing loses the names of outputs; their order remains, as in a flat dict.
     named = tf.nest.pack_sequence_as(
         signature.structured_outputs, [tensor.name for tensor in frozen.outputs]
     )
@@ -118,14 +119,15 @@ def write_frozen(folder: str, sizes: Sequence[int], to: str) -> None:
         tensors = tf.graph_util.import_graph_def(graph, fed, [named[name] for name in names], "")
         return dict(zip(names, tensors, strict=True))
 
-    signatures = {}
-    for rows in sizes:
-        of_size = {
-            name: tf.TensorSpec([rows, *spec.shape[1:]], spec.dtype, name)
-            for name, spec in specs.items()
-        }
-        function = tf.function(fixed, autograph=False).get_concrete_function(**of_size)
-        signatures[f"{PACKED}_{rows}"] = function
+    signatures = {
+        f"{PACKED}_{rows}": tf.function(fixed, autograph=False).get_concrete_function(
+            **{
+                name: tf.TensorSpec([rows, *spec.shape[1:]], spec.dtype, name)
+                for name, spec in specs.items()
+            }
+        )
+        for rows in sizes
+    }
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(tf.Module(), to, signatures=signatures, options=options)
 
@@ -180,10 +182,10 @@ def unknown_cpu(received: str) -> UserError:
 
 
 def complaint(printed: str) -> str:
-    """What a compiler that failed had to say: its last line that says anything of errors."""
-    lines = [line.strip() for line in printed.splitlines() if line.strip()]
-    telling = [line for line in lines if re.match(r"[\w.]*(Error|Exception|ERROR)\b.*:", line)]
-    return (telling or lines or ["it said nothing"])[-1][:300].rstrip(". ")
+    """The message of a compiler that failed: its last line that mentions an error."""
+    lines = ["it printed nothing", *filter(None, map(str.strip, printed.splitlines()))]
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|ERROR)\b.*:", line)]
+    return (errors or lines)[-1][:300].rstrip(". ")
 
 
 def names_in(header: str, function: str, prefix: str) -> dict[str, str]:
@@ -195,35 +197,22 @@ def names_in(header: str, function: str, prefix: str) -> dict[str, str]:
     return {name.removeprefix(prefix): name for name in sorted(re.findall(r'"(\w+)"', body))}
 
 
-def runtime_of(headers: Sequence[Path]) -> list[str]:
-    """The sources of the wheel's runtime that compiled graphs with these headers are linked to."""
-    found = set(RUNTIME)
-    for header in headers:
-        for library in re.findall(r'#include ".*/(\w+_lib\.h)"', header.read_text()):
-            found |= set(LIBRARIES.get(library, ()))
-    return sorted(found)
-
-
-def identity_of(folder: str, paths: Sequence[str]) -> str:
-    """A checksum of all that was compiled, by which a program knows the folder it belongs to."""
-    whole = hashlib.sha256()
-    for path in paths:
-        whole.update(hashlib.sha256(Path(folder, path).read_bytes()).digest())
-    return whole.hexdigest()
-
-
-def tensorflow_version() -> str:
-    import tensorflow as tf
-
-    return str(tf.__version__)
+def runtime_of(headers: Sequence[str]) -> list[str]:
+    """The sources of the wheel's runtime that graphs with these headers' texts are linked to."""
+    included = {
+        library
+        for header in headers
+        for library in re.findall(r'#include ".*/(\w+_lib\.h)"', header)
+    }
+    return sorted({*RUNTIME, *(source for key in included for source in LIBRARIES.get(key, ()))})
 
 
 def header_of(described: Compiled) -> str:
     """aot/compiled.h: all sizes in one place, for a program that should run with any graph."""
     sizes = described.sizes
-    includes = [f'#include "{one.header.removeprefix("aot/")}"' for one in sizes]
+    includes = [f'#include "{size.header.removeprefix("aot/")}"' for size in sizes]
     made = [
-        f"    all.push_back({{{one.rows}, std::make_unique<{one.class_}>()}});" for one in sizes
+        f"    all.push_back({{{size.rows}, std::make_unique<{size.class_}>()}});" for size in sizes
     ]
     lines = [
         "// Written by tnctl split-graph.",
@@ -263,7 +252,7 @@ def header_of(described: Compiled) -> str:
 
 def makefile_of(described: Compiled) -> str:
     """aot/compiled.mk: what to link, for make."""
-    objects = [path.removeprefix("aot/") for one in described.sizes for path in one.objects]
+    objects = [path.removeprefix("aot/") for size in described.sizes for path in size.objects]
     lines = [
         "# Written by tnctl split-graph.",
         f"AOT_TENSORFLOW := {described.tensorflow}",

@@ -1,6 +1,6 @@
 """The key `aot` of serving.json: what a graph was compiled to. docs/aot.md.
 
-Its texts end up in C++ and in makefiles, so each of them is of a pattern that is harmless there.
+Its texts are written into C++ and makefiles, so each has a pattern that is harmless there.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tnctl.documents import Name, RelativePath, Sha256
+from tnctl.documents import Name, RelativePath, Sha256, refuse_if
 
 MOST_ROWS = 65_536  # examples of a batch
 
@@ -33,15 +33,16 @@ class CompiledSize:
 
     def __post_init__(self) -> None:
         folder = f"aot/{self.rows}/graph"
-        if (self.class_, self.header) != (f"Graph{self.rows}", f"{folder}.h") or self.objects != (
-            f"{folder}.o",
-            f"{folder}_constants.o",
-        ):
-            raise ValueError(f"class, header or objects are not those of {self.rows} rows")
+        files = (f"{folder}.h", f"{folder}.o", f"{folder}_constants.o")
+        refuse_if(
+            (self.class_, *self.paths) != (f"Graph{self.rows}", *files),
+            f"class, header or objects are not those of {self.rows} rows",
+        )
         for names, prefix in ((self.feeds, "feed_"), (self.fetches, "fetch_")):
             for name, compiled in names.items():
-                if compiled != prefix + name:
-                    raise ValueError(f"{name} is called {compiled}, not {prefix}{name}")
+                refuse_if(
+                    compiled != prefix + name, f"{name} is called {compiled}, not {prefix}{name}"
+                )
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -61,11 +62,10 @@ class Compiled:
     sizes: Annotated[tuple[CompiledSize, ...], Field(min_length=1)]
 
     def __post_init__(self) -> None:
-        sizes = [one.rows for one in self.sizes]
-        if sizes != sorted(set(sizes)):
-            raise ValueError("sizes of batches do not ascend")
+        sizes = [size.rows for size in self.sizes]
+        refuse_if(sizes != sorted(set(sizes)), "sizes of batches do not ascend")
 
     @property
     def paths(self) -> list[str]:
         """The files of all sizes."""
-        return [path for one in self.sizes for path in one.paths]
+        return [path for size in self.sizes for path in size.paths]

@@ -1,10 +1,10 @@
-"""A running service that speaks TensorFlow Serving's REST predict API, asked as a client does."""
+"""A client of services with TensorFlow Serving's REST predict API."""
 
 import http.client
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.model.graph import BY_SLOT
-from tnctl.serving.graph_document import GraphManifest
+from tnctl.serving.graph.graph_document import GraphManifest
 
 SECONDS = 30.0
 ROWS = 32  # of a request
@@ -47,26 +47,26 @@ class Endpoint:
         self._outputs = description.outputs
         self._seconds = seconds
 
-    def ways(self, inputs: Arrays) -> Iterator[tuple[str, Arrays | None]]:
+    def ways(self, inputs: Arrays) -> dict[str, Arrays | None]:
         """The outputs for inputs of signature `by_slot`, by each form of the API.
 
-        The forms are `columns` ("inputs") and `rows` ("instances"); None stands for one that is
-        not taken while the other is. Raises Failure in one line for all else that goes wrong.
+        The forms are `columns` ("inputs") and `rows` ("instances"); None for a form that is
+        refused while the other is accepted. Raises Failure in one line for every other error.
         """
-        found: dict[str, Arrays | None] = {}
+        outputs: dict[str, Arrays | None] = {}
         refused: list[RefusedError] = []
-        for way, ask in ((COLUMNAR, self.columns), (ROW, self.rows)):
+        for way, request in ((COLUMNAR, self.columns), (ROW, self.rows)):
             try:
-                found[way] = self._in_parts(ask, inputs)
+                outputs[way] = self._in_parts(request, inputs)
             except RefusedError as error:
-                found[way] = None
+                outputs[way] = None
                 refused.append(error)
-        if len(refused) == len(found):
+        if len(refused) == len(outputs):
             raise refused[0]
-        yield from found.items()
+        return outputs
 
     def columns(self, inputs: Arrays) -> Arrays:
-        """The outputs for some examples, by name, asked for with a list for each input."""
+        """The outputs for examples, by name, by a request with a list for each input."""
         given = {name: array.tolist() for name, array in inputs.items()}
         answer = self._answer({"signature_name": BY_SLOT, "inputs": given}, "outputs")
         rows = len(next(iter(inputs.values())))
@@ -75,7 +75,7 @@ class Endpoint:
         }
 
     def rows(self, inputs: Arrays) -> Arrays:
-        """The same, asked for with an object for each example."""
+        """The same, by a request with an object for each example."""
         given = [
             dict(zip(inputs, values, strict=True))
             for values in zip(*(array.tolist() for array in inputs.values()), strict=True)
@@ -83,23 +83,23 @@ class Endpoint:
         answer = self._answer({"signature_name": BY_SLOT, "instances": given}, "predictions")
         if not isinstance(answer, list) or len(answer) != len(given):
             raise self._odd(f"its predictions are no list of {len(given)}", answer)
-        several = [self._by_name(one) for one in answer]
+        predictions = [self._by_name(prediction) for prediction in answer]
         return {
-            name: self._array(name, [one.get(name) for one in several], len(given))
-            for name in several[0]
+            name: self._array(name, [values.get(name) for values in predictions], len(given))
+            for name in predictions[0]
         }
 
-    def _in_parts(self, ask: Callable[[Arrays], Arrays], inputs: Arrays) -> Arrays:
+    def _in_parts(self, request: Callable[[Arrays], Arrays], inputs: Arrays) -> Arrays:
         rows = len(next(iter(inputs.values())))
         parts = [
-            ask({name: array[start : start + ROWS] for name, array in inputs.items()})
+            request({name: array[start : start + ROWS] for name, array in inputs.items()})
             for start in range(0, rows, ROWS)
         ]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _by_name(self, answer: Any) -> dict[str, Any]:
         """Outputs by their names; of a model with one output there are none."""
-        names = [one.name for one in self._outputs]
+        names = [output.name for output in self._outputs]
         if isinstance(answer, dict):
             if absent := [name for name in names if name not in answer]:
                 raise self._odd(f"it has no output {absent[0]}", answer)
@@ -110,7 +110,7 @@ class Endpoint:
 
     def _array(self, name: str, values: Any, rows: int) -> NDArray[np.float32]:
         """The values of an output as float32 [rows, *shape]; [rows, 1] are taken for [rows]."""
-        [shape] = [one.shape for one in self._outputs if one.name == name]
+        [shape] = [output.shape for output in self._outputs if output.name == name]
         try:
             array = np.array(NUMBERS.validate_python(values), np.float32)
         except ValueError:  # also of lists that are not equally long
@@ -122,7 +122,7 @@ class Endpoint:
         return array.reshape(rows, *shape)
 
     def _answer(self, body: Mapping[str, Any], key: str) -> Any:
-        """What is under a key of the answer to a request."""
+        """The value of a key of the answer to a request."""
         request = urllib.request.Request(
             self.url, json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
@@ -131,20 +131,17 @@ class Endpoint:
                 text = response.read(MOST_BYTES + 1)
         except urllib.error.HTTPError as error:
             with error:
-                message = f"{self.url} answers {error.code}: {said(error.read(MOST_BYTES))}"
+                message = f"{self.url} answers {error.code}: {error_of(error.read(MOST_BYTES))}"
             if 400 <= error.code < 500:
                 way = "It must take the inputs of signature by_slot"
                 raise RefusedError(f"{message}. {way}") from None
             raise Failure(f"{message}. Look into its log") from None
-        except TimeoutError:
-            raise self._silent() from None
-        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        except (http.client.HTTPException, OSError) as error:  # URLError and TimeoutError, too
             reason = getattr(error, "reason", error)
+            what = f"cannot be reached ({reason}). Start the service, or correct endpoint=URL"
             if isinstance(reason, TimeoutError):
-                raise self._silent() from None
-            raise Failure(
-                f"{self.url} cannot be reached ({reason}). Start the service, or mend endpoint=URL"
-            ) from None
+                what = f"does not answer within {self._seconds:g} s. Look into its log"
+            raise Failure(f"{self.url} {what}") from None
         if len(text) > MOST_BYTES:
             raise self._odd(f"it has over {MOST_BYTES:,} bytes", text)
         try:
@@ -155,9 +152,6 @@ class Endpoint:
             raise self._odd(f"it has no '{key}'", answer)
         return answer[key]
 
-    def _silent(self) -> Failure:
-        return Failure(f"{self.url} does not answer within {self._seconds:g} s. Look into its log")
-
     def _odd(self, what: str, answer: Any) -> Failure:
         """An answer that is not of the API."""
         shown = answer if isinstance(answer, bytes) else json.dumps(answer)
@@ -167,7 +161,7 @@ class Endpoint:
         )
 
 
-def said(body: bytes) -> str:
+def error_of(body: bytes) -> str:
     """The message of an error's body."""
     try:
         return quoted(str(json.loads(body)["error"]))

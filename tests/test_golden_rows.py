@@ -1,4 +1,4 @@
-"""The conformance kit: the trainer's golden rows, and a scorer's inputs by serving.json alone."""
+"""Golden rows of the trainer, and a scorer's inputs by serving.json alone."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ import pytest
 
 from tnctl import schema
 from tnctl.checkpoint import load as loading
-from tnctl.checkpoint.golden import parse
+from tnctl.checkpoint.golden_lines import parse
 from tnctl.data import preparing
 from tnctl.data.cells import Cells
 from tnctl.data.features import Features
@@ -26,14 +26,15 @@ from tnctl.evaluation.evaluate import features_of
 from tnctl.evaluation.golden_rows import GoldenRows
 from tnctl.evaluation.inference import Inference
 from tnctl.model.layout import CVM_COLUMNS
-from tnctl.serving import export, parity, split
-from tnctl.serving import inputs as scorer
-from tnctl.serving import kit as kits
-from tnctl.serving.description import describe
+from tnctl.serving import export, graph_inputs
+from tnctl.serving.artefact_document import RowsDeviation, RowsGolden
 from tnctl.serving.embeddings import open_embeddings
-from tnctl.serving.references import RowsDeviation, RowsKit
+from tnctl.serving.graph import splitting
+from tnctl.serving.graph.loaded_graph import open_graph
+from tnctl.serving.graph.serving_json import describe
 from tnctl.serving.scoring import Scorer
-from tnctl.serving.served import open_graph
+from tnctl.serving.verify import golden_checks, parity
+from tnctl.serving.verify.golden_file import GoldenFile, golden_of_checkpoint
 from tnctl.training.train import train
 
 SLOTS = {
@@ -111,13 +112,13 @@ class Model:
         self.conf = schema.from_values(self.checkpoint.conf())
         self.model = loading.load(self.checkpoint, self.conf)
         self.description = describe(self.checkpoint, self.conf)
-        self.kit = kits.kit_of_checkpoint(self.checkpoint)
+        self.golden = golden_of_checkpoint(self.checkpoint)
 
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory):
     """A model with every kind of slot and number."""
-    folder = tmp_path_factory.mktemp("kit")
+    folder = tmp_path_factory.mktemp("golden")
     write_rows(folder / "train.csv", 700)
     write_rows(folder / "validation.csv", 260, seed=1)
     return Model(conf_of(folder))
@@ -179,7 +180,7 @@ def test_cells_are_pooled_in_the_order_of_their_ids(pooling, weighted):
     rows = rows.astype(np.float32)
     weights = chance.normal(size=offsets[-1]).astype(np.float32) if weighted else None
     cells = Cells(np.arange(offsets[-1], dtype=np.uint64), offsets, weights)
-    found = scorer.pooled(rows, cells, pooling)
+    found = graph_inputs.pooled(rows, cells, pooling)
     for number, (first, end) in enumerate(itertools.pairwise(offsets)):
         of_cell = None if weights is None else weights[first:end]
         expected = slowly_pooled(rows[first:end], pooling, of_cell)
@@ -188,7 +189,7 @@ def test_cells_are_pooled_in_the_order_of_their_ids(pooling, weighted):
 
 def test_no_cell_is_pooled_to_nothing():
     none = Cells(np.empty(0, np.uint64), np.zeros(1, np.int32), None)
-    assert scorer.pooled(np.empty((0, 3), np.float32), none, "mean").shape == (0, 3)
+    assert graph_inputs.pooled(np.empty((0, 3), np.float32), none, "mean").shape == (0, 3)
 
 
 # ---- What the trainer writes -------------------------------------------------
@@ -198,7 +199,7 @@ def test_golden_rows_are_what_the_tables_and_the_network_say(everything):
     """Ids and weights of a line give its inputs, slowly; those give its logits."""
     model, description = everything.model, everything.description
     tables, layout = Tables(model), model.layout
-    examples = everything.kit.examples
+    examples = everything.golden.examples
     assert len(examples) == 200
     places = description.inputs
     for example in examples:
@@ -229,19 +230,23 @@ def test_golden_rows_are_what_the_tables_and_the_network_say(everything):
         np.testing.assert_array_equal(x[:numbers], np.float32(example.x[:numbers]))
         assert linear == np.float32(example.linear)
         np.testing.assert_array_equal(sequences, np.float32(example.sequences))
-    given = everything.kit.inputs(description)
+    given = everything.golden.inputs(description)
     inference = Inference(model, 200)
     for name, array in given.items():
         getattr(inference.buffers, name)[:] = array
     logits = inference.of_inputs(200)[:, 0]
-    np.testing.assert_allclose(everything.kit.logits("label"), logits, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(
+        everything.golden.outputs("logits", "label"), logits, rtol=2e-5, atol=2e-5
+    )
     expected = 1 / (1 + np.exp(-logits.astype(np.float64)))
-    np.testing.assert_allclose(everything.kit.predictions("label"), expected, rtol=2e-5)
+    np.testing.assert_allclose(
+        everything.golden.outputs("predictions", "label"), expected, rtol=2e-5
+    )
 
 
 def test_golden_rows_are_raw_rows_and_floats_are_exact(everything):
     header, *lines = Path(everything.conf.data.root, "validation.csv").read_text().splitlines()
-    for example, line in zip(everything.kit.examples, lines, strict=False):
+    for example, line in zip(everything.golden.examples, lines, strict=False):
         cells = dict(zip(header.split(","), line.split(","), strict=True))
         row = example.row
         assert set(row) == set(cells)
@@ -261,7 +266,7 @@ def test_lines_change_with_the_model_and_nothing_changes_with_them(everything):
     golden, inference = GoldenRows(everything.conf, model, 9), Inference(model, 4)
     before = [table.rows for table in model.tables]
     lines = golden.lines(inference)
-    kept = everything.kit.examples[:9]
+    kept = everything.golden.examples[:9]
     for line, example in zip(lines, kept, strict=True):
         for key in ("row", "ids", "weights", "x", "linear", "sequences", "lengths"):
             assert getattr(line, key) == getattr(example, key)
@@ -284,7 +289,7 @@ def test_prepared_data_keeps_the_raw_rows(everything, tmp_path):
     assert data["prepared"] == conf.data.prepared
     model = everything.model
     lines = GoldenRows(conf, model, 50).lines(Inference(model, 64))
-    for line, example in zip(lines, everything.kit.examples, strict=False):
+    for line, example in zip(lines, everything.golden.examples, strict=False):
         assert [line.row, line.ids, line.x] == [example.row, example.ids, example.x]
     assert len(lines) == 50
 
@@ -296,7 +301,7 @@ def test_rows_that_cannot_be_read_are_no_golden_rows(everything, tmp_path):
     Path(tmp_path, "validation.csv").write_text("\n".join([*lines[:2], ",".join(fields), lines[3]]))
     conf = conf_of(tmp_path)
     found = GoldenRows(conf, everything.model, 10).lines(Inference(everything.model, 64))
-    assert [line.x for line in found] == [everything.kit.examples[i].x for i in (0, 2)]
+    assert [line.x for line in found] == [everything.golden.examples[i].x for i in (0, 2)]
 
 
 def test_bytes_that_are_not_utf8_come_through(everything, tmp_path):
@@ -311,7 +316,7 @@ def test_bytes_that_are_not_utf8_come_through(everything, tmp_path):
     assert line.row["a"] == "\udcff\udcfe"
     assert line.ids["a"] == [str(hash_bytes(b"\xff\xfe"))]
     assert line.ids["b"][1] == str(hash_bytes(b"\xfa"))
-    again = scorer.RawInputs(everything.description).encode([parse(line.text()).row])
+    again = graph_inputs.RawInputs(everything.description).encode([parse(line.text()).row])
     assert str(again.cells["a"].ids[0]) == line.ids["a"][0]
 
 
@@ -366,9 +371,11 @@ def test_raw_rows_of_every_type_come_to_the_same_ids_and_numbers(tmp_path):
 
 def test_a_scorer_has_the_trainers_inputs(everything):
     """From raw rows by serving.json, and rows by their ids: the same bits."""
-    encoded = kits.encoded_rows(everything.kit, everything.description)
-    found = scorer.pooled_inputs(everything.description, encoded, Tables(everything.model).lookup)
-    expected = everything.kit.inputs(everything.description)
+    encoded = golden_checks.encoded_rows(everything.golden, everything.description)
+    found = graph_inputs.pooled_inputs(
+        everything.description, encoded, Tables(everything.model).lookup
+    )
+    expected = everything.golden.inputs(everything.description)
     assert set(found) == set(expected) == {"x", "linear", "sequences", "lengths"}
     for name, array in found.items():
         assert array.dtype == expected[name].dtype
@@ -376,7 +383,7 @@ def test_a_scorer_has_the_trainers_inputs(everything):
 
 
 def test_rows_of_mixed_types_and_missing_keys(everything):
-    raw = scorer.RawInputs(everything.description)
+    raw = graph_inputs.RawInputs(everything.description)
     rows = [{"a": 7, "k": "5", "n": "1.5"}, {"a": "7", "k": 5, "n": 1.5, "b": ["v1", "v2"]}, {}]
     encoded = raw.encode(rows)
     assert encoded.cells["a"].ids[0] == encoded.cells["a"].ids[1]
@@ -385,19 +392,19 @@ def test_rows_of_mixed_types_and_missing_keys(everything):
     assert encoded.numeric[0, 0] == encoded.numeric[1, 0] != 0 == encoded.numeric[2, 0]
 
 
-def test_an_export_takes_the_checkpoints_kit_along(everything):
+def test_an_export_has_the_golden_rows_of_the_checkpoint(everything):
     tables = Tables(everything.model)
     arguments = everything.checkpoint, everything.conf, tables
     files = Kept()
-    entry = kits.complete(*arguments, files, 200, exact=True)
-    assert entry == RowsKit(rows=200, exact=True, deviation=RowsDeviation(x=0.0, logit=0.0))
+    entry = golden_checks.check_embeddings(*arguments, files, 200, exact=True)
+    assert entry == RowsGolden(rows=200, exact=True, deviation=RowsDeviation(x=0.0, logit=0.0))
     stored = Path(everything.checkpoint.folder, "golden.jsonl").read_bytes()
     assert files == {"golden.jsonl": stored}
     files = Kept()
-    assert kits.complete(*arguments, files, 7, exact=True).rows == 7
+    assert golden_checks.check_embeddings(*arguments, files, 7, exact=True).rows == 7
     assert files["golden.jsonl"] == b"".join(stored.splitlines(keepends=True)[:7])
     files = Kept()
-    assert kits.complete(*arguments, files, 0, exact=True) is None
+    assert golden_checks.check_embeddings(*arguments, files, 0, exact=True) is None
     assert files == {}
 
 
@@ -410,14 +417,14 @@ def test_an_export_with_a_wrong_float_fails(everything, rows):
 
     files = Kept()
     with pytest.raises(Failure, match=r"line \d+: c2? \(column \d+ of x\) is"):
-        kits.complete(
+        golden_checks.check_embeddings(
             everything.checkpoint, everything.conf, Tables(everything.model, change), files, rows,
             exact=True,
         )  # fmt: skip
     assert files == {}
 
 
-def test_the_kit_of_rounded_rows_is_of_those_rows(everything, capsys):
+def test_golden_rows_of_rounded_rows_are_of_those_rows(everything, capsys):
     def change(group, found):
         linear = int(everything.conf.has_linear(everything.conf.slots[group]))
         width = found.shape[1] - linear - CVM_COLUMNS * (found.shape[1] > 1)
@@ -426,32 +433,36 @@ def test_the_kit_of_rounded_rows_is_of_those_rows(everything, capsys):
         return found
 
     files, tables = Kept(), Tables(everything.model, change)
-    entry = kits.complete(everything.checkpoint, everything.conf, tables, files, 200, exact=False)
+    entry = golden_checks.check_embeddings(
+        everything.checkpoint, everything.conf, tables, files, 200, exact=False
+    )
     assert entry.exact is False
-    kit = kits.Kit("new", files["golden.jsonl"])
-    old, new = (one.inputs(everything.description)["x"] for one in (everything.kit, kit))
+    golden = GoldenFile("new", files["golden.jsonl"])
+    old, new = (one.inputs(everything.description)["x"] for one in (everything.golden, golden))
     assert entry.deviation.x == np.abs(old.astype(float) - new).max() > 0
     assert 0 < entry.deviation.logit < 0.01
-    encoded = kits.encoded_rows(kit, everything.description)
-    found = scorer.pooled_inputs(everything.description, encoded, tables.lookup)
+    encoded = golden_checks.encoded_rows(golden, everything.description)
+    found = graph_inputs.pooled_inputs(everything.description, encoded, tables.lookup)
     np.testing.assert_array_equal(found["x"], new)
     assert f"{entry.deviation.x:.2g}" in capsys.readouterr().err
     inference = Inference(everything.model, 200)
     for name, array in found.items():
         getattr(inference.buffers, name)[:] = array
     logits = inference.of_inputs(200)[:, 0]
-    np.testing.assert_allclose(kit.logits("label"), logits, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(golden.outputs("logits", "label"), logits, rtol=2e-5, atol=2e-5)
 
 
 def test_slots_that_a_filter_left_out_read_zeros(everything):
     files, tables = Kept(), Tables(everything.model, without=("b", "h"))
-    kits.complete(everything.checkpoint, everything.conf, tables, files, 50, exact=False)
-    kit = kits.Kit("new", files["golden.jsonl"])
+    golden_checks.check_embeddings(
+        everything.checkpoint, everything.conf, tables, files, 50, exact=False
+    )
+    golden = GoldenFile("new", files["golden.jsonl"])
     place = everything.description.inputs["b"]
-    x = kit.inputs(everything.description)["x"]
+    x = golden.inputs(everything.description)["x"]
     assert not x[:, place.at : place.end].any()
-    assert not any(any(example.sequences) for example in kit.examples)
-    assert any(example.lengths != [0] for example in kit.examples)
+    assert not any(any(example.sequences) for example in golden.examples)
+    assert any(example.lengths != [0] for example in golden.examples)
 
 
 def test_a_graph_is_checked_with_both_signatures(everything, tmp_path):
@@ -460,37 +471,39 @@ def test_a_graph_is_checked_with_both_signatures(everything, tmp_path):
     graph.save(everything.model, str(tmp_path / "graph"))
     given = everything.checkpoint, everything.description
     files = Kept()
-    entry = kits.check_graph(*given, str(tmp_path / "graph"), files, 30)
+    entry = golden_checks.check_graph(*given, str(tmp_path / "graph"), files, 30)
     assert entry.rows == 30 and entry.exact and entry.deviation.logit <= 2e-5
     wrong = loading.load(everything.checkpoint, everything.conf)
     wrong.dense.weights[-1][0] += np.float32(0.001)
     graph.save(wrong, str(tmp_path / "wrong"))
     with pytest.raises(Failure, match="does not give the trainer's logits"):
-        kits.check_graph(*given, str(tmp_path / "wrong"), Kept(), 0)
+        golden_checks.check_graph(*given, str(tmp_path / "wrong"), Kept(), 0)
 
 
 @pytest.mark.parametrize("line", [b"{", b"[]", b'{"user": "u1"}', b"{}"])
-def test_what_is_no_kit_is_refused(line):
-    with pytest.raises(Failure, match="line 2: no line of a conformance kit"):
-        kits.Kit(
+def test_what_is_no_golden_row_is_refused(line):
+    with pytest.raises(Failure, match="line 2: no line of golden rows"):
+        GoldenFile(
             "golden.jsonl", b'{"row": {}, "ids": {}, "logits": {}, "predictions": {}}\n' + line
         )
 
 
 def test_ids_that_are_not_those_of_the_row_are_refused(everything):
-    example = json.loads(everything.kit.lines[0])
+    example = json.loads(everything.golden.lines[0])
     example["ids"]["a"] = ["5"]
-    kit = kits.Kit("golden.jsonl", json.dumps(example).encode())
+    golden = GoldenFile("golden.jsonl", json.dumps(example).encode())
     with pytest.raises(Failure, match=r"line 1: slot a has ids 5, and its raw value gives \d+"):
-        kits.encoded_rows(kit, everything.description)
+        golden_checks.encoded_rows(golden, everything.description)
 
 
 def test_golden_0_keeps_nothing_and_checks_nothing(tmp_path):
     write_rows(tmp_path / "train.csv", 100)
     conf = conf_of(tmp_path, data={"validation": None})
     model = Model(conf, golden=0)
-    assert model.kit.lines == []
-    found = kits.complete(model.checkpoint, conf, Tables(model.model), Kept(), 200, exact=True)
+    assert model.golden.lines == []
+    found = golden_checks.check_embeddings(
+        model.checkpoint, conf, Tables(model.model), Kept(), 200, exact=True
+    )
     assert found is None
 
 
@@ -498,7 +511,7 @@ def test_all_of_it_is_served_as_it_was_trained(everything, tmp_path):
     """Split, exported, verified on other examples, and scored from raw rows, slot by slot."""
     conf, given = everything.conf, (everything.checkpoint, everything.conf)
     graph, rows = str(tmp_path / "graph"), str(tmp_path / "embeddings")
-    split.split(*given, graph)
+    splitting.split(*given, graph)
     export.export(*given, rows, encoding="dictionary")
     findings = parity.verify(*given, graph, rows) + parity.verify_artefacts(graph, rows)
     assert [one for one in findings if not one.held] == []
@@ -516,13 +529,13 @@ def test_all_of_it_is_served_as_it_was_trained(everything, tmp_path):
 
 
 def is_of_its_checkpoint(checkpoint):
-    """Whether a kit's inputs are those of the rows that the checkpoint has, when loaded."""
+    """Whether golden inputs are those of the rows that the checkpoint has, when loaded."""
     conf = schema.from_values(checkpoint.conf())
     tables = Tables(loading.load(checkpoint, conf))
-    return kits.complete(checkpoint, conf, tables, Kept(), 200, exact=True).exact
+    return golden_checks.check_embeddings(checkpoint, conf, tables, Kept(), 200, exact=True).exact
 
 
-def test_every_day_has_the_kit_of_its_model(tmp_path):
+def test_every_day_has_the_golden_rows_of_its_model(tmp_path):
     """Without data.validation the rows are those of the day."""
     for number in (1, 2):
         write_rows(tmp_path / f"2026-01-0{number}.csv", 150, seed=number)
@@ -539,7 +552,7 @@ def test_every_day_has_the_kit_of_its_model(tmp_path):
         assert [row["b"] for row in rows] == [line.split(",")[at] for line in lines[:5]]
 
 
-def test_the_best_model_has_its_own_kit(tmp_path):
+def test_the_best_model_has_its_own_golden_rows(tmp_path):
     write_rows(tmp_path / "train.csv", 300)
     write_rows(tmp_path / "validation.csv", 200, seed=1)
     conf = conf_of(
@@ -558,7 +571,7 @@ def test_the_best_model_has_its_own_kit(tmp_path):
 def test_a_sequence_of_nulls_alone_is_empty_as_beside_a_list(everything):
     slots = {**everything.description.slots}
     slots["h"] = replace(slots["h"], separator=None, missing="value", missing_id="1")
-    raw = scorer.RawInputs(replace(everything.description, slots=slots))
+    raw = graph_inputs.RawInputs(replace(everything.description, slots=slots))
     beside = raw.encode([{"h": None}, {"h": ["v1", None]}]).cells["h"]
     alone = raw.encode([{"h": None}]).cells["h"]
     assert beside.lengths().tolist() == [0, 2]

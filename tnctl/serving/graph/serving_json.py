@@ -1,7 +1,7 @@
-"""serving.json: all that a scorer needs to make the inputs of a split graph from raw values.
+"""serving.json of a checkpoint: how a scorer makes the inputs of a split graph from raw values.
 
-docs/formats/graph.md has every key. Numbers that may pass 2^53 are decimal texts, for readers of
-JSON that count in doubles.
+docs/formats/graph.md has every key. Numbers that may exceed 2^53 are decimal texts, for readers of
+JSON whose numbers are doubles.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,30 +12,26 @@ from tnctl.data.cells import BUCKETS, Encoder
 from tnctl.data.reading import numeric_columns, slot_columns
 from tnctl.data.statistics import Statistics
 from tnctl.masking import masked
-from tnctl.model.graph import LENGTHS, Input, Output
+from tnctl.model.graph import LENGTHS, Input
 from tnctl.model.layout import CVM_COLUMNS, LINEAR, Layout, plan
 from tnctl.schema import Conf, Label
-from tnctl.serving.cutting import Part, whole
-from tnctl.serving.graph_document import (
+from tnctl.serving.artefact_document import CheckpointReference
+from tnctl.serving.graph.cutting import Part, whole
+from tnctl.serving.graph.graph_document import (
+    LENGTH,
     GraphManifest,
     GraphOutput,
-    LabelSource,
     LinearSum,
-    NumericInput,
-    RawData,
     SignatureInput,
     Signatures,
-    SlotInput,
 )
-from tnctl.serving.references import CheckpointReference
-
-NAME = "serving.json"
+from tnctl.serving.graph.raw_values_document import LabelSource, NumericInput, RawData, SlotInput
 
 
 def describe(
     checkpoint: Checkpoint, conf: Conf, part: Part | None = None, head: str | None = None
 ) -> GraphManifest:
-    """serving.json, but for what is written beside the graph.
+    """serving.json, except its entries for golden rows, compiled code and files.
 
     `part` is what a graph of one `head`, or tower, takes and returns; None: all.
     """
@@ -43,13 +39,19 @@ def describe(
     layout = plan(conf, statistics)
     part = part or whole(layout, checkpoint.manifest.heads)
     taken = {
-        one.name.removesuffix("_length") if one.source == LENGTHS else one.name
-        for one in part.by_slot
+        columns.name.removesuffix(LENGTH) if columns.source == LENGTHS else columns.name
+        for columns in part.by_slot
     }
-    adds = [name for table in layout.tables if table.linear for name in table.slots]
-    slots = slots_for(conf, taken | set(adds if LINEAR in taken else ()))
-    numeric = [name for name in conf.numeric if name in taken]
-    heads = list(dict.fromkeys(one.of for one in part.outputs if one.kind == "logits"))
+    tables = [table for table in layout.tables if table.linear and LINEAR in taken]
+    adds = tuple(name for table in tables for name in table.slots)
+    taken |= set(adds)
+    # And the slots that crosses among them combine.
+    taken |= {slot for name in taken & conf.slots.keys() for slot in conf.slots[name].cross or ()}
+    slots = {name: slot for name, slot in conf.slots.items() if name in taken}
+    numeric = {name: number for name, number in conf.numeric.items() if name in taken}
+    columns = [column for name in slots for column in slot_columns(conf, name, slots[name])]
+    columns += [column for name in numeric for column in numeric_columns(name, numeric[name])]
+    heads = list(dict.fromkeys(output.of for output in part.outputs if output.kind == "logits"))
     return GraphManifest(
         format=GraphManifest.FORMAT,
         version=GraphManifest.VERSION,
@@ -64,49 +66,33 @@ def describe(
         signatures=Signatures(
             by_slot=described_inputs(part.by_slot), packed=described_inputs(part.packed)
         ),
-        outputs=described_outputs(part.outputs),
+        outputs=tuple(
+            GraphOutput(
+                name=output.name, kind=cast(Any, output.kind), head=output.of, shape=output.shape
+            )
+            for output in part.outputs
+        ),
         data=described_data(conf),
-        columns=tuple(columns_of(conf, slots, numeric)),
+        columns=tuple(dict.fromkeys(columns)),
         slots={name: described_slot(conf, layout, statistics, name) for name in slots},
         numeric={name: described_numeric(conf, statistics, name) for name in numeric},
-        linear=LinearSum(adds=tuple(adds if LINEAR in taken else ())),
+        linear=LinearSum(adds=adds),
         golden=None,
     )
 
 
-def slots_for(conf: Conf, taken: set[str]) -> list[str]:
-    """The slots of some inputs, and those that crosses among them are of, as in the conf."""
-    crossed = {one for name in taken & conf.slots.keys() for one in conf.slots[name].cross or ()}
-    return [name for name in conf.slots if name in taken | crossed]
-
-
-def columns_of(conf: Conf, slots: list[str], numeric: list[str]) -> list[str]:
-    """The columns that raw rows must have, each once."""
-    found = [column for name in slots for column in slot_columns(conf, name, conf.slots[name])]
-    found += [column for name in numeric for column in numeric_columns(name, conf.numeric[name])]
-    return list(dict.fromkeys(found))
-
-
 def described_inputs(inputs: list[Input]) -> tuple[SignatureInput, ...]:
-    """Inputs in their order: `at` is where each stands in its source."""
+    """Inputs in their order, with their places in their sources."""
     return tuple(
         SignatureInput(
-            name=one.name,
-            dtype=cast(Any, one.dtype),
-            shape=one.shape,
-            columns=one.columns,
-            source=cast(Any, one.source),
-            at=one.at,
+            name=columns.name,
+            dtype=cast(Any, columns.dtype),
+            shape=columns.shape,
+            columns=columns.columns,
+            source=cast(Any, columns.source),
+            at=columns.at,
         )
-        for one in inputs
-    )
-
-
-def described_outputs(outputs: list[Output]) -> tuple[GraphOutput, ...]:
-    """The outputs of the signatures, each float32 [B, *shape]."""
-    return tuple(
-        GraphOutput(name=one.name, kind=cast(Any, one.kind), head=one.of, shape=one.shape)
-        for one in outputs
+        for columns in inputs
     )
 
 
@@ -147,7 +133,7 @@ def described_data(conf: Conf) -> RawData:
 def described_slot(conf: Conf, layout: Layout, statistics: Statistics, name: str) -> SlotInput:
     """How the values of a slot become ids, and their rows its input.
 
-    Every slot has every key; a key that means nothing to it is null.
+    Every slot has every key; a key that does not apply to it is null.
     """
     slot = conf.slots[name]
     boundaries = statistics.boundaries_of(name, slot) if slot.ids in BUCKETS else None
@@ -185,7 +171,7 @@ def described_slot(conf: Conf, layout: Layout, statistics: Statistics, name: str
 
 
 def sequence(values: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Texts that do not change, or None."""
+    """Texts as a tuple, or None."""
     return None if values is None else tuple(values)
 
 

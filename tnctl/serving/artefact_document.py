@@ -1,4 +1,6 @@
-"""What exported embeddings and split graphs both say: their checkpoint, and their conformance kit.
+"""What the manifests of exported embeddings and of split graphs both have.
+
+The checkpoint that they were made from, and their golden rows.
 
 docs/formats/manifest.md and docs/formats/golden.md.
 """
@@ -22,7 +24,7 @@ Deviation = Annotated[Finite, Field(ge=0)]
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointReference:
-    """The checkpoint that something was made from; `folder`, where it was then, only informs."""
+    """The checkpoint that something was made from; `folder`, where it was then, is only shown."""
 
     folder: Folder
     sha256: Sha256
@@ -54,7 +56,7 @@ class RowsDeviation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KitEntry:
+class GoldenEntry:
     """What a manifest says of golden.jsonl; `exact`: its lines are the checkpoint's."""
 
     file: Literal["golden.jsonl"] = "golden.jsonl"
@@ -63,15 +65,15 @@ class KitEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphKit(KitEntry):
-    """The kit of a split graph."""
+class GraphGolden(GoldenEntry):
+    """The golden rows of a split graph."""
 
     deviation: GraphDeviation
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowsKit(KitEntry):
-    """The kit of exported embeddings."""
+class RowsGolden(GoldenEntry):
+    """The golden rows of exported embeddings."""
 
     deviation: RowsDeviation
 

@@ -1,0 +1,276 @@
+"""serving.json, the manifest of a split graph: docs/formats/graph.md."""
+
+import dataclasses
+from dataclasses import dataclass
+from math import prod
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from tnctl import documents, schema
+from tnctl.checkpoint.chain import GOLDEN
+from tnctl.checkpoint.document import RecipeReference
+from tnctl.data.features import indicator_width
+from tnctl.data.statistics import Statistics
+from tnctl.documents import Finite, Name, omitted, refuse_if
+from tnctl.errors import UserError
+from tnctl.manifest import Manifest
+from tnctl.model.layout import LINEAR
+from tnctl.ownership import GRAPH
+from tnctl.schema import Conf, Numeric, Slot
+from tnctl.serving.artefact_document import CheckpointReference, GraphGolden, check_files
+from tnctl.serving.graph.aot_document import Compiled
+from tnctl.serving.graph.raw_values_document import (
+    MOST_COLUMNS,
+    LabelSource,
+    NumericInput,
+    RawData,
+    SlotInput,
+    Text,
+)
+
+NAME = "serving.json"
+LENGTH = "_length"  # what the name of a sequence's number of values ends with
+PACKED_INPUTS = ("x", LINEAR, "sequences", "lengths")
+Columns = Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignatureInput:
+    """An input [B, *shape] of a signature: `columns` of `source`, the first of which is `at`."""
+
+    name: Name
+    dtype: Literal["float32", "int32"]
+    shape: Annotated[tuple[Columns, ...], Field(max_length=2)]
+    columns: Columns
+    source: Literal["x", "linear", "sequences", "lengths"]
+    at: Annotated[int, Field(ge=0, lt=MOST_COLUMNS)]
+
+    def __post_init__(self) -> None:
+        refuse_if(
+            self.columns != prod(self.shape),
+            f"input {self.name} has {self.columns} columns, its shape others",
+        )
+        refuse_if(
+            (self.dtype == "int32") != (self.source == "lengths"),
+            f"input {self.name} is {self.dtype}, which {self.source} is not",
+        )
+
+    @property
+    def end(self) -> int:
+        """The column after its last one."""
+        return self.at + self.columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signatures:
+    """The inputs of both signatures: as slots and numbers, and side by side."""
+
+    by_slot: tuple[SignatureInput, ...]
+    packed: tuple[SignatureInput, ...]
+
+    def __post_init__(self) -> None:
+        columns = {whole.name: whole.columns for whole in self.packed}
+        refuse_if(
+            not columns or len(columns) < len(self.packed),
+            "signature packed has no input, or one twice",
+        )
+        for whole in self.packed:
+            refuse_if(
+                whole.name not in PACKED_INPUTS or (whole.source, whole.at) != (whole.name, 0),
+                f"signature packed has no input {whole.name}",
+            )
+            refuse_if(
+                whole.shape != (whole.columns,) or (whole.name == LINEAR and whole.columns != 1),
+                f"input {whole.name} of signature packed has another shape",
+            )
+        refuse_if(
+            len({part.name for part in self.by_slot}) < len(self.by_slot),
+            "signature by_slot has an input twice",
+        )
+        ends = dict.fromkeys(columns, 0)
+        for part in sorted(self.by_slot, key=lambda part: part.at):
+            refuse_if(
+                part.end > columns.get(part.source, 0),
+                f"input {part.name} is not inside of {part.source}",
+            )
+            refuse_if(part.at < ends[part.source], f"input {part.name} overlaps another input")
+            ends[part.source] = part.end
+
+    def of(self, signature: str) -> tuple[SignatureInput, ...]:
+        """The inputs of `by_slot` or `packed`."""
+        return self.by_slot if signature == "by_slot" else self.packed
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphOutput:
+    """An output float32 [B, *shape] of the signatures: of a head, or the embedding of a tower."""
+
+    name: Name
+    kind: Literal["logits", "predictions", "embedding"]
+    head: Name
+    shape: Annotated[tuple[Columns, ...], Field(max_length=1)]
+
+    def __post_init__(self) -> None:
+        refuse_if(
+            (self.kind == "embedding") != bool(self.shape),
+            f"output {self.name} has a shape that {self.kind} do not have",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearSum:
+    """The slots in the order in which `linear` is added up."""
+
+    adds: tuple[Name, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphManifest(Manifest):
+    """All that a scorer needs to make the inputs of a split graph from raw values."""
+
+    FORMAT: ClassVar[str] = "tnctl graph"
+
+    checkpoint: CheckpointReference
+    recipe: RecipeReference
+    head: Name | None
+    heads: tuple[Name, ...]
+    frozen: bool
+    predictions: Literal["sigmoid", "logit"]
+    logit_correction: Finite
+    labels: dict[Name, LabelSource]
+    signatures: Signatures
+    outputs: Annotated[tuple[GraphOutput, ...], Field(min_length=1)]
+    data: RawData
+    columns: tuple[Text, ...]
+    slots: dict[Name, SlotInput]
+    numeric: dict[Name, NumericInput]
+    linear: LinearSum
+    golden: GraphGolden | None
+    aot: Compiled | None = omitted()
+
+    def __post_init__(self) -> None:
+        heads = [output.head for output in self.outputs if output.kind == "logits"]
+        refuse_if(
+            self.heads != tuple(dict.fromkeys(heads)),
+            "heads are not those of the outputs of kind logits",
+        )
+        refuse_if(
+            heads != [output.head for output in self.outputs if output.kind == "predictions"],
+            "outputs of kind predictions are not those of kind logits",
+        )
+        refuse_if(
+            len({output.name for output in self.outputs}) < len(self.outputs),
+            "an output is there twice",
+        )
+        refuse_if(
+            self.labels.keys() - set(self.heads), "labels are of heads that the graph does not have"
+        )
+        if both := self.slots.keys() & self.numeric.keys():
+            raise ValueError(f"{min(both)} is a slot and a numeric input")
+        self._check_inputs()
+        self._check_linear()
+        self._check_conf()
+        if self.sha256:  # else its files are not written yet
+            self._check_files()
+
+    def _check_inputs(self) -> None:
+        """Raise ValueError unless inputs of by_slot are those of slots and numeric inputs."""
+        shapes: dict[tuple[str, str], tuple[int, ...]] = {(LINEAR, LINEAR): (1,)}
+        shapes |= {(name, "x"): (number.width,) for name, number in self.numeric.items()}
+        for name, slot in self.slots.items():
+            if slot.pooling != "none" or slot.indicator:
+                shapes[name, "x"] = (slot.columns,)
+            else:
+                shapes[name, "sequences"] = (slot.max_length or 0, slot.columns)
+                shapes |= {(name + LENGTH, "lengths"): ()} if slot.has_rows else {}
+        for part in self.signatures.by_slot:
+            refuse_if(
+                part.shape != shapes.get((part.name, part.source)),
+                f"input {part.name} of {part.source} with shape {list(part.shape)} is not that of "
+                "a slot or numeric input",
+            )
+
+    def _check_linear(self) -> None:
+        """Raise ValueError unless `linear` is the sum of slots that have linear weights."""
+        adds = self.linear.adds
+        refuse_if(len(set(adds)) < len(adds), "linear adds a slot twice")
+        for name in adds:
+            refuse_if(
+                name not in self.slots or not self.slots[name].linear,
+                f"linear adds {name}, which has no linear weights",
+            )
+        refuse_if(
+            adds and all(whole.name != LINEAR for whole in self.signatures.packed),
+            "linear adds slots, and signature packed has no input linear",
+        )
+
+    def _check_files(self) -> None:
+        """Raise ValueError unless its files are those that a split graph has."""
+        expected = {"saved_model.pb"} | ({GOLDEN} if self.golden else set())
+        if self.aot is not None:
+            expected |= {"aot/compiled.h", "aot/compiled.mk", *self.aot.paths}
+        # Those of aot/ are named by the key aot.
+        possible = {n for n in self.files if GRAPH.is_file(n) and not n.startswith("aot/")}
+        check_files(self.files, expected, frozenset(possible))
+
+    def _check_conf(self) -> None:
+        """Raise ValueError unless slots and numeric inputs are such as a conf can have."""
+        try:
+            conf, statistics = conf_of(self)
+            widths = {
+                name: indicator_width(name, conf.slots[name], statistics)
+                for name, slot in self.slots.items()
+                if slot.indicator
+            }
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        for name, width in widths.items():
+            refuse_if(
+                self.slots[name].columns != width,
+                f"slot {name} has {self.slots[name].columns} columns, and {width} ids",
+            )
+
+    @property
+    def inputs(self) -> dict[str, SignatureInput]:
+        """The inputs of signature by_slot, by name."""
+        return {part.name: part for part in self.signatures.by_slot}
+
+
+def conf_of(description: GraphManifest) -> tuple[Conf, Statistics]:
+    """As much of the conf as raw rows need, and what was measured or read for it.
+
+    Raises UserError for what no conf has.
+    """
+    statistics = Statistics({}, {}, {})
+    slots: dict[str, dict[str, Any]] = {}
+    for name, slot in description.slots.items():
+        values = slots[name] = conf_values(slot, Slot)
+        for key in ("size", "padding"):
+            values[key] = None if values[key] is None else int(values[key])
+        if slot.ids == "quantiles":
+            statistics.boundaries[name] = np.array(values.pop("boundaries"), np.float64)
+    numeric: dict[str, dict[str, Any]] = {}
+    for name, number in description.numeric.items():
+        values = numeric[name] = conf_values(number, Numeric)
+        if number.columns is not None:
+            del values["width"]
+        moments = values.pop("mean"), values.pop("deviation")
+        if number.transform == "standardize":
+            statistics.standardize[name] = moments
+    data = {"missing": list(description.data.missing), "strip": description.data.strip}
+    # Raw rows are read alike with any recipe.
+    recipe = {"name": "lr"}
+    return (
+        schema.from_values({"recipe": recipe, "slots": slots, "numeric": numeric, "data": data}),
+        statistics,
+    )
+
+
+def conf_values(given: SlotInput | NumericInput, kind: type[Slot | Numeric]) -> dict[str, Any]:
+    """Those keys of a described input that its conf has, as plain values."""
+    plain = documents.plain(given)
+    return {
+        field.name: plain[field.name] for field in dataclasses.fields(kind) if field.name in plain
+    }

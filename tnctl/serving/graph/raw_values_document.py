@@ -1,0 +1,165 @@
+"""The parts of serving.json that describe how raw values become ids (docs/formats/graph.md)."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tnctl.documents import Finite, Name, Uint64Text, refuse_if
+from tnctl.model.layout import CVM_COLUMNS
+from tnctl.serving.export_document import MOST_WIDTH, Pooling
+
+MOST_COLUMNS = 2**24  # floats of an input, of one example
+MOST_VALUES = 65_535  # places of a sequence
+MOST_OOV = 2**31
+MOST_TEXT = 65_536  # characters of a name of a column, a separator or a value
+
+Text = Annotated[str, Field(max_length=MOST_TEXT)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSource:
+    """What a head was trained on: a column, and how its values count."""
+
+    column: Text
+    positive: tuple[Text, ...] | None
+    above: Finite | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawData:
+    """How the raw rows of the training data were read: keys of the conf's `data`."""
+
+    format: Literal["csv", "parquet", "tfrecord", "libsvm", "paddle", "jsonl", "generated"]
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)]
+    header: bool
+    columns: tuple[Text, ...] | None
+    pairs: Literal["slot:value", "value:slot"]
+    skip_rows: Annotated[int, Field(ge=0, lt=2**31)]
+    strip: bool
+    missing: tuple[Text, ...]
+    check_utf8: bool
+
+    def __post_init__(self) -> None:
+        refuse_if(self.delimiter in '"\r\n', "data.delimiter is a sign that no delimiter can be")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotInput:
+    """How the values of a slot become ids, and the rows of those its input."""
+
+    column: Text | None
+    cross: tuple[Text, ...] | None
+    separator: Annotated[str, Field(min_length=1, max_length=MOST_TEXT)] | None
+    weights: Text | None
+    ids: Literal["hash", "modulo", "integer", "vocabulary", "boundaries", "quantiles"]
+    seed: Annotated[int, Field(ge=0, lt=2**53)]
+    size: Uint64Text | None
+    vocabulary: tuple[Text, ...] | None
+    oov: Annotated[int, Field(ge=0, le=MOST_OOV)]
+    boundaries: tuple[Finite, ...] | None
+    missing: Literal["none", "value"]
+    missing_id: Uint64Text | None
+    padding: Uint64Text | None
+    max_length: Annotated[int, Field(ge=1, le=MOST_VALUES)] | None
+    keep: Literal["first", "last"]
+    pooling: Pooling
+    indicator: bool
+    group: Name | None
+    linear: bool
+    width: Annotated[int, Field(ge=0, le=MOST_WIDTH)]
+    cvm: bool
+    columns: Annotated[int, Field(ge=0, le=MOST_COLUMNS)]
+    default: Finite | None
+
+    def __post_init__(self) -> None:
+        refuse_if(
+            (self.column is None) != (self.cross is not None),
+            "a slot has a column, or is a cross of several",
+        )
+        refuse_if(
+            self.has_rows != (self.group is not None),
+            "group is the name of a slot's rows, and null without rows",
+        )
+        refuse_if(
+            self.default != (0 if self.has_rows else None),
+            "default is 0 with rows, and null without",
+        )
+        # Its input is as wide as its rows.
+        of_rows = self.width + (CVM_COLUMNS if self.cvm else 0)
+        refuse_if(
+            self.indicator and (self.width or self.linear or self.cvm or not self.columns),
+            "indicator is for slots without rows, whose columns count ids",
+        )
+        refuse_if(
+            not self.indicator and self.columns != of_rows,
+            f"columns are {self.columns}, and its rows have {of_rows}",
+        )
+        refuse_if(
+            self.pooling == "none" and self.max_length is None,
+            "pooling none keeps a sequence, which needs max_length",
+        )
+        refuse_if(
+            self.pooling == "none" and self.columns * (self.max_length or 0) > MOST_COLUMNS,
+            f"a sequence has over {MOST_COLUMNS:,} floats",
+        )
+        # Boundaries and vocabulary are those of its kind of ids.
+        refuse_if(
+            (self.vocabulary is not None) != (self.ids == "vocabulary"),
+            "vocabulary is for ids vocabulary, and for no others",
+        )
+        refuse_if(
+            (self.boundaries is not None) != (self.ids in ("boundaries", "quantiles")),
+            "boundaries are for ids boundaries and quantiles, and for no others",
+        )
+        refuse_if(
+            any(low >= high for low, high in pairwise(self.boundaries or ())),
+            "boundaries do not ascend",
+        )
+        refuse_if(
+            (self.missing == "value") != (self.missing_id is not None),
+            "missing_id is for missing value, and for nothing else",
+        )
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it reads rows: it is not one-hot, nor only a part of a cross."""
+        return not self.indicator and bool(self.width or self.linear)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumericInput:
+    """How the values of a numeric input are transformed before the graph takes them."""
+
+    column: Text | None
+    columns: Annotated[tuple[Text, ...], Field(min_length=1)] | None
+    separator: Annotated[str, Field(min_length=1, max_length=MOST_TEXT)] | None
+    width: Annotated[int, Field(ge=1, le=MOST_WIDTH)]
+    default: Finite | None
+    clip: Annotated[tuple[Finite | None, ...], Field(min_length=2, max_length=2)] | None
+    transform: Literal["none", "log1p", "standardize"]
+    mean: Finite | tuple[Finite, ...] | None
+    deviation: Finite | tuple[Finite, ...] | None
+
+    def __post_init__(self) -> None:
+        refuse_if(
+            (self.column is None) != (self.columns is not None),
+            "a numeric input has a column, or several columns",
+        )
+        refuse_if(
+            self.columns is not None and len(self.columns) != self.width,
+            f"width is {self.width}, and there are {len(self.columns or ())} columns",
+        )
+        for key, moments in (("mean", self.mean), ("deviation", self.deviation)):
+            refuse_if(
+                (self.transform == "standardize") != (moments is not None),
+                f"{key} is for transform standardize, and for no other",
+            )
+            count = len(moments) if isinstance(moments, tuple) else self.width
+            refuse_if(count != self.width, f"{key} has {count} numbers, and width is {self.width}")
+        deviations = self.deviation if isinstance(self.deviation, tuple) else (self.deviation,)
+        refuse_if(
+            any(number is not None and not number > 0 for number in deviations),
+            "deviation is not above 0",
+        )

@@ -1,0 +1,229 @@
+"""Graphs and exported rows, checked against golden rows before their manifests are written.
+
+docs/formats/golden.md. What passed the check gets golden rows, too.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tnctl import files
+from tnctl.checkpoint.chain import GOLDEN, Checkpoint
+from tnctl.errors import Failure
+from tnctl.evaluation.golden_rows import by_row
+from tnctl.evaluation.metrics import sigmoid
+from tnctl.model.graph import BY_SLOT, PACKED, TOWERS
+from tnctl.progress import say
+from tnctl.schema import Conf
+from tnctl.serving.artefact_document import (
+    GraphDeviation,
+    GraphGolden,
+    RowsDeviation,
+    RowsGolden,
+)
+from tnctl.serving.embeddings import Embeddings
+from tnctl.serving.graph import loaded_graph
+from tnctl.serving.graph.graph_document import GraphManifest
+from tnctl.serving.graph.loaded_graph import Arrays, LoadedGraph, outputs_of
+from tnctl.serving.graph.serving_json import describe
+from tnctl.serving.graph_inputs import Encoded, RawInputs, pooled_inputs, rows_left_out
+from tnctl.serving.verify.golden_file import GoldenFile, golden_of_checkpoint
+
+TOLERANCE = 2e-5  # of a logit, times 1 + |logit|
+
+
+class Writes(Protocol):
+    """Where golden.jsonl is written to: an Inventory, or what is like it."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a whole file."""
+
+
+def check_embeddings(
+    checkpoint: Checkpoint,
+    conf: Conf,
+    embeddings: Embeddings,
+    inventory: Writes,
+    count: int,
+    exact: bool,
+) -> RowsGolden | None:
+    """Check exported rows against the checkpoint's golden rows, and write the first `count`.
+
+    When `exact`, the rows must give the trainer's inputs, and the lines are the checkpoint's. Else
+    the lines say what the rows give, and how far that is from the checkpoint's is measured.
+    Returns the manifest's `golden`: None without lines. Raises Failure when the check fails.
+    """
+    golden = golden_of_checkpoint(checkpoint)
+    if not golden.lines:
+        return None
+    description = describe(checkpoint, conf)
+    encoded = encoded_rows(golden, description)
+    expected = golden.inputs(description)
+    lookup = embeddings.lookup if exact else rows_left_out(description, embeddings)
+    inputs = pooled_inputs(description, encoded, lookup)
+    lines, deviation = golden.lines, RowsDeviation(x=0.0, logit=0.0)
+    if exact:
+        for name, array in inputs.items():
+            if wrong := first_difference(description, name, array, expected[name]):
+                raise Failure(
+                    f"the exported rows do not give the trainer's inputs: {golden.url}, {wrong}. "
+                    "Nothing was exported: export again, or from another checkpoint"
+                )
+    else:
+        with files.TemporaryFolder("graph") as temporary:
+            loaded_graph.write_graph(checkpoint, temporary)
+            graph = LoadedGraph(temporary, description, checkpoint.folder)
+        lines, deviation = recomputed(golden, graph, inputs, expected)
+        say(
+            f"with these rows inputs differ from the trainer's by at most {deviation.x:.2g}, "
+            f"logits by {deviation.logit:.2g} × (1 + |logit|), on {len(lines)} golden rows"
+        )
+    if not (lines := lines[:count]):
+        return None
+    inventory.write(GOLDEN, b"".join(lines))
+    return RowsGolden(rows=len(lines), exact=exact, deviation=deviation)
+
+
+def check_graph(
+    checkpoint: Checkpoint,
+    description: GraphManifest,
+    folder: str,
+    inventory: Writes,
+    count: int,
+) -> GraphGolden | None:
+    """Check the SavedModel in a local folder against golden rows, and write the first `count`.
+
+    All signatures must give the trainer's logits, predictions and outputs of towers from the
+    trainer's inputs. Returns serving.json's `golden`: None without lines. Raises Failure when the
+    check fails.
+    """
+    golden = golden_of_checkpoint(checkpoint)
+    if not golden.lines:
+        return None
+    deviations = deviations_of(golden, LoadedGraph(folder, description))
+    for signature, deviation in deviations.items():
+        if not deviation <= TOLERANCE:
+            raise Failure(
+                f"signature {signature} of the graph does not give the trainer's "
+                f"{outputs_noun(description, signature)}: they differ by {deviation:.2g} × (1 + "
+                f"|value|) from {golden.url}, and {TOLERANCE:g} are allowed. Nothing was split "
+                "off: split again, or from another checkpoint"
+            )
+    if not (lines := golden.lines[:count]):
+        return None
+    inventory.write(GOLDEN, b"".join(lines))
+    worst = GraphDeviation(logit=max(deviations.values()))
+    return GraphGolden(rows=len(lines), exact=True, deviation=worst)
+
+
+def deviations_of(golden: GoldenFile, graph: LoadedGraph) -> dict[str, float]:
+    """By signature, how far its outputs for golden inputs are from the golden outputs."""
+    inputs = golden.inputs(graph.description)
+    deviations = {
+        signature: largest_deviation(golden, graph.description, graph.outputs(signature, inputs))
+        for signature in (PACKED, BY_SLOT)
+    }
+    if towers := graph.towers(inputs):
+        deviations[TOWERS] = max(
+            deviation_of(array, golden.outputs("embedding", name)) for name, array in towers.items()
+        )
+    return deviations
+
+
+def outputs_noun(description: GraphManifest, signature: str) -> str:
+    """The word for what a signature returns."""
+    return "logits" if description.heads and signature != TOWERS else "embeddings"
+
+
+def encoded_rows(golden: GoldenFile, description: GraphManifest) -> Encoded:
+    """The raw rows as ids and numbers. Raises Failure unless the ids are the lines'."""
+    rows = [example.row for example in golden.examples]
+    try:
+        encoded = RawInputs(description).encode(rows, lambda row: (golden.url, row + 1))
+    except pa.ArrowException as error:
+        raise Failure(
+            f"{golden.url}: the values of a column are of kinds that do not go together ({error}). "
+            "Take another checkpoint"
+        ) from error
+    for name, cells in encoded.cells.items():
+        ids_of_rows = by_row(cells, cells.ids)
+        for number, (example, ids) in enumerate(zip(golden.examples, ids_of_rows, strict=True), 1):
+            expected, received = example.ids.get(name), [str(id_) for id_ in ids]
+            if expected != received:
+                raise Failure(
+                    f"{golden.url}, line {number}: slot {name} has ids "
+                    f"{', '.join(expected or []) or 'none'}, and its raw value gives "
+                    f"{', '.join(received) or 'none'}. Take another checkpoint"
+                )
+    return encoded
+
+
+def first_difference(
+    description: GraphManifest, name: str, received: NDArray[Any], expected: NDArray[Any]
+) -> str | None:
+    """Where an input of `packed` first differs from the expected one, or None.
+
+    0.0 and -0.0 do not differ: the sign of a sum of zeros has no meaning.
+    """
+    wrong = np.argwhere(received != expected)
+    if not len(wrong):
+        return None
+    row, column = wrong[0].tolist()
+    parts = (part for part in description.signatures.by_slot if part.source == name)
+    place = next((part.name for part in parts if part.at <= column < part.end), name)
+    return (
+        f"line {row + 1}: {place} (column {column} of {name}) is {expected[row, column].item()!r} "
+        f"there and {received[row, column].item()!r} of these rows"
+    )
+
+
+def deviation_of(received: NDArray[Any], expected: NDArray[Any]) -> float:
+    """The largest deviation of logits as a multiple of 1 + |logit|.
+
+    Infinite for NaN, and for outputs of another shape.
+    """
+    if received.shape != expected.shape:
+        return float("inf")
+    exact = expected.astype(np.float64)
+    worst = np.max(np.abs(received.astype(np.float64) - exact) / (1 + np.abs(exact)), initial=0.0)
+    return float(worst) if np.isfinite(worst) else float("inf")
+
+
+def largest_deviation(
+    golden: GoldenFile, description: GraphManifest, outputs: Mapping[str, Any]
+) -> float:
+    """The largest deviation from golden rows, of all heads' outputs or of a tower's."""
+    return max(
+        deviation_of(outputs[name], golden.outputs(kind, head))
+        for kind in ("logits", "predictions", "embedding")
+        for head, name in outputs_of(description, kind).items()
+    )
+
+
+def recomputed(
+    golden: GoldenFile, graph: LoadedGraph, inputs: Arrays, expected: Arrays
+) -> tuple[list[bytes], RowsDeviation]:
+    """Golden rows with other inputs and the graph's outputs for them; how far they deviate."""
+    outputs, towers = graph.outputs(PACKED, inputs), graph.towers(inputs)
+    heads = outputs_of(graph.description, "logits")
+    logits = {head: outputs[name] for head, name in heads.items()}
+    squared = graph.description.predictions == "logit"
+    predictions = logits if squared else {head: sigmoid(of) for head, of in logits.items()}
+    lines = [
+        example.with_values(
+            {name: array[number] for name, array in inputs.items()},
+            {head: array[number].item() for head, array in logits.items()},
+            {head: array[number].item() for head, array in predictions.items()},
+            {name: array[number].tolist() for name, array in towers.items()},
+        ).text()
+        for number, example in enumerate(golden.examples)
+    ]
+    worst = max(
+        float(np.max(np.abs(array.astype(np.float64) - expected[name]), initial=0.0))
+        for name, array in inputs.items()
+    )
+    logit = max(deviation_of(logits[head], golden.outputs("logits", head)) for head in heads)
+    return lines, RowsDeviation(x=worst, logit=logit)

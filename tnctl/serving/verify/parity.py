@@ -1,0 +1,320 @@
+"""`tnctl verify-serving`: what was trained is what is served.
+
+With a checkpoint, examples of the validation data are pooled twice, by its C tables and by numpy
+from the exported rows; that must be the same float32. The logits of the graph must be within
+2e-5 * (1 + |logit|) of those of the recipe's network with the checkpoint's weights. Rows of lower
+precision must be within the error that their export states. And the graph and the embeddings must
+give what their golden rows say, which is checked without a checkpoint too.
+"""
+
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl import manifest
+from tnctl.checkpoint.load import Checkpoint, load
+from tnctl.data.cells import Cells
+from tnctl.data.days import conf_of_day
+from tnctl.data.features import Window
+from tnctl.data.windows import joined, windows
+from tnctl.errors import Failure
+from tnctl.evaluation.evaluate import features_of
+from tnctl.evaluation.inference import Inference
+from tnctl.files import AbsentError
+from tnctl.model.building import Model
+from tnctl.model.graph import BY_SLOT, PACKED, packed_inputs
+from tnctl.schema import Conf
+from tnctl.serving.embeddings import Embeddings, open_embeddings
+from tnctl.serving.graph.graph_document import NAME, GraphManifest
+from tnctl.serving.graph.loaded_graph import Arrays, LoadedGraph, inputs_of, open_graph, outputs_of
+from tnctl.serving.graph_inputs import Encoded, pooled_inputs, served_lookup
+from tnctl.serving.verify.endpoint import Endpoint
+from tnctl.serving.verify.golden_checks import (
+    TOLERANCE,
+    deviation_of,
+    deviations_of,
+    encoded_rows,
+    largest_deviation,
+    outputs_noun,
+)
+from tnctl.serving.verify.golden_file import (
+    GoldenFile,
+    golden_of_checkpoint,
+    golden_of_embeddings,
+    golden_of_graph,
+)
+
+EXAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One comparison: what, whether it held, and the figure."""
+
+    what: str
+    held: bool
+    figure: str
+
+
+def verify(
+    checkpoint: Checkpoint, conf: Conf, graph: str, embeddings: str, prefix: str = "tnctl"
+) -> list[Finding]:
+    """Compare serving with training on up to 1000 examples, and on golden rows.
+
+    Raises Failure for a graph or embeddings of another checkpoint, or that are not complete.
+    """
+    with closing(open_embeddings(embeddings, prefix)) as opened:
+        loaded = open_graph(graph)
+        for url, content in ((graph, loaded.description), (embeddings, opened.manifest)):
+            if content.checkpoint.sha256 != checkpoint.manifest.sha256:
+                raise Failure(
+                    f"{url} was made from another checkpoint ({content.checkpoint.folder}) "
+                    f"than {checkpoint.folder}. Split and export that one again"
+                )
+        findings = Examples(checkpoint, conf).compare(loaded, opened)
+        return findings + of_graph(graph, loaded) + of_embeddings(loaded, opened)
+
+
+def verify_artefacts(graph: str, embeddings: str | None, prefix: str = "tnctl") -> list[Finding]:
+    """Compare a graph, and with it embeddings, with their golden rows alone. Raises Failure."""
+    loaded = open_graph(graph)
+    findings = of_graph(graph, loaded)
+    if embeddings is not None:
+        with closing(open_embeddings(embeddings, prefix)) as opened:
+            of_rows = of_embeddings(loaded, opened)
+            if not of_rows and not opened.manifest.exact:
+                raise Failure(
+                    f"{embeddings} has no golden rows (golden=0), and its rows are not the "
+                    "trainer's own. Name the checkpoint as well: checkpoint=URL"
+                )
+            golden = golden_of_graph(graph, loaded.description)
+            findings += of_rows or of_embeddings(loaded, opened, golden)
+    if not findings:
+        raise Failure(
+            f"{graph} has no golden rows (golden=0). Name the checkpoint as well: checkpoint=URL"
+        )
+    return findings
+
+
+def verify_endpoint(
+    url: str,
+    graph: str,
+    embeddings: str | None,
+    prefix: str = "tnctl",
+    checkpoint: Checkpoint | None = None,
+) -> list[Finding]:
+    """Send golden rows to a running service, with the inputs and outputs of the graph.
+
+    The golden rows are those of the embeddings, else of the graph, else of the checkpoint. Raises
+    Failure when none of them has any, and for a service that does not answer as it must.
+    """
+    description = manifest.read(graph, GraphManifest, NAME)
+    golden = None
+    if embeddings is not None:
+        with closing(open_embeddings(embeddings, prefix)) as opened:
+            served_lookup(description, opened)  # refuses embeddings of another checkpoint
+            golden = golden_of_embeddings(opened)
+    golden = golden or golden_of_graph(graph, description)
+    if golden is None and checkpoint is not None:
+        golden = golden_of_checkpoint(checkpoint)
+    if golden is None or not golden.lines:
+        raise Failure(f"{graph} has no golden rows (golden=0) to send. Split with golden=200")
+    inputs = inputs_of(description.signatures.by_slot, golden.inputs(description))
+    noun = outputs_noun(description, BY_SLOT)
+    return [
+        Finding(f"{noun} of the endpoint, by {way}", True, "not supported there")
+        if outputs is None
+        else within(
+            f"{noun} of the endpoint, by {way}", largest_deviation(golden, description, outputs)
+        )
+        for way, outputs in Endpoint(url, description).ways(inputs).items()
+    ]
+
+
+class Examples:
+    """Examples of the validation data as the trainer sees them: inputs and logits."""
+
+    def __init__(self, checkpoint: Checkpoint, conf: Conf) -> None:
+        self.model = load(checkpoint, conf)
+        features = features_of(conf, self.model)
+        # Validation data, or the most similar data that the conf has; of days, the last trained.
+        splits = (name for name in ("validation", "test") if getattr(conf.data, name) is not None)
+        split = next(splits, "train")
+        conf = conf_of_day(conf, checkpoint.days[-1].day) if checkpoint.days else conf
+        try:
+            # One batch: an export is read once, however small the batches of training are.
+            batch = joined(list(windows(conf, features, split, limit=EXAMPLES)))
+        except AbsentError as error:
+            raise Failure(
+                f"{error}. Or compare with the golden rows alone: graph=URL embeddings=URL "
+                "without the run"
+            ) from error
+        self._inference = Inference(self.model, batch.rows)
+        self.logits = self._inference(batch)
+        self.towers = self._inference.towers(batch.rows)
+        self._buffers = {
+            packed.name: getattr(self._inference.buffers, packed.name)
+            for packed in packed_inputs(self.model.layout)
+        }
+        self.inputs = {name: array.copy() for name, array in self._buffers.items()}
+        self.encoded = Encoded(cells_of(self.model, batch), batch.numeric)
+
+    def compare(self, graph: LoadedGraph, embeddings: Embeddings) -> list[Finding]:
+        """Findings about the inputs and the outputs that serving gives for these examples."""
+        description = graph.description
+        lookup = served_lookup(description, embeddings)
+        counts = np.zeros(2, np.int64)  # ids that were looked up, ids that are known
+
+        def counting(
+            group: str, ids: NDArray[np.uint64]
+        ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+            rows, known = lookup(group, ids)
+            counts[:] += len(ids), known.sum()
+            return rows, known
+
+        encoded = Encoded(self.encoded.cells, self._numbers_of(description))
+        inputs = pooled_inputs(description, encoded, counting)
+        logits, towers = self.logits, self.towers
+        if embeddings.manifest.exact:
+            findings = same_inputs("", description, inputs, self.inputs)
+        else:
+            findings = self._rows_within(embeddings)
+            # The outputs of the recipe's network for the inputs from these rows.
+            for name, array in inputs.items():
+                self._buffers[name][:] = array
+            logits = self._inference.of_inputs(encoded.rows)
+            towers = self._inference.towers(encoded.rows)
+            figure = f"{deviation_of(logits, self.logits):.1e} × (1 + |logit|)"
+            findings.append(Finding("deviation of such rows in logits", True, figure))
+        expected = dict(zip(self.model.heads, logits.T, strict=True)) | towers
+        names = outputs_of(description, "logits") | outputs_of(description, "embedding")
+        for signature in (PACKED, BY_SLOT):
+            outputs = graph.outputs(signature, inputs)
+            worst = max(deviation_of(outputs[name], expected[of]) for of, name in names.items())
+            what = f"{outputs_noun(description, signature)} of signature {signature}"
+            findings.append(within(what, worst))
+        ids, known = counts.tolist()
+        figure = f"{known:,} of {ids:,}"
+        return [*findings, Finding("ids that the files know", known > 0 or not ids, figure)]
+
+    def _numbers_of(self, description: GraphManifest) -> NDArray[np.float32]:
+        """The numeric inputs and one-hot slots that a graph, maybe of one head, takes."""
+        slots, layout = description.slots, self.model.layout
+        taken = [*description.numeric, *(name for name in slots if slots[name].indicator)]
+        places = (layout.numeric_columns[name] for name in taken)
+        columns = [at - layout.numeric_at + k for at, width in places for k in range(width)]
+        return self.encoded.numeric[:, columns]
+
+    def _rows_within(self, embeddings: Embeddings) -> list[Finding]:
+        """Whether exported rows of the examples' ids are as near as their manifest says."""
+        content = embeddings.manifest
+        errors = {entry.group: entry.error for entry in content.groups}
+        worst = bound = 0.0
+        far = differing = left_out = 0
+        for table, layout in zip(self.model.tables, self.model.layout.tables, strict=True):
+            names = {number: name for name, number in layout.groups.items()}
+            of_weights = np.s_[int(layout.linear) : int(layout.linear) + layout.width]
+            for slot, number in zip(layout.slots, layout.group_of, strict=True):
+                ids = np.unique(self.encoded.cells[slot].ids)
+                trained = [table.lookup(number, id_) for id_ in ids.tolist()]
+                there = np.array([row is not None for row in trained], bool)
+                if (group := names[number]) not in errors:
+                    left_out += int(there.sum())
+                    continue
+                rows, known = embeddings.lookup(group, ids)
+                left_out += int((there & ~known).sum())
+                far += int((known & ~there).sum())
+                both = np.flatnonzero(there & known)
+                if not both.size:
+                    continue
+                expected = np.array([trained[place] for place in both], np.float64)
+                apart = np.abs(rows[both] - expected)
+                differing += int(np.delete(apart, of_weights, axis=1).any(axis=1).sum())
+                error = errors[group]
+                stated = 0.0 if error is None else error.bound
+                far += int((apart[:, of_weights] > stated).any(axis=1).sum())
+                worst = max(worst, float(apart[:, of_weights].max(initial=0)))
+                bound = max(bound, stated)
+        figure = f"{worst:.1e} off, {bound:.1e} stated"
+        filtered = content.filter.given or not left_out
+        return [
+            Finding("weights of exported embeddings", not far, figure),
+            Finding("linear weights and counts", not differing, f"{differing} rows differ"),
+            Finding("rows that the filter left out", filtered, f"{left_out:,}"),
+        ]
+
+
+def cells_of(model: Model, batch: Window) -> dict[str, Cells]:
+    """The cells of each slot that has rows, from those of a batch's tables."""
+    cells = {}
+    for layout, ids, offsets, weights in zip(
+        model.layout.tables, batch.ids, batch.offsets, batch.weights, strict=True
+    ):
+        starts = offsets[:-1].reshape(batch.rows, layout.cells).astype(np.int64)
+        ends = offsets[1:].reshape(batch.rows, layout.cells).astype(np.int64)
+        column = 0
+        for slot, spread in zip(layout.slots, layout.spreads, strict=True):
+            first = starts[:, column]
+            column += spread
+            lengths = ends[:, column - 1] - first
+            until = np.cumsum(lengths)
+            places = np.arange(until[-1]) + np.repeat(first - until + lengths, lengths)
+            cells[slot] = Cells(
+                ids[places],
+                np.concatenate(([0], until)).astype(np.int32),
+                None if weights is None else weights[places],
+            )
+    return cells
+
+
+def same_inputs(
+    what: str, description: GraphManifest, received: Arrays, expected: Arrays
+) -> list[Finding]:
+    """Whether inputs of `packed` are the same float32, in the columns that the graph reads.
+
+    0.0 and -0.0 are the same: the sign of a sum of zeros has no meaning.
+    """
+    findings = []
+    for name, array in received.items():
+        read = np.zeros(array.shape[1], bool)
+        for part in description.signatures.by_slot:
+            read[part.at : part.end] |= part.source == name
+        wrong = int(((array != expected[name]) & read).any(axis=1).sum())
+        figure = f"{wrong} of {len(array)} rows differ"
+        findings.append(Finding(f"{what}{name} from the files, bit by bit", not wrong, figure))
+    return findings
+
+
+def within(what: str, deviation: float) -> Finding:
+    """Whether logits are near enough."""
+    return Finding(what, deviation <= TOLERANCE, f"{deviation:.1e} of {TOLERANCE}")
+
+
+def of_graph(url: str, graph: LoadedGraph) -> list[Finding]:
+    """Whether a graph gives the outputs of its golden rows; nothing where it has none."""
+    golden = golden_of_graph(url, graph.description)
+    if golden is None:
+        return []
+    encoded_rows(golden, graph.description)
+    return [
+        within(f"golden rows: {outputs_noun(graph.description, signature)} of {signature}", worst)
+        for signature, worst in deviations_of(golden, graph).items()
+    ]
+
+
+def of_embeddings(
+    graph: LoadedGraph, embeddings: Embeddings, golden: GoldenFile | None = None
+) -> list[Finding]:
+    """Whether embeddings, and the graph after them, give what golden rows, or their own, say."""
+    description = graph.description
+    lookup = served_lookup(description, embeddings)
+    golden = golden or golden_of_embeddings(embeddings)
+    if golden is None:
+        return []
+    inputs = pooled_inputs(description, encoded_rows(golden, description), lookup)
+    findings = same_inputs("golden rows: ", description, inputs, golden.inputs(description))
+    worst = largest_deviation(golden, description, graph.outputs(PACKED, inputs))
+    outputs = outputs_noun(description, PACKED)
+    return [*findings, within(f"golden rows: {outputs} from the files", worst)]
