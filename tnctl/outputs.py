@@ -55,7 +55,7 @@ def refuse_overlap(outputs: Iterable[str], reads: Iterable[str], key: str = "to"
             "contains": read.is_inside(output),
             "lies in": output.is_inside(read),
         }
-        for relation in filter(relations.get, relations):
+        if relation := next((words for words, holds in relations.items() if holds), None):
             raise UserError(
                 f"{key}={output.url} {relation} {read.url}, which this command reads. Name "
                 "another place"

@@ -41,8 +41,8 @@ def check(values: Mapping[str, Any]) -> None:
         differing = differences(converted(values, Conf, ""), values)
     except UserError as error:
         raise ForeignValueError(str(error)) from error
-    for key in differing:
-        raise ForeignValueError(f"{key} has a value of another type")
+    if differing:
+        raise ForeignValueError(f"{differing[0]} has a value of another type")
     name = values.get("recipe", {}).get("name")
     if isinstance(name, str) and not name.endswith(".py") and name not in shipped.recipes():
         raise ForeignValueError(
@@ -70,8 +70,11 @@ def refuse_odd_urls(values: Mapping[str, Any], folder: str, given: Collection[st
     with_texts(values, texts.setdefault)
     odd = [key for key, text in texts.items() if not is_plain(text)]
     odd = [key for key in odd if key.partition("[")[0] not in given]
-    keys = " ".join(f"{key}=…" for key in dict.fromkeys(key.partition("[")[0] for key in odd))
-    for key in odd:
+    if odd:
+        key = odd[0]
+        keys = " ".join(
+            f"{name}=…" for name in dict.fromkeys(name.partition("[")[0] for name in odd)
+        )
         raise UserError(
             f"{key} in the conf of {folder} is {quoted(texts[key])}, and of what a checkpoint "
             f"names only paths and URLs of {', '.join(PROTOCOLS)} are opened, without ::. If you "
