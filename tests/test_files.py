@@ -170,66 +170,85 @@ def test_what_is_no_file_is_written_to_and_never_removed(tmp_path):
 
 
 class Upload(fsspec.spec.AbstractBufferedFile):
-    """As adlfs has it: a part is uploaded when enough was written, and nothing is ever aborted."""
+    """As adlfs has it: a part is uploaded when enough was written, and closing completes a file."""
 
     def __init__(self, parts, path, mode, **options):
-        super().__init__(None, path, mode, **options, autocommit=False)
+        super().__init__(None, path, mode, **options)
         self.parts = parts
         self.ends = []
 
     def _upload_chunk(self, final=False):
         self.parts.append(self.buffer.getvalue())
-        self.ends += ["completed"] if final else []
+        if final and (self.autocommit or type(self) is Upload):
+            self.ends.append("completed")
         return True
 
 
 class AbortedUpload(Upload):
-    """As s3fs has it: after `discard` it has no buffer."""
+    """As s3fs has it: only `commit` completes, and after `discard` there is no buffer."""
+
+    def commit(self):
+        self.ends.append("completed")
 
     def discard(self):
         self.ends.append("aborted")
         self.buffer = None
 
 
+class UnreachedUpload(AbortedUpload):
+    """As s3fs has it while the network is down."""
+
+    def discard(self):
+        raise OSError("no route to host")
+
+
+class Storage(fsspec.AbstractFileSystem):
+    """A storage whose uploads are of one kind; `parts` are in the order of their upload."""
+
+    cachable = False
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.parts, self.uploads, self.removed = kind, [], [], []
+
+    def _open(self, path, mode, block_size, autocommit, **_):
+        self.uploads.append(
+            self.kind(self.parts, path, mode, block_size=block_size, autocommit=autocommit)
+        )
+        return self.uploads[-1]
+
+    def pipe_file(self, path, value, **_):  # noqa: ARG002 (fsspec's own)
+        self.parts.append(value)
+
+    def rm_file(self, path):
+        self.removed.append(path)
+
+
 @pytest.fixture
 def uploaded(monkeypatch):
     """The parts of what is written elsewhere, in the order of their upload."""
-    parts = []
-
-    class Storage:
-        def open(self, *given, **options):
-            return Upload(parts, *given, **options)
-
-    monkeypatch.setattr(output_files, "storage", lambda _: (Storage(), "x"))
-    return parts
+    system = Storage(AbortedUpload)
+    monkeypatch.setattr(output_files, "storage", lambda _: (system, "x"))
+    yield system.parts
+    assert all(upload.ends in ([], ["completed"]) for upload in system.uploads)
+    assert not system.transaction.files
 
 
-@pytest.mark.parametrize("kind", [Upload, AbortedUpload])
+@pytest.mark.parametrize("kind", [Upload, AbortedUpload, UnreachedUpload])
 @pytest.mark.parametrize("written", [0, 999, 1000, 2500])
 def test_an_upload_after_an_exception_leaves_no_file(monkeypatch, kind, written):
-    uploads, removed = [], []
-
-    class Storage:
-        rm_file = removed.append
-
-        def open(self, *given, **options):
-            uploads.append(kind([], *given, **options))
-            return uploads[-1]
-
+    system = Storage(kind)
     monkeypatch.setattr(uploading, "UPLOAD_BYTES", 1000)
-    monkeypatch.setattr(output_files, "storage", lambda _: (Storage(), "x"))
+    monkeypatch.setattr(output_files, "storage", lambda _: (system, "x"))
     with pytest.raises(ZeroDivisionError), files.open_output("s3://bucket/x") as stream:
         stream.write(bytes(written))
         raise ZeroDivisionError
-    assert len(uploads) == (written >= 1000)
-    for upload in uploads:
-        assert upload.closed
-        assert sum(map(len, upload.parts)) == written // 1000 * 1000
-    ends = [end for upload in uploads for end in upload.ends]
-    if kind is AbortedUpload or written < 1000:
-        assert (ends, removed) == (["aborted"] * len(uploads), [])
-    else:
-        assert (ends, removed) == (["completed"], ["x"])
+    assert len(system.uploads) == (written >= 1000)
+    assert sum(map(len, system.parts)) == written // 1000 * 1000
+    ends = {Upload: ["completed"], AbortedUpload: ["aborted"], UnreachedUpload: []}[kind]
+    for upload in system.uploads:
+        assert upload.closed and upload.ends == ends
+    assert system.removed == (["x"] if kind is Upload and written >= 1000 else [])
 
 
 @pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001, 2000, 9007])

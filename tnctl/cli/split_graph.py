@@ -32,6 +32,9 @@ def split(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
         "target_cpu" in taken and "aot" not in taken,
         "target_cpu= says what aot= compiles for; give aot=[1,32] too",
     )
+    frozen = arguments.flag(taken, "frozen")
+    golden = arguments.count(taken, "golden", splitting.GOLDEN_ROWS)
+    sizes = aot.sizes_of(taken["aot"]) if "aot" in taken else []
     to = taken.get("to") or files.join(conf.output, "graph")
     with waiting("splitting the graph"):
         described = splitting.split(
@@ -39,9 +42,9 @@ def split(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
             conf,
             to,
             head=taken.get("head"),
-            frozen=arguments.flag(taken, "frozen"),
-            golden=arguments.count(taken, "golden", splitting.GOLDEN_ROWS),
-            sizes=aot.sizes_of(taken["aot"]) if "aot" in taken else [],
+            frozen=frozen,
+            golden=golden,
+            sizes=sizes,
             target_cpu=taken.get("target_cpu", aot.TARGET_CPU),
         )
     for name in (BY_SLOT, PACKED):

@@ -20,7 +20,7 @@ class Upload:
 
     In memory they would be too much where many files are written side by side. The parts of a file
     are of one size as long as can be, and only the last is smaller: not every storage takes others.
-    The storage knows of the file when the first part is complete.
+    A file of less than one part is uploaded by one request.
     """
 
     def __init__(self, system: Any, path: str) -> None:
@@ -44,28 +44,37 @@ class Upload:
 
     def close(self) -> None:
         """Complete the file."""
-        self._send()
+        if self._stream is None:
+            self._part.seek(0)
+            self._system.pipe_file(self._path, self._part.read())
+        else:
+            self._send()
+            self._stream.close()
+            if hasattr(self._stream, "commit"):
+                self._stream.commit()
         self._part.close()
-        self._stream.close()
 
     def discard(self) -> None:
-        """Abort the upload; where the storage cannot, remove what it has of the file."""
+        """Abort the upload; where the storage completes every file, remove it."""
         self._part.close()
         if self._stream is None:
             return
-        can_abort = getattr(type(self._stream), "discard", None)
-        if can_abort in (None, AbstractBufferedFile.discard):
-            self._stream.close()
-            self._system.rm_file(self._path)
-            return
-        self._stream.discard()
-        # Its destructor would close it too, and print that there is nothing to complete.
+        with contextlib.suppress(Exception):
+            self._stream.discard()
+        # Its destructor would close it too, and could print that nothing is left to upload.
         with contextlib.suppress(Exception):
             self._stream.close()
+        if getattr(type(self._stream), "commit", None) in (None, AbstractBufferedFile.commit):
+            self._system.rm_file(self._path)
 
     def _send(self) -> None:
         if self._stream is None:
-            self._stream = self._system.open(self._path, "wb", block_size=UPLOAD_BYTES)
+            # Without autocommit neither close nor a destructor makes half of a file a whole one.
+            self._stream = self._system.open(
+                self._path, "wb", block_size=UPLOAD_BYTES, autocommit=False
+            )
+            # Else it would be kept for a transaction of all files, of which there is none.
+            self._system.transaction.files.clear()
         self._sent += self._part.tell()
         self._part.seek(0)
         # By one write, for a storage uploads what it has as soon as that is a block or more.
