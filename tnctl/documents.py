@@ -126,7 +126,7 @@ def flat() -> Any:
 
 
 def invalid_if(wrong: Any, text: str) -> None:
-    """Raise ValueError(text) if `wrong` is true: for rules on several fields, in `__post_init__`."""
+    """Raise ValueError(text) if `wrong` is true: for rules of `__post_init__`."""
     if wrong:
         raise ValueError(text)
 

@@ -170,13 +170,12 @@ class GraphManifest(Manifest):
         if both := self.slots.keys() & self.numeric.keys():
             raise ValueError(f"{min(both)} is a slot and a numeric input")
         self._check_inputs()
-        self._check_linear()
         self._check_conf()
         if self.sha256:  # else its files are not written yet
             self._check_files()
 
     def _check_inputs(self) -> None:
-        """Raise ValueError unless inputs of by_slot are those of slots and numeric inputs."""
+        """Raise ValueError unless inputs are those of slots and numeric inputs."""
         shapes: dict[tuple[str, str], tuple[int, ...]] = {(LINEAR, LINEAR): (1,)}
         shapes |= {(name, "x"): (number.width,) for name, number in self.numeric.items()}
         for name, slot in self.slots.items():
@@ -191,9 +190,7 @@ class GraphManifest(Manifest):
                 f"input {part.name} of {part.source} with shape {list(part.shape)} is not that of "
                 "a slot or numeric input",
             )
-
-    def _check_linear(self) -> None:
-        """Raise ValueError unless `linear` is the sum of slots that have linear weights."""
+        # `linear` is the sum of slots that have linear weights.
         adds = self.linear.adds
         invalid_if(len(set(adds)) < len(adds), "linear adds a slot twice")
         for name in adds:
