@@ -32,7 +32,7 @@ class GoldenFile:
             raise DamagedError(folder, f"{url}, {error}", way) from error
 
     def inputs(self, description: GraphManifest) -> Arrays:
-        """The inputs of signature `packed`, [n, columns]. Raises Failure unless all lines have them."""
+        """The inputs of signature `packed`, [n, columns]. Raises Failure if a line has others."""
         arrays = {}
         for packed in description.signatures.packed:
             values = [example.inputs.get(packed.name) for example in self.examples]
