@@ -178,10 +178,10 @@ def test_the_graph_serves_strangers(whole, tmp_path):
                 for name in names}  # fmt: skip
     assert set(got) == of_heads | {"towers/user", "towers/item"}
     for signature in ("by_slot", "packed", "serving_default"):
-        near(got[f"{signature}/logits"], golden.logits("ctr"))
+        near(got[f"{signature}/logits"], golden.outputs("logits", "ctr"))
         for head in ("ctr", "buy"):
-            near(got[f"{signature}/logits_{head}"], golden.logits(head))
-            near(got[f"{signature}/predictions_{head}"], golden.predictions(head))
+            near(got[f"{signature}/logits_{head}"], golden.outputs("logits", head))
+            near(got[f"{signature}/predictions_{head}"], golden.outputs("predictions", head))
     item = content.inputs["item"]
     np.testing.assert_array_equal(got["towers/item"], packed["x"][:, item.at : item.at + 4])
 
@@ -215,8 +215,8 @@ def test_tensorflows_own_tool_shows_and_runs_it(whole, tmp_path):
         "--inputs", ";".join(f"{name}=in.npz[{name}]" for name in inputs), "--outdir", ".",
         cwd=tmp_path,
     )  # fmt: skip
-    near(np.load(tmp_path / "logits_buy.npy"), golden.logits("buy"))
-    near(np.load(tmp_path / "predictions.npy"), golden.predictions("ctr"))
+    near(np.load(tmp_path / "logits_buy.npy"), golden.outputs("logits", "buy"))
+    near(np.load(tmp_path / "predictions.npy"), golden.outputs("predictions", "ctr"))
 
 
 def prediction_log_class():
@@ -334,7 +334,7 @@ def test_frozen_weights_are_constants_and_there_once(split, whole):
             k: tf.constant(v) for k, v in inputs_of(stated.signatures.of(name), given).items()
         }
         found = tf.saved_model.load(str(frozen)).signatures[signature](**inputs)
-        near(found["logits_buy"], golden.logits("buy"))
+        near(found["logits_buy"], golden.outputs("logits", "buy"))
 
 
 def names_of(content, signature):
@@ -363,13 +363,13 @@ def test_a_head_has_only_what_it_needs(split, whole, frozen):
         assert content["labels"].keys() == {head}
         for signature in ("packed", "by_slot"):
             found = outputs(folder, signature, inputs)
-            near(found["logits"], golden.logits(head))
-            near(found["predictions"], golden.predictions(head))
+            near(found["logits"], golden.outputs("logits", head))
+            near(found["predictions"], golden.outputs("predictions", head))
         stored = sum(weights_in(folder)) if frozen == "true" else weights_in(folder)[0]
         assert 20 < stored < of_whole
     # Columns of x that are not read may hold anything.
     inputs["x"][:, 0:4] = np.nan
-    near(outputs(folder, "packed", inputs)["logits"], golden.logits("buy"))
+    near(outputs(folder, "packed", inputs)["logits"], golden.outputs("logits", "buy"))
     assert list(content["slots"]) == ["tags", "history"]
     assert list(content["numeric"]) == ["price", "vector"]
     assert content["columns"] == ["tags", "scores", "history", "price", "vector"]
@@ -399,7 +399,7 @@ def test_towers_without_the_recipes_code(here, everything, whole, tmp_path):
         assert (content["heads"], content["head"]) == ([], tower)
         assert (to / "golden.jsonl").read_bytes() == (whole / "golden.jsonl").read_bytes()
         assert content["golden"]["rows"] == len(golden_of(whole).lines)
-        near(golden_of(whole).embeddings(tower), expected[tower])
+        near(golden_of(whole).outputs("embedding", tower), expected[tower])
         assert content["outputs"] == [
             {"name": "embedding", "kind": "embedding", "head": tower, "shape": [4]}
         ]
@@ -504,7 +504,7 @@ def test_heads_of_esmm(here, tmp_path):
     for head in ("ctr", "cvr", "ctcvr"):
         found = outputs(tmp_path / head, "by_slot", inputs)
         near(found["logits"], of_whole[f"logits_{head}"])
-        near(found["logits"], golden.logits(head))
+        near(found["logits"], golden.outputs("logits", head))
     assert stored["ctr"] == stored["cvr"] == stored["whole"] / 2
     assert stored["ctcvr"] == stored["whole"]
     # cvr has no label; a part says which column its head was trained on.
@@ -580,7 +580,7 @@ def test_readers_that_count_in_doubles_read_it_right(whole):
 
 def test_ids_can_be_made_from_the_description_alone(whole):
     golden = golden_of(whole)
-    encoded = RawInputs(document(whole)).encode(golden.rows)
+    encoded = RawInputs(document(whole)).encode([line.row for line in golden.examples])
     assert encoded.cells.keys() == golden.examples[0].ids.keys()
     for name, cells in encoded.cells.items():
         expected = [id_ for line in golden.examples for id_ in line.ids[name]]
@@ -657,7 +657,7 @@ def test_a_graph_on_another_storage(here, everything, whole):
     done = here("split-graph", "output=run", f"to={to}", "golden=3", cwd=everything)
     assert done.code == 0, done.err
     inputs = golden_of(whole).inputs(document(to))
-    near(outputs(to, "by_slot", inputs)["logits"], golden_of(whole).logits("ctr"))
+    near(outputs(to, "by_slot", inputs)["logits"], golden_of(whole).outputs("logits", "ctr"))
     assert golden_of(to).lines == golden_of(whole).lines[:3]
 
 

@@ -121,8 +121,8 @@ def flat() -> Any:
     return dataclasses.field(default_factory=dict, metadata={FLAT: True})
 
 
-def refuse_if(wrong: Any, text: str) -> None:
-    """Raise ValueError(text) if `wrong` is true: a rule on several fields, in `__post_init__`."""
+def invalid_if(wrong: Any, text: str) -> None:
+    """Raise ValueError(text) if `wrong` is true: for rules of `__post_init__`."""
     if wrong:
         raise ValueError(text)
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from numpy.typing import NDArray
 from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 
-from tnctl.documents import DocumentError, Name, Uint64Text, first_problem, refuse_if
+from tnctl.documents import DocumentError, Name, Uint64Text, first_problem, invalid_if
 from tnctl.errors import quoted
 from tnctl.model.layout import LINEAR
 
@@ -83,11 +83,11 @@ class GoldenLine:
 
     def __post_init__(self) -> None:
         for slot, weights in (self.weights or {}).items():
-            refuse_if(
+            invalid_if(
                 len(weights) != len(self.ids.get(slot, ())),
                 f"slot {slot} has {len(weights)} weights, and ids of another count",
             )
-        refuse_if(
+        invalid_if(
             self.logits.keys() != self.predictions.keys(),
             "logits and predictions are not of the same heads",
         )

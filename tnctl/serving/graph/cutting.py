@@ -66,10 +66,10 @@ def cut(folder: str, to: str, everything: Part, part: str | None, frozen: bool) 
     those that nothing reads are left out; so are those of `by_slot` of which no column is read.
     Raises UserError when there is no such part.
     """
-    signatures = load_graph(folder).signatures
+    loaded = load_graph(folder)  # variables live only as long as it does
     with tensorflow_errors("the graph cannot be cut"):
-        check_signature(signatures, PACKED, everything.packed)
-        function, outputs = chosen(signatures, everything.outputs, part)
+        check_signature(loaded.signatures, PACKED, everything.packed)
+        function, outputs = chosen(loaded.signatures, everything.outputs, part)
         if absent := sorted(outputs.keys() - function.structured_outputs.keys()):
             raise Failure(f"the graph has no output {absent[0]}. Take another checkpoint")
         return cut_function(function, outputs, to, everything, part, frozen)
@@ -276,9 +276,9 @@ def compare(
     if most:
         given[LENGTHS] = random.integers(0, most, (EXAMPLES, len(most)), "i4", endpoint=True)
     expected = run(function, given)
-    signatures = allowed_ops.load(folder).signatures
+    loaded = allowed_ops.load(folder)
     for signature, inputs in ((PACKED, part.packed), (BY_SLOT, part.by_slot)):
-        outputs = run(signatures[signature], inputs_of(inputs, given))
+        outputs = run(loaded.signatures[signature], inputs_of(inputs, given))
         for output, name in names.items():
             if not np.allclose(
                 outputs[output], expected[name], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True

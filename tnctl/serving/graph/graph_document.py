@@ -13,7 +13,7 @@ from tnctl.checkpoint.chain import GOLDEN
 from tnctl.checkpoint.document import RecipeReference
 from tnctl.data.features import indicator_width
 from tnctl.data.statistics import Statistics
-from tnctl.documents import Finite, Name, omitted, refuse_if
+from tnctl.documents import Finite, Name, invalid_if, omitted
 from tnctl.errors import UserError
 from tnctl.manifest import Manifest
 from tnctl.model.layout import LINEAR
@@ -48,11 +48,11 @@ class SignatureInput:
     at: Annotated[int, Field(ge=0, lt=MOST_COLUMNS)]
 
     def __post_init__(self) -> None:
-        refuse_if(
+        invalid_if(
             self.columns != prod(self.shape),
             f"input {self.name} has {self.columns} columns, its shape others",
         )
-        refuse_if(
+        invalid_if(
             (self.dtype == "int32") != (self.source == "lengths"),
             f"input {self.name} is {self.dtype}, which {self.source} is not",
         )
@@ -72,30 +72,30 @@ class Signatures:
 
     def __post_init__(self) -> None:
         columns = {whole.name: whole.columns for whole in self.packed}
-        refuse_if(
+        invalid_if(
             not columns or len(columns) < len(self.packed),
             "signature packed has no input, or one twice",
         )
         for whole in self.packed:
-            refuse_if(
+            invalid_if(
                 whole.name not in PACKED_INPUTS or (whole.source, whole.at) != (whole.name, 0),
                 f"signature packed has no input {whole.name}",
             )
-            refuse_if(
+            invalid_if(
                 whole.shape != (whole.columns,) or (whole.name == LINEAR and whole.columns != 1),
                 f"input {whole.name} of signature packed has another shape",
             )
-        refuse_if(
+        invalid_if(
             len({part.name for part in self.by_slot}) < len(self.by_slot),
             "signature by_slot has an input twice",
         )
         ends = dict.fromkeys(columns, 0)
         for part in sorted(self.by_slot, key=lambda part: part.at):
-            refuse_if(
+            invalid_if(
                 part.end > columns.get(part.source, 0),
                 f"input {part.name} is not inside of {part.source}",
             )
-            refuse_if(part.at < ends[part.source], f"input {part.name} overlaps another input")
+            invalid_if(part.at < ends[part.source], f"input {part.name} overlaps another input")
             ends[part.source] = part.end
 
     def of(self, signature: str) -> tuple[SignatureInput, ...]:
@@ -113,7 +113,7 @@ class GraphOutput:
     shape: Annotated[tuple[Columns, ...], Field(max_length=1)]
 
     def __post_init__(self) -> None:
-        refuse_if(
+        invalid_if(
             (self.kind == "embedding") != bool(self.shape),
             f"output {self.name} has a shape that {self.kind} do not have",
         )
@@ -152,31 +152,30 @@ class GraphManifest(Manifest):
 
     def __post_init__(self) -> None:
         heads = [output.head for output in self.outputs if output.kind == "logits"]
-        refuse_if(
+        invalid_if(
             self.heads != tuple(dict.fromkeys(heads)),
             "heads are not those of the outputs of kind logits",
         )
-        refuse_if(
+        invalid_if(
             heads != [output.head for output in self.outputs if output.kind == "predictions"],
             "outputs of kind predictions are not those of kind logits",
         )
-        refuse_if(
+        invalid_if(
             len({output.name for output in self.outputs}) < len(self.outputs),
             "an output is there twice",
         )
-        refuse_if(
+        invalid_if(
             self.labels.keys() - set(self.heads), "labels are of heads that the graph does not have"
         )
         if both := self.slots.keys() & self.numeric.keys():
             raise ValueError(f"{min(both)} is a slot and a numeric input")
         self._check_inputs()
-        self._check_linear()
         self._check_conf()
         if self.sha256:  # else its files are not written yet
             self._check_files()
 
     def _check_inputs(self) -> None:
-        """Raise ValueError unless inputs of by_slot are those of slots and numeric inputs."""
+        """Raise ValueError unless inputs are those of slots and numeric inputs."""
         shapes: dict[tuple[str, str], tuple[int, ...]] = {(LINEAR, LINEAR): (1,)}
         shapes |= {(name, "x"): (number.width,) for name, number in self.numeric.items()}
         for name, slot in self.slots.items():
@@ -186,22 +185,20 @@ class GraphManifest(Manifest):
                 shapes[name, "sequences"] = (slot.max_length or 0, slot.columns)
                 shapes |= {(name + LENGTH, "lengths"): ()} if slot.has_rows else {}
         for part in self.signatures.by_slot:
-            refuse_if(
+            invalid_if(
                 part.shape != shapes.get((part.name, part.source)),
                 f"input {part.name} of {part.source} with shape {list(part.shape)} is not that of "
                 "a slot or numeric input",
             )
-
-    def _check_linear(self) -> None:
-        """Raise ValueError unless `linear` is the sum of slots that have linear weights."""
+        # `linear` is the sum of slots that have linear weights.
         adds = self.linear.adds
-        refuse_if(len(set(adds)) < len(adds), "linear adds a slot twice")
+        invalid_if(len(set(adds)) < len(adds), "linear adds a slot twice")
         for name in adds:
-            refuse_if(
+            invalid_if(
                 name not in self.slots or not self.slots[name].linear,
                 f"linear adds {name}, which has no linear weights",
             )
-        refuse_if(
+        invalid_if(
             adds and all(whole.name != LINEAR for whole in self.signatures.packed),
             "linear adds slots, and signature packed has no input linear",
         )
@@ -227,7 +224,7 @@ class GraphManifest(Manifest):
         except UserError as error:
             raise ValueError(str(error)) from error
         for name, width in widths.items():
-            refuse_if(
+            invalid_if(
                 self.slots[name].columns != width,
                 f"slot {name} has {self.slots[name].columns} columns, and {width} ids",
             )

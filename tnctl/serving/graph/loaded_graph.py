@@ -35,13 +35,13 @@ class LoadedGraph:
 
     def __init__(self, folder: str, description: GraphManifest, url: str | None = None) -> None:
         self.description = description
-        self._signatures = load_graph(folder, url).signatures
+        self._loaded = load_graph(folder, url)  # variables live only as long as it does
         with tensorflow_errors("the graph has no signatures that TensorFlow takes"):
             for name in (PACKED, BY_SLOT):
                 inputs = description.signatures.of(name)
-                check_signature(self._signatures, name, inputs, description.outputs)
-            if TOWERS in self._signatures:
-                check_signature(self._signatures, TOWERS, description.signatures.packed)
+                check_signature(self._loaded.signatures, name, inputs, description.outputs)
+            if TOWERS in self._loaded.signatures:
+                check_signature(self._loaded.signatures, TOWERS, description.signatures.packed)
 
     def outputs(self, signature: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """What a signature computes from the inputs of `packed`, cut into the signature's own."""
@@ -62,7 +62,7 @@ class LoadedGraph:
 
         Empty for a graph without this signature.
         """
-        arrays = self._run(TOWERS, inputs) if TOWERS in self._signatures else {}
+        arrays = self._run(TOWERS, inputs) if TOWERS in self._loaded.signatures else {}
         for name, array in arrays.items():
             if array.dtype.kind != "f":
                 raise Failure(
@@ -73,7 +73,7 @@ class LoadedGraph:
 
     def _run(self, signature: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         with tensorflow_errors("the graph does not run"):
-            return run(self._signatures[signature], inputs)
+            return run(self._loaded.signatures[signature], inputs)
 
 
 def run(function: Any, inputs: Mapping[str, NDArray[Any]]) -> Arrays:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tnctl.documents import Finite, Name, Uint64Text, refuse_if
+from tnctl.documents import Finite, Name, Uint64Text, invalid_if
 from tnctl.model.layout import CVM_COLUMNS
 from tnctl.serving.export_document import MOST_WIDTH, Pooling
 
@@ -42,7 +42,7 @@ class RawData:
     check_utf8: bool
 
     def __post_init__(self) -> None:
-        refuse_if(self.delimiter in '"\r\n', "data.delimiter is a sign that no delimiter can be")
+        invalid_if(self.delimiter in '"\r\n', "data.delimiter is a sign that no delimiter can be")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,50 +74,50 @@ class SlotInput:
     default: Finite | None
 
     def __post_init__(self) -> None:
-        refuse_if(
+        invalid_if(
             (self.column is None) != (self.cross is not None),
             "a slot has a column, or is a cross of several",
         )
-        refuse_if(
+        invalid_if(
             self.has_rows != (self.group is not None),
             "group is the name of a slot's rows, and null without rows",
         )
-        refuse_if(
+        invalid_if(
             self.default != (0 if self.has_rows else None),
             "default is 0 with rows, and null without",
         )
         # Its input is as wide as its rows.
         of_rows = self.width + (CVM_COLUMNS if self.cvm else 0)
-        refuse_if(
+        invalid_if(
             self.indicator and (self.width or self.linear or self.cvm or not self.columns),
             "indicator is for slots without rows, whose columns count ids",
         )
-        refuse_if(
+        invalid_if(
             not self.indicator and self.columns != of_rows,
             f"columns are {self.columns}, and its rows have {of_rows}",
         )
-        refuse_if(
+        invalid_if(
             self.pooling == "none" and self.max_length is None,
             "pooling none keeps a sequence, which needs max_length",
         )
-        refuse_if(
+        invalid_if(
             self.pooling == "none" and self.columns * (self.max_length or 0) > MOST_COLUMNS,
             f"a sequence has over {MOST_COLUMNS:,} floats",
         )
         # Boundaries and vocabulary are those of its kind of ids.
-        refuse_if(
+        invalid_if(
             (self.vocabulary is not None) != (self.ids == "vocabulary"),
             "vocabulary is for ids vocabulary, and for no others",
         )
-        refuse_if(
+        invalid_if(
             (self.boundaries is not None) != (self.ids in ("boundaries", "quantiles")),
             "boundaries are for ids boundaries and quantiles, and for no others",
         )
-        refuse_if(
+        invalid_if(
             any(low >= high for low, high in pairwise(self.boundaries or ())),
             "boundaries do not ascend",
         )
-        refuse_if(
+        invalid_if(
             (self.missing == "value") != (self.missing_id is not None),
             "missing_id is for missing value, and for nothing else",
         )
@@ -143,23 +143,23 @@ class NumericInput:
     deviation: Finite | tuple[Finite, ...] | None
 
     def __post_init__(self) -> None:
-        refuse_if(
+        invalid_if(
             (self.column is None) != (self.columns is not None),
             "a numeric input has a column, or several columns",
         )
-        refuse_if(
+        invalid_if(
             self.columns is not None and len(self.columns) != self.width,
             f"width is {self.width}, and there are {len(self.columns or ())} columns",
         )
         for key, moments in (("mean", self.mean), ("deviation", self.deviation)):
-            refuse_if(
+            invalid_if(
                 (self.transform == "standardize") != (moments is not None),
                 f"{key} is for transform standardize, and for no other",
             )
             count = len(moments) if isinstance(moments, tuple) else self.width
-            refuse_if(count != self.width, f"{key} has {count} numbers, and width is {self.width}")
+            invalid_if(count != self.width, f"{key} has {count} numbers, and width is {self.width}")
         deviations = self.deviation if isinstance(self.deviation, tuple) else (self.deviation,)
-        refuse_if(
+        invalid_if(
             any(number is not None and not number > 0 for number in deviations),
             "deviation is not above 0",
         )

@@ -1,6 +1,6 @@
 """Graphs and exported rows, checked against golden rows before their manifests are written.
 
-docs/formats/golden.md. What passed the check gets golden rows, too.
+docs/formats/golden.md. What passes the check gets a golden.jsonl, too.
 """
 
 from collections.abc import Mapping

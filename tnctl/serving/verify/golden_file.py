@@ -1,6 +1,6 @@
 """golden.jsonl of a checkpoint, a split graph or exported embeddings (docs/formats/golden.md).
 
-A checkpoint's golden rows are of the trainer's own making, so all others are compared with them.
+The trainer computes those of a checkpoint. Those of graphs and embeddings are compared with them.
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ class GoldenFile:
             raise DamagedError(folder, f"{url}, {error}", way) from error
 
     def inputs(self, description: GraphManifest) -> Arrays:
-        """The inputs of signature `packed`, [n, columns]. Raises Failure unless all lines do."""
+        """The inputs of signature `packed`, [n, columns]. Raises Failure if a line has others."""
         arrays = {}
         for packed in description.signatures.packed:
             values = [example.inputs.get(packed.name) for example in self.examples]
