@@ -153,8 +153,7 @@ def main() -> None:
 
 def measure(rows: int, rounds: int, compression: str, root: Path) -> None:
     from tnctl.checkpoint import load
-    from tnctl.checkpoint.document import Metrics
-    from tnctl.checkpoint.save import Clock, Position
+    from tnctl.checkpoint.document import Clock, Metrics, Position
     from tnctl.checkpoint.saver import Saver
 
     model = made(rows, root / "run", compression)

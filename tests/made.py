@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tnctl import documents
-from tnctl.checkpoint import dense, rows, tombstones
+from tnctl.checkpoint import dense_file, rows, tombstones
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.document import CheckpointManifest
 from tnctl.checkpoint.merging import Keys
@@ -172,8 +172,8 @@ def write(folder, step, own, there, removed, kernel, parent=None, suffix="", fil
         "tombstones": tombstones.write(inventory.writing, f"tables/{TABLE}", [gone]),
         "sketch": {"file": f"tables/{TABLE}/sketch.bin", "bytes": 256},
     }
-    with inventory.writing(dense.NAME) as stream:
-        stream.write(dense.HEADER.pack(dense.MAGIC, 1, len(VARIABLES)))
+    with inventory.writing(dense_file.NAME) as stream:
+        stream.write(dense_file.HEADER.pack(dense_file.MAGIC, 1, len(VARIABLES)))
         stream.write(np.concatenate([kernel, np.zeros(2 + 8 + 1)]).astype("<f4").tobytes())
     inventory.write(
         "conf.json", json.dumps({"seed": step, "evaluation": {"monitor": "auc"}}).encode()
@@ -197,7 +197,7 @@ def write(folder, step, own, there, removed, kernel, parent=None, suffix="", fil
             "statistics": {"standardize": {}, "boundaries": {}, "vocabularies": {}},
             "tables": [table],
             "dense": {
-                "file": dense.NAME,
+                "file": dense_file.NAME,
                 "optimizer": OPTIMIZER,
                 "step": step,
                 "states": ["accumulator"],

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tnctl import schema
-from tnctl.checkpoint import save as saving
-from tnctl.checkpoint.document import Metrics
+from tnctl.checkpoint.document import Clock, Metrics, Position
 from tnctl.checkpoint.golden import GoldenLine
 from tnctl.checkpoint.saver import Saver
 from tnctl.data.statistics import Statistics
@@ -90,8 +89,8 @@ class Run:
     def save(self, wait=True, **more):
         """Save, and return the checkpoint's folder."""
         given = {
-            "clock": saving.Clock(self.steps, tuple(self.days)),
-            "position": saving.Position(None, 0, 0, self.steps, 0),
+            "clock": Clock(self.steps, tuple(self.days)),
+            "position": Position(None, 0, 0, self.steps, 0),
             "finished": False,
             "golden": [GOLDEN],
             "metrics": Metrics(),

@@ -12,7 +12,7 @@ from tnctl import manifest, schema
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import rows
 from tnctl.checkpoint.document import CheckpointManifest
-from tnctl.checkpoint.save import save
+from tnctl.checkpoint.staging import save
 from tnctl.errors import Failure
 
 STEP = "run/checkpoints/step-0000000012"

@@ -17,9 +17,8 @@ import pytest
 from saving import LIFE, Run, conf_of
 
 from tnctl import files, manifest
-from tnctl.checkpoint import dense, merging, rows, sketches, spool, tombstones
+from tnctl.checkpoint import dense_file, merging, rows, sketch_file, spool, staging, tombstones
 from tnctl.checkpoint import load as loading
-from tnctl.checkpoint import save as saving
 from tnctl.checkpoint.chain import before
 from tnctl.checkpoint.saver import Saver
 from tnctl.errors import Failure
@@ -40,7 +39,7 @@ def all_of(parts, dtype=None):
 def full_copy(checkpoint, conf, folder):
     """What the chain of a checkpoint amounts to, as a full one."""
     model = loading.load(checkpoint, conf)
-    saving.save(
+    staging.save(
         model,
         str(folder),
         clock=checkpoint.clock,
@@ -526,8 +525,8 @@ def test_every_byte_of_a_small_checkpoint_counts(two, tmp_path):
     readers = {
         "rows": lambda c: list(rows.stream(c, TABLE)),
         "tombstones": lambda c: list(rows.tombstones(c, TABLE)),
-        "sketch": lambda c: sketches.read(c, c.table(TABLE), model.tables[0]),
-        "dense": lambda c: dense.read(c.folder, c.manifest, model),
+        "sketch": lambda c: sketch_file.read(c, c.table(TABLE), model.tables[0]),
+        "dense": lambda c: dense_file.read(c.folder, c.manifest, model),
     }
     for kind, read in readers.items():
         path = folder / KINDS[kind]

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.checkpoint import dense
+from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.chain import Checkpoint
-from tnctl.checkpoint.inspection import last_figures, lengths
+from tnctl.checkpoint.checkpoint_inspection import last_figures, lengths
+from tnctl.checkpoint.decayed_rows import as_read, known_rows
 from tnctl.checkpoint.matching import Block, matched
-from tnctl.checkpoint.reading import as_read, known_rows
 from tnctl.checkpoint.table_document import KEY_FIELDS, RecordField, Table
 from tnctl.progress import Display
 from tnctl.schema import differences
@@ -187,7 +187,7 @@ def compare_dense(found: Findings, one: Checkpoint, other: Checkpoint) -> None:
 
 def variables(checkpoint: Checkpoint) -> dict[str, NDArray[np.float64]]:
     """The dense weights by the names of their variables."""
-    floats, at = dense.floats(checkpoint.folder, checkpoint.manifest), 0
+    floats, at = dense_file.floats(checkpoint.folder, checkpoint.manifest), 0
     found = {}
     for variable in checkpoint.manifest.dense.variables:
         weights = floats[at : at + variable.size].astype(np.float64)

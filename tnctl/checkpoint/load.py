@@ -4,7 +4,7 @@ import hashlib
 import json
 
 from tnctl import documents, memory_limits
-from tnctl.checkpoint import dense, rows, sketches
+from tnctl.checkpoint import dense_file, rows, sketch_file
 from tnctl.checkpoint.chain import (
     Checkpoint,
     newest,
@@ -48,7 +48,7 @@ def load(checkpoint: Checkpoint, conf: Conf) -> Model:
             if saved != layout.groups:
                 raise Failure(f"{checkpoint.folder} has groups {saved}, the conf {layout.groups}")
             load_table(checkpoint, part, table)
-        dense.read(checkpoint.folder, checkpoint.manifest, model)
+        dense_file.read(checkpoint.folder, checkpoint.manifest, model)
     model.check_aliases()
     return model
 
@@ -68,7 +68,7 @@ def load_table(checkpoint: Checkpoint, part: Table, table: SparseTable) -> None:
             table.insert_records(records.view("u1"))
         except ValueError as error:
             rows.raise_damage(checkpoint, part.name, f"is damaged ({error})")
-    sketches.read(checkpoint, part, table)
+    sketch_file.read(checkpoint, part, table)
     # What reading a row gives depends on the step where weights decay, and on the day.
     table.set_step(checkpoint.step)
     table.set_days(checkpoint.clock.days)
@@ -90,6 +90,6 @@ def digest(checkpoint: Checkpoint) -> str:
             hashed.update(records.view("u1").data)
         if table.sketch is not None:
             hashed.update(read_file(checkpoint.folder, checkpoint.manifest, table.sketch.file))
-    hashed.update(read_file(checkpoint.folder, checkpoint.manifest, dense.NAME))
+    hashed.update(read_file(checkpoint.folder, checkpoint.manifest, dense_file.NAME))
     hashed.update(json.dumps(documents.plain(checkpoint.clock), sort_keys=True).encode())
     return hashed.hexdigest()

@@ -19,8 +19,8 @@ from tnctl.checkpoint.document import CheckpointManifest, Metrics
 from tnctl.checkpoint.golden import GoldenLine
 from tnctl.checkpoint.merging import Keys
 from tnctl.checkpoint.pruning import prune
-from tnctl.checkpoint.save import Clock, Contents, Graph, Position, stage, write_golden
 from tnctl.checkpoint.spool import Spool
+from tnctl.checkpoint.staging import Clock, Contents, Graph, Position, stage, write_golden
 from tnctl.data.day_records import DayRecord, Fingerprint
 from tnctl.errors import Failure
 from tnctl.manifest import NAME, DamagedError

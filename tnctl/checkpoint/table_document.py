@@ -20,7 +20,7 @@ from tnctl.documents import (
     plain,
 )
 from tnctl.errors import quoted
-from tnctl.tables import optimizers
+from tnctl.tables import optimizer_kinds
 
 LONGEST_SEGMENT = 65_536  # floats; a conf has at most 1024
 LAST_HASH = 2**64 - 1
@@ -57,13 +57,15 @@ class Optimizer:
     max_norm: Setting | None = omitted()
 
     def __post_init__(self) -> None:
-        if self.name not in optimizers.NAMES:
-            raise ValueError(f"name {quoted(self.name)} is none of {', '.join(optimizers.NAMES)}")
-        own = {"name", "learning_rate", *optimizers.settings(self.name)}
+        if self.name not in optimizer_kinds.NAMES:
+            raise ValueError(
+                f"name {quoted(self.name)} is none of {', '.join(optimizer_kinds.NAMES)}"
+            )
+        own = {"name", "learning_rate", *optimizer_kinds.settings(self.name)}
         given = {one.name for one in fields(self) if getattr(self, one.name) is not None}
         if lacking := sorted(own - given):
             raise ValueError(f"{self.name} lacks its setting {lacking[0]}")
-        if foreign := sorted(given - own - set(optimizers.EXTRAS)):
+        if foreign := sorted(given - own - set(optimizer_kinds.EXTRAS)):
             raise ValueError(f"{self.name} has no setting {foreign[0]}")
 
     @classmethod

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl import files, manifest
-from tnctl.checkpoint import dense, rows, tombstones
+from tnctl.checkpoint import dense_file, rows, tombstones
 from tnctl.checkpoint.chain import (
     CONF,
     GOLDEN,
@@ -123,8 +123,8 @@ def verify_one(found: Findings, checkpoint: Checkpoint, parent_step: int | None)
 def verify_content(checkpoint: Checkpoint, path: str) -> None:
     """Raise Failure when an undamaged file is not what a file of its name must be."""
     url = files.join(checkpoint.folder, path)
-    if path == dense.NAME:
-        dense.floats(checkpoint.folder, checkpoint.manifest)
+    if path == dense_file.NAME:
+        dense_file.floats(checkpoint.folder, checkpoint.manifest)
     if path == CONF:
         checkpoint.conf()
     if path == GOLDEN:

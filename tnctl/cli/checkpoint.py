@@ -103,9 +103,9 @@ def list_(asked: "Asked") -> int:
 def inspect(asked: "Asked") -> int:
     """What is in a checkpoint."""
     checkpoint = opened(asked.urls[0])
-    from tnctl.checkpoint import inspection
+    from tnctl.checkpoint import checkpoint_inspection
 
-    found = inspection.inspect(checkpoint)
+    found = checkpoint_inspection.inspect(checkpoint)
     if asked.as_json:
         print_json(found.to_json())
     else:

@@ -10,7 +10,7 @@ from tnctl.documents import plain
 from tnctl.progress import say, size, table
 
 if TYPE_CHECKING:
-    from tnctl.checkpoint import difference, inspection
+    from tnctl.checkpoint import checkpoint_inspection, difference
     from tnctl.checkpoint.listing import Entry
     from tnctl.checkpoint.table_document import Optimizer
 
@@ -69,7 +69,7 @@ def span(seconds: float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
-def show_inspection(found: "inspection.Findings") -> None:
+def show_inspection(found: "checkpoint_inspection.Findings") -> None:
     """All of it, table after table."""
     show_lineage(found)
     for one in found.tables:
@@ -78,7 +78,7 @@ def show_inspection(found: "inspection.Findings") -> None:
     show_dense(found)
 
 
-def show_lineage(found: "inspection.Findings") -> None:
+def show_lineage(found: "checkpoint_inspection.Findings") -> None:
     """Where the checkpoint stands: clocks, chain, place in the data, conf, metrics."""
     rows: list[tuple[str, str]] = [
         ("checkpoint", found.folder),
@@ -110,7 +110,7 @@ def figure(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else f"{value:,}"
 
 
-def show_table(found: "inspection.TableFindings") -> None:
+def show_table(found: "checkpoint_inspection.TableFindings") -> None:
     """Groups, histograms, the largest rows."""
     say(
         f"table {found.name}: {found.rows:,} rows of {found.record_bytes} bytes in "
@@ -153,7 +153,7 @@ def show_table(found: "inspection.TableFindings") -> None:
         say("every weight and state is finite")
 
 
-def show_groups(found: "inspection.TableFindings") -> None:
+def show_groups(found: "checkpoint_inspection.TableFindings") -> None:
     """One line for each share group."""
     lives = any(one.waiting or one.evicted for one in found.groups)
     shows = any(one.shows is not None for one in found.groups)
@@ -205,7 +205,7 @@ def bar(share: float) -> str:
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()
 
 
-def show_dense(found: "inspection.Findings") -> None:
+def show_dense(found: "checkpoint_inspection.Findings") -> None:
     """The dense weights, variable by variable."""
     dense = found.dense
     say("")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tnctl.checkpoint import rows, tombstones
 from tnctl.checkpoint.chain import Checkpoint
-from tnctl.checkpoint.reading import as_read, known_rows, shows_as_read, unseen_days
+from tnctl.checkpoint.decayed_rows import as_read, known_rows, shows_as_read, unseen_days
 from tnctl.checkpoint.table_document import Table
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layout import EMBEDDING, LINEAR

@@ -1,10 +1,10 @@
 """The C tables, with numpy in and out. Nothing above this package knows cffi."""
 
 from tnctl.tables.auc import StreamingAuc
-from tnctl.tables.dense import DenseTable
+from tnctl.tables.dense_table import DenseTable
 from tnctl.tables.dictionary import Dictionary, DictionaryStack, DictionaryWriter
 from tnctl.tables.memory import NotFiniteError, Pool, aligned
-from tnctl.tables.optimizers import Optimizer
+from tnctl.tables.optimizer_kinds import Optimizer
 from tnctl.tables.plans import Figures, Initial, Life, Segment, SlotPlan
 from tnctl.tables.records import (
     REMOVED_DTYPE,
@@ -13,7 +13,7 @@ from tnctl.tables.records import (
     decay_factors,
     key_hashes,
 )
-from tnctl.tables.sparse import SparseTable
+from tnctl.tables.sparse_table import SparseTable
 from tnctl.tables.workspace import Workspace
 
 __all__ = [

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tnctl.tables.optimizers import Optimizer
+from tnctl.tables.optimizer_kinds import Optimizer
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tnctl._tables import ffi, lib
 from tnctl.tables.memory import check, pointer
 from tnctl.tables.plans import SlotPlan
-from tnctl.tables.sparse import SparseTable
+from tnctl.tables.sparse_table import SparseTable
 
 POOLINGS = {"sum": lib.TN_POOL_SUM, "mean": lib.TN_POOL_MEAN, "sqrtn": lib.TN_POOL_SQRTN}
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.checkpoint import dense
+from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.document import Variable as SavedVariable
 from tnctl.errors import UserError
@@ -139,7 +139,7 @@ def shapes_of(variables: Any) -> dict[str, tuple[int, ...]]:
 def variables(checkpoint: Checkpoint) -> dict[str, Variable]:
     """The dense variables of a checkpoint and its moving statistics, by name."""
     saved = checkpoint.manifest.dense
-    floats, start = dense.floats(checkpoint.folder, checkpoint.manifest), 0
+    floats, start = dense_file.floats(checkpoint.folder, checkpoint.manifest), 0
 
     def read(described: Iterable[SavedVariable]) -> Iterator[tuple[str, NDArray[np.float32]]]:
         nonlocal start

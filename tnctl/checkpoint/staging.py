@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tnctl import __version__, files, outputs
-from tnctl.checkpoint import dense, rows, sketches, tombstones
+from tnctl.checkpoint import dense_file, rows, sketch_file, tombstones
 from tnctl.checkpoint.chain import (
     CONF,
     EXTRA,
@@ -136,9 +136,9 @@ def stage(
             partial(records_of, table, len(layout.groups), parent),
         )
         kept = tombstones.write(opening, folder, (removed or {}).get(layout.name, ()))
-        counters = sketches.write(opening, folder, table)
+        counters = sketch_file.write(opening, folder, table)
         tables.append(described_table(model, number, tuple(written), kept, counters))
-    dense_part = dense.write(opening, model)
+    dense_part = dense_file.write(opening, model)
     inference.write(opening, model)
     with opening(CONF) as stream:
         stream.write(as_json(graph.conf_to_json(model.conf)))

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl import documents
-from tnctl.checkpoint import dense, rows
+from tnctl.checkpoint import dense_file, rows
 from tnctl.checkpoint.chain import Checkpoint
+from tnctl.checkpoint.decayed_rows import as_read, known_rows, shows_as_read, unseen_days
 from tnctl.checkpoint.document import CheckpointManifest, Position
 from tnctl.checkpoint.histogram import Histogram
-from tnctl.checkpoint.reading import as_read, known_rows, shows_as_read, unseen_days
 from tnctl.checkpoint.table_document import Optimizer, Segment, Table
 from tnctl.progress import Display
 
@@ -304,7 +304,7 @@ def largest(
 def inspect_dense(checkpoint: Checkpoint) -> DenseFindings:
     """The dense weights: how many, their norm by variable, and what is not finite."""
     described = checkpoint.manifest.dense
-    floats = dense.floats(checkpoint.folder, checkpoint.manifest)
+    floats = dense_file.floats(checkpoint.folder, checkpoint.manifest)
     found = []
     at = 0
     for variable in described.variables:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tnctl._tables import ffi, lib
 from tnctl.tables.memory import Pool, array_over, check, pointer
-from tnctl.tables.optimizers import UPDATES
+from tnctl.tables.optimizer_kinds import UPDATES
 from tnctl.tables.plans import Figures, Initial, Life, Segment
 from tnctl.tables.records import (
     CVM_COLUMNS,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tnctl._tables import ffi, lib
 from tnctl.tables.memory import Pool, array_over, check, pointer
-from tnctl.tables.optimizers import Optimizer
+from tnctl.tables.optimizer_kinds import Optimizer
 
 FLOATS_PER_LINE = 16  # TensorFlow wants every variable on a 64-byte boundary
 
