@@ -12,6 +12,7 @@ from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.document import CheckpointManifest
 from tnctl.checkpoint.merging import Keys
 from tnctl.manifest import Inventory
+from tnctl.tables import REMOVED_DTYPE
 
 TABLE = "embedding3"
 GROUPS = {"user": 0, "item": 1, "shop": 5}
@@ -134,7 +135,7 @@ def write(folder, step, own, there, removed, kernel, parent=None, suffix="", fil
         )
     finally:
         rows.BYTES_PER_FILE = keep
-    gone = as_array([(key[1], key[0], at) for key, at in removed.items()], tombstones.DTYPE)
+    gone = as_array([(key[1], key[0], at) for key, at in removed.items()], REMOVED_DTYPE)
     counts = {number: sum(one == number for one, _ in there) for number in GROUPS.values()}
     with inventory.writing(f"tables/{TABLE}/sketch.bin") as stream:
         stream.write(b"tnctlskt" + (1).to_bytes(4, "little") + bytes(4) + bytes(range(256)))

@@ -8,6 +8,7 @@ from tnctl import schema
 from tnctl.checkpoint.document import Clock, Metrics, Position
 from tnctl.checkpoint.golden import GoldenLine
 from tnctl.checkpoint.saver import Saver
+from tnctl.checkpoint.staging import Contents
 from tnctl.data.statistics import Statistics
 from tnctl.model import building
 from tnctl.model.layout import slot_plans
@@ -96,7 +97,7 @@ class Run:
             "metrics": Metrics(),
             **more,
         }
-        folder = f"{self.conf.output}/{self.saver.save(self.model, **given)}"
+        folder = f"{self.conf.output}/{self.saver.save(self.model, Contents(**given))}"
         if wait:
             self.saver.wait()
         return folder

@@ -270,4 +270,4 @@ def test_a_manifest_cut_short_leaves_the_one_before(run_copy, here):
     done = here("evaluate", "output=run", cwd=run_copy)
     assert done.code == 0
     assert json.loads(done.out)["checkpoint"] == STEP
-    assert "step-0000000099" in done.err and "going on with" in done.err
+    assert "step-0000000099" in done.err and "; using" in done.err

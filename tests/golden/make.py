@@ -141,6 +141,7 @@ def chain(values: dict[str, Any]) -> list[str]:
     from tnctl import schema
     from tnctl.checkpoint.document import Clock, Metrics, Position
     from tnctl.checkpoint.saver import Saver
+    from tnctl.checkpoint.staging import Contents
     from tnctl.data import statistics
     from tnctl.data.windows import taken, windows
     from tnctl.evaluation.evaluate import features_of
@@ -172,12 +173,14 @@ def chain(values: dict[str, Any]) -> list[str]:
             table.evict()
             folder = saver.save(
                 model,
-                clock=Clock(number + 1, tuple(days)),
-                position=Position(str(day), 0, 0, end, number),
-                finished=False,
-                golden=GoldenRows(conf, model, 2).lines(Inference(model, 8)),
-                metrics=Metrics(),
-                extras={"running": b"figures"},
+                Contents(
+                    clock=Clock(number + 1, tuple(days)),
+                    position=Position(str(day), 0, 0, end, number),
+                    finished=False,
+                    golden=GoldenRows(conf, model, 2).lines(Inference(model, 8)),
+                    metrics=Metrics(),
+                    extras={"running": b"figures"},
+                ),
             )
             saver.wait()
             folders.append(folder)

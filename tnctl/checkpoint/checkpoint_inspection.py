@@ -1,7 +1,8 @@
 """What is in a checkpoint: counts, norms, ages, shows, lineage. Rows are streamed, once."""
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from tnctl import documents
 from tnctl.checkpoint import dense_file, rows
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.decayed_rows import as_read, known_rows, shows_as_read, unseen_days
-from tnctl.checkpoint.document import CheckpointManifest, Position
+from tnctl.checkpoint.document import Clock, Position
 from tnctl.checkpoint.histogram import Histogram
 from tnctl.checkpoint.table_document import Optimizer, Segment, Table
 from tnctl.progress import Display
@@ -26,7 +27,7 @@ class GroupFindings:
     name: str
     rows: int
     admitted: int  # ids that ever got a row
-    waiting: int  # about how many are counted and have none yet
+    waiting: int  # about how many ids are counted and have no row yet
     evicted: int
     mean_norm: float = 0.0
     most_norm: float = 0.0
@@ -88,7 +89,7 @@ class DenseFindings:
 
 @dataclass
 class Findings:
-    """All that `tnctl checkpoint inspect` tells."""
+    """All that `tnctl checkpoint inspect` shows."""
 
     folder: str
     step: int
@@ -124,10 +125,9 @@ class Findings:
 
 
 def inspect(checkpoint: Checkpoint) -> Findings:
-    """Look at all of a checkpoint. Raises Failure where it is damaged."""
+    """Read all of a checkpoint. Raises Failure where it is damaged."""
     content, chain = checkpoint.manifest, checkpoint.chain()
-    total = sum(table.rows for table in content.tables)
-    with Display("inspect", total) as display:
+    with Display("inspect", content.rows) as display:
         tables: list[TableFindings] = []
         for table in content.tables:
             done = sum(findings.rows for findings in tables)
@@ -137,10 +137,10 @@ def inspect(checkpoint: Checkpoint) -> Findings:
         step=checkpoint.step,
         days=list(checkpoint.clock.days),
         kind=content.kind,
-        chain=[one.folder for one in chain],
+        chain=[link.folder for link in chain],
         finished=content.finished,
-        bytes=stored_bytes(content),
-        chain_bytes=sum(stored_bytes(one.manifest) for one in chain),
+        bytes=content.total_bytes,
+        chain_bytes=sum(link.manifest.total_bytes for link in chain),
         position=content.position,
         recipe=content.recipe.name,
         conf_sha256=content.files[content.conf].sha256,
@@ -152,133 +152,91 @@ def inspect(checkpoint: Checkpoint) -> Findings:
     )
 
 
-def stored_bytes(content: CheckpointManifest) -> int:
-    """The bytes of all files of a checkpoint, without its manifest."""
-    return sum(entry.bytes for entry in content.files.values())
-
-
 def inspect_table(
-    checkpoint: Checkpoint, table: Table, display: Display, before: int
+    checkpoint: Checkpoint, table: Table, display: Display, done: int
 ) -> TableFindings:
-    """One pass over the rows of a table, all links of its chain merged."""
-    dtype = table.record_dtype
-    found = TableFindings(
+    """One pass over the rows of a table, all links of its chain merged.
+
+    `done` is how many rows of other tables were read before.
+    """
+    findings = TableFindings(
         name=table.name,
         rows=0,
-        record_bytes=dtype.itemsize,
+        record_bytes=table.record_dtype.itemsize,
         files=sum(len(link.table(table.name).files) for link in checkpoint.chain()),
         segments=table.segments,
-        groups=[],
-        tombstones=sum(len(some) for some in rows.tombstones(checkpoint, table.name)),
+        groups=[
+            GroupFindings(group.name, 0, group.admitted, group.waiting, group.evicted)
+            for group in table.groups
+        ],
+        shows=Histogram() if table.life.shows else None,
+        age_days=Histogram() if checkpoint.clock.days else None,
+        tombstones=sum(len(removed) for removed in rows.tombstones(checkpoint, table.name)),
         sketch_bytes=0 if table.sketch is None else table.sketch.bytes,
     )
-    sums = GroupSums(table)
-    days = checkpoint.clock.days
-    if days:
-        found.age_days = Histogram()
-    if "show" in (dtype.names or ()):
-        found.shows = Histogram()
     for records in known_rows(checkpoint, table.name):
-        look_at(found, sums, records, table, checkpoint.step, days)
-        found.rows += len(records)
-        display.update(before + found.rows, f"{before + found.rows:,} rows")
-    found.groups = sums.findings()
-    return found
+        add_rows(findings, records, table, checkpoint.clock)
+        findings.rows += len(records)
+        display.update(done + findings.rows, f"{done + findings.rows:,} rows")
+    for group in findings.groups:
+        group.mean_norm /= max(group.rows, 1)  # it was the sum until here
+    return findings
 
 
-class GroupSums:
-    """Sums over the rows of each group, by the group's place in the manifest."""
-
-    def __init__(self, table: Table) -> None:
-        self._groups = table.groups
-        self.names = {group.number: group.name for group in table.groups}
-        most = max(self.names, default=0) + 1
-        self.rows = np.zeros(most, np.int64)
-        self.norm = np.zeros(most)
-        self.most = np.zeros(most)
-        self.shows: NDArray[np.float64] | None = None
-        self.clicks = np.zeros(most)
-
-    def add(self, numbers: NDArray[Any], norms: NDArray[np.float64]) -> None:
-        self.rows += np.bincount(numbers, minlength=len(self.rows))
-        self.norm += np.bincount(numbers, norms, len(self.rows))
-        np.maximum.at(self.most, numbers, norms)
-
-    def add_shows(
-        self, numbers: NDArray[Any], shows: NDArray[np.float64], clicks: NDArray[np.float64]
-    ) -> None:
-        if self.shows is None:
-            self.shows = np.zeros(len(self.rows))
-        self.shows += np.bincount(numbers, shows, len(self.rows))
-        self.clicks += np.bincount(numbers, clicks, len(self.rows))
-
-    def findings(self) -> list[GroupFindings]:
-        found = []
-        for group in self._groups:
-            at = group.number
-            count = int(self.rows[at])
-            found.append(
-                GroupFindings(
-                    group.name,
-                    count,
-                    group.admitted,
-                    group.waiting,
-                    group.evicted,
-                    mean_norm=float(self.norm[at]) / max(count, 1),
-                    most_norm=float(self.most[at]),
-                    shows=float(self.shows[at]) if self.shows is not None else None,
-                    clicks=float(self.clicks[at]) if self.shows is not None else None,
-                )
-            )
-        return found
-
-
-def look_at(
-    found: TableFindings,
-    sums: GroupSums,
-    records: NDArray[Any],
-    table: Table,
-    step: int,
-    days: Sequence[tuple[int, int]],
-) -> None:
-    """Take some rows into the findings."""
-    norms = lengths(as_read(records, table, step)[main_segment(table)])
-    numbers = records["group"].astype(np.int64)
-    finite = all_finite(records)
+def add_rows(findings: TableFindings, records: NDArray[Any], table: Table, clock: Clock) -> None:
+    """Take records [n] of the table's dtype into the findings; `mean_norm` is made a sum."""
+    outputs = {segment.output: segment.name for segment in table.segments}
+    # The norms are of the embedding, or else of the linear weight.
+    weights = as_read(records, table, clock.step)[outputs.get("concat") or outputs["sum"]]
+    norms, finite = lengths(weights), all_finite(records)
     norms[~finite] = 0
-    sums.add(numbers, norms)
-    found.norms.add(norms)
-    found.age_steps.add((step - records["changed"].astype(np.int64)).astype(np.float64))
-    if found.age_days is not None:
-        found.age_days.add(unseen_days(records["changed"], days).astype(np.float64))
-    if found.shows is not None:
-        shows, clicks = shows_as_read(records, table, days)
-        found.shows.add(shows)
-        sums.add_shows(numbers, shows, clicks)
-    found.largest = largest(found.largest, records, norms, sums.names)
-    if not finite.all():
-        found.not_finite += int((~finite).sum())
-        if found.not_finite_first is None:
-            first = records[int(np.argmin(finite))]
-            name = sums.names[int(first["group"])]
-            found.not_finite_first = Large(int(first["id"]), name, float("nan"))
+    findings.norms.add(norms)
+    findings.age_steps.add((clock.step - records["changed"].astype(np.int64)).astype(np.float64))
+    if findings.age_days is not None:
+        findings.age_days.add(unseen_days(records["changed"], clock.days).astype(np.float64))
+    groups = {
+        group.number: of_group
+        for group, of_group in zip(table.groups, findings.groups, strict=True)
+    }
+    numbers, most = records["group"], max(groups) + 1
+    largest_norms = np.zeros(most)
+    np.maximum.at(largest_norms, numbers, norms)
+    counts, sums = np.bincount(numbers, minlength=most), np.bincount(numbers, norms, most)
+    for number, group in groups.items():
+        group.rows += int(counts[number])
+        group.mean_norm += float(sums[number])
+        group.most_norm = max(group.most_norm, float(largest_norms[number]))
+    if findings.shows is not None:
+        shows, clicks = shows_as_read(records, table, clock.days)
+        findings.shows.add(shows)
+        show_sums, click_sums = (np.bincount(numbers, v, most) for v in (shows, clicks))
+        for number, group in groups.items():
+            group.shows = (group.shows or 0) + float(show_sums[number])
+            group.clicks = (group.clicks or 0) + float(click_sums[number])
 
+    def large(place: int) -> Large:
+        record = records[place]
+        return Large(int(record["id"]), groups[int(record["group"])].name, float(norms[place]))
 
-def main_segment(table: Table) -> str:
-    """The segment that norms are of: the embedding, or else the linear weight."""
-    names: dict[str, str] = {segment.output: segment.name for segment in table.segments}
-    return names.get("concat") or names["sum"]
+    least = findings.largest[-1].norm if len(findings.largest) == LARGEST else -1.0
+    places = np.flatnonzero(norms > least)
+    places = places[np.argsort(-norms[places], kind="stable")[:LARGEST]]
+    candidates = [*findings.largest, *map(large, places.tolist())]
+    findings.largest = sorted(candidates, key=lambda row: -row.norm)[:LARGEST]
+    findings.not_finite += int((~finite).sum())
+    if findings.not_finite_first is None and not finite.all():
+        findings.not_finite_first = replace(large(int(np.argmin(finite))), norm=math.nan)
 
 
 def lengths(weights: NDArray[Any]) -> NDArray[np.float64]:
-    """The L2 norm of each of [n, width] weights."""
+    """The L2 norm of each row of weights [n, width], float64 [n]."""
     exact = weights.astype(np.float64)
     norms: NDArray[np.float64] = np.sqrt(np.einsum("ij,ij->i", exact, exact))
     return norms
 
 
 def all_finite(records: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether every float of a row is finite."""
+    """Whether every float of each of n records is finite, bool [n]."""
     finite = np.ones(len(records), bool)
     for name in records.dtype.names or ():
         values = records[name]
@@ -287,51 +245,35 @@ def all_finite(records: NDArray[Any]) -> NDArray[np.bool_]:
     return finite
 
 
-def largest(
-    before: list[Large], records: NDArray[Any], norms: NDArray[np.float64], names: dict[int, str]
-) -> list[Large]:
-    """The rows of the largest norms, among those of before and some records."""
-    least = before[-1].norm if len(before) == LARGEST else -1.0
-    places = np.flatnonzero(norms > least)
-    places = places[np.argsort(-norms[places], kind="stable")[:LARGEST]]
-    more = [
-        Large(int(records["id"][at]), names[int(records["group"][at])], float(norms[at]))
-        for at in places
-    ]
-    return sorted([*before, *more], key=lambda one: -one.norm)[:LARGEST]
-
-
 def inspect_dense(checkpoint: Checkpoint) -> DenseFindings:
     """The dense weights: how many, their norm by variable, and what is not finite."""
     described = checkpoint.manifest.dense
-    floats = dense_file.floats(checkpoint.folder, checkpoint.manifest)
-    found = []
-    at = 0
-    for variable in described.variables:
-        weights = floats[at : at + variable.size].astype(np.float64)
-        norm = float(np.sqrt(weights @ weights))
-        found.append(DenseVariable(variable.name, variable.shape, norm))
-        at += variable.size
+    parts = dense_file.variables(checkpoint.folder, checkpoint.manifest)
+    arrays = [array for part in parts for array in part.values()]
     return DenseFindings(
-        weights=at,
-        bytes=floats.nbytes,
+        weights=sum(weights.size for weights in parts[0].values()),
+        bytes=sum(array.nbytes for array in arrays),
         step=described.step,
         optimizer=described.optimizer,
         states=described.states,
-        variables=found,
-        not_finite=int((~np.isfinite(floats)).sum()),
+        variables=[
+            DenseVariable(name, weights.shape, float(np.linalg.norm(weights.astype(np.float64))))
+            for name, weights in parts[0].items()
+        ],
+        not_finite=sum(int((~np.isfinite(array)).sum()) for array in arrays),
     )
 
 
 def last_figures(checkpoint: Checkpoint) -> dict[str, float]:
     """The figures of the last evaluation, by dotted names."""
     evaluations = checkpoint.manifest.metrics.evaluations
-    return dict(numbers(documents.plain(evaluations[-1]))) if evaluations else {}
+    return dict(numbers_in(documents.plain(evaluations[-1]))) if evaluations else {}
 
 
-def numbers(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
+def numbers_in(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers in nested mappings, by dotted keys."""
     for key, value in values.items():
         if isinstance(value, dict):
-            yield from numbers(value, f"{path}{key}.")
+            yield from numbers_in(value, f"{path}{key}.")
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield path + key, value

@@ -21,7 +21,7 @@ from tnctl.saved_conf import conf_of
 from tnctl.schema import Conf
 from tnctl.serving.export_document import Filter, RowsManifest, Threshold
 from tnctl.serving.precision import Precision, RowShape, encode, parted
-from tnctl.tables import cvm_columns, decay_factors, key_hashes
+from tnctl.tables import REMOVED_DTYPE, cvm_columns, decay_factors, key_hashes
 from tnctl.tables.columns import group_salt
 
 Days = Sequence[tuple[int, int]]  # (day, its first step), ascending
@@ -391,7 +391,7 @@ class TableSelection:
         return {number: one.threshold() for number, one in best.items()}
 
 
-NO_KEYS = np.empty(0, tombstones.DTYPE)
+NO_KEYS = np.empty(0, REMOVED_DTYPE)
 
 
 @dataclass(frozen=True)
