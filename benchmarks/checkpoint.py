@@ -153,9 +153,9 @@ def main() -> None:
 
 def measure(rows: int, rounds: int, compression: str, root: Path) -> None:
     from tnctl.checkpoint import load
-    from tnctl.checkpoint.document import Metrics
-    from tnctl.checkpoint.save import Clock, Position
+    from tnctl.checkpoint.document import Clock, Metrics, Position
     from tnctl.checkpoint.saver import Saver
+    from tnctl.checkpoint.staging import Contents
 
     model = made(rows, root / "run", compression)
     [table] = model.tables
@@ -167,11 +167,13 @@ def measure(rows: int, rounds: int, compression: str, root: Path) -> None:
         step += 1
         return saver.save(
             model,
-            clock=Clock(step),
-            position=Position(),
-            finished=False,
-            golden=[],
-            metrics=Metrics(),
+            Contents(
+                clock=Clock(step),
+                position=Position(),
+                finished=False,
+                golden=[],
+                metrics=Metrics(),
+            ),
             full=full,
         )
 

@@ -47,14 +47,14 @@ def main() -> None:
 
 def make(rows: int, root: Path) -> None:
     """A full checkpoint of so many rows of 64 bytes."""
-    from tnctl.checkpoint import save as saving
-    from tnctl.checkpoint.document import Metrics
+    from tnctl.checkpoint import staging
+    from tnctl.checkpoint.document import Clock, Metrics, Position
 
-    saving.save(
+    staging.save(
         made(rows, root / "run", "none"),
         str(root / "checkpoint"),
-        clock=saving.Clock(1),
-        position=saving.Position(),
+        clock=Clock(1),
+        position=Position(),
         finished=False,
         golden=[],
         metrics=Metrics(),

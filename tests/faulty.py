@@ -135,7 +135,8 @@ def _open(fault: Fault):
 IMPORTED = (
     "tnctl.cli.checkpoint", "tnctl.cli.evaluate", "tnctl.cli.fold", "tnctl.cli.predict",
     "tnctl.cli.prepare", "tnctl.cli.score", "tnctl.cli.split_graph", "tnctl.cli.train",
-    "tnctl.checkpoint.compaction", "tnctl.checkpoint.inspection", "tnctl.checkpoint.verification",
+    "tnctl.checkpoint.compaction", "tnctl.checkpoint.checkpoint_inspection",
+    "tnctl.checkpoint.verification",
     "tnctl.checkpoint.difference", "tnctl.data.preparing", "tnctl.serving.export",
     "tnctl.serving.fold", "tnctl.serving.scoring", "tnctl.serving.graph.splitting",
     "tnctl.training.train",

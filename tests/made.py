@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from tnctl import documents
-from tnctl.checkpoint import dense, rows, tombstones
+from tnctl.checkpoint import dense_file, rows, tombstones
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.document import CheckpointManifest
 from tnctl.checkpoint.merging import Keys
 from tnctl.manifest import Inventory
+from tnctl.tables import REMOVED_DTYPE
 
 TABLE = "embedding3"
 GROUPS = {"user": 0, "item": 1, "shop": 5}
@@ -134,7 +135,7 @@ def write(folder, step, own, there, removed, kernel, parent=None, suffix="", fil
         )
     finally:
         rows.BYTES_PER_FILE = keep
-    gone = as_array([(key[1], key[0], at) for key, at in removed.items()], tombstones.DTYPE)
+    gone = as_array([(key[1], key[0], at) for key, at in removed.items()], REMOVED_DTYPE)
     counts = {number: sum(one == number for one, _ in there) for number in GROUPS.values()}
     with inventory.writing(f"tables/{TABLE}/sketch.bin") as stream:
         stream.write(b"tnctlskt" + (1).to_bytes(4, "little") + bytes(4) + bytes(range(256)))
@@ -172,8 +173,8 @@ def write(folder, step, own, there, removed, kernel, parent=None, suffix="", fil
         "tombstones": tombstones.write(inventory.writing, f"tables/{TABLE}", [gone]),
         "sketch": {"file": f"tables/{TABLE}/sketch.bin", "bytes": 256},
     }
-    with inventory.writing(dense.NAME) as stream:
-        stream.write(dense.HEADER.pack(dense.MAGIC, 1, len(VARIABLES)))
+    with inventory.writing(dense_file.NAME) as stream:
+        stream.write(dense_file.HEADER.pack(dense_file.MAGIC, 1, len(VARIABLES)))
         stream.write(np.concatenate([kernel, np.zeros(2 + 8 + 1)]).astype("<f4").tobytes())
     inventory.write(
         "conf.json", json.dumps({"seed": step, "evaluation": {"monitor": "auc"}}).encode()
@@ -197,7 +198,7 @@ def write(folder, step, own, there, removed, kernel, parent=None, suffix="", fil
             "statistics": {"standardize": {}, "boundaries": {}, "vocabularies": {}},
             "tables": [table],
             "dense": {
-                "file": dense.NAME,
+                "file": dense_file.NAME,
                 "optimizer": OPTIMIZER,
                 "step": step,
                 "states": ["accumulator"],

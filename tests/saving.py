@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tnctl import schema
-from tnctl.checkpoint import save as saving
-from tnctl.checkpoint.document import Metrics
+from tnctl.checkpoint.document import Clock, Metrics, Position
 from tnctl.checkpoint.golden_lines import GoldenLine
 from tnctl.checkpoint.saver import Saver
+from tnctl.checkpoint.staging import Contents
 from tnctl.data.statistics import Statistics
 from tnctl.model import building
 from tnctl.model.layout import slot_plans
@@ -90,14 +90,14 @@ class Run:
     def save(self, wait=True, **more):
         """Save, and return the checkpoint's folder."""
         given = {
-            "clock": saving.Clock(self.steps, tuple(self.days)),
-            "position": saving.Position(None, 0, 0, self.steps, 0),
+            "clock": Clock(self.steps, tuple(self.days)),
+            "position": Position(None, 0, 0, self.steps, 0),
             "finished": False,
             "golden": [GOLDEN],
             "metrics": Metrics(),
             **more,
         }
-        folder = f"{self.conf.output}/{self.saver.save(self.model, **given)}"
+        folder = f"{self.conf.output}/{self.saver.save(self.model, Contents(**given))}"
         if wait:
             self.saver.wait()
         return folder

@@ -12,7 +12,7 @@ from tnctl import manifest, schema
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import rows
 from tnctl.checkpoint.document import CheckpointManifest
-from tnctl.checkpoint.save import save
+from tnctl.checkpoint.staging import save
 from tnctl.errors import Failure
 
 STEP = "run/checkpoints/step-0000000012"
@@ -272,4 +272,4 @@ def test_a_manifest_cut_short_leaves_the_one_before(run_copy, here):
     done = here("evaluate", "output=run", cwd=run_copy)
     assert done.code == 0
     assert json.loads(done.out)["checkpoint"] == STEP
-    assert "step-0000000099" in done.err and "going on with" in done.err
+    assert "step-0000000099" in done.err and "; using" in done.err

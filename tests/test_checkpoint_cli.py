@@ -93,7 +93,7 @@ def test_list_names_what_cannot_be_used(here, home):
     # What the others work on is the newest that can be used, but for verify.
     done = here("checkpoint", "inspect", "run", "--json", cwd=home)
     assert json.loads(done.out)["step"] == 10
-    assert f"going on with {step(10)}" in done.err
+    assert f"; using {step(10)}" in done.err
     done = here("checkpoint", "verify", "run", cwd=home)
     assert (done.code, "step-0000000020" in done.line) == (1, True)
 

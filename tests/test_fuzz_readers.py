@@ -20,13 +20,13 @@ import pytest
 
 from tnctl import documents, manifest, schema
 from tnctl.checkpoint import (
+    checkpoint_inspection,
     compaction,
-    dense,
+    dense_file,
     difference,
-    inspection,
     listing,
     rows,
-    sketches,
+    sketch_file,
     verification,
 )
 from tnctl.checkpoint.chain import open_checkpoint
@@ -192,12 +192,12 @@ def everything(folder):
     checkpoint = open_checkpoint(folder)
     [part] = checkpoint.manifest.tables
     table = SimpleNamespace(sketch=np.zeros(256, np.uint8))
-    sketches.read(checkpoint, part, table)
+    sketch_file.read(checkpoint, part, table)
     return (
         checkpoint.manifest,
         b"".join(some.tobytes() for some in rows.stream(checkpoint, part.name)),
         b"".join(some.tobytes() for some in rows.tombstones(checkpoint, part.name)),
-        dense.floats(folder, checkpoint.manifest).tobytes(),
+        dense_file.floats(folder, checkpoint.manifest).tobytes(),
         checkpoint.conf(),
         checkpoint.golden(),
         checkpoint.extra("running"),
@@ -224,7 +224,7 @@ def test_checkpoints_whose_checksums_fit(run, long):
 
 @BOTH
 def test_inspect(run, long):
-    read = lambda: inspection.inspect(open_checkpoint(newest(run))).to_json()  # noqa: E731
+    read = lambda: checkpoint_inspection.inspect(open_checkpoint(newest(run))).to_json()  # noqa: E731
     fuzz(run, read, many(long), 3)
     names = lambda path: path.name != manifest.NAME  # noqa: E731
     fuzz(run, read, many(long), 4, names, reseal=True)

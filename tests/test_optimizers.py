@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tnctl import schema
-from tnctl.schema.optimizers import OF_EVERY_RULE
+from tnctl.schema.optimizer_section import OF_EVERY_RULE
 from tnctl.tables import (
     DenseTable,
     Initial,
@@ -20,7 +20,7 @@ from tnctl.tables import (
     SparseTable,
     Workspace,
     decay_factors,
-    optimizers,
+    optimizer_kinds,
 )
 
 RULES = {
@@ -669,27 +669,27 @@ CONF_SETTINGS = {"gradient_decay": "beta2", "momentum_decay": "beta1"}
 def test_the_schema_agrees_with_the_table_in_c() -> None:
     """The conf has the optimizers of csrc/tn_optimizer.c, with their settings and defaults."""
     conf_names = {CONF_OPTIMIZERS.get(name, name) for name in schema.Optimizer.DEFAULTS}
-    assert conf_names == set(optimizers.NAMES)
+    assert conf_names == set(optimizer_kinds.NAMES)
     for name, defaults in schema.Optimizer.DEFAULTS.items():
-        settings = dict(optimizers.settings(CONF_OPTIMIZERS.get(name, name)))
+        settings = dict(optimizer_kinds.settings(CONF_OPTIMIZERS.get(name, name)))
         settings.pop("l2", None)  # the conf has one l2 for all optimizers, off at 0
         assert settings == {CONF_SETTINGS.get(key, key): value for key, value in defaults.items()}
     extras = {"decay" if key == "weight_decay" else key for key in OF_EVERY_RULE}
-    assert extras == set(optimizers.EXTRAS)
+    assert extras == set(optimizer_kinds.EXTRAS)
 
 
 def test_every_setting_of_the_table_in_c_is_a_setting_of_an_optimizer() -> None:
     fields = {field.name for field in dataclasses.fields(Optimizer)}
-    for name in optimizers.NAMES:
-        assert fields >= set(optimizers.settings(name))
-    assert fields >= set(optimizers.EXTRAS)
+    for name in optimizer_kinds.NAMES:
+        assert fields >= set(optimizer_kinds.settings(name))
+    assert fields >= set(optimizer_kinds.EXTRAS)
 
 
 def test_defaults_come_from_the_table_in_c() -> None:
-    assert Optimizer("adam", 0.1).epsilon == optimizers.settings("adam")["epsilon"] == 1e-7
+    assert Optimizer("adam", 0.1).epsilon == optimizer_kinds.settings("adam")["epsilon"] == 1e-7
     assert Optimizer("adagrad", 0.1).beta == 0.0  # it has none
     with pytest.raises(TypeError, match="no setting momentun"):
         Optimizer("sgd", 0.1, momentun=0.9)
-    assert [name for name in optimizers.NAMES if not optimizers.for_dense_weights(name)] == [
-        "tensornet_ftrl"
-    ]
+    assert [
+        name for name in optimizer_kinds.NAMES if not optimizer_kinds.for_dense_weights(name)
+    ] == ["tensornet_ftrl"]

@@ -65,7 +65,7 @@ def test_a_checkpoint_that_is_removed_while_it_is_read(tmp_path):
     folder = str(tmp_path)
     content = Manifest(format="tnctl checkpoint", version=1)
     for left, words in (
-        (["manifest.json"], "a is gone, though the manifest names it"),
+        (["manifest.json"], "a is missing, though the manifest names it"),
         ([], r"was removed while it was read .* Run the command again"),
     ):
         for path in tmp_path.iterdir():

@@ -17,14 +17,14 @@ import pytest
 from saving import LIFE, Run, conf_of
 
 from tnctl import files, manifest
-from tnctl.checkpoint import dense, merging, rows, sketches, spool, tombstones
+from tnctl.checkpoint import dense_file, merging, rows, sketch_file, spool, staging
 from tnctl.checkpoint import load as loading
-from tnctl.checkpoint import save as saving
 from tnctl.checkpoint.chain import before
 from tnctl.checkpoint.saver import Saver
 from tnctl.errors import Failure
 from tnctl.files import output_files
 from tnctl.manifest import DamagedError
+from tnctl.tables import REMOVED_DTYPE
 
 TABLE = "embedding3"
 
@@ -41,7 +41,7 @@ def all_of(parts, dtype=None):
 def full_copy(checkpoint, conf, folder):
     """What the chain of a checkpoint amounts to, as a full one."""
     model = loading.load(checkpoint, conf)
-    saving.save(
+    staging.save(
         model,
         str(folder),
         clock=checkpoint.clock,
@@ -104,7 +104,7 @@ def test_training_goes_on_from_a_chain_as_if_it_had_not_stopped(tmp_path):
     assert loading.digest(opened(last)) == loading.digest(opened(folder))
     for one, other in zip(opened(last).chain(), opened(folder).chain(), strict=True):
         assert one.table(TABLE) == other.table(TABLE)
-        kept = [all_of(rows.tombstones(c, TABLE), tombstones.DTYPE) for c in (one, other)]
+        kept = [all_of(rows.tombstones(c, TABLE), REMOVED_DTYPE) for c in (one, other)]
         np.testing.assert_array_equal(*kept)
 
 
@@ -148,7 +148,7 @@ def test_tombstones_are_the_removed_keys_without_a_row(tmp_path):
         checkpoint = opened(folder)
         there = present(run)
         removed = {key: step for key, step in removed.items() if key not in there}
-        found = all_of(rows.tombstones(checkpoint, TABLE), tombstones.DTYPE)
+        found = all_of(rows.tombstones(checkpoint, TABLE), REMOVED_DTYPE)
         as_dict = {(int(g), int(i)): int(step) for i, g, step in found}
         assert as_dict == removed
         hashes = keys.hashes(found)
@@ -179,7 +179,7 @@ def test_old_tombstones_go(tmp_path):
             table.set_days(run.days)
         run.train(3)
         run.evict()
-        kept = all_of(rows.tombstones(opened(run.save()), TABLE), tombstones.DTYPE)
+        kept = all_of(rows.tombstones(opened(run.save()), TABLE), REMOVED_DTYPE)
         steps.append(set(kept["step"].tolist()))
     # Of day 1: day 1. Day 2: both. Day 5: those before day 4 go. Day 6: day 5 and 6.
     assert steps[0] == {3}
@@ -219,7 +219,7 @@ def test_removed_keys_are_not_lost_with_a_failed_checkpoint(tmp_path, monkeypatc
     run.train(1)
     checkpoint = opened(run.save())
     assert checkpoint.manifest.kind == "delta"
-    gone = all_of(rows.tombstones(checkpoint, TABLE), tombstones.DTYPE)
+    gone = all_of(rows.tombstones(checkpoint, TABLE), REMOVED_DTYPE)
     assert len(gone) and there
     assert Run(run.conf, model=loading.load(checkpoint, run.conf)).records() == run.records()
 
@@ -529,8 +529,8 @@ def test_every_byte_of_a_small_checkpoint_counts(two, tmp_path):
     readers = {
         "rows": lambda c: list(rows.stream(c, TABLE)),
         "tombstones": lambda c: list(rows.tombstones(c, TABLE)),
-        "sketch": lambda c: sketches.read(c, c.table(TABLE), model.tables[0]),
-        "dense": lambda c: dense.read(c.folder, c.manifest, model),
+        "sketch": lambda c: sketch_file.read(c, c.table(TABLE), model.tables[0]),
+        "dense": lambda c: dense_file.read(c.folder, c.manifest, model),
     }
     for kind, read in readers.items():
         path = folder / KINDS[kind]

@@ -19,13 +19,13 @@ from tnctl.errors import Failure, quoted
 NAME = "manifest.json"
 CHECKSUM = '  "sha256": "'
 
-# Opens a file of a folder, by its name, for writing: Inventory.writing, and what is like it.
+# Opens a file of a folder, by its name, for writing, as Inventory.writing does.
 Opening = Callable[[str], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileEntry:
-    """What a manifest says of a file: its size and checksum, as it is stored."""
+    """A file of a manifest: its size and checksum, as it is stored."""
 
     bytes: Count
     sha256: Sha256
@@ -36,8 +36,8 @@ class Manifest:
     """The keys that every manifest has; each kind of folder has a subclass with its own.
 
     `FORMAT` is the text of the key `format`; `VERSION` is the version that is written, and the
-    newest one that is read. `sha256` is the checksum of the manifest itself, which names the
-    folder it completes; it is empty before the manifest is sealed.
+    newest one that is read. `sha256` is the checksum of the manifest itself; it is empty before the
+    manifest is sealed.
     """
 
     FORMAT: ClassVar[str]
@@ -47,6 +47,11 @@ class Manifest:
     version: Count
     files: dict[RelativePath, FileEntry] = dataclasses.field(default_factory=dict)
     sha256: str = ""
+
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of all files together, without the manifest."""
+        return sum(entry.bytes for entry in self.files.values())
 
     def body(self) -> dict[str, Any]:
         """The JSON object that is sealed: `format`, `version`, the keys of the kind, `files`."""
@@ -58,7 +63,7 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class _Header:
-    """What tells which class a manifest is of."""
+    """The keys that decide which class a manifest is parsed as."""
 
     format: str
     version: Count
@@ -68,7 +73,7 @@ Kind = TypeVar("Kind", bound=Manifest)
 
 
 class DamagedError(Failure):
-    """A manifest, or a file, that is not what a checksum says: `folder` does not count.
+    """A manifest or a file that does not have its checksum or format: `folder` does not count.
 
     `what` says what is wrong, `way` the way out; together they are the error's line.
     """
@@ -79,9 +84,9 @@ class DamagedError(Failure):
 
 
 class Inventory:
-    """Writes files into a folder and remembers the size and checksum of each, as stored.
+    """Writes files into a folder and keeps the size and checksum of each, as it is stored.
 
-    What is written to a name that ends in .zst is compressed.
+    A file whose name ends in .zst is compressed.
     """
 
     def __init__(
@@ -92,7 +97,7 @@ class Inventory:
     ) -> None:
         """`claim` is called with the names of files before the first byte of them is written.
 
-        `to` is where the folder will be, if it is not there yet.
+        `to` is where the folder will be moved to, if it is written elsewhere.
         """
         self.folder, self.to, self._claim = folder, to or folder, claim
         self.files: dict[str, FileEntry] = {}
@@ -113,7 +118,7 @@ class Inventory:
             writer.write(data)
 
     def complete(self, document: Kind, name: str = NAME) -> Kind:
-        """Write the manifest: from now on the folder counts.
+        """Write the manifest, which makes the folder complete.
 
         `document` is the manifest without `files` and `sha256`; returns it with both.
         """
@@ -145,7 +150,7 @@ class HashingWriter:
         return self._bytes
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Nothing is buffered."""
 
     def close(self) -> None:
         """Whoever opened the stream closes it."""
@@ -203,7 +208,7 @@ def unsealed(text: bytes, folder: str, url: str, kind: type[Kind]) -> Kind:
 
 
 def intact(text: bytes, folder: str, url: str, noun: str) -> bytes:
-    """A sealed text, if it is what its own checksum says. Raises DamagedError."""
+    """The same sealed text. Raises DamagedError unless it has the checksum that it ends with."""
     start, mark, end = text.rpartition(CHECKSUM.encode())
     if not mark or hashlib.sha256(start).hexdigest().encode() + b'"\n}\n' != end:
         what = f"{url} is damaged: it is not what its own checksum says"
@@ -211,24 +216,16 @@ def intact(text: bytes, folder: str, url: str, noun: str) -> bytes:
     return text
 
 
-def check_file(folder: str, manifest: Manifest, name: str, data: bytes) -> bytes:
-    """`data`, if it is what the manifest says of the file `name`."""
-    check_entry(folder, manifest, name, len(data), hashlib.sha256(data).hexdigest())
-    return data
-
-
-def check_entry(folder: str, manifest: Manifest, name: str, size: int, sha256: str) -> None:
-    """Raise DamagedError unless the manifest says this size and checksum of the file `name`."""
-    entry, way = manifest.files[name], f"Take another {manifest.format}"
-    url = files.join(folder, name)
-    if size != entry.bytes:
-        raise DamagedError(
-            folder,
-            f"{url} is cut short or too long: {size:,} bytes, the manifest says {entry.bytes:,}",
-            way,
-        )
-    if sha256 != entry.sha256:
-        raise DamagedError(folder, f"{url} is damaged: its checksum is not the manifest's", way)
+def check_entry(folder: str, manifest: Manifest, name: str, stored: FileEntry) -> None:
+    """Raise DamagedError unless the file `name` is stored as the manifest says."""
+    entry, url = manifest.files[name], files.join(folder, name)
+    if stored.bytes != entry.bytes:
+        what = f"cut short or too long: {stored.bytes:,} bytes, the manifest says {entry.bytes:,}"
+    elif stored.sha256 != entry.sha256:
+        what = "damaged: its checksum is not the manifest's"
+    else:
+        return
+    raise DamagedError(folder, f"{url} is {what}", f"Take another {manifest.format}")
 
 
 def entry_of(url: str) -> FileEntry:
@@ -242,7 +239,7 @@ def entry_of(url: str) -> FileEntry:
 
 
 def check_stored(folder: str, manifest: Manifest, name: str, way: str = "Make it again") -> None:
-    """Raise DamagedError unless a file, read in parts, is what the manifest says."""
+    """Raise DamagedError unless a file, read in parts, is stored as the manifest says."""
     url = files.join(folder, name)
     if entry_of(url) != manifest.files[name]:
         raise DamagedError(folder, f"{url} is damaged: it is not what the manifest says", way)
@@ -250,14 +247,15 @@ def check_stored(folder: str, manifest: Manifest, name: str, way: str = "Make it
 
 def read_file(folder: str, manifest: Manifest, name: str, most: int | None = None) -> bytes:
     """A whole file of the folder, verified. Raises DamagedError when it has over `most` bytes."""
-    size = manifest.files[name].bytes
+    size, url = manifest.files[name].bytes, files.join(folder, name)
     if most is not None and size > most:
-        what = f"{files.join(folder, name)} has {size:,} bytes, more than such a file has"
+        what = f"{url} has {size:,} bytes, more than such a file has"
         raise DamagedError(folder, what, f"Take another {manifest.format}")
-    url = files.join(folder, name)
     with present(folder, manifest, name), files.open_input(url, decompress=False) as stream:
         data = files.read_most(stream, size + 1)
-    return check_file(folder, manifest, name, data)
+    stored = FileEntry(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    check_entry(folder, manifest, name, stored)
+    return data
 
 
 @contextmanager
@@ -266,11 +264,9 @@ def present(folder: str, manifest: Manifest, name: str) -> Iterator[None]:
     try:
         yield
     except files.MissingError as error:
+        what = f"{files.join(folder, name)} is missing, though the manifest names it"
+        way = f"Take another {manifest.format}"
         if not files.exists(files.join(folder, NAME)):
-            removed = f"{folder} was removed while it was read (by save.keep of a run, or by hand)"
-            raise DamagedError(folder, removed, "Run the command again") from error
-        raise DamagedError(
-            folder,
-            f"{files.join(folder, name)} is gone, though the manifest names it",
-            f"Take another {manifest.format}",
-        ) from error
+            what = f"{folder} was removed while it was read (by save.keep of a run, or by hand)"
+            way = "Run the command again"
+        raise DamagedError(folder, what, way) from error

@@ -120,16 +120,16 @@ def trained(values: dict[str, Any]) -> Any:
 
 def save(model: Any, folder: str) -> None:
     """The checkpoint of a trained model."""
-    from tnctl.checkpoint import save as saving
-    from tnctl.checkpoint.document import Metrics
+    from tnctl.checkpoint import staging
+    from tnctl.checkpoint.document import Clock, Metrics, Position
     from tnctl.evaluation.golden_rows import GoldenRows
     from tnctl.evaluation.inference import Inference
 
-    saving.save(
+    staging.save(
         model,
         folder,
-        clock=saving.Clock(len(STEPS)),
-        position=saving.Position(None, 1, 0, 0, 1),
+        clock=Clock(len(STEPS)),
+        position=Position(None, 1, 0, 0, 1),
         finished=True,
         golden=GoldenRows(model.conf, model, 6).lines(Inference(model, 8)),
         metrics=Metrics(),
@@ -139,9 +139,9 @@ def save(model: Any, folder: str) -> None:
 def chain(values: dict[str, Any]) -> list[str]:
     """Train the steps of CHAIN and save twice; the folders below the conf's output."""
     from tnctl import schema
-    from tnctl.checkpoint import save as saving
-    from tnctl.checkpoint.document import Metrics
+    from tnctl.checkpoint.document import Clock, Metrics, Position
     from tnctl.checkpoint.saver import Saver
+    from tnctl.checkpoint.staging import Contents
     from tnctl.data import statistics
     from tnctl.data.windows import taken, windows
     from tnctl.evaluation.evaluate import features_of
@@ -173,12 +173,14 @@ def chain(values: dict[str, Any]) -> list[str]:
             table.evict()
             folder = saver.save(
                 model,
-                clock=saving.Clock(number + 1, tuple(days)),
-                position=saving.Position(str(day), 0, 0, end, number),
-                finished=False,
-                golden=GoldenRows(conf, model, 2).lines(Inference(model, 8)),
-                metrics=Metrics(),
-                extras={"running": b"figures"},
+                Contents(
+                    clock=Clock(number + 1, tuple(days)),
+                    position=Position(str(day), 0, 0, end, number),
+                    finished=False,
+                    golden=GoldenRows(conf, model, 2).lines(Inference(model, 8)),
+                    metrics=Metrics(),
+                    extras={"running": b"figures"},
+                ),
             )
             saver.wait()
             folders.append(folder)

@@ -93,20 +93,28 @@ class Checkpoint:
         known = ", ".join(table.name for table in self.manifest.tables) or "none"
         raise Failure(f"{self.folder} has no table {name}. It has {known}")
 
+    def damaged(self, what: str) -> DamagedError:
+        """The error for something that is wrong in the checkpoint."""
+        return DamagedError(self.folder, what, "Take another checkpoint")
+
     def conf(self) -> dict[str, Any]:
         """The conf it was trained with, as plain values (tnctl.saved_conf).
 
-        Raises DamagedError for a file that is none, or that no command can have saved.
+        Raises DamagedError for a file that is not JSON, or that no command can have saved.
         """
+        url = files.join(self.folder, CONF)
         with offering(self):
-            [content] = self._parsed(
-                CONF, [manifest.read_file(self.folder, self.manifest, CONF, most=MANIFEST_BYTES)]
-            )
+            text = manifest.read_file(self.folder, self.manifest, CONF, most=MANIFEST_BYTES)
+            try:
+                content = json.loads(text)
+                if not isinstance(content, dict):
+                    raise ValueError("not an object")
+            except (ValueError, RecursionError) as error:
+                raise self.damaged(f"{url} is no JSON of tnctl ({error})") from error
             try:
                 saved_conf.check(content)
             except saved_conf.ForeignValueError as error:
-                what = f"{files.join(self.folder, CONF)} was not saved by tnctl: {error}"
-                raise DamagedError(self.folder, what, "Take another checkpoint") from error
+                raise self.damaged(f"{url} was not saved by tnctl: {error}") from error
         return content
 
     def golden(self) -> list[GoldenLine]:
@@ -116,22 +124,10 @@ class Checkpoint:
             try:
                 return parse_lines(text.splitlines())
             except DocumentError as error:
-                what = f"{files.join(self.folder, GOLDEN)}, {error}"
-                raise DamagedError(self.folder, what, "Take another checkpoint") from error
-
-    def _parsed(self, name: str, texts: list[bytes]) -> list[dict[str, Any]]:
-        """The JSON objects of a file. Raises DamagedError for anything else."""
-        try:
-            found = [json.loads(text) for text in texts]
-            if not all(isinstance(one, dict) for one in found):
-                raise ValueError("not an object")
-        except (ValueError, RecursionError) as error:
-            what = f"{files.join(self.folder, name)} is no JSON of tnctl ({error})"
-            raise DamagedError(self.folder, what, "Take another checkpoint") from error
-        return found
+                raise self.damaged(f"{files.join(self.folder, GOLDEN)}, {error}") from error
 
     def extra(self, name: str) -> bytes | None:
-        """What was saved under a name of the caller's, or None."""
+        """The bytes that the run saved as `extra/<name>`, or None."""
         path = f"{EXTRA}/{name}"
         if path not in self.manifest.files:
             return None
@@ -141,44 +137,42 @@ class Checkpoint:
     def chain(self) -> list["Checkpoint"]:
         """The full checkpoint that this one is built on, the deltas since, and this one.
 
-        Raises DamagedError where one is missing, another one, or of a later step.
+        Raises DamagedError where one is missing, is not the one it was, or is of a later step.
         """
         return list(self._chain)
 
     @cached_property
     def _chain(self) -> tuple["Checkpoint", ...]:
-        found, folders = [self], {self.folder}
-        while (parent := found[-1].parent) is not None:
-            found.append(_parent_of(found[-1], parent))
-            if found[-1].folder in folders:
-                what = f"{self.folder} is a delta of itself"
-                raise DamagedError(self.folder, what, "Take another checkpoint")
-            folders.add(found[-1].folder)
-        return tuple(reversed(found))
+        links = [self]
+        while (parent := links[0].parent) is not None:
+            links.insert(0, _parent_of(links[0], parent))
+            if links[0].folder in {link.folder for link in links[1:]}:
+                raise self.damaged(f"{self.folder} is a delta of itself")
+        return tuple(links)
 
 
 def _parent_of(child: Checkpoint, parent: Parent) -> Checkpoint:
     """The checkpoint that a delta is built on."""
     folder = files.join(split(child.folder)[0], parent.folder)
-    way = "Bring that one back, or take an earlier checkpoint"
 
     def broken(what: str) -> DamagedError:
+        way = "Bring that one back, or take an earlier checkpoint"
         return DamagedError(child.folder, f"{child.folder} is a delta of {what}", way)
 
     if not files.exists(files.join(folder, manifest.NAME)):
         raise broken(f"{folder}, which is not there or not complete")
-    found = open_checkpoint(folder)
-    if found.manifest.sha256 != parent.sha256:
+    checkpoint = open_checkpoint(folder)
+    if checkpoint.manifest.sha256 != parent.sha256:
         raise broken(f"another {folder} than the one that is there")
-    if found.step > child.step:
-        raise broken(f"{folder}, whose step {found.step:,} is after its own, {child.step:,}")
-    if _shape(found) != _shape(child):
+    if checkpoint.step > child.step:
+        raise broken(f"{folder}, whose step {checkpoint.step:,} is after its own, {child.step:,}")
+    if _shape(checkpoint) != _shape(child):
         raise broken(f"{folder}, whose tables are others")
-    return found
+    return checkpoint
 
 
 def _shape(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What all checkpoints of a chain have in common: tables, their records and groups."""
+    """What is equal in all checkpoints of a chain: tables, their records and groups."""
     return {
         table.name: (table.record, {group.name: group.number for group in table.groups})
         for table in checkpoint.manifest.tables
@@ -186,14 +180,14 @@ def _shape(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def following(parent: Checkpoint | None, folder: str, manifest: CheckpointManifest) -> Checkpoint:
-    """A checkpoint that was just written: its chain is known, and not read again."""
-    made = Checkpoint(folder, manifest)
-    made.__dict__["_chain"] = (*(parent.chain() if parent else ()), made)
-    return made
+    """A checkpoint that was just written on `parent`: its chain is known, and not read again."""
+    checkpoint = Checkpoint(folder, manifest)
+    checkpoint.__dict__["_chain"] = (*(parent.chain() if parent else ()), checkpoint)
+    return checkpoint
 
 
 def split(folder: str) -> tuple[str, str]:
-    """Where a checkpoint's folder is, and its name."""
+    """The folder that a checkpoint's folder is in, and its name."""
     above, slash, name = folder.rstrip("/").rpartition("/")
     return above or ("/" if slash else "."), name
 
@@ -206,21 +200,20 @@ def open_checkpoint(folder: str) -> Checkpoint:
 def newest(output: str) -> Checkpoint | None:
     """The newest complete checkpoint of a run, or None.
 
-    One whose manifest, or that of one that it is built on, is damaged is left out, with a word.
-    Raises its Failure when there is no other.
+    One whose manifest is damaged, or the manifest of a checkpoint it is built on, is passed over
+    and reported. Raises its DamagedError when there is no other.
     """
-    parent = files.join(output, FOLDER)
-    damage: Failure | None = None
-    for folder in reversed(_complete(parent)):
+    damage: DamagedError | None = None
+    for folder in reversed(_complete(files.join(output, FOLDER))):
         try:
-            found = open_checkpoint(folder)
-            found.chain()
+            checkpoint = open_checkpoint(folder)
+            checkpoint.chain()
         except DamagedError as error:
             damage = damage or error
             continue
         if damage is not None:
-            say(f"{damage}; going on with {folder}")
-        return found
+            say(f"{damage}; using {folder}")
+        return checkpoint
     if damage is not None:
         raise damage
     return None
@@ -252,25 +245,25 @@ def before(checkpoint: Checkpoint, damaged: str) -> Checkpoint | None:
     """The newest complete checkpoint before one that does not need the folder `damaged`."""
     parent, name = split(checkpoint.folder)
     for folder in reversed(_complete(parent)):
+        earlier = split(folder)[1]
         # Checkpoints of other names are of other runs.
-        other = split(folder)[1]
-        if other >= name or not (other.startswith(STEP) and name.startswith(STEP)):
+        if earlier >= name or not (earlier.startswith(STEP) and name.startswith(STEP)):
             continue
         with contextlib.suppress(Failure):
-            found = open_checkpoint(folder)
-            if all(one.folder != damaged for one in found.chain()):
-                return found
+            candidate = open_checkpoint(folder)
+            if all(link.folder != damaged for link in candidate.chain()):
+                return candidate
     return None
 
 
 @contextlib.contextmanager
 def offering(checkpoint: Checkpoint) -> Iterator[None]:
-    """What is found damaged inside the block is said with the checkpoint to take instead."""
+    """A DamagedError from inside the block offers the checkpoint before, if there is one."""
     try:
         yield
     except DamagedError as error:
-        other = before(checkpoint, error.folder)
-        if other is None:
+        earlier = before(checkpoint, error.folder)
+        if earlier is None:
             raise
-        way = f"Take the one before it: checkpoint={other.folder}"
+        way = f"Take the one before it: checkpoint={earlier.folder}"
         raise DamagedError(error.folder, error.what, way) from error

@@ -1,5 +1,6 @@
 """Fold a full checkpoint and its deltas into one full checkpoint. Rows are streamed."""
 
+import shutil
 from dataclasses import replace
 
 from tnctl import files, folders, manifest, outputs
@@ -16,7 +17,7 @@ COPIED_BYTES = 4 << 20
 
 
 def compact(checkpoint: Checkpoint, to: str) -> CheckpointManifest:
-    """Write to the folder or URL `to` one full checkpoint that is what a chain of them is.
+    """Write to the folder or URL `to` one full checkpoint equal to a chain of them.
 
     It has the same digest. Returns its manifest. Raises UserError when `to` holds something,
     Failure where the chain is damaged; then `to` does not count.
@@ -29,12 +30,11 @@ def compact(checkpoint: Checkpoint, to: str) -> CheckpointManifest:
     reads = [link.folder for link in checkpoint.chain()]
     with outputs.output_folder(to, CHECKPOINT, reads) as output:
         inventory = output.inventory()
-        total = sum(table.rows for table in content.tables)
-        with Display("compact", total) as display:
+        with Display("compact", content.rows) as display:
             tables = tuple(
                 write_table(checkpoint, table, inventory, display) for table in content.tables
             )
-        rewritten = {path for table in content.tables for path in table.paths}
+        rewritten = {entry.file for table in content.tables for entry in table.entries}
         for path in content.files:
             if path not in rewritten:
                 copy(checkpoint, path, inventory)
@@ -46,23 +46,21 @@ def compact(checkpoint: Checkpoint, to: str) -> CheckpointManifest:
 def write_table(
     checkpoint: Checkpoint, table: Table, inventory: Inventory, display: Display
 ) -> Table:
-    """The merged rows and removed keys of a table; returns its entry for the manifest."""
-    folder, name = table.folder, table.name
-    compressed = any(path.endswith(".zst") for path in table.paths)
+    """Write the merged rows and removed keys of a table; returns its part of the manifest."""
     written = rows.write(
         inventory.writing,
-        folder,
-        ".zst" if compressed else "",
+        table.folder,
+        ".zst" if table.files[0].file.endswith(".zst") else "",
         table.record_dtype.itemsize,
         table.rows,
-        lambda first, last: rows.stream(checkpoint, name, first, last),
+        lambda first, last: rows.stream(checkpoint, table.name, first, last),
     )
     count = sum(entry.rows for entry in written)
-    rows.check_count(checkpoint, name, count)
-    display.update(count, f"table {name}")
-    removed = rows.tombstones(checkpoint, name)
-    kept = tombstones.write(inventory.writing, folder, removed)
-    return replace(table, files=tuple(written), tombstones=kept)
+    rows.check_count(checkpoint, table.name, count)
+    display.update(count, f"table {table.name}")
+    removed = rows.tombstones(checkpoint, table.name)
+    kept = tombstones.write(inventory.writing, table.folder, removed)
+    return replace(table, files=written, tombstones=kept)
 
 
 def copy(checkpoint: Checkpoint, path: str, inventory: Inventory) -> None:
@@ -72,7 +70,6 @@ def copy(checkpoint: Checkpoint, path: str, inventory: Inventory) -> None:
         files.open_input(url, decompress=False) as reading,
         inventory.writing(path) as writing,
     ):
-        while data := reading.read(COPIED_BYTES):
-            writing.write(data)
+        shutil.copyfileobj(reading, writing, COPIED_BYTES)
     if inventory.files[path] != checkpoint.manifest.files[path]:
         manifest.check_stored(checkpoint.folder, checkpoint.manifest, path, "Take another")

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.checkpoint import dense
+from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.chain import Checkpoint
-from tnctl.checkpoint.inspection import last_figures, lengths
+from tnctl.checkpoint.checkpoint_inspection import last_figures, lengths
+from tnctl.checkpoint.decayed_rows import as_read, known_rows
 from tnctl.checkpoint.matching import Block, matched
-from tnctl.checkpoint.reading import as_read, known_rows
-from tnctl.checkpoint.table_document import KEY_FIELDS, RecordField, Table
+from tnctl.checkpoint.table_document import Table
 from tnctl.progress import Display
 from tnctl.schema import differences
+from tnctl.tables import KEY_FIELDS
 
 LARGEST = 10
 ABSENT = "(absent)"
@@ -38,7 +39,7 @@ class GroupChange:
 class Moved:
     """How far the weights of a row, or of a dense variable, moved (L2), and their norm in A."""
 
-    name: str  # the group's, or the variable's
+    name: str  # of the group or the variable
     id: int | None
     distance: float
     norm: float
@@ -46,7 +47,7 @@ class Moved:
 
 @dataclass
 class Findings:
-    """All that `tnctl checkpoint diff` tells, from A to B."""
+    """All that `tnctl checkpoint diff` shows, from A to B."""
 
     folders: tuple[str, str]
     steps: tuple[int, int]
@@ -58,66 +59,64 @@ class Findings:
     metrics: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
 
-def compare(one: Checkpoint, other: Checkpoint) -> Findings:
+def compare(a: Checkpoint, b: Checkpoint) -> Findings:
     """Compare two checkpoints, of one run or of two. Raises Failure where one is damaged."""
-    found = Findings((one.folder, other.folder), (one.step, other.step))
-    tables = [{table.name: table for table in side.manifest.tables} for side in (one, other)]
-    total = sum(table.rows for side in tables for table in side.values())
-    with Display("compare", total) as display:
+    findings = Findings((a.folder, b.folder), (a.step, b.step))
+    tables = [{table.name: table for table in side.manifest.tables} for side in (a, b)]
+    with Display("compare", a.manifest.rows + b.manifest.rows) as display:
         for name in dict.fromkeys([*tables[0], *tables[1]]):
-            sides = ((one, tables[0].get(name)), (other, tables[1].get(name)))
-            compare_table(found, name, *sides, display)
-    compare_dense(found, one, other)
-    confs = one.conf(), other.conf()
-    for key in differences(*confs):
-        found.conf[key] = at(confs[0], key), at(confs[1], key)
-    figures = last_figures(one), last_figures(other)
+            sides = (a, tables[0].get(name)), (b, tables[1].get(name))
+            compare_table(findings, name, sides, display)
+    compare_dense(findings, a, b)
+    confs = a.conf(), b.conf()
+    findings.conf = {key: (at(confs[0], key), at(confs[1], key)) for key in differences(*confs)}
+    figures = last_figures(a), last_figures(b)
     for key in dict.fromkeys([*figures[0], *figures[1]]):
-        found.metrics[key] = figures[0].get(key, ABSENT), figures[1].get(key, ABSENT)
-    return found
+        findings.metrics[key] = figures[0].get(key, ABSENT), figures[1].get(key, ABSENT)
+    return findings
 
 
-def compare_table(found: Findings, name: str, one: Side, other: Side, display: Display) -> None:
+def compare_table(
+    findings: Findings, name: str, sides: tuple[Side, Side], display: Display
+) -> None:
     """One pass over the rows that both have in tables of a name."""
-    tables = [table for _, table in (one, other) if table is not None]
+    tables = [table for _, table in sides if table is not None]
     groups = list(dict.fromkeys(group.name for table in tables for group in table.groups))
     changes = [GroupChange(name, group) for group in groups]
-    found.groups += changes
-    fields = [field.name for field in common_fields(*tables)] if len(tables) == 2 else []
+    findings.groups += changes
+    fields: set[str] = set()  # of state, weights and counts, of the same shape in both
+    if len(tables) == 2:
+        common = {entry.name for entry in tables[0].record if entry in tables[1].record}
+        fields = common - dict(KEY_FIELDS).keys()
+        if not fields:
+            findings.incomparable.append(f"table {name}")
     segments = [segment for segment in tables[0].segments if segment.name in fields]
-    if not fields and len(tables) == 2:
-        found.incomparable.append(f"table {name}")
     # The widest segment: the embedding, where there is one.
     widest = max(segments, key=lambda segment: segment.width, default=None)
-    streams = [(stream(*side), side[1]) for side in (one, other)]
+    streams = [(stream(*side), side[1]) for side in sides]
     for block in matched(*streams[0], *streams[1], groups):
         moved = unequal(block, fields)
         count(changes, block, moved)
         if widest is not None and moved.any():
             weights = [
                 as_read(records[places[moved]], table, checkpoint.step)
-                for records, places, table, checkpoint in (
-                    (block.one, block.one_places, tables[0], one[0]),
-                    (block.other, block.other_places, tables[1], other[0]),
+                for records, places, table, (checkpoint, _) in (
+                    (block.one, block.one_places, tables[0], sides[0]),
+                    (block.other, block.other_places, tables[1], sides[1]),
                 )
             ]
-            take_largest(found, weights[0], weights[1], widest.name, tables[0])
-        done = sum(g.removed + g.added + 2 * (g.changed + g.same) for g in found.groups)
+            take_largest(findings, weights[0], weights[1], widest.name, tables[0])
+        done = sum(g.removed + g.added + 2 * (g.changed + g.same) for g in findings.groups)
         display.update(done, f"{done:,} rows")
 
 
 def stream(checkpoint: Checkpoint, table: Table | None) -> Iterator[NDArray[Any]]:
+    """The rows of a table, arrays [n] of its record dtype; none of no table."""
     return iter(()) if table is None else known_rows(checkpoint, table.name)
 
 
-def common_fields(one: Table, other: Table) -> list[RecordField]:
-    """The fields of state, weights and counts that records of both have, of the same shape."""
-    keys = {name for name, _ in KEY_FIELDS}
-    return [field for field in one.record if field in other.record and field.name not in keys]
-
-
-def unequal(block: Block, fields: list[str]) -> NDArray[np.bool_]:
-    """Of the rows that both have: whether a bit of state or weights differs."""
+def unequal(block: Block, fields: set[str]) -> NDArray[np.bool_]:
+    """Of the n rows that both have: whether a bit of state or weights differs, bool [n]."""
     changed = np.zeros(len(block.one_places), bool)
     for name in fields:
         bits = [
@@ -132,7 +131,7 @@ def unequal(block: Block, fields: list[str]) -> NDArray[np.bool_]:
 
 
 def count(changes: list[GroupChange], block: Block, moved: NDArray[np.bool_]) -> None:
-    """Add a block's rows to the counts of the groups."""
+    """Add a block's rows to the counts of the groups; `moved` [n] is of the rows in both."""
     many = len(changes)
     both = block.one_groups[block.one_places]
     shared, changed = np.bincount(both, minlength=many), np.bincount(both[moved], minlength=many)
@@ -146,61 +145,40 @@ def count(changes: list[GroupChange], block: Block, moved: NDArray[np.bool_]) ->
 
 
 def take_largest(
-    found: Findings,
-    before: NDArray[Any],
-    after: NDArray[Any],
-    segment: str,
-    table: Table,
+    findings: Findings, old: NDArray[Any], new: NDArray[Any], segment: str, table: Table
 ) -> None:
-    """Keep the rows whose weights moved most."""
+    """Keep the rows whose weights moved most; `old` and `new` [n] are their records in A and B."""
     names = {group.number: group.name for group in table.groups}
-    old = before[segment].astype(np.float64)
-    distances = lengths(after[segment] - old)
+    weights = old[segment].astype(np.float64)
+    distances = lengths(new[segment] - weights)
     places = np.argsort(-distances, kind="stable")[:LARGEST]
-    norms = lengths(old[places])
-    more = [
-        Moved(names[int(before["group"][i])], int(before["id"][i]), float(distances[i]), float(n))
-        for i, n in zip(places, norms, strict=True)
+    norms = lengths(weights[places])
+    moved = [
+        Moved(names[int(old["group"][i])], int(old["id"][i]), float(distances[i]), float(norm))
+        for i, norm in zip(places, norms, strict=True)
         if distances[i] > 0
     ]
-    found.largest = sorted([*found.largest, *more], key=lambda row: -row.distance)[:LARGEST]
+    rows = sorted([*findings.largest, *moved], key=lambda row: -row.distance)
+    findings.largest = rows[:LARGEST]
 
 
-def compare_dense(found: Findings, one: Checkpoint, other: Checkpoint) -> None:
-    """The variables of a name and shape that both have; the others are named."""
-    before, after = variables(one), variables(other)
-    for name in dict.fromkeys([*before, *after]):
-        old, new = before.get(name), after.get(name)
-        if old is None or new is None or old.shape != new.shape:
-            found.incomparable.append(f"dense {name}")
+def compare_dense(findings: Findings, a: Checkpoint, b: Checkpoint) -> None:
+    """The variables of a name and shape that both have; the others are listed by name."""
+    old, new = (dense_file.variables(side.folder, side.manifest)[0] for side in (a, b))
+    for name in dict.fromkeys([*old, *new]):
+        if name not in old or name not in new or old[name].shape != new[name].shape:
+            findings.incomparable.append(f"dense {name}")
         else:
-            difference, flat = (new - old).ravel(), old.ravel()
-            found.dense.append(
-                Moved(
-                    name,
-                    None,
-                    float(np.sqrt(difference @ difference)),
-                    float(np.sqrt(flat @ flat)),
-                )
-            )
-
-
-def variables(checkpoint: Checkpoint) -> dict[str, NDArray[np.float64]]:
-    """The dense weights by the names of their variables."""
-    floats, at = dense.floats(checkpoint.folder, checkpoint.manifest), 0
-    found = {}
-    for variable in checkpoint.manifest.dense.variables:
-        weights = floats[at : at + variable.size].astype(np.float64)
-        found[variable.name] = weights.reshape(variable.shape)
-        at += variable.size
-    return found
+            weights = old[name].astype(np.float64)
+            distance, norm = np.linalg.norm(new[name] - weights), np.linalg.norm(weights)
+            findings.dense.append(Moved(name, None, float(distance), float(norm)))
 
 
 def at(values: dict[str, Any], key: str) -> Any:
     """The value at a dotted key of nested mappings."""
-    found: Any = values
+    value: Any = values
     for name in key.split("."):
-        if not isinstance(found, dict) or name not in found:
+        if not isinstance(value, dict) or name not in value:
             return ABSENT
-        found = found[name]
-    return found
+        value = value[name]
+    return value

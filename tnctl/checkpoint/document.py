@@ -34,16 +34,15 @@ from tnctl.ownership import CHECKPOINT
 
 DENSE_HEADER_BYTES = 16  # of dense.bin
 LONGEST_SHAPE = 32  # dimensions of a dense variable
-# The names of files that a checkpoint can have.
 # (day, its first step) of each day, both ascending. A day is an integer.
 Days = tuple[tuple[Uint32, Uint32], ...]
 SessionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-# The processes that trained a model one after the other: (a name of its own, first step).
+# The processes that trained a model one after the other: (a unique name, first step).
 Sessions = tuple[tuple[SessionName, Uint32], ...]
 
 
 def check_days(key: str, days: tuple[tuple[int, int], ...]) -> None:
-    """Raise ValueError unless neither days nor first steps fall."""
+    """Raise ValueError if a day or a first step is lower than the one before it."""
     for (day, first), (next_day, next_first) in itertools.pairwise(days):
         if next_day < day or next_first < first:
             raise ValueError(f"{key} do not ascend: {[next_day, next_first]} after {[day, first]}")
@@ -65,8 +64,8 @@ class Position:
     """Where training stands in the data: the next row to consume.
 
     `day` is the name of the day whose data it is, None without daily training. `window` and
-    `offset` (rows of the window that are consumed, in their shuffled order) are within the pass
-    over the data that is under way; `passes` were begun before it, and its number seeds its order.
+    `offset` (rows of the window that are consumed, in their shuffled order) are within the current
+    pass over the data; `passes` is how many passes began before it, and seeds its order.
     """
 
     day: DayName | None = None
@@ -78,7 +77,7 @@ class Position:
 
 @dataclass(frozen=True, kw_only=True)
 class Parent:
-    """What a delta is built on: the name of a folder beside its own, its manifest's checksum."""
+    """What a delta is built on: the name of a folder beside it, and its manifest's checksum."""
 
     folder: FolderName
     sha256: Sha256
@@ -94,7 +93,7 @@ class Recipe:
 
 
 def recipe_of(value: Any) -> Recipe:
-    """Separate the settings of a recipe from its own keys."""
+    """Separate the settings of a recipe from its name and checksum."""
     if isinstance(value, Recipe):
         return value
     if not isinstance(value, dict):
@@ -148,15 +147,15 @@ class Dense:
                 f"states {list(self.states)} are not those of {self.optimizer.name}, "
                 f"{list(expected)}"
             )
-        names = [one.name for one in (*self.variables, *self.moving)]
+        names = [variable.name for variable in (*self.variables, *self.moving)]
         if len(set(names)) != len(names):
             raise ValueError("two variables have the same name")
 
     @property
     def floats(self) -> int:
         """The floats of dense.bin: weights, each state of them, moving statistics."""
-        weights = sum(one.size for one in self.variables)
-        return (1 + len(self.states)) * weights + sum(one.size for one in self.moving)
+        weights = sum(variable.size for variable in self.variables)
+        return (1 + len(self.states)) * weights + sum(variable.size for variable in self.moving)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +182,7 @@ class Epoch:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The metrics of data.validation after so many steps."""
+    """The metrics of data.validation after a step."""
 
     step: Uint32
     epoch: Count
@@ -199,7 +198,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchState:
-    """What evaluations have said so far: tnctl/training/early_stopping.py."""
+    """The best evaluation so far, and how many were not better: tnctl.training.early_stopping."""
 
     best: Finite | None = None
     best_step: Uint32 = 0
@@ -242,7 +241,7 @@ class WarmReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """What a checkpoint keeps of the training so far. `steps` is how far it went."""
+    """What a checkpoint keeps of the training so far; `steps` as in `steps_trained`."""
 
     steps: Uint32 | None = omitted()
     epochs: tuple[Epoch, ...] = ()
@@ -253,7 +252,7 @@ class Metrics:
 
     def __post_init__(self) -> None:
         for key in ("epochs", "evaluations"):
-            steps = [one.step for one in getattr(self, key)]
+            steps = [figures.step for figures in getattr(self, key)]
             if sorted(steps) != steps:
                 raise ValueError(f"the steps of {key} do not ascend")
 
@@ -301,19 +300,17 @@ class CheckpointManifest(Manifest):
         firsts = [first for _, first in self.sessions]
         if sorted(firsts) != firsts:
             raise ValueError("key 'sessions': first steps do not ascend")
-        if [one.day for one in self.days if one.last_step is None] not in (
-            [],
-            [one.day for one in self.days[-1:]],
-        ):
+        if any(record.last_step is None for record in self.days[:-1]):
             raise ValueError("key 'days': a day that is not the last one was not ended")
-        if self.files or self.sha256:  # else it is being made
+        if self.files or self.sha256:  # otherwise it is being written
             self._check_files()
 
     def _check_files(self) -> None:
-        """Raise ValueError unless the files are those that the other keys name, of their sizes."""
+        """Raise ValueError unless `files` has what the other keys name, with the right sizes."""
         named = {"dense.bin", "conf.json", "golden.jsonl", "graph/saved_model.pb"}
         for table in self.tables:
-            named |= {*table.paths, *([table.sketch.file] if table.sketch else [])}
+            named |= {entry.file for entry in table.entries}
+            named |= {table.sketch.file} if table.sketch else set()
         for path in self.files:
             if not CHECKPOINT.is_file(path):
                 raise ValueError(f"key 'files' has {quoted(path)}, which no checkpoint has")
@@ -332,11 +329,16 @@ class CheckpointManifest(Manifest):
             )
 
     @property
+    def rows(self) -> int:
+        """The rows of all tables in the whole chain."""
+        return sum(table.rows for table in self.tables)
+
+    @property
     def step(self) -> int:
         """The step of the model."""
         return self.clock.step
 
     @property
     def steps_trained(self) -> int:
-        """How far training went: with evaluation.keep=best that may be further than the model."""
+        """The steps of the run: with evaluation.keep=best there may be more than the model's."""
         return self.clock.step if self.metrics.steps is None else self.metrics.steps

@@ -1,4 +1,4 @@
-"""How many of many numbers fall between powers of two."""
+"""Histograms: how many numbers fall between powers of two."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ class Histogram:
         self._counts = np.zeros(EXPONENTS, np.int64)
 
     def add(self, values: NDArray[np.float64]) -> None:
-        """Count values; negative ones and those that are not finite are left out."""
+        """Count values, float64 [n]; negative ones and those that are not finite are left out."""
         above = values[np.isfinite(values) & (values > 0)]
         self.zeros += int((values == 0).sum())
         exponents = np.frexp(above)[1].astype(np.int64) - 1 - LEAST
@@ -26,13 +26,13 @@ class Histogram:
 
     def bins(self) -> list[tuple[float, float, int]]:
         """(from, below, count), ascending, without gaps; zero is the bin from 0 below 0."""
-        found = [(0.0, 0.0, self.zeros)] if self.zeros else []
+        zero = [(0.0, 0.0, self.zeros)] if self.zeros else []
         filled = np.flatnonzero(self._counts)
-        if len(filled):
-            for place in range(filled[0], filled[-1] + 1):
-                low = 2.0 ** (place + LEAST)
-                found.append((low, 2 * low, int(self._counts[place])))
-        return found
+        if not len(filled):
+            return zero
+        low, counts = int(filled[0]), self._counts[filled[0] : filled[-1] + 1].tolist()
+        edges = [2.0 ** (place + LEAST) for place in range(low, low + len(counts))]
+        return zero + [(edge, 2 * edge, count) for edge, count in zip(edges, counts, strict=True)]
 
     def to_json(self) -> list[dict[str, Any]]:
         """The bins that have something in them."""
@@ -43,7 +43,7 @@ class Histogram:
 
 def drawn(bins: list[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
     """At most 14 bins: the lowest above zero become one."""
-    zero = [one for one in bins if one[1] == 0]
+    zero = [entry for entry in bins if entry[1] == 0]
     rest = bins[len(zero) :]
     surplus = len(zero) + len(rest) - DRAWN
     if surplus <= 0:

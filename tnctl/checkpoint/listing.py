@@ -1,4 +1,4 @@
-"""The checkpoints of an output, as their manifests tell. No rows are read."""
+"""The checkpoints of an output, as their manifests describe them. No rows are read."""
 
 import contextlib
 import re
@@ -31,23 +31,18 @@ class Stored:
     @property
     def parent(self) -> str | None:
         """The name of the checkpoint that this one is a delta of."""
-        parent = None if self.manifest is None else self.manifest.parent
-        return None if parent is None else parent.folder
+        if self.manifest is None or self.manifest.parent is None:
+            return None
+        return self.manifest.parent.folder
 
     @property
     def bytes(self) -> int:
         """The bytes of its files, without the manifest."""
-        stored = {} if self.manifest is None else self.manifest.files
-        return sum(entry.bytes for entry in stored.values())
-
-    @property
-    def rows(self) -> int:
-        """The rows of all tables of the model, those of its parents too."""
-        return sum(table.rows for table in (self.manifest.tables if self.manifest else ()))
+        return 0 if self.manifest is None else self.manifest.total_bytes
 
     @property
     def day(self) -> str | None:
-        """The name of the day that was trained last, or is under way."""
+        """The name of the day that was trained last, or is being trained."""
         if self.manifest is None:
             return None
         days = self.manifest.days
@@ -56,8 +51,8 @@ class Stored:
 
 def stored(folder: str) -> list[Stored]:
     """What is in a folder of checkpoints, the oldest first."""
-    found = [_stored(folder, name) for name in files.list_folder(folder) if NAME.fullmatch(name)]
-    return with_chains(found)
+    names = [name for name in files.list_folder(folder) if NAME.fullmatch(name)]
+    return with_chains([_stored(folder, name) for name in names])
 
 
 def _stored(parent: str, name: str) -> Stored:
@@ -71,35 +66,30 @@ def _stored(parent: str, name: str) -> Stored:
         return Stored(name, folder, None, str(error))
 
 
-def with_chains(found: list[Stored]) -> list[Stored]:
-    """The same with the problem of each whose chain of parents is broken. Ascending steps."""
-    usable: dict[str, Stored] = {}
-    checked = []
-    for one in found:
-        problem = one.problem or broken_link(one, usable)
-        if problem is None:
-            usable[one.name] = one
-            checked.append(one)
-        else:
-            checked.append(replace(one, problem=problem))
-    return checked
+def with_chains(entries: list[Stored]) -> list[Stored]:
+    """The same, ascending by step, with the problem of each whose chain of parents is broken."""
+    checked: dict[str, Stored] = {}
+    for entry in entries:
+        problem = entry.problem or broken_link(entry, checked)
+        checked[entry.name] = replace(entry, problem=problem)
+    return [*checked.values()]
 
 
-def broken_link(one: Stored, usable: dict[str, Stored]) -> str | None:
-    """Why a delta cannot be read from the usable checkpoints before it; None when it can."""
-    if one.manifest is None or one.manifest.parent is None:
+def broken_link(delta: Stored, earlier: dict[str, Stored]) -> str | None:
+    """Why a delta cannot be read from the checkpoints before it, by name; None when it can."""
+    if delta.manifest is None or delta.manifest.parent is None:
         return None
-    parent = usable.get(one.manifest.parent.folder)
-    if parent is None or parent.manifest is None:
-        return f"{one.folder} is a delta of {one.parent}, which is not there or damaged"
-    if one.manifest.parent.sha256 != parent.manifest.sha256:
-        return f"{one.folder} is a delta of another {one.parent} than the one that is there"
+    parent = earlier.get(delta.manifest.parent.folder)
+    if parent is None or parent.manifest is None or parent.problem is not None:
+        return f"{delta.folder} is a delta of {delta.parent}, which is not there or damaged"
+    if delta.manifest.parent.sha256 != parent.manifest.sha256:
+        return f"{delta.folder} is a delta of another {delta.parent} than the one that is there"
     return None
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One checkpoint as `tnctl checkpoint list` tells of it."""
+    """One checkpoint as `tnctl checkpoint list` shows it."""
 
     name: str
     folder: str
@@ -117,60 +107,61 @@ class Entry:
     problem: str | None
 
 
-def entries(found: list[Stored]) -> list[Entry]:
-    """What manifests and the newest conf tell of checkpoints, the oldest first."""
-    best, monitor = best_steps(found), monitored(found)
+def entries(checkpoints: list[Stored]) -> list[Entry]:
+    """What manifests and the newest conf say of checkpoints, the oldest first."""
+    best, monitor = best_steps(checkpoints), monitored(checkpoints)
     return [
         Entry(
-            name=one.name,
-            folder=one.folder,
-            step=one.step,
-            day=one.day,
-            kind="delta" if one.parent else "full",
-            parent=one.parent,
-            rows=one.rows,
-            bytes=one.bytes,
-            saved=None if one.manifest is None else one.manifest.saved,
+            name=checkpoint.name,
+            folder=checkpoint.folder,
+            step=checkpoint.step,
+            day=checkpoint.day,
+            kind="delta" if checkpoint.parent else "full",
+            parent=checkpoint.parent,
+            rows=0 if checkpoint.manifest is None else checkpoint.manifest.rows,
+            bytes=checkpoint.bytes,
+            saved=None if checkpoint.manifest is None else checkpoint.manifest.saved,
             monitor=monitor,
-            value=value_of(one, monitor),
-            finished=one.manifest is not None and one.manifest.finished,
-            best=one.step in best,
-            problem=one.problem,
+            value=value_of(checkpoint.manifest, monitor),
+            finished=checkpoint.manifest is not None and checkpoint.manifest.finished,
+            best=checkpoint.step in best,
+            problem=checkpoint.problem,
         )
-        for one in found
+        for checkpoint in checkpoints
     ]
 
 
-def monitored(found: list[Stored]) -> str | None:
-    """The metric that the newest usable checkpoint's conf monitors; None where it is damaged."""
-    newest = newest_usable(found)
-    if newest is not None and newest.manifest is not None:
-        with contextlib.suppress(Failure):
-            evaluation = Checkpoint(newest.folder, newest.manifest).conf().get("evaluation")
-            monitor = evaluation.get("monitor") if isinstance(evaluation, dict) else None
-            return monitor if isinstance(monitor, str) else None
+def newest_usable(checkpoints: list[Stored]) -> Checkpoint | None:
+    """The newest checkpoint that has no problem."""
+    for entry in reversed(checkpoints):
+        if entry.problem is None and entry.manifest is not None:
+            return Checkpoint(entry.folder, entry.manifest)
     return None
 
 
-def newest_usable(found: list[Stored]) -> Stored | None:
-    """The newest checkpoint that has no problem."""
-    return next((one for one in reversed(found) if one.problem is None), None)
+def monitored(checkpoints: list[Stored]) -> str | None:
+    """The metric that the newest usable checkpoint's conf monitors; None where it is damaged."""
+    newest = newest_usable(checkpoints)
+    with contextlib.suppress(Failure):
+        evaluation = None if newest is None else newest.conf().get("evaluation")
+        monitor = evaluation.get("monitor") if isinstance(evaluation, dict) else None
+        return monitor if isinstance(monitor, str) else None
+    return None
 
 
-def value_of(one: Stored, monitor: str | None) -> float | None:
+def value_of(content: CheckpointManifest | None, monitor: str | None) -> float | None:
     """The monitored metric at the last evaluation before a checkpoint."""
-    if one.manifest is None or monitor is None or not one.manifest.metrics.evaluations:
+    if content is None or monitor is None or not content.metrics.evaluations:
         return None
-    return one.manifest.metrics.evaluations[-1].figure(monitor)
+    return content.metrics.evaluations[-1].figure(monitor)
 
 
-def best_steps(found: list[Stored]) -> set[int]:
+def best_steps(checkpoints: list[Stored]) -> set[int]:
     """The step of the best model so far, by the newest usable manifest."""
-    newest = newest_usable(found)
-    if newest is None or newest.manifest is None:
+    newest = newest_usable(checkpoints)
+    if newest is None or newest.manifest.metrics.watch.best is None:
         return set()
-    watch = newest.manifest.metrics.watch
-    return set() if watch.best is None else {watch.best_step}
+    return {newest.manifest.metrics.watch.best_step}
 
 
 def folder_meant(url: str) -> tuple[str, str | None]:
@@ -191,27 +182,27 @@ def all_meant(url: str) -> list[Stored]:
     folder, name = folder_meant(url)
     if name is not None:
         raise UserError(f"{url} is one checkpoint. Give the output of its run, or {folder}")
-    found = stored(folder)
-    if not found:
+    checkpoints = stored(folder)
+    if not checkpoints:
         raise Failure(f"{url} has no checkpoint. Give the output of a run, or check the URL")
-    return found
+    return checkpoints
 
 
 def one_meant(url: str, usable: bool = True) -> str:
     """The folder of the checkpoint that a URL means: itself, or the newest usable one of a run.
 
-    A damaged one is left out with a word; unless `usable`, it is what is meant. Raises Failure
-    when there is none.
+    Damaged ones are passed over, and the first is reported; unless `usable`, a damaged one is
+    taken too. Raises Failure when there is none.
     """
     if folder_meant(url)[1] is not None:
         return url.rstrip("/")
-    found = all_meant(url)
+    checkpoints = all_meant(url)
     damage: str | None = None
-    for one in reversed(found):
-        if one.problem is None or (one.complete and not usable):
+    for checkpoint in reversed(checkpoints):
+        if checkpoint.problem is None or (checkpoint.complete and not usable):
             if damage is not None:
-                say(f"{damage}; going on with {one.folder}")
-            return one.folder
-        if one.complete:
-            damage = damage or one.problem
-    raise Failure(f"{url} has no usable checkpoint: {damage or found[-1].problem}")
+                say(f"{damage}; using {checkpoint.folder}")
+            return checkpoint.folder
+        if checkpoint.complete:
+            damage = damage or checkpoint.problem
+    raise Failure(f"{url} has no usable checkpoint: {damage or checkpoints[-1].problem}")

@@ -1,10 +1,10 @@
-"""Bring a checkpoint back to life."""
+"""The model of a checkpoint, and its digest."""
 
 import hashlib
 import json
 
 from tnctl import documents, memory_limits
-from tnctl.checkpoint import dense, rows, sketches
+from tnctl.checkpoint import dense_file, rows, sketch_file
 from tnctl.checkpoint.chain import (
     Checkpoint,
     newest,
@@ -23,8 +23,8 @@ from tnctl.tables import Figures, SparseTable
 
 __all__ = ["Checkpoint", "digest", "load", "newest", "newest_or_fail", "open_checkpoint"]
 
-LEAST_INDEX_BYTES = 10  # of a row: 8 for each place of the index, of which at most 3 in 4 are taken
-COMPUTING_BYTES = 128 << 20  # what TensorFlow and batches take beside the rows, at least
+LEAST_INDEX_BYTES = 10  # of a row: 8 for each place of the index, at most 3 in 4 are occupied
+COMPUTING_BYTES = 128 << 20  # the least that TensorFlow and batches take beside the rows
 
 
 def load(checkpoint: Checkpoint, conf: Conf) -> Model:
@@ -48,7 +48,7 @@ def load(checkpoint: Checkpoint, conf: Conf) -> Model:
             if saved != layout.groups:
                 raise Failure(f"{checkpoint.folder} has groups {saved}, the conf {layout.groups}")
             load_table(checkpoint, part, table)
-        dense.read(checkpoint.folder, checkpoint.manifest, model)
+        dense_file.read(checkpoint.folder, checkpoint.manifest, model)
     model.check_aliases()
     return model
 
@@ -61,14 +61,14 @@ def load_table(checkpoint: Checkpoint, part: Table, table: SparseTable) -> None:
             f"{part.record_dtype.names}, the conf needs {table.record_dtype.names}. "
             "Use the conf that it was saved with"
         )
-    stored = sum(entry.rows for one in checkpoint.chain() for entry in one.table(part.name).files)
-    table.reserve(min(part.rows, stored))
+    files = [entry for link in checkpoint.chain() for entry in link.table(part.name).files]
+    table.reserve(min(part.rows, sum(entry.rows for entry in files)))
     for records in rows.stream(checkpoint, part.name):
         try:
             table.insert_records(records.view("u1"))
         except ValueError as error:
             rows.raise_damage(checkpoint, part.name, f"is damaged ({error})")
-    sketches.read(checkpoint, part, table)
+    sketch_file.read(checkpoint, part, table)
     # What reading a row gives depends on the step where weights decay, and on the day.
     table.set_step(checkpoint.step)
     table.set_days(checkpoint.clock.days)
@@ -78,10 +78,10 @@ def load_table(checkpoint: Checkpoint, part: Table, table: SparseTable) -> None:
 
 
 def digest(checkpoint: Checkpoint) -> str:
-    """The SHA-256, hexadecimal, of all that training goes on from.
+    """The SHA-256, hexadecimal, of all that training is resumed from.
 
     Of each table in the manifest's order its name, all rows of the chain and the sketch; then the
-    dense file and the clock. It is the same for a chain and for the full checkpoint it amounts to.
+    dense file and the clock. A chain and the full checkpoint it is folded into have the same.
     """
     hashed = hashlib.sha256()
     for table in checkpoint.manifest.tables:
@@ -90,6 +90,6 @@ def digest(checkpoint: Checkpoint) -> str:
             hashed.update(records.view("u1").data)
         if table.sketch is not None:
             hashed.update(read_file(checkpoint.folder, checkpoint.manifest, table.sketch.file))
-    hashed.update(read_file(checkpoint.folder, checkpoint.manifest, dense.NAME))
+    hashed.update(read_file(checkpoint.folder, checkpoint.manifest, dense_file.NAME))
     hashed.update(json.dumps(documents.plain(checkpoint.clock), sort_keys=True).encode())
     return hashed.hexdigest()

@@ -17,28 +17,27 @@ class Plan:
     kept: dict[str, str]
 
 
-def plan(found: list[Stored], keep: int, protected_steps: Collection[int]) -> Plan:
+def plan(entries: list[Stored], keep: int, protected_steps: Collection[int]) -> Plan:
     """The `keep` newest usable checkpoints stay, those of protected steps, and what they build on.
 
     What cannot be used (damaged, never completed, a delta without its parent) is neither counted
     nor removed: whoever owns it may still want to look at it. Nor is a symbolic link. keep=0 keeps
     all.
     """
-    usable = {one.name: one for one in found if one.problem is None}
+    usable = {entry.name: entry for entry in entries if entry.problem is None}
     links = [name for name, checkpoint in usable.items() if files.is_link(checkpoint.folder)]
     newest = [name for name in usable if name not in links][-keep:]
-    kept = dict.fromkeys(newest, "newest")
-    for name, checkpoint in usable.items():
-        if checkpoint.step in protected_steps:
-            kept.setdefault(name, "best")
-    for name in links:
-        kept.setdefault(name, "a symbolic link")
+    best = [name for name, checkpoint in usable.items() if checkpoint.step in protected_steps]
+    kept: dict[str, str] = {}
+    for names, why in ((newest, "newest"), (best, "best"), (links, "a symbolic link")):
+        for name in names:
+            kept.setdefault(name, why)
     for name in list(kept):
         child = usable[name]
         while child.parent is not None and child.parent not in kept:
             kept[child.parent] = f"{child.name} is built on it"
             child = usable[child.parent]
-    kept |= {one.name: one.problem for one in found if one.problem is not None}
+    kept |= {entry.name: entry.problem for entry in entries if entry.problem is not None}
     # The newest first: stopped midway, no delta is left without its parent.
     removed = [usable[name] for name in reversed(usable) if name not in kept]
     return Plan(removed, kept)
@@ -51,6 +50,6 @@ def prune(output: str, keep: int, protected_steps: Collection[int]) -> list[str]
 
 def remove(chosen: Plan) -> list[str]:
     """Remove what a plan says; returns the folders. Files in them that tnctl did not write stay."""
-    for one in chosen.removed:
-        ownership.remove_inner(one.folder, CHECKPOINT)
-    return [one.folder for one in chosen.removed]
+    for entry in chosen.removed:
+        ownership.remove_inner(entry.folder, CHECKPOINT)
+    return [entry.folder for entry in chosen.removed]

@@ -1,8 +1,11 @@
-"""Table files: the rows of a hash range, and the keys that were removed. docs/formats."""
+"""The rows and the removed keys of a table: written to files, and read from a chain of them.
+
+docs/formats/checkpoint.md has the files.
+"""
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -13,21 +16,23 @@ from tnctl import files
 from tnctl.checkpoint import tombstones as tombstone_files
 from tnctl.checkpoint.chain import Checkpoint, offering
 from tnctl.checkpoint.merging import DisorderError, Keys, newest
-from tnctl.checkpoint.table_document import RowsFile, Table
+from tnctl.checkpoint.table_document import LAST_HASH, RowsFile, Table, TombstonesFile
 from tnctl.data.ahead import ReadAhead
-from tnctl.manifest import DamagedError, Opening, check_entry, present
+from tnctl.manifest import FileEntry, Opening, check_entry, entry_of, present
+from tnctl.tables import REMOVED_DTYPE
 
 HEADER = struct.Struct("<8sIIQQ")  # magic, version, bytes per record, first and last hash
 MAGIC = b"tnctlrow"
-KEY = ("id", "group", "flags", "changed")  # one number each; all other fields are arrays
-LAST_HASH = 2**64 - 1
 BYTES_PER_FILE = 256 << 20
 BYTES_PER_READ = 4 << 20
 READS_AHEAD = 2
 
 
+# ---- Writing ----------------------------------------------------------------
+
+
 def ranges(rows: int, record_size: int) -> list[tuple[int, int]]:
-    """Equal hash ranges, a power of two of them, of about 256 MiB each."""
+    """Equal hash ranges (first, last), a power of two of them, of about 256 MiB each."""
     count = 1
     while rows * record_size / count > BYTES_PER_FILE:
         count *= 2
@@ -42,35 +47,27 @@ def write(
     record_size: int,
     rows: int,
     records: Callable[[int, int], Iterator[NDArray[Any]]],
-) -> list[RowsFile]:
-    """Write the rows files of a table; returns what the manifest says of each.
+) -> tuple[RowsFile, ...]:
+    """Write the rows files of a table; returns their entries of the manifest.
 
-    `records(first, last)` gives those of a range of hashes, in (hash, group) order; `rows` is
-    about how many there are. `suffix` is ".zst" for compressed files, or nothing.
+    `records(first, last)` yields the records of a range of hashes, arrays [n] of the record dtype,
+    in (hash, group) order; `rows` is about how many there are in all. `suffix` is ".zst" for
+    compressed files, or empty.
     """
     entries = []
     for number, (first, last) in enumerate(ranges(rows, record_size)):
         name = f"{folder}/{number:05d}.rows{suffix}"
-        written = 0
+        count = 0
         with opening(name) as stream, ReadAhead(records(first, last), READS_AHEAD) as ahead:
             stream.write(HEADER.pack(MAGIC, 1, record_size, first, last))
-            for some in ahead:
-                stream.write(some.view("u1").data)
-                written += len(some)
-        entries.append(
-            RowsFile(file=name, first=f"{first:016x}", last=f"{last:016x}", rows=written)
-        )
-    return entries
+            for block in ahead:
+                stream.write(block.view("u1").data)
+                count += len(block)
+        entries.append(RowsFile(file=name, first=f"{first:016x}", last=f"{last:016x}", rows=count))
+    return tuple(entries)
 
 
-def record_dtype(table: Table) -> np.dtype[Any]:
-    """The fields of a record, as the manifest describes them."""
-    return table.record_dtype
-
-
-def width_of(table: Table, segment: str) -> int:
-    """The floats of a segment in the records that a manifest describes; 0 when there is none."""
-    return table.width_of(segment)
+# ---- Reading a chain --------------------------------------------------------
 
 
 def keys_of(table: Table) -> Keys:
@@ -83,224 +80,171 @@ def stream(
 ) -> Iterator[NDArray[Any]]:
     """The rows of a table with first <= hash <= last, in (hash, group) order.
 
-    They are those of the whole chain: the newest record of a key, and none that was removed since.
-    Arrays of the table's record dtype, never much at a time. Raises DamagedError, for a damaged
-    file after the records in it.
+    Of each key the newest record in the chain, unless it was removed since. Arrays [n] of the
+    table's record dtype, of a few MiB at most. Raises DamagedError, for a damaged file only after
+    the records in it.
     """
     count = 0
     with offering(checkpoint):
-        try:
-            for records in _merged(checkpoint, table, first, last):
-                count += len(records)
-                yield records
-        except DisorderError as error:
-            raise_damage(checkpoint, table, str(error))
+        for records in _newest(checkpoint, table, True, first, last):
+            count += len(records)
+            yield records
         if (first, last) == (0, LAST_HASH):
             check_count(checkpoint, table, count)
 
 
-def _merged(checkpoint: Checkpoint, table: str, first: int, last: int) -> Iterator[NDArray[Any]]:
-    chain = checkpoint.chain()
-    if len(chain) == 1:
-        for _, records in _of_one(checkpoint, table, first, last):
-            yield records
-        return
-    sources = []
-    for one in reversed(chain):
-        sources.append(_rows_in(one, table, first, last, len(chain)))
-        # What the first of a chain removed is not in it, and nothing is older.
-        removed = one is not chain[0]
-        sources.append(_removed_in(one, table, first, last) if removed else iter(()))
-    part = checkpoint.table(table)
-    for block in newest(sources, keys_of(part)):
-        yield from block.of(range(0, len(sources), 2), record_dtype(part))
-
-
 def tombstones(checkpoint: Checkpoint, table: str) -> Iterator[NDArray[Any]]:
-    """The removed keys that a chain keeps: (id, group, step), in (hash, group) order.
+    """The removed keys that a chain keeps, in (hash, group) order: arrays [n] of REMOVED_DTYPE.
 
-    The newest of each key, without those that have a row again.
+    The newest of each key, without keys that have a row again. Raises as `stream` does.
     """
     with offering(checkpoint):
-        chain = checkpoint.chain()
-        sources = []
-        for one in reversed(chain):
-            sources.append(_removed_in(one, table, 0, LAST_HASH))
-            # The first one's rows have no tombstones of its own, and are older than all others.
-            rows = one is not chain[0]
-            sources.append(_rows_in(one, table, 0, LAST_HASH, len(chain)) if rows else iter(()))
-        try:
-            for block in newest(sources, keys_of(checkpoint.table(table))):
-                yield from block.of(range(0, len(sources), 2), tombstone_files.DTYPE)
-        except DisorderError as error:
-            raise_damage(checkpoint, table, str(error))
+        yield from _newest(checkpoint, table, False, 0, LAST_HASH)
 
 
-def raise_damage(checkpoint: Checkpoint, table: str, what: str) -> NoReturn:
-    """Raise DamagedError for the file of a table whose checksum is wrong, else for what it has.
-
-    Records are used before the checksum of their file is known, so what is wrong with them is most
-    often a damaged file.
-    """
-    for one in checkpoint.chain():
-        for path in one.table(table).paths:
-            url = files.join(one.folder, path)
-            with files.open_input(url, decompress=False) as file:
-                stored = _Stored(file)
-                while stored.read(BYTES_PER_READ):
-                    pass
-            check_entry(one.folder, one.manifest, path, stored.bytes, stored.sha256)
-    raise DamagedError(
-        checkpoint.folder,
-        f"{checkpoint.folder} table {table} {what}",
-        "Take another checkpoint",
-    )
-
-
-def files_of(checkpoint: Checkpoint, table: str) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The records of one checkpoint's own files, a delta's alone: (file, records) after each other.
-
-    Raises DamagedError, for a damaged file after the records in it.
-    """
-    with offering(checkpoint):
-        yield from _of_one(checkpoint, table, 0, LAST_HASH)
-
-
-def _rows_in(
-    checkpoint: Checkpoint, table: str, first: int, last: int, sources: int
+def _newest(
+    checkpoint: Checkpoint, table: str, of_rows: bool, first: int, last: int
 ) -> Iterator[NDArray[Any]]:
-    """The same without the files' names, when so many are read at once."""
-    for _, records in _of_one(checkpoint, table, first, last, BYTES_PER_READ // sources):
-        yield records
+    """The rows of a chain that were not removed since, or the removed keys without a newer row."""
+    chain, part = checkpoint.chain(), checkpoint.table(table)
+    at_a_time = BYTES_PER_READ // len(chain)  # all files of a chain are read at the same time
+    if of_rows and len(chain) == 1:
+        yield from _records(checkpoint, part, part.files, first, last, at_a_time)
+        return
+    sources: list[Iterator[NDArray[Any]]] = []
+    for link in reversed(chain):
+        linked = link.table(table)
+        kinds = linked.files, linked.removed_files
+        wanted, concealing = kinds if of_rows else reversed(kinds)
+        if link is chain[0]:
+            concealing = ()  # nothing is older than the first link, so there is nothing to conceal
+        sources += [
+            _records(link, linked, entries, first, last, at_a_time)
+            for entries in (wanted, concealing)
+        ]
+    dtype = part.record_dtype if of_rows else REMOVED_DTYPE
+    try:
+        for block in newest(sources, keys_of(part)):
+            yield from block.of(range(0, len(sources), 2), dtype)
+    except DisorderError as error:
+        raise_damage(checkpoint, table, str(error))
 
 
-def _of_one(
-    checkpoint: Checkpoint, table: str, first: int, last: int, at_a_time: int = BYTES_PER_READ
-) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The records of one checkpoint's own files whose hash is in a range."""
-    part = checkpoint.table(table)
-    dtype, keys = record_dtype(part), keys_of(part)
-    for entry in part.files:
+def _records(
+    checkpoint: Checkpoint,
+    part: Table,
+    entries: Sequence[RowsFile | TombstonesFile],
+    first: int,
+    last: int,
+    at_a_time: int,
+) -> Iterator[NDArray[Any]]:
+    """The records in files of one checkpoint (of a delta without its parents') by hash range."""
+    keys = keys_of(part)
+    for entry in entries:
         low, high = entry.hashes
         if high < first or low > last:
             continue
-        header = HEADER.pack(MAGIC, 1, dtype.itemsize, low, high)
-        rows = 0
-        for records in verified(checkpoint, entry.file, header, dtype, at_a_time):
-            rows += len(records)
-            if rows > entry.rows:
+        count = 0
+        for records in verified(checkpoint, part, entry, at_a_time):
+            count += len(records)
+            if count > entry.rows:
                 break
             if low < first or high > last:
                 hashes = keys.hashes(records)
                 records = records[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]
             if len(records):
-                yield entry.file, records
-        check_rows(checkpoint, entry.file, rows, entry.rows)
-
-
-def _removed_in(
-    checkpoint: Checkpoint, table: str, first: int, last: int
-) -> Iterator[NDArray[Any]]:
-    """The keys that one checkpoint's own file says were removed."""
-    part = checkpoint.table(table)
-    entry = part.tombstones
-    if entry is None:
-        return
-    rows, keys = 0, keys_of(part)
-    for removed in verified(checkpoint, entry.file, tombstone_files.START, tombstone_files.DTYPE):
-        rows += len(removed)
-        if rows > entry.rows:
-            break
-        if first > 0 or last < LAST_HASH:
-            hashes = keys.hashes(removed)
-            removed = removed[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]
-        if len(removed):
-            yield removed
-    check_rows(checkpoint, entry.file, rows, entry.rows)
+                yield records
+        if count != entry.rows:
+            url = files.join(checkpoint.folder, entry.file)
+            raise checkpoint.damaged(
+                f"{url} has {count:,} records, the manifest says {entry.rows:,}"
+            )
 
 
 def check_count(checkpoint: Checkpoint, table: str, rows: int) -> None:
     """Raise DamagedError unless a table has as many rows as its manifest says."""
-    said = checkpoint.table(table).rows
-    if rows != said:
-        raise DamagedError(
-            checkpoint.folder,
-            f"{checkpoint.folder} table {table} has {rows:,} rows, the manifest says {said:,}",
-            "Take another checkpoint",
+    expected = checkpoint.table(table).rows
+    if rows != expected:
+        raise checkpoint.damaged(
+            f"{checkpoint.folder} table {table} has {rows:,} rows, the manifest says {expected:,}"
         )
 
 
-def check_rows(checkpoint: Checkpoint, name: str, rows: int, said: int) -> None:
-    """Raise DamagedError unless a file has as many records as the manifest says."""
-    if rows != said:
-        raise DamagedError(
-            checkpoint.folder,
-            f"{files.join(checkpoint.folder, name)} has {rows:,} records, the manifest says "
-            f"{said:,}",
-            "Take another checkpoint",
-        )
+def raise_damage(checkpoint: Checkpoint, table: str, what: str) -> NoReturn:
+    """Raise DamagedError: for a file of a table whose checksum is wrong, else for `what`.
+
+    Records are used before the checksum of their file is known, so what is wrong with them is most
+    often a damaged file.
+    """
+    for link in checkpoint.chain():
+        for entry in link.table(table).entries:
+            stored = entry_of(files.join(link.folder, entry.file))
+            check_entry(link.folder, link.manifest, entry.file, stored)
+    raise checkpoint.damaged(f"{checkpoint.folder} table {table} {what}")
+
+
+# ---- Reading one file -------------------------------------------------------
 
 
 def verified(
     checkpoint: Checkpoint,
-    name: str,
-    header: bytes,
-    dtype: np.dtype[Any],
+    part: Table,
+    entry: RowsFile | TombstonesFile,
     at_a_time: int = BYTES_PER_READ,
 ) -> Iterator[NDArray[Any]]:
-    """The records of one file, read and hashed in a thread, about so many bytes at a time.
+    """The records of one file, arrays [n] of about `at_a_time` bytes, read and hashed in a thread.
 
-    Its checksum is known to be right only after the last of them.
+    Its checksum is checked only after the last of them; then DamagedError is raised.
     """
-    with ReadAhead(_blocks(checkpoint, name, header, dtype, at_a_time), READS_AHEAD) as ahead:
+    with ReadAhead(_blocks(checkpoint, part, entry, at_a_time), READS_AHEAD) as ahead:
         yield from ahead
 
 
 def _blocks(
-    checkpoint: Checkpoint, name: str, header: bytes, dtype: np.dtype[Any], at_a_time: int
+    checkpoint: Checkpoint, part: Table, entry: RowsFile | TombstonesFile, at_a_time: int
 ) -> Iterator[NDArray[Any]]:
-    url = files.join(checkpoint.folder, name)
-
-    def damaged(what: str) -> DamagedError:
-        return DamagedError(checkpoint.folder, f"{url} {what}", "Take another checkpoint")
-
+    if isinstance(entry, RowsFile):
+        dtype = part.record_dtype
+        header = HEADER.pack(MAGIC, 1, dtype.itemsize, *entry.hashes)
+    else:
+        dtype, header = REMOVED_DTYPE, tombstone_files.START
+    url = files.join(checkpoint.folder, entry.file)
     whole = True
     with (
-        present(checkpoint.folder, checkpoint.manifest, name),
+        present(checkpoint.folder, checkpoint.manifest, entry.file),
         files.open_input(url, decompress=False) as file,
     ):
         stored = _Stored(file)
         content: Any = stored
-        if name.endswith(".zst"):
+        if entry.file.endswith(".zst"):
             content = pa.CompressedInputStream(pa.PythonFile(stored, mode="r"), "zstd")
         try:
-            if read_fully(content, len(header)) != header:
-                raise damaged("is not the file that the manifest describes")
+            if files.read_most(content, len(header)) != header:
+                raise checkpoint.damaged(f"{url} is not the file that the manifest describes")
             size = max(1, at_a_time // dtype.itemsize) * dtype.itemsize
-            while whole and (data := read_fully(content, size)):
+            while whole and (data := files.read_most(content, size)):
                 whole = len(data) % dtype.itemsize == 0
                 if whole:
                     yield np.frombuffer(data, dtype)
         except (OSError, pa.ArrowException) as error:  # of the decompression
-            raise damaged(f"is damaged ({error})") from error
+            raise checkpoint.damaged(f"{url} is damaged ({error})") from error
         while stored.read(BYTES_PER_READ):
             pass
-    check_entry(checkpoint.folder, checkpoint.manifest, name, stored.bytes, stored.sha256)
+    check_entry(checkpoint.folder, checkpoint.manifest, entry.file, stored.entry())
     if not whole:
-        raise damaged("ends within a record")
+        raise checkpoint.damaged(f"{url} ends within a record")
 
 
 class _Stored:
-    """A stored file that counts and hashes what is read of it."""
+    """A stored file that counts and hashes what is read of it; pyarrow reads from it too."""
 
     def __init__(self, file: Any) -> None:
-        self._file, self._hash = file, hashlib.sha256()
-        self.bytes = 0
+        self._file, self._hash, self._bytes = file, hashlib.sha256(), 0
 
     def read(self, size: int) -> bytes:
         data: bytes = self._file.read(size)
         self._hash.update(data)
-        self.bytes += len(data)
+        self._bytes += len(data)
         return data
 
     closed = False
@@ -311,19 +255,6 @@ class _Stored:
     def close(self) -> None:
         """Whoever opened the file closes it."""
 
-    @property
-    def sha256(self) -> str:
-        return self._hash.hexdigest()
-
-
-def read_fully(file: Any, size: int) -> bytes:
-    """`size` bytes, or fewer at the end of the file only."""
-    data: bytes = file.read(size)
-    if len(data) == size or not data:
-        return data
-    parts = [data]
-    size -= len(data)
-    while size and (data := file.read(size)):
-        parts.append(data)
-        size -= len(data)
-    return b"".join(parts)
+    def entry(self) -> FileEntry:
+        """The size and checksum of all that was read."""
+        return FileEntry(bytes=self._bytes, sha256=self._hash.hexdigest())

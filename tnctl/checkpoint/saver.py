@@ -1,10 +1,11 @@
-"""The checkpoints of a run: staged while training stands still, completed while it goes on."""
+"""The checkpoints of a run: staged while training pauses, completed while it continues."""
 
+import dataclasses
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,12 @@ from numpy.typing import NDArray
 from tnctl import files, ownership
 from tnctl.checkpoint import listing, rows, tombstones
 from tnctl.checkpoint.chain import FOLDER, Checkpoint, following, name_of
-from tnctl.checkpoint.document import CheckpointManifest, Metrics
+from tnctl.checkpoint.document import CheckpointManifest
 from tnctl.checkpoint.golden_lines import GoldenLine
 from tnctl.checkpoint.merging import Keys
 from tnctl.checkpoint.pruning import prune
-from tnctl.checkpoint.save import Clock, Contents, Graph, Position, stage, write_golden
 from tnctl.checkpoint.spool import Spool
-from tnctl.data.day_records import DayRecord, Fingerprint
+from tnctl.checkpoint.staging import Contents, Graph, stage, write_golden
 from tnctl.errors import Failure
 from tnctl.manifest import NAME, DamagedError
 from tnctl.model.building import Model
@@ -33,15 +33,14 @@ from tnctl.schema import Conf
 class Saver:
     """Saves the checkpoints of a run, one after the other, and removes old ones.
 
-    `last` is the checkpoint that training goes on from, None for a new run: deltas are built on it.
+    `last` is the checkpoint that the run is resumed from: deltas are built on it. None: a new run.
     """
 
     def __init__(self, conf: Conf, last: Checkpoint | None) -> None:
         self._conf, self._last = conf, last
-        # By it exports know what a checkpoint came from: steps are equal in any two runs.
-        before = () if last is None else last.sessions
-        first = 1 if last is None else last.step + 1
-        self._sessions = (*before, (uuid.uuid4().hex, first))
+        earlier = () if last is None else last.sessions
+        # Two runs have the same steps: exports tell their checkpoints apart by the sessions.
+        self._sessions = (*earlier, (uuid.uuid4().hex, self._first_step()))
         self._parent = files.join(conf.output, FOLDER)
         self._remote = files.local_path(conf.output) is None
         spool = conf.save.spool or tempfile.gettempdir()
@@ -57,12 +56,11 @@ class Saver:
         self.bytes_written = 0
 
     def check_room(self, model: Model) -> None:
-        """Raise Failure when already a checkpoint of the model as it is cannot be staged.
+        """Raise Failure when not even a checkpoint of the initial model can be staged.
 
-        To be told before the first step, and not by the first checkpoint.
+        Called before the first step, so that this is reported before hours of training.
         """
-        if self._names is None:
-            self._clean()
+        self._clean()
         if self._remote:
             try:
                 Spool(self._parent, self._spool).abandon()
@@ -71,48 +69,28 @@ class Saver:
         self._check_room(model, self._parent_of_next())
 
     def save(
-        self,
-        model: Model,
-        *,
-        clock: Clock,
-        position: Position,
-        finished: bool,
-        golden: list[GoldenLine],
-        metrics: Metrics,
-        extras: Mapping[str, bytes] | None = None,
-        data: Sequence[Fingerprint] = (),
-        days: Sequence[DayRecord] = (),
-        full: bool = False,
-        name_step: int | None = None,
+        self, model: Model, contents: Contents, *, full: bool = False, name_step: int | None = None
     ) -> str:
         """Stage a checkpoint and return its folder, relative to the output.
 
-        When this returns, training may go on; `wait` tells when it is complete. It is a delta when
-        `save.full_every` says so, unless it must be `full`: whenever the model is not what became
-        of the last checkpoint by training. The one before is waited for first. `name_step` is the
-        step that the folder is named after, when training went further than the model's clock.
-        Raises Failure for what went wrong with that one, and when there is no room.
+        When this returns, training may continue; `wait` returns when the checkpoint is complete.
+        It is a delta when `save.full_every` says so, unless it must be `full`: whenever the model
+        is not what the last checkpoint became by training. `calendar` and `sessions` of `contents`
+        are filled in. `name_step` is the step that the folder is named after, when training went
+        further than the model's clock. First waits for the checkpoint before: raises Failure for
+        what went wrong with that one, and when there is no room.
         """
         self.wait()
         started = time.perf_counter()
-        if self._names is None:
-            self._clean()
+        self._clean()
         parent = None if full else self._parent_of_next()
         self._check_room(model, parent)
-        name = self._free_name(clock.step if name_step is None else name_step)
-        spool = Spool(files.join(self._parent, name), self._spool)
-        contents = Contents(
-            clock,
-            position,
-            finished,
-            golden,
-            metrics,
-            extras or {},
-            data,
-            days,
-            self._calendar(clock.step),
-            self._sessions,
+        step = contents.clock.step
+        contents = dataclasses.replace(
+            contents, calendar=self._calendar(step), sessions=self._sessions
         )
+        name = self._free_name(step if name_step is None else name_step)
+        spool = Spool(files.join(self._parent, name), self._spool)
         try:
             content = stage(
                 spool.writing,
@@ -128,7 +106,7 @@ class Saver:
             raise
         self._thread = threading.Thread(
             target=self._complete,
-            args=(spool, content, golden, parent, self._protected),
+            args=(spool, content, contents.golden, parent, self._protected),
             name="tnctl-commit",
             daemon=True,
         )
@@ -137,20 +115,17 @@ class Saver:
         return f"{FOLDER}/{name}"
 
     def protect(self, step: int | None) -> None:
-        """From the next `save` on, keep the checkpoints of this step, the best, whatever their age.
-
-        None: of no step.
-        """
+        """From the next `save` on, keep the checkpoints of the best step whatever their age."""
         self._protected = step
 
     def check(self) -> None:
-        """Raise what went wrong with the last checkpoint, once."""
+        """Raise the error of the last checkpoint, once."""
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def wait(self) -> None:
-        """Return when the last checkpoint is complete. Raises what went wrong with it, once."""
+        """Return when the last checkpoint is complete. Raises its error, once."""
         if self._thread is not None:
             started = time.perf_counter()
             self._thread.join()
@@ -166,7 +141,7 @@ class Saver:
         parent: Checkpoint | None,
         protected: int | None,
     ) -> None:
-        """What is left to do while training goes on."""
+        """Complete a staged checkpoint while training continues; runs in a thread."""
         try:
             try:
                 write_golden(spool.writing, golden)
@@ -181,10 +156,10 @@ class Saver:
                 steps = () if protected is None else (protected,)
                 prune(self._conf.output, self._conf.save.keep, steps)
         except BaseException as error:
-            self._error = error  # of whoever waits
+            self._error = error  # `wait` and `check` raise it
 
     def _parent_of_next(self) -> Checkpoint | None:
-        """What the next checkpoint is a delta of; None when it is a full one's turn."""
+        """What the next checkpoint is a delta of; None when a full one is due."""
         if self._last is None or len(self._last.chain()) >= self._conf.save.full_every:
             return None
         return self._last
@@ -199,8 +174,14 @@ class Saver:
         self._names.add(name)
         return name
 
+    def _first_step(self) -> int:
+        """The first step after the last checkpoint."""
+        return 1 if self._last is None else self._last.step + 1
+
     def _clean(self) -> None:
-        """Remove what killed processes left of checkpoints that they did not complete."""
+        """Once: remove the checkpoints that killed processes did not complete."""
+        if self._names is not None:
+            return
         self._names = set()
         for name in files.list_folder(self._parent):
             folder = files.join(self._parent, name)
@@ -214,11 +195,9 @@ class Saver:
         local = files.local_path(self._conf.output)
         place, key = (self._spool, "save.spool") if local is None else (local, "output")
         needed = 4 * sum(model.dense.sizes) * (2 + len(model.dense.states))
-        for table in model.tables:
-            needed += len(table.sketch)
-            # How much of a table a delta is, is not known before.
-            if parent is None:
-                needed += table.rows * table.record_dtype.itemsize
+        needed += sum(len(table.sketch) for table in model.tables)
+        if parent is None:  # how many rows a delta has is known only when it is written
+            needed += sum(table.rows * table.record_dtype.itemsize for table in model.tables)
         free = files.free_bytes(place)
         if free < needed:
             raise Failure(
@@ -230,15 +209,14 @@ class Saver:
     def _tombstones(
         self, model: Model, contents: Contents, parent: Checkpoint | None
     ) -> dict[str, Iterable[NDArray[Any]]]:
-        """The removed keys to keep, by the tables' names.
+        """The removed keys to keep, by the tables' names: arrays [n] of REMOVED_DTYPE.
 
         In a delta those since its parent, in a full one also those that the last one has and that
         are not too old; without keys that have a row again.
         """
         kept: dict[str, Iterable[NDArray[Any]]] = {}
-        first = tombstones.first_step_kept(
-            contents.clock.days or contents.calendar, self._conf.save.tombstone_days
-        )
+        days = contents.clock.days or contents.calendar
+        first = tombstones.first_step_kept(days, self._conf.save.tombstone_days)
         for layout, table in zip(model.layout.tables, model.tables, strict=True):
             keys = Keys({number: name for name, number in layout.groups.items()})
             removed = table.take_removed()
@@ -249,29 +227,28 @@ class Saver:
                 self._removed[layout.name] = removed
             older: Iterable[NDArray[Any]] = ()
             if parent is None and self._last is not None:
-                older = tombstones.since(self._kept_by(self._last, layout.name), first)
-            # Those since the last checkpoint are kept whatever the clock says: an empty day has no
-            # step of its own.
-            found = tombstones.merged([removed], older, keys)
-            kept[layout.name] = tombstones.without_rows(found, table)
+                older = self._kept_by(self._last, layout.name, first)
+            # `removed` is kept whatever its steps: a day without rows has no step of its own.
+            newest = tombstones.merged([removed], older, keys)
+            kept[layout.name] = tombstones.without_rows(newest, table)
         return kept
 
     @staticmethod
-    def _kept_by(checkpoint: Checkpoint, table: str) -> Iterator[NDArray[Any]]:
-        """The removed keys that a checkpoint has, as far as they can be read."""
+    def _kept_by(checkpoint: Checkpoint, table: str, first: int) -> Iterator[NDArray[Any]]:
+        """The removed keys that a checkpoint has from a step on, as far as they can be read."""
         try:
-            yield from rows.tombstones(checkpoint, table)
+            for removed in rows.tombstones(checkpoint, table):
+                yield removed[removed["step"] >= first]
         except DamagedError as error:
-            # Nothing that is trained depends on them.
+            # Training does not depend on them.
             say(f"{error.what}: keys that were removed from {table} before are forgotten")
 
     def _calendar(self, step: int) -> tuple[tuple[int, int], ...]:
         """The days of the real calendar on which the run trained: (day, first step)."""
-        before = () if self._last is None else self._last.calendar
+        earlier = () if self._last is None else self._last.calendar
         today = datetime.now(UTC).date().toordinal()
-        if before and before[-1][0] >= today:
-            return before
-        first = 1 if self._last is None else self._last.step + 1
-        # The best model may be of a step before those of the day before.
-        first = max(min(first, step), before[-1][1] if before else 0)
-        return (*before, (today, first))[-self._conf.save.tombstone_days - 1 :]
+        if earlier and earlier[-1][0] >= today:
+            return earlier
+        # The model to be saved, the best, may be of an earlier step than the last checkpoint.
+        first = max(min(self._first_step(), step), earlier[-1][1] if earlier else 0)
+        return (*earlier, (today, first))[-self._conf.save.tombstone_days - 1 :]

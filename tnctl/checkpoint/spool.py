@@ -1,4 +1,4 @@
-"""Files that are staged on this machine while training stands still, and finished by threads."""
+"""Files that are staged on this machine while training pauses, and finished by threads."""
 
 import contextlib
 import queue
@@ -26,24 +26,24 @@ BYTES_BEGUN = 16 << 20
 
 
 class Spool(Inventory):
-    """An inventory whose files wait on this machine until threads have finished them.
+    """An inventory whose files are staged on this machine, and finished by threads.
 
     A local folder is staged in place, and a file is finished when it is on the disk. For another
-    storage files are staged in a folder of `root`, and then uploaded. Those whose name ends in .zst
+    storage files are staged in a folder of `root`, and then uploaded. Files whose name ends in .zst
     are compressed when they are finished. `complete` waits for all of it. The list of the folder's
-    files stays in it, so that a later command knows them without reading them.
+    files stays in the folder, so that a later command knows them without reading them.
     """
 
     def __init__(self, folder: str, root: Path) -> None:
         self._claims = Claims(folder, CHECKPOINT)
         super().__init__(folder, self._claims.add)
         self._local = files.local_path(folder)
-        self._own: files.TemporaryFolder | None = None
+        self._temporary: files.TemporaryFolder | None = None
         if self._local is not None:
             self._staging = self._local
         else:
-            self._own = files.TemporaryFolder("spool", root)
-            self._staging = Path(self._own.name)
+            self._temporary = files.TemporaryFolder("spool", root)
+            self._staging = Path(self._temporary.name)
         self._staged_names: list[str] = []
         self._hashing, self._beginning = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
 
@@ -90,11 +90,11 @@ class Spool(Inventory):
         """Finish all files and write the manifest. Raises what goes wrong with any of them."""
         self._stop_staging()
         self._finish_all()
-        self.files = {one: self.files[one] for one in self._staged_names}
+        self.files = {name: self.files[name] for name in self._staged_names}
         if self._local is not None:
             # The names must be on the disk before the manifest says that they are there.
-            folders = {self._local / one for one in self.files}
-            for folder in sorted({parent for path in folders for parent in path.parents}):
+            folders = {folder for path in self.files for folder in (self._local / path).parents}
+            for folder in sorted(folders):
                 if folder.is_relative_to(self._local.parent.parent):
                     files.sync(folder)
         whole = self._retrying(lambda: super(Spool, self).complete(document, name))
@@ -102,7 +102,7 @@ class Spool(Inventory):
         return whole
 
     def abandon(self) -> None:
-        """Remove what was staged; what was uploaded is without a manifest and does not count."""
+        """Remove what was staged; files that were uploaded do not count without a manifest."""
         self._stop_staging()
         self._remove_staging()
         if self._local is not None:
@@ -115,21 +115,21 @@ class Spool(Inventory):
 
     def _finish_all(self) -> None:
         self._claims.add(self._staged_names)
-        # Not while it is staged: whoever writes to a disk waits for others' syncs. And not with an
-        # executor, whose threads the end of a process would wait for.
+        # Not while files are staged: writing to a disk waits for syncs by others. And not by an
+        # executor: the end of the process would wait for its threads.
         waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
         for name in self._staged_names:
             waiting.put(name)
         errors: list[BaseException] = []
 
         def run() -> None:
-            with contextlib.suppress(queue.Empty):
+            try:
                 while not errors:
-                    name = waiting.get_nowait()
-                    try:
-                        self._finish(name)
-                    except BaseException as error:
-                        errors.append(error)
+                    self._finish(waiting.get_nowait())
+            except queue.Empty:
+                pass
+            except BaseException as error:
+                errors.append(error)
 
         threads = [threading.Thread(target=run, daemon=True) for _ in range(FINISHERS)]
         for thread in threads:
@@ -140,7 +140,7 @@ class Spool(Inventory):
             raise errors[0]
 
     def _retrying(self, action: Callable[[], T]) -> T:
-        """What `action` returns; of another storage tried three times, for networks fail."""
+        """What `action` returns; on another storage it is tried three times, as networks fail."""
         for number in range(TRIES - 1):
             try:
                 return action()
@@ -151,12 +151,12 @@ class Spool(Inventory):
         return action()
 
     def _remove_staging(self) -> None:
-        if self._own is not None:
-            self._own.cleanup()
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
 
 class _Writer(HashingWriter):
-    """Hashes what it writes in a thread, at the same time, and has the disk begin with it early."""
+    """Hashes in a thread what it writes at the same time, and starts writing it to disk early."""
 
     def __init__(
         self, stream: Any, hashing: ThreadPoolExecutor, beginning: ThreadPoolExecutor
@@ -172,7 +172,7 @@ class _Writer(HashingWriter):
         self._stream.write(view)
         hashed.result()
         self._bytes += view.nbytes
-        # A disk that is slow makes whoever tells it to begin wait, so a thread does.
+        # On a slow disk the call that starts the writing blocks, so a thread makes it.
         idle = self._begins is None or self._begins.done()
         if idle and self._bytes - self._begun >= BYTES_BEGUN:
             self._begins = self._beginning.submit(

@@ -1,9 +1,7 @@
 """What the manifest of a checkpoint says of its tables: docs/formats/checkpoint.md."""
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -20,18 +18,12 @@ from tnctl.documents import (
     plain,
 )
 from tnctl.errors import quoted
-from tnctl.tables import optimizers
+from tnctl.tables import REMOVED_DTYPE, optimizer_kinds, record_dtype
 
 LONGEST_SEGMENT = 65_536  # floats; a conf has at most 1024
 LAST_HASH = 2**64 - 1
 ROWS_HEADER_BYTES, TOMBSTONES_HEADER_BYTES, SKETCH_HEADER_BYTES = 32, 16, 16
-TOMBSTONE_BYTES = 14  # of a removed key
 SKETCH_UNIT = 256  # bytes: 64 ranges of hashes, 4 lines each
-ROWS_FILE = re.compile(r"\d{5,}\.rows(\.zst)?", re.ASCII)
-
-# One number each in a record; all other fields are arrays.
-KEY_FIELDS = (("id", "<u8"), ("group", "<u2"), ("flags", "<u2"), ("changed", "<u4"))
-COUNT_FIELDS = ("show", "click")
 
 Setting = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
 
@@ -57,22 +49,23 @@ class Optimizer:
     max_norm: Setting | None = omitted()
 
     def __post_init__(self) -> None:
-        if self.name not in optimizers.NAMES:
-            raise ValueError(f"name {quoted(self.name)} is none of {', '.join(optimizers.NAMES)}")
-        own = {"name", "learning_rate", *optimizers.settings(self.name)}
-        given = {one.name for one in fields(self) if getattr(self, one.name) is not None}
-        if lacking := sorted(own - given):
+        if self.name not in optimizer_kinds.NAMES:
+            known = ", ".join(optimizer_kinds.NAMES)
+            raise ValueError(f"name {quoted(self.name)} is none of {known}")
+        needed = {"name", "learning_rate", *optimizer_kinds.settings(self.name)}
+        present = plain(self).keys()
+        if lacking := sorted(needed - present):
             raise ValueError(f"{self.name} lacks its setting {lacking[0]}")
-        if foreign := sorted(given - own - set(optimizers.EXTRAS)):
+        if foreign := sorted(present - needed - set(optimizer_kinds.EXTRAS)):
             raise ValueError(f"{self.name} has no setting {foreign[0]}")
 
     @classmethod
     def of(cls, rule: tables.Optimizer) -> "Optimizer":
-        """What a manifest says of a rule."""
+        """The document of an update rule."""
         return cls(**rule.described())
 
     def rule(self) -> tables.Optimizer:
-        """The rule itself."""
+        """The update rule that tables take."""
         return tables.Optimizer(**plain(self))
 
     def dense_states(self) -> tuple[str, ...]:
@@ -89,10 +82,14 @@ class Segment:
     output: Annotated[str, Field(pattern="^(concat|sum)$")]
     optimizer: Optimizer
 
+    def plan(self) -> tables.Segment:
+        """The segment that tables take."""
+        return tables.Segment(self.name, self.width, self.output, self.optimizer.rule())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A share group: `number` stands in its records; the other numbers are of ids."""
+    """A share group: `number` is its `group` in records; the others count rows and ids."""
 
     name: Name
     number: Uint16
@@ -106,7 +103,7 @@ class Group:
 class Life:
     """Whether records have show and click, and `cvm`: whether these are read with the embedding.
 
-    `decay` is what a day leaves of both, by the groups' names; it is there with shows.
+    `decay` is the share of both that remains after a day, by the groups' names; None without shows.
     """
 
     shows: bool
@@ -116,11 +113,19 @@ class Life:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordField:
-    """A field of a record: its name, numpy's type, and how many of it there are."""
+    """A field of a record: its name, numpy's type of an element, and the number of elements."""
 
     name: str
     type: str
     count: Annotated[int, Field(ge=1, le=LONGEST_SEGMENT)]
+
+
+def described_record(dtype: np.dtype[Any]) -> tuple[RecordField, ...]:
+    """The fields of a record dtype, in order."""
+    return tuple(
+        RecordField(name=name, type=kind.base.str, count=kind.itemsize // kind.base.itemsize)
+        for name, (kind, *_) in (dtype.fields or {}).items()
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +145,9 @@ class RowsFile:
 
 @dataclass(frozen=True, kw_only=True)
 class TombstonesFile:
-    """The keys of rows that were removed."""
+    """The keys of rows that were removed, of all hashes."""
+
+    hashes: ClassVar[tuple[int, int]] = (0, LAST_HASH)
 
     file: RelativePath
     rows: Count
@@ -156,7 +163,7 @@ class SketchFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table: its rows, those of the whole chain, are of its groups and have its segments."""
+    """A table: `rows` and the groups count the rows of the whole chain, `files` have its own."""
 
     name: Name
     rows: Count
@@ -193,10 +200,7 @@ class Table:
             raise ValueError(f"life.decay of {self.name} is not of its groups")
 
     def _check_record(self) -> None:
-        expected = [
-            RecordField(name=name, type=type_, count=count)
-            for name, type_, count in self._expected_fields()
-        ]
+        expected = described_record(self.record_dtype)
         for received, field in zip(self.record, expected, strict=False):
             if received != field:
                 raise ValueError(
@@ -209,17 +213,6 @@ class Table:
                 f"record of {self.name} has {len(self.record)} fields; segments and optimizers "
                 f"make {len(expected)}"
             )
-
-    def _expected_fields(self) -> Iterator[tuple[str, str, int]]:
-        for name, type_ in KEY_FIELDS:
-            yield name, type_, 1
-        for segment in self.segments:
-            for name, type_, count in segment.optimizer.rule().state_names(segment.width):
-                yield f"{segment.name}.{name}", type_, count
-        for segment in self.segments:
-            yield segment.name, "<f4", segment.width
-        if self.life.shows:
-            yield from ((name, "<f4", 1) for name in COUNT_FIELDS)
 
     def _check_files(self) -> None:
         following = 0
@@ -248,35 +241,33 @@ class Table:
         return f"tables/{self.name}"
 
     @property
-    def paths(self) -> list[str]:
-        """Its rows files, and that of its removed keys."""
-        removed = [] if self.tombstones is None else [self.tombstones.file]
-        return [*(entry.file for entry in self.files), *removed]
+    def removed_files(self) -> tuple[TombstonesFile, ...]:
+        """The file of removed keys, if there is one."""
+        return () if self.tombstones is None else (self.tombstones,)
+
+    @property
+    def entries(self) -> list[RowsFile | TombstonesFile]:
+        """Its files of rows, and of removed keys if there is one."""
+        return [*self.files, *self.removed_files]
 
     @property
     def record_dtype(self) -> np.dtype[Any]:
-        """The fields of a record."""
-        keys = {name for name, _ in KEY_FIELDS}
-        return np.dtype(
-            [
-                (field.name, field.type, () if field.name in keys else (field.count,))
-                for field in self.record
-            ]
-        )
+        """The dtype of its records (tnctl.tables.record_dtype)."""
+        return record_dtype([segment.plan() for segment in self.segments], self.life.shows)
 
     def width_of(self, segment: str) -> int:
         """The floats of a segment; 0 when there is none of that name."""
-        return next((one.width for one in self.segments if one.name == segment), 0)
+        return {part.name: part.width for part in self.segments}.get(segment, 0)
 
     def check_sizes(self, stored: dict[str, int]) -> None:
-        """Raise ValueError unless the table's files have the bytes that their rows need.
+        """Raise ValueError unless the table's files have the size that their rows need.
 
-        `stored` are the bytes of files by their names.
+        `stored` has the bytes of each file by its name.
         """
         expected = {}
         record_bytes = self.record_dtype.itemsize
         for entry in self.files:
-            # Compressed, a record has an id of its own, and so at least a byte.
+            # No two records have the same key, so a compressed one still takes at least a byte.
             if entry.file.endswith(".zst"):
                 if entry.rows > stored[entry.file]:
                     raise ValueError(
@@ -287,7 +278,7 @@ class Table:
                 expected[entry.file] = ROWS_HEADER_BYTES + entry.rows * record_bytes
         if self.tombstones is not None:
             expected[self.tombstones.file] = (
-                TOMBSTONES_HEADER_BYTES + self.tombstones.rows * TOMBSTONE_BYTES
+                TOMBSTONES_HEADER_BYTES + self.tombstones.rows * REMOVED_DTYPE.itemsize
             )
         if self.sketch is not None:
             expected[self.sketch.file] = SKETCH_HEADER_BYTES + self.sketch.bytes

@@ -1,5 +1,6 @@
 """The keys of rows that were removed. docs/formats/checkpoint.md."""
 
+import itertools
 import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,62 +11,45 @@ from numpy.typing import NDArray
 from tnctl.checkpoint.merging import Keys, newest
 from tnctl.checkpoint.table_document import TombstonesFile
 from tnctl.manifest import Opening
-from tnctl.tables import SparseTable
+from tnctl.tables import REMOVED_DTYPE, SparseTable
 
-HEADER = struct.Struct("<8sII")  # magic, version, bytes per record
-MAGIC = b"tnctltmb"
-DTYPE = np.dtype([("id", "<u8"), ("group", "<u2"), ("step", "<u4")])
-NAME = "tombstones.bin"
-START = HEADER.pack(MAGIC, 1, DTYPE.itemsize)
+# Magic, version, bytes per record.
+START = struct.pack("<8sII", b"tnctltmb", 1, REMOVED_DTYPE.itemsize)
 
 
 def write(opening: Opening, folder: str, removed: Iterable[NDArray[Any]]) -> TombstonesFile | None:
-    """Write the removed keys, in (hash, group) order, unless there are none.
+    """Write the removed keys, arrays [n] of REMOVED_DTYPE in (hash, group) order.
 
-    Returns what the manifest says of the file.
+    Returns the file's entry of the manifest; None, without a file, when there are no keys.
     """
-    some = (part for part in removed if len(part))
-    first = next(some, None)
+    blocks = (block for block in removed if len(block))
+    first = next(blocks, None)
     if first is None:
         return None
-    name, written = f"{folder}/{NAME}", 0
+    name, count = f"{folder}/tombstones.bin", 0
     with opening(name) as stream:
         stream.write(START)
-        for part in _again(first, some):
-            stream.write(np.ascontiguousarray(part).view("u1").data)
-            written += len(part)
-    return TombstonesFile(file=name, rows=written)
-
-
-def _again(first: NDArray[Any], rest: Iterator[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-    yield first
-    yield from rest
+        for block in itertools.chain([first], blocks):
+            stream.write(np.ascontiguousarray(block).view("u1").data)
+            count += len(block)
+    return TombstonesFile(file=name, rows=count)
 
 
 def merged(
     newer: Iterable[NDArray[Any]], older: Iterable[NDArray[Any]], keys: Keys
 ) -> Iterator[NDArray[Any]]:
-    """Removed keys of two times, each in (hash, group) order: the newer of each key."""
+    """Removed keys of two times, arrays [n] in (hash, group) order each: the newer of each key."""
     for block in newest([iter(newer), iter(older)], keys):
-        yield from block.of(range(2), DTYPE)
+        yield from block.of(range(2), REMOVED_DTYPE)
 
 
 def first_step_kept(days: Iterable[tuple[int, int]], kept: int) -> int:
     """The first step of the last `kept` days; days are (day, first step), ascending."""
     all_days = list(days)
-    if not all_days:
-        return 0
-    return next(first for day, first in all_days if day > all_days[-1][0] - kept)
-
-
-def since(removed: Iterable[NDArray[Any]], first_step: int) -> Iterator[NDArray[Any]]:
-    """Removed keys, without those removed before a step."""
-    for part in removed:
-        yield part[part["step"] >= first_step]
+    return next((first for day, first in all_days if day > all_days[-1][0] - kept), 0)
 
 
 def without_rows(removed: Iterable[NDArray[Any]], table: SparseTable) -> Iterator[NDArray[Any]]:
-    """Removed keys, without those that have a row again."""
-    for part in removed:
-        groups, ids = np.ascontiguousarray(part["group"]), np.ascontiguousarray(part["id"])
-        yield part[~table.contains(groups, ids)]
+    """Removed keys, arrays [n] of REMOVED_DTYPE, without those that have a row again."""
+    for block in removed:
+        yield block[~table.contains(block["group"], block["id"])]

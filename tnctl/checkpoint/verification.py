@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl import files, manifest
-from tnctl.checkpoint import dense, rows, tombstones
+from tnctl.checkpoint import dense_file, rows
 from tnctl.checkpoint.chain import (
     CONF,
     GOLDEN,
     Checkpoint,
     offering,
     open_checkpoint,
-    split,
 )
 from tnctl.checkpoint.listing import NAME
 from tnctl.checkpoint.table_document import RowsFile, Table, TombstonesFile
@@ -23,7 +22,9 @@ from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.progress import Display
 
-Counts = dict[int, int]  # group's number -> rows
+GROUPS = 1 << 16  # numbers of groups that a record can have
+
+Counts = NDArray[np.int64]  # the rows of each group by its number, [GROUPS]
 
 
 @dataclass
@@ -40,188 +41,163 @@ class Findings:
         self.findings.append(error.what if isinstance(error, DamagedError) else str(error))
 
 
-class Order:
-    """Checks that keys ascend, are in a range of hashes, and of known groups, block after block."""
+class RecordChecks:
+    """Checks the records of one file, block after block.
 
-    def __init__(self, url: str, part: Table, first: int, last: int) -> None:
-        self._url, self._keys = url, rows.keys_of(part)
+    Keys ascend, are in the file's range of hashes and of known groups; steps are after the parent's
+    and not after the checkpoint's own.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        part: Table,
+        entry: RowsFile | TombstonesFile,
+        parent_step: int | None,
+    ) -> None:
+        self._keys = rows.keys_of(part)
         self._numbers = np.array([group.number for group in part.groups])
-        self._first, self._last = np.uint64(first), np.uint64(last)
-        self._before: tuple[int, int] | None = None
+        self._first, self._last = map(np.uint64, entry.hashes)
+        self._step_field = "changed" if isinstance(entry, RowsFile) else "step"
+        self._step, self._parent_step = checkpoint.step, parent_step
+        self._last_key: tuple[int, int] | None = None
 
-    def take(self, records: NDArray[Any]) -> None:
-        """Raise Failure unless records go on where the last ones ended."""
+    def problem(self, records: NDArray[Any]) -> str | None:
+        """What is wrong with the next records [n], n at least 1, of the file's dtype; or None."""
         groups = records["group"].astype(np.int64)
         if not np.isin(groups, self._numbers).all():
-            raise Failure(f"{self._url} has a record of a group that the manifest does not have")
+            return "has a record of a group that the manifest does not have"
         hashes = self._keys.hashes(records)
         if (hashes < self._first).any() or (hashes > self._last).any():
-            raise Failure(f"{self._url} has a record whose hash is not in the file's range")
+            return "has a record whose hash is not in the file's range"
         later = hashes[1:] > hashes[:-1]
         same = (hashes[1:] == hashes[:-1]) & (groups[1:] > groups[:-1])
-        begins = (int(hashes[0]), int(groups[0]))
-        if not (later | same).all() or (self._before is not None and begins <= self._before):
-            raise Failure(f"{self._url} has records that are not in the order of their hashes")
-        self._before = int(hashes[-1]), int(groups[-1])
+        first_key = int(hashes[0]), int(groups[0])
+        if not (later | same).all() or (self._last_key is not None and first_key <= self._last_key):
+            return "has records that are not in the order of their hashes"
+        self._last_key = int(hashes[-1]), int(groups[-1])
+        steps = records[self._step_field]
+        if (steps > self._step).any():
+            return f"has a record of a step after the checkpoint's, {self._step:,}"
+        if self._parent_step is not None and (steps <= self._parent_step).any():
+            return f"has a record that its parent, of step {self._parent_step:,}, must have"
+        return None
 
 
 def verify(folder: str) -> Findings:
     """Read every byte of a checkpoint and of its chain, and compare it with the manifests."""
-    found = Findings()
+    findings = Findings()
     try:
         checkpoint = open_checkpoint(folder)
         chain = checkpoint.chain()
     except Failure as error:
-        found.add(error)
-        return found
-    found.chain = [one.folder for one in chain]
-    with Display("verify", sum(bytes_of(one) for one in chain)) as display:
-        done = 0
+        findings.add(error)
+        return findings
+    findings.chain = [link.folder for link in chain]
+    with Display("verify", sum(link.manifest.total_bytes for link in chain)) as display:
+        done, parent_step = 0, None
         counts: list[Counts] = []
-        for number, one in enumerate(chain):
-            counts = verify_one(found, one, chain[number - 1].step if number else None)
-            done += bytes_of(one)
-            display.update(done, f"{found.rows:,} rows")
-    if len(chain) > 1 and not found.findings:
+        for link in chain:
+            counts = verify_link(findings, link, parent_step)
+            parent_step = link.step
+            done += link.manifest.total_bytes
+            display.update(done, f"{findings.rows:,} rows")
+    if len(chain) > 1 and not findings.findings:
         counts = [merged_counts(checkpoint, table.name) for table in checkpoint.manifest.tables]
-    if not found.findings:
-        found.findings += miscounted(checkpoint, counts)
-    return found
+    if not findings.findings:
+        findings.findings += miscounted(checkpoint, counts)
+    return findings
 
 
-def bytes_of(checkpoint: Checkpoint) -> int:
-    return sum(entry.bytes for entry in checkpoint.manifest.files.values())
-
-
-def verify_one(found: Findings, checkpoint: Checkpoint, parent_step: int | None) -> list[Counts]:
-    """The files of one checkpoint; returns the rows of each group of each table in them."""
-    name = split(checkpoint.folder)[1]
-    match = NAME.fullmatch(name)
+def verify_link(findings: Findings, link: Checkpoint, parent_step: int | None) -> list[Counts]:
+    """Check the files of one checkpoint; returns the rows by group in them, for each table."""
+    match = NAME.fullmatch(link.name)
     # With evaluation.keep=best the last one is named after the run's steps, not after its model's.
-    step = checkpoint.manifest.steps_trained
+    step = link.manifest.steps_trained
     if match and int(match[1]) != step:
-        found.findings.append(f"{checkpoint.folder} is of step {step:,}")
+        findings.findings.append(f"{link.folder} is of step {step:,}")
     counts = []
-    streamed: set[str] = set()
-    for table in checkpoint.manifest.tables:
-        counts.append(verify_table(found, checkpoint, table, parent_step))
-        streamed |= set(table.paths)
-    for path in checkpoint.manifest.files:
-        found.files += 1
+    for table in link.manifest.tables:
+        counts.append(np.zeros(GROUPS, np.int64))
+        for entry in table.entries:
+            in_file = verify_records(findings, link, table, entry, parent_step)
+            if isinstance(entry, RowsFile):
+                counts[-1] += in_file
+                findings.rows += int(in_file.sum())
+    streamed = {entry.file for table in link.manifest.tables for entry in table.entries}
+    for path in link.manifest.files:
+        findings.files += 1
         if path not in streamed:
             try:
-                with offering(checkpoint):
-                    manifest.check_stored(
-                        checkpoint.folder, checkpoint.manifest, path, "Take another"
-                    )
-                    verify_content(checkpoint, path)
+                with offering(link):
+                    manifest.check_stored(link.folder, link.manifest, path, "Take another")
+                    verify_content(link, path)
             except Failure as error:
-                found.add(error)
+                findings.add(error)
     return counts
 
 
 def verify_content(checkpoint: Checkpoint, path: str) -> None:
     """Raise Failure when an undamaged file is not what a file of its name must be."""
-    url = files.join(checkpoint.folder, path)
-    if path == dense.NAME:
-        dense.floats(checkpoint.folder, checkpoint.manifest)
+    if path == dense_file.NAME:
+        dense_file.floats(checkpoint.folder, checkpoint.manifest)
     if path == CONF:
         checkpoint.conf()
     if path == GOLDEN:
-        lines, said = checkpoint.golden(), checkpoint.manifest.golden.rows
-        if len(lines) != said:
-            raise Failure(f"{url} has {len(lines):,} rows, the manifest says {said:,}")
+        url = files.join(checkpoint.folder, path)
+        lines, expected = checkpoint.golden(), checkpoint.manifest.golden.rows
+        if len(lines) != expected:
+            raise Failure(f"{url} has {len(lines):,} rows, the manifest says {expected:,}")
         heads = set(checkpoint.manifest.heads)
         for number, line in enumerate(lines, 1):
             if heads != line.logits.keys():
                 raise Failure(f"{url}, line {number} has not the outputs of the model's heads")
 
 
-def verify_table(
-    found: Findings, checkpoint: Checkpoint, part: Table, parent_step: int | None
-) -> Counts:
-    """The rows and the removed keys of a table in one checkpoint; returns the rows by group."""
-    counts: Counts = {}
-    dtype = part.record_dtype
-    for entry in part.files:
-        first, last = entry.hashes
-        header = rows.HEADER.pack(rows.MAGIC, 1, dtype.itemsize, first, last)
-        blocks = rows.verified(checkpoint, entry.file, header, dtype)
-        steps = ("changed", parent_step, checkpoint.step)
-        for records in verified(found, checkpoint, part, entry, blocks, first, last, steps):
-            for number, many in zip(*np.unique(records["group"], return_counts=True), strict=True):
-                counts[int(number)] = counts.get(int(number), 0) + int(many)
-            found.rows += len(records)
-    if (removed := part.tombstones) is not None:
-        blocks = rows.verified(checkpoint, removed.file, tombstones.START, tombstones.DTYPE)
-        # A full checkpoint keeps those of the days before it.
-        steps = ("step", parent_step, checkpoint.step)
-        for _ in verified(found, checkpoint, part, removed, blocks, 0, rows.LAST_HASH, steps):
-            pass
-    return counts
-
-
-def verified(
-    found: Findings,
+def verify_records(
+    findings: Findings,
     checkpoint: Checkpoint,
     part: Table,
     entry: RowsFile | TombstonesFile,
-    blocks: Iterator[NDArray[Any]],
-    first: int,
-    last: int,
-    steps: tuple[str, int | None, int],
-) -> Iterator[NDArray[Any]]:
-    """The blocks of a file that are in order; at the first finding it ends."""
-    url = files.join(checkpoint.folder, entry.file)
-    order = Order(url, part, first, last)
-    clock, above, until = steps
-    many = 0
+    parent_step: int | None,
+) -> Counts:
+    """Check a file of rows or removed keys; returns its records by group, up to a problem."""
+    counts: Counts = np.zeros(GROUPS, np.int64)
+    checks = RecordChecks(checkpoint, part, entry, parent_step)
+    count, problem = 0, None
     try:
-        wrong: Failure | None = None
-        for records in blocks:
-            # What comes of a flipped byte is said by the checksum, at the file's end.
-            if wrong is None:
-                try:
-                    order.take(records)
-                    check_steps(url, records[clock], above, until)
-                except Failure as error:
-                    wrong = error
-                else:
-                    many += len(records)
-                    if many > entry.rows:
-                        break
-                    yield records
-        if wrong is not None:
-            raise wrong
-        if many != entry.rows:
-            raise Failure(f"{url} has {many:,} records, the manifest says {entry.rows:,}")
+        for records in rows.verified(checkpoint, part, entry):
+            # A flipped byte is best explained by the checksum, which is known at the file's end.
+            problem = problem or checks.problem(records)
+            if problem is None:
+                count += len(records)
+                if count > entry.rows:
+                    break
+                counts += np.bincount(records["group"], minlength=GROUPS)
+        if problem is None and count != entry.rows:
+            problem = f"has {count:,} records, the manifest says {entry.rows:,}"
+        if problem is not None:
+            findings.findings.append(f"{files.join(checkpoint.folder, entry.file)} {problem}")
     except Failure as error:
-        found.add(error)
-
-
-def check_steps(url: str, steps: NDArray[np.uint32], above: int | None, until: int) -> None:
-    """Raise Failure unless rows are of steps that the checkpoint is of."""
-    if (steps > until).any():
-        raise Failure(f"{url} has a record of a step after the checkpoint's, {until:,}")
-    if above is not None and (steps <= above).any():
-        raise Failure(f"{url} has a record that its parent, of step {above:,}, must have")
+        findings.add(error)
+    return counts
 
 
 def merged_counts(checkpoint: Checkpoint, table: str) -> Counts:
-    """The rows of each group of a table, of the whole chain."""
-    counts = np.zeros(1 << 16, np.int64)
+    """The rows of each group of a table in the whole chain."""
+    counts: Counts = np.zeros(GROUPS, np.int64)
     for records in rows.stream(checkpoint, table):
-        counts += np.bincount(records["group"], minlength=1 << 16)
-    return {int(number): int(counts[number]) for number in np.flatnonzero(counts)}
+        counts += np.bincount(records["group"], minlength=GROUPS)
+    return counts
 
 
 def miscounted(checkpoint: Checkpoint, counts: list[Counts]) -> Iterator[str]:
     """A line for each group that has not as many rows as the manifest says."""
-    for table, found in zip(checkpoint.manifest.tables, counts, strict=True):
+    for table, by_group in zip(checkpoint.manifest.tables, counts, strict=True):
         for group in table.groups:
-            there = found.get(group.number, 0)
-            if there != group.rows:
+            count = int(by_group[group.number])
+            if count != group.rows:
                 yield (
-                    f"{checkpoint.folder} has {there:,} rows of group {group.name}, its "
+                    f"{checkpoint.folder} has {count:,} rows of group {group.name}, its "
                     f"manifest says {group.rows:,}"
                 )

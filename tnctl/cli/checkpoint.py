@@ -31,16 +31,16 @@ class Part:
     sentence: str
     usage: str
     urls: int
-    job: Callable[["Asked"], int]
+    job: Callable[["Request"], int]
     takes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
-    """What is asked of one of the commands."""
+class Request:
+    """The arguments of one of the commands: URLs, key=value, and whether JSON is printed."""
 
     urls: list[str]
-    own: dict[str, str]
+    values: dict[str, str]
     as_json: bool
 
 
@@ -52,17 +52,16 @@ def run(given: list[str]) -> int:
     if name not in PARTS:
         raise UserError(f"no command {quoted(name)}. {did_you_mean(name, PARTS)}")
     part = PARTS[name]
-    as_json = "--json" in rest
-    urls = [one for one in rest if one != "--json"]
-    if option := next((one for one in urls if one.startswith("-")), None):
+    words = [word for word in rest if word != "--json"]
+    if option := next((word for word in words if word.startswith("-")), None):
         raise UserError(f"no option {option}. The options are --help and --json")
-    own, urls = arguments.part(urls, part.takes)
+    values, urls = arguments.part(words, part.takes)
     if len(urls) != part.urls:
         raise UserError(
             f"{name} takes {part.urls} URL{'s'[: part.urls - 1]}: tnctl checkpoint {name} "
             f"{part.usage}. Received: {' '.join(urls) or 'none'}"
         )
-    return part.job(Asked([plain(url) for url in urls], own, as_json))
+    return part.job(Request([plain(url) for url in urls], values, "--json" in rest))
 
 
 def plain(url: str) -> str:
@@ -86,115 +85,111 @@ def opened(url: str, usable: bool = True) -> "Checkpoint":
     return checkpoint
 
 
-def list_(asked: "Asked") -> int:
+def list_(request: Request) -> int:
     """The checkpoints of a run, the oldest first."""
     from tnctl.checkpoint import listing
+    from tnctl.cli import checkpoint_drawing
 
-    entries = listing.entries(listing.all_meant(asked.urls[0]))
-    if asked.as_json:
-        print_json([dataclasses.asdict(one) for one in entries])
+    entries = listing.entries(listing.all_meant(request.urls[0]))
+    if request.as_json:
+        print_json([dataclasses.asdict(entry) for entry in entries])
     else:
-        from tnctl.cli import checkpoint_drawing
-
         checkpoint_drawing.show_list(entries)
     return 0
 
 
-def inspect(asked: "Asked") -> int:
+def inspect(request: Request) -> int:
     """What is in a checkpoint."""
-    checkpoint = opened(asked.urls[0])
-    from tnctl.checkpoint import inspection
+    from tnctl.checkpoint import checkpoint_inspection
+    from tnctl.cli import checkpoint_drawing
 
-    found = inspection.inspect(checkpoint)
-    if asked.as_json:
-        print_json(found.to_json())
+    findings = checkpoint_inspection.inspect(opened(request.urls[0]))
+    if request.as_json:
+        print_json(findings.to_json())
     else:
-        from tnctl.cli import checkpoint_drawing
-
-        checkpoint_drawing.show_inspection(found)
+        checkpoint_drawing.show_inspection(findings)
     return 0
 
 
-def verify(asked: "Asked") -> int:
+def verify(request: Request) -> int:
     """Read all of a checkpoint, and of those it is built on; exit code 1 when anything is wrong."""
     from tnctl.checkpoint import verification
     from tnctl.checkpoint.listing import one_meant
     from tnctl.progress import say
 
-    folder = one_meant(asked.urls[0], usable=False)
-    found = verification.verify(folder)
-    if asked.as_json:
-        print_json({"folder": folder, **dataclasses.asdict(found)})
+    folder = one_meant(request.urls[0], usable=False)
+    findings = verification.verify(folder)
+    if request.as_json:
+        print_json({"folder": folder, **dataclasses.asdict(findings)})
     else:
-        for finding in found.findings:
+        for finding in findings.findings:
             say(finding)
-        if not found.findings:
+        if not findings.findings:
             say(
-                f"{folder} is whole: {found.files:,} files, {found.rows:,} rows, "
-                f"{len(found.chain)} checkpoint{'s'[: len(found.chain) - 1]} in its chain"
+                f"{folder} is whole: {findings.files:,} files, {findings.rows:,} rows, "
+                f"{len(findings.chain)} checkpoint{'s'[: len(findings.chain) - 1]} in its chain"
             )
-    return 1 if found.findings else 0
+    return 1 if findings.findings else 0
 
 
-def diff(asked: "Asked") -> int:
+def diff(request: Request) -> int:
     """What changed from one checkpoint to another."""
-    one, other = opened(asked.urls[0]), opened(asked.urls[1])
     from tnctl.checkpoint import difference
+    from tnctl.cli import checkpoint_drawing
 
-    found = difference.compare(one, other)
-    if asked.as_json:
-        print_json(dataclasses.asdict(found))
+    a, b = map(opened, request.urls)
+    findings = difference.compare(a, b)
+    if request.as_json:
+        print_json(dataclasses.asdict(findings))
     else:
-        from tnctl.cli import checkpoint_drawing
-
-        checkpoint_drawing.show_difference(found)
+        checkpoint_drawing.show_difference(findings)
     return 0
 
 
-def compact(asked: "Asked") -> int:
-    """Write one full checkpoint that is what a chain of them is."""
-    if "to" not in asked.own:
+def compact(request: Request) -> int:
+    """Fold a chain of checkpoints into one full checkpoint."""
+    from tnctl.checkpoint import compaction
+    from tnctl.progress import say
+
+    if "to" not in request.values:
         raise UserError(
             "compact needs to=URL, the folder of the new checkpoint; in its own place others may "
             "be built on the delta"
         )
+    to = request.values["to"]
     # What is written should not be an older model than the one that was meant.
-    checkpoint = opened(asked.urls[0], usable=False)
-    from tnctl.checkpoint import compaction
-    from tnctl.progress import say
-
-    written, to = compaction.compact(checkpoint, asked.own["to"]), asked.own["to"]
-    count, links = sum(table.rows for table in written.tables), len(checkpoint.chain())
-    if asked.as_json:
-        print_json({"folder": to, "sha256": written.sha256, "rows": count, "links": links})
+    checkpoint = opened(request.urls[0], usable=False)
+    written, links = compaction.compact(checkpoint, to), len(checkpoint.chain())
+    if request.as_json:
+        print_json({"folder": to, "sha256": written.sha256, "rows": written.rows, "links": links})
     else:
-        say(f"{to} is one full checkpoint, of {links} in the chain, with {count:,} rows")
+        say(f"{to} is one full checkpoint, of {links} in the chain, with {written.rows:,} rows")
     return 0
 
 
-def prune(asked: "Asked") -> int:
-    """Remove old checkpoints, or only say which, without yes=true."""
-    if "keep" not in asked.own:
-        raise UserError("prune needs keep=N, how many of the newest checkpoints stay")
-    if not asked.own["keep"].isdecimal() or int(asked.own["keep"]) == 0:
-        raise UserError(f"keep must be a whole number from 1 on. Received: {asked.own['keep']}")
-    keep = int(asked.own["keep"])
-    sure = arguments.flag(asked.own, "yes")
+def prune(request: Request) -> int:
+    """Remove old checkpoints, or only list them, without yes=true."""
     from tnctl.checkpoint import listing, pruning
     from tnctl.progress import say, size
 
-    found = listing.all_meant(asked.urls[0])
-    plan = pruning.plan(found, keep, listing.best_steps(found))
-    if not plan.removed and all(one.problem for one in found):
-        raise Failure(f"{asked.urls[0]} has no usable checkpoint: {found[-1].problem}")
+    text = request.values.get("keep")
+    if text is None:
+        raise UserError("prune needs keep=N, how many of the newest checkpoints stay")
+    if not text.isdecimal() or int(text) == 0:
+        raise UserError(f"keep must be a whole number from 1 on. Received: {text}")
+    sure = arguments.flag(request.values, "yes")
+    checkpoints = listing.all_meant(request.urls[0])
+    plan = pruning.plan(checkpoints, int(text), listing.best_steps(checkpoints))
+    if not plan.removed and all(entry.problem for entry in checkpoints):
+        raise Failure(f"{request.urls[0]} has no usable checkpoint: {checkpoints[-1].problem}")
     if sure:
         pruning.remove(plan)
-    if asked.as_json:
-        removed = [one.folder for one in plan.removed]
+    if request.as_json:
+        removed = [entry.folder for entry in plan.removed]
         print_json({"removed": removed, "kept": plan.kept, "done": sure})
         return 0
-    for one in plan.removed:
-        say(f"{'removed' if sure else 'would remove'} {one.folder} ({size(one.bytes)})")
+    for entry in plan.removed:
+        say(f"{'removed' if sure else 'would remove'} {entry.folder} ({size(entry.bytes)})")
     for name, why in plan.kept.items():
         say(f"{'kept' if sure else 'would keep'} {name}: {why}")
     if plan.removed and not sure:

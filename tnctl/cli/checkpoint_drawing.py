@@ -1,4 +1,4 @@
-"""What `tnctl checkpoint` found, as a person reads it."""
+"""The findings of `tnctl checkpoint` on the terminal."""
 
 import math
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from tnctl.documents import plain
 from tnctl.progress import say, size, table
 
 if TYPE_CHECKING:
-    from tnctl.checkpoint import difference, inspection
+    from tnctl.checkpoint import checkpoint_inspection, difference
     from tnctl.checkpoint.listing import Entry
     from tnctl.checkpoint.table_document import Optimizer
 
@@ -20,33 +20,29 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 
 def show_list(entries: list["Entry"]) -> None:
     """One line for each checkpoint."""
-    monitor = next((one.monitor for one in entries if one.monitor), "metric")
+    monitor = next((entry.monitor for entry in entries if entry.monitor), "metric")
     table(
         "",
         ("step", "day", "kind", "rows", "size", "age", monitor, ""),
         [
             (
-                step_of(one.name),
-                one.day or "",
-                f"delta of {step_of(one.parent)}" if one.parent else one.kind,
-                f"{one.rows:,}",
-                size(one.bytes),
-                age(one.saved),
-                "" if one.value is None else f"{one.value:.5f}",
-                ", ".join(marks(one)),
+                step_of(entry.name),
+                entry.day or "",
+                f"delta of {step_of(entry.parent)}" if entry.parent else entry.kind,
+                f"{entry.rows:,}",
+                size(entry.bytes),
+                age(entry.saved),
+                "" if entry.value is None else f"{entry.value:.5f}",
+                ", ".join(name for name in ("finished", "best") if getattr(entry, name)),
             )
-            for one in entries
-            if one.problem is None
+            for entry in entries
+            if entry.problem is None
         ],
         left=(0, 7),
     )
-    for one in entries:
-        if one.problem is not None:
-            say(f"not usable: {one.problem}")
-
-
-def marks(one: "Entry") -> list[str]:
-    return [name for name in ("finished", "best") if getattr(one, name)]
+    for entry in entries:
+        if entry.problem is not None:
+            say(f"not usable: {entry.problem}")
 
 
 def step_of(name: str) -> str:
@@ -55,7 +51,7 @@ def step_of(name: str) -> str:
 
 
 def age(saved: str | None) -> str:
-    """How long ago that was; empty when nobody knows."""
+    """How long ago a checkpoint was saved; empty when that is not known."""
     if saved is None:
         return ""
     return span((datetime.now(UTC) - datetime.fromisoformat(saved)).total_seconds())
@@ -69,110 +65,113 @@ def span(seconds: float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
-def show_inspection(found: "inspection.Findings") -> None:
+def show_inspection(findings: "checkpoint_inspection.Findings") -> None:
     """All of it, table after table."""
-    show_lineage(found)
-    for one in found.tables:
+    show_lineage(findings)
+    for of_table in findings.tables:
         say("")
-        show_table(one)
-    show_dense(found)
+        show_table(of_table)
+    show_dense(findings.dense)
 
 
-def show_lineage(found: "inspection.Findings") -> None:
-    """Where the checkpoint stands: clocks, chain, place in the data, conf, metrics."""
+def show_lineage(findings: "checkpoint_inspection.Findings") -> None:
+    """Of the checkpoint as a whole: clocks, chain, place in the data, conf, metrics."""
     rows: list[tuple[str, str]] = [
-        ("checkpoint", found.folder),
-        ("kind", found.kind + (", the last of its run" if found.finished else "")),
-        ("step", f"{found.step:,}"),
+        ("checkpoint", findings.folder),
+        ("kind", findings.kind + (", the last of its run" if findings.finished else "")),
+        ("step", f"{findings.step:,}"),
     ]
-    if found.days:
-        rows.append(("days", f"{len(found.days):,}, the last from step {found.days[-1][1]:,} on"))
-    position = plain(found.position).items()
+    if findings.days:
+        count, first_step = len(findings.days), findings.days[-1][1]
+        rows.append(("days", f"{count:,}, the last from step {first_step:,} on"))
+    position = plain(findings.position).items()
     words = [f"{key} {value}" for key, value in position if value is not None]
     rows.append(("next", ", ".join(words)))
-    if len(found.chain) > 1:
-        rows.append(("built on", ", ".join(found.chain[:-1])))
+    if len(findings.chain) > 1:
+        rows.append(("built on", ", ".join(findings.chain[:-1])))
     rows += [
-        ("bytes", size(found.bytes)),
-        ("with its chain", size(found.chain_bytes)),
-        ("rows", f"{found.rows:,}"),
-        ("recipe", found.recipe),
-        ("conf", found.conf_sha256[:16]),
-        ("tnctl", found.tnctl),
+        ("bytes", size(findings.bytes)),
+        ("with its chain", size(findings.chain_bytes)),
+        ("rows", f"{findings.rows:,}"),
+        ("recipe", findings.recipe),
+        ("conf", findings.conf_sha256[:16]),
+        ("tnctl", findings.tnctl),
     ]
-    rows += [(name, figure(value)) for name, value in found.metrics.items()]
+    rows += [(name, figure(value)) for name, value in findings.metrics.items()]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         say(f"{name:{width}}  {value}")
 
 
 def figure(value: Any) -> str:
+    """A figure with six digits; a text as it is."""
+    if isinstance(value, str):
+        return value
     return f"{value:.6g}" if isinstance(value, float) else f"{value:,}"
 
 
-def show_table(found: "inspection.TableFindings") -> None:
+def show_table(findings: "checkpoint_inspection.TableFindings") -> None:
     """Groups, histograms, the largest rows."""
     say(
-        f"table {found.name}: {found.rows:,} rows of {found.record_bytes} bytes in "
-        f"{found.files} files"
+        f"table {findings.name}: {findings.rows:,} rows of {findings.record_bytes} bytes in "
+        f"{findings.files} files"
     )
-    for segment in found.segments:
+    for segment in findings.segments:
         say(f"  {segment.name} of width {segment.width}, {rule_in_words(segment.optimizer)}")
-    if found.sketch_bytes:
+    if findings.sketch_bytes:
         # Of each of 64 ranges of the hash 4 lines of counters: csrc/tnctl.h has the bound.
-        over = math.e / (found.sketch_bytes / 256)
+        over = math.e / (findings.sketch_bytes / 256)
         say(
-            f"  a sketch of {size(found.sketch_bytes)} counts ids without a row: a count is too "
+            f"  a sketch of {size(findings.sketch_bytes)} counts ids without a row: a count is too "
             f"high by more than {over:.2g} of what its range (1 of 64) counted for fewer than "
             "1 id in 50"
         )
-    if found.tombstones:
-        say(f"  {found.tombstones:,} keys of evicted rows are kept")
+    if findings.tombstones:
+        say(f"  {findings.tombstones:,} keys of evicted rows are kept")
     say("")
-    show_groups(found)
-    show_histogram("norm", "rows", found.norms)
-    if found.shows is not None:
-        show_histogram("show", "rows", found.shows)
-    show_histogram("steps since the last update", "rows", found.age_steps, whole=True)
-    if found.age_days is not None:
-        show_histogram("days since the last update", "rows", found.age_days, whole=True)
-    if found.largest:
+    show_groups(findings.groups)
+    show_histogram("norm", "rows", findings.norms)
+    if findings.shows is not None:
+        show_histogram("show", "rows", findings.shows)
+    show_histogram("steps since the last update", "rows", findings.age_steps, whole=True)
+    if findings.age_days is not None:
+        show_histogram("days since the last update", "rows", findings.age_days, whole=True)
+    if findings.largest:
         say("")
         table(
             "",
             ("largest norms: group", "id", "norm"),
-            [(one.group, one.id, f"{one.norm:.4g}") for one in found.largest],
+            [(row.group, row.id, f"{row.norm:.4g}") for row in findings.largest],
         )
-    if found.not_finite_first is not None:
-        one = found.not_finite_first
+    if findings.not_finite_first is not None:
+        first = findings.not_finite_first
         say(
-            f"{found.not_finite:,} rows are not finite, the first is id {one.id} of group "
-            f"{one.group}"
+            f"{findings.not_finite:,} rows are not finite, the first is id {first.id} of group "
+            f"{first.group}"
         )
     else:
         say("every weight and state is finite")
 
 
-def show_groups(found: "inspection.TableFindings") -> None:
+def show_groups(groups: list["checkpoint_inspection.GroupFindings"]) -> None:
     """One line for each share group."""
-    lives = any(one.waiting or one.evicted for one in found.groups)
-    shows = any(one.shows is not None for one in found.groups)
-    headings = ["group", "rows", "mean norm", "largest"]
-    headings += ["admitted", "waiting", "evicted"] if lives else []
-    headings += ["show", "click"] if shows else []
-    lines = []
-    for one in found.groups:
-        line = [one.name, f"{one.rows:,}", f"{one.mean_norm:.4g}", f"{one.most_norm:.4g}"]
-        if lives:
-            line += [f"{count:,}" for count in (one.admitted, one.waiting, one.evicted)]
-        if shows:
-            line += [f"{one.shows or 0:,.0f}", f"{one.clicks or 0:,.0f}"]
-        lines.append(line)
-    table("", headings, lines)
+    columns: dict[str, list[str]] = {
+        "group": [group.name for group in groups],
+        "rows": [f"{group.rows:,}" for group in groups],
+        "mean norm": [f"{group.mean_norm:.4g}" for group in groups],
+        "largest": [f"{group.most_norm:.4g}" for group in groups],
+    }
+    if any(group.waiting or group.evicted for group in groups):
+        for name in ("admitted", "waiting", "evicted"):
+            columns[name] = [f"{getattr(group, name):,}" for group in groups]
+    if any(group.shows is not None for group in groups):
+        columns["show"] = [f"{group.shows or 0:,.0f}" for group in groups]
+        columns["click"] = [f"{group.clicks or 0:,.0f}" for group in groups]
+    table("", [*columns], [*zip(*columns.values(), strict=True)])
 
 
 def show_histogram(name: str, of: str, histogram: Histogram, whole: bool = False) -> None:
-    """A bar for each power of two, with what share of all it is."""
+    """A bar for each power of two, with its share of all."""
     bins = drawn(histogram.bins())
     total = sum(count for _, _, count in bins)
     if not total:
@@ -205,16 +204,15 @@ def bar(share: float) -> str:
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()
 
 
-def show_dense(found: "inspection.Findings") -> None:
+def show_dense(dense: "checkpoint_inspection.DenseFindings") -> None:
     """The dense weights, variable by variable."""
-    dense = found.dense
     say("")
     rule = rule_in_words(dense.optimizer)
     say(f"dense: {dense.weights:,} weights, {dense.step:,} updates, {rule}")
     table(
         "",
         ("variable", "shape", "norm"),
-        [(one.name, list(one.shape), f"{one.norm:.4g}") for one in dense.variables],
+        [(entry.name, list(entry.shape), f"{entry.norm:.4g}") for entry in dense.variables],
     )
     if dense.not_finite:
         say(f"{dense.not_finite:,} dense floats are not finite")
@@ -227,23 +225,20 @@ def rule_in_words(optimizer: "Optimizer") -> str:
     return " ".join([name, *(f"{key}={value:g}" for key, value in settings.items())])
 
 
-def show_difference(found: "difference.Findings") -> None:
+def show_difference(findings: "difference.Findings") -> None:
     """From A to B."""
-    say(f"A  step {found.steps[0]:,}  {found.folders[0]}")
-    say(f"B  step {found.steps[1]:,}  {found.folders[1]}")
+    say(f"A  step {findings.steps[0]:,}  {findings.folders[0]}")
+    say(f"B  step {findings.steps[1]:,}  {findings.folders[1]}")
     say("")
     table(
         "",
         ("group", "removed", "added", "changed", "same"),
         [
-            (
-                one.group,
-                *(f"{many:,}" for many in (one.removed, one.added, one.changed, one.same)),
-            )
-            for one in found.groups
+            (row.group, *(f"{n:,}" for n in (row.removed, row.added, row.changed, row.same)))
+            for row in findings.groups
         ],
     )
-    for heading, moved in (("moved most: group", found.largest), ("dense", found.dense)):
+    for heading, moved in (("moved most: group", findings.largest), ("dense", findings.dense)):
         if moved:
             say("")
             table(
@@ -251,29 +246,25 @@ def show_difference(found: "difference.Findings") -> None:
                 (heading, "id" if heading != "dense" else "", "distance", "norm in A"),
                 [
                     (
-                        one.name,
-                        "" if one.id is None else one.id,
-                        f"{one.distance:.4g}",
-                        f"{one.norm:.4g}",
+                        row.name,
+                        "" if row.id is None else row.id,
+                        f"{row.distance:.4g}",
+                        f"{row.norm:.4g}",
                     )
-                    for one in moved
+                    for row in moved
                 ],
             )
-    for name in found.incomparable:
+    for name in findings.incomparable:
         say(f"{name} is of another shape, or in one of them only")
-    if found.metrics:
+    if findings.metrics:
         say("")
         table(
             "",
             ("metric", "A", "B"),
-            [(name, figure_or(a), figure_or(b)) for name, (a, b) in found.metrics.items()],
+            [(name, figure(a), figure(b)) for name, (a, b) in findings.metrics.items()],
         )
     say("")
-    for name, (before, after) in found.conf.items():
-        say(f"{name}: {before} -> {after}")
-    if not found.conf:
+    for name, (in_a, in_b) in findings.conf.items():
+        say(f"{name}: {in_a} -> {in_b}")
+    if not findings.conf:
         say("the confs are the same")
-
-
-def figure_or(value: Any) -> str:
-    return value if isinstance(value, str) else figure(value)

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from tnctl.data.features import indicator_width
 from tnctl.data.statistics import Statistics
 from tnctl.schema import Conf, Eviction, GroupOptimizers, Initial, Optimizer, RowLife, Slot
+from tnctl.tables import CVM_COLUMNS as CVM_COLUMNS
 from tnctl.tables import Initial as TableInitial
 from tnctl.tables import Life, Segment, SlotPlan
 from tnctl.tables import Optimizer as TableOptimizer
 
 LINEAR = "linear"
 EMBEDDING = "embedding"
-CVM_COLUMNS = 2  # show and ln(click + 1) - ln(show + 1)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tnctl.checkpoint import rows, tombstones
 from tnctl.checkpoint.chain import Checkpoint
-from tnctl.checkpoint.reading import as_read, known_rows, shows_as_read, unseen_days
+from tnctl.checkpoint.decayed_rows import as_read, known_rows, shows_as_read, unseen_days
 from tnctl.checkpoint.table_document import Table
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layout import EMBEDDING, LINEAR
@@ -21,7 +21,7 @@ from tnctl.saved_conf import conf_of
 from tnctl.schema import Conf
 from tnctl.serving.export_document import Filter, RowsManifest, Threshold
 from tnctl.serving.precision import Precision, RowShape, encode, parted
-from tnctl.tables import cvm_columns, decay_factors, key_hashes
+from tnctl.tables import REMOVED_DTYPE, cvm_columns, decay_factors, key_hashes
 from tnctl.tables.columns import group_salt
 
 Days = Sequence[tuple[int, int]]  # (day, its first step), ascending
@@ -391,7 +391,7 @@ class TableSelection:
         return {number: one.threshold() for number, one in best.items()}
 
 
-NO_KEYS = np.empty(0, tombstones.DTYPE)
+NO_KEYS = np.empty(0, REMOVED_DTYPE)
 
 
 @dataclass(frozen=True)

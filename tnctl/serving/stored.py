@@ -270,8 +270,7 @@ def local_copy(folder: str, content: Manifest, name: str, temporary: Path) -> Pa
         with files.open_input(url, decompress=False) as reading:
             while some := reading.read(BYTES_PER_READ):
                 hashing.write(some)
-    entry = hashing.entry()
-    manifest.check_entry(folder, content, name, entry.bytes, entry.sha256)
+    manifest.check_entry(folder, content, name, hashing.entry())
     return copy
 
 

@@ -1,22 +1,27 @@
 """The C tables, with numpy in and out. Nothing above this package knows cffi."""
 
 from tnctl.tables.auc import StreamingAuc
-from tnctl.tables.dense import DenseTable
+from tnctl.tables.dense_table import DenseTable
 from tnctl.tables.dictionary import Dictionary, DictionaryStack, DictionaryWriter
 from tnctl.tables.memory import NotFiniteError, Pool, aligned
-from tnctl.tables.optimizers import Optimizer
+from tnctl.tables.optimizer_kinds import Optimizer
 from tnctl.tables.plans import Figures, Initial, Life, Segment, SlotPlan
 from tnctl.tables.records import (
+    CVM_COLUMNS,
+    KEY_FIELDS,
     REMOVED_DTYPE,
     cvm_columns,
     days_of_steps,
     decay_factors,
     key_hashes,
+    record_dtype,
 )
-from tnctl.tables.sparse import SparseTable
+from tnctl.tables.sparse_table import SparseTable
 from tnctl.tables.workspace import Workspace
 
 __all__ = [
+    "CVM_COLUMNS",
+    "KEY_FIELDS",
     "REMOVED_DTYPE",
     "DenseTable",
     "Dictionary",
@@ -38,4 +43,5 @@ __all__ = [
     "days_of_steps",
     "decay_factors",
     "key_hashes",
+    "record_dtype",
 ]

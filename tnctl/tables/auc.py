@@ -31,7 +31,7 @@ class StreamingAuc:
 
     @property
     def counts(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Clicks and others per bin, uint64 [65536] each: all there is to save, and to fill."""
+        """Clicks and others per bin, uint64 [65536] each: the whole state, to save or to fill."""
         return self._clicks, self._others
 
     def result(self) -> float:

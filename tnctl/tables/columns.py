@@ -16,8 +16,9 @@ def hash_bytes(data: bytes, seed: int = 0) -> int:
 
 
 def hash_strings(data: Any, offsets: NDArray[Any], seed: int = 0) -> NDArray[np.uint64]:
-    """Ids of n strings; string i is data[offsets[i]:offsets[i + 1]], offsets int32 or int64 [n+1].
+    """Ids of n strings, uint64 [n]; string i is data[offsets[i]:offsets[i + 1]].
 
+    `offsets` are int32 or int64 [n + 1].
     `data` is any buffer of bytes, such as Arrow's own.
     """
     n = len(offsets) - 1
@@ -32,11 +33,12 @@ def hash_strings(data: Any, offsets: NDArray[Any], seed: int = 0) -> NDArray[np.
 
 
 def hash_views(views: Any, buffers: Sequence[Any], seed: int = 0) -> NDArray[np.uint64]:
-    """Ids of n strings given as Arrow's views, 16 bytes each; `buffers` hold the longer ones.
+    """Ids of n strings, uint64 [n], given as Arrow's views of 16 bytes each.
 
+    `buffers` hold the strings that do not fit in their views.
     `views` and `buffers` are any buffers of bytes, such as those of a pyarrow string_view array
     from its second on. Every view is read, so none may be null. Raises ValueError when a view
-    leaves its buffer.
+    refers to bytes outside of its buffer.
     """
     memory = ffi.from_buffer("char[]", views)
     n, rest = divmod(len(memory), 16)
@@ -59,7 +61,7 @@ def hash_views(views: Any, buffers: Sequence[Any], seed: int = 0) -> NDArray[np.
 
 
 def hash_integers(values: NDArray[Any], seed: int = 0) -> NDArray[np.uint64]:
-    """Ids of int64 or uint64 numbers: those of their decimal text."""
+    """Ids of numbers, int64 or uint64 [n] -> uint64 [n]: the ids of their decimal texts."""
     ids = np.empty(len(values), np.uint64)
     hash_ = lib.tn_hash_uint64 if values.dtype == np.uint64 else lib.tn_hash_int64
     dtype = np.uint64 if values.dtype == np.uint64 else np.int64
@@ -68,7 +70,7 @@ def hash_integers(values: NDArray[Any], seed: int = 0) -> NDArray[np.uint64]:
 
 
 def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """MurmurHash3's 64-bit finalizer of each value."""
+    """MurmurHash3's 64-bit finalizer of each value, uint64 [n] -> uint64 [n]."""
     x = values.copy()
     for shift, factor in ((33, 0xFF51AFD7ED558CCD), (33, 0xC4CEB9FE1A85EC53), (33, 1)):
         x ^= x >> np.uint64(shift)
@@ -87,28 +89,25 @@ def cross(
     rows: int,
     seed: int = 0,
 ) -> tuple[NDArray[np.uint64], NDArray[np.int32] | None]:
-    """The combinations, in each row, of one id of each of 2 or more columns, as a column.
+    """A column of the combinations, in each row, of one id of each of 2 or more columns.
 
-    Columns are as in `interleave`, and so is the result: its offsets are None when all the given
-    are. The last column's ids change fastest; where a column has no id there is no combination.
-    An id is the hash of the combined ids as text, each being its 8 bytes, little-endian.
+    Columns are as in `interleave`, and so is the result: ids, uint64 [m], and offsets, int32
+    [rows + 1], or None when all given offsets are None. The last column's ids change fastest;
+    where a column has no id there is no combination. The id of a combination is the hash of the 8
+    bytes, little-endian, of each of its ids.
     """
     if len(ids) < 2:
         raise ValueError(f"expected 2 columns or more to cross. Received: {len(ids)}")
     _check_columns(ids, offsets, rows)
     single = all(ends is None for ends in offsets)
     out_offsets = np.empty(rows + 1, np.int32)
-    given = (*_pointers(ids, offsets), len(ids), rows, seed)
+    columns = (*_pointers(ids, offsets), len(ids), rows, seed)
     end_pointer = pointer(out_offsets, np.int32, True)
-    total = rows
-    if not single:
-        if lib.tn_cross(*given, ffi.NULL, end_pointer) != lib.TN_OK:
-            raise ValueError(
-                "a cross of 2^31 ids or more in one window; take a smaller data.window"
-            )
-        total = int(out_offsets[-1])
-    out_ids = np.empty(total, np.uint64)
-    check(lib.tn_cross(*given, pointer(out_ids, np.uint64, True), end_pointer))
+    # Without a place for ids C computes the offsets alone.
+    if not single and lib.tn_cross(*columns, ffi.NULL, end_pointer) != lib.TN_OK:
+        raise ValueError("a cross of 2^31 ids or more in one window; take a smaller data.window")
+    out_ids = np.empty(rows if single else out_offsets[-1], np.uint64)
+    check(lib.tn_cross(*columns, pointer(out_ids, np.uint64, True), end_pointer))
     return out_ids, None if single else out_offsets
 
 
@@ -119,12 +118,15 @@ def interleave(
     spread: Sequence[int] | None = None,
     weights: Sequence[NDArray[np.float32] | None] | None = None,
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.float32] | None]:
-    """Columns to cells, example after example: (ids, offsets [rows * cells + 1], weights).
+    """Columns to cells, example after example.
 
-    Column c has exactly one id per row when offsets[c] is None, else ids[c][o[r]:o[r + 1]] for
-    offsets o of int32 [rows + 1]. It is one cell per row, or spread[c] cells of one id each, the
-    last of them empty when a row has fewer ids; ids beyond them are left out. weights[c] has one
-    weight for each of ids[c], or is None: all are 1. The weights are None when all of these are.
+    Column c has exactly one id per row when offsets[c] is None, else row r has
+    ids[c][o[r]:o[r + 1]] for offsets o of int32 [rows + 1]. It becomes one cell per row, or
+    spread[c] cells of one id each, the last of them empty when a row has fewer ids; ids beyond
+    them are left out. weights[c], float32, has one weight for each of ids[c], or is None: all 1.
+
+    Returns ids, uint64 [m], offsets, uint32 [rows * cells + 1], and weights, float32 [m], or None
+    when weights[c] is None for all columns.
     """
     _check_columns(ids, offsets, rows)
     spread = [1] * len(ids) if spread is None else list(spread)
@@ -150,7 +152,7 @@ def interleave(
     check(
         lib.tn_interleave(
             *_pointers(ids, offsets),
-            ffi.new("const float *[]", [_optional(one, np.float32) for one in weights]),
+            ffi.new("const float *[]", [_optional(array, np.float32) for array in weights]),
             ffi.new("uint32_t[]", spread) if max(spread, default=1) > 1 else ffi.NULL,
             len(ids),
             rows,
@@ -169,7 +171,10 @@ def take(
     chosen: NDArray[np.uint32],
     weights: NDArray[np.float32] | None = None,
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.float32] | None]:
-    """The `cells` of each of the chosen examples (uint32 [n]), in that order, as `interleave`."""
+    """The `cells` of each of the chosen examples (uint32 [n]), in that order.
+
+    ids, offsets and weights, given and returned, are as `interleave` returns them.
+    """
     if weights is not None and len(weights) != len(ids):
         raise ValueError(f"expected {len(ids)} weights. Received: {len(weights)}")
     starts = offsets[::cells] if cells else offsets
@@ -196,7 +201,7 @@ def take(
 
 
 def permutation(seed: int, epoch: int, window: int, n: int) -> NDArray[np.uint32]:
-    """The order of a window's n rows: a function of (seed, epoch, window, n) alone."""
+    """The order of a window's n rows, uint32 [n]: a function of (seed, epoch, window, n) alone."""
     out = np.empty(n, np.uint32)
     lib.tn_permutation(seed, epoch, window, n, pointer(out, np.uint32, True))
     return out
@@ -206,11 +211,11 @@ def _check_columns(
     ids: Sequence[NDArray[np.uint64]], offsets: Sequence[NDArray[np.int32] | None], rows: int
 ) -> None:
     for column, ends in zip(ids, offsets, strict=True):
-        expected = rows if ends is None else int(ends[-1])
         if ends is not None and (
             len(ends) != rows + 1 or ends[0] < 0 or (ends[1:] < ends[:-1]).any()
         ):
             raise ValueError(f"offsets of {rows} rows must be {rows + 1} that ascend")
+        expected = rows if ends is None else int(ends[-1])
         if len(column) < expected:
             raise ValueError(f"a column of {rows} rows has {len(column)} ids, not {expected}")
 
@@ -222,7 +227,7 @@ def _optional(array: NDArray[Any] | None, dtype: DTypeLike, write: bool = False)
 def _pointers(
     ids: Sequence[NDArray[np.uint64]], offsets: Sequence[NDArray[np.int32] | None]
 ) -> tuple[Any, Any]:
-    """What C takes for columns; valid while the arrays are."""
+    """What C takes for columns: valid as long as the arrays live."""
     return (
         ffi.new("const uint64_t *[]", [pointer(column, np.uint64) for column in ids]),
         ffi.new("const int32_t *[]", [_optional(ends, np.int32) for ends in offsets]),

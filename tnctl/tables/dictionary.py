@@ -15,10 +15,10 @@ from tnctl.tables.memory import pointer
 
 MAGIC, VERSION = b"tnctldic", 1
 HEADER = struct.Struct("<8sIIQQQI4B4I")
-BLOCK = 1 << 20
+BLOCK = 1 << 20  # bytes that have a checksum
 PRECISIONS = ("float32", "float16", "int8")  # in the order of their numbers in the header
 MOST_DELTAS = lib.TN_DICTIONARY_LAYERS - 1
-PART = 1 << 16  # records that are put together at once
+PART = 1 << 16  # records that are encoded at once
 
 
 class DictionaryWriter:
@@ -26,7 +26,7 @@ class DictionaryWriter:
 
     The numbers of records, and of removed ones among them, come first in the file, so they must be
     known. ValueError when hashes do not ascend, when what was added is not what was announced, and
-    for a stride that is not that of the shape.
+    for a stride that does not fit the shape.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class DictionaryWriter:
     ) -> None:
         """The next n records: ascending hashes [n], payloads [n, stride], which are removed [n].
 
-        The payload of a removed record does not count: zeros stand for it.
+        The payload of a removed record is ignored, and written as zeros.
         """
         if payload.shape != (len(hashes), self._stride):
             raise ValueError(f"expected payloads of [{len(hashes)}, {self._stride}] bytes")
@@ -132,7 +132,7 @@ class DictionaryWriter:
         self._sum, self._of_block = 0, 0
 
     def finish(self) -> bytes:
-        """Write what follows the records; returns the bytes of the index, a file of its own."""
+        """Write what follows the records; returns the bytes of the index, a separate file."""
         if self._added != self._records or self._removed:
             missing = f"{self._records - self._added} records, {self._removed} removed ones"
             raise ValueError(f"not all that was announced was added; missing: {missing}")
@@ -159,6 +159,7 @@ class Dictionary:
 
     rows: all records, of which `removed` say that a key is no longer known; salt; columns: floats
     of a decoded row; linear, cvm, delta: bool; width; precision; stride: bytes of a payload.
+    After `close` all methods raise ValueError.
     """
 
     def __init__(self, path: str, index: str | None = None) -> None:
@@ -174,7 +175,8 @@ class Dictionary:
             raise OSError(ffi.errno, os.strerror(ffi.errno), name)
         _check(code, f"{index if code == lib.TN_DICTIONARY_BAD_INDEX else path}: ")
         self._handle = ffi.gc(out[0], lib.tn_dictionary_close)
-        facts = _facts(self._handle)
+        facts = ffi.new("tn_dictionary_facts *")
+        lib.tn_dictionary_about(self._handle, facts)
         self.rows = int(facts.records)
         self.removed = int(facts.removed)
         self.salt = int(facts.salt)
@@ -191,21 +193,25 @@ class Dictionary:
     def lookup(
         self, ids: NDArray[np.uint64]
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Decoded rows [n, columns] of ids [n], zeros where unknown; which are known, and removed.
+        """Decoded rows of n ids, float32 [n, columns], zeros where unknown; known [n]; removed [n].
 
-        Those that a delta says are removed are not known.
+        Ids that a delta says are removed are not known.
         """
-        rows, found = _lookup(self.handle(), self.columns, ids)
-        return rows, found == lib.TN_DICTIONARY_KNOWN, found == lib.TN_DICTIONARY_REMOVED
+        rows, states = _lookup(self.handle(), self.columns, ids)
+        return rows, states == lib.TN_DICTIONARY_KNOWN, states == lib.TN_DICTIONARY_REMOVED
 
     def handle(self) -> Any:
-        """The open dictionary, with its index."""
-        if self._handle is None:
-            raise ValueError(f"{self.path}: the dictionary is closed")
+        """The open dictionary for C, with its index."""
+        opened = self._open()
         with self._indexing:
             if not self._indexed:
-                _check(lib.tn_dictionary_make_index(self._handle), f"{self.path}: ")
+                _check(lib.tn_dictionary_make_index(opened), f"{self.path}: ")
                 self._indexed = True
+        return opened
+
+    def _open(self) -> Any:
+        if self._handle is None:
+            raise ValueError(f"{self.path}: the dictionary is closed")
         return self._handle
 
     def records(
@@ -215,15 +221,14 @@ class Dictionary:
 
         ValueError when there are not so many (`rows`).
         """
-        if self._handle is None:
-            raise ValueError(f"{self.path}: the dictionary is closed")
+        opened = self._open()
         if not 0 <= first <= first + n <= self.rows:
             raise ValueError(f"records {first} to {first + n} of {self.rows}")
         hashes, removed = np.empty(n, np.uint64), np.empty(n, np.uint8)
         payloads = np.empty((n, self.stride), np.uint8)
         _check(
             lib.tn_dictionary_records(
-                self._handle,
+                opened,
                 first,
                 n,
                 pointer(hashes, np.uint64, True),
@@ -235,14 +240,12 @@ class Dictionary:
 
     def verify(self) -> None:
         """Check every byte of the file, and of the index if there is one. ValueError says where."""
-        if self._handle is None:
-            raise ValueError(f"{self.path}: the dictionary is closed")
         place = ffi.new("uint64_t *")
-        code = lib.tn_dictionary_verify(self._handle, place)
+        code = lib.tn_dictionary_verify(self._open(), place)
         _check(code, f"{self.path}: at byte {int(place[0]):,}: " if place[0] else f"{self.path}: ")
 
     def close(self) -> None:
-        """Unmap the files. No lookup may be under way, and no stack of it be used later."""
+        """Unmap the files. No lookup may be running, and no stack of it be used later."""
         if self._handle is not None:
             ffi.release(self._handle)
             self._handle = None
@@ -262,17 +265,17 @@ class DictionaryStack:
                 f"Received: {len(self.dictionaries)} dictionaries"
             )
         out = ffi.new("tn_dictionary **")
-        layers = ffi.new("const tn_dictionary *[]", [one.handle() for one in self.dictionaries])
+        layers = ffi.new("const tn_dictionary *[]", [each.handle() for each in self.dictionaries])
         _check(lib.tn_dictionary_stack(layers, len(self.dictionaries), out))
         self._handle = ffi.gc(out[0], lib.tn_dictionary_close)
         self.columns = self.dictionaries[0].columns
 
     def lookup(self, ids: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Decoded rows [n, columns] of ids [n], zeros where unknown or removed; which are known."""
-        for one in self.dictionaries:
-            one.handle()  # raises when it was closed
-        rows, found = _lookup(self._handle, self.columns, ids)
-        return rows, found == lib.TN_DICTIONARY_KNOWN
+        """Decoded rows of ids [n]: float32 [n, columns], zeros where not known; known [n]."""
+        for dictionary in self.dictionaries:
+            dictionary.handle()  # raises when it was closed
+        rows, states = _lookup(self._handle, self.columns, ids)
+        return rows, states == lib.TN_DICTIONARY_KNOWN
 
 
 def payload_stride(linear: bool, width: int, cvm: bool, precision: str) -> int:
@@ -287,24 +290,19 @@ def payload_stride(linear: bool, width: int, cvm: bool, precision: str) -> int:
     raise ValueError(f"expected a precision of {', '.join(PRECISIONS)}. Received: {precision}")
 
 
-def _facts(handle: Any) -> Any:
-    facts = ffi.new("tn_dictionary_facts *")
-    lib.tn_dictionary_about(handle, facts)
-    return facts
-
-
 def _lookup(
     handle: Any, columns: int, ids: NDArray[np.uint64]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    rows, found = np.empty((len(ids), columns), np.float32), np.empty(len(ids), np.uint8)
+    """Decoded rows [n, columns], and for each of n ids TN_DICTIONARY_KNOWN, _REMOVED or neither."""
+    rows, states = np.empty((len(ids), columns), np.float32), np.empty(len(ids), np.uint8)
     lib.tn_dictionary_lookup(
         handle,
         pointer(ids, np.uint64),
         len(ids),
         pointer(rows, np.float32, True),
-        pointer(found, np.uint8, True),
+        pointer(states, np.uint8, True),
     )
-    return rows, found
+    return rows, states
 
 
 def _check(code: int, prefix: str = "") -> None:

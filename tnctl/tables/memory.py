@@ -1,4 +1,4 @@
-"""What every wrapper needs: checked pointers, codes as exceptions, aligned memory, threads."""
+"""What all wrappers of C need: checked pointers, codes as exceptions, aligned memory, threads."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,12 +52,12 @@ def pointer(array: NDArray[Any], dtype: DTypeLike, write: bool = False) -> Any:
 
 
 def array_over(address: Any, count: int, dtype: DTypeLike) -> NDArray[Any]:
-    """A flat numpy view of `count` items of C memory, which the caller keeps alive."""
+    """A numpy view [count] of C memory, which the caller keeps alive."""
     return np.frombuffer(ffi.buffer(address, count * np.dtype(dtype).itemsize), dtype)
 
 
 def aligned(shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
-    """A zeroed array on a 64-byte boundary, as TensorFlow needs it to use the memory in place."""
+    """A zeroed array of a shape on a 64-byte boundary: TensorFlow uses such memory in place."""
     count = int(np.prod(shape))
     size = max(1, count * np.dtype(dtype).itemsize)
     memory = lib.tn_aligned_new(size)

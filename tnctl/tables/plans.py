@@ -3,12 +3,15 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tnctl.tables.optimizers import Optimizer
+from tnctl.tables.optimizer_kinds import Optimizer
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of every row: `concat` is pooled to each slot's columns, `sum` over all slots."""
+    """A part of every row, `width` floats: `output` concat or sum.
+
+    A `concat` segment is pooled into columns of each slot, a `sum` segment over all slots.
+    """
 
     name: str
     width: int
@@ -41,10 +44,10 @@ class SlotPlan:
 class Life:
     """The rules by which rows of a group come and go; all off by default. See csrc/tnctl.h.
 
-    A row is made by the occurrence number `admit_after` of its id, or by each one with
-    `admit_probability`. `evict` removes rows not updated for more than `unseen_steps` or
-    `unseen_days`, rows whose decayed show is below `show` (with `both`: only if they are unseen for
-    too long as well), and rows whose (show - clicks) * nonclick + clicks * click is below
+    A row is made at the occurrence number `admit_after` of its id, or at each occurrence with the
+    probability `admit_probability`. `evict` removes rows not updated for more than `unseen_steps`
+    or `unseen_days`, rows whose decayed show is below `show` (with `both`: only if they are unseen
+    for too long as well), and rows whose (show - clicks) * nonclick + clicks * click is below
     `score`. `bound` removes the least valuable rows beyond `most_rows`. 0 turns a rule off.
     """
 
@@ -68,7 +71,7 @@ class Life:
 
 @dataclass(frozen=True)
 class Figures:
-    """A group's rows, and those ever made and removed; ids that wait for a row, estimated."""
+    """A group's rows; rows ever made and removed; an estimate of the ids that wait for a row."""
 
     rows: int = 0
     admitted: int = 0

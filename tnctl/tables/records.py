@@ -1,4 +1,4 @@
-"""What is read of rows in records: decay, days, the columns of cvm, hashes of keys."""
+"""Records, the encoded rows of tables: their fields, decay, days, the columns of cvm, hashes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,16 +8,36 @@ from numpy.typing import NDArray
 
 from tnctl._tables import lib
 from tnctl.tables.memory import check, pointer
+from tnctl.tables.plans import Segment
 
-CVM_COLUMNS = 2
-# A key that was removed, and the table's step then.
+CVM_COLUMNS = 2  # show and ln(click + 1) - ln(show + 1)
+# One number each in a record; all other fields are arrays.
+KEY_FIELDS = (("id", "<u8"), ("group", "<u2"), ("flags", "<u2"), ("changed", "<u4"))
+# A key that was removed, and the step of the table at its removal.
 REMOVED_DTYPE = np.dtype([("id", "<u8"), ("group", "<u2"), ("step", "<u4")])
 
 
-def decay_factors(f: float, counts: NDArray[np.uint32]) -> NDArray[np.float32]:
-    """Powers of f, one per count (steps since a row's `changed`), float32 [n], as tables read.
+def record_dtype(segments: Sequence[Segment], shows: bool) -> np.dtype[Any]:
+    """The dtype of one record of a table with these segments, packed.
 
-    A weight of a record, multiplied by its factor in float32, is what `lookup` and `gather` give.
+    In this order: KEY_FIELDS; of each segment the states of its optimizer; of each segment its
+    weights, float32 [width]; with `shows` also show and click, float32 [1] each.
+    """
+    arrays = [
+        (f"{segment.name}.{name}", kind, (count,))
+        for segment in segments
+        for name, kind, count in segment.optimizer.state_names(segment.width)
+    ]
+    arrays += [(segment.name, "<f4", (segment.width,)) for segment in segments]
+    arrays += [(name, "<f4", (1,)) for name in ("show", "click") if shows]
+    return np.dtype([*KEY_FIELDS, *arrays])
+
+
+def decay_factors(f: float, counts: NDArray[np.uint32]) -> NDArray[np.float32]:
+    """F to the power of each count, uint32 [n] -> float32 [n], rounded as tables round it.
+
+    A count is the number of steps since a row's `changed`. A weight of a record, multiplied by its
+    factor in float32, is what `lookup` and `gather` give.
     """
     factors = np.empty(len(counts), np.float32)
     lib.tn_decay_factors(
@@ -29,7 +49,7 @@ def decay_factors(f: float, counts: NDArray[np.uint32]) -> NDArray[np.float32]:
 def cvm_columns(
     show: NDArray[np.float32], click: NDArray[np.float32], factors: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """What a table with `cvm` reads after the weights of records, float32 [n, 2].
+    """What a table with `cvm` reads after the weights of n records: [n] each -> float32 [n, 2].
 
     With s = show * factor and c = click * factor it is [s, ln(c + 1) - ln(s + 1)]; the factors are
     `decay_factors` of the days since each record's `changed`.
@@ -40,9 +60,9 @@ def cvm_columns(
             f"{len(show)}, {len(click)} and {len(factors)}"
         )
     columns = np.empty((len(show), CVM_COLUMNS), np.float32)
-    given = [np.ascontiguousarray(array) for array in (show, click, factors)]
+    inputs = [np.ascontiguousarray(array) for array in (show, click, factors)]
     lib.tn_cvm_columns(
-        *(pointer(array, np.float32) for array in given),
+        *(pointer(array, np.float32) for array in inputs),
         len(show),
         pointer(columns, np.float32, True),
     )
@@ -50,7 +70,7 @@ def cvm_columns(
 
 
 def days_of_steps(days: Sequence[tuple[int, int]], steps: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """The day of each step [n], by the one rule of csrc/tnctl.h (tn_days_of_steps), uint32 [n].
+    """The day of each step, uint32 [n] -> uint32 [n], by tn_days_of_steps of csrc/tnctl.h.
 
     `days` are (day, first step), ascending. A step before the first day is of the first day;
     without days all are of day 0.
@@ -71,7 +91,7 @@ def days_of_steps(days: Sequence[tuple[int, int]], steps: NDArray[np.uint32]) ->
 def days_of_clock(
     days: Sequence[tuple[int, int]],
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """(day, first step) pairs as two arrays, uint32 [n] each."""
+    """N pairs of (day, first step) as two arrays, uint32 [n] each."""
     pairs = np.array(days, np.uint32).reshape(-1, 2)
     return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
 
@@ -79,10 +99,10 @@ def days_of_clock(
 def key_hashes(
     names: Mapping[int, str], groups: NDArray[np.uint16], ids: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
-    """The hash of each key: what rows are ordered by (and then by group), uint64 [n].
+    """The hash of each key of groups [n] and ids [n]: uint64 [n].
 
-    `names` are those of the groups by number: with the id, all that a hash depends on. Raises
-    ValueError for a group without a name.
+    Rows are ordered by it, and then by group. `names` are the names of the groups by number: a
+    hash depends on the name and the id alone. Raises ValueError for a group without a name.
     """
     count = max(names, default=-1) + 1
     salts, declared = np.zeros(count, np.uint64), np.zeros(count, np.uint8)
@@ -102,8 +122,8 @@ def key_hashes(
 
 
 def key_pointers(groups: NDArray[np.uint16], ids: NDArray[np.uint64]) -> tuple[Any, Any, int]:
-    """Pointers to keys, of fields of records too, and how many they are."""
+    """What C takes for keys, groups [n] and ids [n]: two pointers, and n."""
     if len(groups) != len(ids):
         raise ValueError(f"expected a group for each of {len(ids)} ids. Received: {len(groups)}")
-    flat = (np.ascontiguousarray(groups), np.ascontiguousarray(ids))
-    return pointer(flat[0], np.uint16), pointer(flat[1], np.uint64), len(ids)
+    numbers = pointer(np.ascontiguousarray(groups), np.uint16)
+    return numbers, pointer(np.ascontiguousarray(ids), np.uint64), len(ids)

@@ -25,7 +25,7 @@ def line_ends(block: memoryview) -> int:
 class Format:
     """How lines are read: `columns` fields each, between delimiters (bytes of one ASCII character).
 
-    A field may stand in quotes when there is a quoting character. With `strip`, values lose the
+    A field may be in quotes when there is a quoting character. With `strip`, values lose the
     ASCII blanks around them. `missing` are the texts that mean no number.
     """
 
@@ -68,7 +68,7 @@ class Texts:
 
 @dataclass
 class Numbers:
-    """A column of n numbers: bit i of `valid` (lowest first, as Arrow's) tells whether i is one."""
+    """A column of n numbers: bit i of `valid` (lowest first, as Arrow's) is 1 if i is a number."""
 
     values: NDArray[np.float64]  # [n], 0 where there is none
     valid: NDArray[np.uint8]  # [(n + 7) / 8]
@@ -78,10 +78,10 @@ class Numbers:
 class Lines:
     """A block of whole lines, cut into fields. It keeps the block.
 
-    `rows` lines have as many fields as the format says, `bad` have not or end inside of quotes;
-    empty ones are passed over. `first_bad` is where the first bad one starts, `first_fault` what is
-    wrong with it (OTHER_FIELDS, OPEN_QUOTE, INNER_RETURN), `first_fields` its fields. Raises
-    ValueError for a block of 2 GiB or more.
+    `rows` lines have as many fields as the format says; `bad` have not, or end inside of quotes;
+    empty ones are skipped. `first_bad` is where the first bad one starts, `first_fault` what is
+    wrong with it (OTHER_FIELDS, OPEN_QUOTE, INNER_RETURN), `first_fields` how many fields it has.
+    Raises ValueError for a block of 2 GiB or more.
     """
 
     def __init__(self, block: memoryview, form: Format) -> None:
@@ -89,7 +89,7 @@ class Lines:
         self.form = form
         self._bounds = np.empty(lib.tn_text_capacity(len(block), form.columns), np.uint32)
         self._sizes = np.empty(form.columns, np.uint32)
-        found = ffi.new("tn_text_rows *")
+        summary = ffi.new("tn_text_rows *")
         check(
             lib.tn_text_index(
                 ffi.from_buffer(block),
@@ -98,15 +98,15 @@ class Lines:
                 pointer(self._bounds, np.uint32, True),
                 len(self._bounds),
                 pointer(self._sizes, np.uint32, True),
-                found,
+                summary,
             )
         )
-        self.rows = int(found.rows)
-        self.bad = int(found.bad)
-        self.first_bad = int(found.first_bad)
-        self.first_fault = int(found.first_fault)
-        self.first_fields = int(found.first_fields)
-        self.ascii = bool(found.ascii)
+        self.rows = int(summary.rows)
+        self.bad = int(summary.bad)
+        self.first_bad = int(summary.first_bad)
+        self.first_fault = int(summary.first_fault)
+        self.first_fields = int(summary.first_fields)
+        self.ascii = bool(summary.ascii)
 
     def starts(self) -> NDArray[np.uint32]:
         """Where each row starts in the block: uint32 [rows]."""
@@ -122,9 +122,9 @@ class Lines:
     ) -> tuple[list[Texts], list[Numbers], NDArray[np.bool_], NDArray[np.bool_]]:
         """Columns, by their places in the line, of all rows or of those chosen (uint32 [n]).
 
-        Besides tells of each row whether a text of it is not UTF-8 (never without `check_utf8`),
-        and whether a number of it is not in `valid` though it is not missing either: it is no
-        number, or one of those that take more care than they are given here: infinite, NaN, of
+        Returns texts, numbers, and two marks of each row, bool [n] each: that a text of it is not
+        UTF-8 (never without `check_utf8`), and that a number of it is neither in `valid` nor
+        missing. Such a field is no number, or one that is not parsed here: infinite, NaN, of
         over 19 digits, beyond 10^27 or 10^-27, quoted in part, or next to the middle of two
         doubles.
         """
@@ -176,7 +176,7 @@ class Lines:
 class _Memory:
     """One allocation for arrays of the given sizes in bytes, taken in that order.
 
-    Large ones come on huge pages: fresh pages would cost as much as the reading.
+    A large one is on huge pages: many small pages would cost as much as the reading.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tnctl._tables import ffi, lib
 from tnctl.tables.memory import check, pointer
 from tnctl.tables.plans import SlotPlan
-from tnctl.tables.sparse import SparseTable
+from tnctl.tables.sparse_table import SparseTable
 
 POOLINGS = {"sum": lib.TN_POOL_SUM, "mean": lib.TN_POOL_MEAN, "sqrtn": lib.TN_POOL_SQRTN}
 
@@ -22,12 +22,9 @@ class Workspace:
         self._slots = len(slots)
         self._examples = 0
         self._apart = any(slot.apart for slot in slots)
-        given = ffi.new(
-            "tn_slot[]",
-            [(slot.group, POOLINGS[slot.pooling], slot.apart, slot.column) for slot in slots],
-        )
+        plans = [(slot.group, POOLINGS[slot.pooling], slot.apart, slot.column) for slot in slots]
         out = ffi.new("tn_batch **")
-        check(lib.tn_batch_new(table.handle, given, len(slots), out))
+        check(lib.tn_batch_new(table.handle, ffi.new("tn_slot[]", plans), len(slots), out))
         self.handle = ffi.gc(out[0], lib.tn_batch_free)
 
     def find(
@@ -40,11 +37,12 @@ class Workspace:
     ) -> None:
         """Look up `examples` x slots cells: cell c has ids[offsets[c]:offsets[c + 1]].
 
-        With `insert`, missing ids get rows; without, they read zeros and nothing is written.
-        `weights` (float32, one per id, copied) weigh the pooling: a sum is that of weight x row, a
-        mean that over the sum of the weights, a sqrtn over the root of the sum of their squares.
-        Where that is not above 0 a cell is zeros, and no gradient goes through it. Raises
-        ValueError for weights that are NaN, infinite or beyond 2^58.
+        ids are uint64 [n], offsets uint32 [cells + 1]. With `insert`, missing ids get rows;
+        without, they read zeros and nothing is written. `weights` (float32 [n], copied) weigh the
+        pooling: `sum` is the sum of weight x row, `mean` divides it by the sum of the weights,
+        `sqrtn` by the root of the sum of their squares. Where this divisor is not above 0 the cell
+        is zeros and gets no gradient. Raises ValueError for weights that are NaN, infinite or
+        beyond 2^58.
         """
         if len(offsets) != examples * self._slots + 1 or offsets[-1] != len(ids):
             raise ValueError(
@@ -96,7 +94,7 @@ class Workspace:
     def count(self, clicks: NDArray[np.float32]) -> None:
         """Count the batch, found with `insert`: `apply` adds to each row's show and click.
 
-        To show its occurrences; to click the clicks of those, `clicks` having one per example,
+        It adds the row's occurrences to show, and to click the sum of their examples' clicks,
         float32 [examples], at least 0. Raises ValueError for others, and in a table without shows.
         """
         if len(clicks) != self._examples:
@@ -123,18 +121,18 @@ class Workspace:
         segments = len(self.table.segments)
         if len(arrays) != segments:
             raise ValueError(f"expected {segments} arrays. Received: {len(arrays)}")
-        given = list(arrays)
+        matrices = list(arrays)
         if self._apart:
             if apart is None:
                 raise ValueError("expected a matrix for the slots set apart. Received: none")
-            given += [apart] * segments
-        for array in given:
+            matrices += [apart] * segments
+        for array in matrices:
             if array.ndim != 2 or len(array) < self._examples:
                 raise ValueError(f"expected [{self._examples}, columns]. Received: {array.shape}")
-        self._kept = [pointer(array, np.float32, write) for array in given]
+        self._kept = [pointer(array, np.float32, write) for array in matrices]
         kind = "float *[]" if write else "const float *[]"
         pointers = ffi.new(kind, self._kept)
-        strides = ffi.new("uint32_t[]", [array.shape[1] for array in given])
+        strides = ffi.new("uint32_t[]", [array.shape[1] for array in matrices])
         if not self._apart:
             return pointers, strides, ffi.NULL, ffi.NULL
         # Beside views into an array, keep the array itself: C reads both halves of it.

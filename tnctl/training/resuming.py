@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 
 from tnctl import files, manifest, ownership
-from tnctl.checkpoint import dense
+from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.chain import name_of, split
 from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
 from tnctl.data.day_records import Fingerprint
@@ -258,7 +258,7 @@ def _check_whole(checkpoint: Checkpoint, read: bool) -> None:
         names = [entry.file for table in tables for entry in table.files]
         if link is checkpoint:
             names += [table.sketch.file for table in tables if table.sketch is not None]
-            names.append(dense.NAME)
+            names.append(dense_file.NAME)
         for name in names:
             with manifest.present(link.folder, link.manifest, name):
                 if read:

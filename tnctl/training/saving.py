@@ -4,9 +4,10 @@ import math
 import time
 
 from tnctl import files
+from tnctl.checkpoint.document import Position
 from tnctl.checkpoint.load import Checkpoint
-from tnctl.checkpoint.save import Position
 from tnctl.checkpoint.saver import Saver
+from tnctl.checkpoint.staging import Contents
 from tnctl.data.days import daily
 from tnctl.errors import Failure
 from tnctl.evaluation.golden_rows import GoldenRows
@@ -105,15 +106,17 @@ class Checkpoints:
             self.saver.protect(stopping.best_step if stopping.best is not None else None)
             folder = self.saver.save(
                 self._workers.model,
-                clock=state.clock(model_step),
-                position=state.position,
-                finished=state.trained,
-                golden=self._golden.lines(self._workers.inference),
-                metrics=state.metrics(len(self._log.events)),
-                extras=state.extras(),
-                # They are written while training continues.
-                data=tuple(state.data),
-                days=tuple(state.days),
+                Contents(
+                    clock=state.clock(model_step),
+                    position=state.position,
+                    finished=state.trained,
+                    golden=self._golden.lines(self._workers.inference),
+                    metrics=state.metrics(len(self._log.events)),
+                    extras=state.extras(),
+                    # They are written while training continues.
+                    data=tuple(state.data),
+                    days=tuple(state.days),
+                ),
                 full=full,
                 name_step=state.steps,
             )

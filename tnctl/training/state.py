@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tnctl.checkpoint.document import Epoch, Evaluation, Metrics, WarmReport
+from tnctl.checkpoint.document import Clock, Epoch, Evaluation, Metrics, Position, WarmReport
 from tnctl.checkpoint.load import Checkpoint
-from tnctl.checkpoint.save import Clock, Position
 from tnctl.data.day_records import DayRecord, Fingerprint
 from tnctl.schema import Conf
 from tnctl.training import pass_sums

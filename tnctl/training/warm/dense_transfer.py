@@ -7,16 +7,15 @@ inputs, and move with their columns, or of units of a layer, and stay: `input_ax
 import inspect
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.checkpoint import dense
+from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.chain import Checkpoint
-from tnctl.checkpoint.document import Variable as SavedVariable
 from tnctl.errors import UserError
 from tnctl.model import recipes
 from tnctl.model.building import Model, build_network
@@ -138,23 +137,15 @@ def shapes_of(variables: Any) -> dict[str, tuple[int, ...]]:
 
 def variables(checkpoint: Checkpoint) -> dict[str, Variable]:
     """The dense variables of a checkpoint and its moving statistics, by name."""
-    saved = checkpoint.manifest.dense
-    floats, start = dense.floats(checkpoint.folder, checkpoint.manifest), 0
-
-    def read(described: Iterable[SavedVariable]) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        nonlocal start
-        for variable in described:
-            end = start + variable.size
-            yield variable.name, floats[start:end].reshape(variable.shape)
-            start = end
-
-    weights = dict(read(saved.variables))
-    states = {state: dict(read(saved.variables)) for state in saved.states}
+    names = checkpoint.manifest.dense.states
+    weights, *states, moving = dense_file.variables(checkpoint.folder, checkpoint.manifest)
     trained = {
-        name: Variable(array, {state: arrays[name] for state, arrays in states.items()})
+        name: Variable(
+            array, {state: arrays[name] for state, arrays in zip(names, states, strict=True)}
+        )
         for name, array in weights.items()
     }
-    return trained | {name: Variable(array, {}) for name, array in read(saved.moving)}
+    return trained | {name: Variable(array, {}) for name, array in moving.items()}
 
 
 def fill_z(table: DenseTable) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.checkpoint.chain import Checkpoint, Clock
-from tnctl.checkpoint.reading import known_rows
+from tnctl.checkpoint.decayed_rows import known_rows
 from tnctl.checkpoint.table_document import Optimizer as SavedOptimizer
 from tnctl.checkpoint.table_document import Segment as SavedSegment
 from tnctl.checkpoint.table_document import Table
@@ -16,7 +16,14 @@ from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.model.building import Model
 from tnctl.model.layout import EMBEDDING, LINEAR, Layout, plan
-from tnctl.tables import Optimizer, Segment, SparseTable, days_of_steps, decay_factors, optimizers
+from tnctl.tables import (
+    Optimizer,
+    Segment,
+    SparseTable,
+    days_of_steps,
+    decay_factors,
+    optimizer_kinds,
+)
 from tnctl.tables.columns import group_salt, mix64
 from tnctl.training.warm.pairing import Pairing
 
@@ -93,7 +100,7 @@ def refuse_other_state(what: str, optimizer: Optimizer, saved: SavedOptimizer, s
 def meaning_of_state(optimizer: Optimizer) -> dict[str, Any]:
     """What of an optimizer says how to read its state."""
     described, name = optimizer.described(), optimizer.name
-    free = {"learning_rate", *optimizers.EXTRAS} - set(optimizers.settings(name))
+    free = {"learning_rate", *optimizer_kinds.EXTRAS} - set(optimizer_kinds.settings(name))
     if name in FTRL:
         free.discard("learning_rate")
     return {key: value for key, value in described.items() if key not in free}

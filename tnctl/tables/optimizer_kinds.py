@@ -1,7 +1,8 @@
-"""Optimizers as csrc/tn_optimizer.c, the one table of them, describes each."""
+"""Optimizers: their kinds, read from the table in csrc/tn_optimizer.c, and their settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from itertools import count, takewhile
 from types import MappingProxyType
 from typing import Any
 
@@ -12,25 +13,20 @@ from tnctl._tables import ffi, lib
 
 def _settings(first: Any) -> dict[str, float | bool]:
     """The names and defaults of a list of tn_setting that ends with a name that is NULL."""
-    settings, place = {}, 0
-    while first[place].name:
-        setting = first[place]
-        default = bool(setting.initial) if setting.type == lib.TN_SWITCH else setting.initial
-        settings[ffi.string(setting.name).decode()] = default
-        place += 1
-    return settings
+    named = takewhile(lambda setting: setting.name, map(first.__getitem__, count()))
+    return {
+        ffi.string(setting.name).decode(): (
+            bool(setting.initial) if setting.type == lib.TN_SWITCH else setting.initial
+        )
+        for setting in named
+    }
 
 
-def _read_kinds() -> dict[str, tuple[int, dict[str, float | bool], bool]]:
-    kinds, number = {}, 1
-    while kind := lib.tn_optimizer_kind(number):
-        settings = _settings(kind.settings)
-        kinds[ffi.string(kind.name).decode()] = (number, settings, bool(kind.rows_only))
-        number += 1
-    return kinds
-
-
-_KINDS = _read_kinds()
+# Numbers begin at 1; after the last kind comes NULL.
+_KINDS: dict[str, tuple[int, dict[str, float | bool], bool]] = {
+    ffi.string(kind.name).decode(): (number, _settings(kind.settings), bool(kind.rows_only))
+    for number, kind in enumerate(takewhile(bool, map(lib.tn_optimizer_kind, count(1))), 1)
+}
 NAMES = tuple(_KINDS)
 # What every optimizer has beside its own settings; off at 0. max_norm is for rows only.
 EXTRAS = tuple(_settings(lib.tn_optimizer_extras()))
@@ -109,7 +105,7 @@ class Optimizer:
         return {"name": self.name, **{key: getattr(self, key) for key in keys}}
 
     def state_names(self, width: int) -> list[tuple[str, str, int]]:
-        """The floats of state of one row: (name, numpy dtype, count), in order."""
+        """The states of a row's segment of a width: (name, numpy dtype, count), in order."""
         return [
             (name, _DTYPES[extent], width if extent == lib.TN_PER_WEIGHT else 1)
             for name, extent in self._states(dense=False)
@@ -120,12 +116,12 @@ class Optimizer:
         return [name for name, _ in self._states(dense=True)]
 
     def _states(self, dense: bool) -> list[tuple[str, int]]:
-        given, states = ffi.new("tn_optimizer *"), ffi.new("tn_state[]", lib.TN_MAX_STATES)
-        self.fill(given)
-        count = lib.tn_optimizer_states(given, dense, states)
-        return [(ffi.string(state.name).decode(), state.extent) for state in states[0:count]]
+        rule, states = ffi.new("tn_optimizer *"), ffi.new("tn_state[]", lib.TN_MAX_STATES)
+        self.fill(rule)
+        n = lib.tn_optimizer_states(rule, dense, states)
+        return [(ffi.string(state.name).decode(), state.extent) for state in states[0:n]]
 
     @property
     def decay_factor(self) -> float:
-        """What a step of the table leaves of a weight of a row: f, as `decay_factors` takes it."""
+        """The factor by which a step of the table decays a row's weight: f of `decay_factors`."""
         return 1 - float(np.float32(self.learning_rate)) * float(np.float32(self.decay))

@@ -1,5 +1,6 @@
 """The dense table: all trainable dense weights in one flat buffer, with their optimizer."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from tnctl._tables import ffi, lib
 from tnctl.tables.memory import Pool, array_over, check, pointer
-from tnctl.tables.optimizers import Optimizer
+from tnctl.tables.optimizer_kinds import Optimizer
 
 FLOATS_PER_LINE = 16  # TensorFlow wants every variable on a 64-byte boundary
 
@@ -16,22 +17,18 @@ FLOATS_PER_LINE = 16  # TensorFlow wants every variable on a 64-byte boundary
 class DenseTable:
     """Weights of the given sizes, each on a 64-byte boundary of one buffer.
 
-    `weights[i]` (and `states[k][i]`) are flat float32 views of the memory itself: whoever holds
-    one must hold the table too.
+    `weights[i]` and `states[k][i]` are views of the memory itself, float32 [sizes[i]]: whoever
+    holds one must hold the table too. `gradients` of the methods are one buffer of float32 per
+    variable, of any shape with as many elements.
     """
 
     def __init__(self, sizes: Sequence[int], optimizer: Optimizer, pool: Pool) -> None:
-        self.sizes = list(sizes)
-        self.offsets: list[int] = []
-        total = 0
-        for size in sizes:
-            self.offsets.append(total)
-            total += -(-size // FLOATS_PER_LINE) * FLOATS_PER_LINE
-        self._pool = pool
-        self.optimizer = optimizer
-        given, out = ffi.new("tn_optimizer *"), ffi.new("tn_dense **")
-        optimizer.fill(given)
-        check(lib.tn_dense_new(given, max(total, 1), pool.handle, out))
+        padded = [-(-size // FLOATS_PER_LINE) * FLOATS_PER_LINE for size in sizes]
+        *self.offsets, total = itertools.accumulate(padded, initial=0)
+        self.sizes, self.optimizer, self._pool = list(sizes), optimizer, pool
+        rule, out = ffi.new("tn_optimizer *"), ffi.new("tn_dense **")
+        optimizer.fill(rule)
+        check(lib.tn_dense_new(rule, max(total, 1), pool.handle, out))
         self.handle = ffi.gc(out[0], lib.tn_dense_free)
         self.weights = self._views(lib.tn_dense_weights(self.handle))
         self.state_names = optimizer.dense_state_names()
@@ -65,11 +62,11 @@ class DenseTable:
             if array.size != size:
                 raise ValueError(f"expected a gradient of {size} floats. Received: {array.size}")
             pointers.append(pointer(array, np.float32))
-        given = ffi.new("const float *[]", pointers)
-        check(function(self.handle, given, self._c_offsets, self._c_sizes, len(self.sizes), *more))
+        arrays = ffi.new("const float *[]", pointers)
+        check(function(self.handle, arrays, self._c_offsets, self._c_sizes, len(self.sizes), *more))
 
     def check(self, gradients: Sequence[Any]) -> None:
-        """Raise NotFiniteError unless every gradient (one buffer per variable) is finite."""
+        """Raise NotFiniteError unless every gradient is finite."""
         self._with(gradients, lib.tn_dense_check)
 
     def squares(self, gradients: Sequence[Any]) -> float:
@@ -79,5 +76,5 @@ class DenseTable:
         return float(squares[0])
 
     def apply(self, gradients: Sequence[Any], scale: float = 1.0) -> None:
-        """One step of the optimizer with one gradient per variable, times `scale`."""
+        """One step of the optimizer with the gradients, times `scale`."""
         self._with(gradients, lib.tn_dense_apply, scale)

@@ -1,4 +1,4 @@
-"""Rows of a checkpoint as reading them at its step and day gives: decay is lazy."""
+"""Rows of a checkpoint as they are read at its step and day, weights, show and click decayed."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,9 +13,9 @@ from tnctl.tables import days_of_steps, decay_factors
 
 
 def known_rows(checkpoint: Checkpoint, table: str) -> Iterator[NDArray[Any]]:
-    """The rows of a table, all of groups that the manifest has. Raises DamagedError.
+    """The rows of a table, arrays [n] of its record dtype, all of groups that the manifest has.
 
-    Of a damaged file the checksum is known to be wrong only after its last record.
+    Raises DamagedError. The checksum of a file is checked only after its last record.
     """
     known = np.zeros(1 << 16, bool)
     known[[group.number for group in checkpoint.table(table).groups]] = True
@@ -26,7 +26,7 @@ def known_rows(checkpoint: Checkpoint, table: str) -> Iterator[NDArray[Any]]:
 
 
 def as_read(records: NDArray[Any], table: Table, step: int) -> NDArray[Any]:
-    """Records with the weights that reading them at a step gives."""
+    """Records [n] of the table's record dtype with the weights that are read at a step."""
     for segment in table.segments:
         optimizer = segment.optimizer.rule()
         if optimizer.decay:
@@ -40,22 +40,21 @@ def as_read(records: NDArray[Any], table: Table, step: int) -> NDArray[Any]:
 def shows_as_read(
     records: NDArray[Any], table: Table, days: Sequence[tuple[int, int]]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Show and click of records, float64 [n] each, as they read on the last of the days.
+    """Show and click of records [n], float64 [n] each, as they are read on the last of the days.
 
     `days` are (day, first step), ascending.
     """
-    unseen = unseen_days(records["changed"], days)
     decays = np.ones(1 << 16)
     for group in table.groups:
         decays[group.number] = (table.life.decay or {})[group.name]
-    left = decays[records["group"]] ** unseen
+    left = decays[records["group"]] ** unseen_days(records["changed"], days)
     return records["show"][:, 0] * left, records["click"][:, 0] * left
 
 
 def unseen_days(changed: NDArray[np.uint32], days: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-    """The days between the steps of last updates and the last of the days, int64 [n].
+    """The days between the steps of last updates [n] and the last of the days, int64 [n].
 
-    `days_of_steps` says which day a step is of.
+    `days_of_steps` gives the day of a step.
     """
     last_day = days[-1][0] if days else 0
     return last_day - days_of_steps(days, changed).astype(np.int64)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tnctl._tables import ffi, lib
 from tnctl.tables.memory import Pool, array_over, check, pointer
-from tnctl.tables.optimizers import UPDATES
+from tnctl.tables.optimizer_kinds import UPDATES
 from tnctl.tables.plans import Figures, Initial, Life, Segment
 from tnctl.tables.records import (
     CVM_COLUMNS,
@@ -16,6 +16,7 @@ from tnctl.tables.records import (
     days_of_clock,
     key_hashes,
     key_pointers,
+    record_dtype,
 )
 
 OUTPUTS = {"concat": lib.TN_CONCAT, "sum": lib.TN_SUM}
@@ -27,10 +28,10 @@ RECORDS_AT_A_TIME = 1 << 17
 class SparseTable:
     """A growing table of rows with the same segments. All methods take the table's lock.
 
-    `updates` says which rows a step updates: those of the batch (`touched`), or `all` of the
+    `updates` says which rows a step updates: the rows of the batch (`touched`), or `all` of the
     table, as a dense variable trains. With `shows` rows keep show and click; with `cvm` too, two
     columns made of them are read after the weights of each `concat` segment, wherever rows are
-    read, and gradients have them too (ignored). `sketch_bytes` are those of the counters of
+    read, and gradients have them too (ignored). `sketch_bytes` is the size of the counters of
     admission, which groups with such a rule need.
     """
 
@@ -50,12 +51,11 @@ class SparseTable:
         self.shows, self.cvm = shows, cvm
         self._pool = pool
         self._names: dict[int, str] = {}  # of groups
-        given = ffi.new("tn_segment[]", len(segments))
-        for target, segment in zip(given, segments, strict=True):
-            target.width, target.output = segment.width, OUTPUTS[segment.output]
-            segment.optimizer.fill(target.optimizer)
-        out = ffi.new("tn_table **")
-        check(lib.tn_table_new(given, len(segments), seed, pool.handle, out))
+        parts, out = ffi.new("tn_segment[]", len(segments)), ffi.new("tn_table **")
+        for part, segment in zip(parts, segments, strict=True):
+            part.width, part.output = segment.width, OUTPUTS[segment.output]
+            segment.optimizer.fill(part.optimizer)
+        check(lib.tn_table_new(parts, len(segments), seed, pool.handle, out))
         self.handle = ffi.gc(out[0], lib.tn_table_free)
         check(lib.tn_table_set_updates(self.handle, updates == "all"))
         check(lib.tn_table_set_shows(self.handle, shows, cvm))
@@ -65,8 +65,8 @@ class SparseTable:
         """Declare a group; `initial` has one entry per segment."""
         if len(initial) != len(self.segments):
             raise ValueError(f"expected {len(self.segments)} initials. Received: {len(initial)}")
-        given = ffi.new("tn_initial[]", [(INITIALS[i.kind], i.scale) for i in initial])
-        check(lib.tn_table_add_group(self.handle, number, name.encode(), given))
+        initials = ffi.new("tn_initial[]", [(INITIALS[i.kind], i.scale) for i in initial])
+        check(lib.tn_table_add_group(self.handle, number, name.encode(), initials))
         self._names[number] = name
 
     def set_learning_rate(self, segment: int, learning_rate: float) -> None:
@@ -82,12 +82,12 @@ class SparseTable:
         Raises ValueError for numbers out of their range, for rules by show or score in a table
         without `shows`, and for admission in a table without a sketch.
         """
-        given = ffi.new("tn_life *")
-        life.fill(given)
-        check(lib.tn_table_set_life(self.handle, group, given))
+        rules = ffi.new("tn_life *")
+        life.fill(rules)
+        check(lib.tn_table_set_life(self.handle, group, rules))
 
     def set_days(self, days: Sequence[tuple[int, int]]) -> None:
-        """Set all days: (day, first step) each, neither ever falling.
+        """Set all days: (day, first step) each, neither lower than the one before it.
 
         `days_of_steps` says which day a step is of. The table reads rows at the last day.
         """
@@ -107,17 +107,17 @@ class SparseTable:
         return int(lib.tn_table_day(self.handle))
 
     def evict(self) -> int:
-        """Remove the rows that their groups' rules name; how many were removed.
+        """Remove the rows that their groups' rules name; returns how many were removed.
 
-        Between steps: a batch under way needs a new `find` then. The memory is used for new rows.
+        Between steps: the current batch needs a new `find` then. The memory is used for new rows.
         """
         return self._removed(lib.tn_evict)
 
     def bound(self) -> int:
-        """Bring groups with more than `most_rows` down to 15/16 of it; how many rows were removed.
+        """Reduce groups with more than `most_rows` to 15/16 of it; returns how many were removed.
 
-        The least valuable are removed: the lowest scores, without shows the longest unseen. As
-        `evict`, between steps.
+        The least valuable rows are removed: the lowest scores, without shows the longest unseen.
+        Between steps, as `evict`.
         """
         return self._removed(lib.tn_bound)
 
@@ -127,9 +127,9 @@ class SparseTable:
         return int(evicted[0])
 
     def take_removed(self) -> NDArray[Any]:
-        """The keys removed since the last call, of REMOVED_DTYPE, in (hash, group) order.
+        """The n keys removed since the last call, REMOVED_DTYPE [n], in (hash, group) order.
 
-        Each once, with the table's step at its last removal, whether it came back since or not.
+        Each once, with the table's step at its last removal, even if it has a row again.
         """
         keys = np.empty(lib.tn_removed_keys(self.handle), REMOVED_DTYPE)
         buffer = ffi.from_buffer(keys, require_writable=True)
@@ -144,9 +144,8 @@ class SparseTable:
 
     def set_figures(self, group: int, figures: Figures) -> None:
         """Set `waiting` and `evicted`, as a checkpoint has them; the other figures follow."""
-        given = ffi.new("tn_figures *")
-        given.waiting, given.evicted = figures.waiting, figures.evicted
-        check(lib.tn_table_set_figures(self.handle, group, given))
+        values = ffi.new("tn_figures *", {"waiting": figures.waiting, "evicted": figures.evicted})
+        check(lib.tn_table_set_figures(self.handle, group, values))
 
     @property
     def rows(self) -> int:
@@ -170,20 +169,8 @@ class SparseTable:
 
     @property
     def record_dtype(self) -> np.dtype[Any]:
-        """One encoded row: id, group, flags, changed, state and weights of each segment; shows."""
-        parts: list[tuple[Any, ...]] = [
-            ("id", "<u8"),
-            ("group", "<u2"),
-            ("flags", "<u2"),
-            ("changed", "<u4"),
-        ]
-        for segment in self.segments:
-            for name, kind, count in segment.optimizer.state_names(segment.width):
-                parts.append((f"{segment.name}.{name}", kind, (count,)))
-        parts += [(segment.name, "<f4", (segment.width,)) for segment in self.segments]
-        if self.shows:
-            parts += [("show", "<f4", (1,)), ("click", "<f4", (1,))]
-        dtype: np.dtype[Any] = np.dtype(parts)
+        """The dtype of one encoded row (tnctl.tables.record_dtype)."""
+        dtype = record_dtype(self.segments, self.shows)
         assert dtype.itemsize == lib.tn_table_record_size(self.handle)
         return dtype
 
@@ -194,16 +181,14 @@ class SparseTable:
         at_a_time: int = RECORDS_AT_A_TIME,
         changed_from: int = 0,
     ) -> Iterator[NDArray[Any]]:
-        """The rows with first <= hash <= last in (hash, group) order, `at_a_time` or fewer.
+        """The rows with first <= hash <= last in (hash, group) order: arrays of `record_dtype`.
 
-        With `changed_from` only those whose `changed` is that step or a later one. Each array is
-        new: it stays valid after the next one is taken.
+        Each has at most `at_a_time` records. With `changed_from` only rows whose `changed` is that
+        step or a later one. Each array is new: it stays valid after the next one is taken.
         """
         dtype = self.record_dtype
-        written, following, more = (
-            ffi.new(f"{kind} *") for kind in ("uint64_t", "uint64_t", "int")
-        )
-        more[0] = 1
+        written, following = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        more = ffi.new("int *", 1)
         while more[0]:
             out = np.empty(at_a_time, dtype)
             buffer = ffi.from_buffer(out, require_writable=True)
@@ -227,15 +212,16 @@ class SparseTable:
     def reserve(self, rows: int) -> None:
         """Make the index as large as it will be with `rows` rows: call it before a load.
 
-        Rows come in the order of their hash, which would crowd them in a part of a smaller one.
+        Rows are loaded in the order of their hash, which would crowd them in a part of a smaller
+        index.
         """
         check(lib.tn_table_reserve(self.handle, rows))
 
     def insert_records(self, records: Any) -> None:
-        """Insert rows as `records` gave them, a buffer; all are checked before any goes in.
+        """Insert a buffer of records, as `records` yields them; all are checked before any goes in.
 
-        See `reserve` for many. Raises ValueError for records that are not in (hash, group) order,
-        of a group that the table lacks, or of a key that it has.
+        Call `reserve` before many. Raises ValueError for records that are not in (hash, group)
+        order, of a group that the table lacks, or of a key that it has.
         """
         size = self.record_dtype.itemsize
         data = memoryview(records).cast("B")
@@ -248,25 +234,28 @@ class SparseTable:
 
         Nothing is inserted. Raises ValueError for a group that the table lacks.
         """
-        out = np.empty(len(ids), self.record_dtype)
-        buffer = ffi.from_buffer(out, require_writable=True)
+        records = np.empty(len(ids), self.record_dtype)
+        buffer = ffi.from_buffer(records, require_writable=True)
         check(lib.tn_fresh(self.handle, *key_pointers(groups, ids), buffer))
-        return out
+        return records
 
     def contains(self, groups: NDArray[np.uint16], ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Which of the keys [n] have a row. Raises ValueError for a group that the table lacks."""
+        """Which of n keys have a row, bool [n]. Raises ValueError for a group that is not there."""
         has_row = np.empty(len(ids), np.uint8)
         keys = key_pointers(groups, ids)
         check(lib.tn_table_contains(self.handle, *keys, pointer(has_row, np.uint8, True)))
         return has_row.view(np.bool_)
 
     def hashes(self, groups: NDArray[np.uint16], ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """The hash of each key [n], as `key_hashes` gives it."""
+        """The hash of each of n keys, uint64 [n], as `key_hashes` computes it."""
         return key_hashes(self._names, groups, ids)
 
     @property
     def sketch(self) -> NDArray[np.uint8]:
-        """The counters of admission, to be saved and filled, while the table lives; may be none."""
+        """The counters of admission, uint8 [n], to be saved or filled; n is 0 without a sketch.
+
+        It is the table's own memory, valid as long as the table lives.
+        """
         size = ffi.new("uint64_t *")
         address = lib.tn_table_sketch(self.handle, size)
         return array_over(address, size[0], np.uint8) if size[0] else np.empty(0, np.uint8)
@@ -276,7 +265,7 @@ class SparseTable:
         return self.cvm and segment.output == "concat"
 
     def lookup(self, group: int, id_: int) -> NDArray[np.float32] | None:
-        """What is read of a key, float32: all segments' weights, cvm's columns; or None."""
+        """What is read of a key, float32 [columns]: all weights and cvm columns; None: no row."""
         columns = [s.width + CVM_COLUMNS * self.has_cvm(s) for s in self.segments]
         weights = np.zeros(sum(columns), np.float32)
         has_row, to = ffi.new("int *"), pointer(weights, np.float32, True)
