@@ -137,8 +137,9 @@ IMPORTED = (
     "tnctl.cli.prepare", "tnctl.cli.score", "tnctl.cli.split_graph", "tnctl.cli.train",
     "tnctl.checkpoint.compaction", "tnctl.checkpoint.inspection", "tnctl.checkpoint.verification",
     "tnctl.checkpoint.difference", "tnctl.data.preparing", "tnctl.serving.export",
-    "tnctl.serving.fold", "tnctl.serving.scoring", "tnctl.serving.split", "tnctl.training.train",
-    "tnctl.evaluation.predictions", "tnctl.training.show", "tnctl.training.inspection",
+    "tnctl.serving.fold", "tnctl.serving.scoring", "tnctl.serving.split",
+    "tnctl.training.training_run", "tnctl.evaluation.predictions",
+    "tnctl.training.terminal_tables", "tnctl.training.inspection",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pytest
 from tnctl import documents, schema
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import taken
-from tnctl.evaluation.evaluate import features_of
+from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.building import build
 from tnctl.model.parameters import LocalParameters
 from tnctl.schema import Gate
@@ -112,7 +112,7 @@ def judged(week, columns, **thresholds):
 
 
 def test_what_is_taken_is_what_counting_finds(week, monkeypatch):
-    monkeypatch.setattr(gate, "ROWS_AT_A_TIME", 300)
+    monkeypatch.setattr(day_figures, "ROWS_AT_A_TIME", 300)
     model, days = week
     columns = columns_of(7)
     found = looked(model, columns, days[0].edges(), insert=False, batch=100)

@@ -22,9 +22,9 @@ from tnctl.data.features import Features
 from tnctl.data.statistics import measure
 from tnctl.data.windows import as_table, raw_rows, windows
 from tnctl.errors import Failure
-from tnctl.evaluation.evaluate import features_of
 from tnctl.evaluation.golden_rows import Golden
 from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.layout import CVM_COLUMNS
 from tnctl.serving import export, parity, split
 from tnctl.serving import inputs as scorer
@@ -34,7 +34,7 @@ from tnctl.serving.embeddings import open_embeddings
 from tnctl.serving.references import RowsDeviation, RowsKit
 from tnctl.serving.scoring import Scorer
 from tnctl.serving.served import open_graph
-from tnctl.training.train import train
+from tnctl.training.training_run import train
 
 SLOTS = {
     "a": {"missing": "value"},

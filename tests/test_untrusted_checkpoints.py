@@ -18,7 +18,7 @@ from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.model import recipes
 from tnctl.model.graph import conf_to_json
-from tnctl.training import run
+from tnctl.training import resuming
 
 # deepfm, and a file that tells that the code was run.
 CODE = """\
@@ -298,21 +298,21 @@ def test_other_urls_of_a_checkpoint_are_not_opened(monkeypatch):
     """Names of data that is gone, and of days, which take the place of {day}."""
     asked = []
     monkeypatch.setattr(files, "exists", lambda url: asked.append(url) or True)
-    monkeypatch.setattr(run, "conf_of_day", lambda *_: None)
+    monkeypatch.setattr(resuming, "conf_of_day", lambda *_: None)
 
     def absent(*_):
         raise files.AbsentError("data.train matches no file")
 
-    monkeypatch.setattr(run, "fingerprints", absent)
+    monkeypatch.setattr(resuming, "fingerprints", absent)
     names = ["reference://x::/spec.json", "https://h/a.csv", "zip://a::b", "s3://***@h/a", "a.csv"]
     checkpoint = SimpleNamespace(
         data=[Fingerprint(file=name, bytes=1) for name in names],
         position=SimpleNamespace(day=None, at_start_of_pass=False, pass_=1),
         step=1,
     )
-    monkeypatch.setattr(run, "way_on", lambda *_: "")
+    monkeypatch.setattr(resuming, "way_on", lambda *_: "")
     with pytest.raises(files.AbsentError):
-        run.check_data(SimpleNamespace(output="run"), checkpoint)
+        resuming.check_data(SimpleNamespace(output="run"), checkpoint)
     assert asked == ["https://h/a.csv", "a.csv"]
     assert not is_day("2024::reference::x")
 

@@ -23,14 +23,14 @@ def run(given: list[str]) -> int:
 def ablate(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:  # noqa: ARG001
     from tnctl.evaluation import ablation
     from tnctl.progress import waiting
-    from tnctl.training import show
+    from tnctl.training.terminal_tables import show_ablation
 
-    split = ablation.ablated_split(conf)
+    split = ablation.ablated_split(conf.data)
     if split is None:
         raise UserError("there is nothing to score. Give data.validation=FILES or data.test=FILES")
     inference = loaded(checkpoint, conf)
     with waiting(f"scoring data.{split} without each input"):
         found = ablation.ablate(inference, conf, split)
-    show.ablation(found)
+    show_ablation(found)
     print_json({"checkpoint": checkpoint.folder, **dataclasses.asdict(found)})
     return 0

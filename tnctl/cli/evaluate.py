@@ -19,10 +19,10 @@ def run(given: list[str]) -> int:
 
 
 def evaluate(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:  # noqa: ARG001
-    from tnctl.evaluation.evaluate import score, split_to_evaluate
+    from tnctl.evaluation.split_scoring import score, split_to_evaluate
     from tnctl.progress import waiting
 
-    split = split_to_evaluate(conf)
+    split = split_to_evaluate(conf.data)
     inference = loaded(checkpoint, conf)
     with waiting(f"evaluating on data.{split}"):
         metrics = score(inference, conf, split).metrics()

@@ -24,9 +24,9 @@ def run(given: list[str]) -> int:
 
 def train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> int:
     quiet_tensorflow()
-    from tnctl.training import show
-    from tnctl.training.train import train as train_conf
+    from tnctl.training.terminal_tables import show_report
+    from tnctl.training.training_run import train as train_conf
 
     report = train_conf(conf, overwrite=overwrite, golden=golden, accept=accept)
-    show.report(conf.output, report)
+    show_report(conf.output, report)
     return 0
