@@ -141,7 +141,7 @@ def test_an_allocation_that_fails(workspace, here, monkeypatch):
     done = train(here, workspace, "save.every_steps=2", expected=1)
     message = "out of memory after step 3 (TN_NO_MEMORY: an allocation failed): the tables hold"
     assert message in done.last
-    assert "run/checkpoints/step-0000000002 is saved. Run the same command again with more memory" in done.last
+    assert "step-0000000002 is saved. Run the same command again with more memory" in done.last
 
 
 def test_memory_is_looked_at_once_a_second_and_only_where_tables_grow(monkeypatch):

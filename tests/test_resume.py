@@ -386,7 +386,8 @@ def test_other_files_are_refused(workspace, here, at_step):
     at_step(0, nothing)
     shutil.copy(clicks / "train.csv", clicks / "train-3.csv")
     done = train(here, workspace, *overrides, expected=1)
-    assert "train-3.csv differs from when training stopped in the middle of the data: it was not" in done.last
+    words = "train-3.csv differs from when training stopped in the middle of the data: it was not"
+    assert words in done.last
     (clicks / "train-3.csv").unlink()
     (clicks / "train-2.csv").rename(clicks / "train-4.csv")
     done = train(here, workspace, *overrides, expected=1)
@@ -407,7 +408,7 @@ def test_of_other_data_the_way_back_is_the_pass_before(usual, workspace, here, a
         "again: it resumes from the end of the pass before"
     )
     done = train(here, workspace, *saving, expected=1)
-    assert "train.csv is missing, and training stopped in the middle of it. Put it back, " in done.last
+    assert "train.csv is missing, and training stopped in the middle of it. Put it" in done.last
     assert done.last.endswith(way)
     clicks.write_text(text)  # of another time
     assert train(here, workspace, *saving, expected=1).last.endswith(

@@ -22,10 +22,11 @@ def run(given: list[str]) -> int:
 
 def ablate(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:  # noqa: ARG001
     from tnctl.evaluation import ablation
+    from tnctl.evaluation.split_scoring import first_given
     from tnctl.progress import waiting
     from tnctl.training.terminal_tables import show_ablation
 
-    split = ablation.ablated_split(conf.data)
+    split = first_given(conf.data, ablation.ABLATED_SPLITS)
     if split is None:
         raise UserError("there is nothing to score. Give data.validation=FILES or data.test=FILES")
     inference = loaded(checkpoint, conf)

@@ -12,10 +12,11 @@ from tnctl.evaluation.input_figures import held, kind_of
 from tnctl.evaluation.metrics import METRICS
 from tnctl.evaluation.split_scoring import labelled_heads, score, unshuffled
 from tnctl.model.layout import Layout
-from tnctl.schema import Conf, Data
+from tnctl.schema import Conf
 
 # Logits that are kept at a time: for more inputs, the data is read again.
 FLOATS_KEPT = 1 << 28
+ABLATED_SPLITS = ("validation", "test")  # the first that is given
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,6 @@ class Ablation:
     metric: str
     whole: float
     inputs: list[Worth]
-
-
-def ablated_split(data: Data) -> str | None:
-    """The split that inputs are removed on: validation if given, else test, else None."""
-    return next(
-        (split for split in ("validation", "test") if getattr(data, split) is not None), None
-    )
 
 
 def ablate(inference: Inference, conf: Conf, split: str, limit: int | None = None) -> Ablation:

@@ -9,6 +9,7 @@ them, as TensorNet's does.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -191,10 +192,6 @@ class Metric:
     """None: it cannot be `evaluation.monitor`, which keep=best and early stopping use"""
 
 
-def _has_classes(head: HeadExamples) -> bool:
-    return head.has_classes
-
-
 def _copc(head: HeadExamples) -> float:
     """Clicks over predicted clicks, without weights; 0 when none are predicted."""
     predicted = float(head.predictions.sum())
@@ -208,7 +205,7 @@ METRICS = {
         Metric(
             "auc",
             lambda head: auc(head.logits, head.labels, head.weights),
-            _has_classes,
+            attrgetter("has_classes"),
             title="AUC",
             greater_is_better=True,
         ),
@@ -232,7 +229,7 @@ METRICS = {
         Metric(  # a prediction of at least 0.5 counts as a click
             "accuracy",
             lambda head: mean((head.predictions >= 0.5) == (head.targets >= 0.5), head.weights),
-            _has_classes,
+            attrgetter("has_classes"),
             greater_is_better=True,
         ),
         Metric(

@@ -8,7 +8,6 @@ import numpy as np
 
 from tnctl.data.features import Features, Window
 from tnctl.data.windows import ReadAhead, batches, windows
-from tnctl.errors import UserError
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored, main_metrics
 from tnctl.model.building import Model
@@ -16,6 +15,7 @@ from tnctl.model.layout import Layout
 from tnctl.schema import Conf, Data
 
 BATCHES_AHEAD = 2
+REPORTED_SPLITS = ("test", "validation")  # the first that is given
 
 
 def features_of(
@@ -133,18 +133,6 @@ def metrics_line(metrics: dict[str, Any]) -> str:
     return "  ".join(shown)
 
 
-def reported_split(data: Data) -> str | None:
-    """The split a report is about: test if given, else validation, else None."""
-    if data.test is not None:
-        return "test"
-    return "validation" if data.validation is not None else None
-
-
-def split_to_evaluate(data: Data) -> str:
-    """The split that a command evaluates on. Raises UserError when the conf has none."""
-    split = reported_split(data)
-    if split is None:
-        raise UserError(
-            "there is nothing to evaluate on. Give data.test=FILES or data.validation=FILES"
-        )
-    return split
+def first_given(data: Data, splits: Sequence[str]) -> str | None:
+    """The first of some splits that the conf has data for, None without one."""
+    return next((split for split in splits if getattr(data, split) is not None), None)

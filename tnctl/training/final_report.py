@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 
 from tnctl import files
-from tnctl.evaluation.ablation import ablate, ablated_split
+from tnctl.evaluation.ablation import ABLATED_SPLITS, ablate
 from tnctl.evaluation.input_figures import held, kind_of, mean_norms, row_bytes
-from tnctl.evaluation.split_scoring import Counts, reported_split
+from tnctl.evaluation.split_scoring import REPORTED_SPLITS, Counts, first_given
 from tnctl.masking import masked
 from tnctl.model.building import Model
 from tnctl.model.graph import conf_to_json
@@ -17,7 +17,7 @@ from tnctl.training import eviction, run_folder
 from tnctl.training.days.daily import Daily
 from tnctl.training.memory_watch import table_bytes
 from tnctl.training.observers import Stopwatch
-from tnctl.training.report import Best, Report, TableSize, Timing, page
+from tnctl.training.report import Best, LogLine, Report, TableSize, Timing, page
 from tnctl.training.report.page import InputRow
 from tnctl.training.run_log import Log
 from tnctl.training.saving import Checkpoints
@@ -37,7 +37,7 @@ def write_report(
     stopwatch: Stopwatch,
 ) -> Report:
     """Evaluate the model that is kept; write report.html, and report.json as the last file."""
-    model, split = workers.model, reported_split(conf.data)
+    model, split = workers.model, first_given(conf.data, REPORTED_SPLITS)
     metrics: dict[str, JsonValue] = {}
     counts = None
     if split is not None:
@@ -54,7 +54,7 @@ def write_report(
         warm=state.warm,
         epochs=tuple(state.epochs),
         evaluations=tuple(state.evaluations),
-        days=None if daily is None else tuple(daily.summaries()),
+        days=None if daily is None else tuple(record.summary() for record in daily.record),
         best=best_of(conf.evaluation.monitor, state),
         tables={
             layout.name: TableSize(rows=table.rows, bytes=round(table.rows * row_bytes(table)))
@@ -75,7 +75,8 @@ def write_report(
     )
     report = masked(report)
     inputs = input_rows(model, counts, importance)
-    html = page.render(masked(conf.output), conf_to_json(conf), report, log.lines(), inputs)
+    lines = [LogLine.of(event) for event in log.events]
+    html = page.render(masked(conf.output), conf_to_json(conf), report, lines, inputs)
     log.flush()
     files.write_bytes(files.join(conf.output, run_folder.PAGE), html.encode())
     files.write_bytes(files.join(conf.output, run_folder.REPORT), report.to_bytes())
@@ -84,7 +85,7 @@ def write_report(
 
 def importance_of_inputs(conf: Conf, workers: LocalWorkers) -> tuple[dict[str, float], str]:
     """What the model loses without each input, and by which metric on which split."""
-    split = ablated_split(conf.data)
+    split = first_given(conf.data, ABLATED_SPLITS)
     if not conf.evaluation.ablate or split is None:
         return {}, ""
     with waiting(f"measuring what each input is worth on data.{split}"):

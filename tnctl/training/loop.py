@@ -81,7 +81,7 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
 
 def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassUnderWay) -> Events:
     yield events.PassStarts(current)
-    batches, window, number = current.batches, window_rows(conf), 0
+    batches, window_size, number = current.batches, window_rows(conf), 0
     # What is due between two steps waits until the second has its batch; after the last step of a
     # pass, the end of the pass does it.
     while batches.wait():
@@ -95,10 +95,14 @@ def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassU
         current.rate_factor = factor(
             conf.optimizer.schedule, state.steps - state.first_step, state.stopping.plateau
         )
-        rows = batches.rows
+        offset = state.position.offset + batches.rows
         batches.train(current.rate_factor, current.sums)
         state.steps = workers.steps
-        state.position = _behind(state.position, rows, window)
+        state.position = replace(
+            state.position,
+            window=state.position.window + offset // window_size,
+            offset=offset % window_size,
+        )
         yield events.StepDone(current, number)
         number += 1
     yield events.PassTrained(current)
@@ -147,9 +151,3 @@ def _evaluate(conf: Conf, state: RunState, workers: Workers) -> events.Evaluated
     )
     state.evaluations.append(evaluation)
     return events.Evaluated(evaluation, measured, is_best, time.perf_counter() - started)
-
-
-def _behind(position: Position, rows: int, window: int) -> Position:
-    """The position after a batch of so many rows; all windows but the last have `window` rows."""
-    offset = position.offset + rows
-    return replace(position, window=position.window + offset // window, offset=offset % window)

@@ -41,10 +41,6 @@ class Log:
             with files.translated(self._url, "written"), self._local.open("ab") as stream:
                 stream.write(_lines(self.events[-1:]))
 
-    def lines(self) -> list[LogLine]:
-        """The lines, typed, for report.html."""
-        return [LogLine.of(event) for event in self.events]
-
     def flush(self) -> None:
         """Write all lines to storage that cannot append; local lines are written already."""
         if self._local is None:

@@ -3,9 +3,16 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from tnctl.checkpoint.document import Epoch, Evaluation, Metrics, WarmReport, WatchState
+from tnctl.checkpoint.document import (
+    Clock,
+    Epoch,
+    Evaluation,
+    Metrics,
+    Position,
+    WarmReport,
+    WatchState,
+)
 from tnctl.checkpoint.load import Checkpoint
-from tnctl.checkpoint.save import Clock, Position
 from tnctl.data.day_records import DayRecord, Fingerprint
 from tnctl.schema import Loss
 from tnctl.training import pass_sums

@@ -87,11 +87,7 @@ class EventFiles:
         specs = [
             tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype) for tensor in network.inputs
         ]
-
-        @tf.function(autograph=False)
-        def scores(*inputs: tf.Tensor) -> Any:
-            return network(list(inputs), training=False)
-
+        scores = tf.function(lambda *inputs: network(list(inputs), training=False), autograph=False)
         graph = scores.get_concrete_function(*specs).graph.as_graph_def(add_shapes=True)
         self._add(Event(graph_def=graph.SerializeToString()), 0)
 

@@ -122,7 +122,8 @@ class Daily:
         """
         conf = conf_of_day(self.conf, day)
         data = fingerprints(conf, "train")
-        recent = self._recent()
+        looks = [entry.statistics for entry in self.record if entry.statistics is not None]
+        recent = looks[-self.conf.gate.days :]
         edges = {name: values for earlier in recent for name, values in earlier.edges().items()}
         figures = DayFigures(workers.model, edges)
         is_new = not steps and not any(table.rows for table in workers.model.tables)
@@ -162,7 +163,10 @@ class Daily:
             statistics=looked if looked.examples else None,
         )
         self.record.append(entry)
-        self._forget()
+        # Older days are no longer compared to: what only the gate needs of them is dropped.
+        with_rows = [n for n, entry in enumerate(self.record) if entry.statistics is not None]
+        for number in with_rows[: -self.conf.gate.days]:
+            self.record[number] = self.record[number].summary()
         if metrics is not None:
             line = f"{metrics_line(metrics)}  {looked.examples:,} examples"
             say(f"{day}  before it is trained: {line}")
@@ -180,15 +184,6 @@ class Daily:
         entry = self.record[-1] = replace(self.record[-1], last_step=steps)
         self.left = [day for day in self.left if day != entry.day]
         return entry.summary()
-
-    def summaries(self) -> list[DayRecord]:
-        """Every day, without what only the gate needs."""
-        return [entry.summary() for entry in self.record]
-
-    def _recent(self) -> list[OfDay]:
-        """What the last gate.days days looked like, the oldest first."""
-        statistics = [entry.statistics for entry in self.record if entry.statistics is not None]
-        return statistics[-self.conf.gate.days :]
 
     def _judge(
         self,
@@ -223,9 +218,3 @@ class Daily:
                 "its files, or accept=true to train it all the same"
             )
         return [finding.sentence for finding in findings]
-
-    def _forget(self) -> None:
-        """Drop what only the gate needs from days that it compares to no longer."""
-        with_rows = [n for n, entry in enumerate(self.record) if entry.statistics is not None]
-        for number in with_rows[: -self.conf.gate.days]:
-            self.record[number] = self.record[number].summary()

@@ -10,13 +10,12 @@ from tnctl.data.days import conf_of_day
 from tnctl.schema import Conf
 from tnctl.training import events
 from tnctl.training.days.daily import Daily
-from tnctl.training.events import Events
 from tnctl.training.loop import train_passes
 from tnctl.training.state import RunState
 from tnctl.training.workers import Workers
 
 
-def train_days(conf: Conf, state: RunState, workers: Workers, daily: Daily) -> Events:
+def train_days(conf: Conf, state: RunState, workers: Workers, daily: Daily) -> events.Events:
     """Train every day that is left; a day that was begun before is resumed.
 
     Raises Failure for a day that may not be trained, and what `train_passes` raises.
