@@ -516,7 +516,7 @@ def test_of_checkpoints_that_are_left_the_best_is_taken(damage, workspace, here,
         (checkpoint / "dense.bin").unlink()
     done = train(here, workspace, *saving)
     assert not (run / "damaged").exists()
-    assert f"is lost; the best is now that of step {second}" in done.err
+    assert f"is lost; the best is now the model of step {second}" in done.err
     found = best_of(run)
     assert (found["step"], found["value"], found["kept"]) == (second, left[second], True)
 

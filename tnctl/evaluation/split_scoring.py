@@ -77,11 +77,9 @@ class Counts:
         for (names, starts), offsets in zip(self._slots, batch.offsets, strict=True):
             cells = np.diff(offsets).reshape(batch.rows, -1)
             lengths = np.add.reduceat(cells, starts, axis=1)
-            present = np.count_nonzero(lengths, axis=0).tolist()
-            for number, (name, ids) in enumerate(
-                zip(names, lengths.sum(axis=0).tolist(), strict=True)
-            ):
-                self.present[name] += present[number]
+            counts = np.count_nonzero(lengths, axis=0).tolist(), lengths.sum(axis=0).tolist()
+            for name, present, ids in zip(names, *counts, strict=True):
+                self.present[name] += present
                 self.ids[name] += ids
         for name, (column, width) in self._layout.numeric_columns.items():
             first = column - self._layout.numeric_at

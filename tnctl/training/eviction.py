@@ -83,17 +83,14 @@ def totals(model: Model) -> dict[str, str]:
 
 def rules(life: RowLife) -> list[str]:
     """The rules of a group's life as sentences, one per rule."""
-    sentences = []
-    if life.admission.after > 1:
-        sentences.append(f"a row from occurrence {life.admission.after} on")
-    if life.admission.probability < 1:
-        sentences.append(
-            f"each occurrence makes a row with probability {life.admission.probability:g}"
-        )
-    if life.counts:
-        sentences.append(f"show and click, a day leaves {life.shows.decay:g} of them")
-    if life.shows.cvm:
-        sentences.append("show and ln(click+1) - ln(show+1) are inputs")
+    after, probability = life.admission.after, life.admission.probability
+    rules = {
+        f"a row from occurrence {after} on": after > 1,
+        f"each occurrence makes a row with probability {probability:g}": probability < 1,
+        f"show and click, a day leaves {life.shows.decay:g} of them": life.counts,
+        "show and ln(click+1) - ln(show+1) are inputs": life.shows.cvm,
+    }
+    sentences = [sentence for sentence, applies in rules.items() if applies]
     eviction = life.eviction
     limits = ((eviction.unseen_days, "days"), (eviction.unseen_steps, "steps"))
     unseen = [f"unseen for more than {most:,} {unit}" for most, unit in limits if most is not None]

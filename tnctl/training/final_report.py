@@ -96,15 +96,11 @@ def importance_of_inputs(conf: Conf, workers: LocalWorkers) -> tuple[dict[str, f
 
 def best_of(monitor: str, state: RunState) -> Best | None:
     """The best evaluation, and whether its model is the one that is kept; None without one."""
-    stopping = state.stopping
-    if stopping.best is None:
+    best, step = state.stopping.best, state.stopping.best_step
+    if best is None:
         return None
-    return Best(
-        monitor=monitor,
-        value=stopping.best,
-        step=stopping.best_step,
-        kept=state.best_is_loaded or stopping.best_step == state.steps,
-    )
+    kept = state.best_is_loaded or step == state.steps
+    return Best(monitor=monitor, value=best, step=step, kept=kept)
 
 
 def input_rows(

@@ -91,7 +91,7 @@ def load_newest(conf: Conf, checkpoint: Checkpoint) -> tuple[Checkpoint, Model]:
     damage: DamagedError | None = None
     passed: list[str] = []
     for folder in newest_first(conf.output):
-        # `start` found that of those that are newer the manifest or the conf is damaged.
+        # Newer ones have a damaged manifest or conf, as `start` found.
         if folder <= checkpoint.folder:
             try:
                 candidate = open_checkpoint(folder)
@@ -201,20 +201,22 @@ def state_of(conf: Conf, checkpoint: Checkpoint) -> RunState:
     stopping, lost = state.stopping, state.stopping.best_step
     if conf.evaluation.keep != "best" or state.trained or stopping.best is None:
         return state
-    needed = names_of_chain(checkpoint.folder)
-    if newest_whole(conf.output, lost, needed) is not None:
-        return state
-    monitor = conf.evaluation.monitor
+    needed, monitor = names_of_chain(checkpoint.folder), conf.evaluation.monitor
     values = {evaluation.step: evaluation.figure(monitor) for evaluation in state.evaluations}
-    known = {step: value for step, value in values.items() if value is not None and step != lost}
+    known = {step: value for step, value in values.items() if value is not None}
     descending = METRICS[monitor].greater_is_better is True
-    for step in sorted(known, key=known.__getitem__, reverse=descending):
-        if newest_whole(conf.output, step, needed) is not None:
-            stopping.best, stopping.best_step = known[step], step
-            say(f"the best model, of step {lost:,}, is lost; the best is now that of step {step:,}")
-            return state
-    stopping.best, stopping.best_step = None, 0
-    say(f"the best model, of step {lost:,}, is lost; the next evaluation counts as the best")
+    by_value = sorted(known, key=known.__getitem__, reverse=descending)
+    candidates = dict.fromkeys([lost, *by_value])
+    step = next((step for step in candidates if newest_whole(conf.output, step, needed)), None)
+    if step == lost:
+        return state
+    if step is None:
+        stopping.best, stopping.best_step = None, 0
+        best_now = "the next evaluation counts as the best"
+    else:
+        stopping.best, stopping.best_step = known[step], step
+        best_now = f"the best is now the model of step {step:,}"
+    say(f"the best model, of step {lost:,}, is lost; {best_now}")
     return state
 
 

@@ -42,7 +42,7 @@ def findings(gate: Gate, day: OfDay, recent: Sequence[OfDay]) -> list[Finding]:
     if not recent:
         return []
     days = "day" if len(recent) == 1 else f"{len(recent)} days"
-    examples = together(day.examples, [earlier.examples for earlier in recent])
+    examples = effective_size(day.examples, [earlier.examples for earlier in recent])
     deviations = []
     for name, figures in day.inputs.items():
         usual = [earlier.inputs[name] for earlier in recent if name in earlier.inputs]
@@ -60,7 +60,7 @@ def findings(gate: Gate, day: OfDay, recent: Sequence[OfDay]) -> list[Finding]:
     return sorted(deviations, key=lambda finding: -finding.weight)
 
 
-def together(now: float, recent: Sequence[float]) -> float:
+def effective_size(now: float, recent: Sequence[float]) -> float:
     """The effective sample size for comparing a day to the smallest of the days before.
 
     The difference of two means, of n and of m examples, varies as the mean of 1 / (1/n + 1/m) does.
@@ -94,7 +94,7 @@ def _of_input(
     lengths = [day.length for day in recent if day.occurrences]
     if now.occurrences and lengths and now.edges is None:
         factor = _factor(now.length, min(lengths), max(lengths))
-        draws = together(now.occurrences, [day.occurrences for day in recent if day.occurrences])
+        draws = effective_size(now.occurrences, [day.occurrences for day in recent if day.occurrences])
         allowed = gate.length * (1 + DEVIATIONS / math.sqrt(draws))
         if factor > allowed:
             yield (
@@ -104,7 +104,7 @@ def _of_input(
             )
     known = [day.known for day in recent if day.known is not None]
     if now.known is not None and known:
-        draws = together(
+        draws = effective_size(
             now.occurrences, [day.occurrences for day in recent if day.known is not None]
         )
         least = min(known) * (1 - gate.new_ids) - DEVIATIONS / 2 / math.sqrt(draws)
