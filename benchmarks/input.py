@@ -23,7 +23,7 @@ from tnctl.data.features import Features, Window
 from tnctl.data.preparing import prepare
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import ReadAhead
-from tnctl.evaluation.evaluate import features_of
+from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.building import build
 from tnctl.schema import Conf, Data, Label, Numeric, Slot, Train
 from tnctl.training.step import TrainingStep

@@ -139,8 +139,8 @@ IMPORTED = (
     "tnctl.checkpoint.verification",
     "tnctl.checkpoint.difference", "tnctl.data.preparing", "tnctl.serving.export",
     "tnctl.serving.fold", "tnctl.serving.scoring", "tnctl.serving.graph.splitting",
-    "tnctl.training.train",
-    "tnctl.evaluation.predictions", "tnctl.training.show", "tnctl.training.inspection",
+    "tnctl.training.training_run", "tnctl.evaluation.predictions",
+    "tnctl.training.terminal_tables", "tnctl.training.inspection",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tnctl.data.features import Window
 from tnctl.evaluation import ablation
-from tnctl.evaluation.evaluate import Counts
+from tnctl.evaluation.split_scoring import Counts
 from tnctl.model.layout import Layout, RowKind, Sequence, TableLayout
 from tnctl.schema import Optimizer
 

@@ -206,4 +206,4 @@ def test_training_at_a_limit_of_memory(here, tmp_path, limit):
     assert "before memory runs out: ulimit -" in line and "the tables hold" in line
     assert len(list(tmp_path.glob("run/checkpoints/*/manifest.json"))) == 1
     done = here(*command, cwd=tmp_path)
-    assert done.code == 0 and "going on from" in done.err, done.err
+    assert done.code == 0 and "resuming from" in done.err, done.err

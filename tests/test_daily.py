@@ -375,7 +375,7 @@ def test_a_broken_day_is_refused_before_it_is_trained(three, here):
     shutil.copytree(three / "run", three / "other")
     done = here(*TRAIN, "accept=true", cwd=three)
     assert done.code == 0, done.err
-    assert "2024-01-04 is trained as it is (accept=true): slots.item_id" in done.err
+    assert "2024-01-04 is trained all the same (accept=true): slots.item_id" in done.err
     assert "slots.item_id" in report_of(three)["days"][3]["accepted"][0]
     assert days_in(three)[-1] == "2024-01-05"
     path.write_bytes(whole)

@@ -11,7 +11,7 @@ import pytest
 from tnctl import documents, schema
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import taken
-from tnctl.evaluation.evaluate import features_of
+from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.building import build
 from tnctl.model.parameters import LocalParameters
 from tnctl.schema import Gate

@@ -22,9 +22,9 @@ from tnctl.data.features import Features
 from tnctl.data.statistics import measure
 from tnctl.data.windows import as_table, raw_rows, windows
 from tnctl.errors import Failure
-from tnctl.evaluation.evaluate import features_of
 from tnctl.evaluation.golden_rows import GoldenRows
 from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.layout import CVM_COLUMNS
 from tnctl.serving import export, graph_inputs
 from tnctl.serving.artefact_document import RowsDeviation, RowsGolden
@@ -35,7 +35,7 @@ from tnctl.serving.graph.serving_json import describe
 from tnctl.serving.scoring import Scorer
 from tnctl.serving.verify import golden_checks, parity
 from tnctl.serving.verify.golden_file import GoldenFile, golden_of_checkpoint
-from tnctl.training.train import train
+from tnctl.training.training_run import train
 
 SLOTS = {
     "a": {"missing": "value"},

@@ -297,7 +297,7 @@ def check_figures(model, naive, removed):
         if model.layout.tables[0].waits and not removed:
             assert sum(one.waiting for one in found.values()) == waiting
     assert sum(one.evicted for one in found.values()) == removed
-    shown = eviction.shown(model)
+    shown = eviction.totals(model)
     assert ("waiting" in shown) == any(table.waits for table in model.layout.tables)
     assert shown.get("evicted", "0") == f"{removed:,}"
 

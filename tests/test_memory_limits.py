@@ -112,7 +112,7 @@ def test_a_model_that_has_no_room(monkeypatch):
 
 
 def test_training_stops_before_memory_runs_out(workspace, trained, here, monkeypatch):
-    importlib.import_module("tnctl.training.train")  # with the real table_bytes
+    importlib.import_module("tnctl.training.training_run")  # with the real table_bytes
     held, calls = itertools.count(0, MIB), itertools.count(1)
     # Between two steps 1 MiB more is held, so as many more are asked to be there.
     needed = memory_watch.RESERVE + memory_watch.GROWTHS_AHEAD * MIB
@@ -141,7 +141,7 @@ def test_an_allocation_that_fails(workspace, here, monkeypatch):
     done = train(here, workspace, "save.every_steps=2", expected=1)
     message = "out of memory after step 3 (TN_NO_MEMORY: an allocation failed): the tables hold"
     assert message in done.last
-    assert "run/checkpoints/step-0000000002 is saved. With more memory" in done.last
+    assert "step-0000000002 is saved. Run the same command again with more memory" in done.last
 
 
 def test_memory_is_looked_at_once_a_second_and_only_where_tables_grow(monkeypatch):

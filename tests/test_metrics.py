@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tnctl.evaluation import metrics
-from tnctl.evaluation.metrics import Scored
+from tnctl.evaluation.metrics import HeadExamples, Scored
 
 
 def slow_auc(scores, labels, weights):
@@ -131,7 +131,7 @@ def test_logloss_and_means():
 def test_all_figures_of_a_head(weighted, squared):
     logits, labels, weights, groups = examples()
     weight = weights if weighted else None
-    found = metrics.of_head(logits, labels, weights=weight, groups=groups, squared=squared)
+    found = metrics.of_head(HeadExamples(logits, labels, weight, groups, squared))
     w = weights.astype(float) if weighted else np.ones(len(logits))
     z, y = logits.astype(float), labels.astype(float)
     p = z if squared else 1 / (1 + np.exp(-z))
@@ -157,12 +157,12 @@ def test_all_figures_of_a_head(weighted, squared):
 def test_labels_that_are_numbers():
     logits = np.array([2.5, 3.0, 4.0], np.float32)
     labels = np.array([2.0, 4.0, 0.0], np.float32)
-    found = metrics.of_head(logits, labels, squared=True)
+    found = metrics.of_head(HeadExamples(logits, labels, squared=True))
     assert not {"auc", "accuracy", "logloss"} & found.keys()
     assert found["mse"] == pytest.approx((0.25 + 1 + 16) / 3)
     assert found["mae"] == pytest.approx((0.5 + 1 + 4) / 3)
     assert found["mape"] == pytest.approx((0.25 + 0.25) / 2)  # the label 0 is left out
-    assert metrics.of_head(logits, 0 * labels)["mape"] is None
+    assert metrics.of_head(HeadExamples(logits, 0 * labels))["mape"] is None
 
 
 def slow_calibration(predictions, labels, weights, bins):
@@ -228,8 +228,8 @@ def test_several_heads():
     logits, labels, weights, groups = examples(60)
     assert "head" not in scored(heads=("ctr",)).metrics()
     found = scored(reference=np.where(labels > 0, 2.0, np.nan)).metrics()
-    main = metrics.of_head(logits, labels, weights=weights, groups=groups)
-    other = metrics.of_head(logits * 2, 1 - labels, weights=weights, groups=groups)
+    main = metrics.of_head(HeadExamples(logits, labels, weights, groups))
+    other = metrics.of_head(HeadExamples(logits * 2, 1 - labels, weights, groups))
     assert (found["head"], found["heads"]) == ("ctr", {"ctcvr": other})
     assert {**found, **main} == found
     assert found["examples"] == 60

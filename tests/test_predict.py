@@ -13,6 +13,7 @@ import pytest
 from tnctl.errors import Failure
 from tnctl.evaluation import metrics, predictions
 from tnctl.evaluation.predictions import columns_written, writing
+from tnctl.schema import Loss, Train
 
 CARRY = "data.carry=[user_id,label]"
 
@@ -106,21 +107,16 @@ def test_several_heads_and_squared_error():
         rows = 2
         carried = pa.table({"id": ["a", "b"]})
 
-    class Conf:
-        class train:  # noqa: N801
-            batch_size = 4096
-
-            class loss:  # noqa: N801
-                name = "mse"
+    train = Train(loss=Loss("mse"))
 
     logits = np.array([[1.5, -2], [0.5, 3]], np.float32)
     original = predictions.batches
     try:
         predictions.batches = lambda *_: [None]
         names = columns_written(Model.heads)
-        table = predictions.scored(lambda _: logits, Window, Conf, names)
-        Conf.train.loss.name = "cross_entropy"
-        sigmoids = predictions.scored(lambda _: logits, Window, Conf, names)
+        table = predictions.scored(lambda _: logits, Window, train, names)
+        train.loss.name = "cross_entropy"
+        sigmoids = predictions.scored(lambda _: logits, Window, train, names)
     finally:
         predictions.batches = original
     assert table.column_names == ["id", *names]

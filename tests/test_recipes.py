@@ -469,7 +469,7 @@ def test_batch_norm_and_dropout_go_on_where_they_were(here, tmp_path):
     (tmp_path / "again/report.json").unlink()
     resumed = here("train", *arguments, "train.epochs=2", "output=again", cwd=tmp_path)
     assert resumed.code == 0, resumed.err
-    assert "going on from" in resumed.err
+    assert "resuming from" in resumed.err
     reports = [report_of(tmp_path / name) for name in ("whole", "again")]
     assert reports[0]["auc"] == reports[1]["auc"]
     assert reports[0]["logloss"] == reports[1]["logloss"]

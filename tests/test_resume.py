@@ -157,7 +157,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(way, workspace, here, at
         train(here, workspace, *saving, "train.threads=1", killed=True)
     at_step(0, nothing)
     done = train(here, workspace, *saving, "train.threads=3")
-    assert "going on from run/checkpoints/step-" in done.err
+    assert "resuming from run/checkpoints/step-" in done.err
     assert outcome(workspace / "run") == whole
 
 
@@ -236,8 +236,8 @@ def test_a_signal_saves_the_step_that_is_done(ask, code, usual, workspace, here,
         at_step(step, ask)
         done = train(here, workspace, *USUAL, expected=code)
         assert done.last == (
-            f"tnctl train: stopped after step {step}: run/checkpoints/step-{step:010d} is saved, "
-            "and the same command goes on from there"
+            f"tnctl train: stopped after step {step}: run/checkpoints/step-{step:010d} is saved. "
+            "Run the same command again to resume"
         )
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
     assert names(workspace / "run") == ["step-0000000007", "step-0000000008"]
@@ -386,7 +386,8 @@ def test_other_files_are_refused(workspace, here, at_step):
     at_step(0, nothing)
     shutil.copy(clicks / "train.csv", clicks / "train-3.csv")
     done = train(here, workspace, *overrides, expected=1)
-    assert "train-3.csv is not what training stopped in the middle of: it was not" in done.last
+    words = "train-3.csv differs from when training stopped in the middle of the data: it was not"
+    assert words in done.last
     (clicks / "train-3.csv").unlink()
     (clicks / "train-2.csv").rename(clicks / "train-4.csv")
     done = train(here, workspace, *overrides, expected=1)
@@ -403,11 +404,11 @@ def test_of_other_data_the_way_back_is_the_pass_before(usual, workspace, here, a
     clicks.rename(workspace / "away.csv")
     this_pass = ["step-0000000016", "step-0000000020"]
     way = (
-        f"remove the checkpoints of this pass ({' to '.join(this_pass)}) and say the same command: "
-        "it goes on from the end of the one before"
+        f"remove the checkpoints of this pass ({' to '.join(this_pass)}) and run the same command "
+        "again: it resumes from the end of the pass before"
     )
     done = train(here, workspace, *saving, expected=1)
-    assert "train.csv is gone, and training stopped in the middle of it. Put it back, " in done.last
+    assert "train.csv is missing, and training stopped in the middle of it. Put it" in done.last
     assert done.last.endswith(way)
     clicks.write_text(text)  # of another time
     assert train(here, workspace, *saving, expected=1).last.endswith(
@@ -416,7 +417,7 @@ def test_of_other_data_the_way_back_is_the_pass_before(usual, workspace, here, a
     for name in this_pass:
         shutil.rmtree(run / "checkpoints" / name)
     done = train(here, workspace, *saving)
-    assert "going on from run/checkpoints/step-0000000012" in done.err
+    assert "resuming from run/checkpoints/step-0000000012" in done.err
     assert outcome(run) == usual
 
 
@@ -439,7 +440,7 @@ def test_of_a_damaged_checkpoint_the_one_before_is_taken(usual, stopped, tmp_pat
         path.write_bytes(data)
         done = train(here, folder, *USUAL)
         assert str(path.relative_to(folder)) in done.err
-        assert f"going on from run/checkpoints/{before}" in done.err
+        assert f"resuming from run/checkpoints/{before}" in done.err
         aside = folder / "run/damaged" / damaged
         assert (aside / "manifest.json").exists()
         assert outcome(folder / "run") == usual, kind
@@ -515,7 +516,7 @@ def test_of_checkpoints_that_are_left_the_best_is_taken(damage, workspace, here,
         (checkpoint / "dense.bin").unlink()
     done = train(here, workspace, *saving)
     assert not (run / "damaged").exists()
-    assert f"is lost; that of step {second} is the best now" in done.err
+    assert f"is lost; the best is now the model of step {second}" in done.err
     found = best_of(run)
     assert (found["step"], found["value"], found["kept"]) == (second, left[second], True)
 

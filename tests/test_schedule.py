@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from tnctl.checkpoint.document import WatchState
 from tnctl.schema import Conf, Evaluation, Optimizers, Schedule
 from tnctl.training.early_stopping import EarlyStopping, matters
 from tnctl.training.schedule import factor
@@ -71,9 +72,13 @@ def conf_of(schedule=None, **evaluation):
     return conf
 
 
+def judge(watch, conf, value, step):
+    return watch.judge(conf.evaluation, conf.optimizer.schedule, value, step)
+
+
 def judged(conf, values):
     watch = EarlyStopping()
-    return watch, [watch.judge(conf, value, step) for step, value in enumerate(values, 1)]
+    return watch, [judge(watch, conf, value, step) for step, value in enumerate(values, 1)]
 
 
 def test_better_is_by_min_delta():
@@ -90,14 +95,13 @@ def test_better_is_by_min_delta():
 
 def test_stopping():
     values = [0.6, 0.5, 0.7, 0.6, 0.6, 0.6]
-    conf = conf_of(patience=2)
     watch, stops = EarlyStopping(), []
     for step, value in enumerate(values):
-        watch.judge(conf, value, step)
-        stops.append(watch.stops(conf))
+        judge(watch, conf_of(), value, step)
+        stops.append(watch.stops(2))
     assert stops == [False, False, False, False, True, True]
     watch, _ = judged(conf_of(), values)
-    assert not watch.stops(conf_of())
+    assert not watch.stops(None)
 
 
 def test_plateau_reduces_after_its_patience():
@@ -105,23 +109,23 @@ def test_plateau_reduces_after_its_patience():
     watch, factors = EarlyStopping(), []
     conf = conf_of(schedule)
     for value in [0.5, 0.5, 0.5, 0.5, 0.6, 0.5, 0.5, 0.5, 0.5]:
-        watch.judge(conf, value, 0)
+        judge(watch, conf, value, 0)
         factors.append(watch.plateau)
     assert factors == pytest.approx([1, 1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.005])
     assert watch.without == 4
 
 
 def test_the_state_is_all_of_it():
-    """Going on from JSON at any place is as never having stopped."""
+    """Resuming from the saved state at any place changes nothing."""
     rng = np.random.default_rng(0)
-    conf = conf_of(Schedule("plateau", patience=2), patience=5)
+    conf = conf_of(Schedule("plateau", patience=2))
     whole = EarlyStopping()
     parts = EarlyStopping()
     for step, value in enumerate(rng.random(40)):
-        parts = EarlyStopping.from_state(parts.state())
-        assert whole.judge(conf, value, step) == parts.judge(conf, value, step)
+        parts = EarlyStopping(**vars(WatchState(**vars(parts))))
+        assert judge(whole, conf, value, step) == judge(parts, conf, value, step)
         assert whole == parts
-        assert whole.stops(conf) == parts.stops(conf)
+        assert whole.stops(5) == parts.stops(5)
 
 
 def test_what_follows_from_evaluations():

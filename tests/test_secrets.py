@@ -310,7 +310,7 @@ def test_no_file_and_no_line_has_a_secret(asked, server, workspace):
     seen = json.loads((checkpoints[0] / "manifest.json").read_text())["data"]
     assert [one["file"] for one in seen] == [f"http://***@{server}/train.csv?access_token=***"]
     resumed = asked("train", *conf_of(server, OTHER), *rest).err
-    assert f"going on from run/checkpoints/{checkpoints[0].name}" in resumed
+    assert f"resuming from run/checkpoints/{checkpoints[0].name}" in resumed
     plain = ["conf=small.yaml", f"data.root=http://{server}", "data.train=train.csv", *rest]
     assert "nothing to do" in asked("train", *plain).err
     # A checkpoint has no password to read its data with.

@@ -420,8 +420,8 @@ def test_a_terminal_sees_it_live_and_ctrl_c_leaves_it_clean(workspace):
     for words in ("\x1b[2mexamples/s", "rows\x1b[0m", "\x1b[2mwaited", "epoch 1/500"):
         assert words in text
     assert re.search(
-        r"tnctl train: stopped after step [\d,]+: run/checkpoints/step-\d{10} is saved, "
-        "and the same command goes on from there$",
+        r"tnctl train: stopped after step [\d,]+: run/checkpoints/step-\d{10} is saved\. "
+        "Run the same command again to resume$",
         text.splitlines()[-1],
     )
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is back

@@ -18,8 +18,8 @@ from tnctl.checkpoint.table_document import Segment as SavedSegment
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import windows
 from tnctl.errors import UserError
-from tnctl.evaluation.evaluate import features_of
 from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.split_scoring import features_of
 from tnctl.model import recipes
 from tnctl.model.building import build
 from tnctl.schema import Conf, Data, Embedding, Initial, Numeric, Slot, Warm

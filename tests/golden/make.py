@@ -93,7 +93,7 @@ def trained(values: dict[str, Any]) -> Any:
     from tnctl import schema
     from tnctl.data import statistics
     from tnctl.data.windows import taken, windows
-    from tnctl.evaluation.evaluate import features_of
+    from tnctl.evaluation.split_scoring import features_of
     from tnctl.model import building
     from tnctl.model.layout import slot_plans
     from tnctl.tables import Workspace
@@ -144,9 +144,9 @@ def chain(values: dict[str, Any]) -> list[str]:
     from tnctl.checkpoint.staging import Contents
     from tnctl.data import statistics
     from tnctl.data.windows import taken, windows
-    from tnctl.evaluation.evaluate import features_of
     from tnctl.evaluation.golden_rows import GoldenRows
     from tnctl.evaluation.inference import Inference
+    from tnctl.evaluation.split_scoring import features_of
     from tnctl.model import building
     from tnctl.model.layout import slot_plans
     from tnctl.tables import Workspace

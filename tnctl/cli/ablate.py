@@ -22,15 +22,16 @@ def run(given: list[str]) -> int:
 
 def ablate(checkpoint: "Checkpoint", conf: Conf, _: dict[str, str]) -> int:
     from tnctl.evaluation import ablation
+    from tnctl.evaluation.split_scoring import first_given
     from tnctl.progress import waiting
-    from tnctl.training import show
+    from tnctl.training.terminal_tables import show_ablation
 
-    split = ablation.ablated_split(conf)
+    split = first_given(conf.data, ablation.ABLATED_SPLITS)
     if split is None:
         raise UserError("there is nothing to score. Give data.validation=FILES or data.test=FILES")
     inference = loaded(checkpoint, conf)
     with waiting(f"scoring data.{split} without each input"):
         worth = ablation.ablate(inference, conf, split)
-    show.ablation(worth)
+    show_ablation(worth)
     print_json({"checkpoint": checkpoint.folder, **dataclasses.asdict(worth)})
     return 0

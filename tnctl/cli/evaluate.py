@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from tnctl.cli.printing import print_json
 from tnctl.cli.target import loaded, with_checkpoint
+from tnctl.errors import UserError
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:
@@ -19,10 +20,14 @@ def run(given: list[str]) -> int:
 
 
 def evaluate(checkpoint: "Checkpoint", conf: Conf, _: dict[str, str]) -> int:
-    from tnctl.evaluation.evaluate import score, split_to_evaluate
+    from tnctl.evaluation.split_scoring import REPORTED_SPLITS, first_given, score
     from tnctl.progress import waiting
 
-    split = split_to_evaluate(conf)
+    split = first_given(conf.data, REPORTED_SPLITS)
+    if split is None:
+        raise UserError(
+            "there is nothing to evaluate on. Give data.test=FILES or data.validation=FILES"
+        )
     inference = loaded(checkpoint, conf)
     with waiting(f"evaluating on data.{split}"):
         metrics = score(inference, conf, split).metrics()

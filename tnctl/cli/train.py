@@ -21,8 +21,9 @@ def run(given: list[str]) -> int:
 
 def train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> int:
     quiet_tensorflow()
-    from tnctl.training import show
-    from tnctl.training.train import train as train_conf
+    from tnctl.training.terminal_tables import show_report
+    from tnctl.training.training_run import train as train_conf
 
-    show.report(conf.output, train_conf(conf, overwrite=overwrite, golden=golden, accept=accept))
+    report = train_conf(conf, overwrite=overwrite, golden=golden, accept=accept)
+    show_report(conf.output, report)
     return 0

@@ -15,9 +15,9 @@ from tnctl.data.bad_rows import Skipped
 from tnctl.data.cells import Cells
 from tnctl.data.features import Window
 from tnctl.data.windows import as_table, batches, raw_rows
-from tnctl.evaluation.evaluate import features_of
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import sigmoid
+from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.building import Model
 from tnctl.model.graph import packed_inputs
 from tnctl.schema import Conf

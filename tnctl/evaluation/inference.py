@@ -37,9 +37,9 @@ class Inference:
         self._towers = towers  # traced at the first call
 
     def __call__(self, batch: Window) -> NDArray[np.float32]:
-        """The logits float32 [B, heads] of a batch of at most `batch_size` rows; to be kept.
+        """The logits float32 [B, heads] of a batch of at most `batch_size` rows, as a new array.
 
-        Corrected for data.negatives, as the split graph's are.
+        They are corrected for data.negatives, as those of the split graph are.
         """
         self._parameters.read(batch, self.buffers)
         return self.of_inputs(batch.rows)
@@ -50,7 +50,7 @@ class Inference:
         return result
 
     def towers(self, rows: int) -> dict[str, NDArray[np.float32]]:
-        """What each tower makes of those inputs, [rows, d] by its name."""
+        """The output of each tower for the first `rows` inputs, float32 [rows, d] by name."""
         if not self.model.towers:
             return {}
         outputs = self._towers(*self.buffers.inputs(rows))

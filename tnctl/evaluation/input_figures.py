@@ -1,4 +1,4 @@
-"""What a model holds for each of its inputs."""
+"""The kind, rows, bytes and norms of each input of a model."""
 
 import math
 from typing import Any
@@ -26,33 +26,28 @@ def kind_of(layout: Layout, name: str) -> str:
 
 
 def row_bytes(table: SparseTable) -> float:
-    """The bytes of a row with its part of the index, by expectation.
+    """The expected bytes of a row with its part of the index.
 
-    What a table holds at a moment depends on all that it went through, rows removed and loaded: a
-    run that was stopped on its way would tell other figures than one that was not.
+    The bytes that a table really holds depend on its history (rows removed, rows loaded), so they
+    would differ between a run that was resumed and one that was not.
     """
     return table.stride + INDEX_BYTES
 
 
 def held(model: Model) -> dict[str, tuple[int, int]]:
-    """Rows and bytes of every slot that has rows: those of its share group.
-
-    Bytes are the group's part of its table, index and all, by its part of the rows.
-    """
-    sizes = {}
-    for layout, table in zip(model.layout.tables, model.tables, strict=True):
-        each = row_bytes(table)
-        for slot, number in zip(layout.slots, layout.group_of, strict=True):
-            rows = table.group_rows(number)
-            sizes[slot] = (rows, round(rows * each))
-    return sizes
+    """Rows and bytes, with the index, of every slot that has rows: those of its share group."""
+    return {
+        slot: (rows := table.group_rows(number), round(rows * row_bytes(table)))
+        for layout, table in zip(model.layout.tables, model.tables, strict=True)
+        for slot, number in zip(layout.slots, layout.group_of, strict=True)
+    }
 
 
 def sampled_norms(
     table: SparseTable, rows: int = ROWS_SAMPLED
 ) -> tuple[NDArray[np.uint16], NDArray[np.float64]]:
     """The groups' numbers and the norms of at most so many embeddings, a uniform sample."""
-    # In the order of the hash the first rows are one.
+    # Records come in the order of the key's hash, so the first ones are a uniform sample.
     records: NDArray[Any] | None = next(table.records(at_a_time=rows), None)
     if records is None:
         return np.empty(0, np.uint16), np.empty(0)

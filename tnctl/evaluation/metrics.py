@@ -1,11 +1,15 @@
 """Exact metrics of scored examples: numpy in float64, ties counted right.
 
-With sample weights w every mean below is a weighted one, and a pair of AUC counts as the product of
-its two weights. COPC alone ignores them, as TensorNet's does.
+`METRICS` has every metric. Each is computed from all examples of a split at once, which `score`
+collects batch by batch: an exact AUC is no sum over batches. With sample weights w every mean below
+is a weighted one, and a pair of AUC counts as the product of its two weights. COPC alone ignores
+them, as TensorNet's does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -100,7 +104,8 @@ def mape(
     if not labelled.any():
         return None
     y = labels[labelled].astype(np.float64)
-    return mean(np.abs(predictions[labelled] - y) / np.abs(y), _chosen(weights, labelled))
+    weights = None if weights is None else weights[labelled]
+    return mean(np.abs(predictions[labelled] - y) / np.abs(y), weights)
 
 
 def calibration(
@@ -111,9 +116,9 @@ def calibration(
 ) -> list[dict[str, float]]:
     """Mean prediction, mean label and count of `bins` bins of equal count, by rising prediction.
 
-    Counts differ by at most 1. Examples of equal prediction stand with the mean of their labels, so
-    that their order does not matter where a bin ends among them. Fewer examples than bins give one
-    bin each.
+    Counts differ by at most 1. Each example of a group of equal predictions has the mean of the
+    group's labels, so that their order does not matter where a bin ends among them. Fewer examples
+    than bins give one bin each.
     """
     order = np.argsort(predictions, kind="stable")
     ranked, actual = predictions[order].astype(np.float64), labels[order].astype(np.float64)
@@ -140,49 +145,124 @@ def sigmoid(logits: NDArray[Any]) -> Floats:
     return np.where(z >= 0, 1.0, small) / (1 + small)
 
 
-def _chosen(weights: NDArray[Any] | None, which: NDArray[Any]) -> NDArray[Any] | None:
-    return None if weights is None else weights[which]
+@dataclass(frozen=True)
+class HeadExamples:
+    """What a metric is computed from: all examples of a split, with the logits of one head.
 
-
-def of_head(
-    logits: NDArray[np.float32],
-    labels: NDArray[np.float32],
-    *,
-    weights: NDArray[np.float32] | None = None,
-    groups: NDArray[np.uint64] | None = None,
-    squared: bool = False,
-) -> dict[str, Any]:
-    """The metrics of one head: `logits`, `labels`, `weights`, `groups` [n].
-
-    The prediction is the sigmoid of the logit; with `squared` (train.loss=mse) it is the logit
-    itself, there is no logloss, and AUC, GAUC and accuracy are of labels 0 and 1 only.
-    `accuracy` calls a prediction of at least 0.5 a click.
+    `logits`, `labels` and `weights` float32 [n], `groups` uint64 [n]. `squared` says that the head
+    is trained with train.loss=mse, so that its prediction is the logit itself.
     """
-    predictions = logits.astype(np.float64) if squared else sigmoid(logits)
-    y = labels.astype(np.float64)
-    errors = predictions - y
-    figures: dict[str, Any] = {}
-    classes = not squared or bool(np.isin(labels, (0, 1)).all())
-    if classes:
-        figures["auc"] = auc(logits, labels, weights)
-        if groups is not None:
-            figures["gauc"] = gauc(logits, labels, groups, weights)
-    if not squared:
-        figures["logloss"] = logloss(logits, labels, weights)
-    predicted = float(predictions.sum())
-    figures |= {
-        "ctr": mean(y, weights),
-        "pctr": mean(predictions, weights),
-        "copc": float(y.sum()) / predicted if predicted else 0.0,
-    }
-    if classes:
-        figures["accuracy"] = mean((predictions >= 0.5) == (y >= 0.5), weights)
-    return figures | {
-        "mse": mean(errors**2, weights),
-        "mae": mean(np.abs(errors), weights),
-        "mape": mape(predictions, labels, weights),
-        "calibration": calibration(predictions, labels, weights),
-    }
+
+    logits: NDArray[np.float32]
+    labels: NDArray[np.float32]
+    weights: NDArray[np.float32] | None = None
+    groups: Any = None
+    squared: bool = False
+
+    @cached_property
+    def predictions(self) -> Floats:
+        return self.logits.astype(np.float64) if self.squared else sigmoid(self.logits)
+
+    @cached_property
+    def targets(self) -> Floats:
+        """The labels in float64."""
+        return self.labels.astype(np.float64)
+
+    @property
+    def errors(self) -> Floats:
+        return self.predictions - self.targets
+
+    @cached_property
+    def has_classes(self) -> bool:
+        """Whether labels are classes: with `squared` they may be any numbers."""
+        return not self.squared or bool(np.isin(self.labels, (0, 1)).all())
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of a head. `name` is its key in report.json, log.jsonl and TensorBoard."""
+
+    name: str
+    value: Callable[[HeadExamples], Any]
+    exists: Callable[[HeadExamples], bool] = lambda head: True  # noqa: ARG005
+    """whether there is such a figure of these examples"""
+    title: str = ""
+    """its name where only the main metrics are shown; empty: it is not shown there"""
+    greater_is_better: bool | None = None
+    """None: it cannot be `evaluation.monitor`, which keep=best and early stopping use"""
+
+
+def _copc(head: HeadExamples) -> float:
+    """Clicks over predicted clicks, without weights; 0 when none are predicted."""
+    predicted = float(head.predictions.sum())
+    return float(head.targets.sum()) / predicted if predicted else 0.0
+
+
+# In the order of their keys in a report.
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric(
+            "auc",
+            lambda head: auc(head.logits, head.labels, head.weights),
+            attrgetter("has_classes"),
+            title="AUC",
+            greater_is_better=True,
+        ),
+        Metric(
+            "gauc",
+            lambda head: gauc(head.logits, head.labels, head.groups, head.weights),
+            lambda head: head.groups is not None and head.has_classes,
+            title="GAUC",
+            greater_is_better=True,
+        ),
+        Metric(
+            "logloss",
+            lambda head: logloss(head.logits, head.labels, head.weights),
+            lambda head: not head.squared,
+            title="logloss",
+            greater_is_better=False,
+        ),
+        Metric("ctr", lambda head: mean(head.targets, head.weights)),
+        Metric("pctr", lambda head: mean(head.predictions, head.weights)),
+        Metric("copc", _copc),
+        Metric(  # a prediction of at least 0.5 counts as a click
+            "accuracy",
+            lambda head: mean((head.predictions >= 0.5) == (head.targets >= 0.5), head.weights),
+            attrgetter("has_classes"),
+            greater_is_better=True,
+        ),
+        Metric(
+            "mse",
+            lambda head: mean(head.errors**2, head.weights),
+            title="MSE",
+            greater_is_better=False,
+        ),
+        Metric(
+            "mae", lambda head: mean(np.abs(head.errors), head.weights), greater_is_better=False
+        ),
+        Metric("mape", lambda head: mape(head.predictions, head.labels, head.weights)),
+        Metric(
+            "calibration", lambda head: calibration(head.predictions, head.labels, head.weights)
+        ),
+    )
+}
+
+
+def of_head(head: HeadExamples) -> dict[str, Any]:
+    """All metrics that exist of a head's examples, by name."""
+    return {name: metric.value(head) for name, metric in METRICS.items() if metric.exists(head)}
+
+
+def main_metrics(metrics: Mapping[str, Any]) -> list[tuple[Metric, float]]:
+    """The metrics with a title among computed ones; mse only where there is no logloss."""
+    return [
+        (metric, metrics[name])
+        for name, metric in METRICS.items()
+        if metric.title
+        and isinstance(metrics.get(name), int | float)
+        and not (name == "mse" and "logloss" in metrics)
+    ]
 
 
 @dataclass(frozen=True)
@@ -202,36 +282,33 @@ class Scored:
     group: NDArray[np.uint64] | None = None
     squared: bool = False
 
+    def of_head(self, number: int) -> HeadExamples:
+        """The examples of one head, contiguous."""
+        logits, labels = (
+            np.ascontiguousarray(array[:, number]) for array in (self.logits, self.labels)
+        )
+        return HeadExamples(logits, labels, self.weight, self.group, self.squared)
+
     def metrics(self) -> dict[str, Any]:
-        """What a report says: the main head's figures, and under `heads` those of the others.
+        """The main head's metrics, and under `heads` those of the others, as a report has them.
 
         `head` names the main one where there are several.
         """
-        main, *others = [
-            of_head(
-                np.ascontiguousarray(self.logits[:, head]),
-                np.ascontiguousarray(self.labels[:, head]),
-                weights=self.weight,
-                groups=self.group,
-                squared=self.squared,
-            )
-            for head in range(len(self.heads))
-        ]
-        figures = {"examples": len(self.labels), **main}
+        main, *further = [of_head(self.of_head(number)) for number in range(len(self.heads))]
+        metrics = {"examples": len(self.labels), **main}
         if self.reference is not None:
             known = ~np.isnan(self.reference)
-            figures["reference_auc"] = auc(
-                self.reference[known], self.labels[known, 0], _chosen(self.weight, known)
-            )
-        if others:
-            figures["head"] = self.heads[0]
-            figures["heads"] = dict(zip(self.heads[1:], others, strict=True))
-        return figures
+            weights = None if self.weight is None else self.weight[known]
+            metrics["reference_auc"] = auc(self.reference[known], self.labels[known, 0], weights)
+        if further:
+            metrics["head"] = self.heads[0]
+            metrics["heads"] = dict(zip(self.heads[1:], further, strict=True))
+        return metrics
 
 
 def scalars(metrics: dict[str, Any]) -> dict[str, Any]:
     """The metrics that are numbers, those of other heads under `heads`: what a history keeps."""
     kept = {name: value for name, value in metrics.items() if not isinstance(value, list | dict)}
     if "heads" in metrics:
-        kept["heads"] = {name: scalars(of) for name, of in metrics["heads"].items()}
+        kept["heads"] = {name: scalars(head) for name, head in metrics["heads"].items()}
     return kept

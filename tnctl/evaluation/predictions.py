@@ -18,12 +18,12 @@ from tnctl.data.features import Window
 from tnctl.data.sources import files_read
 from tnctl.data.windows import ReadAhead, batches, count_hint, windows
 from tnctl.errors import Failure, UserError
-from tnctl.evaluation.evaluate import features_of
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import sigmoid
+from tnctl.evaluation.split_scoring import features_of
 from tnctl.ownership import Claims
 from tnctl.progress import Display
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Train
 
 WINDOWS_AHEAD = 1
 ONLY_LISTS = ("tfrecord", "paddle")  # the formats whose every column is a list
@@ -41,20 +41,20 @@ def predict(
 ) -> int:
     """Write the predictions of a split to one file; returns how many rows it has.
 
-    `reads` are further files and folders that are read, which `to` must not overlap; `replace` says
-    that it may be there already, or `claims`, when it is on that list.
+    `reads` are further files and folders that are read, which `to` must not overlap. An existing
+    file is replaced with `replace`, or when it is in `claims`.
 
-    Columns: those of data.carry as they are read (of formats that know only lists, columns of one
-    value per row as values), then for each head `prediction_<head>` and
-    `logit_<head>`, or `prediction` and `logit` when there is one head. The prediction is the
-    sigmoid of the logit, with train.loss=mse the logit itself. `kind` is parquet, csv or jsonl.
-    Labels are not read. Raises Failure when the data cannot be read or the file not written.
+    Columns: those of data.carry (of formats that know only lists, columns of one value per row as
+    values), then for each head `prediction_<head>` and `logit_<head>`, or `prediction` and `logit`
+    when there is one head. The prediction is the sigmoid of the logit, with train.loss=mse the
+    logit itself. `kind` is parquet, csv or jsonl. Labels are not read. Raises Failure when the
+    data cannot be read or the file not written.
     """
     names = columns_written(inference.model.heads)
     if both := [name for name in conf.data.carry if name in names]:
         raise UserError(f"data.carry has {both[0]}, which is a column that predict writes")
     features = features_of(conf, inference.model, labelled=False, carry=conf.data.carry)
-    several: set[str] = set()
+    with_lists: set[str] = set()
     rows = 0
     source = windows(conf, features, split)
     with (
@@ -64,8 +64,8 @@ def predict(
         writing(stream, to, kind) as write,
     ):
         for window in ahead:
-            table = scored(inference, window, conf, names)
-            write(_unpacked(table, several) if conf.data.format in ONLY_LISTS else table)
+            table = scored(inference, window, conf.train, names)
+            write(_unpacked(table, with_lists) if conf.data.format in ONLY_LISTS else table)
             rows += window.rows
             display.update(rows, f"{rows:,} rows to {to}")
         display.finish()
@@ -79,60 +79,65 @@ def columns_written(heads: tuple[str, ...]) -> list[str]:
     return [f"{what}_{head}" for head in heads for what in ("prediction", "logit")]
 
 
-def scored(inference: Inference, window: Window, conf: Conf, names: list[str]) -> pa.Table:
+def scored(inference: Inference, window: Window, train: Train, names: list[str]) -> pa.Table:
     """The carried columns of a window, then predictions (float64) and logits (float32)."""
     order = np.arange(window.rows, dtype=np.uint32)
     logits = np.concatenate(
-        [inference(batch) for batch in batches(window, order, conf.train.batch_size)]
+        [inference(batch) for batch in batches(window, order, train.batch_size)]
     )
-    squared = conf.train.loss.name == "mse"
     table = window.carried if window.carried is not None else pa.table({})
     columns = dict(zip(table.column_names, table.columns, strict=True))
-    for head in range(logits.shape[1]):
-        of_head = np.ascontiguousarray(logits[:, head])
-        columns[names[2 * head]] = pa.array(
-            of_head.astype(np.float64) if squared else sigmoid(of_head)
-        )
-        columns[names[2 * head + 1]] = pa.array(of_head)
+    pairs = zip(names[::2], names[1::2], np.ascontiguousarray(logits.T), strict=True)
+    for prediction, logit, of_head in pairs:
+        squared = train.loss.name == "mse"
+        columns[prediction] = pa.array(of_head.astype(np.float64) if squared else sigmoid(of_head))
+        columns[logit] = pa.array(of_head)
     return pa.table(columns)
 
 
-def _unpacked(table: pa.Table, several: set[str]) -> pa.Table:
+def _unpacked(table: pa.Table, with_lists: set[str]) -> pa.Table:
     """The same, with lists of at most one value in every row as these values.
 
-    `several` are the columns that had more in a table before; those of this one are added.
+    `with_lists` are the columns in which an earlier table has longer lists; those of this one are
+    added.
     """
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
-        array = numbers.flat(column)
-        try:
-            unpacked = (
-                array if name in several else numbers.single(array, name, lambda row: ("", row))
-            )
-            columns[name] = unpacked
-        except BadRowsError:
-            several.add(name)
-            columns[name] = array
+        columns[name] = array = numbers.flat(column)
+        if name not in with_lists:
+            try:
+                columns[name] = numbers.single(array, name, lambda row: ("", row))
+            except BadRowsError:
+                with_lists.add(name)
     return pa.table(columns)
 
 
 @contextmanager
 def writing(stream: IO[bytes], to: str, kind: str) -> Iterator[Callable[[pa.Table], None]]:
-    """What writes Arrow tables of one schema into the file of `to`, one after the other."""
+    """A function that appends an Arrow table to the file of `to`; the first decides the schema."""
+    make = pq.ParquetWriter if kind == "parquet" else pyarrow.csv.CSVWriter
+    writer = schema = None
     with ExitStack() as stack:
-        if kind == "jsonl":
-            yield lambda table: _write_lines(stream, table)
-            return
-        make = pq.ParquetWriter if kind == "parquet" else pyarrow.csv.CSVWriter
-        opened: list[Any] = []
 
         def write(table: pa.Table) -> None:
-            table = _writable(table) if kind == "csv" else table
-            if not opened:
-                opened[:] = [stack.enter_context(make(stream, table.schema)), table.schema]
-            table = _cast(table, opened[1], to)
+            nonlocal writer, schema
+            if kind == "jsonl":
+                lines = (_as_json(row) for row in table.to_pylist())
+                stream.write("".join(f"{line}\n" for line in lines).encode())
+                return
+            table = _with_nested_as_text(table) if kind == "csv" else table
+            if writer is None:
+                schema = table.schema
+                writer = stack.enter_context(make(stream, schema))
             try:
-                opened[0].write_table(table)
+                table = table.cast(schema)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+                raise Failure(
+                    f"{to}: a column of data.carry changes its type between rows ({error}). Leave "
+                    "it out, or write format=jsonl"
+                ) from error
+            try:
+                writer.write_table(table)
             except pa.ArrowInvalid as error:
                 raise Failure(
                     f"{to}: {kind} cannot hold what data.carry has ({error}). Take format=parquet"
@@ -141,34 +146,14 @@ def writing(stream: IO[bytes], to: str, kind: str) -> Iterator[Callable[[pa.Tabl
         yield write
 
 
-def _cast(table: pa.Table, schema: pa.Schema, to: str) -> pa.Table:
-    """A table as the first one was; files of one split may differ in their types."""
-    try:
-        return table.cast(schema)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise Failure(
-            f"{to}: a column of data.carry changes its type on the way ({error}). Leave it out, or "
-            "write format=jsonl"
-        ) from error
-
-
-def _writable(table: pa.Table) -> pa.Table:
+def _with_nested_as_text(table: pa.Table) -> pa.Table:
     """The same with lists and records as JSON text, which CSV can hold."""
-    columns = {
-        name: pa.array(
-            [None if value is None else _as_json(value) for value in column.to_pylist()],
-            pa.string(),
-        )
-        if pa.types.is_nested(column.type)
-        else column
-        for name, column in zip(table.column_names, table.columns, strict=True)
-    }
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    for name, column in columns.items():
+        if pa.types.is_nested(column.type):
+            texts = [None if value is None else _as_json(value) for value in column.to_pylist()]
+            columns[name] = pa.array(texts, pa.string())
     return pa.table(columns)
-
-
-def _write_lines(stream: IO[bytes], table: pa.Table) -> None:
-    lines = (_as_json(row) for row in table.to_pylist())
-    stream.write("".join(f"{line}\n" for line in lines).encode())
 
 
 def _as_json(value: Any) -> str:
@@ -177,12 +162,15 @@ def _as_json(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """A value as JSON holds it: bytes by UTF-8 or surrogates, NaN and infinity as null."""
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "surrogateescape")
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, str | int | bool) else str(value)
+    match value:
+        case dict():
+            return {name: _plain(part) for name, part in value.items()}
+        case list():
+            return [_plain(part) for part in value]
+        case bytes():
+            return value.decode("utf-8", "surrogateescape")
+        case float():
+            return value if math.isfinite(value) else None
+        case None | str() | int():
+            return value
+    return str(value)

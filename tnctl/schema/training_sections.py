@@ -98,10 +98,6 @@ class Evaluation(Section):
         True, "at the end, measure what each input is worth on 50,000 rows, for report.html"
     )
 
-    @property
-    def higher_is_better(self) -> bool:
-        return self.monitor in ("auc", "gauc", "accuracy")
-
 
 @dataclass
 class Save(Section):

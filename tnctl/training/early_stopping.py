@@ -3,15 +3,15 @@
 import math
 from dataclasses import dataclass
 
-from tnctl.checkpoint.document import WatchState
 from tnctl.data.days import daily
 from tnctl.errors import UserError
-from tnctl.schema import Conf
+from tnctl.evaluation.metrics import METRICS
+from tnctl.schema import Conf, Evaluation, Schedule
 
 
 @dataclass
 class EarlyStopping:
-    """The monitored metric over the evaluations of a run. All of it goes into checkpoints."""
+    """The monitored metric over the evaluations of a run. Checkpoints keep all of it."""
 
     best: float | None = None
     """the best value so far"""
@@ -22,49 +22,32 @@ class EarlyStopping:
     flat: int = 0
     """evaluations without a better value since the last reduction"""
     plateau: float = 1.0
-    """the factor that plateaus have left"""
+    """the factor of the learning rates after all reductions"""
 
-    def judge(self, conf: Conf, value: float, steps: int) -> bool:
-        """Take in an evaluation; True when it is the best so far.
+    def judge(self, evaluation: Evaluation, schedule: Schedule, value: float, steps: int) -> bool:
+        """Record the value of an evaluation after so many steps; True when it is the best so far.
 
-        Better is by at least min_delta, and never by nothing. NaN is never better.
+        Better is better by at least min_delta, and an equal value never is. NaN is never better.
         """
-        better = self.best is None or _gain(conf, value, self.best) >= max(
-            conf.evaluation.min_delta, math.ulp(0.0)
-        )
-        if better and not math.isnan(value):
+        sign = 1 if METRICS[evaluation.monitor].greater_is_better else -1
+        gain = math.inf if self.best is None else sign * (value - self.best)
+        if gain >= max(evaluation.min_delta, math.ulp(0.0)) and not math.isnan(value):
             self.best, self.best_step = value, steps
             self.without = self.flat = 0
             return True
         self.without += 1
-        schedule = conf.optimizer.schedule
         self.flat += 1
         if schedule.name == "plateau" and self.flat >= schedule.patience:
-            self.plateau = max(self.plateau * schedule.reduce, schedule.end)
-            self.flat = 0
+            self.plateau, self.flat = max(self.plateau * schedule.reduce, schedule.end), 0
         return False
 
-    def stops(self, conf: Conf) -> bool:
-        """Whether training ends here."""
-        patience = conf.evaluation.patience
+    def stops(self, patience: int | None) -> bool:
+        """Whether training ends here: `patience` evaluations in a row were not better."""
         return patience is not None and self.without >= patience
-
-    def state(self) -> WatchState:
-        """As checkpoints have it."""
-        return WatchState(**vars(self))
-
-    @classmethod
-    def from_state(cls, state: WatchState) -> "EarlyStopping":
-        """The inverse of `state`."""
-        return cls(**vars(state))
-
-
-def _gain(conf: Conf, value: float, best: float) -> float:
-    return value - best if conf.evaluation.higher_is_better else best - value
 
 
 def matters(conf: Conf) -> bool:
-    """Whether anything follows from the monitored metric."""
+    """Whether the monitored metric changes training or decides which model is kept."""
     return (
         conf.evaluation.patience is not None
         or conf.evaluation.keep == "best"
@@ -73,7 +56,7 @@ def matters(conf: Conf) -> bool:
 
 
 def check(conf: Conf) -> None:
-    """Refuse evaluation settings that nothing can come of."""
+    """Refuse evaluation settings that can have no effect. Raises UserError."""
     evaluation = conf.evaluation
     if daily(conf) and matters(conf):
         raise UserError(

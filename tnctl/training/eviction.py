@@ -1,4 +1,4 @@
-"""A row's life while training: what is removed when, and what is told of it."""
+"""A row's life while training: which rows are removed when, and what is reported of it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,27 +7,24 @@ from tnctl.data import days
 from tnctl.errors import UserError
 from tnctl.model.building import Model
 from tnctl.progress import say
-from tnctl.schema import Conf, Eviction, RowLife
+from tnctl.schema import Conf, RowLife
 from tnctl.training.report import GroupLife
 
-# A sketch has as many counters for each range of the hash, in so many lines; an id counts in one
-# counter of each line of its range.
+# A sketch divides its counters evenly among the shards, and those of a shard into lines; an id
+# counts in one counter of each line of its shard.
 SHARDS = 64
 SKETCH_LINES = 4
-MOST_COUNTED = 255  # of occurrences
+MOST_COUNTED = 255  # occurrences
 MISCOUNTED = 0.05
 
 
 def check(conf: Conf) -> None:
-    """Refuse rules that count days where the conf has none."""
+    """Refuse rules that count days in a conf without days. Raises UserError."""
     if days.daily(conf):
         return
-    given = [("life", conf.life.eviction)]
-    for group, rules in conf.life.groups.items():
-        if rules.eviction is not None:
-            given.append((f"life.groups.{group}", rules.eviction))
-    for key, eviction in given:
-        if eviction.unseen_days is not None:
+    groups = {f"life.groups.{name}": rules.eviction for name, rules in conf.life.groups.items()}
+    for key, eviction in {"life": conf.life.eviction, **groups}.items():
+        if eviction is not None and eviction.unseen_days is not None:
             raise UserError(
                 f"{key}.eviction.unseen_days counts days of daily training, and data.train has no "
                 "{day}. Take unseen_steps"
@@ -35,30 +32,29 @@ def check(conf: Conf) -> None:
 
 
 def end_of_period(model: Model) -> dict[str, int]:
-    """What the end of a day brings, or of an epoch without days: rows removed, by group.
+    """Evict at the end of a day, or of an epoch without days; the rows removed, by group.
 
-    A sketch that has become too small is told.
+    A sketch that has become too small is reported.
     """
     removed = {}
     for layout, table in zip(model.layout.tables, model.tables, strict=True):
         if (share := miscounted(table.sketch)) > MISCOUNTED:
             say(
-                f"warning: life.sketch is small for table {layout.name}: of {share:.0%} of new ids "
-                "it counts occurrences that they never had"
+                f"warning: life.sketch is small for table {layout.name}: for {share:.0%} of new "
+                "ids it counts occurrences that they never had"
             )
         if not layout.removes:
             continue
-        evicted_before = {
-            name: table.figures(number).evicted for name, number in layout.groups.items()
-        }
+        groups = layout.groups
+        earlier = {name: table.figures(number).evicted for name, number in groups.items()}
         table.evict()
-        for name, number in layout.groups.items():
-            removed[name] = table.figures(number).evicted - evicted_before[name]
+        for name, number in groups.items():
+            removed[name] = table.figures(number).evicted - earlier[name]
     return removed
 
 
 def miscounted(sketch: NDArray[np.uint8]) -> float:
-    """The share of new ids whose count is not 0: all of their counters are another's too."""
+    """The share of new ids whose count is not 0, because other ids use all of their counters."""
     if not sketch.size:
         return 0.0
     used = (sketch.reshape(SHARDS, SKETCH_LINES, -1) != 0).mean(axis=2)
@@ -66,54 +62,41 @@ def miscounted(sketch: NDArray[np.uint8]) -> float:
 
 
 def figures(model: Model) -> dict[str, GroupLife]:
-    """What became of the ids of every group whose rows have a life; waiting is an estimate."""
-    lives = {}
-    for layout, table in zip(model.layout.tables, model.tables, strict=True):
-        for (name, number), life in zip(layout.groups.items(), layout.lives, strict=True):
-            if life.eventful:
-                counts = table.figures(number)
-                lives[name] = GroupLife(
-                    rows=counts.rows,
-                    admitted=counts.admitted,
-                    waiting=counts.waiting,
-                    evicted=counts.evicted,
-                )
-    return lives
+    """The counts of ids of every group whose rows have a life; `waiting` is an estimate."""
+    return {
+        name: GroupLife(**vars(table.figures(number)))
+        for layout, table in zip(model.layout.tables, model.tables, strict=True)
+        for (name, number), life in zip(layout.groups.items(), layout.lives, strict=True)
+        if life.eventful
+    }
 
 
-def shown(model: Model) -> dict[str, str]:
-    """The same of all groups together, as the display shows it; nothing without such rules."""
-    names = []
-    if any(table.waits for table in model.layout.tables):
-        names += ["admitted", "waiting"]
-    if any(table.removes or table.bounds for table in model.layout.tables):
+def totals(model: Model) -> dict[str, str]:
+    """The counts of all groups together, as the display shows them; nothing without such rules."""
+    tables = model.layout.tables
+    names = ["admitted", "waiting"] if any(table.waits for table in tables) else []
+    if any(table.removes or table.bounds for table in tables):
         names.append("evicted")
-    if not names:
-        return {}
-    lives = figures(model).values()
+    lives = figures(model).values() if names else ()
     return {name: f"{sum(getattr(life, name) for life in lives):,}" for name in names}
 
 
 def rules(life: RowLife) -> list[str]:
-    """A group's life in words: one rule each."""
-    sentences = []
-    if life.admission.after > 1:
-        sentences.append(f"a row from occurrence {life.admission.after} on")
-    if life.admission.probability < 1:
-        sentences.append(
-            f"each occurrence makes a row with probability {life.admission.probability:g}"
-        )
-    if life.counts:
-        sentences.append(f"show and click, a day leaves {life.shows.decay:g} of them")
-    if life.shows.cvm:
-        sentences.append("show and ln(click+1) - ln(show+1) are inputs")
+    """The rules of a group's life as sentences, one per rule."""
+    after, probability = life.admission.after, life.admission.probability
+    rules = {
+        f"a row from occurrence {after} on": after > 1,
+        f"each occurrence makes a row with probability {probability:g}": probability < 1,
+        f"show and click, a day leaves {life.shows.decay:g} of them": life.counts,
+        "show and ln(click+1) - ln(show+1) are inputs": life.shows.cvm,
+    }
+    sentences = [sentence for sentence, applies in rules.items() if applies]
     eviction = life.eviction
-    unseen = unseen_in_words(eviction)
+    limits = ((eviction.unseen_days, "days"), (eviction.unseen_steps, "steps"))
+    unseen = [f"unseen for more than {most:,} {unit}" for most, unit in limits if most is not None]
     few = [] if eviction.show is None else [f"show is below {eviction.show:g}"]
-    if eviction.logic == "and":
-        sentences.append(f"removed when {few[0]} and {' or '.join(unseen)}")
-    else:
-        sentences += [f"removed when {reason}" for reason in few + unseen]
+    reasons = [f"{few[0]} and {' or '.join(unseen)}"] if eviction.logic == "and" else few + unseen
+    sentences += [f"removed when {reason}" for reason in reasons]
     if eviction.score is not None:
         sentences.append(
             f"removed when (show - click) * {eviction.nonclick:g} + click * "
@@ -126,11 +109,3 @@ def rules(life: RowLife) -> list[str]:
     if eviction.bytes is not None:
         sentences.append(f"at most {eviction.bytes:,} bytes of rows")
     return sentences
-
-
-def unseen_in_words(eviction: Eviction) -> list[str]:
-    given: list[tuple[int | None, str]] = [
-        (eviction.unseen_days, "days"),
-        (eviction.unseen_steps, "steps"),
-    ]
-    return [f"unseen for more than {most:,} {unit}" for most, unit in given if most is not None]

@@ -1,13 +1,13 @@
-"""What a run ends with: report.json and report.html."""
+"""The report of a run, written at its end: report.json and report.html."""
 
 from collections.abc import Mapping
 
 from pydantic import JsonValue
 
 from tnctl import files
-from tnctl.evaluation.ablation import ablate, ablated_split
-from tnctl.evaluation.evaluate import Counts, reported_split
+from tnctl.evaluation.ablation import ABLATED_SPLITS, ablate
 from tnctl.evaluation.input_figures import held, kind_of, mean_norms, row_bytes
+from tnctl.evaluation.split_scoring import REPORTED_SPLITS, Counts, first_given
 from tnctl.masking import masked
 from tnctl.model.building import Model
 from tnctl.model.graph import conf_to_json
@@ -17,7 +17,7 @@ from tnctl.training import eviction, run_folder
 from tnctl.training.days.daily import Daily
 from tnctl.training.memory_watch import table_bytes
 from tnctl.training.observers import Stopwatch
-from tnctl.training.report import Best, Report, TableSize, Timing, page
+from tnctl.training.report import Best, LogLine, Report, TableSize, Timing, page
 from tnctl.training.report.page import InputRow
 from tnctl.training.run_log import Log
 from tnctl.training.saving import Checkpoints
@@ -36,8 +36,8 @@ def write_report(
     log: Log,
     stopwatch: Stopwatch,
 ) -> Report:
-    """Evaluate the model that was kept; write report.html, and report.json as the last."""
-    model, split = workers.model, reported_split(conf)
+    """Evaluate the model that is kept; write report.html, and report.json as the last file."""
+    model, split = workers.model, first_given(conf.data, REPORTED_SPLITS)
     metrics: dict[str, JsonValue] = {}
     counts = None
     if split is not None:
@@ -54,8 +54,8 @@ def write_report(
         warm=state.warm,
         epochs=tuple(state.epochs),
         evaluations=tuple(state.evaluations),
-        days=None if daily is None else tuple(daily.summaries()),
-        best=best_of(conf, state),
+        days=None if daily is None else tuple(record.summary() for record in daily.record),
+        best=best_of(conf.evaluation.monitor, state),
         tables={
             layout.name: TableSize(rows=table.rows, bytes=round(table.rows * row_bytes(table)))
             for layout, table in zip(model.layout.tables, model.tables, strict=True)
@@ -74,13 +74,9 @@ def write_report(
         ),
     )
     report = masked(report)
-    html = page.render(
-        masked(conf.output),
-        conf_to_json(conf),
-        report,
-        log.lines(),
-        input_rows(model, counts, importance),
-    )
+    inputs = input_rows(model, counts, importance)
+    lines = [LogLine.of(event) for event in log.events]
+    html = page.render(masked(conf.output), conf_to_json(conf), report, lines, inputs)
     log.flush()
     files.write_bytes(files.join(conf.output, run_folder.PAGE), html.encode())
     files.write_bytes(files.join(conf.output, run_folder.REPORT), report.to_bytes())
@@ -88,28 +84,23 @@ def write_report(
 
 
 def importance_of_inputs(conf: Conf, workers: LocalWorkers) -> tuple[dict[str, float], str]:
-    """What the model loses without each input, and the metric and split that say so."""
-    split = ablated_split(conf)
+    """What the model loses without each input, and by which metric on which split."""
+    split = first_given(conf.data, ABLATED_SPLITS)
     if not conf.evaluation.ablate or split is None:
         return {}, ""
     with waiting(f"measuring what each input is worth on data.{split}"):
         ablation = ablate(workers.inference, conf, split, ABLATED_ROWS)
-    return {
-        worth.name: worth.loss for worth in ablation.inputs
-    }, f"{ablation.metric} on data.{split}"
+    losses = {worth.name: worth.loss for worth in ablation.inputs}
+    return losses, f"{ablation.metric} on data.{split}"
 
 
-def best_of(conf: Conf, state: RunState) -> Best | None:
+def best_of(monitor: str, state: RunState) -> Best | None:
     """The best evaluation, and whether its model is the one that is kept; None without one."""
-    stopping = state.stopping
-    if stopping.best is None:
+    best, step = state.stopping.best, state.stopping.best_step
+    if best is None:
         return None
-    return Best(
-        monitor=conf.evaluation.monitor,
-        value=stopping.best,
-        step=stopping.best_step,
-        kept=state.best_is_loaded or stopping.best_step == state.steps,
-    )
+    kept = state.best_is_loaded or step == state.steps
+    return Best(monitor=monitor, value=best, step=step, kept=kept)
 
 
 def input_rows(
@@ -119,13 +110,12 @@ def input_rows(
     rows, norms = held(model), mean_norms(model)
     shown = []
     for name in [*model.layout.slots, *model.layout.numeric]:
-        kind = kind_of(model.layout, name)
         count, size = rows.get(name, (None, None))
         slot = model.conf.slots.get(name)
         shown.append(
             InputRow(
                 name,
-                kind,
+                kind_of(model.layout, name),
                 coverage=None if counts is None else counts.present[name] / counts.examples,
                 ids=None if counts is None or slot is None else counts.ids[name] / counts.examples,
                 group=None if count is None or slot is None else slot.group or name,

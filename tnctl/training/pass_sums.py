@@ -1,4 +1,4 @@
-"""Sums over the steps of a pass, which a checkpoint in the middle of the pass carries."""
+"""Sums over the steps of a pass, which a checkpoint in the middle of the pass contains."""
 
 import io
 import math
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tnctl import files
 from tnctl.checkpoint.chain import EXTRA, Checkpoint
 from tnctl.manifest import DamagedError
+from tnctl.schema import Loss
 from tnctl.tables import StreamingAuc
 
 NAME = "running"  # of the checkpoint's extra file
@@ -40,7 +41,7 @@ class PassSums:
     auc: StreamingAuc = field(default_factory=StreamingAuc)
 
     def add(self, loss: float, logits: Any, labels: Any) -> None:
-        """Count a step: its mean loss, logits and labels float32 [B] of the main head."""
+        """Add a step: its mean loss, logits and labels float32 [B] of the main head."""
         if self.classes:
             self.auc.update(np.ascontiguousarray(logits), np.ascontiguousarray(labels))
         self.losses += loss * len(logits)
@@ -63,7 +64,7 @@ class PassSums:
         return loss
 
     def to_bytes(self) -> bytes:
-        """All of it, exactly: a .npz of numpy. docs/formats/checkpoint.md."""
+        """All sums, exactly: a .npz of numpy. docs/formats/checkpoint.md."""
         clicks, others = self.auc.counts
         stream = io.BytesIO()
         np.savez_compressed(
@@ -81,7 +82,7 @@ class PassSums:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 arrays = {name: _array(archive, name) for name in ARRAYS}
         except Exception as error:
-            # zipfile, zlib and numpy each have errors of their own.
+            # zipfile, zlib and numpy raise errors of many types.
             raise ValueError(f"no running figures: {error}") from error
         if (arrays["examples"] < 0).any() or not np.isfinite(arrays["losses"]).all():
             raise ValueError("no running figures: examples below 0, or losses that are not finite")
@@ -92,7 +93,7 @@ class PassSums:
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """An array of a .npz, of the type and shape that it must have: nothing else is made."""
+    """An array of a .npz. Raises ValueError unless it has the type and shape that it must have."""
     dtype, shape = ARRAYS[name]
     with archive.open(f"{name}.npy") as member:
         np.lib.format.read_magic(member)
@@ -116,3 +117,8 @@ def read(checkpoint: Checkpoint, classes: bool) -> PassSums | None:
         what = f"{files.join(checkpoint.folder, f'{EXTRA}/{NAME}')} has {error}"
         raise DamagedError(checkpoint.folder, what, "Take another checkpoint") from error
     return sums
+
+
+def has_classes(loss: Loss) -> bool:
+    """Whether labels are classes: for other numbers there is no AUC."""
+    return loss.name != "mse"

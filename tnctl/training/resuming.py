@@ -13,6 +13,7 @@ from tnctl.data.day_records import Fingerprint
 from tnctl.data.days import conf_of_day
 from tnctl.data.sources import fingerprints
 from tnctl.errors import Failure, UserError, quoted
+from tnctl.evaluation.metrics import METRICS
 from tnctl.file_urls import is_plain
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare, bare_conf, is_masked
@@ -25,8 +26,8 @@ from tnctl.training import pass_sums
 from tnctl.training.run_folder import CHECKPOINTS, DAMAGED
 from tnctl.training.state import RunState
 
-# Keys, and parts with all their keys, that may be others when a run is gone on with: the model and
-# the figures of the report come out the same.
+# Keys, and sections with all their keys, that may change when a run is resumed: the model and the
+# figures of the report do not depend on them.
 NOT_COMPARED = {
     "output",
     "save",
@@ -36,14 +37,15 @@ NOT_COMPARED = {
     "train.tensorboard",
     "train.profile",
 }
+FROM_SCRATCH = "overwrite=true to train from scratch"
 
 
 def start(conf: Conf) -> Checkpoint | None:
-    """The checkpoint to go on from, or None for a new run.
+    """The checkpoint to resume from, or None for a new run.
 
     Raises UserError when the folder has a run of another conf.
     """
-    # Whoever has started warm once need not say so again.
+    # A run that was started warm is resumed without warm.start too.
     skipped = NOT_COMPARED if conf.warm.start else {*NOT_COMPARED, "warm"}
     damage: DamagedError | None = None
     for folder in newest_first(conf.output):
@@ -57,7 +59,7 @@ def start(conf: Conf) -> Checkpoint | None:
         if differing := [key for key in differing if not {key, key.split(".")[0]} & skipped]:
             raise UserError(
                 f"{conf.output} has a run of another conf; these keys differ: "
-                f"{', '.join(differing)}. Choose another output, or overwrite=true to start anew"
+                f"{', '.join(differing)}. Choose another output, or {FROM_SCRATCH}"
             )
         return checkpoint
     if damage is not None:
@@ -68,35 +70,33 @@ def start(conf: Conf) -> Checkpoint | None:
 def newest_first(output: str) -> Iterator[str]:
     """The folders of checkpoints that have a manifest."""
     above = files.join(output, CHECKPOINTS)
-    for name in reversed(files.list_folder(above)):
-        folder = files.join(above, name)
-        if files.exists(files.join(folder, manifest.NAME)):
-            yield folder
+    folders = (files.join(above, name) for name in reversed(files.list_folder(above)))
+    return (folder for folder in folders if files.exists(files.join(folder, manifest.NAME)))
 
 
 def nothing_whole(output: str, damage: DamagedError) -> Failure:
     return Failure(
         f"{output} has no checkpoint that is whole: {damage.what}. Copy one there from elsewhere, "
-        "or overwrite=true to start anew"
+        f"or {FROM_SCRATCH}"
     )
 
 
 def load_newest(conf: Conf, checkpoint: Checkpoint) -> tuple[Checkpoint, Model]:
-    """The model to go on with, and the checkpoint it is of: `checkpoint`, or one before it.
+    """The checkpoint to resume from, `checkpoint` or an older one, and its model.
 
-    When its files are damaged the one before is taken, and so on, and that is said; those that are
-    passed over are moved to `damaged` under the output. Raises Failure when none is left, or when
-    data that training was in the middle of has changed.
+    When its files are damaged the one before is taken, and so on, and that is reported; those that
+    are passed over are moved to `damaged` under the output. Raises Failure when none is left, or
+    when data has changed in the middle of which training was stopped.
     """
     damage: DamagedError | None = None
     passed: list[str] = []
     for folder in newest_first(conf.output):
-        # Of those that are newer, the manifest or the conf is damaged.
+        # Newer ones have a damaged manifest or conf, as `start` found.
         if folder <= checkpoint.folder:
             try:
                 candidate = open_checkpoint(folder)
                 check_data(conf, candidate)
-                pass_sums.read(candidate, classes=True)  # not to find out later that it is damaged
+                pass_sums.read(candidate, classes=True)  # damage must be found before `passed` is
                 model = load(candidate, conf)
             except DamagedError as error:
                 say(str(error))
@@ -111,59 +111,58 @@ def load_newest(conf: Conf, checkpoint: Checkpoint) -> tuple[Checkpoint, Model]:
 
 
 def set_aside(output: str, folder: str) -> None:
-    """Move a checkpoint that cannot be used out of the way of those to come.
+    """Move a checkpoint that cannot be used to `damaged`, where no later one gets its name.
 
-    Files in it that tnctl did not write stay.
+    Files in it that tnctl did not write are not moved.
     """
     checkpoint = ownership.survey(folder, CHECKPOINT)
     if files.is_link(folder) or not checkpoint.owned:
         say(f"{folder} cannot be used, and stays: nothing says that tnctl wrote its files")
         return
     name = split(folder)[1]
-    taken = set(files.list_folder(files.join(output, DAMAGED)))
-    names = (name if number == 1 else f"{name}.{number}" for number in itertools.count(1))
+    taken = files.list_folder(files.join(output, DAMAGED))
+    names = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(2)))
     to = files.join(output, f"{DAMAGED}/{next(free for free in names if free not in taken)}")
     ownership.move(checkpoint, CHECKPOINT, to)
     say(f"{folder} cannot be used, and is now {to}")
 
 
 def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
-    """Raise Failure when data has changed that a checkpoint is in the middle of.
+    """Raise Failure when data has changed in the middle of which a checkpoint was saved.
 
-    Of data that was passed over whole nothing is read again.
+    Data of completed passes is not read again, and may change.
     """
     if not checkpoint.data:
         return
     earlier = {file.file: file for file in bare(list(checkpoint.data))}
-    way = way_on(conf.output, checkpoint)
     try:
-        there = fingerprints(conf_of_day(conf, checkpoint.position.day), "train")
+        fingerprints_now = fingerprints(conf_of_day(conf, checkpoint.position.day), "train")
     except files.AbsentError as error:
-        names = [entry.file for entry in checkpoint.data if is_plain(entry.file)]
-        names = [name for name in names if not is_masked(name)]
-        gone = next((name for name in names if not files.exists(name)), None)
-        if gone is None:
+        names = [file.file for file in checkpoint.data if is_plain(file.file)]
+        names = [name for name in names if not is_masked(name) and not files.exists(name)]
+        if not names:
             raise
         raise Failure(
-            f"{gone} is gone, and training stopped in the middle of it. Put it back, or {way}"
+            f"{names[0]} is missing, and training stopped in the middle of it. Put it back, or "
+            f"{way_on(conf.output, checkpoint)}"
         ) from error
-    current = {file.file: file for file in bare(list(there))}
+    current = {file.file: file for file in bare(list(fingerprints_now))}
     for name in [*earlier, *current]:
         if earlier.get(name) != current.get(name):
             raise Failure(
-                f"{name} is not what training stopped in the middle of: it was "
+                f"{name} differs from when training stopped in the middle of the data: it was "
                 f"{_in_words(earlier.get(name))}, and is {_in_words(current.get(name))}. Put the "
-                f"old one back, or {way}"
+                f"old one back, or {way_on(conf.output, checkpoint)}"
             )
     if list(earlier) != list(current):
         raise Failure(
             "the files of data.train come in another order than before training stopped. Name "
-            f"them as before, or {way}"
+            f"them in the earlier order, or {way_on(conf.output, checkpoint)}"
         )
 
 
 def way_on(output: str, checkpoint: Checkpoint) -> str:
-    """What can be done when the data of the pass under way cannot be had as it was."""
+    """What the user can do when the data of the pass under way is not available unchanged."""
     later: list[str] = []
     for folder in newest_first(output):
         name = split(folder)[1]
@@ -171,17 +170,15 @@ def way_on(output: str, checkpoint: Checkpoint) -> str:
             with contextlib.suppress(Failure):
                 candidate = open_checkpoint(folder)
                 candidate.chain()
-                if (
-                    candidate.position.window == candidate.position.offset == 0
-                    and not candidate.data
-                ):
-                    those = later[0] if len(later) == 1 else f"{later[-1]} to {later[0]}"
+                position = candidate.position
+                if position.window == position.offset == 0 and not candidate.data:
+                    names = later[0] if len(later) == 1 else f"{later[-1]} to {later[0]}"
                     return (
-                        f"remove the checkpoints of this pass ({those}) and say the same command: "
-                        "it goes on from the end of the one before"
+                        f"remove the checkpoints of this pass ({names}) and run the same command "
+                        "again: it resumes from the end of the pass before"
                     )
         later.append(name)
-    return "overwrite=true to start anew"
+    return FROM_SCRATCH
 
 
 def _in_words(fingerprint: Fingerprint | None) -> str:
@@ -193,66 +190,60 @@ def _in_words(fingerprint: Fingerprint | None) -> str:
         return f"{words} with etag {quoted(fingerprint.etag)}"
     modified = fingerprint.modified
     if isinstance(modified, int):
-        with contextlib.suppress(ValueError, OverflowError, OSError):  # of no such year
+        with contextlib.suppress(ValueError, OverflowError, OSError):  # beyond the calendar
             modified = datetime.fromtimestamp(modified / 1e9, UTC).isoformat(sep=" ")
     return words if modified is None else f"{words}, modified {modified}"
 
 
-def newest_of_step(output: str, step: int) -> str | None:
-    """The folder of the last complete checkpoint that was saved after so many steps."""
-    start = name_of(step)
-    folders = (folder for folder in newest_first(output) if split(folder)[1].startswith(start))
-    return next(folders, None)
-
-
 def state_of(conf: Conf, checkpoint: Checkpoint) -> RunState:
-    """The state of a run that is resumed, with the best of the models that are still there.
-
-    Where the checkpoint of the best model is lost, the best is that of those that are left.
-    """
-    state = RunState.of_checkpoint(checkpoint, conf)
-    stopping = state.stopping
+    """The state of a run that is resumed; the best model is one whose checkpoint is still there."""
+    state = RunState.restored(checkpoint, conf.train.loss)
+    stopping, lost = state.stopping, state.stopping.best_step
     if conf.evaluation.keep != "best" or state.trained or stopping.best is None:
         return state
-    monitor, higher = conf.evaluation.monitor, conf.evaluation.higher_is_better
+    needed, monitor = names_of_chain(checkpoint.folder), conf.evaluation.monitor
     values = {evaluation.step: evaluation.figure(monitor) for evaluation in state.evaluations}
     known = {step: value for step, value in values.items() if value is not None}
-    by_value = sorted(known, key=lambda step: known[step], reverse=higher)
-    needed = names_of_chain(checkpoint.folder)
-    lost = stopping.best_step
-    if is_whole(conf.output, lost, needed):
+    descending = METRICS[monitor].greater_is_better is True
+    by_value = sorted(known, key=known.__getitem__, reverse=descending)
+    candidates = dict.fromkeys([lost, *by_value])
+    step = next((step for step in candidates if newest_whole(conf.output, step, needed)), None)
+    if step == lost:
         return state
-    for step in by_value:
-        if step != lost and is_whole(conf.output, step, needed):
-            stopping.best, stopping.best_step = known[step], step
-            say(f"the best model, of step {lost:,}, is lost; that of step {step:,} is the best now")
-            return state
-    stopping.best, stopping.best_step = None, 0
-    say(f"the best model, of step {lost:,}, is lost; the next evaluation is the best anew")
+    if step is None:
+        stopping.best, stopping.best_step = None, 0
+        best_now = "the next evaluation counts as the best"
+    else:
+        stopping.best, stopping.best_step = known[step], step
+        best_now = f"the best is now the model of step {step:,}"
+    say(f"the best model, of step {lost:,}, is lost; {best_now}")
     return state
 
 
-def is_whole(output: str, step: int, needed: Collection[str], read: bool = False) -> bool:
-    """Whether there is a checkpoint of so many steps that a model can be loaded from.
+def newest_whole(output: str, step: int, needed: Collection[str], read: bool = False) -> str | None:
+    """The newest checkpoint of a step that a model can be loaded from, None without one.
 
-    Files must be there in their sizes and, with `read`, with their checksums. What is damaged is
-    told and set aside, unless its name is one of `needed`.
+    Files must be there with their sizes and, with `read`, with their checksums. A damaged
+    checkpoint is reported and set aside, unless its name is one of `needed`.
     """
-    while (folder := newest_of_step(output, step)) is not None:
+    for folder in newest_first(output):
+        name = split(folder)[1]
+        if not name.startswith(name_of(step)):
+            continue
         try:
             _check_whole(open_checkpoint(folder), read)
         except DamagedError as error:
             say(str(error))
-            if split(folder)[1] in needed:
-                return False
+            if name in needed:
+                return None
             set_aside(output, folder)
         else:
-            return True
-    return False
+            return folder
+    return None
 
 
 def _check_whole(checkpoint: Checkpoint, read: bool) -> None:
-    """Raise DamagedError unless all that a model is loaded from is there."""
+    """Raise DamagedError unless all files that a model is loaded from are whole."""
     for link in checkpoint.chain():
         tables = link.manifest.tables
         names = [entry.file for table in tables for entry in table.files]

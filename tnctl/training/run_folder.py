@@ -43,7 +43,7 @@ def claims_of(output: str) -> Claims:
 
 
 def finish(claims: Claims) -> None:
-    """Note what the files of a run are at its end: one that is changed later is the user's."""
+    """Record checksums of a run's files at its end: a file that is changed later is the user's."""
     names = [name for name in (LOG, REPORT, PAGE) if name in claims.names]
     claims.finish({name: manifest.entry_of(files.join(claims.folder, name)) for name in names})
 
@@ -59,24 +59,18 @@ def refuse_no_folders(output: str) -> None:
             )
 
 
-def places(output: str) -> list[str]:
-    """Where a run writes: what its data must not lie in."""
-    return [
-        files.join(output, name) for name in (CHECKPOINTS, DAMAGED, TENSORBOARD, LOG, REPORT, PAGE)
-    ]
-
-
 def refuse_data_in_places(conf: Conf) -> None:
     """Raise UserError when data of the run lies where the run writes.
 
-    Of files by day the folder is looked at that all of them lie in.
+    For files by day the folder is checked that contains all of them.
     """
-    refuse_overlap(places(conf.output), files_read(conf), "output")
-    common = [folder for folder in folders_of_days(conf) if files.exists(folder)]
-    written = [Place(url) for url in places(conf.output)]
-    for folder in map(Place, common):
-        if any(folder.is_same(place) or folder.is_inside(place) for place in written):
-            refuse_overlap(places(conf.output), [folder.url], "output")
+    names = (CHECKPOINTS, DAMAGED, TENSORBOARD, LOG, REPORT, PAGE)
+    written = [files.join(conf.output, name) for name in names]
+    refuse_overlap(written, files_read(conf), "output")
+    for folder in filter(files.exists, folders_of_days(conf)):
+        place = Place(folder)
+        if any(place.is_same(Place(url)) or place.is_inside(Place(url)) for url in written):
+            refuse_overlap(written, [place.url], "output")
 
 
 def refuse_foreign(output: str) -> ownership.Survey:
@@ -92,7 +86,7 @@ def refuse_foreign(output: str) -> ownership.Survey:
 
 
 def remove(output: str) -> None:
-    """Remove a run: the files that tnctl wrote, first the report that says that it is finished.
+    """Remove a run: the files that tnctl wrote, first the report, which marks it as finished.
 
     Raises UserError, before anything is removed, when a new run could not write there.
     """
@@ -101,20 +95,19 @@ def remove(output: str) -> None:
         for entry in files.listed(files.join(output, above)):
             if entry.kind != "folder" or not CHECKPOINT_NAME.fullmatch(entry.name):
                 continue
-            folder = files.join(output, f"{above}/{entry.name}")
-            ownership.remove_inner(folder, CHECKPOINT)
+            ownership.remove_inner(files.join(output, f"{above}/{entry.name}"), CHECKPOINT)
         files.remove_empty_folder(files.join(output, above))
     for name, format_ in MADE_FROM_A_RUN.items():
         ownership.remove_inner(files.join(output, name), format_)
 
 
-def finished(conf: Conf) -> Report | None:
-    """The report of a finished run, or None, also for one that was cut."""
-    url = files.join(conf.output, REPORT)
+def finished(output: str) -> Report | None:
+    """The report of a finished run, or None, also for a report that is damaged."""
+    url = files.join(output, REPORT)
     if not files.exists(url):
         return None
     try:
         return Report.parse(files.read_bytes(url, most=limits.MANIFEST_BYTES))
     except DocumentError as error:
-        say(f"{url} is damaged: it is made again ({error})")
+        say(f"{url} is damaged and is written again ({error})")
         return None

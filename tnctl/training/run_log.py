@@ -13,25 +13,25 @@ from tnctl.masking import masked
 from tnctl.training.report import LogLine
 from tnctl.training.run_folder import LOG
 
-# A line of log.jsonl: what each has beside `event` and `step` goes by its event.
+# A line of log.jsonl: which fields it has beside `event` and `step` depends on `event`.
 Event = dict[str, JsonValue]
 
 
 class Log:
     """log.jsonl: one JSON object per line, each with its `event` and the `step` it is about.
 
-    A local file is appended to. Object stores cannot append: there the whole is written at each
-    `flush`, which comes with evaluations and checkpoints and not with every line.
+    A local file is appended to. Object stores cannot append: there the whole file is written at
+    each `flush`, which is called for evaluations and checkpoints and not for every line.
     """
 
     def __init__(self, output: str, lines: int | None = None) -> None:
-        """A new log; with `lines`, the one that is there, of which so many count."""
+        """A new log; with `lines`, the existing log, cut to its first so many lines."""
         self._url = files.join(output, LOG)
         self._local = files.local_path(self._url)
         self.events: list[Event] = []
         if lines is not None and files.exists(self._url):
             self.events = list(_events(files.read_bytes(self._url)))[:lines]
-        # Now, for an output that cannot be written should not be found out after hours.
+        # An output that cannot be written is refused now and not after hours.
         files.write_bytes(self._url, _lines(self.events))
 
     def add(self, event: str, **fields: Any) -> None:
@@ -41,12 +41,8 @@ class Log:
             with files.translated(self._url, "written"), self._local.open("ab") as stream:
                 stream.write(_lines(self.events[-1:]))
 
-    def lines(self) -> list[LogLine]:
-        """The lines as the page reads them."""
-        return [LogLine.of(event) for event in self.events]
-
     def flush(self) -> None:
-        """Everything so far is in the file afterwards."""
+        """Write all lines to storage that cannot append; local lines are written already."""
         if self._local is None:
             files.write_bytes(self._url, _lines(self.events))
 
@@ -56,7 +52,7 @@ def _lines(events: list[Event]) -> bytes:
 
 
 def _events(text: bytes) -> Iterator[Event]:
-    """The events of an earlier process; a line that was cut, or is of another form, is none."""
+    """The events of an earlier process; incomplete and invalid lines are left out."""
     for line in text.splitlines():
         with contextlib.suppress(DocumentError):
             event = documents.parse(dict[str, JsonValue], line)

@@ -7,13 +7,12 @@ from tnctl import files
 from tnctl.checkpoint.document import Position
 from tnctl.checkpoint.load import Checkpoint
 from tnctl.checkpoint.saver import Saver
-from tnctl.checkpoint.staging import Contents
 from tnctl.data.days import daily
 from tnctl.errors import Failure
 from tnctl.evaluation.golden_rows import GoldenRows
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
-from tnctl.training import loop, resuming
+from tnctl.training import events, resuming
 from tnctl.training.memory_watch import WAY_OUT, MemoryWatch
 from tnctl.training.observers import Stopwatch
 from tnctl.training.run_log import Log
@@ -21,13 +20,14 @@ from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
 from tnctl.training.workers import LocalWorkers
 
-STEPS_BETWEEN_CHECKS = 8  # of what the thread that completes a checkpoint has met
+STEPS_BETWEEN_CHECKS = 8  # for errors of the thread that completes a checkpoint
 
 
 class Checkpoints:
     """Saves the checkpoints of a run as the training loop proceeds.
 
-    `saved` is the checkpoint in force, `staged` the one to be in force next; empty at first.
+    `saved` is the newest complete checkpoint, `staged` the one that is being completed; both are
+    empty at first.
     """
 
     def __init__(
@@ -54,28 +54,27 @@ class Checkpoints:
         self._memory = MemoryWatch(workers.model)
         self._golden_rows = golden_rows
         by_day = conf.data.validation is None and daily(conf)
-        # Where every day brings rows of its own, they are read when the day starts.
+        # Golden rows of data.train are those of a day: they are read when the day starts.
         self._golden = GoldenRows(conf, workers.model, 0 if by_day else golden_rows)
 
-    def see(self, event: loop.Event) -> None:
+    def see(self, event: events.Event) -> None:
         """Save what is due. Raises Failure when memory runs out, with everything saved."""
         match event:
-            case loop.BetweenSteps():
-                self.save_what_is_due()
-                self.check_memory()
-            case loop.StepDone(number=number):
-                if number % STEPS_BETWEEN_CHECKS == 0:
-                    self.saver.check()
-            case loop.Evaluated(is_best=is_best):
+            case events.BetweenSteps():
+                self._save_if_due()
+                self._check_memory()
+            case events.StepDone(number=number) if number % STEPS_BETWEEN_CHECKS == 0:
+                self.saver.check()
+            case events.Evaluated(is_best=is_best):
                 self._best_is_due = is_best and self._conf.evaluation.keep == "best"
-            case loop.DayStarts(conf=conf) if self._conf.data.validation is None:
+            case events.DayStarts(conf=conf) if self._conf.data.validation is None:
                 self._golden = GoldenRows(conf, self._workers.model, self._golden_rows)
-            case loop.PassEnds(is_last=False) | loop.DayEnds(is_last=False):
+            case events.PassEnds(is_last=False) | events.DayEnds(is_last=False):
                 self.save()
-            case loop.Interrupted():
+            case events.Interrupted():
                 self.save_when_interrupted()
 
-    def save_what_is_due(self) -> None:
+    def _save_if_due(self) -> None:
         """Save if so many steps or minutes have passed, or the model is the best so far."""
         every, steps = self._conf.save.every_steps, self._state.steps
         is_due = every is not None and steps % every == 0
@@ -83,10 +82,10 @@ class Checkpoints:
         if self._best_is_due or (is_due and steps > self._saved_at[0]):
             self.save()
 
-    def check_memory(self) -> None:
+    def _check_memory(self) -> None:
         """Save and raise Failure when the tables may not have room to grow."""
         if (shortage := self._memory.shortage(self._workers.model)) is not None:
-            self.save_what_is_new()
+            self._save_if_new()
             self.wait()
             raise Failure(
                 f"stopped after step {self._state.steps:,} before memory runs out: {shortage}. "
@@ -96,56 +95,44 @@ class Checkpoints:
     def save(self, *, full: bool = False, model_step: int | None = None) -> None:
         """Save the model and the state of the run.
 
-        `model_step` is the step that the model is of, when training went further.
+        `model_step` is the step of the model where an earlier one than the last is kept.
         """
         started = time.perf_counter()
         self._log.flush()
-        state = self._state
-        stopping = state.stopping
+        state, stopping = self._state, self._state.stopping
         with waiting("saving a checkpoint"):
             self.saver.protect(stopping.best_step if stopping.best is not None else None)
             folder = self.saver.save(
                 self._workers.model,
-                Contents(
-                    clock=state.clock(model_step),
-                    position=state.position,
-                    finished=state.trained,
-                    golden=self._golden.lines(self._workers.inference),
-                    metrics=state.metrics(len(self._log.events)),
-                    extras=state.extras(),
-                    # They are written while training continues.
-                    data=tuple(state.data),
-                    days=tuple(state.days),
+                state.contents(
+                    self._golden.lines(self._workers.inference),
+                    len(self._log.events),
+                    model_step,
                 ),
                 full=full,
                 name_step=state.steps,
             )
-        # The one before is committed, or this one had not begun.
+        # `Saver.save` has waited until the checkpoint before this one was complete.
         self.saved, self.staged = self.staged, files.join(self._conf.output, folder)
         self._saved_at, self._best_is_due = (state.steps, state.position), False
         self._next_save = time.monotonic() + self._seconds_between
         self._stopwatch.saving += time.perf_counter() - started
 
     def save_last(self) -> None:
-        """The checkpoint that a run ends with, of the model that is kept."""
-        stopping, output = self._state.stopping, self._conf.output
-        best = stopping.best_step
-        if (
-            self._conf.evaluation.keep == "last"
-            or stopping.best is None
-            or best == self._state.steps
-        ):
+        """The last checkpoint of a run, of the model that is kept."""
+        stopping, best = self._state.stopping, self._state.stopping.best_step
+        keeps_last = self._conf.evaluation.keep == "last" or stopping.best is None
+        if keeps_last or best == self._state.steps:
             self.save()
             return
         self.saver.wait()
         # Every byte is read before the last model is dropped, for it may have to be kept.
         needed = resuming.names_of_chain(self.staged)
-        if not resuming.is_whole(output, best, needed, read=True):
+        folder = resuming.newest_whole(self._conf.output, best, needed, read=True)
+        if folder is None:
             say(f"the best model, of step {best:,}, is lost; the last one is kept instead")
             self.save(full=True)
             return
-        folder = resuming.newest_of_step(output, best)
-        assert folder is not None
         say(f"keeping the model of step {best:,}, the best")
         self._workers.load(folder)
         self._state.best_is_loaded = True
@@ -154,14 +141,14 @@ class Checkpoints:
     def save_when_interrupted(self) -> None:
         """Save what is new, unless a second signal asks to leave at once."""
         if not self._signals.again:
-            self.save_what_is_new()
+            self._save_if_new()
 
-    def save_what_is_new(self) -> None:
+    def _save_if_new(self) -> None:
         """Save if there were steps since the last checkpoint."""
         if self._saved_at != (self._state.steps, self._state.position):
             self.save()
 
     def wait(self) -> None:
-        """What was saved last is in force afterwards."""
+        """Wait until the last checkpoint is complete."""
         self.saver.wait()
         self.saved = self.staged

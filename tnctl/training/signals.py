@@ -1,8 +1,7 @@
-"""Ctrl-C and SIGTERM while training: the first one asks, the second one leaves at once."""
+"""Ctrl-C and SIGTERM while training: the first one requests an end, the second ends at once."""
 
 import signal
 import threading
-from collections.abc import Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -11,14 +10,14 @@ from tnctl.errors import Stopped
 
 T = TypeVar("T")
 SECONDS_BETWEEN_CHECKS = 0.2
-ASKING = (signal.SIGINT, signal.SIGTERM)
+HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 
 class Signals:
     """In a with-statement, keeps the first signal until `check` is called.
 
     The next one raises `Stopped` wherever the program is, and so does the first after `impatient`.
-    Where there are no signals to be had, in a thread that is not the main one, it does nothing.
+    In a thread that is not the main one, which cannot receive signals, it does nothing.
     """
 
     def __init__(self) -> None:
@@ -26,17 +25,18 @@ class Signals:
         self._patient = True
         self.again = False
         """whether there was a second one"""
-        self._before: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "Signals":
         if threading.current_thread() is threading.main_thread():
-            # What is ignored stays so, such as Ctrl-C of commands in the background.
-            asking = [number for number in ASKING if signal.getsignal(number) is not signal.SIG_IGN]
-            self._before = {number: signal.signal(number, self._handle) for number in asking}
+            # Ignored signals stay ignored, such as Ctrl-C for commands in the background.
+            for number in HANDLED:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     def check(self) -> None:
@@ -44,20 +44,15 @@ class Signals:
         if self._received is not None:
             raise Stopped("stopped", 128 + self._received)
 
-    def watching(self, ahead: ReadAhead[T]) -> Iterator[T]:
-        """The items, with a `check` before each and while one is waited for."""
-        while True:
+    def next_of(self, ahead: ReadAhead[T]) -> T | None:
+        """The next item, None after the last, with a `check` before it and while waiting for it."""
+        self.check()
+        while not ahead.ready(SECONDS_BETWEEN_CHECKS):
             self.check()
-            while not ahead.ready(SECONDS_BETWEEN_CHECKS):
-                self.check()
-            try:
-                item = next(ahead)
-            except StopIteration:
-                return
-            yield item
+        return next(ahead, None)
 
     def impatient(self) -> None:
-        """From now on, and for one that is there already: nothing is left to be finished."""
+        """A signal that has come already, or comes later, raises `Stopped` at once from now on."""
         self._patient = False
         self.check()
 

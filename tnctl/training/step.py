@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,6 @@ class TrainingStep:
         self._number_tensor = tensor_over(self._number)
         compiled = model.conf.train.xla and model.conf.train.precision == "float32"
         self._whole = gradient_function(model, batch_size, compiled)
-        self._partial: Callable[..., Any] | None = None
 
     @property
     def steps(self) -> int:
@@ -61,8 +61,8 @@ class TrainingStep:
         self._number[0] = self.steps + 1
         self.parameters.pull(batch, self._buffers)
         tensors = self._buffers.tensors(batch.rows)
-        outputs = self._function(batch.rows)(*tensors, self._number_tensor)
-        loss, logits, inputs, dense, statistics = outputs
+        function = self._whole if batch.rows == self._buffers.batch_size else self._partial
+        loss, logits, inputs, dense, statistics = function(*tensors, self._number_tensor)
         try:
             self.parameters.push(batch, Gradients(inputs, dense, statistics), self.rate_factor)
         except NotFiniteError as error:
@@ -73,12 +73,10 @@ class TrainingStep:
             ) from error
         return StepResult(float(loss), np.asarray(memoryview(logits)))
 
-    def _function(self, rows: int) -> Callable[..., Any]:
-        if rows == self._buffers.batch_size:
-            return self._whole
-        if self._partial is None:
-            self._partial = gradient_function(self.model, None, compiled=False)
-        return self._partial
+    @cached_property
+    def _partial(self) -> Callable[..., Any]:
+        """The function of batches of any size, traced for the first that is not whole."""
+        return gradient_function(self.model, None, compiled=False)
 
 
 def gradient_function(model: Model, rows: int | None, compiled: bool) -> Callable[..., Any]:

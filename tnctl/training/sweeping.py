@@ -1,4 +1,4 @@
-"""Several confs trained one after the other, and what came of each."""
+"""Several confs trained one after the other, and a table of their results."""
 
 import gc
 import traceback
@@ -8,25 +8,26 @@ import keras
 
 from tnctl import progress
 from tnctl.errors import UserError
+from tnctl.evaluation.metrics import METRICS
 from tnctl.schema import Conf
 from tnctl.training.report import Report
-from tnctl.training.train import train as train_conf
+from tnctl.training.training_run import train as train_conf
 
-# What is told of a run, and the conf it trains.
+# The name that a run has in messages, and the conf it trains.
 Run = tuple[str, Conf]
-# What is told of it, and its report; None when it failed.
+# The name, and the report; None when the run failed.
 Outcome = tuple[str, Report | None]
 
 
 def train(runs: Sequence[Run], *, overwrite: bool, golden: int, accept: bool = False) -> int:
     """Train every run and show a table of the results; returns the worst exit code.
 
-    A run that fails is told in a line, and the next one starts.
+    A run that fails is reported in a line, and the next one starts.
     """
     worst = 0
     outcomes: list[Outcome] = []
-    for number, (name, conf) in enumerate(runs):
-        progress.say(f"{number + 1}/{len(runs)}  {name}")
+    for number, (name, conf) in enumerate(runs, 1):
+        progress.say(f"{number}/{len(runs)}  {name}")
         report: Report | None = None
         try:
             report = train_conf(conf, overwrite=overwrite, golden=golden, accept=accept)
@@ -34,34 +35,31 @@ def train(runs: Sequence[Run], *, overwrite: bool, golden: int, accept: bool = F
             progress.say(f"{name} failed: {error}")
             worst = max(worst, error.exit_code)
         except Exception as error:
-            # A mistake of ours or of a user's recipe: its trace is needed, and so are the others.
+            # A fault of tnctl or of a user's recipe needs its traceback; the next run starts.
             progress.say(traceback.format_exc().rstrip())
             progress.say(f"{name} failed: {type(error).__name__}: {error}")
             worst = max(worst, 1)
         outcomes.append((name, report))
-        # Graphs and tables of a run must not stay for the next one.
+        # The memory of graphs and tables must be free for the next run.
         keras.backend.clear_session()
         gc.collect()
-    show(outcomes, runs[0][1])
+    show(outcomes, runs[0][1].evaluation.monitor)
     return worst
 
 
-def show(outcomes: Sequence[Outcome], conf: Conf) -> None:
-    """The table of results: the best by evaluation.monitor first, what failed last."""
-    monitor, higher = conf.evaluation.monitor, conf.evaluation.higher_is_better
+def show(outcomes: Sequence[Outcome], monitor: str) -> None:
+    """The table of results: the best by the monitored metric first, failed runs last."""
     columns = list(dict.fromkeys((monitor, "auc", "logloss")))
+    sign = -1 if METRICS[monitor].greater_is_better else 1
 
-    def place(outcome: Outcome) -> tuple[bool, bool, float]:
+    def rank(outcome: Outcome) -> tuple[bool, bool, float]:
         value = None if outcome[1] is None else outcome[1].figure(monitor)
-        return outcome[1] is None, value is None, 0.0 if value is None else value * (1 - 2 * higher)
+        return outcome[1] is None, value is None, 0.0 if value is None else sign * value
 
     rows = []
-    for name, report in sorted(outcomes, key=place):
-        seconds = "failed" if report is None else f"{report.timing.seconds:,.1f}"
+    for name, report in sorted(outcomes, key=rank):
         figures = [None if report is None else report.figure(column) for column in columns]
-        rows.append((name, *map(_figure, figures), seconds))
+        shown = ["-" if value is None else f"{value:.5f}" for value in figures]
+        seconds = "failed" if report is None else f"{report.timing.seconds:,.1f}"
+        rows.append((name, *shown, seconds))
     progress.table("", ("trained", *columns, "seconds"), rows)
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.5f}"

@@ -1,4 +1,4 @@
-"""What the training loop needs of the processes that train; here of one, this process."""
+"""The interface between the training loop and the processes that train, and one such process."""
 
 import contextlib
 import gc
@@ -12,17 +12,16 @@ from tnctl.checkpoint.load import load, open_checkpoint
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.features import Features, Window
 from tnctl.data.windows import ReadAhead, batches, order, windows
-from tnctl.evaluation.evaluate import (
-    READ_AHEAD,
-    Counting,
+from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.split_scoring import (
+    BatchCounter,
     Counts,
     features_of,
-    in_file_order,
     labelled_heads,
     metrics_line,
     score,
+    unshuffled,
 )
-from tnctl.evaluation.inference import Inference
 from tnctl.model.building import Model
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
@@ -37,13 +36,13 @@ BATCHES_AHEAD = 4
 
 @dataclass(frozen=True)
 class SplitMetrics:
-    """Exact metrics of a split by the model as it is, and how often each input was there."""
+    """Exact metrics of a split by the current model, and how often each input is present."""
 
     split: str
     metrics: dict[str, Any]
     counts: Counts
     seconds: float
-    """what it took; 0 when it was known already"""
+    """spent on them; 0 when they were known already"""
 
 
 class Batches(Protocol):
@@ -65,7 +64,11 @@ class Batches(Protocol):
 
 
 class Workers(Protocol):
-    """The processes that train a model. The loop knows them by this alone."""
+    """The processes that train a model: all that the training loop and the days use of them.
+
+    `LocalWorkers` is this process alone. An implementation for several machines does the same on
+    all of them: a call returns when every process has done its part.
+    """
 
     @property
     def steps(self) -> int:
@@ -73,27 +76,30 @@ class Workers(Protocol):
 
     @property
     def model(self) -> Model:
-        """The model, its dense part and the layout of its rows."""
+        """The model: its network, its tables and the layout of their rows."""
 
     def batches(
         self, conf: Conf, position: Position, skipped: Skipped
     ) -> contextlib.AbstractContextManager[Batches]:
-        """What is left of the pass at a position over data.train of a conf."""
+        """What is left after a position of a pass over data.train of a conf.
+
+        `skipped` counts the rows that cannot be read, and refuses too many.
+        """
 
     def evaluate(self, split: str) -> SplitMetrics:
-        """Exact metrics of a split; of the last evaluation when the model is the same since."""
+        """Exact metrics of a split; those of the last evaluation if the model has not changed."""
 
-    def look(self, conf: Conf, counting: Counting, *, scored: bool) -> dict[str, Any] | None:
+    def look(self, conf: Conf, counter: BatchCounter, *, scored: bool) -> dict[str, Any] | None:
         """One pass over data.train of a conf in file order, read-only: metrics when `scored`.
 
-        `counting` is given every batch.
+        Each batch is passed to `counter`.
         """
 
     def set_days(self, days: Sequence[tuple[int, int]]) -> None:
         """The number and the first step of each day, for rows that decay or age by days."""
 
     def end_of_period(self) -> dict[str, int]:
-        """Evict what a day's or an epoch's end evicts; the rows removed, by share group."""
+        """Evict the rows that the end of a day or epoch evicts; how many, by share group."""
 
 
 class LocalBatches:
@@ -102,8 +108,7 @@ class LocalBatches:
     def __init__(
         self, ahead: ReadAhead[Window], signals: Signals, step: TrainingStep, label: int
     ) -> None:
-        self._ahead, self._step, self._label = ahead, step, label
-        self._source = signals.watching(ahead)
+        self._ahead, self._signals, self._step, self._label = ahead, signals, step, label
         self._next: Window | None = None
 
     @property
@@ -115,7 +120,7 @@ class LocalBatches:
         return self._ahead.seconds_waited
 
     def wait(self) -> bool:
-        self._next = next(self._source, None)
+        self._next = self._signals.next_of(self._ahead)
         return self._next is not None
 
     def train(self, rate_factor: float, sums: PassSums) -> None:
@@ -130,63 +135,58 @@ class LocalWorkers:
 
     def __init__(self, conf: Conf, model: Model, steps: int, signals: Signals) -> None:
         """`steps` were trained before."""
-        self.conf, self.model = conf, model
-        self.features = features_of(conf, model)
-        self._signals = signals
-        self.step: TrainingStep | None = TrainingStep(model, conf.train.batch_size, steps)
-        self._trained_steps = steps
-        self.inference = Inference(model, conf.train.batch_size)
-        [(_, _, self._main_label), *_] = labelled_heads(model)
-        # Of the model as it was after so many steps.
-        self._last_metrics: SplitMetrics | None = None
-        self._last_metrics_step = steps
+        self._conf, self._signals = conf, signals
+        self.model, self.inference = model, Inference(model, conf.train.batch_size)
+        self._features = features_of(conf, model)
+        self._step: TrainingStep | None = TrainingStep(model, conf.train.batch_size, steps)
+        self._trained_steps = steps  # as long as there is no step that knows it
+        # Of the current model, by the step after which they were computed.
+        self._last_metrics: tuple[int, SplitMetrics] | None = None
 
     @property
     def steps(self) -> int:
-        return self._trained_steps if self.step is None else self.step.steps
+        return self._trained_steps if self._step is None else self._step.steps
 
     @contextlib.contextmanager
     def batches(self, conf: Conf, position: Position, skipped: Skipped) -> Iterator[LocalBatches]:
-        assert self.step is not None
+        assert self._step is not None
         source = training_batches(
             conf,
-            self.features,
+            self._features,
             position.passes,
             skipped,
             start=position.window,
             offset=position.offset,
         )
+        [(_, _, main_label), *_] = labelled_heads(self.model)
         with ReadAhead(source, BATCHES_AHEAD) as ahead:
-            yield LocalBatches(ahead, self._signals, self.step, self._main_label)
+            yield LocalBatches(ahead, self._signals, self._step, main_label)
 
     def evaluate(self, split: str) -> SplitMetrics:
-        known = self._last_metrics
-        if known is not None and known.split == split and self._last_metrics_step == self.steps:
-            return replace(known, seconds=0.0)
-        started = time.perf_counter()
-        counts = Counts(self.model.layout)
+        if self._last_metrics is not None:
+            step, known = self._last_metrics
+            if (step, known.split) == (self.steps, split):
+                return replace(known, seconds=0.0)
+        started, counts = time.perf_counter(), Counts(self.model.layout)
         with waiting(f"evaluating on data.{split}"):
             scored = score(
-                self.inference, self.conf, split, counts=counts, between=self._signals.check
+                self.inference, self._conf, split, counter=counts, between=self._signals.check
             )
             metrics = scored.metrics()
         say(f"{split}  {metrics_line(metrics)}")
-        self._last_metrics_step = self.steps
-        self._last_metrics = SplitMetrics(
-            split, metrics, counts, seconds=time.perf_counter() - started
-        )
-        return self._last_metrics
+        measured = SplitMetrics(split, metrics, counts, time.perf_counter() - started)
+        self._last_metrics = self.steps, measured
+        return measured
 
-    def look(self, conf: Conf, counting: Counting, *, scored: bool) -> dict[str, Any] | None:
-        # The model is judged on all examples, also where it is trained on a part of the negatives.
+    def look(self, conf: Conf, counter: BatchCounter, *, scored: bool) -> dict[str, Any] | None:
+        # The model is evaluated on all examples, even if it is trained on a part of the negatives.
         conf = replace(conf, data=replace(conf.data, negatives=1.0))
         check = self._signals.check
         if scored:
-            return score(self.inference, conf, "train", counts=counting, between=check).metrics()
-        features = features_of(conf, self.model)
-        with ReadAhead(in_file_order(conf, features, "train"), READ_AHEAD) as ahead:
+            return score(self.inference, conf, "train", counter=counter, between=check).metrics()
+        with unshuffled(conf, self.model, "train") as ahead:
             for batch in ahead:
-                counting.add(batch)
+                counter.add(batch)
                 check()
         return None
 
@@ -202,17 +202,15 @@ class LocalWorkers:
         return removed
 
     def load(self, folder: str) -> None:
-        """Put the model of a checkpoint in the place of the trained one, which is dropped first.
+        """Replace the trained model, which is dropped first, by that of a checkpoint.
 
-        It can be evaluated and saved, and not be trained any more.
+        The loaded model can be evaluated and saved, and not be trained any more.
         """
-        steps = self.steps
-        self._last_metrics = None
-        self._trained_steps, self.step = steps, None
+        self._trained_steps, self._step, self._last_metrics = self.steps, None, None
         del self.model, self.inference
         gc.collect()
-        self.model = load(open_checkpoint(folder), self.conf)
-        self.inference = Inference(self.model, self.conf.train.batch_size)
+        self.model = load(open_checkpoint(folder), self._conf)
+        self.inference = Inference(self.model, self._conf.train.batch_size)
 
 
 def training_batches(
@@ -226,8 +224,8 @@ def training_batches(
 ) -> Iterator[Window]:
     """The batches of a pass in their shuffled order, windows read one ahead.
 
-    `passes` seeds the order: how many there were before. It begins `offset` rows behind the
-    beginning of window `start`, which is where a batch ends.
+    `passes` is how many passes there were before, which seeds the order. It begins `offset` rows
+    after the beginning of window `start`, which is where a batch ends.
     """
     source = windows(conf, features, "train", start=start, skipped=skipped)
     with ReadAhead(source, WINDOWS_AHEAD) as ahead:

@@ -20,8 +20,8 @@ from tnctl.data.days import conf_of_day
 from tnctl.data.features import Window
 from tnctl.data.windows import joined, windows
 from tnctl.errors import Failure
-from tnctl.evaluation.evaluate import features_of
 from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.split_scoring import features_of
 from tnctl.files import AbsentError
 from tnctl.model.building import Model
 from tnctl.model.graph import BY_SLOT, PACKED, packed_inputs

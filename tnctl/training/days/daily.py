@@ -1,7 +1,8 @@
 """Daily training: which days are left, what each looks like, and how the model does on it before.
 
-A checkpoint carries the record: an entry for every day that was begun. Whatever is not in it is
-trained, in order; so running the same command again does nothing, or goes on.
+A checkpoint has the record: an entry for every day that was begun. The days that are not in it are
+trained, in order; so repeating the same command resumes a run, and changes nothing once all days
+are trained.
 """
 
 from collections.abc import Sequence
@@ -23,8 +24,8 @@ from tnctl.data.days import in_words as named
 from tnctl.data.reading import EmptyError, EmptyFileError
 from tnctl.data.sources import fingerprints
 from tnctl.errors import Failure
-from tnctl.evaluation.evaluate import labelled_heads, metrics_line
 from tnctl.evaluation.metrics import scalars
+from tnctl.evaluation.split_scoring import labelled_heads, metrics_line
 from tnctl.masking import bare
 from tnctl.model.building import Model
 from tnctl.progress import say, waiting
@@ -38,67 +39,60 @@ from tnctl.training.workers import Workers
 def plan(conf: Conf, record: Sequence[DayRecord], accept: bool) -> list[str]:
     """The days that are left, in the order to train them; one that was begun is the first.
 
-    Days that are not there are named, and so are trained ones whose files have changed. Raises
-    Failure when there is no day at all, and for a day that comes late unless `accept`.
+    Reports days without files, and trained days whose files have changed. Raises Failure when
+    there is no day at all, and for a day that comes late unless `accept`.
     """
     listed = days_of(conf)
-    begun = [entry.day for entry in record if entry.last_step is None]
-    trained = [entry.day for entry in record]
     if not listed.there and not record:
         raise none_there(conf)
+    trained = [entry.day for entry in record]
+    newest = in_order(trained)[-1] if trained else None
     known = {calendar(day) or day for day in trained}
     left = [day for day in listed.there if (calendar(day) or day) not in known]
-    newest = in_order(trained)[-1] if trained else None
     late = [day for day in left if newest is not None and comes_before(day, newest)]
     if late and not accept:
         raise Failure(
             f"data.train: {named(late)} came late, {newest} is trained already. With accept=true "
             "it is trained now, as the newest; or leave it out in data.days"
         )
-    tell(conf, record, left, listed.absent, listed.later)
-    return begun + left
-
-
-def tell(
-    conf: Conf, record: Sequence[DayRecord], left: list[str], absent: list[str], later: list[str]
-) -> None:
-    """Name the days that are not trained, and why."""
-    newest = in_order(entry.day for entry in record)[-1:] if record else []
-    gaps = [day for day in absent if not newest or comes_before(newest[0], day)]
+    gaps = [day for day in listed.absent if newest is None or comes_before(newest, day)]
     if gaps and left:
         say(f"data.train: {named(gaps)} left out: there is no file")
-    if later:
-        say(f"data.train: {named(later)} not there yet: the same command trains on when they are")
+    if listed.later:
+        say(
+            f"data.train: {named(listed.later)} not there yet: run the same command again when "
+            "they are"
+        )
     for entry in record:
         if entry.last_step is not None and (url := changed_file(conf, entry)) is not None:
             say(
                 f"data.train: {entry.day} is trained already and is not again: {url} is new or "
                 "has changed since"
             )
+    return [entry.day for entry in record if entry.last_step is None] + left
 
 
 def changed_file(conf: Conf, entry: DayRecord) -> str | None:
-    """A file of a trained day that is not as it was trained; old days may be gone, all of them.
+    """A file of a trained day that has changed since, or is new; None where files are removed.
 
-    Files are known by their own names: the folder may be reached by another path than then.
+    Files are compared by name and not by path: the folder may be reached by another path now.
     """
-    trained = [seen(file) for file in entry.files or ()]
+    trained = [_named_by_file(file) for file in entry.files or ()]
     if not trained:
         return None
     try:
-        there = fingerprints(conf_of_day(conf, entry.day), "train")
+        current = fingerprints(conf_of_day(conf, entry.day), "train")
     except files.AbsentError:
         return None
-    return next((file.file for file in there if seen(file) not in trained), None)
+    return next((file.file for file in current if _named_by_file(file) not in trained), None)
 
 
-def seen(file: Fingerprint) -> Fingerprint:
-    """A file as it is told from others."""
+def _named_by_file(file: Fingerprint) -> Fingerprint:
     return replace(file, file=bare(file.file).rsplit("/", 1)[-1])
 
 
 class Daily:
-    """The days of a run. `left` are to be trained, `record` is what checkpoints carry of all."""
+    """The days of a run. `left` are to be trained, `record` is what checkpoints have of all."""
 
     def __init__(self, conf: Conf, record: Sequence[DayRecord], accept: bool) -> None:
         self.conf, self.accept = conf, accept
@@ -108,8 +102,7 @@ class Daily:
     @property
     def under_way(self) -> str | None:
         """The day that was begun and not ended."""
-        begun = [entry.day for entry in self.record if entry.last_step is None]
-        return begun[0] if begun else None
+        return next((entry.day for entry in self.record if entry.last_step is None), None)
 
     @property
     def first(self) -> str:
@@ -117,42 +110,42 @@ class Daily:
         return self.left[0] if self.left else self.record[-1].day
 
     def all_are_in(self, report: Report) -> bool:
-        """Whether a report tells of every day on record."""
+        """Whether a report has every day on record."""
         return [day.day for day in report.days or ()] == [entry.day for entry in self.record]
 
     def begin(self, day: str, workers: Workers, steps: int, previous: int) -> DayRecord:
-        """Look at a day, evaluate the model on it, and put it on record; returns its entry.
+        """Evaluate the model on a day, compare the day to earlier ones, and return its new record.
 
-        `previous` is the number of the day before, 0 where there is none.
-        One pass over its data. On the first day of a new model there is nothing to evaluate.
-        Raises Failure when the day is empty, or not as days were before, unless `accept`.
+        `previous` is the number of the day before, 0 where there is none. One pass over the day's
+        data. On the first day of a new model there is nothing to evaluate. Raises Failure when the
+        day is empty, or not as days were before, unless `accept`.
         """
         conf = conf_of_day(self.conf, day)
-        there = fingerprints(conf, "train")
-        recent = self._recent()
-        edges = {name: values for other in recent for name, values in other.edges().items()}
+        data = fingerprints(conf, "train")
+        looks = [entry.statistics for entry in self.record if entry.statistics is not None]
+        recent = looks[-self.conf.gate.days :]
+        edges = {name: values for earlier in recent for name, values in earlier.edges().items()}
         figures = DayFigures(workers.model, edges)
-        new = not steps and not any(table.rows for table in workers.model.tables)
+        is_new = not steps and not any(table.rows for table in workers.model.tables)
         metrics = None
-        unusual: list[str] = []
         try:
             with waiting(f"looking at {day}"):
-                metrics = workers.look(conf, figures, scored=not new)
+                metrics = workers.look(conf, figures, scored=not is_new)
             looked = figures.result()
             unusual = self._judge(day, looked, recent, metrics, workers.model)
         except (EmptyError, EmptyFileError) as error:
-            if isinstance(error, EmptyFileError) and len(there) > 1:
+            if isinstance(error, EmptyFileError) and len(data) > 1:
                 raise
-            looked, unusual = figures.result(), ["it has no row"]
             if not self.accept:
                 raise Failure(
-                    f"{day} has no row ({there[0].file}). Nothing is trained on it; write its "
-                    "files again, or accept=true to go on without it"
+                    f"{day} has no row ({data[0].file}). Nothing is trained on it; write its "
+                    "files again, or accept=true to train without it"
                 ) from error
+            looked, unusual = figures.result(), ["it has no row"]
         if not looked.examples:
             say(f"{day} has no row and is passed over (accept=true)")
         elif unusual:
-            say(f"{day} is trained as it is (accept=true): {'; '.join(unusual)}")
+            say(f"{day} is trained all the same (accept=true): {'; '.join(unusual)}")
         entry = DayRecord(
             day=day,
             number=day_number(day, previous),
@@ -163,40 +156,34 @@ class Daily:
             new_ids={
                 name: round(1 - figure.known, 6)
                 for name, figure in looked.inputs.items()
-                if figure.known is not None and not new
+                if figure.known is not None and not is_new
             },
             accepted=unusual,
-            files=there,
+            files=data,
             statistics=looked if looked.examples else None,
         )
         self.record.append(entry)
-        self._forget()
+        # Older days are no longer compared to: what only the gate needs of them is dropped.
+        with_rows = [n for n, entry in enumerate(self.record) if entry.statistics is not None]
+        for number in with_rows[: -self.conf.gate.days]:
+            self.record[number] = self.record[number].summary()
         if metrics is not None:
-            shown = metrics_line(metrics)
-            say(f"{day}  before it is trained: {shown}  {looked.examples:,} examples")
+            line = f"{metrics_line(metrics)}  {looked.examples:,} examples"
+            say(f"{day}  before it is trained: {line}")
         return entry
 
-    def evicted(self, removed: dict[str, int]) -> None:
-        """Rows, by group, were removed at the end of the day under way."""
+    def add_evicted(self, removed: dict[str, int]) -> None:
+        """Record rows, by group, that were removed at the end of the day under way."""
         if removed:
             known = self.record[-1].evicted or {}
             total = {name: known.get(name, 0) + rows for name, rows in removed.items()}
             self.record[-1] = replace(self.record[-1], evicted=known | total)
 
     def end(self, steps: int) -> DayRecord:
-        """The day under way is trained, up to `steps`; returns its summary."""
+        """Record that the day under way is trained, up to `steps`; return its summary."""
         entry = self.record[-1] = replace(self.record[-1], last_step=steps)
         self.left = [day for day in self.left if day != entry.day]
         return entry.summary()
-
-    def summaries(self) -> list[DayRecord]:
-        """Every day, as a report has it."""
-        return [entry.summary() for entry in self.record]
-
-    def _recent(self) -> list[OfDay]:
-        """What the last gate.days days looked like, the oldest first."""
-        statistics = [entry.statistics for entry in self.record if entry.statistics is not None]
-        return statistics[-self.conf.gate.days :]
 
     def _judge(
         self,
@@ -206,10 +193,10 @@ class Daily:
         metrics: dict[str, Any] | None,
         model: Model,
     ) -> list[str]:
-        """What is accepted though it is not as it was. Raises Failure when it is not accepted."""
+        """What the gate finds in an accepted day. Raises Failure for findings not accepted."""
         names = [entry.day for entry in self.record if entry.statistics is not None]
-        for name, other in zip(names[-len(recent) :], recent, strict=True):
-            if looked.same_rows(other):
+        for name, earlier in zip(names[-len(recent) :], recent, strict=True):
+            if looked.same_rows(earlier):
                 say(f"{day} seems to have the very rows of {name}: is it the right data?")
         if not self.conf.gate.enabled:
             return []
@@ -218,20 +205,16 @@ class Daily:
         if auc is not None and looked.labels:
             label = list(looked.labels)[labelled_heads(model)[0][2]]
             clicks = looked.labels[label] * looked.examples
-            recorded = self.record[-self.conf.gate.days :]
-            known = [number_of(entry.before or {}, "auc") for entry in recorded]
-            earlier = [value for value in known if value is not None]
-            if gate.turned_round(auc, earlier, clicks, looked.examples - clicks):
-                findings.insert(0, gate.backwards(auc, earlier))
+            known = [
+                number_of(entry.before or {}, "auc")
+                for entry in self.record[-self.conf.gate.days :]
+            ]
+            usual = [value for value in known if value is not None]
+            if gate.turned_round(auc, usual, clicks, looked.examples - clicks):
+                findings.insert(0, gate.backwards(auc, usual))
         if findings and not self.accept:
             raise Failure(
-                f"{day} looks broken: {gate.in_words(findings)}. Nothing is trained on it; mend "
-                "its files, or accept=true to train it as it is"
+                f"{day} looks broken: {gate.in_words(findings)}. Nothing is trained on it; repair "
+                "its files, or accept=true to train it all the same"
             )
         return [finding.sentence for finding in findings]
-
-    def _forget(self) -> None:
-        """Drop what only the gate needs from days that it looks at no longer."""
-        with_rows = [n for n, entry in enumerate(self.record) if entry.statistics is not None]
-        for number in with_rows[: -self.conf.gate.days]:
-            self.record[number] = self.record[number].summary()

@@ -1,6 +1,6 @@
-"""What a day's inputs look like: a few figures of each, taken in one pass over its data.
+"""What a day's inputs look like: a few figures of each, counted in one pass over its data.
 
-They are kept in the checkpoint, and the gate compares a day's with those of the days before.
+Checkpoints keep them, and the gate compares the figures of a day with those of the days before.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,9 +22,9 @@ DISTINCT_KEPT = 4096  # smallest hashes: a standard error of 1 / sqrt(4096), 1.6
 REPEATS_KEPT = 131_072
 SAMPLE_ROWS = 16_384  # of the numbers, for deciles
 ROWS_AT_A_TIME = 65_536
-LOOKED_UP = 16_384  # occurrences of them: whether they have a row
-FEWEST = 30  # examples or ids that must be expected for them to be gone
-LABEL = "label"  # before the name of one, where it stands among the numbers
+LOOKED_UP = 16_384  # occurrences of a slot at a time: whether their ids have a row
+FEWEST = 30  # examples or ids that must be expected before their absence is a finding
+LABEL = "label"  # prefix of the name of a label that is counted as a number
 
 
 class Distinct:
@@ -35,7 +35,7 @@ class Distinct:
         self._limit = np.uint64(2**64 - 1)
 
     def add(self, hashes: NDArray[np.uint64]) -> None:
-        """Take in uint64 [n]."""
+        """Add hashes, uint64 [n]."""
         smallest = np.union1d(self._smallest, hashes[hashes <= self._limit])
         if len(smallest) > DISTINCT_KEPT:
             smallest = smallest[:DISTINCT_KEPT]
@@ -52,8 +52,9 @@ class Distinct:
 class Repeats:
     """Of a day's second half, the share of occurrences whose id came in its first half.
 
-    What of a day the day before would have known, as far as one day can tell. Of the ids a share is
-    looked at, chosen by their hash, so that at most REPEATS_KEPT occurrences are kept.
+    An estimate, from one day alone, of the share of known ids in a day when the day before is
+    trained. Only a share of the ids is considered, chosen by their hash, so that at most
+    REPEATS_KEPT occurrences are kept.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ class Repeats:
         self._limit = 2**64 - 1
 
     def add(self, hashes: NDArray[np.uint64]) -> None:
-        """Take in uint64 [n], in the order of the data."""
+        """Add hashes, uint64 [n], in the order of the data."""
         self._kept.append(hashes[hashes <= np.uint64(self._limit)])
         while sum(map(len, self._kept)) > REPEATS_KEPT:
             self._limit //= 2
@@ -70,7 +71,7 @@ class Repeats:
             ]
 
     def share(self) -> float | None:
-        """None where too few ids are looked at."""
+        """The share; None where too few ids are considered."""
         whole = np.concatenate(self._kept) if self._kept else np.empty(0, np.uint64)
         half = len(whole) // 2
         if half < FEWEST:
@@ -79,7 +80,7 @@ class Repeats:
 
 
 class _Ids:
-    """What is counted of a slot."""
+    """The counts of a slot."""
 
     def __init__(self, new: bool) -> None:
         self.repeats = Repeats() if new else None
@@ -98,7 +99,7 @@ class _Ids:
 
 
 class DayFigures:
-    """Takes the figures of a day, batch by batch, from a model that does not change meanwhile.
+    """Counts the figures of a day, batch by batch; the model must not change meanwhile.
 
     `edges` has the deciles of numeric inputs, of the first day; those that it lacks are measured,
     on 16,384 rows chosen by their number.
@@ -108,7 +109,7 @@ class DayFigures:
         self._model, self._edges = model, edges
         self._squared = model.conf.train.loss.name == "mse"
         layout = model.layout
-        # A first day has nothing to be known from.
+        # On a first day no id has a row.
         self._new = not any(table.rows for table in model.tables)
         self._slots = {name: _Ids(self._new) for table in layout.tables for name in table.slots}
         self._numeric = {
@@ -116,10 +117,9 @@ class DayFigures:
             for name, (column, width) in layout.numeric_columns.items()
         }
         if self._squared:
-            # Labels that are no classes are looked at as numbers are.
-            at = sum(layout.numeric.values())
-            for number, name in enumerate(model.conf.data.all_labels):
-                self._numeric[f"{LABEL} {name}"] = slice(at + number, at + number + 1)
+            # Labels that are no classes are counted as numeric inputs are.
+            for column, name in enumerate(model.conf.data.all_labels, sum(layout.numeric.values())):
+                self._numeric[f"{LABEL} {name}"] = slice(column, column + 1)
         self._counts: dict[str, NDArray[np.int64]] = {}
         self._present = dict.fromkeys(self._numeric, 0)
         self._labels: NDArray[np.float64] = np.zeros(len(model.conf.data.all_labels))
@@ -176,19 +176,22 @@ class DayFigures:
             values = numbers[:, columns]
             self._present[name] += int(values.any(axis=1).sum())
             if name in self._model.layout.indicators:
-                self._tally(name, _folded(values.sum(axis=0, dtype=np.float64)))
+                # At most BUCKETS counts, of many one-hot columns too.
+                ids = values.sum(axis=0, dtype=np.float64)
+                width = min(len(ids), BUCKETS)
+                counts = np.bincount(np.arange(len(ids)) % width, ids, width).astype(np.int64)
             elif name in self._edges:
-                self._tally(name, _by_edges(values, self._edges[name]))
-        if all(name in self._counts for name in self._numeric):
+                counts = _by_edges(values, self._edges[name])
+            else:
+                continue
+            self._counts[name] = self._counts.get(name, 0) + counts
+        if len(self._counts) == len(self._numeric):
             return
         rows = np.arange(self.examples, self.examples + len(numbers), dtype=np.uint64)
         keys = np.concatenate([self._sample_keys, mix64(rows)])
         kept = np.argsort(keys, kind="stable")[: self._sampled]
         self._sample = np.concatenate([self._sample, numbers])[kept]
         self._sample_keys = keys[kept]
-
-    def _tally(self, name: str, counts: NDArray[np.int64]) -> None:
-        self._counts[name] = self._counts.get(name, 0) + counts
 
     def result(self) -> OfDay:
         """The figures of all batches so far."""
@@ -206,7 +209,9 @@ class DayFigures:
         known = None
         if counted.occurrences and not self._new:
             known = counted.known / counted.looked_up
-        elif counted.repeats is not None and not self._waits(name):
+        elif counted.repeats is not None and not any(
+            table.waits for table in self._model.layout.tables if name in table.slots
+        ):
             known = counted.repeats.share()
         return OfInput(
             coverage=counted.present / max(self.examples, 1),
@@ -216,10 +221,6 @@ class DayFigures:
             known=known,
             histogram=counted.histogram.tolist(),
         )
-
-    def _waits(self, name: str) -> bool:
-        tables = self._model.layout.tables
-        return next(table.waits for table in tables if name in table.slots)
 
     def _of_numbers(self, name: str, columns: slice) -> OfInput:
         edges = self._edges.get(name)
@@ -270,9 +271,3 @@ def by_slot(
 def _by_edges(values: NDArray[Any], edges: Sequence[float]) -> NDArray[np.int64]:
     places = np.searchsorted(np.asarray(edges, np.float64), values.ravel().astype(np.float64))
     return np.bincount(places, minlength=len(edges) + 1)
-
-
-def _folded(counts: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Counts of many one-hot columns as at most BUCKETS."""
-    width = min(len(counts), BUCKETS)
-    return np.bincount(np.arange(len(counts)) % width, counts, width).astype(np.int64)

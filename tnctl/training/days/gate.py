@@ -1,9 +1,8 @@
-"""The day gate: what a day's inputs look like, and whether that is what days look like.
+"""The day gate: whether the inputs and labels of a day look like those of the days before.
 
-Of every slot and numeric input, and of the labels, a few figures are taken in one pass and kept in
-the checkpoint. A day is compared to the last ones: it may be as any of them was, and beyond that as
-far away as the thresholds of `gate` allow. Every threshold is widened by what chance does to as few
-examples as there are, so that small days pass.
+The figures of every slot, numeric input and label (day_figures.py) are compared with those of the
+last days: they must lie within the range of these days, widened by the thresholds of `gate`. Every
+threshold is widened further by the random variation of so few examples, so that small days pass.
 """
 
 import itertools
@@ -18,62 +17,59 @@ from tnctl.data.day_records import OfDay, OfInput
 from tnctl.schema import Gate
 from tnctl.training.days.day_figures import FEWEST, LABEL
 
-# The part of each share that is even, so that an empty bucket is not infinitely unlikely.
+# The part of each share that is spread evenly, so that an empty bucket is not infinitely unlikely.
 EVEN = 0.25
-DEVIATIONS = 4.0  # of chance, that widen a threshold
-GONE = 0.1  # of what was there: less is gone, whatever the thresholds say
-RANKS_BACKWARDS = 0.45  # an AUC below this is of labels that were turned round
-NAMED = 4  # findings that the error tells of
+DEVIATIONS = 4.0  # standard deviations by which a threshold is widened
+GONE = 0.1  # an input with less than this share of its coverage is missing, whatever the thresholds
+RANKS_BACKWARDS = 0.45  # an AUC below this means inverted labels
+NAMED = 4  # findings that the error lists
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a day has other than the days before."""
+    """A difference between a day and the days before."""
 
     sentence: str
     weight: float
-    """how often its threshold is passed"""
+    """how many times its threshold it is"""
 
 
 def findings(gate: Gate, day: OfDay, recent: Sequence[OfDay]) -> list[Finding]:
-    """What a day has beyond the thresholds, the worst first: of each input one thing, the plainest.
+    """The differences beyond the thresholds, the worst first: of each input only the simplest.
 
-    `before` are the days it is compared to, the oldest first; without any there is nothing.
+    `recent` are the days to compare to, the oldest first; without any there are no findings.
     """
     if not recent:
         return []
     days = "day" if len(recent) == 1 else f"{len(recent)} days"
-    examples = together(day.examples, [other.examples for other in recent])
+    examples = effective_size(day.examples, [earlier.examples for earlier in recent])
     deviations = []
     for name, figures in day.inputs.items():
-        others = [other.inputs[name] for other in recent if name in other.inputs]
-        if others:
+        usual = [earlier.inputs[name] for earlier in recent if name in earlier.inputs]
+        if usual and (of_input := list(_of_input(gate, figures, usual, examples))):
             kind = "" if name.startswith(LABEL + " ") else "numeric." if figures.edges else "slots."
-            of_input = list(_of_input(gate, figures, others, examples))
-            if of_input:
-                text = of_input[0][0].format(days=days)
-                weight = max(weight for _, weight in of_input)
-                deviations.append(Finding(f"{kind}{name}: {text}", weight))
+            text, worst = of_input[0][0].format(days=days), max(weight for _, weight in of_input)
+            deviations.append(Finding(f"{kind}{name}: {text}", worst))
     for name, rate in day.labels.items():
-        if f"{LABEL} {name}" in day.inputs:
+        rates = [earlier.labels[name] for earlier in recent if name in earlier.labels]
+        if f"{LABEL} {name}" in day.inputs or not rates:
             continue
-        rates = [other.labels[name] for other in recent if name in other.labels]
-        if rates and (label := _of_label(gate, rate, rates, examples)) is not None:
+        if (label := _of_label(gate, rate, rates, examples)) is not None:
             text, weight = label
             deviations.append(Finding(f"{LABEL} {name}: {text.format(days=days)}", weight))
-    return sorted(deviations, key=lambda figures: -figures.weight)
+    return sorted(deviations, key=lambda finding: -finding.weight)
 
 
-def together(now: float, recent: Sequence[float]) -> float:
-    """How many draws differ from their mean as much as two figures of so many do from each other.
+def effective_size(now: float, recent: Sequence[float]) -> float:
+    """The effective sample size for comparing a day to the smallest of the days before.
 
-    Of the days before, the one of the fewest.
+    The difference of two means, of n and of m examples, varies as the mean of 1 / (1/n + 1/m) does.
     """
     return 1 / (1 / max(now, 1) + 1 / max(min(recent), 1))
 
 
 def turned_round(auc: float, recent: Sequence[float], clicks: float, others: float) -> bool:
-    """Whether labels seem inverted: a model that ranked right ranks the day backwards."""
+    """Whether labels seem inverted: a model that ranked well so far ranks this day backwards."""
     if min(clicks, others) < 1:
         return False
     # Hanley and McNeil's deviation of an AUC of one half.
@@ -93,12 +89,14 @@ def backwards(auc: float, recent: Sequence[float]) -> Finding:
 def _of_input(
     gate: Gate, now: OfInput, recent: Sequence[OfInput], examples: float
 ) -> Iterator[tuple[str, float]]:
-    """Findings of one input, the plainest first, with their weights; {days}: the days before."""
+    """Findings of one input with weights, the simplest first; `{days}` is to be filled in."""
     yield from _coverage(gate, now, recent, examples)
     lengths = [day.length for day in recent if day.occurrences]
     if now.occurrences and lengths and now.edges is None:
         factor = _factor(now.length, min(lengths), max(lengths))
-        draws = together(now.occurrences, [day.occurrences for day in recent if day.occurrences])
+        draws = effective_size(
+            now.occurrences, [day.occurrences for day in recent if day.occurrences]
+        )
         allowed = gate.length * (1 + DEVIATIONS / math.sqrt(draws))
         if factor > allowed:
             yield (
@@ -108,7 +106,7 @@ def _of_input(
             )
     known = [day.known for day in recent if day.known is not None]
     if now.known is not None and known:
-        draws = together(
+        draws = effective_size(
             now.occurrences, [day.occurrences for day in recent if day.known is not None]
         )
         least = min(known) * (1 - gate.new_ids) - DEVIATIONS / 2 / math.sqrt(draws)
@@ -140,7 +138,7 @@ def _coverage(
 
 
 def _distinct(gate: Gate, now: OfInput, recent: Sequence[OfInput]) -> Iterator[tuple[str, float]]:
-    """More examples may bring more ids, in proportion at the most."""
+    """More examples may have more distinct ids, at most in proportion."""
     pairs = [(day.distinct, day.occurrences) for day in recent if day.distinct]
     if not now.distinct or not pairs:
         return
@@ -158,20 +156,17 @@ def _distinct(gate: Gate, now: OfInput, recent: Sequence[OfInput]) -> Iterator[t
 
 
 def _stability(gate: Gate, now: OfInput, recent: Sequence[OfInput]) -> Iterator[tuple[str, float]]:
-    """An input that moves every day may move as much again."""
-    others = [day for day in recent if len(day.histogram) == len(now.histogram) and
-              day.occurrences]  # fmt: skip
-    if not now.occurrences or not others:
+    """An input that changes every day may change as much again."""
+    size = len(now.histogram)
+    days = [day for day in recent if len(day.histogram) == size and day.occurrences]
+    if not now.occurrences or not days:
         return
-    index, other = min(
-        ((stability_index(now.histogram, day.histogram), day) for day in others),
-        key=lambda two: two[0],
-    )
-    steps = [
-        stability_index(two.histogram, day.histogram) for day, two in itertools.pairwise(others)
-    ]
+    nearest = min(days, key=lambda day: stability_index(now.histogram, day.histogram))
+    index = stability_index(now.histogram, nearest.histogram)
+    pairs = itertools.pairwise(day.histogram for day in days)
+    steps = [stability_index(following, previous) for previous, following in pairs]
     usual = statistics.median(steps) if steps else 0.0
-    chance = (len(now.histogram) - 1) * (1 / now.occurrences + 1 / other.occurrences)
+    chance = (size - 1) * (1 / now.occurrences + 1 / nearest.occurrences)
     allowed = gate.stability + usual + 2 * chance
     if index > allowed:
         yield (
@@ -196,10 +191,10 @@ def stability_index(now: Sequence[int], recent: Sequence[int]) -> float:
 def _of_label(
     gate: Gate, rate: float, recent: Sequence[float], examples: float
 ) -> tuple[str, float] | None:
-    """The label's mean, and its distance from 1: each may move by the factor."""
+    """A label's mean, and 1 minus its mean: each may change by the factor gate.label_rate."""
     worst = 0.0
     for turn in (False, True):
-        # One more of each keeps a day without clicks from being infinitely far away.
+        # One more of each, so that a day without clicks is not infinitely far away.
         now, low, high = (
             ((1 - value if turn else value) * examples + 1) / (examples + 2)
             for value in (rate, *sorted((min(recent), max(recent)), reverse=turn))
@@ -226,12 +221,13 @@ def _weight(factor: float, allowed: float) -> float:
 
 
 def _span(values: Sequence[float], form: str) -> str:
-    """The smallest and the largest, in the form of one."""
+    """The smallest and the largest, both in the same number format."""
     low, high = form.format(min(values)), form.format(max(values))
     return low if low == high else f"{low} to {high}"
 
 
 def in_words(findings: Sequence[Finding]) -> str:
     """Findings on one line, the worst first."""
-    said = "; ".join(finding.sentence for finding in findings[:NAMED])
-    return said + (f"; and {len(findings) - NAMED} more" if len(findings) > NAMED else "")
+    sentences = [finding.sentence for finding in findings[:NAMED]]
+    more = len(findings) - NAMED
+    return "; ".join([*sentences, f"and {more} more"] if more > 0 else sentences)

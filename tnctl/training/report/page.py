@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tnctl.evaluation.metrics import METRICS, main_metrics
 from tnctl.progress import clock, size
 from tnctl.training.report.charts import Series, diagonal, lines, number
 from tnctl.training.report.fragments import Markup, fill, joined
@@ -75,14 +76,11 @@ def _header(title: str, conf: dict[str, Any], report: Report) -> Markup:
 def _tiles(report: Report) -> Markup:
     tiles = []
     split = f"on data.{report.split}" if report.split else ""
-    for key, name in (("auc", "AUC"), ("gauc", "GAUC"), ("logloss", "logloss"), ("mse", "MSE")):
-        value = report.figure(key)
-        if value is None or (key == "mse" and "logloss" in report.metrics):
-            continue
+    for metric, value in main_metrics(report.metrics):
         note = split
-        if key == "auc" and (reference := report.figure("reference_auc")) is not None:
+        if metric.name == "auc" and (reference := report.figure("reference_auc")) is not None:
             note += f", the reference {reference:.4f}"
-        tiles.append((name, f"{value:.5f}", note))
+        tiles.append((metric.title, f"{value:.5f}", note))
     if (copc := report.figure("copc")) is not None:
         clicked, predicted = (report.figure(key) or 0.0 for key in ("ctr", "pctr"))
         tiles.append(("COPC", f"{copc:.4f}", f"{clicked:.4f} clicked, {predicted:.4f} predicted"))
@@ -194,12 +192,8 @@ def _sorted_cell(value: Any, text: str, share: float | None = None) -> Markup:
 
 
 def _metrics(report: Report) -> Markup:
-    keys = [
-        key
-        for key in ("auc", "gauc", "logloss", "ctr", "pctr", "copc", "accuracy", "mse", "mae",
-                    "mape", "reference_auc")
-        if key in report.metrics
-    ]  # fmt: skip
+    names = [name for name in METRICS if name != "calibration"]
+    keys = [key for key in (*names, "reference_auc") if key in report.metrics]
     heads = report.heads
     rows = [
         _row(key, [_shown(number_of(of_head, key), ".6f") for of_head in columns])

@@ -1,0 +1,136 @@
+"""Score a split of the data, read-only."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+
+from tnctl.data.features import Features, Window
+from tnctl.data.windows import ReadAhead, batches, windows
+from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.metrics import Scored, main_metrics
+from tnctl.model.building import Model
+from tnctl.model.layout import Layout
+from tnctl.schema import Conf, Data
+
+BATCHES_AHEAD = 2
+REPORTED_SPLITS = ("test", "validation")  # the first that is given
+
+
+def features_of(
+    conf: Conf, model: Model, *, labelled: bool = True, carry: Sequence[str] = ()
+) -> Features:
+    """The mapping from the conf's columns to the model's inputs."""
+    return Features(conf, model.layout.cells, model.statistics, labelled=labelled, carry=carry)
+
+
+@contextmanager
+def unshuffled(
+    conf: Conf, model: Model, split: str, limit: int | None = None
+) -> Iterator[Iterator[Window]]:
+    """The batches of a split, or of its first `limit` rows, in file order, read ahead."""
+    features = features_of(conf, model)
+
+    def in_file_order() -> Iterator[Window]:
+        for window in windows(conf, features, split, limit=limit):
+            order = np.arange(window.rows, dtype=np.uint32)
+            yield from batches(window, order, conf.train.batch_size)
+
+    with ReadAhead(in_file_order(), BATCHES_AHEAD) as ahead:
+        yield ahead
+
+
+def labelled_heads(model: Model) -> list[tuple[str, int, int]]:
+    """Name, place among the heads, and place among the labels of every head that has a label.
+
+    In the order of the heads: the main one is the first.
+    """
+    places = enumerate(model.trained_heads)
+    heads = [(head, model.heads.index(head), label) for label, head in places]
+    return sorted(heads, key=lambda head: head[1])
+
+
+class BatchCounter(Protocol):
+    """Counts over the batches of a pass."""
+
+    def add(self, batch: Window) -> None:
+        """Count one batch."""
+
+
+class Counts:
+    """In how many examples each input of a model is present, over all batches added."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._slots = [
+            (table.slots, np.append(0, np.cumsum(table.spreads)[:-1])) for table in layout.tables
+        ]
+        self.examples = 0
+        self.present = dict.fromkeys([*layout.slots, *layout.numeric], 0)
+        """examples with an id, or with a number that is not 0"""
+        self.ids = self.present.copy()
+
+    def add(self, batch: Window) -> None:
+        """Count one batch."""
+        self.examples += batch.rows
+        for (names, starts), offsets in zip(self._slots, batch.offsets, strict=True):
+            cells = np.diff(offsets).reshape(batch.rows, -1)
+            lengths = np.add.reduceat(cells, starts, axis=1)
+            counts = np.count_nonzero(lengths, axis=0).tolist(), lengths.sum(axis=0).tolist()
+            for name, present, ids in zip(names, *counts, strict=True):
+                self.present[name] += present
+                self.ids[name] += ids
+        for name, (column, width) in self._layout.numeric_columns.items():
+            first = column - self._layout.numeric_at
+            numbers = batch.numeric[:, first : first + width]
+            self.present[name] += int(numbers.any(axis=1).sum())
+            if name in self._layout.indicators:
+                self.ids[name] += int(numbers.sum())
+
+
+def score(
+    inference: Inference,
+    conf: Conf,
+    split: str,
+    limit: int | None = None,
+    counter: BatchCounter | None = None,
+    between: Callable[[], None] | None = None,
+) -> Scored:
+    """The logits of a split's labelled heads, in file order; each batch is passed to `counter`.
+
+    `between` is called after every batch, and may raise to end this. Raises Failure when the split
+    cannot be read.
+    """
+    names, heads, labels = map(list, zip(*labelled_heads(inference.model), strict=True))
+    parts: dict[str, list[Any]] = {}
+    with unshuffled(conf, inference.model, split, limit) as ahead:
+        for batch in ahead:
+            for name, part in (
+                ("logits", inference(batch)[:, heads]),
+                ("labels", batch.labels[:, labels]),
+                ("weight", batch.weight),
+                ("reference", batch.reference),
+                ("group", batch.group),
+            ):
+                if part is not None:
+                    parts.setdefault(name, []).append(part)
+            if counter is not None:
+                counter.add(batch)
+            if between is not None:
+                between()
+    whole = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    return Scored(names, **whole, squared=conf.train.loss.name == "mse")
+
+
+def metrics_line(metrics: dict[str, Any]) -> str:
+    """The main metrics on one line."""
+    shown = [f"{metric.name} {value:.4f}" for metric, value in main_metrics(metrics)]
+    if "reference_auc" in metrics:
+        shown.insert(1, f"reference {metrics['reference_auc']:.4f}")
+    return "  ".join(shown)
+
+
+def first_given(data: Data, splits: Sequence[str]) -> str | None:
+    """The first of some splits that the conf has data for, None without one."""
+    return next((split for split in splits if getattr(data, split) is not None), None)

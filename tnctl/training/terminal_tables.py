@@ -1,0 +1,68 @@
+"""Tables for the terminal: the report of a run, and what each input is worth."""
+
+from pydantic import JsonValue
+
+from tnctl import files, progress
+from tnctl.evaluation.ablation import Ablation
+from tnctl.evaluation.metrics import main_metrics
+from tnctl.training.report import Report, number_of
+from tnctl.training.run_folder import PAGE, REPORT
+
+NONE = "–"
+
+
+def show_report(output: str, report: Report) -> None:
+    """The main figures of a report, and where the rest is."""
+    rows = [(metric.title, f"{value:.5f}") for metric, value in main_metrics(report.metrics)]
+    if rows:
+        rows[0] = (f"{rows[0][0]} ({report.split})", rows[0][1])
+    if (reference := report.figure("reference_auc")) is not None:
+        rows.insert(1, ("AUC of the reference", f"{reference:.5f}"))
+    for head, figures in report.heads.items():
+        rows += _main_figure(figures, f"of {head}")
+    best = report.best
+    if best is not None and best.value is not None and len(report.evaluations) > 1:
+        kept = ", which is kept" if best.kept else ""
+        shown = f"{best.value:.5f} at step {best.step:,}{kept}"
+        rows.append((f"best {best.monitor} on validation", shown))
+    if days := report.days:
+        rows.append(("days", f"{len(days):,}, the last trained {days[-1].day}"))
+        newest = next((day for day in reversed(days) if day.before is not None), None)
+        if newest is not None:
+            rows += _main_figure(newest.before or {}, f"of {newest.day} before it was trained")
+    for name, table in report.tables.items():
+        rows.append((f"rows of {name}", f"{table.rows:,} ({progress.size(table.bytes)})"))
+    rows += [
+        ("dense weights", f"{report.dense_weights:,}"),
+        ("examples/s while training", f"{report.timing.examples_per_second:,.0f}"),
+        ("checkpoint", files.join(output, report.checkpoint)),
+        ("report", files.join(output, REPORT)),
+        ("page", files.join(output, PAGE)),
+    ]
+    progress.table("", ("trained", ""), rows)
+
+
+def _main_figure(figures: dict[str, JsonValue], of: str) -> list[tuple[str, str]]:
+    """The AUC, or where there is none the MSE, as a row of a table; no row without either."""
+    key = "auc" if "auc" in figures else "mse"
+    value = number_of(figures, key)
+    return [] if value is None else [(f"{key.upper()} {of}", f"{value:.5f}")]
+
+
+def show_ablation(ablation: Ablation) -> None:
+    """What each input is worth beside what it costs, the most valuable first."""
+    metric = ablation.metric
+    names = ("input", "kind", f"{metric} without", f"{metric} lost", "rows", "memory")
+    rows = [
+        (
+            worth.name,
+            worth.kind,
+            f"{worth.metric:.5f}",
+            f"{worth.loss:+.5f}",
+            NONE if worth.rows is None else f"{worth.rows:,}",
+            NONE if worth.bytes is None else progress.size(worth.bytes),
+        )
+        for worth in ablation.inputs
+    ]
+    examples = f"{ablation.examples:,} examples of data.{ablation.split}"
+    progress.table(f"{metric} {ablation.whole:.5f} on {examples}", names, rows)
