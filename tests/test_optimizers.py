@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tnctl import schema
+from tnctl.schema.optimizers import NAMES_IN_C, OF_EVERY_RULE
+from tnctl.schema.optimizers import RULES as RULES_OF_CONFS
 from tnctl.tables import (
     DenseTable,
     Initial,
@@ -660,21 +661,20 @@ def test_states_have_names(rule: str) -> None:
 
 # ---- The table of optimizers in C --------------------------------------------
 
-# What the conf calls otherwise: an optimizer, settings.
-CONF_OPTIMIZERS = {"adamw": "adam"}
-CONF_SETTINGS = {"gradient_decay": "beta2", "momentum_decay": "beta1"}
 
-
-def test_the_schema_agrees_with_the_table_in_c() -> None:
-    """The conf has the optimizers of csrc/tn_optimizer.c, with their settings and defaults."""
-    conf_names = {CONF_OPTIMIZERS.get(name, name) for name in schema.Optimizer.DEFAULTS}
-    assert conf_names == set(optimizers.NAMES)
-    for name, defaults in schema.Optimizer.DEFAULTS.items():
-        settings = dict(optimizers.settings(CONF_OPTIMIZERS.get(name, name)))
-        settings.pop("l2", None)  # the conf has one l2 for all optimizers, off at 0
-        assert settings == {CONF_SETTINGS.get(key, key): value for key, value in defaults.items()}
-    extras = {"decay" if key == "weight_decay" else key for key in schema.Optimizer.EVERYWHERE}
-    assert extras == set(optimizers.EXTRAS)
+def test_the_schema_has_the_optimizers_and_settings_of_the_table_in_c() -> None:
+    """By its own names: csrc/tn_optimizer.c is where they are declared."""
+    assert set(RULES_OF_CONFS) == {*optimizers.NAMES, "adamw"}
+    assert RULES_OF_CONFS["adamw"] == RULES_OF_CONFS["adam"] == dict(optimizers.settings("adam"))
+    assert RULES_OF_CONFS["sgd"] == {"momentum": 0.0, "nesterov": False}
+    assert RULES_OF_CONFS["ftrl"] == {"initial_accumulator": 0.0, "l1": 0.0, "beta": 1.0}
+    assert RULES_OF_CONFS["tensornet_adagrad"] == {
+        "epsilon": 1e-8,
+        "initial_accumulator": 0.0,
+        "momentum_decay": 1.0,
+        "gradient_decay": 1.0,
+    }
+    assert {NAMES_IN_C.get(name, name) for name in OF_EVERY_RULE} == set(optimizers.EXTRAS)
 
 
 def test_every_setting_of_the_table_in_c_is_a_setting_of_an_optimizer() -> None:

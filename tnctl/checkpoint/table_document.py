@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, make_dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tnctl.documents import (
     plain,
 )
 from tnctl.errors import quoted
+from tnctl.optimizer_table import TYPES
 from tnctl.tables import optimizers
 
 LONGEST_SEGMENT = 65_536  # floats; a conf has at most 1024
@@ -36,25 +37,28 @@ COUNT_FIELDS = ("show", "click")
 Setting = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
 
 
+# In the order in which a manifest has them.
+_Settings: Any = make_dataclass(
+    "_Settings",
+    [
+        ("name", str),
+        ("learning_rate", Setting),
+        *(
+            (setting, (bool if type_ is bool else Setting) | None, omitted())
+            for setting, type_ in TYPES.items()
+        ),
+    ],
+    frozen=True,
+    kw_only=True,
+)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Optimizer:
+class Optimizer(_Settings):
     """An update rule and its settings, those that the rule has: tnctl.tables.Optimizer."""
 
     name: str
     learning_rate: Setting
-    epsilon: Setting | None = omitted()
-    initial_accumulator: Setting | None = omitted()
-    beta1: Setting | None = omitted()
-    beta2: Setting | None = omitted()
-    momentum: Setting | None = omitted()
-    nesterov: bool | None = omitted()
-    l1: Setting | None = omitted()
-    l2: Setting | None = omitted()
-    beta: Setting | None = omitted()
-    decay: Setting | None = omitted()
-    clip: Setting | None = omitted()
-    bound: Setting | None = omitted()
-    max_norm: Setting | None = omitted()
 
     def __post_init__(self) -> None:
         if self.name not in optimizers.NAMES:

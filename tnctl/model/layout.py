@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from tnctl.data.features import indicator_width
 from tnctl.data.statistics import Statistics
 from tnctl.schema import Conf, Eviction, GroupOptimizers, Initial, Optimizer, RowLife, Slot
+from tnctl.schema.optimizers import NAMES_IN_C, RULES
 from tnctl.tables import Initial as TableInitial
 from tnctl.tables import Life, Segment, SlotPlan
 from tnctl.tables import Optimizer as TableOptimizer
@@ -314,14 +315,10 @@ def most_rows(eviction: Eviction, stride: int) -> int:
     return eviction.rows or 0
 
 
-# The conf's words for what the tables call otherwise.
-NAMES = {"weight_decay": "decay", "momentum_decay": "beta1", "gradient_decay": "beta2"}
-
-
 def table_optimizer(optimizer: Optimizer, compat: str | None) -> TableOptimizer:
     """The conf's optimizer as the C tables take it."""
-    name = "adam" if optimizer.name == "adamw" else optimizer.name
-    if compat == "tensornet" and f"tensornet_{name}" in Optimizer.DEFAULTS:
+    name = NAMES_IN_C.get(optimizer.name, optimizer.name)
+    if compat == "tensornet" and f"tensornet_{name}" in RULES:
         name = f"tensornet_{name}"
-    settings = {NAMES.get(key, key): value for key, value in optimizer.settings(name).items()}
+    settings = {NAMES_IN_C.get(key, key): value for key, value in optimizer.settings(name).items()}
     return TableOptimizer(name, optimizer.learning_rate, **settings)
