@@ -1,7 +1,6 @@
 """The shipped recipes against float64 numpy models of their papers; recipes of one's own."""
 
 import hashlib
-import inspect
 import json
 import re
 import shutil
@@ -278,16 +277,20 @@ def test_bfloat16_trains_the_same_variables(name):
 
 def settings_of(name):
     """The parameters of a shipped recipe after its inputs."""
-    parameters = inspect.signature(recipes.load(name)).parameters
-    return {key: one for key, one in parameters.items() if key != "inputs"}
+    return recipes.declared(recipes.load(name))
 
 
 @pytest.mark.parametrize("name", shipped.recipes())
 def test_the_conf_of_a_recipe_spells_all_its_settings(name):
-    """The group's file has every setting of `build`, with its default."""
+    """The group's file has every setting of `build`, with its default; towers share a file."""
     path = shipped.folder("conf") / f"recipe/{name}.yaml"
     assert path.read_text().startswith("# @package _global_\n")
-    group = yaml.safe_load(path.read_text())["recipe"]
+    values = yaml.safe_load(path.read_text())
+    group = values["recipe"]
+    if "defaults" in values:
+        assert values["defaults"] == ["_self_", "/tower/settings"]
+        shared = shipped.folder("conf") / "tower/settings.yaml"
+        group |= yaml.safe_load(shared.read_text())["recipe"]
     assert group.pop("name") == name
     parameters = settings_of(name).values()
     assert list(group) == [one.name for one in parameters]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model import aliases, layers, recipes
-from tnctl.model.inputs import Inputs
 from tnctl.model.layout import Layout, initials, plan, segments, table_life, table_optimizer
+from tnctl.model.recipe_inputs import Inputs
 from tnctl.schema import SINGLE_LABEL, SLOT_NAME, Conf
 from tnctl.tables import DenseTable, Pool, SparseTable, aligned
 
@@ -114,21 +114,20 @@ def build(conf: Conf, statistics: Statistics) -> Model:
         inference, _ = build_network(conf, layout, "float32")
     sizes = [variable.value.shape.num_elements() for variable in network.trainable_variables]
     dense = DenseTable(sizes, table_optimizer(conf.optimizer.dense, conf.compat), pool)
-    moving = [aligned(one.value.shape.num_elements()) for one in network.non_trainable_variables]
-    for one in (inference, network):
-        place_variables(one, dense, moving, aliases.move_variables)
+    moving = [
+        aligned(variable.value.shape.num_elements()) for variable in network.non_trainable_variables
+    ]
+    for computing in (inference, network):
+        place_variables(computing, dense, moving, aliases.move_variables)
     return Model(conf, layout, statistics, pool, tables, network, inference, dense, moving, heads)
 
 
 def place_variables(
     network: Any, dense: DenseTable, moving: list[NDArray[np.float32]], action: Any
 ) -> None:
-    """Do something (move, check) with each variable and the memory that is its own."""
-    for variables, memory in (
-        (network.trainable_variables, dense.weights),
-        (network.non_trainable_variables, moving),
-    ):
-        action([variable.value for variable in variables], memory)
+    """Call `aliases.move_variables` or `check_variables` with each variable and its memory."""
+    action([variable.value for variable in network.trainable_variables], dense.weights)
+    action([variable.value for variable in network.non_trainable_variables], moving)
 
 
 def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tuple[str, ...]]:
@@ -154,7 +153,8 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
                 f"embedding.width={conf.embedding.width}"
             ) from error
         if isinstance(error, ValueError):  # Keras, of a setting
-            raise UserError(f"recipe {name} refused {settings}: {reason}") from error
+            given = {key: value for key, value in conf.recipe.items() if key != "name"}
+            raise UserError(f"recipe {name} refused {given}: {reason}") from error
         raise
     finally:
         keras.config.set_dtype_policy(policy)
@@ -164,14 +164,13 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
     network = keras.Model(inputs.tensors, named)
     if inputs.towers:
         network = with_towers(conf, network, named, inputs)
-    known = {id(one) for layer in batch_norms(network) for one in layer.non_trainable_variables}
-    for variable in network.non_trainable_variables:
-        if id(variable) not in known:
-            raise UserError(
-                f"recipe {conf.recipe['name']} has weights that nothing trains: {variable.path}. "
-                "Take tnctl.model.layers.BatchNorm and Dropout in the place of Keras' own; layers "
-                "that draw random numbers themselves (LSTM and GRU too) cannot be used"
-            )
+    moving = {id(v) for layer in batch_norms(network) for v in layer.non_trainable_variables}
+    if lost := [v.path for v in network.non_trainable_variables if id(v) not in moving]:
+        raise UserError(
+            f"recipe {conf.recipe['name']} has weights that nothing trains: {lost[0]}. Use "
+            "tnctl.model.layers.BatchNorm and Dropout instead of Keras' BatchNormalization and "
+            "Dropout; layers that draw random numbers themselves (LSTM and GRU too) cannot be used"
+        )
     return network, tuple(named)
 
 
@@ -181,7 +180,7 @@ def with_towers(conf: Conf, network: Any, heads: dict[str, Any], inputs: Inputs)
         raise UserError(f"recipe {conf.recipe['name']} has a head and a tower named {same[0]}")
     whole = keras.Model(inputs.tensors, heads | inputs.towers)
     trained = {id(variable) for variable in network.variables}
-    if beside := [one.path for one in whole.variables if id(one) not in trained]:
+    if beside := [v.path for v in whole.variables if id(v) not in trained]:
         raise UserError(
             f"recipe {conf.recipe['name']} has a tower with weights that no head uses, so nothing "
             f"trains them: {beside[0]}"
@@ -212,14 +211,13 @@ def check_heads(conf: Conf, heads: tuple[str, ...]) -> None:
             f"recipe {conf.recipe['name']} has heads {', '.join(heads)}; say which columns they "
             f"are trained on: data.labels={{{heads[0]}: {{column: …}}, …}}"
         )
-    for label in labels:
-        if label not in heads:
-            raise UserError(
-                f"data.labels.{label}: recipe {conf.recipe['name']} has no such head. "
-                f"{did_you_mean(label, heads)}"
-            )
+    if unknown := [label for label in labels if label not in heads]:
+        raise UserError(
+            f"data.labels.{unknown[0]}: recipe {conf.recipe['name']} has no such head. "
+            f"{did_you_mean(unknown[0], heads)}"
+        )
 
 
 def batch_norms(network: Any) -> list[Any]:
     """The layers of a network, nested ones too, that keep moving statistics."""
-    return [one for one in network._flatten_layers() if isinstance(one, layers.BatchNorm)]
+    return [layer for layer in network._flatten_layers() if isinstance(layer, layers.BatchNorm)]

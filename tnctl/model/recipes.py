@@ -11,6 +11,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
@@ -18,6 +19,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tnctl import shipped
 from tnctl.errors import UserError, did_you_mean
+from tnctl.model.tower import Tower
 
 Recipe = Callable[..., Any]
 
@@ -111,31 +113,61 @@ def reason_of(error: Exception) -> str:
     return text.strip() or "(no message)"
 
 
-def settings_of(recipe: dict[str, Any], build: Recipe) -> dict[str, Any]:
-    """The settings of a conf's recipe, refused when `build` does not take one of them as it is."""
+def declared(build: Recipe) -> dict[str, inspect.Parameter]:
+    """The settings of a recipe by name, as parameters; each field of a Tower is one."""
+    settings = []
+    for parameter in _parameters(build):
+        if parameter.annotation is Tower:
+            tower = _default(parameter)
+            hints = get_type_hints(Tower)
+            settings += [
+                parameter.replace(name=field, annotation=hints[field], default=value)
+                for field, value in vars(tower).items()
+            ]
+        elif parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            settings.append(parameter)
+    return {setting.name: setting for setting in settings}
+
+
+def _parameters(build: Recipe) -> list[inspect.Parameter]:
+    """The parameters of a recipe but the first, which is its inputs, whatever its name."""
     try:
-        hints = get_type_hints(build)
-    except (NameError, TypeError):  # names that only a type checker knows
-        hints = {}
-    # The first is the inputs, whatever its name.
-    parameters = list(inspect.signature(build).parameters.values())[1:]
-    named = [one for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
-    known = {one.name: hints.get(one.name, Any) for one in named}
+        signature = inspect.signature(build, eval_str=True)
+    except (NameError, TypeError):  # annotations with names that only a type checker knows
+        signature = inspect.signature(build)
+    return list(signature.parameters.values())[1:]
+
+
+def _default(tower: inspect.Parameter) -> Tower:
+    return tower.default if isinstance(tower.default, Tower) else Tower()
+
+
+def settings_of(recipe: dict[str, Any], build: Recipe) -> dict[str, Any]:
+    """The keyword arguments of `build` by a conf's recipe.
+
+    Raises UserError for a setting that `build` does not have, or not with this value, and for one
+    without a default that is not given.
+    """
     settings = {key: value for key, value in recipe.items() if key != "name"}
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    known, parameters = declared(build), _parameters(build)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     for key, value in settings.items():
         if key in known:
-            check(f"recipe.{key}", value, known[key])
+            check(f"recipe.{key}", value, known[key].annotation)
         elif not takes_any:
             raise UserError(
                 f"recipe {recipe['name']} has no setting '{key}'. {did_you_mean(key, known)} "
                 f"(~recipe.{key} takes it out of the conf)"
             )
-    for one in named:
-        if one.default is one.empty and one.name not in settings:
+    for name, setting in known.items():
+        if setting.default is setting.empty and name not in settings:
             raise UserError(
-                f"recipe {recipe['name']} needs recipe.{one.name}={spelled(known[one.name])}"
+                f"recipe {recipe['name']} needs recipe.{name}={spelled(setting.annotation)}"
             )
+    for parameter in parameters:
+        if parameter.annotation is Tower:
+            fields = {key: settings.pop(key) for key in vars(Tower()) if key in settings}
+            settings[parameter.name] = replace(_default(parameter), **fields)
     return settings
 
 
@@ -179,6 +211,8 @@ def spelled(hint: Any) -> str:
         return f"a list of {of[0].__name__}" if of[0] in NAMES else "a list"
     if hint in (None, NoneType):
         return "null"
+    if hint is inspect.Parameter.empty:
+        return "a value"
     return NAMES.get(hint, getattr(hint, "__name__", str(hint)))
 
 

@@ -11,6 +11,7 @@ from tnctl.model.layers.activations import Dice, activation_of
 from tnctl.model.layers.gradients import add_bias, columns_of, times_column
 from tnctl.model.layers.normalization import BatchNorm, Dropout
 from tnctl.model.layers.weight_axes import Axis, WeightAxes
+from tnctl.model.tower import Tower
 
 
 def l2_regularizer(l2: float) -> Any:
@@ -114,12 +115,12 @@ class Mlp(keras.layers.Layer):
     def __init__(
         self,
         hidden: Sequence[int],
-        activation: str = "relu",
+        activation: str = Tower.activation,
         *,
-        batch_norm: bool = False,
-        dropout: float = 0.0,
-        l2: float = 0.0,
-        residual: bool = False,
+        batch_norm: bool = Tower.batch_norm,
+        dropout: float = Tower.dropout,
+        residual: bool = Tower.residual,
+        l2: float = Tower.l2,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)

@@ -4,7 +4,6 @@ A weight comes along by the name of its variable and its place in it. Places alo
 inputs, and move with their columns, or of units of a layer, and stay: `input_axes` says which.
 """
 
-import inspect
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -40,7 +39,7 @@ class Variable:
 
 @dataclass
 class Outcomes:
-    """What became of the dense variables, by name."""
+    """The names of dense variables by their outcome."""
 
     matched: list[str] = field(default_factory=list)
     partly: list[str] = field(default_factory=list)  # places of new inputs are reinitialised
@@ -83,11 +82,10 @@ def check(pairing: Pairing, checkpoint: Checkpoint, model: Model) -> None:
 
 def with_defaults(recipe: dict[str, Any]) -> dict[str, Any]:
     """A recipe with the settings that it leaves to their defaults."""
-    parameters = inspect.signature(recipes.load(recipe["name"])).parameters.values()
     defaults = {
-        parameter.name: parameter.default
-        for parameter in parameters
-        if parameter.default is not parameter.empty
+        name: setting.default
+        for name, setting in recipes.declared(recipes.load(recipe["name"])).items()
+        if setting.default is not setting.empty
     }
     return {
         key: list(value) if isinstance(value, tuple) else value
@@ -158,7 +156,7 @@ def variables(checkpoint: Checkpoint) -> dict[str, Variable]:
 
 
 def fill_z(table: DenseTable) -> None:
-    """Give FTRL the z that its weights follow from; see `ftrl_z`."""
+    """Set the z of FTRL from which its weights follow; see `ftrl_z`."""
     sums, z = (table.states[table.state_names.index(name)] for name in ("n", "z"))
     for number, weights in enumerate(table.weights):
         z[number][:] = ftrl_z(table.optimizer, weights, sums[number])
@@ -200,9 +198,9 @@ class PlaceMapping:
     def places(
         self, name: str, shape: tuple[int, ...], old_shape: tuple[int, ...]
     ) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]]:
-        """For each axis, the places that have weights in the checkpoint, and where these are there.
+        """For each axis, the places that have weights in the checkpoint, and their places there.
 
-        Raises UserError where that is not known, and where an input that both have would get none
+        Raises UserError where these are not known, and where an input of both confs would get none
         of its weights.
         """
         if self._same_inputs:
@@ -262,7 +260,7 @@ def counted(axis: Axis) -> Iterator[tuple[Any, int]]:
 
 
 def takes_others(pairing: Pairing) -> bool:
-    """Whether a name that a recipe of the user's own may have in it is another input now."""
+    """Whether a name is another input now, and the recipe a user's file, which may name inputs."""
     old_names = {*pairing.old.slots, *pairing.old.numeric}
     names = (*pairing.conf.slots, *pairing.conf.numeric)
     moved = any(name in old_names and pairing.matched.get(name) != name for name in names)

@@ -3,7 +3,7 @@
 Everything here is about the two confs and their statistics; no row is read.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,9 @@ from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError, did_you_mean
 from tnctl.schema import Conf, Numeric, Slot, Warm
 
-# What makes ids of values. With another of these, the rows would be those of other values.
+# The keys by which values become ids. If one differs, an id is another value's.
 MAKES_IDS = ("indicator", "ids", "seed", "oov", "missing")
-# What changes which values an example has, and what becomes of their rows: reported, not refused.
+# Keys that change which values an example has, or how rows are pooled: reported, not refused.
 OF_VALUES = ("separator", "padding", "max_length", "keep", "weights", "pooling")
 OF_NUMBERS = ("clip", "default", "separator")
 OF_DATA = ("missing", "strip", "negatives", "label", "labels")
@@ -68,8 +68,8 @@ def pair(source: str, old: Conf, conf: Conf) -> Pairing:
             raise UserError(f"{name} is in warm.rename and in warm.new; it can be in one of them")
     for name in taken:
         if name in warm.drop or taken.count(name) > 1:
-            other = "warm.drop" if name in warm.drop else "another place of warm.rename"
-            raise UserError(f"{name} is in warm.rename and in {other}; it can be in one of them")
+            place = "warm.drop" if name in warm.drop else "another place of warm.rename"
+            raise UserError(f"{name} is in warm.rename and in {place}; it can be in one of them")
     free = [name for name in old_names if name not in taken and name not in warm.drop]
     matched = {
         name: warm.rename.get(name, name)
@@ -85,7 +85,7 @@ def pair(source: str, old: Conf, conf: Conf) -> Pairing:
 
 
 def _without_outcome(source: str, warm: Warm, unnamed: list[str], remaining: list[str]) -> str:
-    """What has no outcome, and the keys that give it one, with what is in them already."""
+    """The inputs without an outcome, and how to set the keys that give them one."""
     parts, ways = [], []
     if unnamed:
         parts.append(f"{source} has no {_listed(unnamed)}, which this conf has")
@@ -158,11 +158,7 @@ def _other_ids(
     for key in keys:
         if getattr(slot, key) != getattr(old, key):
             return key, getattr(slot, key), getattr(old, key)
-    crossed, old_crossed = (
-        _crossed(pairing.conf, slot, {}),
-        _crossed(pairing.old, old, pairing.new_names),
-    )
-    if crossed != old_crossed:
+    if _crossed(pairing.conf, slot, {}) != _crossed(pairing.old, old, pairing.new_names):
         return "cross", slot.cross, old.cross
     edges = statistics.boundaries_of(name, slot)
     old_edges = old_statistics.boundaries_of(old_name, old)
@@ -211,11 +207,10 @@ def _short(values: Iterable[Any]) -> str:
 
 
 def statistics_of_both(pairing: Pairing, old: Statistics, new: Statistics) -> Statistics:
-    """The statistics of the new model: what was measured of a matched input stays.
+    """The statistics of the new model: those measured of matched inputs are kept.
 
-    Its weights were trained on numbers and buckets that were made with them. What the conf gives
-    itself stays the conf's, and prepared rows have been made into ids already: `check_inputs`
-    compares.
+    Weights were trained on numbers and buckets that were made with them. Statistics that the conf
+    gives are the conf's, and prepared rows are ids already: `check_inputs` compares these.
     """
     both = Statistics(dict(new.standardize), dict(new.boundaries), dict(new.vocabularies))
     if pairing.conf.data.prepared:
@@ -245,29 +240,26 @@ def must_measure(pairing: Pairing) -> bool:
     )
 
 
-def differences(pairing: Pairing) -> list[str]:
+def differences(pairing: Pairing) -> Iterator[str]:
     """What differs and is allowed, a line each."""
-    notes = []
     for name, old_name in pairing.matched.items():
         if name in pairing.conf.slots:
             slot, old = pairing.conf.slots[name], pairing.old.slots[old_name]
-            notes += _differing(f"slots.{name}", slot, old, OF_VALUES)
+            yield from _differing(f"slots.{name}", slot, old, OF_VALUES)
             if slot.ids == "integer":
-                notes += _differing(f"slots.{name}", slot, old, ("size",))
+                yield from _differing(f"slots.{name}", slot, old, ("size",))
             column, old_column = slot_column(name, slot), slot_column(old_name, old)
             if slot.cross is None and column != old_column:
-                notes.append(f"slots.{name} is read from column {column}, it was {old_column}")
+                yield f"slots.{name} is read from column {column}, it was {old_column}"
         else:
             number, old_number = pairing.conf.numeric[name], pairing.old.numeric[old_name]
-            notes += _differing(f"numeric.{name}", number, old_number, OF_NUMBERS)
-            columns, old_columns = (
-                ", ".join(numeric_columns(*numeric))
-                for numeric in ((name, number), (old_name, old_number))
-            )
+            yield from _differing(f"numeric.{name}", number, old_number, OF_NUMBERS)
+            columns = ", ".join(numeric_columns(name, number))
+            old_columns = ", ".join(numeric_columns(old_name, old_number))
             if columns != old_columns:
-                notes.append(f"numeric.{name} is read from {columns}, it was {old_columns}")
-    notes += _differing("data", pairing.conf.data, pairing.old.data, OF_DATA)
-    return notes + _differing("train", pairing.conf.train, pairing.old.train, ("loss",))
+                yield f"numeric.{name} is read from {columns}, it was {old_columns}"
+    yield from _differing("data", pairing.conf.data, pairing.old.data, OF_DATA)
+    yield from _differing("train", pairing.conf.train, pairing.old.train, ("loss",))
 
 
 def _differing(section: str, new: Any, old: Any, keys: Iterable[str]) -> list[str]:

@@ -84,11 +84,11 @@ class WarmStart:
     checkpoint: Checkpoint
     pairing: Pairing
     report: WarmReport | None = None
-    """after `fill`: what became of everything, for report.json"""
+    """after `fill`: the outcome of every input and dense weight, for report.json"""
 
     @property
     def step(self) -> int:
-        """The step that the clock of the new run continues from."""
+        """The step from which the clock of the new run continues."""
         return self.checkpoint.step
 
     @property
@@ -100,7 +100,7 @@ class WarmStart:
     def record(self) -> list[DayRecord]:
         """The days that were trained, if both train day by day: they are not trained again.
 
-        Of what a day looked like, matched inputs are kept, by their names in the new conf.
+        Of a day's statistics those of matched inputs are kept, by their names in the new conf.
         """
         if not daily(self.pairing.conf):
             return []
@@ -121,7 +121,7 @@ class WarmStart:
         return [renamed(day) for day in self.checkpoint.days]
 
     def statistics(self, measure: Callable[[Conf], Statistics]) -> Statistics:
-        """What the new model knows of its data; `measure` is called for inputs that are new.
+        """The statistics of the new model; `measure` is called for inputs that are new.
 
         Raises UserError where a matched input would be read in another way.
         """
