@@ -18,7 +18,7 @@ PLACES = (
     ("csrc/tnctl.h", "    float l2;            /* FTRL's own;"),
     ("csrc/tn_optimizer.c", "/* ---- The table ---"),
     ("csrc/tn_optimizer.c", "};\n\nstatic const tn_setting EXTRAS[]"),
-    ("tnctl/schema/optimizers.py", "    l2: float = number("),
+    ("tnctl/schema/optimizer*.py", "    l2: float = number("),
 )
 # The extension module, without a build: cffi calls a library that the compiler made.
 TABLES = """\
@@ -83,7 +83,7 @@ def with_the_optimizer(folder):
     for name in ("tnctl", "csrc"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     for code, (name, line) in zip(blocks(), PLACES, strict=True):
-        path = folder / name
+        [path] = folder.glob(name)
         text = path.read_text()
         assert text.count(line) == 1, (name, line)
         path.write_text(text.replace(line, code + line))

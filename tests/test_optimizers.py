@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tnctl.schema.optimizers import NAMES_IN_C, OF_EVERY_RULE
-from tnctl.schema.optimizers import RULES as RULES_OF_CONFS
+from tnctl import schema
 from tnctl.tables import (
     DenseTable,
     Initial,
@@ -664,17 +663,21 @@ def test_states_have_names(rule: str) -> None:
 
 def test_the_schema_has_the_optimizers_and_settings_of_the_table_in_c() -> None:
     """By its own names: csrc/tn_optimizer.c is where they are declared."""
-    assert set(RULES_OF_CONFS) == {*optimizers.NAMES, "adamw"}
-    assert RULES_OF_CONFS["adamw"] == RULES_OF_CONFS["adam"] == dict(optimizers.settings("adam"))
-    assert RULES_OF_CONFS["sgd"] == {"momentum": 0.0, "nesterov": False}
-    assert RULES_OF_CONFS["ftrl"] == {"initial_accumulator": 0.0, "l1": 0.0, "beta": 1.0}
-    assert RULES_OF_CONFS["tensornet_adagrad"] == {
+    assert set(schema.RULES) == {*optimizers.NAMES, "adamw"}
+    assert schema.RULES["adamw"] == schema.RULES["adam"] == dict(optimizers.settings("adam"))
+    assert schema.RULES["sgd"] == {"momentum": 0.0, "nesterov": False}
+    assert schema.RULES["ftrl"] == {"initial_accumulator": 0.0, "l1": 0.0, "beta": 1.0}
+    assert schema.RULES["tensornet_adagrad"] == {
         "epsilon": 1e-8,
         "initial_accumulator": 0.0,
         "momentum_decay": 1.0,
         "gradient_decay": 1.0,
     }
-    assert {NAMES_IN_C.get(name, name) for name in OF_EVERY_RULE} == set(optimizers.EXTRAS)
+    for name in schema.RULES:
+        in_c, settings = schema.Optimizer(name=name).in_c(None)
+        assert in_c == ("adam" if name == "adamw" else name)
+        assert set(settings) == {*optimizers.settings(in_c), *optimizers.EXTRAS}
+    assert schema.Optimizer(name="adamw").in_c("tensornet")[0] == "tensornet_adam"
 
 
 def test_every_setting_of_the_table_in_c_is_a_setting_of_an_optimizer() -> None:

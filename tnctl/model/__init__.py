@@ -1,6 +1,6 @@
 """The dense model: inputs, layers, recipes, and its weights in the memory of the C tables.
 
-What recipes import is imported when it is asked for: the layout is read without TensorFlow.
+Inputs and layers are imported on first use, so that the layout is read without TensorFlow.
 """
 
 from importlib import import_module

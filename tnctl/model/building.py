@@ -23,7 +23,7 @@ MOST_THREADS = 8  # beyond this the tables wait for memory
 
 @dataclass
 class Model:
-    """Everything that is trained, and how it fits together.
+    """All parts of a model: tables, dense network and dense table.
 
     `tables[i]` has the rows of `layout.tables[i]`; the trainable variables of `network` live in
     `dense`, variable i in `dense.weights[i]`, and the moving statistics of batch norm in
@@ -63,7 +63,7 @@ class Model:
 
     @property
     def logit_correction(self) -> float:
-        """What inference adds to the logits: with a share r of the negatives trained on, ln r.
+        """Added to logits in inference: with a share r of the negatives trained on, ln r.
 
         Of the odds trained on, the true ones are r times as large (He et al., Practical Lessons
         from Predicting Clicks on Ads at Facebook, 2014, section 6.3).
@@ -77,7 +77,7 @@ class Model:
 
 
 def enable_determinism() -> None:
-    """Only ops of TensorFlow that give the same bits every time; for the rest of the process."""
+    """Let TensorFlow use deterministic ops only, for the rest of the process."""
     tf.config.experimental.enable_op_determinism()
 
 
@@ -134,7 +134,7 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
     """The Keras model of the recipe, and its heads.
 
     [x, linear, sequences, lengths] (those that exist) -> a logit [B, 1] for each head, by name,
-    and what the recipe named as a tower.
+    and the tensors that the recipe named as towers.
     """
     recipe = recipes.load(conf.recipe["name"])
     settings = recipes.settings_of(conf.recipe, recipe)
@@ -189,7 +189,7 @@ def with_towers(conf: Conf, network: Any, heads: dict[str, Any], inputs: Inputs)
 
 
 def check_logits(conf: Conf, logits: dict[str, Any]) -> None:
-    """Refuse what a recipe returned unless each head is a logit, [B, 1]."""
+    """Raise UserError unless each head that a recipe returned is a logit, [B, 1]."""
     for head, tensor in logits.items() or {"": None}.items():
         shape = tuple(getattr(tensor, "shape", ()))
         if len(shape) != 2 or shape[1] != 1 or not SLOT_NAME.fullmatch(str(head)):
@@ -202,7 +202,7 @@ def check_logits(conf: Conf, logits: dict[str, Any]) -> None:
 
 
 def check_heads(conf: Conf, heads: tuple[str, ...]) -> None:
-    """Refuse labels that no head of the recipe is trained on."""
+    """Raise UserError for labels that are no heads of the recipe, and for heads without labels."""
     labels = conf.data.labels
     if len(heads) == 1 and len(labels) <= 1:
         return

@@ -43,7 +43,7 @@ class Input:
 
 
 def conf_to_json(conf: Conf) -> dict[str, Any]:
-    """A conf as plain values, without secrets: what is saved, shown and compared."""
+    """A conf as plain values without secrets, to be saved, shown and compared."""
     return masked_conf(dataclasses.asdict(conf))
 
 

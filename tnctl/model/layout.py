@@ -1,4 +1,4 @@
-"""Where every input of the conf has its place: tables, groups, columns of x, sequences."""
+"""The place of every input of the conf: tables, groups, columns of x, sequences."""
 
 import itertools
 from dataclasses import dataclass, replace
@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from tnctl.data.features import indicator_width
 from tnctl.data.statistics import Statistics
 from tnctl.schema import Conf, Eviction, GroupOptimizers, Initial, Optimizer, RowLife, Slot
-from tnctl.schema.optimizers import NAMES_IN_C, RULES
 from tnctl.tables import Initial as TableInitial
 from tnctl.tables import Life, Segment, SlotPlan
 from tnctl.tables import Optimizer as TableOptimizer
@@ -18,7 +17,7 @@ EMBEDDING = "embedding"
 
 @dataclass(frozen=True)
 class RowKind:
-    """What rows consist of and how they train: slots of one kind share a table."""
+    """The parts of rows and their optimizers: slots of one kind share a table."""
 
     width: int  # floats per embedding; 0: none
     linear: bool
@@ -65,7 +64,7 @@ class TableLayout:
 
     @property
     def removes(self) -> bool:
-        """Whether any group has a rule by which rows go, beside a bound."""
+        """Whether any group has a rule that removes rows, beside a bound."""
         return any(life.eviction.removes for life in self.lives)
 
     @property
@@ -126,7 +125,7 @@ class Layout:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The slots that have rows, in the order of the tables: that of the sum `linear`."""
+        """The slots that have rows, in the order of the tables, in which `linear` is summed."""
         return tuple(slot for table in self.tables for slot in table.slots)
 
     @property
@@ -316,8 +315,5 @@ def most_rows(eviction: Eviction, stride: int) -> int:
 
 def table_optimizer(optimizer: Optimizer, compat: str | None) -> TableOptimizer:
     """The conf's optimizer as the C tables take it."""
-    name = NAMES_IN_C.get(optimizer.name, optimizer.name)
-    if compat == "tensornet" and f"tensornet_{name}" in RULES:
-        name = f"tensornet_{name}"
-    settings = {NAMES_IN_C.get(key, key): value for key, value in optimizer.settings(name).items()}
+    name, settings = optimizer.in_c(compat)
     return TableOptimizer(name, optimizer.learning_rate, **settings)

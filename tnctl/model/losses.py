@@ -1,4 +1,4 @@
-"""What training minimises: the loss of each example, from its logit and label."""
+"""The loss that training minimises, from logits and labels."""
 
 from typing import Any
 

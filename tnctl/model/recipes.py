@@ -1,10 +1,9 @@
 """A recipe by its name: the function `build(inputs, **settings)` of a file.
 
-A name is that of a shipped recipe (a file in recipes/), or the path of the user's own file, which
-ends in .py. What goes wrong in a user's file is told in one line, with the file and the line.
+A name is the name of a shipped recipe (a file in recipes/), or the path of a user's file, ending in
+.py. An error in a user's file is reported in one line, with the file and the line number.
 """
 
-import functools
 import hashlib
 import inspect
 import re
@@ -23,7 +22,7 @@ from tnctl.model.tower import Tower
 
 Recipe = Callable[..., Any]
 
-# File of the user's -> digest of what was loaded, whatever becomes of the file while it trains.
+# User's file -> digest of its source as loaded; the file may change while it trains.
 _digests: dict[Path, str] = {}
 
 
@@ -41,15 +40,15 @@ def load(name: str) -> Recipe:
 
 
 def load_file(name: str) -> Recipe:
-    """The `build` of a user's file; a path that is not absolute starts at the working directory.
+    """The `build` of a user's file; a relative path starts at the working directory.
 
-    Nothing is written beside the file, as an import would: a run writes under its output only.
+    Unlike an import, nothing is written beside the file: a run writes only into its output.
     """
     path, source = file_of(name), source_of(name)
     _digests[path] = hashlib.sha256(source).hexdigest()
     module = ModuleType(path.stem)
     module.__file__ = str(path)
-    with told(name, path):
+    with errors_as_lines(name, path):
         exec(compile(source, str(path), "exec"), module.__dict__)
     build = getattr(module, "build", None)
     if not callable(build):
@@ -58,12 +57,7 @@ def load_file(name: str) -> Recipe:
             "docs/recipes.md shows one"
         )
 
-    @functools.wraps(build)
-    def building(*arguments: Any, **settings: Any) -> Any:
-        with told(name, path):
-            return build(*arguments, **settings)
-
-    return building
+    return errors_as_lines(name, path)(build)
 
 
 def source_of(name: str) -> bytes:
@@ -86,8 +80,8 @@ def file_of(name: str) -> Path:
 
 
 @contextmanager
-def told(name: str, path: Path) -> Iterator[None]:
-    """Within it, an error of a user's file becomes a UserError that says where in it it was."""
+def errors_as_lines(name: str, path: Path) -> Iterator[None]:
+    """A context in which an error of a user's file becomes a UserError that names its line."""
     try:
         yield
     except Exception as error:
@@ -98,15 +92,15 @@ def told(name: str, path: Path) -> Iterator[None]:
 
 
 def line_of(error: Exception, path: Path) -> int | None:
-    """The line of a file that an error came through last, or None."""
+    """The innermost line of a file in the traceback of an error, or None."""
     if isinstance(error, SyntaxError):
         return error.lineno
     frames = traceback.extract_tb(error.__traceback__)
-    return next((one.lineno for one in reversed(frames) if one.filename == str(path)), None)
+    return next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)
 
 
 def reason_of(error: Exception) -> str:
-    """What an error says, without the colors and the list of arguments that Keras adds."""
+    """The message of an error, without the colors and the list of arguments that Keras adds."""
     if isinstance(error, SyntaxError):
         return error.msg
     text = re.sub(r"\x1b\[\d*m", "", str(error)).partition("Arguments received by")[0]
@@ -118,11 +112,11 @@ def declared(build: Recipe) -> dict[str, inspect.Parameter]:
     settings = []
     for parameter in _parameters(build):
         if parameter.annotation is Tower:
-            tower = _default(parameter)
-            hints = get_type_hints(Tower)
             settings += [
-                parameter.replace(name=field, annotation=hints[field], default=value)
-                for field, value in vars(tower).items()
+                parameter.replace(name=field, annotation=hint, default=value)
+                for (field, value), hint in zip(
+                    vars(_default(parameter)).items(), get_type_hints(Tower).values(), strict=True
+                )
             ]
         elif parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             settings.append(parameter)
@@ -172,7 +166,7 @@ def settings_of(recipe: dict[str, Any], build: Recipe) -> dict[str, Any]:
 
 
 def check(key: str, value: Any, hint: Any) -> None:
-    """Refuse a value from a conf that is not what a recipe declares."""
+    """Refuse a value from a conf that is not of the type that a recipe declares."""
     if fits(value, hint):
         return
     near = ""
@@ -185,11 +179,11 @@ def fits(value: Any, hint: Any) -> bool:
     """Whether a value from a conf is of the type that a recipe declares."""
     kind, of = get_origin(hint), get_args(hint)
     if kind in (Union, UnionType):
-        return any(fits(value, one) for one in of)
+        return any(fits(value, option) for option in of)
     if kind is Literal:
-        return any(type(value) is type(one) and value == one for one in of)
+        return any(type(value) is type(choice) and value == choice for choice in of)
     if kind in (Sequence, list, tuple):
-        return isinstance(value, list | tuple) and all(fits(one, of[0]) for one in value)
+        return isinstance(value, list | tuple) and all(fits(entry, of[0]) for entry in value)
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint in (None, NoneType):
@@ -204,9 +198,9 @@ def spelled(hint: Any) -> str:
     """A type in words."""
     kind, of = get_origin(hint), get_args(hint)
     if kind in (Union, UnionType):
-        return " or ".join(spelled(one) for one in of)
+        return " or ".join(map(spelled, of))
     if kind is Literal:
-        return " or ".join(str(one) for one in of)
+        return " or ".join(map(str, of))
     if kind in (Sequence, list, tuple):
         return f"a list of {of[0].__name__}" if of[0] in NAMES else "a list"
     if hint in (None, NoneType):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tower:
-    """What a tower is made of, for a recipe with a parameter `tower: Tower`.
+    """The settings of a tower, as a parameter `tower: Tower` of a recipe.
 
     Its fields are settings of the recipe like any other (`recipe.hidden=[64,32]`); the default of
     the parameter has their defaults. `layers.Mlp` explains them; docs/recipes.md has them all.

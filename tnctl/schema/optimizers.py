@@ -151,6 +151,13 @@ class Optimizer(Section):
         given = {name: getattr(self, name) for name in defaults if getattr(self, name) is not None}
         return defaults | given | {name: getattr(self, name) for name in OF_EVERY_RULE}
 
+    def in_c(self, compat: str | None) -> tuple[str, dict[str, Any]]:
+        """The name and the settings of this optimizer as csrc/tn_optimizer.c calls them."""
+        name = NAMES_IN_C.get(self.name, self.name)
+        if compat == "tensornet" and f"tensornet_{name}" in RULES:
+            name = f"tensornet_{name}"
+        return name, {NAMES_IN_C.get(key, key): value for key, value in self.settings(name).items()}
+
 
 @dataclass
 class GroupOptimizers(Section):

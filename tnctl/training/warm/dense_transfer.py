@@ -268,7 +268,7 @@ def takes_others(pairing: Pairing) -> bool:
 
 
 def outline(layout: Layout, names: dict[str, str]) -> Any:
-    """What the dense model sees of its inputs, with inputs renamed."""
+    """The names and places of a layout's inputs, with inputs renamed: equal for equal networks."""
     inputs = [
         [(names.get(name, name), place) for name, place in places.items()]
         for places in (layout.pooled, layout.numeric_columns, layout.sequences)

@@ -117,9 +117,7 @@ def check_inputs(pairing: Pairing, old_statistics: Statistics, statistics: Stati
             kinds = ("a slot", "a numeric input")
             difference: Difference | None = ("kind", *(kinds if slot is not None else kinds[::-1]))
         elif slot is not None and old_slot is not None:
-            difference = _other_ids(
-                pairing, name, slot, old_slot, old_statistics, statistics
-            ) or _narrower(pairing.conf.width_of(slot), pairing.old.width_of(old_slot))
+            difference = _other_slot(pairing, name, slot, old_slot, old_statistics, statistics)
         else:
             difference = _other_numbers(pairing, name, old_statistics, statistics)
         if difference:
@@ -138,12 +136,7 @@ def check_inputs(pairing: Pairing, old_statistics: Statistics, statistics: Stati
 Difference = tuple[str, Any, Any]  # what differs, its value, and what it was
 
 
-def _narrower(width: int, old_width: int) -> Difference | None:
-    """An embedding can be made wider, but no part of it is known to be worth less than another."""
-    return ("width", width, old_width) if width < old_width else None
-
-
-def _other_ids(
+def _other_slot(
     pairing: Pairing,
     name: str,
     slot: Slot,
@@ -151,7 +144,7 @@ def _other_ids(
     old_statistics: Statistics,
     statistics: Statistics,
 ) -> Difference | None:
-    """What makes other ids of the same values, or None."""
+    """A difference that changes the ids of values, or narrows the embedding; else None."""
     old_name = pairing.matched[name]
     keys = (*MAKES_IDS, *(["size"] if slot.ids == "modulo" else []))
     keys += ("buckets",) if slot.ids == "quantiles" else ()
@@ -175,7 +168,9 @@ def _other_ids(
         counted_ids(old_name, old, old_statistics) or 0
     ):
         return "size", slot.size, old.size
-    return None
+    # An embedding can be made wider, but no part of it is known to be worth less than another.
+    width, old_width = pairing.conf.width_of(slot), pairing.old.width_of(old)
+    return ("width", width, old_width) if width < old_width else None
 
 
 def _crossed(conf: Conf, slot: Slot, names: dict[str, str]) -> list[tuple[str, bool]] | None:
@@ -241,7 +236,7 @@ def must_measure(pairing: Pairing) -> bool:
 
 
 def differences(pairing: Pairing) -> Iterator[str]:
-    """What differs and is allowed, a line each."""
+    """The differences that are allowed, a line each."""
     for name, old_name in pairing.matched.items():
         if name in pairing.conf.slots:
             slot, old = pairing.conf.slots[name], pairing.old.slots[old_name]

@@ -235,7 +235,7 @@ class Rows:
                 yield move, segment, saved.get(segment.name)
 
     def notes(self) -> Iterator[str]:
-        """What differs in the new model's rows, a line each."""
+        """The differences of the new model's rows, a line each."""
         for move, segment, saved in self._segments():
             weights = f"group {move.group}: {segment.name} weights"
             if saved is None:
