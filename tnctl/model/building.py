@@ -81,15 +81,10 @@ def enable_determinism() -> None:
     tf.config.experimental.enable_op_determinism()
 
 
-def threads(conf: Conf) -> int:
-    """How many threads the tables use."""
-    return conf.train.threads or min(len(os.sched_getaffinity(0)), MOST_THREADS)
-
-
 def build(conf: Conf, statistics: Statistics) -> Model:
     """A model with initial weights and empty tables."""
     layout = plan(conf, statistics)
-    pool = Pool(threads(conf))
+    pool = Pool(conf.train.threads or min(len(os.sched_getaffinity(0)), MOST_THREADS))
     tables = []
     for table_layout in layout.tables:
         table = SparseTable(

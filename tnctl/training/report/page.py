@@ -41,6 +41,7 @@ def render(
 
     `conf` as plain values; `lines_logged` are the lines of log.jsonl.
     """
+    conf_text = json.dumps(conf, indent=2, ensure_ascii=False, default=str)
     sections = [
         _header(title, conf, report),
         _tiles(report),
@@ -52,7 +53,7 @@ def render(
         _section("Days", _days(report)),
         _section("Where the time went", _time(report)),
         _section("Tables", _tables(report)),
-        _section("Conf", _conf(conf)),
+        _section("Conf", fill("conf", text=conf_text)),
     ]
     return fill("page", title=title, sections=joined(sections, "\n"))
 
@@ -284,10 +285,6 @@ def _tables(report: Report) -> Markup:
         _row(name, (f"{table.rows:,}", size(table.bytes))) for name, table in report.tables.items()
     ]
     return _table(("table", "rows", "memory"), rows)
-
-
-def _conf(conf: dict[str, Any]) -> Markup:
-    return fill("conf", text=json.dumps(conf, indent=2, ensure_ascii=False, default=str))
 
 
 def _shown(value: float | None, form: str) -> str:

@@ -7,7 +7,7 @@ inputs, and move with their columns, or of units of a layer, and stay: `input_ax
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tnctl.checkpoint import dense
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.document import Variable as SavedVariable
+from tnctl.checkpoint.document import WarmDense
 from tnctl.errors import UserError
 from tnctl.model import recipes
 from tnctl.model.building import Model, build_network
@@ -35,16 +36,6 @@ class Variable:
 
     weights: NDArray[np.float32]
     states: dict[str, NDArray[np.float32]]
-
-
-@dataclass
-class Outcomes:
-    """The names of dense variables by their outcome."""
-
-    matched: list[str] = field(default_factory=list)
-    partly: list[str] = field(default_factory=list)  # places of new inputs are reinitialised
-    new: list[str] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)
 
 
 def check(pairing: Pairing, checkpoint: Checkpoint, model: Model) -> None:
@@ -93,17 +84,19 @@ def with_defaults(recipe: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def fill(pairing: Pairing, checkpoint: Checkpoint, model: Model) -> Outcomes:
-    """Give the dense weights, moving statistics and optimizer state what the checkpoint has.
+def fill(pairing: Pairing, checkpoint: Checkpoint, model: Model) -> WarmDense:
+    """Copy dense weights, moving statistics and optimizer state of the checkpoint to the model.
 
-    Raises UserError for a variable whose places cannot be mapped.
+    Returns the outcome of every variable; of those that are `partly` matched, places of new inputs
+    are reinitialised. Raises UserError for a variable whose places cannot be mapped.
     """
     trained = shapes_of(model.network.trainable_variables)
     moving = shapes_of(model.network.non_trainable_variables)
     if pairing.conf.warm.dense == "fresh":
-        return Outcomes(new=[*trained, *moving])
+        return WarmDense(matched=[], partly=[], new=[*trained, *moving], dropped=[])
     saved = variables(checkpoint)
-    outcomes = Outcomes(dropped=[name for name in saved if name not in {**trained, **moving}])
+    dropped = [name for name in saved if name not in {**trained, **moving}]
+    outcomes = WarmDense(matched=[], partly=[], new=[], dropped=dropped)
     mapping = PlaceMapping(pairing, checkpoint, model)
     keeps_state = pairing.conf.warm.optimizer == "match"
     for memory, names in ((model.dense.weights, trained), (model.moving, moving)):

@@ -11,7 +11,7 @@ from tnctl.data.features import counted_ids
 from tnctl.data.reading import numeric_columns, slot_column
 from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError, did_you_mean
-from tnctl.schema import Conf, Numeric, Slot, Warm
+from tnctl.schema import Conf, Slot, Warm
 
 # The keys by which values become ids. If one differs, an id is another value's.
 MAKES_IDS = ("indicator", "ids", "seed", "oov", "missing")
@@ -212,16 +212,12 @@ def statistics_of_both(pairing: Pairing, old: Statistics, new: Statistics) -> St
         return both
     for name, old_name in pairing.matched.items():
         numeric, slot = pairing.conf.numeric.get(name), pairing.conf.slots.get(name)
-        if numeric is not None and measured(numeric) and old_name in old.standardize:
+        measured = numeric and numeric.transform == "standardize" and numeric.mean is None
+        if measured and old_name in old.standardize:
             both.standardize[name] = old.standardize[old_name]
         elif slot is not None and slot.ids == "quantiles" and old_name in old.boundaries:
             both.boundaries[name] = old.boundaries[old_name]
     return both
-
-
-def measured(numeric: Numeric) -> bool:
-    """Whether the mean and deviation of a numeric input are measured."""
-    return numeric.transform == "standardize" and numeric.mean is None
 
 
 def must_measure(pairing: Pairing) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tnctl import documents, files, progress
 from tnctl.checkpoint.chain import Checkpoint, newest, open_checkpoint
-from tnctl.checkpoint.document import WarmDense, WarmInput, WarmReport
+from tnctl.checkpoint.document import WarmInput, WarmReport
 from tnctl.data import statistics
 from tnctl.data.day_records import DayRecord
 from tnctl.data.days import daily
@@ -149,7 +149,7 @@ class WarmStart:
             step=self.step,
             optimizer=pairing.conf.warm.optimizer,
             inputs=self._inputs(row_counts),
-            dense=WarmDense(**vars(dense)),
+            dense=dense,
             notes=[*differences(pairing), *rows.notes()],
         )
         self._show(self.report)
