@@ -48,4 +48,3 @@ def test_a_recipe_is_two_files(here, workspace, monkeypatch):
     }  # fmt: skip
     done = here("train", "conf=small.yaml", "recipe=mlp", "recipe.hiden=[8]", cwd=workspace)
     assert "'recipe.hidden'" in done.last
-    assert here("verify-serving", "output=run", cwd=workspace).code == 1  # nothing is exported yet
