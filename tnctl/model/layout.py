@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from tnctl.data.features import indicator_width
 from tnctl.data.statistics import Statistics
-from tnctl.schema import Conf, GroupOptimizers, Initial, Optimizer, RowLife, Slot
+from tnctl.schema import Conf, Eviction, GroupOptimizers, Initial, Optimizer, RowLife, Slot
 from tnctl.tables import Initial as TableInitial
 from tnctl.tables import Life, Segment, SlotPlan
 from tnctl.tables import Optimizer as TableOptimizer
@@ -291,7 +291,6 @@ def slot_plans(conf: Conf, table: TableLayout) -> list[SlotPlan]:
 def table_life(life: RowLife, stride: int) -> Life:
     """The rules of a group as the C tables take them, of rows of `stride` bytes."""
     eviction = life.eviction
-    rows = eviction.rows or 0 if eviction.bytes is None else max(eviction.bytes // stride, 1)
     return Life(
         admit_after=life.admission.after,
         admit_probability=life.admission.probability,
@@ -303,8 +302,13 @@ def table_life(life: RowLife, stride: int) -> Life:
         score=eviction.score or 0.0,
         nonclick=eviction.nonclick,
         click=eviction.click_weight,
-        most_rows=rows,
+        most_rows=most_rows(eviction, stride),
     )
+
+
+def most_rows(eviction: Eviction, stride: int) -> int:
+    """The bound of a group in rows of `stride` bytes; 0 when it has none."""
+    return eviction.rows or 0 if eviction.bytes is None else max(eviction.bytes // stride, 1)
 
 
 def table_optimizer(optimizer: Optimizer, compat: str | None) -> TableOptimizer:
