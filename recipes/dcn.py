@@ -13,10 +13,9 @@ Wang et al., Deep & Cross Network for Ad Click Predictions, ADKDD 2017
 for Web-scale Learning to Rank Systems, WWW 2021 (https://arxiv.org/abs/2008.13535).
 """
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
-from tnctl.model import Inputs
+from tnctl.model import Inputs, Tower
 from tnctl.model.layers import Logit, MatrixCross, MixtureCross, Mlp, VectorCross
 
 
@@ -28,28 +27,20 @@ def build(
     layers: int = 3,
     low_rank: int = 0,
     experts: int = 1,
-    hidden: Sequence[int] = (400, 400, 400),
-    activation: str = "relu",
-    batch_norm: bool = False,
-    dropout: float = 0.0,
-    residual: bool = False,
-    l2: float = 0.0,
+    tower: Tower = Tower(),
 ) -> Any:
-    """The logit [B, 1]; `layers` are those of the cross network, `hidden` the tower's widths."""
+    """The logit [B, 1]; `layers` are those of the cross network."""
     x = inputs.deep
     if version == 1:
-        cross = VectorCross(layers, l2=l2, name="cross")(x)
+        cross = VectorCross(layers, l2=tower.l2, name="cross")(x)
     elif experts == 1:
-        cross = MatrixCross(layers, low_rank, l2=l2, name="cross")(x)
+        cross = MatrixCross(layers, low_rank, l2=tower.l2, name="cross")(x)
     else:
-        cross = MixtureCross(layers, low_rank, experts, l2=l2, name="cross")(x)
+        cross = MixtureCross(layers, low_rank, experts, l2=tower.l2, name="cross")(x)
 
-    tower = Mlp(
-        hidden, activation, batch_norm=batch_norm, dropout=dropout, residual=residual, l2=l2,
-        name="deep",
-    )  # fmt: skip
+    deep = Mlp(**vars(tower), name="deep")
     if structure == "stacked":
-        return Logit(l2=l2, name="logit")(tower(cross))
+        return Logit(l2=tower.l2, name="logit")(deep(cross))
     # The logit of two vectors side by side is the sum of their logits.
-    cross_logit = Logit(use_bias=False, l2=l2, name="cross_logit")(cross)
-    return cross_logit + Logit(l2=l2, name="deep_logit")(tower(x))
+    cross_logit = Logit(use_bias=False, l2=tower.l2, name="cross_logit")(cross)
+    return cross_logit + Logit(l2=tower.l2, name="deep_logit")(deep(x))

@@ -8,31 +8,18 @@ Guo et al., DeepFM: A Factorization-Machine based Neural Network for CTR Predict
 figure 1 (https://arxiv.org/abs/1703.04247). Numeric inputs enter the linear part and the tower.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
-from tnctl.model import Inputs, layers
+from tnctl.model import Inputs, Tower, layers
 
 
-def build(
-    inputs: Inputs,
-    *,
-    hidden: Sequence[int] = (400, 400, 400),
-    activation: str = "relu",
-    batch_norm: bool = False,
-    dropout: float = 0.0,
-    residual: bool = False,
-    l2: float = 0.0,
-) -> Any:
-    """The logit [B, 1]; `hidden` are the widths of the tower."""
-    first_order = layers.linear_model(inputs.linear, inputs.numeric, l2)
+def build(inputs: Inputs, *, tower: Tower = Tower()) -> Any:
+    """The logit [B, 1]."""
+    first_order = layers.linear_model(inputs.linear, inputs.numeric, tower.l2)
 
     second_order = layers.FactorizationMachine(name="fm")(inputs.embeddings)
 
-    deep = layers.Mlp(
-        hidden, activation, batch_norm=batch_norm, dropout=dropout, residual=residual, l2=l2,
-        name="deep",
-    )(inputs.deep)  # fmt: skip
-    deep = layers.Logit(l2=l2, name="deep_logit")(deep)
+    deep = layers.Mlp(**vars(tower), name="deep")(inputs.deep)
+    deep = layers.Logit(l2=tower.l2, name="deep_logit")(deep)
 
     return layers.total(first_order, second_order, deep)

@@ -3,7 +3,7 @@
     logit = w_0 + <w, x> + sum over i < j of <v_i, v_j> x_i x_j            (equation 1)
 
 Rendle, Factorization Machines, ICDM 2010. An input is a slot, whose vector is its pooled embedding,
-or a number x_k with a vector v_k of its own.
+or a number x_k, which has a vector v_k.
 """
 
 from typing import Any

@@ -16,8 +16,8 @@ GROUND = [
     "limits", "masking", "errors", "file_urls", "documents", "files", "progress", "shipped",
 ]  # fmt: skip
 LAYERS = [
-    *GROUND, "memory_limits", "folders", "manifest", "ownership", "outputs", "schema",
-    "saved_conf", "tables",
+    *GROUND, "memory_limits", "optimizer_table", "folders", "manifest", "ownership", "outputs",
+    "schema", "saved_conf", "tables",
     "data", "model", "checkpoint", "evaluation", "training", "serving", "cli",
 ]  # fmt: skip
 
@@ -27,7 +27,7 @@ OWNERS = {
     "omegaconf": {"cli", "schema"},
     "yaml": {"cli"},
     "cffi": {"tables"},
-    "tnctl._tables": {"tables"},
+    "tnctl._tables": {"optimizer_table", "tables"},
     "fsspec": {"files"},
     "rich": {"progress"},
     "tensorflow": {"data", "model", "evaluation", "training", "serving"},

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tnctl import schema
-from tnctl.schema.optimizer_section import OF_EVERY_RULE
 from tnctl.tables import (
     DenseTable,
     Initial,
@@ -661,21 +660,24 @@ def test_states_have_names(rule: str) -> None:
 
 # ---- The table of optimizers in C --------------------------------------------
 
-# What the conf calls otherwise: an optimizer, settings.
-CONF_OPTIMIZERS = {"adamw": "adam"}
-CONF_SETTINGS = {"gradient_decay": "beta2", "momentum_decay": "beta1"}
 
-
-def test_the_schema_agrees_with_the_table_in_c() -> None:
-    """The conf has the optimizers of csrc/tn_optimizer.c, with their settings and defaults."""
-    conf_names = {CONF_OPTIMIZERS.get(name, name) for name in schema.Optimizer.DEFAULTS}
-    assert conf_names == set(optimizer_kinds.NAMES)
-    for name, defaults in schema.Optimizer.DEFAULTS.items():
-        settings = dict(optimizer_kinds.settings(CONF_OPTIMIZERS.get(name, name)))
-        settings.pop("l2", None)  # the conf has one l2 for all optimizers, off at 0
-        assert settings == {CONF_SETTINGS.get(key, key): value for key, value in defaults.items()}
-    extras = {"decay" if key == "weight_decay" else key for key in OF_EVERY_RULE}
-    assert extras == set(optimizer_kinds.EXTRAS)
+def test_the_schema_has_the_optimizers_and_settings_of_the_table_in_c() -> None:
+    """By its own names: csrc/tn_optimizer.c is where they are declared."""
+    assert set(schema.RULES) == {*optimizer_kinds.NAMES, "adamw"}
+    assert schema.RULES["adamw"] == schema.RULES["adam"] == dict(optimizer_kinds.settings("adam"))
+    assert schema.RULES["sgd"] == {"momentum": 0.0, "nesterov": False}
+    assert schema.RULES["ftrl"] == {"initial_accumulator": 0.0, "l1": 0.0, "beta": 1.0}
+    assert schema.RULES["tensornet_adagrad"] == {
+        "epsilon": 1e-8,
+        "initial_accumulator": 0.0,
+        "momentum_decay": 1.0,
+        "gradient_decay": 1.0,
+    }
+    for name in schema.RULES:
+        in_c, settings = schema.Optimizer(name=name).in_c(None)
+        assert in_c == ("adam" if name == "adamw" else name)
+        assert set(settings) == {*optimizer_kinds.settings(in_c), *optimizer_kinds.EXTRAS}
+    assert schema.Optimizer(name="adamw").in_c("tensornet")[0] == "tensornet_adam"
 
 
 def test_every_setting_of_the_table_in_c_is_a_setting_of_an_optimizer() -> None:

@@ -1,7 +1,6 @@
 """The shipped recipes against float64 numpy models of their papers; recipes of one's own."""
 
 import hashlib
-import inspect
 import json
 import re
 import shutil
@@ -17,9 +16,10 @@ import tensorflow as tf
 import yaml
 
 from tnctl import shipped
+from tnctl.cli.settings import settings_of as source_settings
 from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError
-from tnctl.model import building, recipes
+from tnctl.model import Tower, building, recipes
 from tnctl.model.layout import plan
 from tnctl.schema import Conf, Data, Embedding, Label, Numeric, Slot
 
@@ -278,16 +278,20 @@ def test_bfloat16_trains_the_same_variables(name):
 
 def settings_of(name):
     """The parameters of a shipped recipe after its inputs."""
-    parameters = inspect.signature(recipes.load(name)).parameters
-    return {key: one for key, one in parameters.items() if key != "inputs"}
+    return recipes.declared(recipes.load(name))
 
 
 @pytest.mark.parametrize("name", shipped.recipes())
 def test_the_conf_of_a_recipe_spells_all_its_settings(name):
-    """The group's file has every setting of `build`, with its default."""
+    """The group's file has every setting of `build`, with its default; towers share a file."""
     path = shipped.folder("conf") / f"recipe/{name}.yaml"
     assert path.read_text().startswith("# @package _global_\n")
-    group = yaml.safe_load(path.read_text())["recipe"]
+    values = yaml.safe_load(path.read_text())
+    group = values["recipe"]
+    if "defaults" in values:
+        assert values["defaults"] == ["_self_", "/tower/settings"]
+        shared = shipped.folder("conf") / "tower/settings.yaml"
+        group |= yaml.safe_load(shared.read_text())["recipe"]
     assert group.pop("name") == name
     parameters = settings_of(name).values()
     assert list(group) == [one.name for one in parameters]
@@ -356,6 +360,31 @@ def test_any_setting_goes_where_build_takes_any():
     def build(x, **settings): ...
 
     assert recipes.settings_of({"name": "x", "depth": 3}, build) == {"depth": 3}
+
+
+def test_the_fields_of_a_tower_are_settings():
+    def build(x, *, deep: Tower = Tower((2,), dropout=0.5), depth: int = 1): ...
+
+    assert list(recipes.declared(build)) == [*vars(Tower()), "depth"]
+    assert recipes.declared(build)["dropout"].default == 0.5
+    assert recipes.settings_of({"name": "x"}, build) == {"deep": Tower((2,), dropout=0.5)}
+    found = recipes.settings_of({"name": "x", "hidden": [3], "l2": 1, "depth": 2}, build)
+    assert found == {"deep": Tower([3], dropout=0.5, l2=1), "depth": 2}
+    with pytest.raises(UserError, match=r"recipe\.batch_norm must be true or false"):
+        recipes.settings_of({"name": "x", "batch_norm": 1}, build)
+    with pytest.raises(UserError, match=r"recipe x has no setting 'deep'"):
+        recipes.settings_of({"name": "x", "deep": [3]}, build)
+
+
+@pytest.mark.parametrize(
+    "default", ["", " = Tower((2,), dropout=0.5)", " = model.Tower(hidden=(2,))"]
+)
+def test_settings_are_read_from_a_file_that_is_not_run(tmp_path, default):
+    path = written(tmp_path, f"def build(inputs, *, tower: Tower{default}, depth=1): ...\n")
+    settings = source_settings(str(path))
+    assert list(settings) == [*vars(Tower()), "depth"]
+    assert settings["hidden"] == ("(2,)" if default else "(400, 400, 400)")
+    assert settings["dropout"] == ("0.5" if "dropout" in default else "0.0")
 
 
 def written(folder, text, name="mine.py"):

@@ -1,6 +1,6 @@
 """What the manifest of a checkpoint says of its tables: docs/formats/checkpoint.md."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from tnctl.documents import (
     plain,
 )
 from tnctl.errors import quoted
+from tnctl.optimizer_table import TYPES
 from tnctl.tables import REMOVED_DTYPE, optimizer_kinds, record_dtype
 
 LONGEST_SEGMENT = 65_536  # floats; a conf has at most 1024
@@ -28,25 +29,28 @@ SKETCH_UNIT = 256  # bytes: 64 ranges of hashes, 4 lines each
 Setting = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
 
 
+# In the order in which a manifest has them.
+_Settings: Any = make_dataclass(
+    "_Settings",
+    [
+        ("name", str),
+        ("learning_rate", Setting),
+        *(
+            (setting, (bool if type_ is bool else Setting) | None, omitted())
+            for setting, type_ in TYPES.items()
+        ),
+    ],
+    frozen=True,
+    kw_only=True,
+)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Optimizer:
+class Optimizer(_Settings):
     """An update rule and its settings, those that the rule has: tnctl.tables.Optimizer."""
 
     name: str
     learning_rate: Setting
-    epsilon: Setting | None = omitted()
-    initial_accumulator: Setting | None = omitted()
-    beta1: Setting | None = omitted()
-    beta2: Setting | None = omitted()
-    momentum: Setting | None = omitted()
-    nesterov: bool | None = omitted()
-    l1: Setting | None = omitted()
-    l2: Setting | None = omitted()
-    beta: Setting | None = omitted()
-    decay: Setting | None = omitted()
-    clip: Setting | None = omitted()
-    bound: Setting | None = omitted()
-    max_norm: Setting | None = omitted()
 
     def __post_init__(self) -> None:
         if self.name not in optimizer_kinds.NAMES:

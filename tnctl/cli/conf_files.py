@@ -33,11 +33,12 @@ class ConfFile:
     values: dict[str, Any]
 
     def entries(self) -> Iterator[Entry]:
-        """What its defaults name, each name of a list by itself."""
+        """What its defaults name but itself, each name of a list by itself."""
         for entry in self.values.get("defaults") or ():
             for words, names in (entry if isinstance(entry, Mapping) else {"": entry}).items():
                 group, at, package = "".join(str(words).split()[-1:]).partition("@")
-                for name in names if isinstance(names, list) else [names]:
+                names = names if isinstance(names, list) else [names]
+                for name in (name for name in names if name != "_self_"):
                     path = f"{group}/{name}" if group else str(name)
                     path = path[1:] if path[0] == "/" else f"{self.group}/{path}".strip("/")
                     folder, _, stem = path.rpartition("/")

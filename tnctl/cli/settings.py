@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tnctl import shipped
+from tnctl.model import Tower
 
 
 def settings_of(recipe: Any) -> dict[str, str] | None:
@@ -31,8 +32,19 @@ def _defaults(parameters: ast.arguments) -> dict[str, str]:
     positional = [*parameters.posonlyargs, *parameters.args]
     required = [None] * (len(positional) - len(parameters.defaults))
     defaults = [*required, *parameters.defaults, *parameters.kw_defaults]
-    return {
-        parameter.arg: ast.unparse(default) if default is not None else ""
-        for parameter, default in zip([*positional, *parameters.kwonlyargs], defaults, strict=True)
-        if parameter.arg != "inputs"
-    }
+    settings: dict[str, str] = {}
+    for parameter, default in zip([*positional, *parameters.kwonlyargs], defaults, strict=True):
+        if parameter.annotation and ast.unparse(parameter.annotation).endswith("Tower"):
+            settings |= _tower(default)
+        elif parameter.arg != "inputs":
+            settings[parameter.arg] = ast.unparse(default) if default is not None else ""
+    return settings
+
+
+def _tower(default: ast.expr | None) -> dict[str, str]:
+    """The settings of a parameter of type Tower, whose default is `Tower(…)`."""
+    call = default if isinstance(default, ast.Call) else ast.Call(ast.Name("Tower"), [], [])
+    written = dict(zip(vars(Tower()), call.args, strict=False))
+    written |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+    given = {name: ast.unparse(value) for name, value in written.items()}
+    return {name: repr(value) for name, value in vars(Tower()).items()} | given

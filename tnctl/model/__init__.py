@@ -1,21 +1,23 @@
 """The dense model: inputs, layers, recipes, and its weights in the memory of the C tables.
 
-What recipes import is imported when it is asked for: the layout is read without TensorFlow.
+Inputs and layers are imported on first use, so that the layout is read without TensorFlow.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tnctl.model.tower import Tower
+
 if TYPE_CHECKING:
     from tnctl.model import layers
-    from tnctl.model.inputs import Inputs
+    from tnctl.model.recipe_inputs import Inputs
 
-__all__ = ["Inputs", "layers"]
+__all__ = ["Inputs", "Tower", "layers"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "Inputs":
-        return import_module("tnctl.model.inputs").Inputs
+        return import_module("tnctl.model.recipe_inputs").Inputs
     if name == "layers":
         return import_module("tnctl.model.layers")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """Memory of the C tables that TensorFlow uses in place, through DLPack.
 
 The one place that makes aliases and that assigns trainable variables: any other assignment would
-give a variable memory of its own, and the C optimizer would train what nobody reads.
+give a variable other memory, and the C optimizer would update memory that nothing reads.
 """
 
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 
 
 def tensor_over(array: NDArray[Any]) -> tf.Tensor:
-    """A TensorFlow tensor that is this memory. It must start on a 64-byte boundary."""
+    """A TensorFlow tensor over the memory of an array, which must start on a 64-byte boundary."""
     if array.ctypes.data % 64:
         raise ValueError("TensorFlow aborts on memory that does not start on 64 bytes")
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
 def address(tensor: Any) -> int:
-    """Where the memory of an eager tensor is."""
+    """The address of the memory of an eager tensor."""
     return int(np.frombuffer(memoryview(tensor), np.uint8).ctypes.data)
 
 
 def move_variables(variables: Sequence[Any], memory: Sequence[NDArray[np.float32]]) -> None:
-    """Copy each variable's value into its memory and make the memory the variable's own."""
+    """Copy each variable's value into its memory, and make the variable an alias of the memory."""
     for variable, flat in zip(variables, memory, strict=True):
         view = flat.reshape(tuple(variable.shape))
         view[...] = variable.numpy()
@@ -34,7 +34,7 @@ def move_variables(variables: Sequence[Any], memory: Sequence[NDArray[np.float32
 
 
 def check_variables(variables: Sequence[Any], memory: Sequence[NDArray[np.float32]]) -> None:
-    """Raise unless every variable still lives in its memory."""
+    """Raise RuntimeError unless every variable is still an alias of its memory."""
     for variable, flat in zip(variables, memory, strict=True):
         if address(variable.read_value()) != flat.ctypes.data:
             raise RuntimeError(

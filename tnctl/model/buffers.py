@@ -7,6 +7,7 @@ import numpy as np
 from tnctl.data.features import Window
 from tnctl.model.aliases import tensor_over
 from tnctl.model.building import Model
+from tnctl.model.graph import packed_inputs
 from tnctl.tables import aligned
 
 
@@ -27,16 +28,7 @@ class Buffers:
         self.lengths = aligned((batch_size, len(layout.sequences)), np.int32)
         self.labels = aligned((batch_size, len(model.conf.data.all_labels)))
         self.weight = aligned(batch_size)
-        self._inputs = [
-            array
-            for array, exists in (
-                (self.x, layout.width),
-                (self.linear, layout.has_linear),
-                (self.sequences, layout.sequences),
-                (self.lengths, layout.sequences),
-            )
-            if exists
-        ]
+        self._inputs = [getattr(self, entry.name) for entry in packed_inputs(layout)]
         self._targets = [self.labels] + ([self.weight] if model.conf.data.weight else [])
         self._whole = [tensor_over(array) for array in [*self._inputs, *self._targets]]
 
@@ -52,7 +44,7 @@ class Buffers:
             self.weight[:rows] = batch.weight
 
     def _fill_lengths(self, batch: Window) -> None:
-        """How many values each sequence has: the ids of its cells."""
+        """Write the number of values of each sequence: of the ids in its cells."""
         for table, offsets in zip(self._layout.tables, batch.offsets, strict=True):
             starts = offsets[:-1].reshape(batch.rows, table.cells)
             ends = offsets[1:].reshape(batch.rows, table.cells)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model import aliases, layers, recipes
-from tnctl.model.inputs import Inputs
 from tnctl.model.layout import Layout, initials, plan, segments, table_life, table_optimizer
+from tnctl.model.recipe_inputs import Inputs
 from tnctl.schema import SINGLE_LABEL, SLOT_NAME, Conf
 from tnctl.tables import DenseTable, Pool, SparseTable, aligned
 
@@ -23,7 +23,7 @@ MOST_THREADS = 8  # beyond this the tables wait for memory
 
 @dataclass
 class Model:
-    """Everything that is trained, and how it fits together.
+    """All parts of a model: tables, dense network and dense table.
 
     `tables[i]` has the rows of `layout.tables[i]`; the trainable variables of `network` live in
     `dense`, variable i in `dense.weights[i]`, and the moving statistics of batch norm in
@@ -63,7 +63,7 @@ class Model:
 
     @property
     def logit_correction(self) -> float:
-        """What inference adds to the logits: with a share r of the negatives trained on, ln r.
+        """Added to logits in inference: with a share r of the negatives trained on, ln r.
 
         Of the odds trained on, the true ones are r times as large (He et al., Practical Lessons
         from Predicting Clicks on Ads at Facebook, 2014, section 6.3).
@@ -77,19 +77,14 @@ class Model:
 
 
 def enable_determinism() -> None:
-    """Only ops of TensorFlow that give the same bits every time; for the rest of the process."""
+    """Let TensorFlow use deterministic ops only, for the rest of the process."""
     tf.config.experimental.enable_op_determinism()
-
-
-def threads(conf: Conf) -> int:
-    """How many threads the tables use."""
-    return conf.train.threads or min(len(os.sched_getaffinity(0)), MOST_THREADS)
 
 
 def build(conf: Conf, statistics: Statistics) -> Model:
     """A model with initial weights and empty tables."""
     layout = plan(conf, statistics)
-    pool = Pool(threads(conf))
+    pool = Pool(conf.train.threads or min(len(os.sched_getaffinity(0)), MOST_THREADS))
     tables = []
     for table_layout in layout.tables:
         table = SparseTable(
@@ -114,28 +109,27 @@ def build(conf: Conf, statistics: Statistics) -> Model:
         inference, _ = build_network(conf, layout, "float32")
     sizes = [variable.value.shape.num_elements() for variable in network.trainable_variables]
     dense = DenseTable(sizes, table_optimizer(conf.optimizer.dense, conf.compat), pool)
-    moving = [aligned(one.value.shape.num_elements()) for one in network.non_trainable_variables]
-    for one in (inference, network):
-        place_variables(one, dense, moving, aliases.move_variables)
+    moving = [
+        aligned(variable.value.shape.num_elements()) for variable in network.non_trainable_variables
+    ]
+    for computing in (inference, network):
+        place_variables(computing, dense, moving, aliases.move_variables)
     return Model(conf, layout, statistics, pool, tables, network, inference, dense, moving, heads)
 
 
 def place_variables(
     network: Any, dense: DenseTable, moving: list[NDArray[np.float32]], action: Any
 ) -> None:
-    """Do something (move, check) with each variable and the memory that is its own."""
-    for variables, memory in (
-        (network.trainable_variables, dense.weights),
-        (network.non_trainable_variables, moving),
-    ):
-        action([variable.value for variable in variables], memory)
+    """Call `aliases.move_variables` or `check_variables` with each variable and its memory."""
+    action([variable.value for variable in network.trainable_variables], dense.weights)
+    action([variable.value for variable in network.non_trainable_variables], moving)
 
 
 def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tuple[str, ...]]:
     """The Keras model of the recipe, and its heads.
 
     [x, linear, sequences, lengths] (those that exist) -> a logit [B, 1] for each head, by name,
-    and what the recipe named as a tower.
+    and the tensors that the recipe named as towers.
     """
     recipe = recipes.load(conf.recipe["name"])
     settings = recipes.settings_of(conf.recipe, recipe)
@@ -154,7 +148,8 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
                 f"embedding.width={conf.embedding.width}"
             ) from error
         if isinstance(error, ValueError):  # Keras, of a setting
-            raise UserError(f"recipe {name} refused {settings}: {reason}") from error
+            given = {key: value for key, value in conf.recipe.items() if key != "name"}
+            raise UserError(f"recipe {name} refused {given}: {reason}") from error
         raise
     finally:
         keras.config.set_dtype_policy(policy)
@@ -164,14 +159,13 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
     network = keras.Model(inputs.tensors, named)
     if inputs.towers:
         network = with_towers(conf, network, named, inputs)
-    known = {id(one) for layer in batch_norms(network) for one in layer.non_trainable_variables}
-    for variable in network.non_trainable_variables:
-        if id(variable) not in known:
-            raise UserError(
-                f"recipe {conf.recipe['name']} has weights that nothing trains: {variable.path}. "
-                "Take tnctl.model.layers.BatchNorm and Dropout in the place of Keras' own; layers "
-                "that draw random numbers themselves (LSTM and GRU too) cannot be used"
-            )
+    moving = {id(v) for layer in batch_norms(network) for v in layer.non_trainable_variables}
+    if lost := [v.path for v in network.non_trainable_variables if id(v) not in moving]:
+        raise UserError(
+            f"recipe {conf.recipe['name']} has weights that nothing trains: {lost[0]}. Use "
+            "tnctl.model.layers.BatchNorm and Dropout instead of Keras' BatchNormalization and "
+            "Dropout; layers that draw random numbers themselves (LSTM and GRU too) cannot be used"
+        )
     return network, tuple(named)
 
 
@@ -181,7 +175,7 @@ def with_towers(conf: Conf, network: Any, heads: dict[str, Any], inputs: Inputs)
         raise UserError(f"recipe {conf.recipe['name']} has a head and a tower named {same[0]}")
     whole = keras.Model(inputs.tensors, heads | inputs.towers)
     trained = {id(variable) for variable in network.variables}
-    if beside := [one.path for one in whole.variables if id(one) not in trained]:
+    if beside := [v.path for v in whole.variables if id(v) not in trained]:
         raise UserError(
             f"recipe {conf.recipe['name']} has a tower with weights that no head uses, so nothing "
             f"trains them: {beside[0]}"
@@ -190,7 +184,7 @@ def with_towers(conf: Conf, network: Any, heads: dict[str, Any], inputs: Inputs)
 
 
 def check_logits(conf: Conf, logits: dict[str, Any]) -> None:
-    """Refuse what a recipe returned unless each head is a logit, [B, 1]."""
+    """Raise UserError unless each head that a recipe returned is a logit, [B, 1]."""
     for head, tensor in logits.items() or {"": None}.items():
         shape = tuple(getattr(tensor, "shape", ()))
         if len(shape) != 2 or shape[1] != 1 or not SLOT_NAME.fullmatch(str(head)):
@@ -203,7 +197,7 @@ def check_logits(conf: Conf, logits: dict[str, Any]) -> None:
 
 
 def check_heads(conf: Conf, heads: tuple[str, ...]) -> None:
-    """Refuse labels that no head of the recipe is trained on."""
+    """Raise UserError for labels that are no heads of the recipe, and for heads without labels."""
     labels = conf.data.labels
     if len(heads) == 1 and len(labels) <= 1:
         return
@@ -212,14 +206,13 @@ def check_heads(conf: Conf, heads: tuple[str, ...]) -> None:
             f"recipe {conf.recipe['name']} has heads {', '.join(heads)}; say which columns they "
             f"are trained on: data.labels={{{heads[0]}: {{column: …}}, …}}"
         )
-    for label in labels:
-        if label not in heads:
-            raise UserError(
-                f"data.labels.{label}: recipe {conf.recipe['name']} has no such head. "
-                f"{did_you_mean(label, heads)}"
-            )
+    if unknown := [label for label in labels if label not in heads]:
+        raise UserError(
+            f"data.labels.{unknown[0]}: recipe {conf.recipe['name']} has no such head. "
+            f"{did_you_mean(unknown[0], heads)}"
+        )
 
 
 def batch_norms(network: Any) -> list[Any]:
     """The layers of a network, nested ones too, that keep moving statistics."""
-    return [one for one in network._flatten_layers() if isinstance(one, layers.BatchNorm)]
+    return [layer for layer in network._flatten_layers() if isinstance(layer, layers.BatchNorm)]

@@ -1,6 +1,7 @@
 """The inference graph: a SavedModel that needs neither tnctl nor Keras."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -33,47 +34,46 @@ class Input:
     @property
     def columns(self) -> int:
         """How many columns of its source it is."""
-        columns = 1
-        for size in self.shape:
-            columns *= size
-        return columns
+        return math.prod(self.shape)
 
     @property
     def dtype(self) -> str:
-        """Of its values."""
+        """The dtype of its values."""
         return "int32" if self.source == LENGTHS else "float32"
 
 
 def conf_to_json(conf: Conf) -> dict[str, Any]:
-    """A conf as plain values, without secrets: what is saved, shown and compared."""
+    """A conf as plain values without secrets, to be saved, shown and compared."""
     return masked_conf(dataclasses.asdict(conf))
 
 
 def packed_inputs(layout: Layout) -> list[Input]:
     """The inputs of signature `packed`, in the order the network takes them."""
-    found = [Input("x", (layout.width,), "x")] if layout.width else []
-    if layout.has_linear:
-        found.append(Input(LINEAR, (1,), LINEAR))
-    if layout.sequences:
-        found.append(Input(SEQUENCES, (layout.sequences_width,), SEQUENCES))
-        found.append(Input(LENGTHS, (len(layout.sequences),), LENGTHS))
-    return found
+    columns = {
+        "x": layout.width,
+        LINEAR: int(layout.has_linear),
+        SEQUENCES: layout.sequences_width,
+        LENGTHS: len(layout.sequences),
+    }
+    return [Input(name, (count,), name) for name, count in columns.items() if count]
 
 
 def slot_inputs(layout: Layout) -> list[Input]:
-    """The inputs of signature `by_slot`, in the order they stand in their sources.
+    """The inputs of signature `by_slot`, in the order of their columns in their sources.
 
     A pooled slot [B, d], a numeric input or one-hot slot [B, n], `linear` [B, 1]; a sequence
     [B, L, d] with its number of values, `NAME_length` [B].
     """
     places = layout.pooled | layout.numeric_columns
-    found = [Input(name, (width,), "x", at) for name, (at, width) in places.items()]
+    inputs = [Input(name, (width,), "x", at) for name, (at, width) in places.items()]
     if layout.has_linear:
-        found.append(Input(LINEAR, (1,), LINEAR))
-    for name, one in layout.sequences.items():
-        found.append(Input(name, (one.length, one.width), SEQUENCES, one.column))
-        found.append(Input(f"{name}_length", (), LENGTHS, one.number))
-    return found
+        inputs.append(Input(LINEAR, (1,), LINEAR))
+    for name, place in layout.sequences.items():
+        inputs += [
+            Input(name, (place.length, place.width), SEQUENCES, place.column),
+            Input(f"{name}_length", (), LENGTHS, place.number),
+        ]
+    return inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,18 +116,18 @@ def save(model: Model, folder: str) -> None:
 
     def scores(tensors: list[Any]) -> dict[str, Any]:
         outputs = network(tensors, training=False)
-        found = {}
+        by_name = {}
         for name, head in head_outputs(model.heads).items():
             logits = outputs[head][:, 0]
             if model.logit_correction:
                 logits += model.logit_correction
-            found[name] = logits
             predicted = name.replace("logits", "predictions", 1)
-            found[predicted] = tf.identity(logits) if regression else tf.sigmoid(logits)
-        return found
+            by_name[name] = logits
+            by_name[predicted] = tf.identity(logits) if regression else tf.sigmoid(logits)
+        return by_name
 
     def towers(**inputs: Any) -> dict[str, Any]:
-        outputs = network([inputs[one.name] for one in packed], training=False)
+        outputs = network([inputs[entry.name] for entry in packed], training=False)
         return {name: tf.identity(outputs[name]) for name in model.towers}
 
     # A bare module: Keras' own exporters store every variable twice.
@@ -145,35 +145,34 @@ def signatures_of(
     """The signatures of a function of the inputs of `packed`, in their order."""
 
     def of_packed(**inputs: Any) -> dict[str, Any]:
-        return scores([inputs[one.name] for one in packed])
+        return scores([inputs[entry.name] for entry in packed])
 
     def of_slots(**inputs: Any) -> dict[str, Any]:
-        tensors = []
-        for whole in packed:
-            parts = [one for one in by_slot if one.source == whole.name]
-            tensors.append(side_by_side(whole, parts, inputs))
-        return scores(tensors)
+        return scores([
+            concatenated(whole, [part for part in by_slot if part.source == whole.name], inputs)
+            for whole in packed
+        ])  # fmt: skip
 
     signatures = {PACKED: concrete(of_packed, packed), BY_SLOT: concrete(of_slots, by_slot)}
     return signatures | {"serving_default": signatures[BY_SLOT]}
 
 
-def side_by_side(whole: Input, parts: list[Input], inputs: dict[str, Any]) -> Any:
-    """An input of `packed` [B, columns] of its parts; zeros where none of them stands."""
+def concatenated(whole: Input, parts: list[Input], inputs: dict[str, Any]) -> Any:
+    """An input of `packed` [B, columns], made of its parts; zeros in columns of no part."""
     columns, end = [], 0
-    for one in [*parts, dataclasses.replace(whole, at=whole.columns)]:
-        if one.at > end:
+    for part in [*parts, dataclasses.replace(whole, at=whole.columns)]:
+        if part.at > end:
             rows = tf.shape(next(iter(inputs.values())))[0]
-            columns.append(tf.zeros([rows, one.at - end], one.dtype))
-        if one.at < whole.columns:
+            columns.append(tf.zeros([rows, part.at - end], part.dtype))
+        if part.at < whole.columns:
             # A length is [B], and a sequence is flat in its source.
-            columns.append(tf.reshape(inputs[one.name], [-1, one.columns]))
-            end = one.at + one.columns
+            columns.append(tf.reshape(inputs[part.name], [-1, part.columns]))
+            end = part.at + part.columns
     return columns[0] if len(columns) == 1 else tf.concat(columns, axis=1)
 
 
 def refill(model: Model, folder: str) -> None:
-    """Write the weights, as they are now, into a SavedModel of the same network by `save`."""
+    """Replace the weights in a SavedModel that `save` made of the same network by today's."""
     prefix = f"{folder}/variables/variables"
     stored = tf.train.load_checkpoint(prefix)
     tensors = {name: stored.get_tensor(name) for name in sorted(stored.get_variable_to_shape_map())}
@@ -189,5 +188,7 @@ def refill(model: Model, folder: str) -> None:
 
 def concrete(function: Any, inputs: list[Input]) -> Any:
     """A concrete function of named inputs [B, *shape]."""
-    specs = {one.name: tf.TensorSpec([None, *one.shape], one.dtype, one.name) for one in inputs}
+    specs = {
+        entry.name: tf.TensorSpec([None, *entry.shape], entry.dtype, entry.name) for entry in inputs
+    }
     return tf.function(function, autograph=False).get_concrete_function(**specs)

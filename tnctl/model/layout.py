@@ -1,14 +1,15 @@
-"""Where every input of the conf has its place: tables, groups, columns of x, sequences."""
+"""The place of every input of the conf: tables, groups, columns of x, sequences."""
 
+import itertools
 from dataclasses import dataclass, replace
 
 from tnctl.data.features import indicator_width
 from tnctl.data.statistics import Statistics
 from tnctl.schema import Conf, Eviction, GroupOptimizers, Initial, Optimizer, RowLife, Slot
-from tnctl.tables import CVM_COLUMNS as CVM_COLUMNS
 from tnctl.tables import Initial as TableInitial
 from tnctl.tables import Life, Segment, SlotPlan
 from tnctl.tables import Optimizer as TableOptimizer
+from tnctl.tables.records import CVM_COLUMNS as CVM_COLUMNS
 
 LINEAR = "linear"
 EMBEDDING = "embedding"
@@ -16,7 +17,7 @@ EMBEDDING = "embedding"
 
 @dataclass(frozen=True)
 class RowKind:
-    """What rows consist of and how they train: slots of one kind share a table."""
+    """The parts of rows and their optimizers: slots of one kind share a table."""
 
     width: int  # floats per embedding; 0: none
     linear: bool
@@ -24,7 +25,7 @@ class RowKind:
     linear_optimizer: Optimizer | None
     embedding_optimizer: Optimizer | None
     shows: bool = False  # rows keep show and click
-    cvm: bool = False  # which stand after the embedding where it is read
+    cvm: bool = False  # and these follow the embedding where it is read
     evict_every: int | None = None  # steps
 
     @property
@@ -63,7 +64,7 @@ class TableLayout:
 
     @property
     def removes(self) -> bool:
-        """Whether any group has a rule by which rows go, beside a bound."""
+        """Whether any group has a rule that removes rows, beside a bound."""
         return any(life.eviction.removes for life in self.lives)
 
     @property
@@ -120,11 +121,11 @@ class Layout:
     @property
     def sequences_width(self) -> int:
         """Floats of an example's sequences."""
-        return sum(one.length * one.width for one in self.sequences.values())
+        return sum(sequence.length * sequence.width for sequence in self.sequences.values())
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The slots that have rows, in the order of the tables: that of the sum `linear`."""
+        """The slots that have rows, in the order of the tables, in which `linear` is summed."""
         return tuple(slot for table in self.tables for slot in table.slots)
 
     @property
@@ -146,11 +147,9 @@ class Layout:
     @property
     def numeric_columns(self) -> dict[str, tuple[int, int]]:
         """The numeric inputs and one-hot slots in x: (first column, width)."""
-        found, at = {}, self.numeric_at
-        for name, width in self.numeric.items():
-            found[name] = (at, width)
-            at += width
-        return found
+        starts = itertools.accumulate(self.numeric.values(), initial=self.numeric_at)
+        columns = zip(self.numeric.items(), starts, strict=False)  # the last start is x's width
+        return {name: (start, width) for (name, width), start in columns}
 
     @property
     def cells(self) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
@@ -194,7 +193,7 @@ def plan(conf: Conf, statistics: Statistics) -> Layout:
                 tuple(map(conf.life_of, groups)),
             )
         )
-    numeric = {name: one.numbers for name, one in conf.numeric.items()}
+    numeric = {name: number.numbers for name, number in conf.numeric.items()}
     indicators = tuple(name for name, slot in conf.slots.items() if slot.indicator)
     numeric |= {name: indicator_width(name, conf.slots[name], statistics) for name in indicators}
     return Layout(
@@ -204,7 +203,7 @@ def plan(conf: Conf, statistics: Statistics) -> Layout:
 
 def row_kinds(conf: Conf) -> list[tuple[RowKind, list[str]]]:
     """The slots that have rows, by what the rows are, in the order of the conf."""
-    found: list[tuple[RowKind, list[str]]] = []
+    kinds: list[tuple[RowKind, list[str]]] = []
     for name, slot in conf.slots.items():
         width, linear = conf.width_of(slot), conf.has_linear(slot)
         if not width and not linear:
@@ -221,45 +220,45 @@ def row_kinds(conf: Conf) -> list[tuple[RowKind, list[str]]]:
             cvm=conf.cvm_of(name),
             evict_every=life.eviction.every_steps,
         )
-        names = next((names for other, names in found if other == kind), None)
+        names = next((names for known, names in kinds if known == kind), None)
         if names is None:
-            found.append((kind, [name]))
+            kinds.append((kind, [name]))
         else:
             names.append(name)
-    return found
+    return kinds
 
 
 def _table_name(kind: RowKind, taken: list[str]) -> str:
     name = f"{EMBEDDING}{kind.width}" if kind.width else LINEAR
     name += "_frozen" if kind.frozen else ""
-    same = sum(other == name or other.startswith(f"{name}_part") for other in taken)
+    same = sum(table == name or table.startswith(f"{name}_part") for table in taken)
     return f"{name}_part{same + 1}" if same else name
 
 
 def optimizers_of(conf: Conf, name: str, slot: Slot) -> tuple[Optimizer, Optimizer]:
     """The optimizers of a slot's linear weight and embedding: of its group, else of all."""
-    own = conf.optimizer.groups.get(slot.group or name, GroupOptimizers())
-    embedding = own.embedding or conf.optimizer.embedding
+    of_group = conf.optimizer.groups.get(slot.group or name, GroupOptimizers())
+    embedding = of_group.embedding or conf.optimizer.embedding
     if slot.max_norm is not None:
         embedding = replace(embedding, max_norm=slot.max_norm)
-    return own.linear or conf.optimizer.linear, embedding
+    return of_group.linear or conf.optimizer.linear, embedding
 
 
 def segments(conf: Conf, table: TableLayout) -> list[Segment]:
     """The segments of a table's rows: the linear weight and the embedding, where it has them."""
-    found = []
     kind = table.kind
-    if kind.linear_optimizer is not None:
-        optimizer = table_optimizer(kind.linear_optimizer, conf.compat)
-        found.append(Segment(LINEAR, 1, "sum", optimizer))
-    if kind.embedding_optimizer is not None:
-        optimizer = table_optimizer(kind.embedding_optimizer, conf.compat)
-        found.append(Segment(EMBEDDING, kind.width, "concat", optimizer))
-    return found
+    return [
+        Segment(name, width, output, table_optimizer(optimizer, conf.compat))
+        for name, width, output, optimizer in (
+            (LINEAR, 1, "sum", kind.linear_optimizer),
+            (EMBEDDING, kind.width, "concat", kind.embedding_optimizer),
+        )
+        if optimizer is not None
+    ]
 
 
 def initials(conf: Conf, table: TableLayout, group: str) -> list[TableInitial]:
-    """How new rows of a group start, by segment. Slots of one group have one initial."""
+    """The initial weights of a group's new rows, by segment. Its slots have the same."""
     slot = next(slot for name, slot in conf.slots.items() if (slot.group or name) == group)
     of_all = conf.embedding.initial
     kind = of_all.kind if slot.initial is None else slot.initial
@@ -268,8 +267,8 @@ def initials(conf: Conf, table: TableLayout, group: str) -> list[TableInitial]:
     if conf.compat == "tensornet":
         # N(0, 1/sqrt(dim)) * scale, of linear weights too (optimizer_kernel.h).
         linear, scale = Initial(kind, scale), scale / max(table.width, 1) ** 0.5
-    found = [TableInitial(linear.kind, linear.scale)] if table.linear else []
-    return found + ([TableInitial(kind, scale)] if table.width else [])
+    of_linear = [TableInitial(linear.kind, linear.scale)] if table.linear else []
+    return of_linear + ([TableInitial(kind, scale)] if table.width else [])
 
 
 def slot_plans(conf: Conf, table: TableLayout) -> list[SlotPlan]:
@@ -309,19 +308,10 @@ def table_life(life: RowLife, stride: int) -> Life:
 
 def most_rows(eviction: Eviction, stride: int) -> int:
     """The bound of a group in rows of `stride` bytes; 0 when it has none."""
-    if eviction.bytes is not None:
-        return max(eviction.bytes // stride, 1)
-    return eviction.rows or 0
-
-
-# The conf's words for what the tables call otherwise.
-NAMES = {"weight_decay": "decay", "momentum_decay": "beta1", "gradient_decay": "beta2"}
+    return eviction.rows or 0 if eviction.bytes is None else max(eviction.bytes // stride, 1)
 
 
 def table_optimizer(optimizer: Optimizer, compat: str | None) -> TableOptimizer:
     """The conf's optimizer as the C tables take it."""
-    name = "adam" if optimizer.name == "adamw" else optimizer.name
-    if compat == "tensornet" and f"tensornet_{name}" in Optimizer.DEFAULTS:
-        name = f"tensornet_{name}"
-    settings = {NAMES.get(key, key): value for key, value in optimizer.settings(name).items()}
+    name, settings = optimizer.in_c(compat)
     return TableOptimizer(name, optimizer.learning_rate, **settings)

@@ -1,4 +1,4 @@
-"""What training minimises: the loss of each example, from its logit and label."""
+"""The loss that training minimises, from logits and labels."""
 
 from typing import Any
 
@@ -40,9 +40,9 @@ def total(loss: Loss, weights: list[float], labels: Any, logits: Any, examples: 
     """
     parts = []
     for number, weight in enumerate(weights):
-        one = losses(loss, labels[:, number], logits[:, number])
+        of_examples = losses(loss, labels[:, number], logits[:, number])
         if examples is not None:
-            one *= examples
-        mean = tf.reduce_mean(one)
+            of_examples *= examples
+        mean = tf.reduce_mean(of_examples)
         parts.append(mean if weight == 1 else mean * weight)
     return parts[0] if len(parts) == 1 else tf.add_n(parts)

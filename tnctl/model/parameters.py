@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 from tnctl.data.features import Window
 from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model, batch_norms
-from tnctl.model.layout import slot_plans
+from tnctl.model.graph import SEQUENCES, packed_inputs
+from tnctl.model.layout import LINEAR, slot_plans
 from tnctl.tables import Workspace
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """What a step computes of a batch: TensorFlow tensors, read in place.
+    """The results of a step's computation on a batch: TensorFlow tensors, read in place.
 
     `inputs` are the gradients of x, linear and sequences (those that exist), `dense` those of the
     trainable variables in their order, `statistics` the mean and variance of each batch norm.
@@ -54,6 +55,7 @@ class LocalParameters:
         self._rate_factor = 1.0
         self._moving = moving_statistics(model)
         layout = model.layout
+        self._input_names = [entry.name for entry in packed_inputs(layout)]
         self._workspaces = [
             Workspace(table, slot_plans(model.conf, table_layout))
             for table, table_layout in zip(model.tables, layout.tables, strict=True)
@@ -120,18 +122,18 @@ class LocalParameters:
         dense.set_learning_rate(dense.optimizer.learning_rate * factor)
 
     def _accumulate(self, gradients: list[Any], rows: int) -> None:
-        """Sum the gradients per row."""
-        arrays = iter(np.asarray(memoryview(gradient)) for gradient in gradients)
-        layout = self.model.layout
+        """Sum the gradients per row; they are of the inputs that exist, but lengths."""
+        arrays = {
+            name: np.asarray(memoryview(gradient))
+            for name, gradient in zip(self._input_names, gradients, strict=False)
+        }
         nothing = np.empty((rows, 0), np.float32)  # for an input that does not exist
-        x = next(arrays) if layout.width else nothing
-        linear = next(arrays) if layout.has_linear else nothing
-        sequences = next(arrays) if layout.sequences else nothing
+        x, linear, sequences = (arrays.get(name, nothing) for name in ("x", LINEAR, SEQUENCES))
         for workspace in self._trained:
             workspace.accumulate(_of_segments(workspace, x, linear), sequences)
 
     def _scale(self, dense: list[Any]) -> float:
-        """What brings the norm of all gradients together down to optimizer.clip_norm."""
+        """The factor that reduces the norm of all gradients together to optimizer.clip_norm."""
         limit = self.model.conf.optimizer.clip_norm
         if not limit:
             return 1.0

@@ -1,16 +1,16 @@
 """A recipe by its name: the function `build(inputs, **settings)` of a file.
 
-A name is that of a shipped recipe (a file in recipes/), or the path of the user's own file, which
-ends in .py. What goes wrong in a user's file is told in one line, with the file and the line.
+A name is the name of a shipped recipe (a file in recipes/), or the path of a user's file, ending in
+.py. An error in a user's file is reported in one line, with the file and the line number.
 """
 
-import functools
 import hashlib
 import inspect
 import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
@@ -18,10 +18,11 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tnctl import shipped
 from tnctl.errors import UserError, did_you_mean
+from tnctl.model.tower import Tower
 
 Recipe = Callable[..., Any]
 
-# File of the user's -> digest of what was loaded, whatever becomes of the file while it trains.
+# User's file -> digest of its source as loaded; the file may change while it trains.
 _digests: dict[Path, str] = {}
 
 
@@ -39,15 +40,15 @@ def load(name: str) -> Recipe:
 
 
 def load_file(name: str) -> Recipe:
-    """The `build` of a user's file; a path that is not absolute starts at the working directory.
+    """The `build` of a user's file; a relative path starts at the working directory.
 
-    Nothing is written beside the file, as an import would: a run writes under its output only.
+    Unlike an import, nothing is written beside the file: a run writes only into its output.
     """
     path, source = file_of(name), source_of(name)
     _digests[path] = hashlib.sha256(source).hexdigest()
     module = ModuleType(path.stem)
     module.__file__ = str(path)
-    with told(name, path):
+    with errors_as_lines(name, path):
         exec(compile(source, str(path), "exec"), module.__dict__)
     build = getattr(module, "build", None)
     if not callable(build):
@@ -56,12 +57,7 @@ def load_file(name: str) -> Recipe:
             "docs/recipes.md shows one"
         )
 
-    @functools.wraps(build)
-    def building(*arguments: Any, **settings: Any) -> Any:
-        with told(name, path):
-            return build(*arguments, **settings)
-
-    return building
+    return errors_as_lines(name, path)(build)
 
 
 def source_of(name: str) -> bytes:
@@ -84,8 +80,8 @@ def file_of(name: str) -> Path:
 
 
 @contextmanager
-def told(name: str, path: Path) -> Iterator[None]:
-    """Within it, an error of a user's file becomes a UserError that says where in it it was."""
+def errors_as_lines(name: str, path: Path) -> Iterator[None]:
+    """A context in which an error of a user's file becomes a UserError that names its line."""
     try:
         yield
     except Exception as error:
@@ -96,51 +92,81 @@ def told(name: str, path: Path) -> Iterator[None]:
 
 
 def line_of(error: Exception, path: Path) -> int | None:
-    """The line of a file that an error came through last, or None."""
+    """The innermost line of a file in the traceback of an error, or None."""
     if isinstance(error, SyntaxError):
         return error.lineno
     frames = traceback.extract_tb(error.__traceback__)
-    return next((one.lineno for one in reversed(frames) if one.filename == str(path)), None)
+    return next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)
 
 
 def reason_of(error: Exception) -> str:
-    """What an error says, without the colors and the list of arguments that Keras adds."""
+    """The message of an error, without the colors and the list of arguments that Keras adds."""
     if isinstance(error, SyntaxError):
         return error.msg
     text = re.sub(r"\x1b\[\d*m", "", str(error)).partition("Arguments received by")[0]
     return text.strip() or "(no message)"
 
 
-def settings_of(recipe: dict[str, Any], build: Recipe) -> dict[str, Any]:
-    """The settings of a conf's recipe, refused when `build` does not take one of them as it is."""
+def declared(build: Recipe) -> dict[str, inspect.Parameter]:
+    """The settings of a recipe by name, as parameters; each field of a Tower is one."""
+    settings = []
+    for parameter in _parameters(build):
+        if parameter.annotation is Tower:
+            settings += [
+                parameter.replace(name=field, annotation=hint, default=value)
+                for (field, value), hint in zip(
+                    vars(_default(parameter)).items(), get_type_hints(Tower).values(), strict=True
+                )
+            ]
+        elif parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            settings.append(parameter)
+    return {setting.name: setting for setting in settings}
+
+
+def _parameters(build: Recipe) -> list[inspect.Parameter]:
+    """The parameters of a recipe but the first, which is its inputs, whatever its name."""
     try:
-        hints = get_type_hints(build)
-    except (NameError, TypeError):  # names that only a type checker knows
-        hints = {}
-    # The first is the inputs, whatever its name.
-    parameters = list(inspect.signature(build).parameters.values())[1:]
-    named = [one for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
-    known = {one.name: hints.get(one.name, Any) for one in named}
+        signature = inspect.signature(build, eval_str=True)
+    except (NameError, TypeError):  # annotations with names that only a type checker knows
+        signature = inspect.signature(build)
+    return list(signature.parameters.values())[1:]
+
+
+def _default(tower: inspect.Parameter) -> Tower:
+    return tower.default if isinstance(tower.default, Tower) else Tower()
+
+
+def settings_of(recipe: dict[str, Any], build: Recipe) -> dict[str, Any]:
+    """The keyword arguments of `build` by a conf's recipe.
+
+    Raises UserError for a setting that `build` does not have, or not with this value, and for one
+    without a default that is not given.
+    """
     settings = {key: value for key, value in recipe.items() if key != "name"}
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    known, parameters = declared(build), _parameters(build)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     for key, value in settings.items():
         if key in known:
-            check(f"recipe.{key}", value, known[key])
+            check(f"recipe.{key}", value, known[key].annotation)
         elif not takes_any:
             raise UserError(
                 f"recipe {recipe['name']} has no setting '{key}'. {did_you_mean(key, known)} "
                 f"(~recipe.{key} takes it out of the conf)"
             )
-    for one in named:
-        if one.default is one.empty and one.name not in settings:
+    for name, setting in known.items():
+        if setting.default is setting.empty and name not in settings:
             raise UserError(
-                f"recipe {recipe['name']} needs recipe.{one.name}={spelled(known[one.name])}"
+                f"recipe {recipe['name']} needs recipe.{name}={spelled(setting.annotation)}"
             )
+    for parameter in parameters:
+        if parameter.annotation is Tower:
+            fields = {key: settings.pop(key) for key in vars(Tower()) if key in settings}
+            settings[parameter.name] = replace(_default(parameter), **fields)
     return settings
 
 
 def check(key: str, value: Any, hint: Any) -> None:
-    """Refuse a value from a conf that is not what a recipe declares."""
+    """Refuse a value from a conf that is not of the type that a recipe declares."""
     if fits(value, hint):
         return
     near = ""
@@ -153,11 +179,11 @@ def fits(value: Any, hint: Any) -> bool:
     """Whether a value from a conf is of the type that a recipe declares."""
     kind, of = get_origin(hint), get_args(hint)
     if kind in (Union, UnionType):
-        return any(fits(value, one) for one in of)
+        return any(fits(value, option) for option in of)
     if kind is Literal:
-        return any(type(value) is type(one) and value == one for one in of)
+        return any(type(value) is type(choice) and value == choice for choice in of)
     if kind in (Sequence, list, tuple):
-        return isinstance(value, list | tuple) and all(fits(one, of[0]) for one in value)
+        return isinstance(value, list | tuple) and all(fits(entry, of[0]) for entry in value)
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint in (None, NoneType):
@@ -172,13 +198,15 @@ def spelled(hint: Any) -> str:
     """A type in words."""
     kind, of = get_origin(hint), get_args(hint)
     if kind in (Union, UnionType):
-        return " or ".join(spelled(one) for one in of)
+        return " or ".join(map(spelled, of))
     if kind is Literal:
-        return " or ".join(str(one) for one in of)
+        return " or ".join(map(str, of))
     if kind in (Sequence, list, tuple):
         return f"a list of {of[0].__name__}" if of[0] in NAMES else "a list"
     if hint in (None, NoneType):
         return "null"
+    if hint is inspect.Parameter.empty:
+        return "a value"
     return NAMES.get(hint, getattr(hint, "__name__", str(hint)))
 
 

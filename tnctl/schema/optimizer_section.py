@@ -2,29 +2,32 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from tnctl.errors import refuse_if
+from tnctl.optimizer_table import EXTRAS, KINDS
 from tnctl.schema.declarations import Section, choice, key, number
 
-# Everything the schema knows of single optimizers: the settings that only some have, and their
-# defaults. With compat=tensornet the rule of NAME is tensornet_NAME, where there is one.
-RULES: dict[str, dict[str, float]] = {
-    "adagrad": {"epsilon": 1e-8, "initial_accumulator": 1e-6},
-    "adagrad_coordinate": {"epsilon": 1e-8, "initial_accumulator": 1e-6},
-    "adam": {"epsilon": 1e-7, "beta1": 0.9, "beta2": 0.999},
-    "adamw": {"epsilon": 1e-7, "beta1": 0.9, "beta2": 0.999},
-    "ftrl": {"initial_accumulator": 0.0, "l1": 0.0, "beta": 1.0},
-    "sgd": {"momentum": 0.0, "nesterov": False},
-    "tensornet_adagrad": {
-        "epsilon": 1e-8,
-        "initial_accumulator": 0.0,
-        "gradient_decay": 1.0,
-        "momentum_decay": 1.0,
-    },
-    "tensornet_adam": {"epsilon": 1e-8, "beta1": 0.9, "beta2": 0.999},
-    "tensornet_ftrl": {"l1": 0.1, "beta": 1.0},
+# Optimizers and settings that the conf calls otherwise than csrc/tn_optimizer.c.
+NAMES_IN_C = {
+    "adamw": "adam",
+    "weight_decay": "decay",
+    "momentum_decay": "beta1",  # of tensornet_adagrad only, as the next
+    "gradient_decay": "beta2",
 }
+
+
+def _settings(name: str) -> dict[str, float | bool]:
+    """The settings of an optimizer in the table in C with their defaults, by the conf's names."""
+    decays = {"beta1": "momentum_decay", "beta2": "gradient_decay"}
+    names = decays if name == "tensornet_adagrad" else {}
+    declared = KINDS[NAMES_IN_C.get(name, name)].settings.items()
+    return {names.get(key, key): value for key, value in declared if key not in EXTRAS}
+
+
+# The settings that only some optimizers have, with their defaults. With compat=tensornet the rule
+# of NAME is tensornet_NAME, where there is one.
+RULES = {name: _settings(name) for name in sorted([*KINDS, "adamw"])}
 OF_EVERY_RULE = ("l2", "weight_decay", "clip", "bound", "max_norm")
 
 
@@ -123,8 +126,6 @@ class Optimizer(Section):
         only_for=having("momentum_decay"),
     )
 
-    DEFAULTS: ClassVar[dict[str, dict[str, float]]] = RULES
-
     def check(self) -> None:
         if self.name in ("ftrl", "tensornet_ftrl"):
             settings = self.settings()
@@ -150,6 +151,13 @@ class Optimizer(Section):
         defaults = RULES[rule or self.name]
         given = {name: getattr(self, name) for name in defaults if getattr(self, name) is not None}
         return defaults | given | {name: getattr(self, name) for name in OF_EVERY_RULE}
+
+    def in_c(self, compat: str | None) -> tuple[str, dict[str, Any]]:
+        """The name and the settings of this optimizer as csrc/tn_optimizer.c calls them."""
+        name = NAMES_IN_C.get(self.name, self.name)
+        if compat == "tensornet" and f"tensornet_{name}" in RULES:
+            name = f"tensornet_{name}"
+        return name, {NAMES_IN_C.get(key, key): value for key, value in self.settings(name).items()}
 
 
 @dataclass

@@ -1,35 +1,15 @@
-"""Optimizers: their kinds, read from the table in csrc/tn_optimizer.c, and their settings."""
+"""Optimizers of rows and dense weights, as csrc/tn_optimizer.c, the one table of them, has them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from itertools import count, takewhile
-from types import MappingProxyType
+from dataclasses import dataclass, fields, make_dataclass
 from typing import Any
 
 import numpy as np
 
 from tnctl._tables import ffi, lib
+from tnctl.optimizer_table import EXTRAS, KINDS, TYPES
 
-
-def _settings(first: Any) -> dict[str, float | bool]:
-    """The names and defaults of a list of tn_setting that ends with a name that is NULL."""
-    named = takewhile(lambda setting: setting.name, map(first.__getitem__, count()))
-    return {
-        ffi.string(setting.name).decode(): (
-            bool(setting.initial) if setting.type == lib.TN_SWITCH else setting.initial
-        )
-        for setting in named
-    }
-
-
-# Numbers begin at 1; after the last kind comes NULL.
-_KINDS: dict[str, tuple[int, dict[str, float | bool], bool]] = {
-    ffi.string(kind.name).decode(): (number, _settings(kind.settings), bool(kind.rows_only))
-    for number, kind in enumerate(takewhile(bool, map(lib.tn_optimizer_kind, count(1))), 1)
-}
-NAMES = tuple(_KINDS)
-# What every optimizer has beside its own settings; off at 0. max_norm is for rows only.
-EXTRAS = tuple(_settings(lib.tn_optimizer_extras()))
+NAMES = tuple(KINDS)
 UPDATES = ("touched", "all")
 _DTYPES = {lib.TN_PER_WEIGHT: "<f4", lib.TN_PER_ROW: "<f4", lib.TN_STEPS: "<u4"}
 
@@ -39,16 +19,21 @@ def settings(name: str) -> Mapping[str, float | bool]:
 
     Raises KeyError for a name that is not in NAMES.
     """
-    return MappingProxyType(_KINDS[name][1])
+    return KINDS[name].settings
 
 
 def for_dense_weights(name: str) -> bool:
     """Whether dense weights can have an optimizer; rows can have every one."""
-    return not _KINDS[name][2]
+    return not KINDS[name].rows_only
+
+
+_Settings: Any = make_dataclass(
+    "_Settings", [("name", str), ("learning_rate", float), *TYPES.items()], init=False, frozen=True
+)
 
 
 @dataclass(frozen=True, init=False)
-class Optimizer:
+class Optimizer(_Settings):
     """An update rule, of rows (one state per row or per weight) or of dense weights.
 
     `sgd` (with `momentum`, `nesterov`); `adagrad`, one accumulator per row, per weight when dense
@@ -57,7 +42,8 @@ class Optimizer:
     `tensornet_adagrad`, `tensornet_adam` and `tensornet_ftrl` with TensorNet's formulas (its
     mom_decay_rate is `beta1`, its grad_decay_rate `beta2`; its FTRL is not for dense weights).
 
-    A setting that is not given has the default of `settings(name)`; one that the optimizer does not
+    Its fields are the settings of all optimizers in that table (tnctl.optimizer_table.TYPES). A
+    setting that is not given has the default of `settings(name)`; one that the optimizer does not
     have is 0, and ignored.
 
     The extras, off at 0: `l2` adds l2*w to the gradient of what is updated (FTRL has its own),
@@ -69,32 +55,18 @@ class Optimizer:
 
     name: str
     learning_rate: float
-    epsilon: float
-    initial_accumulator: float
-    beta1: float
-    beta2: float
-    momentum: float
-    nesterov: bool
-    l1: float
-    beta: float
-    l2: float
-    decay: float
-    clip: float
-    bound: float
-    max_norm: float
 
     def __init__(self, name: str, learning_rate: float, **given: float | bool) -> None:
-        names = [field.name for field in fields(self)[2:]]
-        if unknown := sorted(given.keys() - names):
+        if unknown := sorted(given.keys() - TYPES):
             raise TypeError(f"an optimizer has no setting {unknown[0]}")
-        absent: dict[str, float | bool] = dict.fromkeys(names, 0.0) | {"nesterov": False}
-        values = {"name": name, "learning_rate": learning_rate, **absent, **settings(name), **given}
-        for key, value in values.items():
+        absent = {setting: type_() for setting, type_ in TYPES.items()}
+        values = {"name": name, "learning_rate": learning_rate, **absent, **settings(name)}
+        for key, value in (values | given).items():
             object.__setattr__(self, key, value)
 
     def fill(self, target: Any) -> None:
         """Write this optimizer into a tn_optimizer."""
-        target.kind = _KINDS[self.name][0]
+        target.kind = KINDS[self.name].number
         for field in fields(self)[1:]:
             setattr(target, field.name, getattr(self, field.name))
 

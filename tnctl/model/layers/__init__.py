@@ -6,7 +6,7 @@ that assign nothing; `activations`, `dense`, `interactions`, `attention` what re
 
 from tnctl.model.layers.activations import Dice, PRelu
 from tnctl.model.layers.attention import TargetAttention, side_by_side
-from tnctl.model.layers.dense import (
+from tnctl.model.layers.fully_connected import (
     Bias,
     Columns,
     Dense,

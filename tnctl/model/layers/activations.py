@@ -9,7 +9,6 @@ from keras import ops
 
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layers.normalization import BatchNorm
-from tnctl.model.layers.weight_axes import Axis, WeightAxes
 
 PLAIN = (
     "elu", "gelu", "leaky_relu", "linear", "relu", "selu", "sigmoid", "silu", "softplus", "tanh",
@@ -18,13 +17,12 @@ PLAIN = (
 
 def activation_of(name: str | None) -> Any:
     """The activation of a name (None: linear): a function, or a new layer where it has weights."""
-    if name is None:
-        name = "linear"
-    own = {"prelu": PRelu, "dice": Dice}
-    if name in own:
-        return own[name](name=name)
+    name = name or "linear"
+    with_weights = {"prelu": PRelu, "dice": Dice}
+    if name in with_weights:
+        return with_weights[name](name=name)
     if name not in PLAIN:
-        raise UserError(f"no activation '{name}'. {did_you_mean(name, [*PLAIN, *own])}")
+        raise UserError(f"no activation '{name}'. {did_you_mean(name, [*PLAIN, *with_weights])}")
     return keras.activations.get(name)
 
 
@@ -44,9 +42,6 @@ class PRelu(keras.layers.Layer):
 
     def call(self, s: Any) -> Any:
         return tf.nn.relu(s) - self.alpha * tf.nn.relu(-s)
-
-    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
-        return {self.alpha.path: {0: columns}}
 
 
 class Dice(keras.layers.Layer):
@@ -72,6 +67,3 @@ class Dice(keras.layers.Layer):
     def call(self, s: Any, where: Any = None, training: bool | None = None) -> Any:
         p = ops.sigmoid(self.standardized(s, where=where, training=training))
         return s * (self.alpha + p * (1.0 - self.alpha))
-
-    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
-        return {variable.path: {0: columns} for variable in self.variables}

@@ -8,20 +8,20 @@ import tensorflow as tf
 from keras import ops
 
 from tnctl.errors import UserError
-from tnctl.model.layers.dense import Logit, Mlp
+from tnctl.model.layers.fully_connected import Logit, Mlp
 from tnctl.model.layers.weight_axes import Axis, WeightAxes
 
 
 class TargetAttention(keras.layers.Layer):
-    """The sum of a sequence's embeddings, each weighted by what it is to the target.
+    """The sum of a sequence's embeddings, each weighted by its relation to the target.
 
     v = sum over j of a(e_j, t) e_j                                          (equation 3)
 
     Zhou et al., Deep Interest Network, KDD 2018; a is the activation unit of its figure 2: fully
-    connected layers over (e_j, e_j * t, t). (Implementations add the difference t - e_j: a first
-    layer makes it of e_j and t by itself.) The weights are not normalised, so that their sum
-    says how strong the interest is; with `softmax` they sum to 1. What lies behind the length of
-    a sequence has no weight, and no part in an activation's statistics. Without a value: zeros.
+    connected layers over (e_j, e_j * t, t). (Implementations add the difference t - e_j, which the
+    first layer can compute from e_j and t.) The weights are not normalised, so that their sum
+    expresses how strong the interest is; with `softmax` they sum to 1. Places after the end of a
+    sequence have no weight, and no part in an activation's statistics. An empty sequence: zeros.
 
     Input shapes: sequence [B, L, d], lengths int [B], target [B, d]. Output shape: [B, d].
     """
@@ -79,12 +79,12 @@ class TargetAttention(keras.layers.Layer):
 
 
 def mask(present: Any) -> Any:
-    """1 where something is, else 0, in float32."""
+    """1 where a value is present, else 0: float32 of the shape of `present`."""
     return ops.cast(present, "float32")
 
 
 def masked_softmax(scores: Any, present: Any) -> Any:
-    """The softmax of [B, L] over what is present; zeros for an example that has nothing."""
+    """The softmax of [B, L] over the places that are present, bool [B, L]; without any: zeros."""
     lowest = tf.where(present, scores, scores.dtype.min)
     weights = tf.exp(lowest - tf.stop_gradient(tf.reduce_max(lowest, axis=1, keepdims=True)))
     weights = weights * mask(present)
@@ -92,10 +92,10 @@ def masked_softmax(scores: Any, present: Any) -> Any:
 
 
 def side_by_side(inputs: Any, behavior: Any, target: Any) -> tuple[Any, Any, Any]:
-    """Sequences and the slots they are held against, by name: one name each, or lists of them.
+    """Sequences and their target slots, by name: one name each, or lists of equal length.
 
-    Returns the sequences' embeddings [B, L, d], their lengths [B] and the targets' [B, d], several
-    laid side by side. Raises UserError when they do not go together.
+    Returns the sequences' embeddings [B, L, d], their lengths int32 [B] and the targets' embeddings
+    [B, d]; those of several are concatenated along d. Raises UserError where shapes differ.
     """
     behaviors, targets = names(behavior), names(target)
     if not behaviors or len(behaviors) != len(targets):

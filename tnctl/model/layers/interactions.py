@@ -1,6 +1,6 @@
 """Layers that multiply inputs with each other: the factorization machine and cross networks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras import ops
 
 from tnctl.errors import UserError
-from tnctl.model.layers.dense import l2_regularizer
+from tnctl.model.layers.fully_connected import l2_regularizer
 from tnctl.model.layers.gradients import add_bias, pairwise_products
 from tnctl.model.layers.weight_axes import Axis, WeightAxes
 
@@ -62,7 +62,36 @@ class NumericFactors(keras.layers.Layer):
         return {self.factors.path: {0: columns, 1: coordinates}}
 
 
-class VectorCross(keras.layers.Layer):
+class CrossNetwork(keras.layers.Layer):
+    """The base of cross networks: a number of layers, each with kernels and a bias."""
+
+    keeps_columns = True
+
+    def __init__(self, layers: int, l2: float, **settings: Any) -> None:
+        super().__init__(**settings)
+        if layers < 1:
+            raise UserError(f"a cross network has at least 1 layer. Received: layers={layers}")
+        self.layers_ = layers
+        self.regularizer = l2_regularizer(l2)
+
+    def add_kernel(self, name: str, shape: tuple[int, ...]) -> Any:
+        return self.add_weight(
+            shape=shape, initializer="glorot_uniform", regularizer=self.regularizer, name=name
+        )
+
+    def add_layers(self, width: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Make for each layer the `kernels` of these names and shapes, and a bias in `biases`."""
+        self.kernels = [
+            [self.add_kernel(f"{name}_{layer}", shape) for name, shape in shapes.items()]
+            for layer in range(self.layers_)
+        ]
+        self.biases = [
+            self.add_weight(shape=(width,), initializer="zeros", name=f"bias_{layer}")
+            for layer in range(self.layers_)
+        ]
+
+
+class VectorCross(CrossNetwork):
     """The cross network of DCN: `layers` times x_{l+1} = x_0 (x_l^T w_l) + b_l + x_l.
 
     Wang et al., Deep & Cross Network for Ad Click Predictions, ADKDD 2017, equation 3.
@@ -77,20 +106,11 @@ class VectorCross(keras.layers.Layer):
     Input shape: [B, n]. Output shape: [B, n].
     """
 
-    keeps_columns = True
-
     def __init__(self, layers: int, l2: float = 0.0, **settings: Any) -> None:
-        super().__init__(dtype="float32", **settings)
-        self.layers_ = at_least_one(layers)
-        self.regularizer = l2_regularizer(l2)
+        super().__init__(layers, l2, dtype="float32", **settings)
 
     def build(self, shape: Sequence[int]) -> None:
-        self.kernel = self.add_weight(
-            shape=(shape[-1], self.layers_),
-            initializer="glorot_uniform",
-            regularizer=self.regularizer,
-            name="kernel",
-        )
+        self.kernel = self.add_kernel("kernel", (shape[-1], self.layers_))
         self.bias = self.add_weight(
             shape=(self.layers_, shape[-1]), initializer="zeros", name="bias"
         )
@@ -98,8 +118,8 @@ class VectorCross(keras.layers.Layer):
     def call(self, x: Any) -> Any:
         kernel, bias = ops.convert_to_tensor(self.kernel), ops.convert_to_tensor(self.bias)
         products = tf.unstack(tf.matmul(x, kernel), axis=1)
-        before = tf.cumsum(bias, exclusive=True)  # c_l
-        constants = tf.unstack(tf.reduce_sum(before * tf.transpose(kernel), axis=1))
+        offsets = tf.cumsum(bias, exclusive=True)  # c_l
+        constants = tf.unstack(tf.reduce_sum(offsets * tf.transpose(kernel), axis=1))
         factor = tf.ones_like(x[:, 0])
         for product, constant in zip(products, constants, strict=True):
             factor += factor * product + constant
@@ -109,7 +129,7 @@ class VectorCross(keras.layers.Layer):
         return {self.kernel.path: {0: columns}, self.bias.path: {1: columns}}
 
 
-class MatrixCross(keras.layers.Layer):
+class MatrixCross(CrossNetwork):
     """The cross network of DCN-V2: `layers` times x_{l+1} = x_0 * (W_l x_l + b_l) + x_l.
 
     Wang et al., DCN V2, WWW 2021, equation 1 (* is per element). With `low_rank` r, W_l is
@@ -118,32 +138,18 @@ class MatrixCross(keras.layers.Layer):
     Input shape: [B, n]. Output shape: [B, n].
     """
 
-    keeps_columns = multiplies_input = True
+    multiplies_input = True
 
     def __init__(self, layers: int, low_rank: int = 0, l2: float = 0.0, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.layers_ = at_least_one(layers)
+        super().__init__(layers, l2, **settings)
         self.low_rank = low_rank
-        self.regularizer = l2_regularizer(l2)
 
     def build(self, shape: Sequence[int]) -> None:
         width = shape[-1]
         shapes = {"kernel": (width, width)}
         if self.low_rank:
             shapes = {"v": (width, self.low_rank), "u": (self.low_rank, width)}
-        self.kernels = [
-            [self._kernel(of, f"{name}_{layer}") for name, of in shapes.items()]
-            for layer in range(self.layers_)
-        ]
-        self.biases = [
-            self.add_weight(shape=(width,), initializer="zeros", name=f"bias_{layer}")
-            for layer in range(self.layers_)
-        ]
-
-    def _kernel(self, shape: tuple[int, int], name: str) -> Any:
-        return self.add_weight(
-            shape=shape, initializer="glorot_uniform", regularizer=self.regularizer, name=name
-        )
+        self.add_layers(width, shapes)
 
     def call(self, x: Any) -> Any:
         start = x
@@ -162,7 +168,7 @@ class MatrixCross(keras.layers.Layer):
         return axes
 
 
-class MixtureCross(keras.layers.Layer):
+class MixtureCross(CrossNetwork):
     """The cross network of DCN-Mix: `layers` times a gated sum over low-rank experts.
 
     x_{l+1} = sum over i of G_i(x_l) E_i(x_l) + x_l                          (equation 3)
@@ -176,21 +182,19 @@ class MixtureCross(keras.layers.Layer):
     Input shape: [B, n]. Output shape: [B, n].
     """
 
-    keeps_columns = multiplies_input = True
+    multiplies_input = True
 
     def __init__(
         self, layers: int, low_rank: int, experts: int, l2: float = 0.0, **settings: Any
     ) -> None:
-        super().__init__(**settings)
+        super().__init__(layers, l2, **settings)
         if low_rank < 1 or experts < 1:
             raise UserError(
                 "a mixture of low-rank experts needs low_rank and experts of at least 1. "
                 f"Received: low_rank={low_rank} and experts={experts}"
             )
-        self.layers_ = at_least_one(layers)
         self.low_rank = low_rank
         self.experts = experts
-        self.regularizer = l2_regularizer(l2)
 
     def build(self, shape: Sequence[int]) -> None:
         width, rank, experts = shape[-1], self.low_rank, self.experts
@@ -200,22 +204,7 @@ class MixtureCross(keras.layers.Layer):
             "u": (experts * rank, width),
             "gates": (width, experts),
         }
-        self.kernels = [
-            [
-                self.add_weight(
-                    shape=of,
-                    initializer="glorot_uniform",
-                    regularizer=self.regularizer,
-                    name=f"{name}_{layer}",
-                )
-                for name, of in shapes.items()
-            ]
-            for layer in range(self.layers_)
-        ]
-        self.biases = [
-            self.add_weight(shape=(width,), initializer="zeros", name=f"bias_{layer}")
-            for layer in range(self.layers_)
-        ]
+        self.add_layers(width, shapes)
 
     def call(self, x: Any) -> Any:
         start = x
@@ -233,10 +222,3 @@ class MixtureCross(keras.layers.Layer):
         for v, _, u, gates in self.kernels:
             axes |= {v.path: {0: columns}, u.path: {1: columns}, gates.path: {0: columns}}
         return axes
-
-
-def at_least_one(layers: int) -> int:
-    """The number of cross layers. Raises UserError when there is none."""
-    if layers < 1:
-        raise UserError(f"a cross network has at least 1 layer. Received: layers={layers}")
-    return layers

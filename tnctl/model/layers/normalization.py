@@ -12,14 +12,13 @@ from keras import ops
 
 from tnctl.errors import UserError
 from tnctl.model.layers.gradients import normalised
-from tnctl.model.layers.weight_axes import Axis, WeightAxes
 
 _STEP: ContextVar[Any] = ContextVar("step")
 
 
 @contextmanager
 def at_step(step: Any, seed: int = 0) -> Iterator[None]:
-    """Within it, what is random is a function of (seed, step). `step` is an int64 scalar tensor."""
+    """A context in which dropout is a function of (seed, step); step is an int64 scalar tensor."""
     token = _STEP.set((step, seed))
     try:
         yield
@@ -28,11 +27,13 @@ def at_step(step: Any, seed: int = 0) -> Iterator[None]:
 
 
 def current_step() -> tuple[Any, int]:
-    """The (step, seed) of the at_step around. Raises RuntimeError outside of any."""
+    """The (step, seed) of the innermost at_step. Raises RuntimeError outside of any."""
     try:
         return _STEP.get()
     except LookupError:
-        raise RuntimeError("a layer with chance in it trains only within at_step(step)") from None
+        raise RuntimeError(
+            "a layer that draws random numbers trains only within at_step(step)"
+        ) from None
 
 
 class BatchNorm(keras.layers.Layer):
@@ -42,11 +43,11 @@ class BatchNorm(keras.layers.Layer):
     variance are those of the batch; else the moving ones. Always float32.
 
     The layer never assigns: a training call leaves the batch's statistics, two tensors [n], in
-    `batch_statistics`, and whoever trains moves the moving ones:
+    `batch_statistics`, from which `LocalParameters` updates the moving ones:
     moving += max(1 - momentum, 1 / step) * (batch - moving): a plain mean of the first batches.
 
-    Input shape: [B, n]. Output shape: [B, n]. With `where`, bool [B], only the rows it marks count
-    in the statistics.
+    Input shape: [B, n]. Output shape: [B, n]. With `where`, bool [B], the statistics are of the
+    rows that it marks.
     """
 
     keeps_columns = True
@@ -85,16 +86,13 @@ class BatchNorm(keras.layers.Layer):
         scale = ops.rsqrt(self.moving_variance + self.epsilon) * gamma
         return x * scale + (beta - self.moving_mean * scale)
 
-    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
-        return {variable.path: {0: columns} for variable in self.variables}
-
 
 class Dropout(keras.layers.Layer):
     """Dropout: in training every number is 0 with probability `rate`, else x / (1 - rate).
 
     Srivastava et al., Dropout, JMLR 2014, section 4, scaled in training instead of at the test.
-    What falls out is a function of (the layer's path, seed, step), so a run that goes on from a
-    checkpoint drops what it would have dropped.
+    Which outputs are dropped is a function of (the layer's path, seed, step), so a run that resumes
+    from a checkpoint drops the same ones as without the interruption.
 
     Input shape: any. Output shape: the same.
     """
@@ -111,12 +109,9 @@ class Dropout(keras.layers.Layer):
         if not training or not self.rate:
             return x
         step, seed = current_step()
-        own = crc32(self.path.encode()) + (seed % 2**31 << 32)
+        layer_and_seed = crc32(self.path.encode()) + (seed % 2**31 << 32)
         # One algorithm by name: left to itself TensorFlow takes another one on other devices.
         drawn = tf.random.stateless_uniform(
-            tf.shape(x), tf.stack([tf.constant(own, tf.int64), step]), alg="philox"
+            tf.shape(x), tf.stack([tf.constant(layer_and_seed, tf.int64), step]), alg="philox"
         )
         return tf.where(drawn >= self.rate, x / (1 - self.rate), tf.zeros_like(x))
-
-    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:  # noqa: ARG002 (it has none)
-        return {}

@@ -1,4 +1,4 @@
-"""What a run ended with: report.json and the page report.html."""
+"""The results of a run: report.json and the page report.html."""
 
 from tnctl.training.report.report_document import (
     Best,

@@ -1,4 +1,4 @@
-"""Charts as inline SVG, by hand: no script is needed to read them, and no network."""
+"""Charts as inline SVG: they need neither a script nor a network."""
 
 import json
 import math
@@ -24,7 +24,7 @@ class Series:
 
 
 def thinned(points: Sequence[Point]) -> list[Point]:
-    """At most MOST_POINTS of them, evenly, with the first and the last; only finite ones."""
+    """At most MOST_POINTS of the finite points, evenly, with the first and the last."""
     finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     if len(finite) <= MOST_POINTS:
         return finite
@@ -33,7 +33,7 @@ def thinned(points: Sequence[Point]) -> list[Point]:
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers from `low` to `high`, some `about` of them, 1, 2 or 5 times a power of ten."""
+    """About so many round numbers from `low` to `high`: multiples of 1, 2 or 5 powers of ten."""
     if not high > low:
         return [low]
     rough = (high - low) / about
@@ -44,7 +44,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def number(value: float) -> str:
-    """A number as short as it can be read: 0.7312, 1,200, 3.5M."""
+    """A number in few characters: 0.7312, 1,200, 3.5M."""
     size = abs(value)
     if size >= 1e6:
         return f"{value / 1e6:,.4g}M"
@@ -70,7 +70,7 @@ class Scale:
 
 
 def scale_of(values: Sequence[float], start: float, end: float, margin: float) -> Scale:
-    """The scale of some values with a margin around them; of one value, a range that has it."""
+    """The scale of values, with a margin around them; around one value, a range of its size."""
     low, high = min(values), max(values)
     room = (high - low) * margin or (0.0 if high > low else abs(low) * 0.05 or 0.5)
     return Scale(low - room, high + room, start, end)
@@ -91,7 +91,7 @@ def lines(label: str, x_name: str, series: Sequence[Series]) -> Markup:
 
 
 def diagonal(label: str, x_name: str, series: Sequence[Series]) -> Markup:
-    """A chart of shares against shares, with the line where they are equal."""
+    """A chart of shares against shares, with the diagonal on which they are equal."""
     shown = [line for line in series if line.points]
     if not shown:
         return Markup()

@@ -1,4 +1,4 @@
-"""report.html: what a run did, on one page that opens without a network."""
+"""report.html: the results of a run on one page that opens without a network."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,14 +11,14 @@ from tnctl.training.report.charts import Series, diagonal, lines, number
 from tnctl.training.report.fragments import Markup, fill, joined
 from tnctl.training.report.report_document import LogLine, Report, number_of
 
-# What is shown of an input that the conf does not have, or that nobody measured.
+# Shown where there is no value, or none was measured.
 NONE = "–"
 DAYS_SHOWN = 400
 
 
 @dataclass(frozen=True)
 class InputRow:
-    """What the page says of one input; None is what does not exist or was not measured."""
+    """A line of the table of inputs; None where there is no value, or none was measured."""
 
     name: str
     kind: str
@@ -28,7 +28,7 @@ class InputRow:
     rows: int | None = None
     bytes: int | None = None
     norm: float | None = None  # mean norm of the group's embeddings
-    importance: float | None = None  # what the metric loses without the input
+    importance: float | None = None  # by how much the metric falls without the input
 
 
 def render(
@@ -38,10 +38,11 @@ def render(
     lines_logged: Sequence[LogLine],
     inputs: Sequence[InputRow],
 ) -> str:
-    """The page as a whole, HTML that is well-formed XML too.
+    """The whole page, HTML that is well-formed XML too.
 
-    `conf` as plain values; `lines_logged` are those of log.jsonl.
+    `conf` as plain values; `lines_logged` are the lines of log.jsonl.
     """
+    conf_text = json.dumps(conf, indent=2, ensure_ascii=False, default=str)
     sections = [
         _header(title, conf, report),
         _tiles(report),
@@ -53,7 +54,7 @@ def render(
         _section("Days", _days(report)),
         _section("Where the time went", _time(report)),
         _section("Tables", _tables(report)),
-        _section("Conf", _conf(conf)),
+        _section("Conf", fill("conf", text=conf_text)),
     ]
     return fill("page", title=title, sections=joined(sections, "\n"))
 
@@ -85,11 +86,11 @@ def _tiles(report: Report) -> Markup:
         clicked, predicted = (report.figure(key) or 0.0 for key in ("ctr", "pctr"))
         tiles.append(("COPC", f"{copc:.4f}", f"{clicked:.4f} clicked, {predicted:.4f} predicted"))
     rows = sum(table.rows for table in report.tables.values())
-    held = sum(table.bytes for table in report.tables.values())
-    tiles.append(("rows", number(rows), f"{size(held)} and {report.dense_weights:,} dense weights"))
+    memory = size(sum(table.bytes for table in report.tables.values()))
+    tiles.append(("rows", number(rows), f"{memory} and {report.dense_weights:,} dense weights"))
     if speed := report.timing.examples_per_second:
-        whole = clock(report.timing.seconds)
-        tiles.append(("examples per second", f"{speed:,.0f}", f"the run took {whole}"))
+        note = f"the run took {clock(report.timing.seconds)}"
+        tiles.append(("examples per second", f"{speed:,.0f}", note))
     filled = (fill("tile", name=name, value=value, note=note) for name, value, note in tiles)
     return fill("tiles", tiles=joined(filled))
 
@@ -185,10 +186,9 @@ def _inputs(inputs: Sequence[InputRow], report: Report) -> Markup:
 
 
 def _sorted_cell(value: Any, text: str, share: float | None = None) -> Markup:
-    order = "" if value is None else value
-    if share is None:
-        return fill("sorted_cell", value=order, text=text)
-    return fill("bar_cell", value=order, text=text, share=f"{min(share, 1.0):.4f}")
+    fragment = "sorted_cell" if share is None else "bar_cell"
+    width = f"{min(share or 0.0, 1.0):.4f}"
+    return fill(fragment, value="" if value is None else value, text=text, share=width)
 
 
 def _metrics(report: Report) -> Markup:
@@ -281,10 +281,6 @@ def _tables(report: Report) -> Markup:
     return _table(("table", "rows", "memory"), rows)
 
 
-def _conf(conf: dict[str, Any]) -> Markup:
-    return fill("conf", text=json.dumps(conf, indent=2, ensure_ascii=False, default=str))
-
-
 def _shown(value: float | None, form: str) -> str:
     return NONE if value is None else format(value, form)
 
@@ -295,7 +291,7 @@ def _row(head: object, cells: Iterable[object], fragment: str = "row") -> Markup
 
 
 def _table(names: Iterable[str], rows: Sequence[Markup], kind: str = "") -> Markup:
-    """A table with a row of names; empty when it has no other."""
+    """A table with the names of its columns; empty when there are no rows."""
     if not rows:
         return Markup()
     heads = joined(fill("column", name=name) for name in names)

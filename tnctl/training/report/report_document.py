@@ -27,7 +27,7 @@ class Best:
 
 @dataclass(frozen=True, kw_only=True)
 class TableSize:
-    """The rows of a table, and the bytes that they take in memory."""
+    """The rows of a table, and the bytes of memory that they take."""
 
     rows: Count
     bytes: Count
@@ -35,7 +35,7 @@ class TableSize:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupLife:
-    """What became of the ids of a share group whose rows have a life; waiting is an estimate."""
+    """The ids of a share group with rules for its rows' life; `waiting` is an estimate."""
 
     rows: Count
     admitted: Count
@@ -45,7 +45,7 @@ class GroupLife:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """What depends on the clock."""
+    """Durations, and figures that depend on them."""
 
     seconds: Number = 0.0
     training_seconds: Number = 0.0
@@ -61,9 +61,10 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a run ended with: report.json.
+    """The results of a run: report.json.
 
-    `metrics` are those of the model that was kept, on `split`; their keys stand beside the others.
+    `metrics` are of the model that was kept, on `split`; in the file their keys are beside the
+    others.
     """
 
     metrics: dict[str, JsonValue] = flat()
@@ -102,7 +103,9 @@ class Report:
     @property
     def heads(self) -> dict[str, dict[str, JsonValue]]:
         """The metrics of the heads beside the main one, by their names."""
-        return metrics_by_name(self.metrics.get("heads"))
+        heads = self.metrics.get("heads")
+        values = heads.items() if isinstance(heads, dict) else ()
+        return {name: metrics for name, metrics in values if isinstance(metrics, dict)}
 
     @property
     def calibration(self) -> list[dict[str, float]]:
@@ -123,16 +126,9 @@ def number_of(figures: dict[str, JsonValue], name: str) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def metrics_by_name(value: JsonValue) -> dict[str, dict[str, JsonValue]]:
-    """The metrics of several heads; none where a value is something else."""
-    if not isinstance(value, dict):
-        return {}
-    return {name: metrics for name, metrics in value.items() if isinstance(metrics, dict)}
-
-
 @dataclass(frozen=True, kw_only=True)
 class LogLine:
-    """What is read back of a line of log.jsonl; the page draws its curves of them."""
+    """The values of a line of log.jsonl that the page draws curves of."""
 
     event: Text
     step: Count = 0

@@ -4,11 +4,10 @@ A weight comes along by the name of its variable and its place in it. Places alo
 inputs, and move with their columns, or of units of a layer, and stay: `input_axes` says which.
 """
 
-import inspect
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.chain import Checkpoint
+from tnctl.checkpoint.document import WarmDense
 from tnctl.errors import UserError
 from tnctl.model import recipes
 from tnctl.model.building import Model, build_network
@@ -35,16 +35,6 @@ class Variable:
 
     weights: NDArray[np.float32]
     states: dict[str, NDArray[np.float32]]
-
-
-@dataclass
-class Outcomes:
-    """What became of the dense variables, by name."""
-
-    matched: list[str] = field(default_factory=list)
-    partly: list[str] = field(default_factory=list)  # places of new inputs are reinitialised
-    new: list[str] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)
 
 
 def check(pairing: Pairing, checkpoint: Checkpoint, model: Model) -> None:
@@ -82,11 +72,10 @@ def check(pairing: Pairing, checkpoint: Checkpoint, model: Model) -> None:
 
 def with_defaults(recipe: dict[str, Any]) -> dict[str, Any]:
     """A recipe with the settings that it leaves to their defaults."""
-    parameters = inspect.signature(recipes.load(recipe["name"])).parameters.values()
     defaults = {
-        parameter.name: parameter.default
-        for parameter in parameters
-        if parameter.default is not parameter.empty
+        name: setting.default
+        for name, setting in recipes.declared(recipes.load(recipe["name"])).items()
+        if setting.default is not setting.empty
     }
     return {
         key: list(value) if isinstance(value, tuple) else value
@@ -94,17 +83,19 @@ def with_defaults(recipe: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def fill(pairing: Pairing, checkpoint: Checkpoint, model: Model) -> Outcomes:
-    """Give the dense weights, moving statistics and optimizer state what the checkpoint has.
+def fill(pairing: Pairing, checkpoint: Checkpoint, model: Model) -> WarmDense:
+    """Copy dense weights, moving statistics and optimizer state of the checkpoint to the model.
 
-    Raises UserError for a variable whose places cannot be mapped.
+    Returns the outcome of every variable; of those that are `partly` matched, places of new inputs
+    are reinitialised. Raises UserError for a variable whose places cannot be mapped.
     """
     trained = shapes_of(model.network.trainable_variables)
     moving = shapes_of(model.network.non_trainable_variables)
     if pairing.conf.warm.dense == "fresh":
-        return Outcomes(new=[*trained, *moving])
+        return WarmDense(matched=[], partly=[], new=[*trained, *moving], dropped=[])
     saved = variables(checkpoint)
-    outcomes = Outcomes(dropped=[name for name in saved if name not in {**trained, **moving}])
+    dropped = [name for name in saved if name not in {**trained, **moving}]
+    outcomes = WarmDense(matched=[], partly=[], new=[], dropped=dropped)
     mapping = PlaceMapping(pairing, checkpoint, model)
     keeps_state = pairing.conf.warm.optimizer == "match"
     for memory, names in ((model.dense.weights, trained), (model.moving, moving)):
@@ -149,7 +140,7 @@ def variables(checkpoint: Checkpoint) -> dict[str, Variable]:
 
 
 def fill_z(table: DenseTable) -> None:
-    """Give FTRL the z that its weights follow from; see `ftrl_z`."""
+    """Set the z of FTRL from which its weights follow; see `ftrl_z`."""
     sums, z = (table.states[table.state_names.index(name)] for name in ("n", "z"))
     for number, weights in enumerate(table.weights):
         z[number][:] = ftrl_z(table.optimizer, weights, sums[number])
@@ -191,9 +182,9 @@ class PlaceMapping:
     def places(
         self, name: str, shape: tuple[int, ...], old_shape: tuple[int, ...]
     ) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]]:
-        """For each axis, the places that have weights in the checkpoint, and where these are there.
+        """For each axis, the places that have weights in the checkpoint, and their places there.
 
-        Raises UserError where that is not known, and where an input that both have would get none
+        Raises UserError where these are not known, and where an input of both confs would get none
         of its weights.
         """
         if self._same_inputs:
@@ -253,7 +244,7 @@ def counted(axis: Axis) -> Iterator[tuple[Any, int]]:
 
 
 def takes_others(pairing: Pairing) -> bool:
-    """Whether a name that a recipe of the user's own may have in it is another input now."""
+    """Whether a name is another input now, and the recipe a user's file, which may name inputs."""
     old_names = {*pairing.old.slots, *pairing.old.numeric}
     names = (*pairing.conf.slots, *pairing.conf.numeric)
     moved = any(name in old_names and pairing.matched.get(name) != name for name in names)
@@ -261,7 +252,7 @@ def takes_others(pairing: Pairing) -> bool:
 
 
 def outline(layout: Layout, names: dict[str, str]) -> Any:
-    """What the dense model sees of its inputs, with inputs renamed."""
+    """The names and places of a layout's inputs, with inputs renamed: equal for equal networks."""
     inputs = [
         [(names.get(name, name), place) for name, place in places.items()]
         for places in (layout.pooled, layout.numeric_columns, layout.sequences)

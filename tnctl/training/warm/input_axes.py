@@ -1,14 +1,14 @@
 """Which inputs the dense weights of a network are over: the rule that docs/warm_start.md gives.
 
 The graph of the network is followed from its inputs. Every tensor has an array of its shape (with
-a batch of 1) that says for each of its numbers what it is: a Place, by its number in a list.
-Operations that move numbers are run on these arrays; layers say which axes of their weights are
-over what they are given (`tnctl.model.layers.weight_axes`).
+a batch of 1) with a Place for each of its numbers, as an index into a list. Operations that move
+numbers are run on these arrays; layers say which axes of their weights are over their input
+(`tnctl.model.layers.weight_axes`).
 """
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -37,7 +37,7 @@ Numbers = NDArray[np.int64]
 
 
 class Places:
-    """What the numbers of a tensor are: places of a list, by their number there; 0: not known."""
+    """The places of a tensor's numbers, as indexes into a list; 0: not known."""
 
     def __init__(self, numbers: Numbers) -> None:
         self.numbers = numbers
@@ -53,7 +53,7 @@ def in_common(places: Iterable[Place | None]) -> Place | None:
 
 
 def columns_of(layout: Layout, names: dict[str, str]) -> dict[str, list[Place]]:
-    """What the columns of each input tensor of a network are, by the tensor's name.
+    """The places of the columns of each input tensor of a network, by the tensor's name.
 
     `names` are names of inputs for those of the layout, where they differ.
     """
@@ -92,7 +92,7 @@ class InputAxes:
         self._follow(network, [self._numbered(columns[x.name])[None] for x in network.inputs])
 
     def axis(self, path: str, axis: int) -> Axis:
-        """What the places along an axis of a variable are."""
+        """The places along an axis of a variable."""
         length = self.shapes[path][axis]
         places = self._axes[path].get(axis, [((), ("unit", place)) for place in range(length)])
         # A layer of the user's own may declare another length.
@@ -106,7 +106,7 @@ class InputAxes:
         return np.array([self._numbers[place] for place in places], np.int64)
 
     def _follow(self, network: Any, inputs: Sequence[Numbers]) -> list[Numbers]:
-        """Follow the graph of a functional model; returns what its outputs are."""
+        """Follow the graph of a functional model; returns the places of its outputs."""
         known = {id(x): Places(of) for x, of in zip(network.inputs, inputs, strict=True)}
         for depth in sorted(network._nodes_by_depth, reverse=True):
             for node in network._nodes_by_depth[depth]:
@@ -117,14 +117,14 @@ class InputAxes:
         return [known[id(tensor)].numbers for tensor in network.outputs]
 
     def _apply(self, operation: Any, arguments: Any, node: Any) -> list[Numbers]:
-        """What the outputs of an operation are. What is known of its weights is kept."""
+        """The places of an operation's outputs; those of its weights are recorded."""
         leaves = keras.tree.flatten(arguments)
         given = [leaf.numbers for leaf in leaves if isinstance(leaf, Places)]
         shapes = [(len(given[0]), *tensor.shape[1:]) for tensor in node.outputs]
         name, nested = type(operation).__name__, getattr(operation, "_functional", operation)
         if isinstance(operation, Columns):
             return [given[0][:, operation.first : operation.first + operation.count]]
-        if hasattr(operation, "weight_axes") or name in KERAS_LAYERS:
+        if hasattr(operation, "weight_axes") or name == "Dense" or keeps_columns(operation):
             return [self._layer(operation, given, shapes[0])]
         if hasattr(nested, "_nodes_by_depth"):
             return self._follow(nested, given)
@@ -140,10 +140,8 @@ class InputAxes:
         return [self._units(operation, shape) for shape in shapes] if of_units else unknown
 
     def _layer(self, layer: Any, given: list[Numbers], shape: tuple[int, ...]) -> Numbers:
-        """The output of a layer that declares the axes of its weights."""
-        declared = getattr(layer, "weight_axes", None) or partial(
-            KERAS_LAYERS[type(layer).__name__], layer
-        )
+        """The output of a layer for whose weights it is known which axes are over its input."""
+        declared = getattr(layer, "weight_axes", partial(weight_axes_of, layer))
         count = len(inspect.signature(declared).parameters)
         axes = declared(*map(self._last_axis, given[:count]))
         for variable in layer.variables:
@@ -151,7 +149,7 @@ class InputAxes:
             if getattr(layer, "multiplies_input", False):
                 columns = [{*place[0]} for place in self._last_axis(given[0]) if place]
                 self.scopes[variable.path] = set.intersection(*columns) if columns else set()
-        if getattr(layer, "keeps_columns", isinstance(layer, keras.layers.LayerNormalization)):
+        if keeps_columns(layer):
             if shape == given[0].shape:
                 return given[0]
             return np.broadcast_to(self._numbered(self._last_axis(given[0])), shape)
@@ -162,18 +160,18 @@ class InputAxes:
         return np.zeros(shape, np.int64)
 
     def _last_axis(self, numbers: Numbers) -> Axis:
-        """What the numbers along the last axis are, in all rows alike."""
+        """The places along the last axis that all rows have in common."""
         rows = numbers.reshape(-1, numbers.shape[-1])
         return [in_common(self._places[number] for number in column) for column in rows.T]
 
     def _inputs(self, numbers: Numbers) -> set[str] | None:
-        """The inputs that some numbers are of; None where that is not known."""
+        """The inputs that numbers belong to; None where one is not known."""
         places = [self._places[number] for number in np.unique(numbers)]
         known = [place[0] for place in places if place is not None]
         return set().union(*known) if len(known) == len(places) else None
 
     def _keep(self, path: str, axes: WeightAxes) -> None:
-        """Keep what the axes of a variable are over; a layer may be called several times."""
+        """Record the places along the axes of a variable; a layer may be called several times."""
         known = self._axes.get(path, {})
         self._axes[path] = {
             axis: [
@@ -184,7 +182,7 @@ class InputAxes:
         }
 
     def _units(self, operation: Any, shape: tuple[int, ...]) -> Numbers:
-        """Units of an operation, which have no other name than their places."""
+        """Units of an operation, which are identified by their positions."""
         units: list[Place] = [((), (operation.name, k)) for k in range(math.prod(shape[1:]))]
         return np.broadcast_to(self._numbered(units).reshape(1, *shape[1:]), shape)
 
@@ -212,9 +210,12 @@ class InputAxes:
         return [*inputs, *(array for _, array in arrays)][0]
 
 
-KERAS_LAYERS: dict[str, Callable[[Any, Axis], dict[str, WeightAxes]]] = {
-    "Dense": lambda layer, columns: {layer.kernel.path: {0: columns}},
-    "LayerNormalization": lambda layer, columns: {
-        variable.path: {0: columns} for variable in layer.variables
-    },
-}
+def keeps_columns(layer: Any) -> bool:
+    """Whether the columns of an operation's output are those of its first input."""
+    return getattr(layer, "keeps_columns", isinstance(layer, keras.layers.LayerNormalization))
+
+
+def weight_axes_of(layer: Any, columns: Axis) -> dict[str, WeightAxes]:
+    """As a layer's method `weight_axes`, for a layer without one."""
+    variables = layer.variables if keeps_columns(layer) else [layer.kernel]
+    return {variable.path: {0: columns} for variable in variables}

@@ -3,7 +3,7 @@
 Everything here is about the two confs and their statistics; no row is read.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,11 @@ from tnctl.data.features import counted_ids
 from tnctl.data.reading import numeric_columns, slot_column
 from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError, did_you_mean
-from tnctl.schema import Conf, Numeric, Slot, Warm
+from tnctl.schema import Conf, Slot, Warm
 
-# What makes ids of values. With another of these, the rows would be those of other values.
+# The keys by which values become ids. If one differs, an id is another value's.
 MAKES_IDS = ("indicator", "ids", "seed", "oov", "missing")
-# What changes which values an example has, and what becomes of their rows: reported, not refused.
+# Keys that change which values an example has, or how rows are pooled: reported, not refused.
 OF_VALUES = ("separator", "padding", "max_length", "keep", "weights", "pooling")
 OF_NUMBERS = ("clip", "default", "separator")
 OF_DATA = ("missing", "strip", "negatives", "label", "labels")
@@ -68,8 +68,8 @@ def pair(source: str, old: Conf, conf: Conf) -> Pairing:
             raise UserError(f"{name} is in warm.rename and in warm.new; it can be in one of them")
     for name in taken:
         if name in warm.drop or taken.count(name) > 1:
-            other = "warm.drop" if name in warm.drop else "another place of warm.rename"
-            raise UserError(f"{name} is in warm.rename and in {other}; it can be in one of them")
+            place = "warm.drop" if name in warm.drop else "another place of warm.rename"
+            raise UserError(f"{name} is in warm.rename and in {place}; it can be in one of them")
     free = [name for name in old_names if name not in taken and name not in warm.drop]
     matched = {
         name: warm.rename.get(name, name)
@@ -85,7 +85,7 @@ def pair(source: str, old: Conf, conf: Conf) -> Pairing:
 
 
 def _without_outcome(source: str, warm: Warm, unnamed: list[str], remaining: list[str]) -> str:
-    """What has no outcome, and the keys that give it one, with what is in them already."""
+    """The inputs without an outcome, and how to set the keys that give them one."""
     parts, ways = [], []
     if unnamed:
         parts.append(f"{source} has no {_listed(unnamed)}, which this conf has")
@@ -117,9 +117,7 @@ def check_inputs(pairing: Pairing, old_statistics: Statistics, statistics: Stati
             kinds = ("a slot", "a numeric input")
             difference: Difference | None = ("kind", *(kinds if slot is not None else kinds[::-1]))
         elif slot is not None and old_slot is not None:
-            difference = _other_ids(
-                pairing, name, slot, old_slot, old_statistics, statistics
-            ) or _narrower(pairing.conf.width_of(slot), pairing.old.width_of(old_slot))
+            difference = _other_slot(pairing, name, slot, old_slot, old_statistics, statistics)
         else:
             difference = _other_numbers(pairing, name, old_statistics, statistics)
         if difference:
@@ -138,12 +136,7 @@ def check_inputs(pairing: Pairing, old_statistics: Statistics, statistics: Stati
 Difference = tuple[str, Any, Any]  # what differs, its value, and what it was
 
 
-def _narrower(width: int, old_width: int) -> Difference | None:
-    """An embedding can be made wider, but no part of it is known to be worth less than another."""
-    return ("width", width, old_width) if width < old_width else None
-
-
-def _other_ids(
+def _other_slot(
     pairing: Pairing,
     name: str,
     slot: Slot,
@@ -151,18 +144,14 @@ def _other_ids(
     old_statistics: Statistics,
     statistics: Statistics,
 ) -> Difference | None:
-    """What makes other ids of the same values, or None."""
+    """A difference that changes the ids of values, or narrows the embedding; else None."""
     old_name = pairing.matched[name]
     keys = (*MAKES_IDS, *(["size"] if slot.ids == "modulo" else []))
     keys += ("buckets",) if slot.ids == "quantiles" else ()
     for key in keys:
         if getattr(slot, key) != getattr(old, key):
             return key, getattr(slot, key), getattr(old, key)
-    crossed, old_crossed = (
-        _crossed(pairing.conf, slot, {}),
-        _crossed(pairing.old, old, pairing.new_names),
-    )
-    if crossed != old_crossed:
+    if _crossed(pairing.conf, slot, {}) != _crossed(pairing.old, old, pairing.new_names):
         return "cross", slot.cross, old.cross
     edges = statistics.boundaries_of(name, slot)
     old_edges = old_statistics.boundaries_of(old_name, old)
@@ -179,7 +168,9 @@ def _other_ids(
         counted_ids(old_name, old, old_statistics) or 0
     ):
         return "size", slot.size, old.size
-    return None
+    # An embedding can be made wider, but no part of it is known to be worth less than another.
+    width, old_width = pairing.conf.width_of(slot), pairing.old.width_of(old)
+    return ("width", width, old_width) if width < old_width else None
 
 
 def _crossed(conf: Conf, slot: Slot, names: dict[str, str]) -> list[tuple[str, bool]] | None:
@@ -211,27 +202,22 @@ def _short(values: Iterable[Any]) -> str:
 
 
 def statistics_of_both(pairing: Pairing, old: Statistics, new: Statistics) -> Statistics:
-    """The statistics of the new model: what was measured of a matched input stays.
+    """The statistics of the new model: those measured of matched inputs are kept.
 
-    Its weights were trained on numbers and buckets that were made with them. What the conf gives
-    itself stays the conf's, and prepared rows have been made into ids already: `check_inputs`
-    compares.
+    Weights were trained on numbers and buckets that were made with them. Statistics that the conf
+    gives are the conf's, and prepared rows are ids already: `check_inputs` compares these.
     """
     both = Statistics(dict(new.standardize), dict(new.boundaries), dict(new.vocabularies))
     if pairing.conf.data.prepared:
         return both
     for name, old_name in pairing.matched.items():
         numeric, slot = pairing.conf.numeric.get(name), pairing.conf.slots.get(name)
-        if numeric is not None and measured(numeric) and old_name in old.standardize:
+        measured = numeric and numeric.transform == "standardize" and numeric.mean is None
+        if measured and old_name in old.standardize:
             both.standardize[name] = old.standardize[old_name]
         elif slot is not None and slot.ids == "quantiles" and old_name in old.boundaries:
             both.boundaries[name] = old.boundaries[old_name]
     return both
-
-
-def measured(numeric: Numeric) -> bool:
-    """Whether the mean and deviation of a numeric input are measured."""
-    return numeric.transform == "standardize" and numeric.mean is None
 
 
 def must_measure(pairing: Pairing) -> bool:
@@ -245,29 +231,26 @@ def must_measure(pairing: Pairing) -> bool:
     )
 
 
-def differences(pairing: Pairing) -> list[str]:
-    """What differs and is allowed, a line each."""
-    notes = []
+def differences(pairing: Pairing) -> Iterator[str]:
+    """The differences that are allowed, a line each."""
     for name, old_name in pairing.matched.items():
         if name in pairing.conf.slots:
             slot, old = pairing.conf.slots[name], pairing.old.slots[old_name]
-            notes += _differing(f"slots.{name}", slot, old, OF_VALUES)
+            yield from _differing(f"slots.{name}", slot, old, OF_VALUES)
             if slot.ids == "integer":
-                notes += _differing(f"slots.{name}", slot, old, ("size",))
+                yield from _differing(f"slots.{name}", slot, old, ("size",))
             column, old_column = slot_column(name, slot), slot_column(old_name, old)
             if slot.cross is None and column != old_column:
-                notes.append(f"slots.{name} is read from column {column}, it was {old_column}")
+                yield f"slots.{name} is read from column {column}, it was {old_column}"
         else:
             number, old_number = pairing.conf.numeric[name], pairing.old.numeric[old_name]
-            notes += _differing(f"numeric.{name}", number, old_number, OF_NUMBERS)
-            columns, old_columns = (
-                ", ".join(numeric_columns(*numeric))
-                for numeric in ((name, number), (old_name, old_number))
-            )
+            yield from _differing(f"numeric.{name}", number, old_number, OF_NUMBERS)
+            columns = ", ".join(numeric_columns(name, number))
+            old_columns = ", ".join(numeric_columns(old_name, old_number))
             if columns != old_columns:
-                notes.append(f"numeric.{name} is read from {columns}, it was {old_columns}")
-    notes += _differing("data", pairing.conf.data, pairing.old.data, OF_DATA)
-    return notes + _differing("train", pairing.conf.train, pairing.old.train, ("loss",))
+                yield f"numeric.{name} is read from {columns}, it was {old_columns}"
+    yield from _differing("data", pairing.conf.data, pairing.old.data, OF_DATA)
+    yield from _differing("train", pairing.conf.train, pairing.old.train, ("loss",))
 
 
 def _differing(section: str, new: Any, old: Any, keys: Iterable[str]) -> list[str]:

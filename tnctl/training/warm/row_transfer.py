@@ -16,18 +16,12 @@ from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.model.building import Model
 from tnctl.model.layout import EMBEDDING, LINEAR, Layout, plan
-from tnctl.tables import (
-    Optimizer,
-    Segment,
-    SparseTable,
-    days_of_steps,
-    decay_factors,
-    optimizer_kinds,
-)
+from tnctl.optimizer_table import EXTRAS, KINDS
+from tnctl.tables import Optimizer, Segment, SparseTable, days_of_steps, decay_factors
 from tnctl.tables.columns import group_salt, mix64
 from tnctl.training.warm.pairing import Pairing
 
-# Of a row's bookkeeping: shown and clicked so often, as of the day of `changed`.
+# How often a row was shown and clicked, as of the day of `changed`.
 COUNTS = ("show", "click")
 FTRL = ("ftrl", "tensornet_ftrl")
 FRESH = "Take the same, or warm.optimizer=fresh (weights come along, their state does not)"
@@ -45,7 +39,7 @@ class Move:
     group_number: int
 
 
-def moves(pairing: Pairing, old_layout: Layout, layout: Layout) -> list[Move]:
+def moves(pairing: Pairing, old_layout: Layout, layout: Layout) -> Iterator[Move]:
     """Which groups' rows go where. A new group takes the rows of one group of the checkpoint.
 
     Raises UserError when its slots had rows of several.
@@ -55,17 +49,13 @@ def moves(pairing: Pairing, old_layout: Layout, layout: Layout) -> list[Move]:
         for table in old_layout.tables
         for group, number in table.groups.items()
     }
-    moves = []
     for place, table in enumerate(layout.tables):
         for group, number in table.groups.items():
-            sources: dict[str, str] = {}
+            sources: dict[str, str] = {}  # groups of the checkpoint, each by the first slot
             for name, group_number in zip(table.slots, table.group_of, strict=True):
-                old_name = pairing.matched.get(name)
-                if group_number != number or old_name is None:
-                    continue
-                old_group = pairing.old.slots[old_name].group or old_name
-                if old_group in old_groups:
-                    sources.setdefault(old_group, name)
+                if group_number == number and (old_name := pairing.matched.get(name)) is not None:
+                    sources.setdefault(pairing.old.slots[old_name].group or old_name, name)
+            sources = {old: name for old, name in sources.items() if old in old_groups}
             if len(sources) > 1:
                 first, second = list(sources)[:2]
                 raise UserError(
@@ -74,18 +64,15 @@ def moves(pairing: Pairing, old_layout: Layout, layout: Layout) -> list[Move]:
                     "would have two rows. Reinitialise one of them (warm.new and warm.drop), or "
                     "keep the groups apart"
                 )
-            moves += [
-                Move(*old_groups[old_group], old_group, place, group, number)
-                for old_group in sources
-            ]
-    return moves
+            for old_group in sources:
+                yield Move(*old_groups[old_group], old_group, place, group, number)
 
 
 def refuse_other_state(what: str, optimizer: Optimizer, saved: SavedOptimizer, source: str) -> None:
     """Raise UserError unless an optimizer can continue with the state of a saved one.
 
-    Rule and settings must be equal. A learning rate, decay, clipping and bounds may differ, for
-    they say nothing about state; of FTRL only the last two, for its state is its weights.
+    Names and settings must be equal. Learning rate, decay, clipping and bounds may differ, because
+    no state depends on them; of FTRL only the last two, because its weights follow from its state.
     """
     new, old = (meaning_of_state(rule) for rule in (optimizer, saved.rule()))
     if new != old:
@@ -98,12 +85,11 @@ def refuse_other_state(what: str, optimizer: Optimizer, saved: SavedOptimizer, s
 
 
 def meaning_of_state(optimizer: Optimizer) -> dict[str, Any]:
-    """What of an optimizer says how to read its state."""
-    described, name = optimizer.described(), optimizer.name
-    free = {"learning_rate", *optimizer_kinds.EXTRAS} - set(optimizer_kinds.settings(name))
-    if name in FTRL:
+    """The name and the settings of an optimizer that determine what its state means."""
+    free = {"learning_rate", *EXTRAS} - KINDS[optimizer.name].settings.keys()
+    if optimizer.name in FTRL:
         free.discard("learning_rate")
-    return {key: value for key, value in described.items() if key not in free}
+    return {key: value for key, value in optimizer.described().items() if key not in free}
 
 
 def ages(days: Sequence[tuple[int, int]], changed: NDArray[np.uint32]) -> NDArray[np.float64]:
@@ -120,8 +106,8 @@ class Conversion:
         self._decay_factors = {
             segment.name: segment.optimizer.rule().decay_factor for segment in part.segments
         }
-        # A row keeps the step of its last change only if its weights then read as they did:
-        # their decay is counted from it.
+        # A row keeps the step of its last change only if the decay since that step is the same by
+        # both confs: then its stored weights read as before.
         self._unchanged = all(
             self._decay_factors.get(segment.name) == segment.optimizer.decay_factor
             for segment in table.segments
@@ -137,8 +123,8 @@ class Conversion:
     ) -> NDArray[Any]:
         """The new records of the same ids in the groups of these numbers.
 
-        `show_decays` are what a day leaves of show and click, float64 [n]: by the old conf, and by
-        the new one.
+        `show_decays` are the factors, float64 [n], by which show and click decay in a day: by the
+        old conf, and by the new one.
         """
         made: NDArray[Any] = self._table.fresh_records(numbers, records["id"])
         made["flags"] = records["flags"]
@@ -190,8 +176,8 @@ def ftrl_z(
 ) -> NDArray[np.float32]:
     """The z from which FTRL makes these weights, float32 of their shape; its n are `sums`.
 
-    FTRL has no weights of its own: it makes them of n and z at every update (McMahan et al. 2013,
-    algorithm 1), so with a z of 0 the first update would lose all that was learned.
+    FTRL computes the weights from n and z at every update (McMahan et al. 2013, algorithm 1), so
+    with a z of 0 the first update would lose all that was learned.
     """
     rate = np.float64(optimizer.learning_rate)
     slope = rate if optimizer.name == "tensornet_ftrl" else 1 / rate if rate else np.float64(0)
@@ -200,17 +186,17 @@ def ftrl_z(
 
 
 class Rows:
-    """The rows of a checkpoint on their way into a new model."""
+    """The rows of a checkpoint, to be inserted into a new model."""
 
     def __init__(self, pairing: Pairing, checkpoint: Checkpoint, model: Model) -> None:
         self._pairing, self._checkpoint, self._model = pairing, checkpoint, model
         old_layout = plan(pairing.old, checkpoint.statistics)
-        self._moves = moves(pairing, old_layout, model.layout)
+        self._moves = list(moves(pairing, old_layout, model.layout))
         self._parts = {table.name: table for table in checkpoint.manifest.tables}
         check_tables(checkpoint, old_layout)
 
     def check(self) -> None:
-        """Refuse what the new tables would misread, or throw away at once.
+        """Refuse rows that the new tables would misread or remove at once.
 
         Raises UserError that names the group, what differs, and the way out.
         """
@@ -248,48 +234,40 @@ class Rows:
             for segment in self._model.tables[move.table].segments:
                 yield move, segment, saved.get(segment.name)
 
-    def notes(self) -> list[str]:
-        """What of rows does not come along as it was, a line each."""
-        notes = []
+    def notes(self) -> Iterator[str]:
+        """The differences of the new model's rows, a line each."""
         for move, segment, saved in self._segments():
             weights = f"group {move.group}: {segment.name} weights"
             if saved is None:
-                notes.append(f"{weights} start anew, {self._pairing.source} has none")
+                yield f"{weights} start anew, {self._pairing.source} has none"
                 continue
             if saved.width < segment.width:
-                notes.append(
+                yield (
                     f"{weights} are {segment.width} wide and were {saved.width}: the further ones "
                     "start anew"
                 )
             rate, old_rate = segment.optimizer.learning_rate, saved.optimizer.learning_rate
             if rate != old_rate:
-                notes.append(f"{weights} are trained at learning_rate {rate}, it was {old_rate}")
+                yield f"{weights} are trained at learning_rate {rate}, it was {old_rate}"
         for move in self._moves:
             kept = {segment.name for segment in self._model.tables[move.table].segments}
-            notes += [
-                f"group {move.group}: {segment.name} weights stay behind"
-                for segment in self._parts[move.part].segments
-                if segment.name not in kept
-            ]
-        copies: dict[str, list[str]] = {}
-        for move in self._moves:
-            copies.setdefault(move.name, []).append(move.group)
-        for part in self._parts.values():
-            for group in part.groups:
-                groups = copies.get(group.name, [])
-                if not groups and group.rows:
-                    notes.append(f"{group.rows:,} rows of group {group.name} stay behind")
-                elif len(groups) > 1:
-                    notes.append(f"the rows of group {group.name} come to {', '.join(groups)}")
+            for saved in self._parts[move.part].segments:
+                if saved.name not in kept:
+                    yield f"group {move.group}: {saved.name} weights stay behind"
+        for group in (group for part in self._parts.values() for group in part.groups):
+            copies = [move.group for move in self._moves if move.name == group.name]
+            if not copies and group.rows:
+                yield f"{group.rows:,} rows of group {group.name} stay behind"
+            elif len(copies) > 1:
+                yield f"the rows of group {group.name} come to {', '.join(copies)}"
         if any(self._pairing.old.life_of(move.name).waits for move in self._moves):
-            notes.append("ids that wait for their rows are counted anew")
-        return notes
+            yield "ids that wait for their rows are counted anew"
 
     def insert(self) -> dict[str, int]:
-        """Insert the rows of all moves; returns how many each group of the new model has got.
+        """Insert the rows of all moves; returns how many each group of the new model received.
 
-        The clock of the tables is set first, to the checkpoint's. Raises Failure when a file of it
-        is damaged.
+        The clock of the tables is set first, to the checkpoint's. Raises Failure when one of its
+        files is damaged.
         """
         clock = self._checkpoint.clock
         for table in self._model.tables:
@@ -319,9 +297,9 @@ def check_tables(checkpoint: Checkpoint, layout: Layout) -> None:
     }
     expected = {}
     for table in layout.tables:
-        widths = {LINEAR: 1} if table.linear else {}
-        widths |= {EMBEDDING: table.width} if table.width else {}
-        expected[table.name] = (table.groups, widths)
+        widths = {LINEAR: int(table.linear), EMBEDDING: table.width}
+        present = {name: width for name, width in widths.items() if width}
+        expected[table.name] = (table.groups, present)
     if described != expected:
         what = f"{checkpoint.folder} has other tables, groups or widths than its conf makes"
         raise DamagedError(checkpoint.folder, what, "Take another checkpoint")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tnctl import documents, files, progress
 from tnctl.checkpoint.chain import Checkpoint, newest, open_checkpoint
-from tnctl.checkpoint.document import WarmDense, WarmInput, WarmReport
+from tnctl.checkpoint.document import WarmInput, WarmReport
 from tnctl.data import statistics
 from tnctl.data.day_records import DayRecord
 from tnctl.data.days import daily
@@ -84,11 +84,11 @@ class WarmStart:
     checkpoint: Checkpoint
     pairing: Pairing
     report: WarmReport | None = None
-    """after `fill`: what became of everything, for report.json"""
+    """after `fill`: the outcome of every input and dense weight, for report.json"""
 
     @property
     def step(self) -> int:
-        """The step that the clock of the new run continues from."""
+        """The step from which the clock of the new run continues."""
         return self.checkpoint.step
 
     @property
@@ -100,7 +100,7 @@ class WarmStart:
     def record(self) -> list[DayRecord]:
         """The days that were trained, if both train day by day: they are not trained again.
 
-        Of what a day looked like, matched inputs are kept, by their names in the new conf.
+        Of a day's statistics those of matched inputs are kept, by their names in the new conf.
         """
         if not daily(self.pairing.conf):
             return []
@@ -121,7 +121,7 @@ class WarmStart:
         return [renamed(day) for day in self.checkpoint.days]
 
     def statistics(self, measure: Callable[[Conf], Statistics]) -> Statistics:
-        """What the new model knows of its data; `measure` is called for inputs that are new.
+        """The statistics of the new model; `measure` is called for inputs that are new.
 
         Raises UserError where a matched input would be read in another way.
         """
@@ -149,7 +149,7 @@ class WarmStart:
             step=self.step,
             optimizer=pairing.conf.warm.optimizer,
             inputs=self._inputs(row_counts),
-            dense=WarmDense(**vars(dense)),
+            dense=dense,
             notes=[*differences(pairing), *rows.notes()],
         )
         self._show(self.report)

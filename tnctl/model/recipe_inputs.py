@@ -1,6 +1,6 @@
-"""What a recipe sees: named views of the tensors that the tables fill."""
+"""The inputs of a recipe: named views of the tensors that the tables fill."""
 
-from collections.abc import Sequence
+import math
 from typing import Any
 
 import keras
@@ -16,9 +16,11 @@ from tnctl.schema import SLOT_NAME
 class Inputs:
     """The inputs of a dense model, as symbolic Keras tensors. B is the batch.
 
+    All are float32 but lengths.
+
     - `x` [B, W]: every pooled slot's embedding, side by side, then the numbers. With
-      `life.shows.cvm` two counts stand after each embedding
-    - `deep` [B, W]: the input of a deep tower: x, but with ln(show + 1) where a show stands
+      `life.shows.cvm` two counts follow each embedding
+    - `deep` [B, W]: the input of a deep tower: x, but with ln(show + 1) in the place of each show
     - `linear` [B, 1]: the sum of the linear weights of all slots' ids
     - `embeddings` [B, S, d]: the pooled embeddings of the S slots that have one, stacked; they
       must be of one width
@@ -29,10 +31,10 @@ class Inputs:
     - `counts(name)`: with `life.shows.cvm` the show and ln(click + 1) - ln(show + 1) of a slot's
       ids, [B, 2], pooled as its embedding is, or of a sequence [B, L, 2]; nothing trains them
     - `tower(name, tensor)`: names an output [B, d] that `split-graph head=NAME` cuts out
-    - `slots`, `numbers`: what there is by name, and its width; `sequences`: by name, [L, d]
+    - `slots`, `numbers`: name -> width of those that exist; `sequences`: name -> (L, d)
 
-    Embeddings are what is trained, without counts, but in `x` and `deep`. An input that the conf
-    does not have is None (`x`, `deep`, `linear`, `embeddings`, `numeric`).
+    Only `x` and `deep` have the counts beside the embeddings. An input that the conf does not have
+    is None (`x`, `deep`, `linear`, `embeddings`, `numeric`).
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -51,12 +53,12 @@ class Inputs:
         }
         self.numbers = dict(layout.numeric)
         self.sequences = {
-            name: (one.length, self._weights(name, one.width))
-            for name, one in layout.sequences.items()
+            name: (place.length, self._weights(name, place.width))
+            for name, place in layout.sequences.items()
         }
 
     def _weights(self, name: str, columns: int) -> int:
-        """How many of a slot's columns are its embedding: the others are counts."""
+        """How many of a slot's columns are its embedding; the others are counts."""
         return columns - CVM_COLUMNS if name in self._with_cvm else columns
 
     @property
@@ -88,8 +90,7 @@ class Inputs:
             return None
         widths = list(self.slots.values())
         usual = max(set(widths), key=widths.count)
-        odd = [name for name, width in self.slots.items() if width != usual]
-        if odd:
+        if odd := [name for name, width in self.slots.items() if width != usual]:
             raise UserError(
                 f"this recipe needs embeddings of one width, and slots.{odd[0]} has "
                 f"{self.slots[odd[0]]} where others have {usual}. Leave its width out, or take "
@@ -137,27 +138,26 @@ class Inputs:
 
     def sequence(self, name: str) -> tuple[Any, Any]:
         """A slot with pooling=none: its embeddings [B, L, d], and their number, int32 [B]."""
-        one = self._place(name, self._layout.sequences, "slot with pooling=none")
-        size = one.length * one.width
-        flat = Columns(one.column, size)(self._sequences)
-        values = keras.layers.Reshape((one.length, one.width), name=f"{name}_sequence")(flat)
-        if one.cvm:
+        place = self._place(name, self._layout.sequences, "slot with pooling=none")
+        shape = (place.length, place.width)
+        flat = Columns(place.column, math.prod(shape))(self._sequences)
+        values = keras.layers.Reshape(shape, name=f"{name}_sequence")(flat)
+        if place.cvm:
             values = values[:, :, :-CVM_COLUMNS]
-        return values, self._lengths[:, one.number]
+        return values, self._lengths[:, place.number]
 
     def counts(self, name: str) -> Any:
         """The two counts of a slot with life.shows.cvm: [B, 2], of a sequence [B, L, 2]."""
         self._place(name, dict.fromkeys(sorted(self._with_cvm)), "slot with life.shows.cvm")
-        one = self._layout.sequences.get(name)
-        if one is None:
+        place = self._layout.sequences.get(name)
+        if place is None:
             column = self._layout.pooled[name][0] + self.slots[name]
             return ops.stop_gradient(self.x[:, column : column + CVM_COLUMNS])
-        flat = self._sequences[:, one.column : one.column + one.length * one.width]
-        values = ops.reshape(flat, (-1, one.length, one.width))
+        flat = self._sequences[:, place.column : place.column + place.length * place.width]
+        values = ops.reshape(flat, (-1, place.length, place.width))
         return ops.stop_gradient(values[:, :, -CVM_COLUMNS:])
 
     def _place(self, name: str, places: dict[str, Any], kind: str) -> Any:
         if name not in places:
-            choice: Sequence[str] = list(places)
-            raise UserError(f"the conf has no {kind} '{name}'. {did_you_mean(name, choice)}")
+            raise UserError(f"the conf has no {kind} '{name}'. {did_you_mean(name, places)}")
         return places[name]

@@ -11,6 +11,7 @@ from tnctl.model.layers.activations import Dice, activation_of
 from tnctl.model.layers.gradients import add_bias, columns_of, times_column
 from tnctl.model.layers.normalization import BatchNorm, Dropout
 from tnctl.model.layers.weight_axes import Axis, WeightAxes
+from tnctl.model.tower import Tower
 
 
 def l2_regularizer(l2: float) -> Any:
@@ -39,13 +40,13 @@ class Columns(keras.layers.Layer):
 
 
 def concatenated(*tensors: Any) -> Any:
-    """What exists (is not None) of some tensors, side by side along axis 1."""
+    """The tensors that are not None, concatenated along axis 1."""
     present = [tensor for tensor in tensors if tensor is not None]
     return present[0] if len(present) == 1 else ops.concatenate(present, axis=1)
 
 
 def total(*terms: Any) -> Any:
-    """The sum of the terms that exist (are not None)."""
+    """The sum of the terms that are not None, of equal shape."""
     present = [term for term in terms if term is not None]
     return sum(present[1:], present[0])
 
@@ -73,8 +74,8 @@ class Dense(keras.layers.Layer):
             raise UserError(f"a layer must be at least 1 wide. Received: {width}")
         self.width = width
         self.regularizer = l2_regularizer(l2)
-        # PyTorch's constants, which public benchmarks are made with. Some epochs are so short that
-        # with 0.99 they end before the moving statistics have forgotten where they started.
+        # PyTorch's constants, which public benchmarks use. With 0.99, moving statistics would still
+        # depend on their initial values after short epochs.
         self.norm = BatchNorm(0.9, 1e-5, name="batch_norm") if batch_norm else None
         self.activation = activation_of(activation)
 
@@ -105,7 +106,7 @@ class Dense(keras.layers.Layer):
 class Mlp(keras.layers.Layer):
     """Fully connected layers: h_k = dropout(activation(norm(h_{k-1} W_k + b_k))).
 
-    With `residual`, h_{k-1} is added where its width is that of h_k (He et al., Deep Residual
+    With `residual`, h_{k-1} is added where it is as wide as h_k (He et al., Deep Residual
     Learning, CVPR 2016, equation 1). `batch_norm`, `l2` and `where` as in Dense.
 
     Input shape: [B, n]. Output shape: [B, hidden[-1]]; without hidden layers [B, n], x itself.
@@ -114,12 +115,12 @@ class Mlp(keras.layers.Layer):
     def __init__(
         self,
         hidden: Sequence[int],
-        activation: str = "relu",
+        activation: str = Tower.activation,
         *,
-        batch_norm: bool = False,
-        dropout: float = 0.0,
-        l2: float = 0.0,
-        residual: bool = False,
+        batch_norm: bool = Tower.batch_norm,
+        dropout: float = Tower.dropout,
+        residual: bool = Tower.residual,
+        l2: float = Tower.l2,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
@@ -213,8 +214,8 @@ class LogitOfBoth(keras.layers.Layer):
 
     logit(sigmoid(a) sigmoid(b)) = -ln(e^-a + e^-b + e^(-a-b))
 
-    With it a product of probabilities (Ma et al., ESMM, SIGIR 2018, equation 1) is trained and
-    served as a logit, and no probability is ever rounded to 0 or 1. Always float32.
+    So a product of probabilities (Ma et al., ESMM, SIGIR 2018, equation 1) is trained and served as
+    a logit, and no probability is ever rounded to 0 or 1. Always float32.
 
     Input shape: two of [B, 1]. Output shape: [B, 1].
     """

@@ -1,0 +1,50 @@
+"""docs/extending.md, "A recipe": its two files are all that a shipped recipe needs."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import tnctl.recipes
+
+from tnctl import shipped
+from tnctl.cli.settings import settings_of
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def blocks(section):
+    """The code blocks of a section of the document: (what names them, language, code)."""
+    page = (ROOT / "docs/extending.md").read_text()
+    text = page.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    return re.findall(r"([^\n]*):\n\n```(\w+)\n(.*?)```", text, re.S)
+
+
+def test_a_recipe_is_two_files(here, workspace, monkeypatch):
+    home = workspace / "home"
+    for folder in ("conf", "recipes"):
+        shutil.copytree(shipped.folder(folder), home / folder)
+    for name, _, code in blocks("A recipe"):
+        [path] = re.findall(r"`((?:conf|recipes)/[\w/.]+)`", name)
+        assert not (home / path).exists()
+        (home / path).write_text(code)
+    monkeypatch.setattr(shipped, "PACKAGE", home / "tnctl")
+    monkeypatch.setattr(tnctl.recipes, "__path__", [str(home / "recipes")])
+    assert "mlp" in shipped.recipes()
+    assert settings_of("mlp")["hidden"] == "(64, 32)"
+
+    done = here(
+        "train", "conf=small.yaml", "recipe=mlp", "recipe.hidden=[8]", "recipe.l2=0.001",
+        "evaluation.ablate=false", "output=run", cwd=workspace,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    report = json.loads((workspace / "run/report.json").read_text())
+    assert report["auc"] > 0.5
+    [saved] = (workspace / "run/checkpoints").glob("*/conf.json")
+    recipe = json.loads(saved.read_text())["recipe"]
+    assert recipe == {
+        "name": "mlp", "hidden": [8], "activation": "relu", "batch_norm": False, "dropout": 0.0,
+        "residual": False, "l2": 0.001,
+    }  # fmt: skip
+    done = here("train", "conf=small.yaml", "recipe=mlp", "recipe.hiden=[8]", cwd=workspace)
+    assert "'recipe.hidden'" in done.last
