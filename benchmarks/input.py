@@ -19,10 +19,11 @@ import pyarrow.csv
 
 from benchmarks import timing
 from benchmarks.workload import FOLDER, HIDDEN, NUMERIC, SEED, SLOTS, load
-from tnctl.data.features import Features, Window
+from tnctl.data.batches import Batch
+from tnctl.data.features import Features
 from tnctl.data.preparing import prepare
+from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.statistics import Statistics
-from tnctl.data.windows import ReadAhead
 from tnctl.evaluation.evaluate import features_of
 from tnctl.model.building import build
 from tnctl.schema import Conf, Data, Label, Numeric, Slot, Train
@@ -125,7 +126,7 @@ def training(rounds: int) -> timing.Comparison:
     step = TrainingStep(model, BATCH)
     arrays = list(whole_batches(training_batches(conf, features, 0)))
 
-    def train(batches: Iterable[Window]) -> int:
+    def train(batches: Iterable[Batch]) -> int:
         for batch in batches:
             step(batch)
         return len(arrays) * BATCH
@@ -145,7 +146,7 @@ def training(rounds: int) -> timing.Comparison:
     )
 
 
-def whole_batches(batches: Iterator[Window]) -> Iterator[Window]:
+def whole_batches(batches: Iterator[Batch]) -> Iterator[Batch]:
     """All but the last batch, which has a function of its own."""
     return islice(batches, ROWS // BATCH)
 

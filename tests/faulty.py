@@ -138,7 +138,7 @@ IMPORTED = (
     "tnctl.checkpoint.compaction", "tnctl.checkpoint.inspection", "tnctl.checkpoint.verification",
     "tnctl.checkpoint.difference", "tnctl.data.preparing", "tnctl.serving.export",
     "tnctl.serving.fold", "tnctl.serving.scoring", "tnctl.serving.split", "tnctl.training.train",
-    "tnctl.evaluation.predictions", "tnctl.training.show", "tnctl.training.inspection",
+    "tnctl.evaluation.predictions", "tnctl.training.show", "tnctl.training.forecast",
 )  # fmt: skip
 
 

@@ -102,7 +102,7 @@ def test_several_heads_and_squared_error():
     class Model:
         heads = ("ctr", "cvr")
 
-    class Window:
+    class Batch:
         rows = 2
         carried = pa.table({"id": ["a", "b"]})
 
@@ -118,9 +118,9 @@ def test_several_heads_and_squared_error():
     try:
         predictions.batches = lambda *_: [None]
         names = columns_written(Model.heads)
-        table = predictions.scored(lambda _: logits, Window, Conf, names)
+        table = predictions.scored(lambda _: logits, Batch, Conf, names)
         Conf.train.loss.name = "cross_entropy"
-        sigmoids = predictions.scored(lambda _: logits, Window, Conf, names)
+        sigmoids = predictions.scored(lambda _: logits, Batch, Conf, names)
     finally:
         predictions.batches = original
     assert table.column_names == ["id", *names]

@@ -14,7 +14,7 @@ from tnctl.checkpoint import tombstones as tombstone_files
 from tnctl.checkpoint.chain import Checkpoint, offering
 from tnctl.checkpoint.merging import DisorderError, Keys, newest
 from tnctl.checkpoint.table_document import RowsFile, Table
-from tnctl.data.ahead import ReadAhead
+from tnctl.data.read_ahead import ReadAhead
 from tnctl.manifest import DamagedError, Opening, check_entry, present
 
 HEADER = struct.Struct("<8sIIQQ")  # magic, version, bytes per record, first and last hash

@@ -12,7 +12,7 @@ from tnctl.schema import Conf
 
 if TYPE_CHECKING:
     from tnctl.data.days import Days
-    from tnctl.training.inspection import Findings
+    from tnctl.training.forecast import Findings
 
 TAKES = ("conf", "rows", "format")
 USAGE = "conf=NAME [rows=N] [format=text|json] [key=value …]"
@@ -37,10 +37,10 @@ def run(given: list[str]) -> int:
 def check(conf: Conf, rows: int, kind: str) -> int:
     quiet_tensorflow()
     from tnctl.progress import waiting
-    from tnctl.training import inspection
+    from tnctl.training import forecast
 
     with waiting(f"looking at {rows:,} rows of data.train"):
-        found = inspection.inspect(conf, rows)
+        found = forecast.inspect(conf, rows)
     if kind == "json":
         print_json(described(found))
     else:

@@ -12,13 +12,16 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tnctl import __version__, outputs
-from tnctl.data import prepared_files, sources, statistics
-from tnctl.data.ahead import ReadAhead
+from tnctl.data import sources, statistics
 from tnctl.data.bad_rows import Skipped
-from tnctl.data.features import Features, Window
-from tnctl.data.prepared_document import SPLITS, PreparedManifest, SplitEntry
+from tnctl.data.batches import Batch
+from tnctl.data.features import Features
+from tnctl.data.formats import prepared_files
+from tnctl.data.formats.prepared_document import SPLITS, PreparedManifest, SplitEntry
+from tnctl.data.raw_rows import raw_rows
+from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.sources import count_hint
-from tnctl.data.windows import raw_rows, windows
+from tnctl.data.windows import windows
 from tnctl.errors import UserError
 from tnctl.manifest import Inventory
 from tnctl.ownership import PREPARED
@@ -149,7 +152,7 @@ class _Writer:
         )
 
 
-def _table(conf: Conf, slots: list[str], window: Window, forms: dict[str, int]) -> pa.Table:
+def _table(conf: Conf, slots: list[str], window: Batch, forms: dict[str, int]) -> pa.Table:
     """A window as the columns of docs/formats/prepared.md; `forms` only grow."""
     columns: dict[str, Any] = {}
     for number, name in enumerate(slots):

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.data.features import Window
-from tnctl.data.windows import ReadAhead
+from tnctl.data.batches import Batch
+from tnctl.data.read_ahead import ReadAhead
 from tnctl.evaluation.evaluate import READ_AHEAD, features_of, in_file_order, labelled_heads, score
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.input_figures import held, kind_of
@@ -98,7 +98,7 @@ def _logits_without(
     return [np.concatenate(logits) for logits in parts]
 
 
-def without(batch: Window, layout: Layout, name: str) -> Window:
+def without(batch: Batch, layout: Layout, name: str) -> Batch:
     """A batch as if no example had anything of one input."""
     if name in layout.numeric:
         column, width = layout.numeric_columns[name]

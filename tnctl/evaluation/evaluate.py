@@ -5,8 +5,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tnctl.data.features import Features, Window
-from tnctl.data.windows import ReadAhead, batches, windows
+from tnctl.data.batches import Batch, batches
+from tnctl.data.features import Features
+from tnctl.data.read_ahead import ReadAhead
+from tnctl.data.windows import windows
 from tnctl.errors import UserError
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored
@@ -26,7 +28,7 @@ def features_of(
 
 def in_file_order(
     conf: Conf, features: Features, split: str, limit: int | None = None
-) -> Iterator[Window]:
+) -> Iterator[Batch]:
     """The batches of a split, unshuffled."""
     for window in windows(conf, features, split, limit=limit):
         order = np.arange(window.rows, dtype=np.uint32)
@@ -46,7 +48,7 @@ def labelled_heads(model: Model) -> list[tuple[str, int, int]]:
 class Counting(Protocol):
     """What is shown every batch of a pass."""
 
-    def add(self, batch: Window) -> None:
+    def add(self, batch: Batch) -> None:
         """Take in one batch."""
 
 
@@ -63,7 +65,7 @@ class Counts:
         """examples with an id, or with a number that is not 0"""
         self.ids: dict[str, int] = {}
 
-    def add(self, batch: Window) -> None:
+    def add(self, batch: Batch) -> None:
         """Count one batch."""
         self.examples += batch.rows
         for (names, starts), offsets in zip(self._slots, batch.offsets, strict=True):

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tnctl.data.features import Window
+from tnctl.data.batches import Batch
 from tnctl.model.aliases import tensor_over
 from tnctl.model.building import Model
 from tnctl.tables import aligned
@@ -40,7 +40,7 @@ class Buffers:
         self._targets = [self.labels] + ([self.weight] if model.conf.data.weight else [])
         self._whole = [tensor_over(array) for array in [*self._inputs, *self._targets]]
 
-    def fill_dense(self, batch: Window) -> None:
+    def fill_dense(self, batch: Batch) -> None:
         """Write the numbers, the lengths of sequences, labels and weights of a batch."""
         rows, layout = batch.rows, self._layout
         if layout.numeric:
@@ -51,7 +51,7 @@ class Buffers:
         if batch.weight is not None:
             self.weight[:rows] = batch.weight
 
-    def _fill_lengths(self, batch: Window) -> None:
+    def _fill_lengths(self, batch: Batch) -> None:
         """How many values each sequence has: the ids of its cells."""
         for table, offsets in zip(self._layout.tables, batch.offsets, strict=True):
             starts = offsets[:-1].reshape(batch.rows, table.cells)

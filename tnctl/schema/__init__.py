@@ -8,6 +8,7 @@ makes a Conf.
 from tnctl.schema.conf import RESERVED_NAMES, Conf
 from tnctl.schema.data import FORMATS, SINGLE_LABEL, Data, Gate, Label
 from tnctl.schema.fields import Declaration, refuse_if
+from tnctl.schema.id_kinds import ID_KINDS, IdKind
 from tnctl.schema.keys import (
     NAME,
     Key,
@@ -20,16 +21,15 @@ from tnctl.schema.keys import (
 )
 from tnctl.schema.life import Admission, Eviction, GroupLife, Life, RowLife, Shows
 from tnctl.schema.optimizers import RULES, GroupOptimizers, Optimizer, Optimizers, Schedule
-from tnctl.schema.slots import COUNTED_IDS, IDS, SLOT_NAME, Embedding, Initial, Numeric, Slot
+from tnctl.schema.slots import SLOT_NAME, Embedding, Initial, Numeric, Slot
 from tnctl.schema.training import Evaluation, Loss, Save, Train, Warm
 from tnctl.schema.values import converted, differences, from_values, register
 
 __all__ = [
-    "COUNTED_IDS", "FORMATS", "IDS", "NAME", "RESERVED_NAMES", "RULES", "SINGLE_LABEL",
-    "SLOT_NAME", "Admission", "Conf", "Data", "Declaration", "Embedding", "Evaluation", "Eviction",
-    "Gate", "GroupLife", "GroupOptimizers", "Initial", "Key", "Label", "Life", "Loss", "Numeric",
-    "Optimizer", "Optimizers", "RowLife", "Save", "Schedule", "Shows", "Slot", "Train", "Warm",
-    "all_keys", "branches", "converted", "dataclass_of", "differences", "from_values", "hint_of",
-    "keys_like", "no_key", "refuse_if",
-    "register",
+    "FORMATS", "ID_KINDS", "NAME", "RESERVED_NAMES", "RULES", "SINGLE_LABEL", "SLOT_NAME",
+    "Admission", "Conf", "Data", "Declaration", "Embedding", "Evaluation", "Eviction", "Gate",
+    "GroupLife", "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss",
+    "Numeric", "Optimizer", "Optimizers", "RowLife", "Save", "Schedule", "Shows", "Slot", "Train",
+    "Warm", "all_keys", "branches", "converted", "dataclass_of", "differences", "from_values",
+    "hint_of", "keys_like", "no_key", "refuse_if", "register",
 ]  # fmt: skip

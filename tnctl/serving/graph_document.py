@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from tnctl import documents, schema
 from tnctl.checkpoint.chain import GOLDEN
@@ -19,7 +20,7 @@ from tnctl.errors import UserError
 from tnctl.manifest import Manifest
 from tnctl.model.layout import CVM_COLUMNS, LINEAR
 from tnctl.ownership import GRAPH
-from tnctl.schema import Conf, Numeric, Slot
+from tnctl.schema import ID_KINDS, Conf, Numeric, Slot
 from tnctl.serving.aot_document import Compiled
 from tnctl.serving.export_document import MOST_WIDTH, Pooling, check_uint64
 from tnctl.serving.references import CheckpointReference, GraphKit, check_files
@@ -131,6 +132,14 @@ class RawData:
             raise ValueError("data.delimiter is a sign that no delimiter can be")
 
 
+def check_id_kind(name: str) -> str:
+    """A kind of ids. Raises PydanticCustomError for a text that is none."""
+    if name not in ID_KINDS:
+        *names, last = map(repr, ID_KINDS)
+        raise PydanticCustomError("ids", f"should be {', '.join(names)} or {last}")
+    return name
+
+
 @dataclass(frozen=True, kw_only=True)
 class SlotInput:
     """How the values of a slot become ids, and the rows of those its input."""
@@ -139,7 +148,7 @@ class SlotInput:
     cross: tuple[Text, ...] | None
     separator: Annotated[str, Field(min_length=1, max_length=MOST_TEXT)] | None
     weights: Text | None
-    ids: Literal["hash", "modulo", "integer", "vocabulary", "boundaries", "quantiles"]
+    ids: Annotated[str, AfterValidator(check_id_kind)]
     seed: Annotated[int, Field(ge=0, lt=2**53)]
     size: Uint64Text | None
     vocabulary: tuple[Text, ...] | None
@@ -188,9 +197,10 @@ class SlotInput:
 
     def _check_ids(self) -> None:
         """Raise ValueError unless boundaries and vocabulary are those of its kind of ids."""
-        if (self.vocabulary is not None) != (self.ids == "vocabulary"):
+        served = ID_KINDS[self.ids].served
+        if (self.vocabulary is not None) != (served == "vocabulary"):
             raise ValueError("vocabulary is for ids vocabulary, and for no others")
-        if (self.boundaries is not None) != (self.ids in ("boundaries", "quantiles")):
+        if (self.boundaries is not None) != (served == "boundaries"):
             raise ValueError("boundaries are for ids boundaries and quantiles, and for no others")
         if self.boundaries is not None:
             later = self.boundaries[1:]
@@ -362,7 +372,7 @@ def conf_of(description: GraphManifest) -> tuple[Conf, Statistics]:
         slot = slots[name] = conf_values(given, Slot)
         for key, text in (("size", given.size), ("padding", given.padding)):
             slot[key] = None if text is None else int(text)
-        if given.ids == "quantiles":
+        if ID_KINDS[given.ids].measured:
             boundaries[name] = np.array(slot.pop("boundaries"), np.float64)
     numeric: dict[str, dict[str, Any]] = {}
     for name, one in description.numeric.items():

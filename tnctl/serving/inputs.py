@@ -13,10 +13,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tnctl.checkpoint.golden import RawRow
-from tnctl.data.cells import Cells
+from tnctl.data.column_names import id_columns
 from tnctl.data.features import Features
-from tnctl.data.reading import Where, id_columns
-from tnctl.data.windows import as_table
+from tnctl.data.pieces import Where
+from tnctl.data.raw_rows import as_table
+from tnctl.data.slot_encoder import Cells
 from tnctl.errors import Failure
 from tnctl.model.graph import LENGTHS, SEQUENCES
 from tnctl.model.layout import CVM_COLUMNS, LINEAR
@@ -68,7 +69,7 @@ class RawInputs:
         """
         table = rows if isinstance(rows, pa.Table) else as_table(self.conf, rows, self.columns)
         found = self._features.read(table, where)
-        return Encoded({name: found.cells[name] for name in self._with_rows}, found.numeric)
+        return Encoded({name: found.cells[name] for name in self._with_rows}, found.batch.numeric)
 
 
 def pooled_inputs(

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from tnctl import documents, files, outputs
 from tnctl.checkpoint.golden import RawRow
-from tnctl.data import csv_files, jsonl_files
-from tnctl.data.ahead import ReadAhead
-from tnctl.data.reading import EmptyFileError, Piece, in_lines, shifted
+from tnctl.data.formats.readers import reader_of
+from tnctl.data.pieces import EmptyFileError, Piece, shifted
+from tnctl.data.read_ahead import ReadAhead
 from tnctl.errors import Failure
 from tnctl.evaluation.predictions import columns_written
 from tnctl.model.graph import PACKED
@@ -31,8 +31,7 @@ from tnctl.serving.embeddings import (
 from tnctl.serving.inputs import RawInputs, pooled_inputs, served_lookup
 from tnctl.serving.served import ServedGraph, open_graph, outputs_of
 
-READERS = {"csv": csv_files.pieces, "jsonl": jsonl_files.pieces}
-FORMATS = tuple(READERS)
+FORMATS = ("csv", "jsonl")
 STANDARD = "-"  # standard input, or output
 BATCH_ROWS = 4096
 BATCH_FLOATS = 1 << 26  # of all inputs: 256 MiB
@@ -116,8 +115,7 @@ def pieces(scorer: Scorer, url: str, kind: str, skip_rows: int = 0) -> Iterator[
     """The rows of a file in order, with the columns that the graph needs."""
     conf = conf_of_file(scorer, kind)
     try:
-        for piece in READERS[kind](conf, url, scorer.raw.columns, skip_rows):
-            yield replace(piece, where=in_lines(piece.where))
+        yield from reader_of(conf, skip_rows).pieces(url, scorer.raw.columns)
     except EmptyFileError:
         return  # no rows have no scores
 

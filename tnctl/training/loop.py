@@ -12,8 +12,8 @@ from tnctl.checkpoint.document import Epoch, Evaluation, Position
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.day_records import DayRecord
 from tnctl.data.days import conf_of_day
+from tnctl.data.row_estimates import count_rows
 from tnctl.data.sources import fingerprints
-from tnctl.data.survey import count_rows
 from tnctl.data.windows import window_rows
 from tnctl.errors import Failure, Stopped
 from tnctl.evaluation.metrics import scalars

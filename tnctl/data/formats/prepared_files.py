@@ -1,4 +1,4 @@
-"""Prepared data: a folder of Parquet files that hold ids already (docs/formats/prepared.md).
+"""Prepared data: a folder of Parquet files that have ids already (docs/formats/prepared.md).
 
 It belongs to the conf that it was made with: whatever of a conf decides the ids and numbers is in
 its manifest, and another conf is refused.
@@ -12,12 +12,13 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tnctl import documents, files, manifest
-from tnctl.data import prepared_columns
-from tnctl.data.measured import Measured
-from tnctl.data.parquet_files import row_groups, seekable, translated
-from tnctl.data.prepared_columns import AGAIN
-from tnctl.data.prepared_document import SPLITS, DecidingConf, PreparedManifest, SplitEntry
-from tnctl.data.reading import Piece, counted
+from tnctl.data.formats import prepared_columns
+from tnctl.data.formats.file_reader import FileReader
+from tnctl.data.formats.parquet_files import row_groups, seekable, translated
+from tnctl.data.formats.prepared_columns import AGAIN
+from tnctl.data.formats.prepared_document import SPLITS, DecidingConf, PreparedManifest, SplitEntry
+from tnctl.data.pieces import Piece, counted
+from tnctl.data.statistics_document import Measured
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare_conf, masked_conf
@@ -39,19 +40,19 @@ def open_folder(conf: Conf) -> PreparedManifest:
     Raises `Failure` when the folder is not whole, `UserError` when it was made with another conf.
     """
     folder = str(conf.data.prepared)
-    found = manifest.read(folder, PreparedManifest)
-    here, there = deciding(conf), _completed(found.conf)
-    # A split that is not read need not be there.
-    unread: dict[str, None] = {split: None for split in SPLITS if here.data[split] is None}
-    there = dataclasses.replace(there, data={**there.data, **unread})
+    stored = manifest.read(folder, PreparedManifest)
+    expected, received = deciding(conf), _completed(stored.conf)
+    # A split that is not read need not be in the folder.
+    unread = {str(split): None for split in SPLITS if expected.data[split] is None}
+    received = dataclasses.replace(received, data={**received.data, **unread})
     if differing := differences(
-        bare_conf(documents.plain(here)), bare_conf(documents.plain(there))
+        bare_conf(documents.plain(expected)), bare_conf(documents.plain(received))
     ):
         raise UserError(
             f"{folder} was prepared with another conf; these keys differ: {', '.join(differing)}. "
             "Prepare it again, or train with the keys that it was prepared with"
         )
-    return found
+    return stored
 
 
 def deciding(conf: Conf) -> DecidingConf:
@@ -64,38 +65,38 @@ def deciding(conf: Conf) -> DecidingConf:
         name: {"column": label.column, "positive": label.positive, "above": label.above}
         for name, label in data.all_labels.items()
     }
-    found = {
+    keys = {
         "slots": {name: _of_slot(slot) for name, slot in conf.slots.items()},
-        "numeric": {name: dataclasses.asdict(one) for name, one in conf.numeric.items()},
+        "numeric": {name: dataclasses.asdict(numeric) for name, numeric in conf.numeric.items()},
         "data": {
             **{key: getattr(data, key) for key in OF_DATA},
             "labels": labels,
             **{str(split): getattr(data, split) for split in SPLITS},
         },
     }
-    text = json.dumps(masked_conf(json.loads(json.dumps(found))))
+    text = json.dumps(masked_conf(json.loads(json.dumps(keys))))
     return documents.parse(DecidingConf, text.encode())
 
 
 def _of_slot(slot: Slot) -> dict[str, Any]:
-    found = {key: value for key, value in dataclasses.asdict(slot).items() if key not in OF_ROWS}
+    keys = {key: value for key, value in dataclasses.asdict(slot).items() if key not in OF_ROWS}
     # Missing values keep their places in a sequence, and only there.
-    return found | {"sequence": slot.pooling == "none"}
+    return keys | {"sequence": slot.pooling == "none"}
 
 
-def _completed(found: DecidingConf) -> DecidingConf:
+def _completed(stored: DecidingConf) -> DecidingConf:
     """The same with keys that tnctl did not have when it was written, at their defaults."""
     slot, numeric, data = _of_slot(Slot()), dataclasses.asdict(Numeric()), Data()
     return DecidingConf(
-        slots={name: slot | one for name, one in found.slots.items()},
-        numeric={name: numeric | one for name, one in found.numeric.items()},
-        data={key: getattr(data, key) for key in OF_DATA} | found.data,
+        slots={name: slot | keys for name, keys in stored.slots.items()},
+        numeric={name: numeric | keys for name, keys in stored.numeric.items()},
+        data={key: getattr(data, key) for key in OF_DATA} | stored.data,
     )
 
 
-def part_of(found: PreparedManifest, conf: Conf, split: str) -> SplitEntry:
-    """What the manifest says of a split. Raises `UserError` when it was not prepared."""
-    for name, entry in found.splits.items():
+def _split(conf: Conf, split: str) -> SplitEntry:
+    """The manifest's entry of a split. Raises `UserError` when it was not prepared."""
+    for name, entry in open_folder(conf).splits.items():
         if name == split:
             return entry
     raise UserError(f"{conf.data.prepared} has no data.{split}. Prepare it with one")
@@ -103,25 +104,29 @@ def part_of(found: PreparedManifest, conf: Conf, split: str) -> SplitEntry:
 
 def urls(conf: Conf, split: str) -> list[str]:
     """The Parquet files of a split, in order."""
-    part = part_of(open_folder(conf), conf, split)
-    return [files.join(conf.data.prepared, name) for name in part.parts]
+    return [files.join(conf.data.prepared, name) for name in _split(conf, split).parts]
 
 
 def rows(conf: Conf, split: str) -> int:
     """The number of rows of a split."""
-    return part_of(open_folder(conf), conf, split).rows
+    return _split(conf, split).rows
 
 
-def pieces(conf: Conf, split: str) -> Iterator[Piece]:
-    """All rows of a split, a row group at a time, with the columns as they are stored.
+class PreparedReader(FileReader):
+    """Reads the files of data.prepared: rows that have ids already."""
 
-    Raises `Failure` for a file that is not as the manifest says, or is damaged.
-    """
-    found = open_folder(conf)
-    folder = str(conf.data.prepared)
-    for name in part_of(found, conf, split).parts:
-        url = files.join(folder, name)
-        stored, size = found.files[name].bytes, files.size(url)
+    def __init__(self, conf: Conf) -> None:
+        self._conf = conf
+        folder = str(conf.data.prepared)
+        stored = open_folder(conf).files
+        self._bytes = {files.join(folder, name): entry.bytes for name, entry in stored.items()}
+
+    def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:  # noqa: ARG002
+        """All rows of a file, a row group at a time, with the columns as they are stored.
+
+        Raises `Failure` for a file that is not as the manifest says, or is damaged.
+        """
+        stored, size = self._bytes[url], files.size(url)
         if size != stored:
             raise Failure(
                 f"{url} is cut short or too long: {size:,} bytes, the manifest says {stored:,}. "
@@ -133,7 +138,7 @@ def pieces(conf: Conf, split: str) -> Iterator[Piece]:
             row_groups(url, source.schema, stream)
             for group in range(source.num_row_groups):
                 table = source.read_row_group(group)
-                prepared_columns.check(conf, table, url)
+                prepared_columns.check(self._conf, table, url)
                 yield Piece(table, counted(url, row))
                 row += table.num_rows
 
@@ -145,17 +150,12 @@ def statistics(conf: Conf) -> Measured:
 
 def first_rows(conf: Conf, split: str, limit: int) -> list[dict[str, Any]]:
     """The first rows of a split as they were in its files, as many as were kept."""
-    found = open_folder(conf)
-    folder, name = str(conf.data.prepared), part_of(found, conf, split).first
+    folder, name = str(conf.data.prepared), _split(conf, split).first
     try:
-        # Python's JSON: bytes that are no UTF-8 come as lone surrogates.
-        rows = json.loads(manifest.read_file(folder, found, name))
-    except (ValueError, RecursionError) as error:
-        raise _no_rows(folder, name) from error
+        # Python's JSON: bytes that are not UTF-8 are lone surrogates.
+        rows = json.loads(manifest.read_file(folder, open_folder(conf), name))
+    except (ValueError, RecursionError):
+        rows = None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise _no_rows(folder, name)
+        raise DamagedError(folder, f"{files.join(folder, name)} is no list of rows", AGAIN)
     return rows[:limit]
-
-
-def _no_rows(folder: str, name: str) -> DamagedError:
-    return DamagedError(folder, f"{files.join(folder, name)} is no list of rows", AGAIN)

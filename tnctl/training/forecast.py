@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.data import statistics, survey
+from tnctl.data import row_estimates, statistics
 from tnctl.data.bad_rows import Skipped
+from tnctl.data.batches import Batch
+from tnctl.data.column_names import columns_read
 from tnctl.data.days import Days, conf_of_day, daily, days_of, none_there
-from tnctl.data.features import Features, Window, counted_ids
-from tnctl.data.growth import Growth, growth
-from tnctl.data.reading import columns_read
-from tnctl.data.sources import files_of
-from tnctl.data.survey import RowCount
+from tnctl.data.features import Features, counted_ids
+from tnctl.data.id_growth import Growth, growth
+from tnctl.data.row_estimates import RowCount
+from tnctl.data.sources import columns_of, files_of
 from tnctl.data.windows import windows
 from tnctl.evaluation.input_figures import INDEX_BYTES
 from tnctl.model.building import Model, build
@@ -110,7 +111,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Findings:
             raise none_there(conf)
         # The first stands for all of them.
         conf = conf_of_day(conf, days.there[0])
-    total = survey.count_rows(conf, "train")
+    total = row_estimates.count_rows(conf, "train")
     measured = statistics.measure(conf, rows)
     model = build(conf, measured)
     skipped = Skipped("train", conf.data.bad_rows)
@@ -166,7 +167,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Findings:
 
 def read_sample(
     conf: Conf, measured: statistics.Statistics, rows: int, skipped: Skipped
-) -> list[Window]:
+) -> list[Batch]:
     """The first rows of a split, each slot as a table of its own; negatives are all kept."""
     data = replace(conf.data, negatives=1.0, window=WINDOW_ROWS)
     whole = replace(conf, data=data, train=replace(conf.train, batch_size=1))
@@ -181,13 +182,13 @@ def spread(conf: Conf, name: str) -> int:
     return slot.max_length or 1 if slot.pooling == "none" else 1
 
 
-def ids_per_row(window: Window, number: int, cells: int) -> NDArray[np.int64]:
+def ids_per_row(window: Batch, number: int, cells: int) -> NDArray[np.int64]:
     """How many ids each row of a window has in slot `number`."""
     ends = window.offsets[number][::cells].astype(np.int64)
     return ends[1:] - ends[:-1]
 
 
-def look_at_slots(conf: Conf, sample: list[Window]) -> dict[str, SlotFindings]:
+def look_at_slots(conf: Conf, sample: list[Batch]) -> dict[str, SlotFindings]:
     """Coverage and ids of every slot."""
     found = {}
     for number, (name, slot) in enumerate(conf.slots.items()):
@@ -205,7 +206,7 @@ def look_at_slots(conf: Conf, sample: list[Window]) -> dict[str, SlotFindings]:
 
 
 def look_at_groups(
-    conf: Conf, sample: list[Window], measured: statistics.Statistics, total: RowCount
+    conf: Conf, sample: list[Batch], measured: statistics.Statistics, total: RowCount
 ) -> dict[str, Growth]:
     """The growth of the ids of every share group, over all slots of it."""
     rows = sum(one.rows for one in sample)
@@ -230,7 +231,7 @@ def members(conf: Conf) -> dict[str, list[int]]:
 
 
 def occurrences(
-    conf: Conf, sample: list[Window], numbers: list[int]
+    conf: Conf, sample: list[Batch], numbers: list[int]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """All ids of some slots, and the row that each stands in."""
     names = list(conf.slots)
@@ -261,7 +262,7 @@ def grown_to(
 
 
 def look_at_lives(
-    conf: Conf, sample: list[Window], model: Model, groups: dict[str, Growth], total: RowCount
+    conf: Conf, sample: list[Batch], model: Model, groups: dict[str, Growth], total: RowCount
 ) -> dict[str, LifeFindings]:
     """What the rules for rows come to, of every share group that has some."""
     rows = sum(one.rows for one in sample)
@@ -363,12 +364,12 @@ def unused_columns(conf: Conf) -> list[str] | None:
     """The columns of the files of data.train that nothing reads; None when they are unknown."""
     if conf.data.prepared is not None:
         return None
-    present = survey.columns_of(conf, "train")
+    present = columns_of(conf, "train")
     used = {*columns_read(conf), *conf.data.carry}
     return None if present is None else [name for name in present if name not in used]
 
 
-def warnings(conf: Conf, layout: Layout, found: Findings, sample: list[Window]) -> list[str]:
+def warnings(conf: Conf, layout: Layout, found: Findings, sample: list[Batch]) -> list[str]:
     """What can be trained and is probably not meant."""
     said = []
     for name, slot in found.slots.items():
@@ -393,7 +394,7 @@ def warnings(conf: Conf, layout: Layout, found: Findings, sample: list[Window]) 
     return said + same_files(conf) + memory_warnings(found)
 
 
-def constant_numbers(conf: Conf, layout: Layout, sample: list[Window]) -> list[str]:
+def constant_numbers(conf: Conf, layout: Layout, sample: list[Batch]) -> list[str]:
     """The numeric inputs that do not vary."""
     numeric = np.concatenate([one.numeric for one in sample])
     found = []
