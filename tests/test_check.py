@@ -13,7 +13,8 @@ import pytest
 from tnctl.cli.check import short, size, span
 from tnctl.data.id_growth import growth
 from tnctl.tables import Initial, Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace
-from tnctl.training.forecast import INDEX_BYTES, first_met
+from tnctl.training.forecast import INDEX_BYTES
+from tnctl.training.sample_ids import first_met
 
 SAMPLE = 100_000
 TRUTHS = {

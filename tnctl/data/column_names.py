@@ -23,7 +23,10 @@ def numeric_columns(name: str, numeric: Numeric) -> list[str]:
 def separators(conf: Conf) -> dict[str, set[str | None]]:
     """Every column that slots and numeric inputs read, and the separators that they split it by."""
     inputs = [(slot_columns(conf, name, slot), slot.separator) for name, slot in conf.slots.items()]
-    inputs += [(numeric_columns(name, one), one.separator) for name, one in conf.numeric.items()]
+    inputs += [
+        (numeric_columns(name, numeric), numeric.separator)
+        for name, numeric in conf.numeric.items()
+    ]
     by_column: dict[str, set[str | None]] = {}
     for columns, separator in inputs:
         for column in columns:

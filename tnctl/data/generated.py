@@ -266,7 +266,7 @@ class Kinds:
 
     chosen: np.ndarray  # uint16 [KINDS, 65536]: the item that a 16-bit draw stands for
     alike: np.ndarray  # float64 [items]: ln P(item | 1) / P(item | 0), of the kind of item_id
-    other: float  # the same of any other item
+    unlike: float  # the same of any other item
 
 
 @cache
@@ -277,8 +277,8 @@ def _kinds() -> Kinds:
     drawn = [_popular(weights * (items % KINDS == kind)) for kind in range(KINDS)]
     within = sum(shares for _, shares in drawn)
     chances = {y: (1 - share) * popularity + share * within for y, share in ALIKE.items()}
-    other = np.log((1 - ALIKE[1]) / (1 - ALIKE[0]))
-    return Kinds(np.stack([c for c, _ in drawn]), np.log(chances[1] / chances[0]), float(other))
+    unlike = np.log((1 - ALIKE[1]) / (1 - ALIKE[0]))
+    return Kinds(np.stack([c for c, _ in drawn]), np.log(chances[1] / chances[0]), float(unlike))
 
 
 def _histories(numbers: np.ndarray, label: np.ndarray, logit: np.ndarray) -> dict[str, pa.Array]:
@@ -291,7 +291,7 @@ def _histories(numbers: np.ndarray, label: np.ndarray, logit: np.ndarray) -> dic
     of_kind = _sixteen(ALIKE_DRAW, numbers, HISTORY) < share * 65_536
     items = np.where(of_kind, kinds.chosen[kind, draws], planted.chosen[draws])
     listed = np.arange(HISTORY, dtype=np.uint64) < lengths[:, None]
-    tells = np.where(items % KINDS == kind, kinds.alike[items], kinds.other)
+    tells = np.where(items % KINDS == kind, kinds.alike[items], kinds.unlike)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     history = pa.ListArray.from_arrays(
         pa.array(offsets), planted.texts.take(pa.array(items[listed]))

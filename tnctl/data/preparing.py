@@ -77,10 +77,10 @@ def _split(
     skipped = Skipped(split, conf.data.bad_rows)
     writer = _Writer(f"{split}/part", inventory)
     rows = 0
-    found = windows(conf, features, split, skipped=skipped)
+    source = windows(conf, features, split, skipped=skipped)
     with (
         Display(f"data.{split}", count_hint(conf, split)) as display,
-        ReadAhead(found) as ahead,
+        ReadAhead(source) as ahead,
         writer,
     ):
         for window in ahead:

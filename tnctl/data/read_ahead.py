@@ -6,108 +6,68 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 MOST_THREADS = 8
+THREAD_NAME = "tnctl-read-ahead"
+END: Any = object()
 
 
-class _Shared(Generic[T]):
-    """What both threads see.
-
-    The reading thread holds this only, so that a forgotten `ReadAhead` is collected, and ends it.
-    """
-
-    def __init__(self, depth: int) -> None:
-        self.depth = depth
-        self.changed = threading.Condition()
-        self.items: deque[T] = deque()
-        self.stopped = False
-        self.ended = False
-        self.error: BaseException | None = None
-
-    def put(self, item: T) -> bool:
-        """Hand an item over when there is room; False when the consumer has gone."""
-        with self.changed:
-            self.changed.wait_for(lambda: self.stopped or len(self.items) < self.depth)
-            self.items.append(item)
-            self.changed.notify_all()
-            return not self.stopped
-
-    def run(self, source: Iterator[T]) -> None:
-        """The reading thread."""
+def _stop(pool: ThreadPoolExecutor, begun: deque[Future[Any]], source: Iterator[Any]) -> None:
+    for future in begun:
+        future.cancel()
+    begun.clear()
+    if hasattr(source, "close"):
         try:
-            for item in source:
-                if not self.put(item):
-                    break
-        except BaseException as error:
-            # It belongs to the consumer, which raises it.
-            self.error = error
-        finally:
-            if hasattr(source, "close"):
-                source.close()
-            with self.changed:
-                self.ended = True
-                self.changed.notify_all()
-
-
-def _stop(shared: _Shared[T], thread: threading.Thread) -> None:
-    with shared.changed:
-        shared.stopped = True
-        shared.items.clear()
-        shared.changed.notify_all()
-    # Ctrl-C may come before it was started.
-    if thread.ident is not None and thread is not threading.current_thread():
-        thread.join()
-    shared.items.clear()
+            pool.submit(source.close)
+        except RuntimeError:  # the interpreter exits, and has ended the thread
+            source.close()
+    # The garbage collector may run this in the reading thread.
+    pool.shutdown(wait=not threading.current_thread().name.startswith(THREAD_NAME))
 
 
 class ReadAhead(Generic[T]):
-    """Runs an iterator in a background thread, at most `depth` finished items ahead.
+    """Runs an iterator in a background thread, at most `depth` finished values ahead.
 
-    What the iterator raises is raised here, after the items before it. Close it, or use it in a
-    with-statement: the thread ends with the item it is at, and the iterator is closed.
+    What the iterator raises is raised here, after the values before it. Close it, or use it in a
+    with-statement: the thread ends with the value it is at, and the iterator is closed. A
+    `ReadAhead` that is no longer used is collected, and then closed.
     """
 
     def __init__(self, source: Iterator[T], depth: int = 1) -> None:
         self.seconds_waited = 0.0
-        self._shared: _Shared[T] = _Shared(depth)
-        thread = threading.Thread(
-            target=self._shared.run, args=(source,), name="tnctl-read-ahead", daemon=True
-        )
-        # Also runs when the interpreter exits, while threads may still end in good order.
-        self._finalizer = weakref.finalize(self, _stop, self._shared, thread)
-        thread.start()
+        self._source = source
+        self._pool = ThreadPoolExecutor(1, THREAD_NAME)
+        # `depth` finished values, and the one that the thread is at.
+        self._begun = deque(self._pool.submit(next, source, END) for _ in range(depth + 1))
+        # Also runs when the interpreter exits.
+        self._finalizer = weakref.finalize(self, _stop, self._pool, self._begun, source)
 
     def __iter__(self) -> Self:
         return self
 
     def ready(self, seconds: float | None = None) -> bool:
-        """Wait, so long at most, for the next item or the end; whether it is there."""
-        shared = self._shared
+        """Wait, so long at most, for the next value or the end; whether it is there."""
         start = time.perf_counter()
-        with shared.changed:
-            found = shared.changed.wait_for(
-                lambda: shared.items or shared.ended or shared.stopped, seconds
-            )
-            self.seconds_waited += time.perf_counter() - start
-        return bool(found)
+        done, _ = wait([self._begun[0]] if self._begun else [], seconds)
+        self.seconds_waited += time.perf_counter() - start
+        return bool(done) or not self._begun
 
     def __next__(self) -> T:
+        if not self._finalizer.alive:
+            raise StopIteration
         self.ready()
-        shared = self._shared
-        with shared.changed:
-            if shared.items:
-                shared.changed.notify_all()
-                return shared.items.popleft()
-            error, shared.error = shared.error, None
-        if error is not None:
-            raise error
-        raise StopIteration
+        future = self._begun.popleft()
+        self._begun.append(self._pool.submit(next, self._source, END))
+        value: T = future.result()
+        if value is END:
+            raise StopIteration
+        return value
 
     def close(self) -> None:
         """End the thread and drop what it has read. Idempotent."""
@@ -125,17 +85,17 @@ class ReadAhead(Generic[T]):
         self.close()
 
 
-def in_order(function: Callable[[T], R], items: Iterator[T]) -> Iterator[R]:
-    """function(item) of each item, in their order, on as many threads as there are CPUs to use.
+def in_order(function: Callable[[T], R], values: Iterator[T]) -> Iterator[R]:
+    """function(value) of each value, in their order, on as many threads as there are CPUs to use.
 
-    At most one item per thread is begun ahead. What the iterator or the function raises is raised
+    At most one value per thread is begun ahead. What the iterator or the function raises is raised
     here, after the results before it. The iterator runs in the caller's thread.
     """
     threads = min(len(os.sched_getaffinity(0)), MOST_THREADS)
     pool = ThreadPoolExecutor(threads, "tnctl-input")
     begun: deque[Future[R]] = deque()
     try:
-        for future in _futures(pool, function, items):
+        for future in _futures(pool, function, values):
             begun.append(future)
             if len(begun) > threads:
                 yield begun.popleft().result()
@@ -146,11 +106,11 @@ def in_order(function: Callable[[T], R], items: Iterator[T]) -> Iterator[R]:
 
 
 def _futures(
-    pool: ThreadPoolExecutor, function: Callable[[T], R], items: Iterator[T]
+    pool: ThreadPoolExecutor, function: Callable[[T], R], values: Iterator[T]
 ) -> Iterator[Future[R]]:
     try:
-        for item in items:
-            yield pool.submit(function, item)
+        for value in values:
+            yield pool.submit(function, value)
     except Exception as error:
         failed: Future[R] = Future()
         failed.set_exception(error)

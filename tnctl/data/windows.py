@@ -47,9 +47,9 @@ def windows(
     """Consecutive windows of exactly `window_rows` rows, the last one shorter, in file order.
 
     `limit` ends after that many rows. `start` passes over that many windows. Rows that cannot be
-    read are left out and counted in `skipped` (one of the pass's own, if none is given), and said
-    at the end. In data.train the negatives that data.negatives leaves out are no rows. Raises
-    `Failure` when the files cannot be read, have no row, or too many that cannot be read.
+    read are left out, counted in `skipped` (by default a new count), and reported at the end. In
+    data.train the negatives that data.negatives leaves out are no rows. Raises `Failure` when the
+    files cannot be read, have no row, or too many that cannot be read.
     """
     size = window_rows(conf)
     encode = prepared_rows.encoder(features) if conf.data.prepared else features.encode

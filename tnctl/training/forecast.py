@@ -1,10 +1,10 @@
-"""What a conf and a sample of its data will come to, before anything is trained."""
+"""`tnctl check`: ids, memory and probable mistakes, estimated from a sample before training."""
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,21 +14,28 @@ from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.column_names import columns_read
 from tnctl.data.days import Days, conf_of_day, daily, days_of, none_there
-from tnctl.data.features import Features, counted_ids
+from tnctl.data.features import counted_ids
 from tnctl.data.id_growth import Growth, growth
 from tnctl.data.row_estimates import RowCount
 from tnctl.data.sources import columns_of, files_of
-from tnctl.data.windows import windows
 from tnctl.evaluation.input_figures import INDEX_BYTES
 from tnctl.model.building import Model, build
 from tnctl.model.layout import Layout, TableLayout, most_rows
-from tnctl.schema import Conf, RowLife
+from tnctl.schema import Conf
 from tnctl.tables import SparseTable
 from tnctl.training import early_stopping, eviction
+from tnctl.training.sample_ids import (
+    admitted,
+    first_met,
+    ids_per_row,
+    members,
+    occurrences,
+    read_sample,
+    spread,
+)
 
 ROWS = 100_000  # of the sample
 ROWS_OF_OTHER_SPLITS = 1000
-WINDOW_ROWS = 8192
 # Each of its 64 shards takes rows in blocks of 64 KiB.
 LEAST_BYTES = 64 << 16
 DAYS_DIFFER = 1.25  # in rows, on the average
@@ -53,7 +60,7 @@ class TableFindings:
     row_bytes: float  # with its part of the index
     rows: tuple[float, float, float]  # estimate, low, high
     sketch_bytes: int = 0
-    overcount: float = 0.0  # what the sketch counts too much at the end, at most, of most ids
+    overcount: float = 0.0  # the most that the sketch counts too much at the end, of most ids
 
     @property
     def bytes(self) -> tuple[float, float, float]:
@@ -66,7 +73,7 @@ class TableFindings:
 
 @dataclass
 class LifeFindings:
-    """What the life of a share group's rows comes to."""
+    """The effect of the rules for the rows of a share group."""
 
     rules: list[str]
     ids: Growth  # distinct
@@ -76,7 +83,7 @@ class LifeFindings:
 
 @dataclass
 class Findings:
-    """All that `tnctl check` tells."""
+    """All that `tnctl check` reports."""
 
     sample_rows: int
     skipped_rows: int
@@ -109,9 +116,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Findings:
         days = days_of(conf)
         if not days.there:
             raise none_there(conf)
-        # The first stands for all of them.
-        conf = conf_of_day(conf, days.there[0])
-    total = row_estimates.count_rows(conf, "train")
+        conf = conf_of_day(conf, days.there[0])  # in the place of every day
     measured = statistics.measure(conf, rows)
     model = build(conf, measured)
     skipped = Skipped("train", conf.data.bad_rows)
@@ -119,45 +124,33 @@ def inspect(conf: Conf, rows: int = ROWS) -> Findings:
     for split in ("validation", "test"):
         if getattr(conf.data, split) is not None:
             read_sample(conf, measured, ROWS_OF_OTHER_SPLITS, Skipped(split, conf.data.bad_rows))
-    taken = sum(one.rows for one in sample)
-    if taken < rows:  # the sample is all there is
-        total = RowCount(taken, taken, taken)
-    if days is not None and total is not None:
-        number, apart = len(days.there), DAYS_DIFFER if len(days.there) > 1 else 1.0
-        total = RowCount(
-            total.estimate * number, total.low * number / apart, total.high * number * apart
-        )
-    slots = look_at_slots(conf, sample)
-    labels = dict(
-        zip(conf.data.all_labels, np.concatenate([w.labels for w in sample]).mean(0), strict=True)
-    )
-    trained = trained_rows(conf, total, labels)
+    labels = np.concatenate([batch.labels for batch in sample])
+    total = total_rows(conf, len(labels), rows, days)
+    means = dict(zip(conf.data.all_labels, labels.mean(0), strict=True))
+    trained = trained_rows(conf, total, means)
     groups = look_at_groups(conf, sample, measured, trained)
     lives = look_at_lives(conf, sample, model, groups, trained)
-    tables = {
-        layout.name: table_findings(layout, table, groups, lives)
-        for layout, table in zip(model.layout.tables, model.tables, strict=True)
-    }
     layout = model.layout
     findings = Findings(
-        sample_rows=taken,
+        sample_rows=len(labels),
         skipped_rows=skipped.rows,
         rows=total,
-        slots=slots,
+        slots=look_at_slots(conf, sample),
         groups=groups,
         lives=lives,
-        tables=tables,
-        labels={name: float(rate) for name, rate in labels.items()},
+        tables={
+            of_table.name: table_findings(of_table, table, groups, lives)
+            for of_table, table in zip(layout.tables, model.tables, strict=True)
+        },
+        labels={name: float(mean) for name, mean in means.items()},
         unused=unused_columns(conf),
-        x=[
-            (name, column, width)
-            for name, (column, width) in {**layout.pooled, **layout.numeric_columns}.items()
-        ],
+        x=[(name, *place) for name, place in (layout.pooled | layout.numeric_columns).items()],
         linear=[name for table in layout.tables if table.linear for name in table.slots],
-        sequences=[(name, one.length, one.width) for name, one in layout.sequences.items()],
+        sequences=[(name, seq.length, seq.width) for name, seq in layout.sequences.items()],
         heads=model.heads,
         dense_weights=sum(model.dense.sizes),
-        dense_bytes=dense_bytes(model),
+        # Weights, the optimizer's state and gradients.
+        dense_bytes=4 * sum(model.dense.sizes) * (2 + len(model.dense.states)),
         days=days,
         warnings=[],
     )
@@ -165,52 +158,41 @@ def inspect(conf: Conf, rows: int = ROWS) -> Findings:
     return findings
 
 
-def read_sample(
-    conf: Conf, measured: statistics.Statistics, rows: int, skipped: Skipped
-) -> list[Batch]:
-    """The first rows of a split, each slot as a table of its own; negatives are all kept."""
-    data = replace(conf.data, negatives=1.0, window=WINDOW_ROWS)
-    whole = replace(conf, data=data, train=replace(conf.train, batch_size=1))
-    tables = [([name], [spread(conf, name)]) for name in conf.slots]
-    features = Features(whole, tables, measured, carry=conf.data.carry)
-    return list(windows(whole, features, skipped.split, limit=rows, skipped=skipped))
-
-
-def spread(conf: Conf, name: str) -> int:
-    """The cells of a slot in an example."""
-    slot = conf.slots[name]
-    return slot.max_length or 1 if slot.pooling == "none" else 1
-
-
-def ids_per_row(window: Batch, number: int, cells: int) -> NDArray[np.int64]:
-    """How many ids each row of a window has in slot `number`."""
-    ends = window.offsets[number][::cells].astype(np.int64)
-    return ends[1:] - ends[:-1]
+def total_rows(conf: Conf, sampled: int, wanted: int, days: Days | None) -> RowCount | None:
+    """The rows of data.train, of all days; None when nobody knows."""
+    total = row_estimates.count_rows(conf, "train")
+    if sampled < wanted:  # the sample has all rows
+        total = RowCount(sampled, sampled, sampled)
+    if days is None or total is None:
+        return total
+    number, apart = len(days.there), DAYS_DIFFER if len(days.there) > 1 else 1.0
+    return RowCount(
+        total.estimate * number, total.low * number / apart, total.high * number * apart
+    )
 
 
 def look_at_slots(conf: Conf, sample: list[Batch]) -> dict[str, SlotFindings]:
     """Coverage and ids of every slot."""
-    found = {}
+    findings = {}
     for number, (name, slot) in enumerate(conf.slots.items()):
         cells = spread(conf, name)
-        counts = np.concatenate([ids_per_row(one, number, cells) for one in sample])
-        distinct = len(np.unique(np.concatenate([one.ids[number] for one in sample])))
-        found[name] = SlotFindings(
+        counts = np.concatenate([ids_per_row(batch, number, cells) for batch in sample])
+        findings[name] = SlotFindings(
             float((counts > 0).mean()),
             float(counts.mean()),
             int(counts.max()),
-            distinct,
+            len(np.unique(np.concatenate([batch.ids[number] for batch in sample]))),
             slot.group or name,
         )
-    return found
+    return findings
 
 
 def look_at_groups(
     conf: Conf, sample: list[Batch], measured: statistics.Statistics, total: RowCount
 ) -> dict[str, Growth]:
     """The growth of the ids of every share group, over all slots of it."""
-    rows = sum(one.rows for one in sample)
-    found = {}
+    rows = sum(batch.rows for batch in sample)
+    growths = {}
     for group, numbers in members(conf).items():
         name = list(conf.slots)[numbers[0]]
         most = counted_ids(name, conf.slots[name], measured)
@@ -218,32 +200,8 @@ def look_at_groups(
         grown = grown_to(first_rows, times, rows, total, math.inf if most is None else most)
         if most is not None and conf.optimizer.updates == "all":
             grown = replace(grown, end=most, low=most, high=most)
-        found[group] = grown
-    return found
-
-
-def members(conf: Conf) -> dict[str, list[int]]:
-    """For every share group the numbers of its slots."""
-    found: dict[str, list[int]] = {}
-    for number, (name, slot) in enumerate(conf.slots.items()):
-        found.setdefault(slot.group or name, []).append(number)
-    return found
-
-
-def occurrences(
-    conf: Conf, sample: list[Batch], numbers: list[int]
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """All ids of some slots, and the row that each stands in."""
-    names = list(conf.slots)
-    ids, owners = [], []
-    for number in numbers:
-        first = 0
-        for window in sample:
-            counts = ids_per_row(window, number, spread(conf, names[number]))
-            ids.append(window.ids[number])
-            owners.append(np.repeat(np.arange(first, first + window.rows), counts))
-            first += window.rows
-    return np.concatenate(ids), np.concatenate(owners)
+        growths[group] = grown
+    return growths
 
 
 def grown_to(
@@ -264,67 +222,30 @@ def grown_to(
 def look_at_lives(
     conf: Conf, sample: list[Batch], model: Model, groups: dict[str, Growth], total: RowCount
 ) -> dict[str, LifeFindings]:
-    """What the rules for rows come to, of every share group that has some."""
-    rows = sum(one.rows for one in sample)
+    """The effect of the rules for rows on every share group that has any."""
+    rows = sum(batch.rows for batch in sample)
     numbers = members(conf)
-    found = {}
+    findings = {}
     for layout, table in zip(model.layout.tables, model.tables, strict=True):
-        for group, own in zip(layout.groups, layout.lives, strict=True):
-            if not own.eventful:
+        for group, life in zip(layout.groups, layout.lives, strict=True):
+            if not life.eventful:
                 continue
             grown, counted = groups[group], 0.0
-            if own.waits:
+            if life.waits:
                 first_rows, times, waited = admitted(
-                    *occurrences(conf, sample, numbers[group]), own, conf.seed
+                    *occurrences(conf, sample, numbers[group]), life, conf.seed
                 )
-                grown = grown_to(first_rows, times, rows, total, groups[group].high)
+                grown = grown_to(first_rows, times, rows, total, grown.high)
                 counted = waited * max(total.estimate / rows, 1)
-            most = most_rows(own.eviction, table.stride) or math.inf
-            grown = replace(
-                grown,
-                end=min(grown.end, most),
-                low=min(grown.low, most),
-                high=min(grown.high, most),
+            most = most_rows(life.eviction, table.stride) or math.inf
+            ends = {key: min(getattr(grown, key), most) for key in ("end", "low", "high")}
+            findings[group] = LifeFindings(
+                eviction.rules(life), groups[group], replace(grown, **ends), counted
             )
-            found[group] = LifeFindings(eviction.rules(own), groups[group], grown, counted)
-    return found
+    return findings
 
 
-def admitted(
-    ids: NDArray[np.uint64], owners: NDArray[np.int64], own: RowLife, seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """For every id that gets a row: where, and how often it is met from there on.
-
-    The third is how many occurrences were counted before. Chances are drawn anew: an expectation.
-    """
-    order = np.lexsort((owners, ids))
-    starts = np.flatnonzero(np.diff(ids[order], prepend=~ids[order[:1]]))
-    times = np.diff(starts, append=len(ids))
-    number = np.arange(len(ids)) - np.repeat(starts, times)
-    makes = number == own.admission.after - 1
-    if own.admission.probability < 1:
-        makes = np.random.default_rng(seed).random(len(ids)) < own.admission.probability
-        makes |= number >= eviction.MOST_COUNTED
-    # An id's occurrences up to the one that makes its row, or all of them.
-    at = np.where(makes, number, len(ids))
-    first = np.minimum.reduceat(at, starts) if len(ids) else at
-    got = first < len(ids)
-    waited = int(np.where(got, first + 1, times).sum())
-    return owners[order][starts[got] + first[got]], times[got] - first[got], waited
-
-
-def first_met(
-    ids: NDArray[np.uint64], owners: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For every distinct id the first row that has it, and how often it is met."""
-    order = np.argsort(ids, kind="stable")
-    starts = np.flatnonzero(np.diff(ids[order], prepend=~ids[order[:1]]))
-    times = np.diff(starts, append=len(ids))
-    firsts = np.minimum.reduceat(owners[order], starts) if len(ids) else owners
-    return firsts, times
-
-
-def trained_rows(conf: Conf, total: RowCount | None, labels: dict[str, Any]) -> RowCount:
+def trained_rows(conf: Conf, total: RowCount | None, labels: Mapping[str, float]) -> RowCount:
     """The rows of data.train that are trained on; none beyond the sample when nobody knows."""
     if total is None:
         return RowCount(0.0, 0.0, 0.0)
@@ -343,21 +264,12 @@ def table_findings(
 ) -> TableFindings:
     """The size of a table from the growth of its groups."""
     each = [lives[name].rows if name in lives else groups[name] for name in layout.groups]
-    rows = (
-        sum(one.end for one in each),
-        sum(one.low for one in each),
-        sum(one.high for one in each),
-    )
+    estimate, low, high = (sum(getattr(g, key) for g in each) for key in ("end", "low", "high"))
     sketch = table.sketch.nbytes if layout.waits else 0
     counted = sum(lives[name].counted for name in layout.groups if name in lives)
     # Cormode & Muthukrishnan 2005, theorem 1: e / width * occurrences, but for e^-lines of all ids.
     overcount = math.e * eviction.SKETCH_LINES / sketch * counted if sketch else 0.0
-    return TableFindings(table.stride + INDEX_BYTES, rows, sketch, overcount)
-
-
-def dense_bytes(model: Model) -> int:
-    """The dense weights, their optimizer's state and their gradients."""
-    return 4 * sum(model.dense.sizes) * (2 + len(model.dense.states))
+    return TableFindings(table.stride + INDEX_BYTES, (estimate, low, high), sketch, overcount)
 
 
 def unused_columns(conf: Conf) -> list[str] | None:
@@ -369,40 +281,45 @@ def unused_columns(conf: Conf) -> list[str] | None:
     return None if present is None else [name for name in present if name not in used]
 
 
-def warnings(conf: Conf, layout: Layout, found: Findings, sample: list[Batch]) -> list[str]:
-    """What can be trained and is probably not meant."""
-    said = []
-    for name, slot in found.slots.items():
-        if not slot.coverage:
-            said.append(f"slots.{name} has no id in the sample: check its column and data.missing")
+def warnings(conf: Conf, layout: Layout, findings: Findings, sample: list[Batch]) -> list[str]:
+    """What can be trained and is probably a mistake."""
+    labels = np.concatenate([batch.labels for batch in sample])
+    said = [
+        f"slots.{name} has no id in the sample: check its column and data.missing"
+        for name, slot in findings.slots.items()
+        if not slot.coverage
+    ]
     said += [
         f"numeric.{name} is the same number in every row of the sample"
         for name in constant_numbers(conf, layout, sample)
     ]
-    every = np.concatenate([one.labels for one in sample])
-    for name, label in zip(found.labels, every.T, strict=True):
-        if (label == label[0]).all():
-            said.append(f"label {name} is {label[0]:g} in every row of the sample: is it sorted?")
-    if found.rows is None:
+    said += [
+        f"label {name} is {label[0]:g} in every row of the sample: is it sorted?"
+        for name, label in zip(findings.labels, labels.T, strict=True)
+        if (label == label[0]).all()
+    ]
+    if findings.rows is None:
         said.append("the size of the files is unknown, so nothing is estimated beyond the sample")
     said += [
         f"life.sketch is small for table {name}: at the end it counts up to "
         f"{table.overcount:.1f} too much, so ids get rows too early"
-        for name, table in found.tables.items()
+        for name, table in findings.tables.items()
         if table.overcount >= 1
     ]
-    return said + same_files(conf) + memory_warnings(found)
+    return said + same_files(conf) + memory_warnings(findings)
 
 
 def constant_numbers(conf: Conf, layout: Layout, sample: list[Batch]) -> list[str]:
     """The numeric inputs that do not vary."""
-    numeric = np.concatenate([one.numeric for one in sample])
-    found = []
-    for name, (column, width) in layout.numeric_columns.items():
-        values = numeric[:, column - layout.numeric_at :][:, :width]
-        if name in conf.numeric and len(values) > 1 and (values == values[0]).all():
-            found.append(name)
-    return found
+    numeric = np.concatenate([batch.numeric for batch in sample])
+    equal = (numeric == numeric[0]).all(axis=0)
+    return [
+        name
+        for name, (column, width) in layout.numeric_columns.items()
+        if name in conf.numeric
+        and len(numeric) > 1
+        and equal[column - layout.numeric_at :][:width].all()
+    ]
 
 
 def same_files(conf: Conf) -> list[str]:
@@ -410,19 +327,20 @@ def same_files(conf: Conf) -> list[str]:
     if conf.data.format == "generated" or conf.data.prepared is not None:
         return []
     trained = set(files_of(conf, "train"))
-    said = []
-    for split in ("validation", "test"):
-        if getattr(conf.data, split) is not None:
-            both = sorted(trained & set(files_of(conf, split)))
-            said += [f"data.{split} reads {url}, which is trained on" for url in both[:1]]
-    return said
+    splits = [name for name in ("validation", "test") if getattr(conf.data, name) is not None]
+    shared = {split: sorted(trained & set(files_of(conf, split))) for split in splits}
+    return [
+        f"data.{split} reads {url}, which is trained on"
+        for split, urls in shared.items()
+        for url in urls[:1]
+    ]
 
 
-def memory_warnings(found: Findings) -> list[str]:
+def memory_warnings(findings: Findings) -> list[str]:
     """Whether the tables may not fit."""
     there = memory_of_machine()
-    estimate = sum(table.bytes[0] for table in found.tables.values()) + found.dense_bytes
-    highest = sum(table.bytes[2] for table in found.tables.values()) + found.dense_bytes
+    estimate = sum(table.bytes[0] for table in findings.tables.values()) + findings.dense_bytes
+    highest = sum(table.bytes[2] for table in findings.tables.values()) + findings.dense_bytes
     if highest <= there:
         return []
     sure = "will" if estimate > there else "may"

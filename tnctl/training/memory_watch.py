@@ -11,8 +11,8 @@ SECONDS_BETWEEN_CHECKS = 1.0
 RESERVE = 160 << 20
 GROWTHS_AHEAD = 4  # of as many bytes as the tables grew between the last two checks
 WAY_OUT = (
-    "With more memory the same command goes on. Less is taken by fewer rows (life.admission, "
-    "life.eviction.rows) or a smaller embedding.width, in a new run"
+    "With more memory, run the same command again to resume. Less is needed with fewer rows "
+    "(life.admission, life.eviction.rows) or a smaller embedding.width, in a new run"
 )
 
 
