@@ -1,4 +1,4 @@
-"""Rows that cannot be used: named in one line, or left out and counted, as data.bad_rows says."""
+"""Rows that cannot be used: named in one line, or left out and counted (data.bad_rows)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,7 @@
 """Days of data: `{day}` in data.train, which days there are, and the conf of one of them.
 
 A day is a name. When it is a date (2024-01-31 or 20240131) days are in the order of the calendar
-and a day's number is that of its date; else they are in the order of their texts, in which numbers
+and a day's number is its date's; else they are in the order of their texts, in which numbers
 count as numbers (day_2 before day_10), and their numbers go up from 1.
 """
 
@@ -69,7 +69,7 @@ def daily(conf: Conf) -> bool:
         value = getattr(data, split)
         if DAY in str(value):
             raise UserError(
-                f"{DAY} stands in data.train alone: every day is evaluated before it is trained. "
+                f"{DAY} is for data.train alone: every day is evaluated before it is trained. "
                 f"Leave data.{split} out, or name files that stay. Received: {value}"
             )
     if conf.optimizer.updates == "all":
@@ -102,7 +102,7 @@ def folders_of_days(conf: Conf) -> list[str]:
 
 
 def conf_of_day(conf: Conf, day: str | None) -> Conf:
-    """The conf with data.train of one day; as it is without one."""
+    """The conf with data.train of one day; None: the conf itself."""
     if day is None:
         return conf
 
@@ -159,7 +159,7 @@ def _natural(day: str) -> tuple[Any, ...]:
 
 
 def days_of(conf: Conf) -> Days:
-    """The days of a daily conf, those of data.days or all that are there.
+    """The days of a daily conf: of data.days, or all that have files.
 
     A list is looked up day by day; for all else the files are listed. Raises Failure when the
     storage cannot be read, UserError for a data.days that is neither list nor range.
@@ -288,7 +288,7 @@ def _refuse_shared_files(urls: Mapping[str, Sequence[str]]) -> None:
             if (other := days.setdefault(url, day)) != day:
                 raise UserError(
                     f"{url} is of day {other} and of day {day}, for a glob follows {DAY} in "
-                    f"data.train. Put into data.train what stands between them, such as {DAY}.*"
+                    f"data.train. Put into data.train what is between them, such as {DAY}.*"
                 )
 
 
@@ -330,7 +330,7 @@ def _place_of_day(name: str) -> re.Pattern[str]:
     text, seen = "", False
     for piece in PIECES.split(name[fixed.rfind("/") + 1 :]):
         if piece == DAY:
-            # Of what else stands beside the day in a name, a date has its own end.
+            # Beside other text a date ends where its digits do.
             text += "(?P=day)" if seen else r"(?P<day>\d{4}-\d\d-\d\d|\d{8}|[^/]+)"
             seen = True
         elif piece == "**/":

@@ -74,7 +74,7 @@ class Features:
 
     @property
     def numeric_width(self) -> int:
-        """The numbers of a row: those of numeric inputs, then of one-hot slots."""
+        """The numbers of a row: of numeric inputs, then of one-hot slots."""
         inputs = [numeric.numbers for numeric in self.conf.numeric.values()]
         return sum(inputs) + sum(self._indicators.values())
 

@@ -209,11 +209,8 @@ def _interests(
     planted: Planted, numbers: np.ndarray
 ) -> tuple[pa.Array, np.ndarray, np.ndarray | None]:
     counts = (_draw(COUNT_DRAW, numbers) >> np.uint64(32)) % np.uint64(LISTED + 1)
-    draws = _draw(INTEREST_DRAW, numbers)
-    places = np.arange(LISTED, dtype=np.uint64)
-    draws = (draws[:, None] >> (np.uint64(16) * places)) & np.uint64(0xFFFF)
-    ids = planted.chosen[draws]
-    listed = places < counts[:, None]
+    ids = planted.chosen[_sixteen(INTEREST_DRAW, numbers, LISTED)]
+    listed = np.arange(LISTED, dtype=np.uint64) < counts[:, None]
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     values = planted.texts.take(pa.array(ids[listed]))
     main = np.where(listed, planted.main[ids], np.float32(0)).sum(axis=1, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Arrow columns of any type to numbers, missing values and bad ones told apart."""
+"""Arrow columns of any type to numbers, with missing and bad values kept apart."""
 
 import re
 from typing import Any

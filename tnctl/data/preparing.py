@@ -70,9 +70,9 @@ def prepare(conf: Conf, folder: str) -> None:
 def _split(
     conf: Conf, split: str, measured: statistics.Statistics, inventory: Inventory
 ) -> SplitEntry:
-    """Write one split; what the manifest says of it."""
+    """Write one split; returns its entry in the manifest."""
     slots = _slots(conf)
-    # Each slot as a table of its own: a window then has its ids slot by slot.
+    # Each slot is a table: a window then has its ids slot by slot.
     features = Features(conf, [([name], [1]) for name in slots], measured, carry=conf.data.carry)
     skipped = Skipped(split, conf.data.bad_rows)
     writer = _Writer(f"{split}/part", inventory)

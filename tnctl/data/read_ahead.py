@@ -1,4 +1,4 @@
-"""Reading ahead: an iterator in a thread of its own, and a function on several threads."""
+"""Reading ahead: an iterator in a background thread, and a function on several threads."""
 
 import os
 import threading

@@ -18,7 +18,7 @@ from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.masking import masked
 from tnctl.schema import Conf, Data
 
-DAY = "{day}"  # where the day's name stands in data.train
+DAY = "{day}"  # the place of the day's name in data.train
 
 
 @dataclass
@@ -82,13 +82,13 @@ def files_read(conf: Conf, splits: Sequence[str] = SPLITS) -> list[str]:
     for split in splits:
         spec = getattr(conf.data, split)
         if spec is not None and DAY not in str(spec):  # days are looked up one by one
-            with contextlib.suppress(Failure):  # what cannot be listed is told by whoever reads it
+            with contextlib.suppress(Failure):  # reading reports what cannot be listed
                 read += files_of(conf, split)
     return read
 
 
 def fingerprints(conf: Conf, split: str) -> list[Fingerprint]:
-    """The files of a split in their order, each with what tells whether it was changed.
+    """The files of a split in their order, each with what shows whether it was changed.
 
     They are for manifests, so their names have no secrets.
     """

@@ -26,7 +26,7 @@ from tnctl.tables.columns import mix64
 
 # So many distinct values are kept exactly; of more, a uniform sample of this size.
 DISTINCT_KEPT = 65_536
-# The mean and deviation of an input; of a vector, those of each of its numbers.
+# The mean and deviation of an input; of a vector, one list of each.
 Scale = tuple[float, float] | tuple[list[float], list[float]]
 
 

@@ -17,7 +17,7 @@ WINDOW_ROWS = 8192
 
 
 def read_sample(conf: Conf, measured: Statistics, rows: int, skipped: Skipped) -> list[Batch]:
-    """The first rows of a split, each slot as a table of its own; negatives are all kept."""
+    """The first rows of a split, each slot as a table; negatives are all kept."""
     data = replace(conf.data, negatives=1.0, window=WINDOW_ROWS)
     whole = replace(conf, data=data, train=replace(conf.train, batch_size=1))
     tables = [([name], [spread(conf, name)]) for name in conf.slots]
@@ -75,7 +75,8 @@ def admitted(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """For every id that gets a row: in which row of the data, and how often it is met from there.
 
-    The third is how many occurrences were counted before. Chances are drawn anew: an expectation.
+    The third is how many occurrences were counted before. Chances are drawn independently of the
+    training: an expectation.
     """
     order, starts, times = by_id(ids, owners)
     number = np.arange(len(ids)) - np.repeat(starts, times)

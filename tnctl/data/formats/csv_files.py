@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tnctl import limits
 from tnctl.data.formats.file_reader import FileReader
-from tnctl.data.formats.text_lines import after_line, blocks, numbers_of
+from tnctl.data.formats.text_lines import after_line, blocks, is_utf8, numbers_of
 from tnctl.data.pieces import Line, Piece, require
 from tnctl.data.read_ahead import in_order
 from tnctl.errors import Failure, UserError, did_you_mean, quoted
@@ -217,7 +217,7 @@ def _first_bad(block: _Block, lines: text.Lines, starts: np.ndarray, bad: np.nda
     faults = {
         text.OPEN_QUOTE: "a quoted value does not end on its line. Double the quotes inside of "
         "values and write one line per row",
-        text.INNER_RETURN: "a carriage return stands inside of the line. End lines with '\\n'",
+        text.INNER_RETURN: "there is a carriage return inside the line. End lines with '\\n'",
         text.OTHER_FIELDS: f"expected {lines.form.columns} columns, received {lines.first_fields}. "
         "Mend or remove the line; data.delimiter, data.header and data.skip_rows (to score, "
         "skip_rows=N) say how it is read",
@@ -233,14 +233,11 @@ def _bad_value(block: _Block, lines: text.Lines, line: Line, row: int) -> str:
     for name, column in zip(layout.needed, columns, strict=True):
         place = f"{line.url}, line {line.number}, column '{name}'"
         value = column.data[: column.offsets[1]].tobytes()
-        if layout.reader.check_utf8 or name in layout.numbers:
-            try:
-                value.decode()
-            except UnicodeDecodeError:
-                return (
-                    f"{place}: {quoted(value)} is not UTF-8. Write the file as UTF-8, or set "
-                    "data.check_utf8=false to hash its bytes"
-                )
+        if (layout.reader.check_utf8 or name in layout.numbers) and not is_utf8(value):
+            return (
+                f"{place}: {quoted(value)} is not UTF-8. Write the file as UTF-8, or set "
+                "data.check_utf8=false to hash its bytes"
+            )
         if name in layout.numbers and value not in layout.missing:
             _, wrong = _numbers_of(pa.array([value], pa.binary()))
             if wrong.any():

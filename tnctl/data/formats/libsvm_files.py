@@ -89,7 +89,7 @@ def _misplaced(words: Words, features: _Features, fields: bool) -> tuple[NDArray
     wrong[words.firsts] = features.label_colons > 0
     wrong[features.word] = empty | (features.colons != 2 if fields else features.colons > 1)
     if wrong.any() and wrong.argmax() in words.firsts:
-        return wrong, "stands where the label should"
+        return wrong, "is in the place of the label"
     return wrong, f"is not {'field:feature:value' if fields else 'feature:value'}"
 
 

@@ -55,7 +55,7 @@ def _named(words: Words, pairs: str, needed: list[str], bad: BadRows) -> pa.Tabl
     colons, first, last = words.colons()
     cut = last if value_first else first
     bare = (colons == 0) | (cut == words.starts) | (cut == words.ends - 1)
-    if words.refuse(bare, f"is not {pairs}, the form that data.pairs says", bad):
+    if words.refuse(bare, f"is not {pairs}, the form of data.pairs", bad):
         _, first, last = words.colons()
         cut = last if value_first else first
     pair = (words.texts(words.starts, cut), words.texts(cut + 1, words.ends))
@@ -124,4 +124,4 @@ def _slices(words: Words, names: list[str]) -> tuple[Slices, NDArray[np.bool_], 
         slices[name] = (at + 1, size)
         at, left = at + 1 + size, left - 1 - size
     wrong[at[left > 0]] = True
-    return slices, wrong, "stands after the last slot of data.columns"
+    return slices, wrong, "is after the last slot of data.columns"

@@ -140,7 +140,7 @@ def _where(url: str, numbers: np.ndarray) -> Where:
 
 
 def _utf8_rows(url: str, numbers: np.ndarray, batch: pa.RecordBatch, bad: BadRows) -> np.ndarray:
-    """Which rows hold UTF-8 where the file says that it is text."""
+    """Which rows are UTF-8 in the columns that the file declares as text."""
     good = np.ones(batch.num_rows, bool)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:

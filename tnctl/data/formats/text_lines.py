@@ -147,7 +147,7 @@ class Words:
             wrong = [
                 number
                 for number, words in enumerate(bytes(block).split(b"\n"), line)
-                if not _is_utf8(words)
+                if not is_utf8(words)
             ]
             bad.add(
                 f"{self.url}, line {wrong[0]}: not UTF-8. Write the file as UTF-8, or set "
@@ -217,9 +217,11 @@ class Words:
         return mixed.take(pa.array(np.arange(0, len(offsets), 2)))
 
 
-def _is_utf8(text: bytes) -> bool:
+def is_utf8(text: bytes | str) -> bool:
+    """Whether bytes are UTF-8; texts are."""
     try:
-        text.decode()
+        if isinstance(text, bytes):
+            text.decode()
     except UnicodeDecodeError:
         return False
     return True

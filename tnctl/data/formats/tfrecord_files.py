@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tnctl import files, limits
 from tnctl.data.formats.file_reader import HEAD_BYTES, HEAD_LINES, FileReader
+from tnctl.data.formats.text_lines import is_utf8
 from tnctl.data.pieces import BadRows, EmptyFileError, Piece, Record, report_absent
 from tnctl.errors import Failure
 from tnctl.tables import checksums
@@ -205,7 +206,7 @@ def _as_texts(table: pa.Table, records: _Records, bad: BadRows) -> tuple[pa.Tabl
     except pa.ArrowInvalid:
         good = []
         for row, values in enumerate(table.select(names).to_pylist()):
-            if wrong := [name for name, texts in values.items() if not all(map(_is_utf8, texts))]:
+            if wrong := [name for name, texts in values.items() if not all(map(is_utf8, texts))]:
                 bad.add(
                     f"{records.url}, record {records.numbers[row]}, feature '{wrong[0]}': not "
                     "UTF-8. Set data.check_utf8=false to hash its bytes"
@@ -214,12 +215,3 @@ def _as_texts(table: pa.Table, records: _Records, bad: BadRows) -> tuple[pa.Tabl
                 good.append(row)
         return _as_texts(table.take(good), records.kept(good), bad)
     return table, records
-
-
-def _is_utf8(text: bytes | str) -> bool:
-    try:
-        if isinstance(text, bytes):
-            text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
