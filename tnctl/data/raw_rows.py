@@ -11,7 +11,8 @@ import pyarrow as pa
 from tnctl import limits
 from tnctl.data import sources
 from tnctl.data.column_names import columns_read
-from tnctl.data.formats import jsonl_files, prepared_files
+from tnctl.data.formats import jsonl_files
+from tnctl.data.formats.prepared_files import PreparedReader
 from tnctl.schema import Conf
 
 
@@ -22,7 +23,7 @@ def raw_rows(conf: Conf, split: str, limit: int) -> list[dict[str, Any]]:
     one at least: together they have no more bytes in Arrow's buffers than a line may have.
     """
     if conf.data.prepared:
-        return prepared_files.first_rows(conf, split, limit)
+        return PreparedReader(conf).first_rows(split, limit)
     first: list[dict[str, Any]] = []
     room = limits.LINE_BYTES
     for piece in sources.pieces(conf, split, columns_read(conf)):

@@ -7,7 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import Any, Generic, Self, TypeVar
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ def _stop(pool: ThreadPoolExecutor, begun: deque[Future[Any]], source: Iterator[
     pool.shutdown(wait=not threading.current_thread().name.startswith(THREAD_NAME))
 
 
-class ReadAhead(Generic[T]):
+class ReadAhead(AbstractContextManager["ReadAhead[T]"], Generic[T]):
     """Runs an iterator in a background thread, at most `depth` finished values ahead.
 
     What the iterator raises is raised here, after the values before it. Close it, or use it in a
@@ -73,15 +73,7 @@ class ReadAhead(Generic[T]):
         """End the thread and drop what it has read. Idempotent."""
         self._finalizer()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 

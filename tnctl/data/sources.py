@@ -9,8 +9,9 @@ from tnctl import files
 from tnctl.data import generated
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.day_records import Fingerprint
-from tnctl.data.formats import parquet_files, prepared_files
+from tnctl.data.formats import parquet_files
 from tnctl.data.formats.prepared_document import SPLITS
+from tnctl.data.formats.prepared_files import PreparedReader
 from tnctl.data.formats.readers import reader_of
 from tnctl.data.pieces import EmptyError, Piece
 from tnctl.data.read_ahead import in_order
@@ -47,7 +48,7 @@ def split_of(data: Data, split: str) -> Split:
 def files_of(conf: Conf, split: str) -> list[str]:
     """The URLs of a split's files, in the order they are read; none for generated data."""
     if conf.data.prepared is not None:
-        return prepared_files.urls(conf, split)
+        return PreparedReader(conf).urls(split)
     if conf.data.format == "generated":
         return []
     spec = split_of(conf.data, split).spec
@@ -135,7 +136,7 @@ def _all_pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:
 def count_hint(conf: Conf, split: str) -> int | None:
     """The number of rows where it costs little to know, else None."""
     if conf.data.prepared is not None:
-        return prepared_files.rows(conf, split)
+        return PreparedReader(conf).entry(split).rows
     if conf.data.format == "generated":
         first, end = generated.row_range(split, split_of(conf.data, split).spec)
         return end - first

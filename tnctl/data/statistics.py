@@ -14,7 +14,7 @@ from tnctl import files
 from tnctl.data import numbers, sources, vocabulary
 from tnctl.data.bad_rows import Skipped, owned
 from tnctl.data.column_names import numeric_columns, slot_column
-from tnctl.data.formats import prepared_files
+from tnctl.data.formats.prepared_files import open_folder
 from tnctl.data.id_encoders import Lists, bucket_numbers
 from tnctl.data.numeric_inputs import vectors
 from tnctl.data.pieces import Where
@@ -156,7 +156,7 @@ def measure(conf: Conf, limit: int | None = None) -> Statistics:
     `Failure` for a value that is no finite number, and for a slot without any number.
     """
     if conf.data.prepared:
-        return Statistics.from_measured(prepared_files.statistics(conf))
+        return Statistics.from_measured(open_folder(conf).statistics)
     statistics = given(conf)
     if needed(conf):
         _measure(conf, statistics, limit)

@@ -18,7 +18,6 @@ from tnctl.data.formats.parquet_files import row_groups, seekable, translated
 from tnctl.data.formats.prepared_columns import AGAIN
 from tnctl.data.formats.prepared_document import SPLITS, DecidingConf, PreparedManifest, SplitEntry
 from tnctl.data.pieces import Piece, counted
-from tnctl.data.statistics_document import Measured
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare_conf, masked_conf
@@ -94,39 +93,36 @@ def _completed(stored: DecidingConf) -> DecidingConf:
     )
 
 
-def _split(conf: Conf, split: str) -> SplitEntry:
-    """The manifest's entry of a split. Raises `UserError` when it was not prepared."""
-    for name, entry in open_folder(conf).splits.items():
-        if name == split:
-            return entry
-    raise UserError(f"{conf.data.prepared} has no data.{split}. Prepare it with one")
-
-
-def urls(conf: Conf, split: str) -> list[str]:
-    """The Parquet files of a split, in order."""
-    return [files.join(conf.data.prepared, name) for name in _split(conf, split).parts]
-
-
-def rows(conf: Conf, split: str) -> int:
-    """The number of rows of a split."""
-    return _split(conf, split).rows
-
-
 class PreparedReader(FileReader):
-    """Reads the files of data.prepared: rows that have ids already."""
+    """Reads the files of data.prepared: rows that have ids already.
+
+    Raises `Failure` and `UserError` as `open_folder` does.
+    """
 
     def __init__(self, conf: Conf) -> None:
-        self._conf = conf
-        folder = str(conf.data.prepared)
-        stored = open_folder(conf).files
-        self._bytes = {files.join(folder, name): entry.bytes for name, entry in stored.items()}
+        self._conf, self._folder = conf, str(conf.data.prepared)
+        self.manifest = open_folder(conf)
+
+    def entry(self, split: str) -> SplitEntry:
+        """The manifest's entry of a split. Raises `UserError` when it was not prepared."""
+        for name, entry in self.manifest.splits.items():
+            if name == split:
+                return entry
+        raise UserError(f"{self._folder} has no data.{split}. Prepare it with one")
+
+    def urls(self, split: str) -> list[str]:
+        """The Parquet files of a split, in order."""
+        return [files.join(self._folder, name) for name in self.entry(split).parts]
 
     def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:  # noqa: ARG002
         """All rows of a file, a row group at a time, with the columns as they are stored.
 
-        Raises `Failure` for a file that is not as the manifest says, or is damaged.
+        Raises `Failure` for a file that differs from its entry in the manifest, or is damaged.
         """
-        stored, size = self._bytes[url], files.size(url)
+        sizes = {
+            files.join(self._folder, n): entry.bytes for n, entry in self.manifest.files.items()
+        }
+        stored, size = sizes[url], files.size(url)
         if size != stored:
             raise Failure(
                 f"{url} is cut short or too long: {size:,} bytes, the manifest says {stored:,}. "
@@ -142,20 +138,15 @@ class PreparedReader(FileReader):
                 yield Piece(table, counted(url, row))
                 row += table.num_rows
 
-
-def statistics(conf: Conf) -> Measured:
-    """What was measured on data.train when it was prepared."""
-    return open_folder(conf).statistics
-
-
-def first_rows(conf: Conf, split: str, limit: int) -> list[dict[str, Any]]:
-    """The first rows of a split as they were in its files, as many as were kept."""
-    folder, name = str(conf.data.prepared), _split(conf, split).first
-    try:
-        # Python's JSON: bytes that are not UTF-8 are lone surrogates.
-        rows = json.loads(manifest.read_file(folder, open_folder(conf), name))
-    except (ValueError, RecursionError):
-        rows = None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise DamagedError(folder, f"{files.join(folder, name)} is no list of rows", AGAIN)
-    return rows[:limit]
+    def first_rows(self, split: str, limit: int) -> list[dict[str, Any]]:
+        """The first rows of a split as they were in its files, as many as were kept."""
+        name = self.entry(split).first
+        try:
+            # Python's JSON: bytes that are not UTF-8 are lone surrogates.
+            rows = json.loads(manifest.read_file(self._folder, self.manifest, name))
+        except (ValueError, RecursionError):
+            rows = None
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            url = files.join(self._folder, name)
+            raise DamagedError(self._folder, f"{url} is no list of rows", AGAIN)
+        return rows[:limit]
