@@ -19,7 +19,7 @@ from tnctl.errors import Failure, UserError, quoted
 from tnctl.progress import say
 from tnctl.schema import Conf, Data
 
-DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)|(\d{4})(\d\d)(\d\d)")
+DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{8}")
 PIECES = re.compile(r"(\*\*/|\*+|\?|\[[^\]]+\]|\{day\})")
 RANGE = ".."
 NAMED = 5  # days that a message names
@@ -118,11 +118,8 @@ def conf_of_day(conf: Conf, day: str | None) -> Conf:
 
 def calendar(day: str) -> date | None:
     """The date that a day's name is."""
-    match = DATE.fullmatch(day)
-    if match is None:
-        return None
     try:
-        return date(*(int(part) for part in match.groups() if part is not None))
+        return date.fromisoformat(day) if DATE.fullmatch(day) else None
     except ValueError:
         return None
 
@@ -138,8 +135,8 @@ def day_number(day: str, previous: int) -> int:
 
 def in_order(days: Iterable[str]) -> list[str]:
     """Days by calendar when all are dates, else by their texts."""
-    ordered = sorted(days)
-    return sorted(ordered, key=_order(ordered))
+    names = sorted(days)
+    return sorted(names, key=_order(names))
 
 
 def comes_before(day: str, later: str) -> bool:

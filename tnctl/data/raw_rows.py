@@ -71,11 +71,7 @@ def _as_array(values: list[Any], cut: jsonl_files.Cutter | None) -> pa.Array:
     except UnicodeEncodeError:
         # Text with surrogate escapes: bytes that are not UTF-8.
         column = jsonl_files.array([_as_bytes(value) for value in values], cut)
-    if pa.types.is_null(column.type):
-        return column.cast(pa.string())
-    if pa.types.is_list(column.type) and pa.types.is_null(column.type.value_type):
-        return column.cast(pa.list_(pa.string()))
-    return column
+    return column.cast(jsonl_files.or_text(column.type))
 
 
 def _as_bytes(value: Any) -> Any:

@@ -1,6 +1,9 @@
 """Windows: the rows of a split that are read, and shuffled, together."""
 
+import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +22,7 @@ from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.tables import columns as c_columns
 
+T = TypeVar("T")
 Encode = Callable[[pa.Table, Where], Batch]
 NEGATIVES = 0x6E65676174697665  # "negative", so that no other draw of the seed is like it
 
@@ -56,9 +60,10 @@ def windows(
     skipped = skipped or Skipped(split, conf.data.bad_rows)
     tables = _tables(conf, features.columns, encode, split, skipped)
     if conf.data.bad_rows:
-        encoded = _good_parts(tables, encode, size, start, limit, skipped)
+        encoded = _parts(tables, partial(_good, encode, skipped), size, start, limit)
     else:
-        encoded = in_order(lambda part: encode(*part), _parts(tables, size, start, limit))
+        whole = _parts(tables, lambda *part: (part, part[0].num_rows), size, start, limit)
+        encoded = in_order(lambda part: encode(*part), whole)
     parts: list[Batch] = []
     rows = ids = 0
     for part in encoded:
@@ -83,46 +88,34 @@ def windows(
         )
 
 
-def _room(at: int, size: int, limit: int | None) -> int:
-    """How many rows fit after `at` of them, before the end of a window or of all."""
-    room = size - at % size
-    return room if limit is None else min(room, limit - at)
+def _good(encode: Encode, skipped: Skipped, table: pa.Table, where: Where) -> tuple[Batch, int]:
+    """The rows that can be read, and how many they are."""
+    batch, _ = skipped.good(table, where, encode)
+    return batch, batch.rows
 
 
 def _parts(
-    tables: Iterator[tuple[pa.Table, Where]], size: int, start: int, limit: int | None
-) -> Iterator[tuple[pa.Table, Where]]:
-    """The rows of windows from `start` on, in parts that do not cross a window's end."""
-    at = 0
-    for table, where in tables:
-        done = 0
-        while done < table.num_rows and (room := _room(at, size, limit)):
-            rows = min(room, table.num_rows - done)
-            if at // size >= start:
-                yield table.slice(done, rows), shifted(where, done)
-            at, done = at + rows, done + rows
-        if at == limit:
-            return
-
-
-def _good_parts(
     tables: Iterator[tuple[pa.Table, Where]],
-    encode: Encode,
+    read: Callable[[pa.Table, Where], tuple[T, int]],
     size: int,
     start: int,
     limit: int | None,
-    skipped: Skipped,
-) -> Iterator[Batch]:
-    """The same, encoded, where rows may be bad: only then is known how many a window takes."""
+) -> Iterator[T]:
+    """The rows of windows from `start` on, read in parts that do not cross a window's end.
+
+    `read` returns a part and how many rows of a window it fills: only with bad rows fewer than it
+    was given.
+    """
     at = 0
     for table, where in tables:
         done = 0
-        while done < table.num_rows and (room := _room(at, size, limit)):
+        while done < table.num_rows and at != limit:
+            room = min(size - at % size, sys.maxsize if limit is None else limit - at)
             rows = min(room, table.num_rows - done)
-            part, _ = skipped.good(table.slice(done, rows), shifted(where, done), encode)
-            if at // size >= start and part.rows:
+            part, filled = read(table.slice(done, rows), shifted(where, done))
+            if at // size >= start and filled:
                 yield part
-            at, done = at + part.rows, done + rows
+            at, done = at + filled, done + rows
         if at == limit:
             return
 

@@ -149,6 +149,11 @@ def _kind(values: list[Any], of_ids: bool) -> pa.DataType:
         raise ValueError(kind)
     if of_ids and (pa.types.is_floating(value) or pa.types.is_boolean(value)):
         raise ValueError(kind)
+    return or_text(kind)
+
+
+def or_text(kind: pa.DataType) -> pa.DataType:
+    """A type, or that of texts where a column has no value that has one."""
     if pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_list(kind) and pa.types.is_null(kind.value_type):
