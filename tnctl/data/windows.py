@@ -62,7 +62,7 @@ def windows(
     if conf.data.bad_rows:
         encoded = _parts(tables, partial(_good, encode, skipped), size, start, limit)
     else:
-        whole = _parts(tables, lambda *part: (part, part[0].num_rows), size, start, limit)
+        whole = _parts(tables, _unread, size, start, limit)
         encoded = in_order(lambda part: encode(*part), whole)
     parts: list[Batch] = []
     rows = ids = 0
@@ -86,6 +86,10 @@ def windows(
             f"data.{split}: {skipped.rows:,} rows cannot be read and were left out. "
             f"The first: {skipped.first}"
         )
+
+
+def _unread(table: pa.Table, where: Where) -> tuple[tuple[pa.Table, Where], int]:
+    return (table, where), table.num_rows
 
 
 def _good(encode: Encode, skipped: Skipped, table: pa.Table, where: Where) -> tuple[Batch, int]:

@@ -238,10 +238,13 @@ def look_at_lives(
                 grown = grown_to(first_rows, times, rows, total, grown.high)
                 counted = waited * max(total.estimate / rows, 1)
             most = most_rows(life.eviction, table.stride) or math.inf
-            ends = {key: min(getattr(grown, key), most) for key in ("end", "low", "high")}
-            findings[group] = LifeFindings(
-                eviction.rules(life), groups[group], replace(grown, **ends), counted
+            grown = replace(
+                grown,
+                end=min(grown.end, most),
+                low=min(grown.low, most),
+                high=min(grown.high, most),
             )
+            findings[group] = LifeFindings(eviction.rules(life), groups[group], grown, counted)
     return findings
 
 

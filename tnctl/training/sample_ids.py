@@ -1,6 +1,7 @@
 """The ids in a sample of the data: which rows have them, and when each gets a row of a table."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +64,7 @@ def occurrences(
 
 def by_id(
     ids: NDArray[np.uint64], owners: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """The order of ids by value, then row; where each distinct id starts in it; how often it is."""
     order = np.lexsort((owners, ids))
     starts = np.flatnonzero(np.diff(ids[order], prepend=~ids[order[:1]]))
