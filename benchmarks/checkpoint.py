@@ -116,13 +116,13 @@ def seconds(action: Callable[[], object]) -> float:
 
 def trainer(model) -> Callable[[], None]:
     """Some steps on ids that the table has, or makes in the first call."""
-    from tnctl.data.features import Window
+    from tnctl.data.batches import Batch
     from tnctl.training.step import TrainingStep
 
     rng, step = np.random.default_rng(2), TrainingStep(model, BATCH_SIZE)
     cells = BATCH_SIZE * SLOTS
     windows = [
-        Window(
+        Batch(
             [rng.integers(0, 2_000, cells, dtype=np.uint64)],
             [np.arange(cells + 1, dtype=np.uint32)],
             [None],

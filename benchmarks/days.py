@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.workload import splitmix64
-from tnctl.data.features import Window
+from tnctl.data.batches import Batch
 from tnctl.data.statistics import Statistics
 from tnctl.model.building import build
 from tnctl.schema import Conf, Embedding, Eviction, Life, Slot, Train
@@ -107,7 +107,7 @@ def simulate(rules: Life, examples: int, ids: int, threads: int = 0) -> dict[str
     return found
 
 
-def batch_of_day(day: int, number: int, ids: int) -> Window:
+def batch_of_day(day: int, number: int, ids: int) -> Batch:
     """Ids by Zipf's law of those in use on a day; labels of what each id adds to the logit."""
     draw = np.random.default_rng([day, number])
     ranks = np.floor(ids ** draw.random((BATCH, SLOTS))).astype(np.int64)
@@ -120,7 +120,7 @@ def batch_of_day(day: int, number: int, ids: int) -> Window:
     offsets = np.arange(BATCH * SLOTS + 1, dtype=np.uint32)
     flat = np.ascontiguousarray(keys.reshape(-1))
     numeric = np.empty((BATCH, 0), np.float32)
-    return Window([flat], [offsets], [None], numeric, labels.astype(np.float32)[:, np.newaxis])
+    return Batch([flat], [offsets], [None], numeric, labels.astype(np.float32)[:, np.newaxis])
 
 
 def in_use(ranks: NDArray[np.int64], day: int) -> NDArray[np.uint64]:

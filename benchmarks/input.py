@@ -2,8 +2,9 @@
 
 The first table is the data layer alone: the rows of one file, from the page cache, by
 `pyarrow.csv.read_csv` into columns (no ids, no batches) and by tnctl into shuffled batches, from
-TSV and from prepared Parquet. The second (`--step`) trains DeepFM on batches that are arrays
-already, and on the same rows read from the files meanwhile.
+TSV and from prepared Parquet. The second compares parsers at the same work, from TSV to ids:
+Arrow's and tnctl's, each with tnctl's hashing. The third (`--step`) trains DeepFM on batches that
+are arrays already, and on the same rows read from the files meanwhile.
 """
 
 import argparse
@@ -19,10 +20,13 @@ import pyarrow.csv
 
 from benchmarks import timing
 from benchmarks.workload import FOLDER, HIDDEN, NUMERIC, SEED, SLOTS, load
-from tnctl.data.features import Features, Window
+from tnctl.data.batches import Batch
+from tnctl.data.features import Features
+from tnctl.data.formats.readers import csv_reader
+from tnctl.data.pieces import counted
 from tnctl.data.preparing import prepare
+from tnctl.data.read_ahead import ReadAhead, in_order
 from tnctl.data.statistics import Statistics
-from tnctl.data.windows import ReadAhead
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.building import build
 from tnctl.schema import Conf, Data, Label, Numeric, Slot, Train
@@ -31,6 +35,7 @@ from tnctl.training.workers import BATCHES_AHEAD, training_batches
 
 ROWS = 1_000_000
 BATCH = 4096
+PIECE_ROWS = 16_384  # about as many as a block of tnctl's reader has
 # Of the rows of a column, how many are empty: one column in three has gaps.
 GAPS = (0.0, 0.0, 0.25)
 TSV, PREPARED = FOLDER / "clicks.tsv", FOLDER / "clicks.prepared"
@@ -47,13 +52,19 @@ def main() -> None:
         prepare(conf_of(), str(PREPARED))
     reading = in_turns(
         {
-            "Arrow's columns": arrow,
+            "Arrow's columns": lambda: arrow().num_rows,
             "tnctl, TSV": lambda: read(conf_of()),
             "tnctl, prepared": lambda: read(conf_of(prepared=str(PREPARED))),
         },
         given.rounds,
     )
     timing.show("reading", "rows", {"1 M rows": reading})
+    conf = conf_of()
+    parsers = {
+        "Arrow's parser": lambda: ids_of(conf, arrow().to_batches(PIECE_ROWS)),
+        "tnctl's parser": lambda: ids_of(conf, parsed(conf)),
+    }
+    timing.show("TSV to ids", "rows", {"1 M rows": in_turns(parsers, given.rounds)})
     if given.step:
         timing.show("training", "rows", {"B=4096": training(given.rounds)})
 
@@ -100,7 +111,7 @@ def conf_of(prepared: str | None = None) -> Conf:
     )
 
 
-def arrow() -> int:
+def arrow() -> pa.Table:
     """Read the file as Arrow does it best: every column typed, on all CPUs."""
     types = {name: pa.string() if name[0] == "s" else pa.float64() for name in names()}
     return pyarrow.csv.read_csv(
@@ -108,7 +119,24 @@ def arrow() -> int:
         pyarrow.csv.ReadOptions(column_names=names()),
         pyarrow.csv.ParseOptions(delimiter="\t", quote_char=False),
         pyarrow.csv.ConvertOptions(column_types=types),
-    ).num_rows
+    )
+
+
+def parsed(conf: Conf) -> Iterator[pa.Table]:
+    """The same columns by tnctl's parser, block by block."""
+    return (piece.table for piece in csv_reader(conf).pieces(str(TSV), names()))
+
+
+def ids_of(conf: Conf, tables: Iterable[pa.Table | pa.RecordBatch]) -> int:
+    """Ids, numbers and labels of all rows, on all CPUs."""
+    features = Features(conf, [(list(conf.slots), [1] * SLOTS)], Statistics())
+
+    def encode(table: pa.Table | pa.RecordBatch) -> Batch:
+        if isinstance(table, pa.RecordBatch):
+            table = pa.Table.from_batches([table])
+        return features.encode(table, counted(str(TSV), 1))
+
+    return sum(batch.rows for batch in in_order(encode, iter(tables)))
 
 
 def read(conf: Conf) -> int:
@@ -125,7 +153,7 @@ def training(rounds: int) -> timing.Comparison:
     step = TrainingStep(model, BATCH)
     arrays = list(whole_batches(training_batches(conf, features, 0)))
 
-    def train(batches: Iterable[Window]) -> int:
+    def train(batches: Iterable[Batch]) -> int:
         for batch in batches:
             step(batch)
         return len(arrays) * BATCH
@@ -145,7 +173,7 @@ def training(rounds: int) -> timing.Comparison:
     )
 
 
-def whole_batches(batches: Iterator[Window]) -> Iterator[Window]:
+def whole_batches(batches: Iterator[Batch]) -> Iterator[Batch]:
     """All but the last batch, which has a function of its own."""
     return islice(batches, ROWS // BATCH)
 

@@ -12,7 +12,7 @@ from benchmarks import timing
 from benchmarks.floor import make_floor
 from benchmarks.tensorflow_by_hand import make_by_hand
 from benchmarks.workload import HIDDEN, NUMERIC, SLOTS, Workload, all_keys, load
-from tnctl.data.features import Window
+from tnctl.data.batches import Batch
 from tnctl.data.statistics import Statistics
 from tnctl.model.building import Model, build
 from tnctl.schema import Conf, Numeric, Slot, Train
@@ -64,12 +64,12 @@ def fill(model: Model) -> None:
             batch.find(ids, np.arange(len(ids) + 1, dtype=np.uint32), len(ids), insert=True)
 
 
-def batches(workload: Workload, batch_size: int) -> list[Window]:
+def batches(workload: Workload, batch_size: int) -> list[Batch]:
     """The workload as the data layer hands it over."""
     offsets = np.arange(batch_size * SLOTS + 1, dtype=np.uint32)
     whole = len(workload.labels) // batch_size
     return [
-        Window(
+        Batch(
             [np.ascontiguousarray(workload.ids[rows], np.uint64).reshape(-1)],
             [offsets],
             [None],

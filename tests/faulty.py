@@ -140,7 +140,7 @@ IMPORTED = (
     "tnctl.checkpoint.difference", "tnctl.data.preparing", "tnctl.serving.export",
     "tnctl.serving.fold", "tnctl.serving.scoring", "tnctl.serving.graph.splitting",
     "tnctl.training.training_run", "tnctl.evaluation.predictions",
-    "tnctl.training.terminal_tables", "tnctl.training.inspection",
+    "tnctl.training.terminal_tables", "tnctl.training.forecast",
 )  # fmt: skip
 
 

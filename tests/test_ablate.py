@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
-from tnctl.data.features import Window
+from tnctl.data.batches import Batch
 from tnctl.evaluation import ablation
 from tnctl.evaluation.split_scoring import Counts
 from tnctl.model.layout import Layout, RowKind, Sequence, TableLayout
@@ -44,7 +44,7 @@ def random_batch(rows=17, seed=0):
     weights[1] = None
     numeric = rng.integers(0, 2, (rows, 6)).astype(np.float32)
     labels = np.zeros((rows, 1), np.float32)
-    return Window(ids, offsets, weights, numeric, labels, None, None, None, None)
+    return Batch(ids, offsets, weights, numeric, labels, None, None, None, None)
 
 
 def cells_of(batch, table):

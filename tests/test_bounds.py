@@ -15,12 +15,13 @@ import pytest
 from bounded import TEXT, conf_of, list_of, memory_of, read, refused, row_of
 
 from tnctl import files, limits
-from tnctl.data import prepared, vocabulary
+from tnctl.data import vocabulary
 from tnctl.data.features import Features
-from tnctl.data.lines import BLOCK_BYTES
+from tnctl.data.formats import prepared_rows
+from tnctl.data.formats.text_lines import BLOCK_BYTES
+from tnctl.data.formats.tfrecord_files import READ_BYTES
+from tnctl.data.raw_rows import raw_rows
 from tnctl.data.statistics import Statistics
-from tnctl.data.tfrecord_files import READ_BYTES
-from tnctl.data.windows import raw_rows
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.schema import Slot
 from tnctl.tables import checksums
@@ -208,7 +209,7 @@ def test_values_in_other_cells(tmp_path):
     conf = conf_of(path, "parquet")
     ids = pa.array([[1], [5] * (VALUES + 1)], pa.list_(pa.uint64()))
     table = pa.table({"ids_a": ids, "label_label": pa.array([0, 0], pa.float32())})
-    encode = prepared.encoder(Features(conf, [(["a"], [1])], Statistics()))
+    encode = prepared_rows.encoder(Features(conf, [(["a"], [1])], Statistics()))
     assert encode(table.slice(0, 1), lambda row: ("a", row + 1)).rows == 1
     with pytest.raises(Failure, match="a, row 2: the slots have 262,145 ids"):
         encode(table, lambda row: ("a", row + 1))

@@ -10,7 +10,8 @@ import pytest
 from bounded import conf_of, memory_of, read, refused
 
 from tnctl import files, limits
-from tnctl.data import parquet_files, parquet_footer, sources
+from tnctl.data import sources
+from tnctl.data.formats import parquet_files, parquet_footer
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Slot
 

@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tnctl.cli.check import short, span
-from tnctl.data.growth import growth
+from tnctl.data.id_growth import growth
 from tnctl.progress import size
 from tnctl.tables import Initial, Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace
-from tnctl.training.inspection import INDEX_BYTES, first_met
+from tnctl.training.forecast import INDEX_BYTES
+from tnctl.training.sample_ids import first_met
 
 SAMPLE = 100_000
 TRUTHS = {
@@ -205,9 +206,9 @@ def test_warnings(here, workspace):
 
 
 def test_memory_that_the_machine_does_not_have(here, workspace, monkeypatch):
-    from tnctl.training import inspection
+    from tnctl.training import forecast
 
-    monkeypatch.setattr(inspection, "memory_of_machine", lambda: 1000)
+    monkeypatch.setattr(forecast, "memory_of_machine", lambda: 1000)
     found = check(here, workspace, "conf=small.yaml")
     assert any("will need more than" in warning for warning in found["warnings"])
 

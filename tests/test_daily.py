@@ -145,7 +145,7 @@ REFUSED = {
     "a day in two forms": ("{day}", ["2024-01-01", "20240101"], {}, "are the same day"),
     "dates and others": ("{day}", ["2024-01-01", "x"], {}, "which have no order"),
     "no days": ("{day}", {"a": 1}, {}, "data.days is a list of days"),
-    "in validation": ("{day}", None, {"validation": "{day}"}, "stands in data.train alone"),
+    "in validation": ("{day}", None, {"validation": "{day}"}, "is for data.train alone"),
     "generated": ("{day}", None, {"format": "generated"}, "data.format=generated has no days"),
     "prepared": ("{day}", None, {"prepared": "folder"}, "Leave data.prepared out"),
 }

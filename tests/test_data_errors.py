@@ -62,7 +62,7 @@ GOOD = b"x,1,0\n"
 @pytest.mark.parametrize("before", [3, 30])
 @pytest.mark.parametrize("strip", [False, True])
 def test_a_bad_row_is_named(tmp_path, monkeypatch, line, words, before, strip):
-    monkeypatch.setattr("tnctl.data.lines.BLOCK_BYTES", 64)
+    monkeypatch.setattr("tnctl.data.formats.text_lines.BLOCK_BYTES", 64)
     text = b"remark\n\na,n,y\n\n" + GOOD * before + b"\n" + line + GOOD * 5
     (tmp_path / "a.csv").write_bytes(text)
     conf = conf_of(tmp_path, skip_rows=1, strip=strip)

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tnctl import files
-from tnctl.data import lines, reading, sources, survey, tfrecord_files
+from tnctl.data import pieces, sources
+from tnctl.data.formats import text_lines, tfrecord_files
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Conf, Data, Slot
 from tnctl.tables import checksums
@@ -51,9 +52,9 @@ def read_bytes(folder, data, format, needed, **options):
 @pytest.fixture(params=[64, 4 << 20], ids=["small blocks", "whole"])
 def block(request, monkeypatch):
     """Files are cut into blocks; where they are cut must not show."""
-    monkeypatch.setattr(lines, "BLOCK_BYTES", request.param)
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", request.param)
     monkeypatch.setattr(tfrecord_files, "READ_BYTES", request.param)
-    monkeypatch.setattr(reading, "say", lambda _: None)
+    monkeypatch.setattr(pieces, "say", lambda _: None)
 
 
 # ---- libsvm, libfm, libffm
@@ -412,8 +413,8 @@ def test_columns_that_cannot_be(tmp_path):
 )
 def test_a_column_without_values_is_told_once(tmp_path, monkeypatch, format, data):
     told = []
-    monkeypatch.setattr(reading, "say", told.append)
-    monkeypatch.setattr(reading, "_met", set())
+    monkeypatch.setattr(pieces, "say", told.append)
+    monkeypatch.setattr(pieces, "_met", set())
     data = data or framed(example(label=[1], user=[2]))
     for _ in range(2):
         read_bytes(tmp_path, data, format, ["label", "user", "usr"])
@@ -434,8 +435,8 @@ def test_a_line_that_is_no_object(tmp_path, first):
 
 def test_a_column_of_nulls_is_not_like_itself(tmp_path, monkeypatch):
     told = []
-    monkeypatch.setattr(reading, "say", told.append)
-    monkeypatch.setattr(reading, "_met", set())
+    monkeypatch.setattr(pieces, "say", told.append)
+    monkeypatch.setattr(pieces, "_met", set())
     read_bytes(tmp_path, b'{"label": 1, "user": null}\n{"label": 0}', "jsonl", ["label", "user"])
     assert [line.rpartition(": ")[2] for line in told] == [
         "no value of column 'user' yet. All were null"
@@ -506,16 +507,16 @@ def fuzz(tmp_path, seed, rounds):
 
 
 def test_fuzzed_files_are_read_or_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "BLOCK_BYTES", 200)
-    monkeypatch.setattr(reading, "say", lambda _: None)
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", 200)
+    monkeypatch.setattr(pieces, "say", lambda _: None)
     for seed in range(2):
         fuzz(tmp_path, seed, 20)
 
 
 @pytest.mark.long
 def test_fuzzed_files_for_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "BLOCK_BYTES", 500)
-    monkeypatch.setattr(reading, "say", lambda _: None)
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(pieces, "say", lambda _: None)
     for seed in range(10):
         fuzz(tmp_path, 100 + seed, 150)
 
@@ -599,7 +600,7 @@ def test_large_files_of_a_server_without_ranges(tmp_path, monkeypatch, format):
         HTTPFileSystem, "__init__", lambda self, **_: start(self, block_size=1 << 16)
     )
     HTTPFileSystem.clear_instance_cache()
-    monkeypatch.setattr(lines, "BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", 1 << 16)
     ids = np.random.default_rng(0).integers(0, 2**60, 30_000)
     if format == "parquet":
         pq.write_table(pa.table({"1": ids}), tmp_path / "a", row_group_size=5_000)
@@ -609,7 +610,7 @@ def test_large_files_of_a_server_without_ranges(tmp_path, monkeypatch, format):
     with served(tmp_path) as url:
         rows, _, _ = read(conf_of(url, format), ["1"])
         if format == "parquet":
-            assert survey.columns_of(conf_of(url, format), "train") == ["1"]
+            assert sources.columns_of(conf_of(url, format), "train") == ["1"]
             assert sources.count_hint(conf_of(url, format), "train") == len(ids)
     HTTPFileSystem.clear_instance_cache()
     assert [int(row["1"]) for row in rows] == ids.tolist()
@@ -617,7 +618,7 @@ def test_large_files_of_a_server_without_ranges(tmp_path, monkeypatch, format):
 
 def test_nested_values_in_a_column_that_nobody_reads(tmp_path):
     (tmp_path / "a").write_bytes(b'{"a": 1, "b": ' + b"[" * 10**5 + b"]" * 10**5 + b"}\n" + OBJECT)
-    assert survey.columns_of(conf_of(tmp_path, "jsonl"), "train") == ["a", "label"]
+    assert sources.columns_of(conf_of(tmp_path, "jsonl"), "train") == ["a", "label"]
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tnctl import files
-from tnctl.data.features import Features, transformed
+from tnctl.data.features import Features
+from tnctl.data.numeric_inputs import transformed
+from tnctl.data.raw_rows import as_table, raw_rows
 from tnctl.data.statistics import Statistics, measure
-from tnctl.data.windows import as_table, count_hint, raw_rows, windows
+from tnctl.data.windows import count_hint, windows
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Conf, Data, Label, Numeric, Slot, Train
 
@@ -350,7 +352,7 @@ def test_parquet_is_csv(tmp_path, dictionary):
 
 
 def test_blocks_of_a_long_file_join(tmp_path, monkeypatch):
-    monkeypatch.setattr("tnctl.data.lines.BLOCK_BYTES", 37)
+    monkeypatch.setattr("tnctl.data.formats.text_lines.BLOCK_BYTES", 37)
     expected = write_csv(str(tmp_path / "a.csv")).count(b"\n") - 1
     conf = conf_of_rows(root=str(tmp_path), train="a.csv", window=1000)
     small = read(conf)

@@ -10,8 +10,8 @@ import pytest
 from tnctl import documents
 from tnctl.data import statistics
 from tnctl.data.features import Features
-from tnctl.data.measured import Measured
 from tnctl.data.statistics import DISTINCT_KEPT, Distinct, Moments, Statistics, measure, needed
+from tnctl.data.statistics_document import Measured
 from tnctl.errors import Failure
 from tnctl.schema import Conf, Data, Label, Numeric, Slot
 

@@ -18,9 +18,12 @@ import yaml
 
 from tnctl.data import generated, windows
 from tnctl.data.bad_rows import Skipped
+from tnctl.data.batches import batches, joined, taken
 from tnctl.data.features import Features
+from tnctl.data.raw_rows import raw_rows
+from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.statistics import Statistics, measure
-from tnctl.data.windows import ReadAhead, batches, count_hint, order, raw_rows
+from tnctl.data.windows import count_hint, order
 from tnctl.errors import Failure
 from tnctl.schema import Conf, Data, Label, Numeric, Slot, Train
 
@@ -207,10 +210,10 @@ def test_batches_have_every_part_of_a_window(tmp_path):
         train=Train(batch_size=7),
     )  # fmt: skip
     features = Features(conf, [(["a"], [1]), (["n"], [1])], Statistics(), carry=["g", "a"])
-    whole = windows.joined(list(windows.windows(conf, features, "train")))
+    whole = joined(list(windows.windows(conf, features, "train")))
     assert whole.rows == 20
     chosen = np.array([19, 3, 3, 8], np.uint32)
-    for window, numbers in ((whole, range(20)), (windows.taken(whole, chosen), chosen)):
+    for window, numbers in ((whole, range(20)), (taken(whole, chosen), chosen)):
         expected = [rows[k] for k in numbers]
         assert window.weights[0].tolist() == [w for row in expected for w in row["w"]]
         assert np.diff(window.offsets[0]).tolist() == [len(row["w"]) for row in expected]
@@ -302,7 +305,7 @@ def test_a_forgotten_read_ahead_ends_its_thread():
 def test_the_interpreter_exits_with_a_reader_running():
     code = """
 import itertools, time
-from tnctl.data.ahead import ReadAhead
+from tnctl.data.read_ahead import ReadAhead
 def slow():
     for k in itertools.count():
         time.sleep(0.02)

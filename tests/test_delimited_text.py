@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pytest
 
-from tnctl.data import csv_files
-from tnctl.data.ahead import in_order
+from tnctl.data.formats.readers import csv_reader
+from tnctl.data.read_ahead import in_order
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Conf, Data, Label, Numeric, Slot
 from tnctl.tables import text
@@ -34,7 +34,7 @@ def conf_of(root, **data):
 def read(conf, url):
     """The rows and the numbers of their lines, how many were skipped, and the reasons given."""
     rows, lines, skipped, reasons = [], [], 0, []
-    for piece in csv_files.pieces(conf, str(url), NEEDED, 0):
+    for piece in csv_reader(conf).pieces(str(url), NEEDED):
         assert piece.table.column_names == NEEDED
         piece.table.validate(full=True)
         rows += zip(*(piece.table.column(name).to_pylist() for name in NEEDED), strict=True)
@@ -156,7 +156,9 @@ def fuzz(path, monkeypatch, cases, seed):
         delimiter = source.choice((",", "\t", ";", " "))
         data = noise(source, delimiter.encode(), case % 4 == 0)
         path.write_bytes(data)
-        monkeypatch.setattr("tnctl.data.lines.BLOCK_BYTES", source.choice((8, 70, 300, 4096)))
+        monkeypatch.setattr(
+            "tnctl.data.formats.text_lines.BLOCK_BYTES", source.choice((8, 70, 300, 4096))
+        )
         conf = conf_of(
             path.parent,
             delimiter=delimiter,
@@ -243,7 +245,7 @@ def test_numbers_are_rounded_as_arrow_rounds_them(tmp_path):
     texts += [f"{source.randrange(2**64)}e{source.randrange(-40, 40)}" for _ in range(3000)]
     texts += [f"{source.uniform(-99, 99):.{source.randrange(20)}f}" for _ in range(3000)]
     (tmp_path / "a.csv").write_text("".join(f"z,a,{one},0\n" for one in texts))
-    pieces = csv_files.pieces(conf_of(tmp_path), str(tmp_path / "a.csv"), NEEDED, 0)
+    pieces = csv_reader(conf_of(tmp_path)).pieces(str(tmp_path / "a.csv"), NEEDED)
     found = np.concatenate([piece.table.column("n").to_numpy() for piece in pieces])
     expected = pc.cast(pa.array(texts), pa.float64()).to_numpy()
     np.testing.assert_array_equal(found.view(np.uint64), expected.view(np.uint64))
@@ -299,7 +301,7 @@ def test_a_delimiter_is_ascii(tmp_path):
 
 
 def test_a_line_longer_than_a_block(tmp_path, monkeypatch):
-    monkeypatch.setattr("tnctl.data.lines.BLOCK_BYTES", 100)
+    monkeypatch.setattr("tnctl.data.formats.text_lines.BLOCK_BYTES", 100)
     path = tmp_path / "a.csv"
     path.write_bytes(b"z,x,1,0\nz," + b"x" * 20_000 + b",1,0\nz,y,1,0")
     rows, lines, _, _ = read(conf_of(tmp_path), path)

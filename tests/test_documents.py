@@ -19,7 +19,7 @@ from tnctl import documents, manifest
 from tnctl.checkpoint.chain import newest
 from tnctl.checkpoint.document import CheckpointManifest
 from tnctl.data.day_records import DayRecord, is_day
-from tnctl.data.prepared_document import PreparedManifest
+from tnctl.data.formats.prepared_document import PreparedManifest
 from tnctl.errors import Failure
 from tnctl.ownership import FORMATS
 from tnctl.training.pass_sums import PassSums

@@ -18,8 +18,8 @@ from clicks import clicks
 
 from tnctl import schema
 from tnctl.checkpoint.document import Recipe
-from tnctl.data import jsonl_files
 from tnctl.data.bad_rows import BadRowsError
+from tnctl.data.formats.readers import json_reader
 from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure, UserError
 from tnctl.serving.graph import serving_json as describing
@@ -366,7 +366,7 @@ def test_odd_numbers_are_taken_or_refused_as_score_does(build, folders, descript
 
     def encode(row):
         path.write_text(json.dumps(row))
-        [piece] = jsonl_files.pieces(raw.conf, str(path), raw.columns, 0)
+        [piece] = json_reader(raw.conf).pieces(str(path), raw.columns)
         return raw.encode(piece.table, piece.where)
 
     refused = refused_of(build, folders, description, ODD_ROWS, encode)

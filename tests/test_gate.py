@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from tnctl import documents, schema
+from tnctl.data.batches import taken
 from tnctl.data.statistics import Statistics
-from tnctl.data.windows import taken
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.building import build
 from tnctl.model.parameters import LocalParameters

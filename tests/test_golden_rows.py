@@ -17,10 +17,11 @@ from tnctl import schema
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint.golden_lines import parse
 from tnctl.data import preparing
-from tnctl.data.cells import Cells
 from tnctl.data.features import Features
+from tnctl.data.raw_rows import as_table, raw_rows
+from tnctl.data.slot_encoder import Cells
 from tnctl.data.statistics import measure
-from tnctl.data.windows import as_table, raw_rows, windows
+from tnctl.data.windows import windows
 from tnctl.errors import Failure
 from tnctl.evaluation.golden_rows import GoldenRows
 from tnctl.evaluation.inference import Inference

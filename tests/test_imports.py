@@ -105,7 +105,7 @@ def test_data_knows_tensorflow_only_to_decode_records():
         if part_of(name_of(path)) == "data"
         and any(module.startswith(("tensorflow", "google")) for module in imports_of(path))
     }
-    assert users == {"tnctl.data.tfrecord_files"}
+    assert users == {"tnctl.data.formats.tfrecord_files"}
 
 
 def test_only_model_loads_recipes():

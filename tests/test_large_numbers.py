@@ -8,8 +8,8 @@ from bounded import conf_of
 
 from tnctl import documents
 from tnctl.data.features import Features
-from tnctl.data.measured import Measured
 from tnctl.data.statistics import Statistics, measure
+from tnctl.data.statistics_document import Measured
 from tnctl.data.windows import windows
 from tnctl.errors import Failure
 from tnctl.schema import Numeric, Slot

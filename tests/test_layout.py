@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tnctl import schema
-from tnctl.data.features import Window
+from tnctl.data.batches import Batch
 from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError
 from tnctl.evaluation.inference import Inference
@@ -84,7 +84,7 @@ def batch_of(model, rows, seed):
             at = table.slots.index("tags")
             of_table[owner == at] = random.random((owner == at).sum()).astype(np.float32) + 0.1
         weights.append(of_table if weighted else None)
-    return Window(
+    return Batch(
         ids=ids,
         offsets=offsets,
         weights=weights,

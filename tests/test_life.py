@@ -15,13 +15,13 @@ import pytest
 from tnctl import schema
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import rows
-from tnctl.data.features import Window
+from tnctl.data.batches import Batch
 from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError
 from tnctl.evaluation.inference import Inference
 from tnctl.model import building
 from tnctl.model.layout import plan
-from tnctl.training import eviction, inspection
+from tnctl.training import eviction, sample_ids
 from tnctl.training.step import TrainingStep
 
 ROOT = Path(__file__).parents[1]
@@ -78,7 +78,7 @@ def batch_of(model, seed, rows=BATCH, ids=40):
         every.append((ids * random.random(sum(counts)) ** 3).astype(np.uint64))
     labels = (random.random((rows, 1)) < 0.5).astype(np.float32)
     numeric = np.empty((rows, 0), np.float32)
-    return Window(every, offsets, [None] * len(every), numeric, labels, None, None, None, None)
+    return Batch(every, offsets, [None] * len(every), numeric, labels, None, None, None, None)
 
 
 class Naive:
@@ -520,7 +520,7 @@ def test_a_full_sketch_is_told(tmp_path, capsys):
     offsets = np.arange(0, len(ids) + 1, 1000, dtype=np.uint32)
     labels = np.zeros((BATCH, 1), np.float32)
     numeric = np.empty((BATCH, 0), np.float32)
-    step(Window([ids], [offsets], [None], numeric, labels, None, None, None, None))
+    step(Batch([ids], [offsets], [None], numeric, labels, None, None, None, None))
     share = eviction.miscounted(table.sketch)
     # Of n ids in a range, each of its w counters of a line is hit by none with (1 - 1/w)^n.
     w, n = 65536 / 64 / 4, len(ids) / 64
@@ -746,18 +746,18 @@ def test_who_is_admitted_is_what_a_loop_finds():
     ids = draw.integers(0, 60, 300).astype(np.uint64)
     owners = np.sort(draw.integers(0, 100, 300))
     own = schema.RowLife(schema.Admission(after=4), schema.Shows(), schema.Eviction())
-    firsts, times, waited = inspection.admitted(ids, owners, own, 1)
+    firsts, times, waited = sample_ids.admitted(ids, owners, own, 1)
     expected = [owners[ids == one] for one in np.unique(ids)]
     assert list(firsts) == [rows_[3] for rows_ in expected if len(rows_) > 3]
     assert list(times) == [len(rows_) - 3 for rows_ in expected if len(rows_) > 3]
     assert waited == sum(min(len(rows_), 4) for rows_ in expected)
     own = schema.RowLife(schema.Admission(probability=0.3), schema.Shows(), schema.Eviction())
     many = np.arange(10_000, dtype=np.uint64)
-    firsts, times, waited = inspection.admitted(many, np.arange(10_000), own, 1)
+    firsts, times, waited = sample_ids.admitted(many, np.arange(10_000), own, 1)
     assert 2800 < len(firsts) < 3200
     assert waited == 10_000
     none = np.empty(0, np.uint64), np.empty(0, np.int64)
-    assert [len(one) for one in inspection.admitted(*none, own, 1)[:2]] == [0, 0]
+    assert [len(one) for one in sample_ids.admitted(*none, own, 1)[:2]] == [0, 0]
 
 
 @pytest.mark.long

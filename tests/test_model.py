@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tnctl.data.features import Window
+from tnctl.data.batches import Batch
 from tnctl.data.statistics import Statistics
 from tnctl.evaluation.inference import Inference
 from tnctl.model import aliases, building, layers
@@ -38,7 +38,7 @@ def batch_of(rows, seed=0, several=False):
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
     numeric = random.normal(size=(rows, NUMBERS)).astype(np.float32)
     labels = (random.random((rows, 1)) < 0.4).astype(np.float32)
-    return Window([ids], [offsets], [None], numeric, labels, None, None, None, None)
+    return Batch([ids], [offsets], [None], numeric, labels, None, None, None, None)
 
 
 def forward(weights, x, linear):

@@ -103,7 +103,7 @@ def test_several_heads_and_squared_error():
     class Model:
         heads = ("ctr", "cvr")
 
-    class Window:
+    class Batch:
         rows = 2
         carried = pa.table({"id": ["a", "b"]})
 
@@ -114,9 +114,9 @@ def test_several_heads_and_squared_error():
     try:
         predictions.batches = lambda *_: [None]
         names = columns_written(Model.heads)
-        table = predictions.scored(lambda _: logits, Window, train, names)
+        table = predictions.scored(lambda _: logits, Batch, train, names)
         train.loss.name = "cross_entropy"
-        sigmoids = predictions.scored(lambda _: logits, Window, train, names)
+        sigmoids = predictions.scored(lambda _: logits, Batch, train, names)
     finally:
         predictions.batches = original
     assert table.column_names == ["id", *names]

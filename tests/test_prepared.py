@@ -14,10 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tnctl import documents, files, manifest, schema
-from tnctl.data import prepared_files, preparing, statistics
+from tnctl.data import preparing, statistics
 from tnctl.data.features import Features
-from tnctl.data.prepared_document import PreparedManifest
-from tnctl.data.windows import count_hint, raw_rows, windows
+from tnctl.data.formats import prepared_files
+from tnctl.data.formats.prepared_document import PreparedManifest
+from tnctl.data.raw_rows import raw_rows
+from tnctl.data.windows import count_hint, windows
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Conf, Data, Label, Numeric, Slot, Train
 

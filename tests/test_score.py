@@ -93,10 +93,10 @@ def test_standard_input_and_output_without_a_word_more(artefacts, expected):
 
 
 def test_parts_of_any_size_come_to_the_same(artefacts, expected, here, tmp_path, monkeypatch):
-    from tnctl.data import lines
+    from tnctl.data.formats import text_lines
     from tnctl.serving import scoring
 
-    monkeypatch.setattr(lines, "BLOCK_BYTES", 3000)
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", 3000)
     monkeypatch.setattr(scoring, "BATCH_ROWS", 11)
     for source in ("rows.csv", "rows.jsonl"):
         to = tmp_path / f"{source}.csv"
@@ -149,7 +149,7 @@ def test_a_bad_row_is_named_by_its_line_and_leaves_nothing(artefacts, here, tmp_
 
 def test_columns_of_nulls_and_columns_that_are_not_there(artefacts, here, tmp_path, monkeypatch):
     """The first are told as such; a name that is near another may be wrong."""
-    from tnctl.data import reading
+    from tnctl.data import pieces
 
     rows = [json.loads(line) for line in (artefacts / "rows.jsonl").read_text().splitlines()[:5]]
     path = tmp_path / "rows.jsonl"
@@ -157,7 +157,7 @@ def test_columns_of_nulls_and_columns_that_are_not_there(artefacts, here, tmp_pa
         ({"region": None}, "no value of column 'region' yet. All were null"),
         ({"region": None, "regin": 1}, "All were null"),
     ):
-        monkeypatch.setattr(reading, "_met", set())
+        monkeypatch.setattr(pieces, "_met", set())
         path.write_text("".join(json.dumps(row | wrong) + "\n" for row in rows))
         done = here(
             "score",
@@ -168,7 +168,7 @@ def test_columns_of_nulls_and_columns_that_are_not_there(artefacts, here, tmp_pa
             cwd=artefacts,
         )
         assert done.code == 0 and said in done.err and "Did you mean" not in done.err
-    monkeypatch.setattr(reading, "_met", set())
+    monkeypatch.setattr(pieces, "_met", set())
     path.write_text("".join(json.dumps({"regin": 1, **row}) + "\n" for row in rows).replace(
         '"region"', '"x"'))  # fmt: skip
     done = here(

@@ -17,10 +17,11 @@ import tensorflow as tf
 import yaml
 
 from tnctl import documents
-from tnctl.data.cells import Encoder
 from tnctl.data.features import Features, indicator_width
-from tnctl.data.measured import Measured
+from tnctl.data.id_encoders import Lists
+from tnctl.data.slot_encoder import Encoder
 from tnctl.data.statistics import Statistics, measure, vocabularies
+from tnctl.data.statistics_document import Measured
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, UserError
 from tnctl.schema import (
@@ -501,7 +502,7 @@ def test_a_large_vocabulary():
     words = [f"w{k * 7919 % 100_003}" for k in range(50_000)]
     rng = np.random.default_rng(0)
     chosen = rng.integers(0, 50_000, 20_000)
-    encoder = Encoder("a", Slot(ids="vocabulary", vocabulary=words), Data(), None, words)
+    encoder = Encoder("a", Slot(ids="vocabulary", vocabulary=words), Data(), Lists(None, words))
     found = encoder.encode(pa.array(words).take(pa.array(chosen)), where)
     np.testing.assert_array_equal(found.ids, chosen)
     assert found.offsets is None

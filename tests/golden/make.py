@@ -92,7 +92,8 @@ def trained(values: dict[str, Any]) -> Any:
     """The model of a conf after the two steps; `values` as CONF, with a data.root if needed."""
     from tnctl import schema
     from tnctl.data import statistics
-    from tnctl.data.windows import taken, windows
+    from tnctl.data.batches import taken
+    from tnctl.data.windows import windows
     from tnctl.evaluation.split_scoring import features_of
     from tnctl.model import building
     from tnctl.model.layout import slot_plans
@@ -143,7 +144,8 @@ def chain(values: dict[str, Any]) -> list[str]:
     from tnctl.checkpoint.saver import Saver
     from tnctl.checkpoint.staging import Contents
     from tnctl.data import statistics
-    from tnctl.data.windows import taken, windows
+    from tnctl.data.batches import taken
+    from tnctl.data.windows import windows
     from tnctl.evaluation.golden_rows import GoldenRows
     from tnctl.evaluation.inference import Inference
     from tnctl.evaluation.split_scoring import features_of

@@ -13,7 +13,7 @@ from pydantic import Field, PlainValidator
 
 from tnctl.checkpoint.table_document import Optimizer, Table
 from tnctl.data.day_records import DayName, DayRecord, Fingerprint
-from tnctl.data.measured import Measured
+from tnctl.data.statistics_document import Measured
 from tnctl.documents import (
     Count,
     Figures,

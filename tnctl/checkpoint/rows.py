@@ -17,9 +17,9 @@ from tnctl.checkpoint import tombstones as tombstone_files
 from tnctl.checkpoint.chain import Checkpoint, offering
 from tnctl.checkpoint.merging import DisorderError, Keys, newest
 from tnctl.checkpoint.table_document import LAST_HASH, RowsFile, Table, TombstonesFile
-from tnctl.data.ahead import ReadAhead
+from tnctl.data.read_ahead import ReadAhead
 from tnctl.manifest import FileEntry, Opening, check_entry, entry_of, present
-from tnctl.tables import REMOVED_DTYPE
+from tnctl.tables.records import REMOVED_DTYPE
 
 HEADER = struct.Struct("<8sIIQQ")  # magic, version, bytes per record, first and last hash
 MAGIC = b"tnctlrow"

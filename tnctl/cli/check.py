@@ -12,7 +12,7 @@ from tnctl.schema import Conf
 
 if TYPE_CHECKING:
     from tnctl.data.days import Days
-    from tnctl.training.inspection import Findings
+    from tnctl.training.forecast import Findings
 
 TAKES = ("conf", "rows", "format")
 USAGE = "conf=NAME [rows=N] [format=text|json] [key=value …]"
@@ -30,10 +30,10 @@ def check(conf: Conf, taken: dict[str, str]) -> int:
     encoding = arguments.choice(taken, "format", FORMATS)
     quiet_tensorflow()
     from tnctl.progress import waiting
-    from tnctl.training import inspection
+    from tnctl.training import forecast
 
     with waiting(f"looking at {rows:,} rows of data.train"):
-        findings = inspection.inspect(conf, rows)
+        findings = forecast.inspect(conf, rows)
     if encoding == "json":
         print_json(described(findings))
     else:

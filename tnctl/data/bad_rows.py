@@ -1,4 +1,4 @@
-"""Rows that cannot be used: named in one line, or left out and counted, as data.bad_rows says."""
+"""Rows that cannot be used: named in one line, or left out and counted (data.bad_rows)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tnctl.data.reading import Where
+from tnctl.data.pieces import Where, named
 from tnctl.errors import Failure
 
 T = TypeVar("T")
 
 
 class BadRowsError(Failure):
-    """Rows of a table that hold what they must not.
+    """Rows of a table with values that they must not have.
 
     The message is about the first of them. `rows` (int64, ascending) may leave out some, but not
     the first.
@@ -27,9 +27,20 @@ class BadRowsError(Failure):
         self.rows: NDArray[np.int64] = np.asarray(rows, np.int64)
 
 
+def refuse(
+    wrong: NDArray[np.bool_], where: Where, fault: Callable[[int], str], column: str | None = None
+) -> None:
+    """Raise `BadRowsError` when any row is `wrong` (bool [rows]), with the fault of the first."""
+    if wrong.any():
+        rows = np.flatnonzero(wrong)
+        first = int(rows[0])
+        of_column = f", column '{column}'" if column is not None else ""
+        raise BadRowsError(f"{named(where(first))}{of_column}: {fault(first)}", rows)
+
+
 @contextmanager
 def owned(owners: NDArray[np.int64] | None, where: Where) -> Iterator[Where]:
-    """Where the values of rows are; those that are bad become the rows that own them.
+    """The places of the rows of values; bad values are raised as the rows that have them.
 
     `owners` has the row of each value, or is None when every row has one.
     """
@@ -37,14 +48,14 @@ def owned(owners: NDArray[np.int64] | None, where: Where) -> Iterator[Where]:
         yield where
         return
     try:
-        # What is wrong with a whole column is told with its first row, also when it has no value.
+        # A fault of a whole column is reported with its first row, even if it has no value.
         yield lambda value: where(int(owners[value]) if len(owners) else 0)
     except BadRowsError as error:
         raise BadRowsError(str(error), np.unique(owners[error.rows])) from None
 
 
 def chosen(where: Where, rows: NDArray[np.int64]) -> Where:
-    """Where the chosen rows of a table are."""
+    """The places of the chosen rows of a table."""
     return lambda row: where(int(rows[row]))
 
 
@@ -72,7 +83,7 @@ class Skipped:
     def good(
         self, table: pa.Table, where: Where, read: Callable[[pa.Table, Where], T]
     ) -> tuple[T, NDArray[np.int64]]:
-        """What `read` makes of the rows that it can read, and which they are (int64).
+        """The result of `read` for the rows that it can read, and which these are (int64).
 
         Raises `BadRowsError` when no row may be bad.
         """

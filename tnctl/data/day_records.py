@@ -42,7 +42,7 @@ DayName = Annotated[str, AfterValidator(_day)]
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprint:
-    """What tells whether a file was changed: its `bytes`, and its `etag` or when it was `modified`.
+    """By what a change of a file is noticed: its `bytes`, and its `etag` or when it was `modified`.
 
     `modified` is in nanoseconds on the machine that trained, a time as text elsewhere.
     """
@@ -66,7 +66,7 @@ class OfInput:
     distinct: Finite | None
     """distinct ids, within 1.6 %; None of numbers"""
     known: Finite | None
-    """the share of occurrences of ids with a row; None where nobody can tell"""
+    """the share of occurrences of ids with a row; None where it is unknown"""
     histogram: list[Count]
     """occurrences by the first 6 bits of the id's hash, or by the first day's deciles"""
     edges: list[Finite] | None = None
@@ -96,24 +96,26 @@ class OfDay:
 
     def edges(self) -> dict[str, list[float]]:
         """The deciles of numeric inputs, which all days share."""
-        return {n: one.edges for n, one in self.inputs.items() if one.edges is not None}
+        return {
+            n: of_input.edges for n, of_input in self.inputs.items() if of_input.edges is not None
+        }
 
     def same_rows(self, other: "OfDay") -> bool:
         """Whether the other day seems to have the very same rows."""
         return (self.examples, self.labels) == (other.examples, other.labels) and all(
-            name in other.inputs and one.histogram == other.inputs[name].histogram
-            for name, one in self.inputs.items()
+            name in other.inputs and of_input.histogram == other.inputs[name].histogram
+            for name, of_input in self.inputs.items()
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class DayRecord:
-    """A day that was begun: one entry of the record that checkpoints and reports carry.
+    """A day whose training was begun: an entry of the record in checkpoints and reports.
 
     `number` is the day's on the clock of the tables; `last_step` is None while it is trained.
     `before` has the metrics of the model on the day before it is trained on it, `new_ids` the
-    share of occurrences of ids without a row by slot, `accepted` what the gate found and was told
-    to accept, `evicted` the rows that were removed at the day's end by group. `files` and
+    share of occurrences of ids without a row by slot, `accepted` the findings of the gate that the
+    user accepted, `evicted` the rows that were removed at the day's end by group. `files` and
     `statistics` are kept of the last days with rows, to which the gate compares the next one.
     """
 

@@ -1,7 +1,7 @@
 """Days of data: `{day}` in data.train, which days there are, and the conf of one of them.
 
 A day is a name. When it is a date (2024-01-31 or 20240131) days are in the order of the calendar
-and a day's number is that of its date; else they are in the order of their texts, in which numbers
+and a day's number is its date's; else they are in the order of their texts, in which numbers
 count as numbers (day_2 before day_10), and their numbers go up from 1.
 """
 
@@ -17,9 +17,9 @@ from tnctl.data.day_records import is_day
 from tnctl.data.sources import DAY, files_of
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.progress import say
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Data
 
-DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)|(\d{4})(\d\d)(\d\d)")
+DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{8}")
 PIECES = re.compile(r"(\*\*/|\*+|\?|\[[^\]]+\]|\{day\})")
 RANGE = ".."
 NAMED = 5  # days that a message names
@@ -28,7 +28,7 @@ LONGEST_RANGE = 100_000  # days
 
 @dataclass(frozen=True)
 class Days:
-    """The days of data.train that data.days asks for, each list in order.
+    """The days that data.days selects from data.train, each list in order.
 
     `there` have files. `absent` should be among them and have none. `later` would come after all
     that are there.
@@ -40,20 +40,19 @@ class Days:
 
 
 def daily(conf: Conf) -> bool:
-    """Whether the conf is of daily training: data.train has {day}. Checks what goes with it.
+    """Whether the conf is of daily training: data.train has {day}. Checks the keys beside it.
 
     Raises UserError for keys that do not go together.
     """
-    template = any(DAY in name for name in _names(conf))
     data = conf.data
-    if not template:
+    if not any(DAY in name for name in _names(data)):
         if data.days is not None:
             raise UserError(
                 f"data.days is for daily training: put {DAY} into data.train, in the place of the "
                 f"day's name. Received: data.train={data.train}"
             )
         return False
-    for name in _names(conf):
+    for name in _names(data):
         if DAY not in name:
             raise UserError(
                 f"data.train has {DAY} in some of its names, and {name} would be trained with "
@@ -70,7 +69,7 @@ def daily(conf: Conf) -> bool:
         value = getattr(data, split)
         if DAY in str(value):
             raise UserError(
-                f"{DAY} stands in data.train alone: every day is evaluated before it is trained. "
+                f"{DAY} is for data.train alone: every day is evaluated before it is trained. "
                 f"Leave data.{split} out, or name files that stay. Received: {value}"
             )
     if conf.optimizer.updates == "all":
@@ -78,13 +77,13 @@ def daily(conf: Conf) -> bool:
             "optimizer.updates=all makes every row before the first step, and each day brings new "
             "ids. Take updates=touched for daily training"
         )
-    _asked(data.days)
+    _wanted(data.days)
     return True
 
 
-def _names(conf: Conf) -> list[str]:
+def _names(data: Data) -> list[str]:
     """The texts of data.train."""
-    spec = conf.data.train
+    spec = data.train
     if isinstance(spec, Mapping):
         spec = spec.get("files")
     if isinstance(spec, Sequence) and not isinstance(spec, str):
@@ -95,7 +94,7 @@ def _names(conf: Conf) -> list[str]:
 def folders_of_days(conf: Conf) -> list[str]:
     """Of each name of data.train with the day in it, the folder that all its files lie in."""
     folders = []
-    for name in _names(conf):
+    for name in _names(conf.data):
         if DAY in name:
             fixed = re.split(r"[*?[]|" + re.escape(DAY), name)[0].rpartition("/")[0]
             folders.append(files.join(conf.data.root, fixed) if fixed else conf.data.root or ".")
@@ -103,7 +102,7 @@ def folders_of_days(conf: Conf) -> list[str]:
 
 
 def conf_of_day(conf: Conf, day: str | None) -> Conf:
-    """The conf with data.train of one day; as it is without one."""
+    """The conf with data.train of one day; None: the conf itself."""
     if day is None:
         return conf
 
@@ -112,41 +111,38 @@ def conf_of_day(conf: Conf, day: str | None) -> Conf:
             return spec.replace(DAY, day)
         if isinstance(spec, Mapping):
             return {key: filled(value) for key, value in spec.items()}
-        return [filled(one) for one in spec] if isinstance(spec, Sequence) else spec
+        return [filled(name) for name in spec] if isinstance(spec, Sequence) else spec
 
     return replace(conf, data=replace(conf.data, train=filled(conf.data.train), days=None))
 
 
 def calendar(day: str) -> date | None:
     """The date that a day's name is."""
-    found = DATE.fullmatch(day)
-    if found is None:
-        return None
     try:
-        return date(*(int(part) for part in found.groups() if part is not None))
+        return date.fromisoformat(day) if DATE.fullmatch(day) else None
     except ValueError:
         return None
 
 
-def day_number(day: str, before: int) -> int:
-    """The number of a day that is trained after the day with number `before` (0: the first).
+def day_number(day: str, previous: int) -> int:
+    """The number of a day that is trained after the day with number `previous` (0: the first).
 
     Numbers never go back: one that comes late has the number of the day before it.
     """
     named = calendar(day)
-    return before + 1 if named is None else max(named.toordinal(), before)
+    return previous + 1 if named is None else max(named.toordinal(), previous)
 
 
 def in_order(days: Iterable[str]) -> list[str]:
     """Days by calendar when all are dates, else by their texts."""
-    found = sorted(days)
-    return sorted(found, key=_order(found))
+    names = sorted(days)
+    return sorted(names, key=_order(names))
 
 
-def comes_before(day: str, other: str) -> bool:
-    """Whether a day is earlier than another."""
-    key = _order([day, other])
-    return bool(key(day) < key(other))
+def comes_before(day: str, later: str) -> bool:
+    """Whether a day is earlier than `later`."""
+    key = _order([day, later])
+    return bool(key(day) < key(later))
 
 
 def _order(days: Iterable[str]) -> Callable[[str], Any]:
@@ -160,19 +156,19 @@ def _natural(day: str) -> tuple[Any, ...]:
 
 
 def days_of(conf: Conf) -> Days:
-    """The days of a daily conf, those of data.days or all that are there.
+    """The days of a daily conf: of data.days, or all that have files.
 
     A list is looked up day by day; for all else the files are listed. Raises Failure when the
     storage cannot be read, UserError for a data.days that is neither list nor range.
     """
-    asked = _asked(conf.data.days)
-    if isinstance(asked, list):
-        days = in_order(asked)
-        urls = {day: found for day in days if (found := _files_of(conf, day))}
+    wanted = _wanted(conf.data.days)
+    if isinstance(wanted, list):
+        days = in_order(wanted)
+        urls = {day: found_urls for day in days if (found_urls := _files_of(conf, day))}
         there = list(urls)
         _refuse_shared_files(urls)
     else:
-        first, last = asked
+        first, last = wanted
         there = [day for day in in_order(_listed(conf)) if _within(day, first, last)]
         known = there or [""]
         days = in_order([*there, *_dates_between(first or known[0], last or known[-1], there)])
@@ -188,15 +184,15 @@ def days_of(conf: Conf) -> Days:
 
 
 def none_there(conf: Conf) -> Failure:
-    """What is said where no day of data.train has files."""
-    asked = "" if conf.data.days is None else f" (data.days={conf.data.days})"
+    """The error when no day of data.train has files."""
+    wanted = "" if conf.data.days is None else f" (data.days={conf.data.days})"
     return Failure(
-        f"no day of data.train={conf.data.train} is there{asked}. Check the name, data.root and "
+        f"no day of data.train={conf.data.train} is there{wanted}. Check the name, data.root and "
         "data.days"
     )
 
 
-def _asked(value: Any) -> list[str] | tuple[str | None, str | None]:
+def _wanted(value: Any) -> list[str] | tuple[str | None, str | None]:
     """data.days as a list of days, or as the first and last of a range, either of them open."""
     if value is None:
         return None, None
@@ -284,19 +280,19 @@ def _files_of(conf: Conf, day: str) -> list[str]:
 def _refuse_shared_files(urls: Mapping[str, Sequence[str]]) -> None:
     """Refuse files that would be trained with two days."""
     days: dict[str, str] = {}
-    for day, found in urls.items():
-        for url in found:
+    for day, urls_of_day in urls.items():
+        for url in urls_of_day:
             if (other := days.setdefault(url, day)) != day:
                 raise UserError(
                     f"{url} is of day {other} and of day {day}, for a glob follows {DAY} in "
-                    f"data.train. Put into data.train what stands between them, such as {DAY}.*"
+                    f"data.train. Put into data.train what is between them, such as {DAY}.*"
                 )
 
 
 def _listed(conf: Conf) -> list[str]:
     """The days that every name of data.train has files of."""
-    found: list[set[str]] = []
-    for name in _names(conf):
+    listed: list[set[str]] = []
+    for name in _names(conf.data):
         pattern = name.replace(f"*{DAY}", "*").replace(f"{DAY}*", "*").replace(DAY, "*")
         try:
             urls = files.expand(pattern, conf.data.root)
@@ -304,18 +300,18 @@ def _listed(conf: Conf) -> list[str]:
             return []
         place = _place_of_day(name)
         matches = {url: match["day"] for url in urls if (match := place.search(url))}
-        found.append(set(matches.values()))
+        listed.append(set(matches.values()))
         # Of names that are not dates one may begin as another does.
         within = {
-            day: [url for url, own in matches.items() if own.startswith(day)]
-            for day in found[-1]
-            if calendar(day) is None and any(o != day and o.startswith(day) for o in found[-1])
+            day: [url for url, named in matches.items() if named.startswith(day)]
+            for day in listed[-1]
+            if calendar(day) is None and any(o != day and o.startswith(day) for o in listed[-1])
         }
         for day, alike in within.items():
             of_day = _place_of_day(name.replace(DAY, glob.escape(day)))
             also = [url for url in alike if of_day.search(url)]
             _refuse_shared_files({**{matches[url]: [url] for url in also}, day: also})
-    days = set.intersection(*found) if found else set()
+    days = set.intersection(*listed) if listed else set()
     dates = {day for day in days if calendar(day) is not None}
     if dates and dates != days:
         others = sorted(days - dates)
@@ -331,7 +327,7 @@ def _place_of_day(name: str) -> re.Pattern[str]:
     text, seen = "", False
     for piece in PIECES.split(name[fixed.rfind("/") + 1 :]):
         if piece == DAY:
-            # Of what else stands beside the day in a name, a date has its own end.
+            # Beside other text a date ends where its digits do.
             text += "(?P=day)" if seen else r"(?P<day>\d{4}-\d\d-\d\d|\d{8}|[^/]+)"
             seen = True
         elif piece == "**/":

@@ -1,11 +1,7 @@
-"""Arrow columns to ids, numbers and labels.
-
-Strings are hashed where they lie in Arrow's buffers. Whether a value is missing is asked of its
-id: two texts with one id are one feature to everything that follows, so nothing else is compared.
-"""
+"""Arrow columns to ids, numbers and labels."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,54 +9,32 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tnctl.data import numbers
-from tnctl.data.bad_rows import BadRowsError
-from tnctl.data.cells import BUCKETS, Cells, Encoder
-from tnctl.data.reading import Where, columns_read, named, numeric_columns
+from tnctl.data.bad_rows import refuse
+from tnctl.data.batches import Batch
+from tnctl.data.column_names import columns_read
+from tnctl.data.id_encoders import ENCODERS
+from tnctl.data.numeric_inputs import numeric_input
+from tnctl.data.pieces import Where
 from tnctl.data.row_limits import refuse_large_window, refuse_long_rows
+from tnctl.data.slot_encoder import Cells, Encoder
 from tnctl.data.statistics import Statistics
-from tnctl.data.vectors import transformed, vectors
 from tnctl.errors import UserError
-from tnctl.schema import Conf, Label, Slot
+from tnctl.schema import Conf, Data, Label, Slot
 from tnctl.tables import columns as c_columns
 
 INDICATOR_MOST = 4096  # ids of a one-hot slot: as many numbers in x
 
 
 @dataclass
-class Window:
-    """Consecutive rows of the data, or a batch of them, ready for the tables."""
-
-    ids: list[NDArray[np.uint64]]  # per table: [n_ids], example after example, cell after cell
-    offsets: list[NDArray[np.uint32]]  # per table: [rows * cells_of_an_example + 1]
-    weights: list[NDArray[np.float32] | None]  # per table: one per id; None without weights
-    numeric: NDArray[np.float32]  # [rows, N]: numeric inputs, transformed, then one-hot counts
-    labels: NDArray[np.float32]  # [rows, number of labels]; zeros when read without
-    weight: NDArray[np.float32] | None = None  # [rows], of each example
-    reference: NDArray[np.float64] | None = None  # [rows], NaN where missing
-    group: NDArray[np.uint64] | None = None  # [rows], the hash of data.group's value
-    carried: pa.Table | None = None  # the columns asked for, as they are in the files
-
-    @property
-    def rows(self) -> int:
-        """The number of examples."""
-        return len(self.labels)
-
-
-@dataclass
-class Columns:
-    """What a `Window` is made of, slot by slot; its other fields are the window's."""
+class EncodedRows:
+    """Rows slot by slot."""
 
     cells: dict[str, Cells]  # of every slot that has rows or is one-hot
-    numeric: NDArray[np.float32]
-    labels: NDArray[np.float32]
-    weight: NDArray[np.float32] | None
-    reference: NDArray[np.float64] | None
-    group: NDArray[np.uint64] | None
-    carried: pa.Table | None
+    batch: Batch  # all the rest; its tables are empty
 
 
 class Features:
-    """The way from Arrow columns to a `Window`, as the conf has it.
+    """The way from Arrow columns to a `Batch`, as the conf has it.
 
     `tables` has for each table its slots and of how many cells each is: one, or max_length for a
     sequence. `columns` are those to read. With `labelled` false there are no labels, weights,
@@ -83,13 +57,7 @@ class Features:
         self.carry = tuple(carry)
         self.columns = list(dict.fromkeys([*columns_read(conf, labelled), *carry]))
         self._encoders = {
-            name: Encoder(
-                name,
-                slot,
-                conf.data,
-                statistics.boundaries_of(name, slot) if slot.ids in BUCKETS else None,
-                statistics.vocabulary_of(name, slot),
-            )
+            name: Encoder(name, slot, conf.data, statistics.lists_of(name, slot))
             for name, slot in conf.slots.items()
         }
         self._of_columns = {
@@ -106,75 +74,62 @@ class Features:
 
     @property
     def numeric_width(self) -> int:
-        """The numbers of a row: those of numeric inputs, then of one-hot slots."""
-        inputs = self.conf.numeric.values()
-        return sum(one.numbers for one in inputs) + sum(self._indicators.values())
+        """The numbers of a row: of numeric inputs, then of one-hot slots."""
+        inputs = [numeric.numbers for numeric in self.conf.numeric.values()]
+        return sum(inputs) + sum(self._indicators.values())
 
-    def encode(self, table: pa.Table, where: Where) -> Window:
+    def encode(self, table: pa.Table, where: Where) -> Batch:
         """All rows of `table`, which has at least `self.columns`.
 
         `where` maps a row of the table to the file and the row there, for errors. Raises
-        `BadRowsError` for a value that is not what its column must hold.
+        `BadRowsError` for a value that its column must not have.
         """
-        return self.window(self.read(table, where))
+        return self.batch(self.read(table, where))
 
-    def read(self, table: pa.Table, where: Where) -> Columns:
+    def read(self, table: pa.Table, where: Where) -> EncodedRows:
         """The same, slot by slot."""
-        conf, data = self.conf, self.conf.data
+        data, rows = self.conf.data, table.num_rows
         whole = {name: numbers.flat(table.column(name)) for name in self.columns}
         cells: dict[str, Cells] = {}
-        for names, _ in self.tables:
-            for name in names:
-                self._encode(name, whole, cells, table.num_rows, where)
-        for name in self._indicators:
-            self._encode(name, whole, cells, table.num_rows, where)
-        refuse_long_rows([one.offsets for one in cells.values()], where)
-        numeric = self._numeric(whole, cells, table.num_rows, where)
-        known = data.all_labels.values()
-        labels = np.zeros((table.num_rows, len(known)), np.float32)
-        weight = reference = group = None
+        for name in [*(name for names, _ in self.tables for name in names), *self._indicators]:
+            self._encode(name, whole, cells, rows, where)
+        refuse_long_rows([of_slot.offsets for of_slot in cells.values()], where)
+        labels = np.zeros((rows, len(data.all_labels)), np.float32)
+        batch = Batch([], [], [], self._numeric(whole, cells, rows, where), labels)
         if self.labelled:
-            for number, label in enumerate(known):
-                labels[:, number] = labels_of(whole[label.column], label, conf, where)
+            squared = self.conf.train.loss.name == "mse"
+            for number, label in enumerate(data.all_labels.values()):
+                column = whole[label.column]
+                labels[:, number] = labels_of(column, label, data.missing, squared, where)
             if data.weight:
-                weight = weights_of(whole[data.weight], conf, where)
+                batch.weight = weights_of(whole[data.weight], data.weight, data.missing, where)
             if data.reference:
                 column = whole[data.reference]
-                reference = numbers.parsed(column, data.missing, data.reference, where)
+                batch.reference = numbers.parsed(column, data.missing, data.reference, where)
             if data.group:
-                group = groups_of(whole[data.group], conf, where)
-        carried = table.select(list(self.carry)) if self.carry else None
-        return Columns(cells, numeric, labels, weight, reference, group, carried)
+                batch.group = groups_of(whole[data.group], data.group, data, where)
+        batch.carried = table.select(list(self.carry)) if self.carry else None
+        return EncodedRows(cells, batch)
 
-    def window(self, columns: Columns) -> Window:
-        """The columns of all slots, table by table and example by example."""
-        ids, offsets, weights = [], [], []
-        refuse_large_window(sum(len(cells.ids) for cells in columns.cells.values()))
+    def batch(self, rows: EncodedRows) -> Batch:
+        """The cells of all slots, table by table and example by example."""
+        batch = replace(rows.batch, ids=[], offsets=[], weights=[])
+        refuse_large_window(sum(len(cells.ids) for cells in rows.cells.values()))
         for names, spreads in self.tables:
-            cells = [columns.cells[name] for name in names]
-            if len(columns.labels) * sum(spreads) >= 2**31:
+            if batch.rows * sum(spreads) >= 2**31:
                 raise UserError("a window has over 2^31 cells. Take a smaller data.window")
-            of_table = c_columns.interleave(
-                [one.ids for one in cells],
-                [one.offsets for one in cells],
-                len(columns.labels),
+            slots = [rows.cells[name] for name in names]
+            ids, offsets, weights = c_columns.interleave(
+                [cells.ids for cells in slots],
+                [cells.offsets for cells in slots],
+                batch.rows,
                 spreads,
-                [one.weights for one in cells],
+                [cells.weights for cells in slots],
             )
-            ids.append(of_table[0])
-            offsets.append(of_table[1])
-            weights.append(of_table[2])
-        return Window(
-            ids,
-            offsets,
-            weights,
-            columns.numeric,
-            columns.labels,
-            columns.weight,
-            columns.reference,
-            columns.group,
-            columns.carried,
-        )
+            batch.ids.append(ids)
+            batch.offsets.append(offsets)
+            batch.weights.append(weights)
+        return batch
 
     def _encode(
         self,
@@ -191,7 +146,7 @@ class Features:
             return self._of_columns[name].encode(whole[name], where)
         slot, encoder = self.conf.slots[name], self._encoders[name]
         if slot.cross is not None:
-            crossed = [self._encode(one, whole, cells, rows, where) for one in slot.cross]
+            crossed = [self._encode(part, whole, cells, rows, where) for part in slot.cross]
             cells[name] = encoder.crossed(crossed, rows, where)
         else:
             weights = None if slot.weights is None else whole[slot.weights]
@@ -201,22 +156,14 @@ class Features:
     def _numeric(
         self, whole: Mapping[str, pa.Array], cells: dict[str, Cells], rows: int, where: Where
     ) -> NDArray[np.float32]:
-        inputs = self.conf.numeric
-        out = np.empty((rows, self.numeric_width), np.float32)
-        at = 0
-        for name, numeric in inputs.items():
-            values = vectors(whole, name, numeric, self.conf.data, where)
-            moments = self.statistics.standardize.get(name)
-            out[:, at : at + numeric.numbers] = transformed(values, numeric, moments)
-            names = numeric_columns(name, numeric)
-            for number in range(numeric.numbers):
-                column = names[number] if numeric.columns is not None else names[0]
-                numbers.refuse_infinite(out[:, at + number], values[:, number], column, where)
-            at += numeric.numbers
-        for name, width in self._indicators.items():
-            out[:, at : at + width] = counts(cells[name], rows, width)
-            at += width
-        return out
+        columns = [counts(cells[name], rows, width) for name, width in self._indicators.items()]
+        inputs = [
+            numeric_input(
+                whole, name, numeric, self.statistics.standardize.get(name), self.conf.data, where
+            )
+            for name, numeric in self.conf.numeric.items()
+        ]
+        return np.concatenate([*inputs, *columns, np.empty((rows, 0), np.float32)], axis=1)
 
 
 def indicator_width(name: str, slot: Slot, statistics: Statistics) -> int:
@@ -235,90 +182,82 @@ def indicator_width(name: str, slot: Slot, statistics: Statistics) -> int:
 
 def counted_ids(name: str, slot: Slot, statistics: Statistics) -> int | None:
     """How many ids a slot can have, when they are 0 .. n - 1; None for other ids."""
-    own = 1 if slot.missing == "value" else 0
-    if slot.ids in BUCKETS:
-        boundaries = statistics.boundaries_of(name, slot)
-        return (0 if boundaries is None else len(boundaries)) + 1 + own
-    if slot.ids == "vocabulary":
-        return len(statistics.vocabulary_of(name, slot) or ()) + slot.oov + own
-    return slot.size
+    return ENCODERS[slot.ids].count(slot, statistics.lists_of(name, slot))
 
 
 def counts(cells: Cells, rows: int, width: int) -> NDArray[np.float32]:
     """How often each id is in each row, or the sums of their weights: float32 [rows, width]."""
     places = np.repeat(np.arange(rows) * width, cells.lengths()) + cells.ids.astype(np.int64)
-    found = np.bincount(places, cells.weights, rows * width)
-    return found.reshape(rows, width).astype(np.float32)
+    sums = np.bincount(places, cells.weights, rows * width)
+    return sums.reshape(rows, width).astype(np.float32)
 
 
-def labels_of(column: pa.Array, label: Label, conf: Conf, where: Where) -> NDArray[np.float32]:
-    """One label, float32 [rows]: in [0, 1], with train.loss=mse any finite number.
+def labels_of(
+    column: pa.Array, label: Label, missing: list[str], squared: bool, where: Where
+) -> NDArray[np.float32]:
+    """One label, float32 [rows]: in [0, 1], with `squared` (train.loss=mse) any finite number.
 
-    Raises `BadRowsError` for a missing or another one.
+    Raises `BadRowsError` for a label that is missing or out of range.
     """
-    missing = conf.data.missing
     if label.positive is not None:
         return _labels_of_texts(column, label.positive, missing, label.column, where)
     values = numbers.parsed(column, missing, label.column, where)
+    way = "Mend or remove the row"
     if label.above is not None:
         wrong, allowed = np.isnan(values), "a number"
-        way = "Mend or remove the row"
-    elif conf.train.loss.name == "mse":
+    elif squared:
         with np.errstate(over="ignore"):
             wrong, allowed = ~np.isfinite(values.astype(np.float32)), "a finite number"
-        way = "Mend or remove the row"
     else:
         wrong, allowed = ~((values >= 0) & (values <= 1)), "a number from 0 to 1"
-        way = (
-            "Mend or remove the row, or name the texts that count as 1 in data.label.positive, or "
-            "the number above which they do in data.label.above"
+        way += (
+            ", or name the texts that count as 1 in data.label.positive, or the number above which "
+            "they do in data.label.above"
         )
-    if wrong.any():
-        rows = np.flatnonzero(wrong)
-        raise BadRowsError(
-            f"{named(where(int(rows[0])))}: the label in column '{label.column}' must be "
-            f"{allowed}. Received: {column[int(rows[0])].as_py()}. {way}",
-            rows,
-        )
+    refuse(
+        wrong,
+        where,
+        lambda row: (
+            f"the label in column '{label.column}' must be {allowed}. Received: "
+            f"{column[row].as_py()}. {way}"
+        ),
+    )
     return (values if label.above is None else values > label.above).astype(np.float32)
 
 
 def _labels_of_texts(
     column: pa.Array, positive: list[str], missing: list[str], name: str, where: Where
 ) -> NDArray[np.float32]:
-    column = numbers.single(column, name, where)
-    texts = pc.utf8_trim_whitespace(numbers.texts(column, name, where))
+    texts = numbers.texts(numbers.single(column, name, where), name, where)
+    texts = pc.utf8_trim_whitespace(texts)
     absent = pc.is_in(texts, value_set=pa.array([*(text.strip() for text in missing), None]))
-    if pc.any(absent).as_py():
-        rows = np.flatnonzero(absent.to_numpy(zero_copy_only=False))
-        raise BadRowsError(
-            f"{named(where(int(rows[0])))}: the label in column '{name}' is missing. Mend or "
-            "remove the row",
-            rows,
-        )
-    found = pc.is_in(texts, value_set=pa.array([text.strip() for text in positive], pa.string()))
-    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.float32)
+    refuse(
+        absent.to_numpy(zero_copy_only=False),
+        where,
+        lambda _: f"the label in column '{name}' is missing. Mend or remove the row",
+    )
+    ones = pc.is_in(texts, value_set=pa.array([text.strip() for text in positive], pa.string()))
+    return np.asarray(ones.to_numpy(zero_copy_only=False), dtype=np.float32)
 
 
-def weights_of(column: pa.Array, conf: Conf, where: Where) -> NDArray[np.float32]:
+def weights_of(
+    column: pa.Array, name: str, missing: list[str], where: Where
+) -> NDArray[np.float32]:
     """The weight of each example, float32 [rows]. Raises `BadRowsError` unless finite and >= 0."""
-    name = conf.data.weight or ""
-    values = numbers.parsed(column, conf.data.missing, name, where)
     with np.errstate(over="ignore"):
-        found = values.astype(np.float32)
-    wrong = ~(np.isfinite(found) & (found >= 0))
-    if wrong.any():
-        rows = np.flatnonzero(wrong)
-        raise BadRowsError(
-            f"{named(where(int(rows[0])))}: the weight in column '{name}' must be a finite "
-            f"number, at least 0. Received: {column[int(rows[0])].as_py()}. Mend or remove the row",
-            rows,
-        )
-    return found
+        weights = numbers.parsed(column, missing, name, where).astype(np.float32)
+    refuse(
+        ~(np.isfinite(weights) & (weights >= 0)),
+        where,
+        lambda row: (
+            f"the weight in column '{name}' must be a finite number, at least 0. Received: "
+            f"{column[row].as_py()}. Mend or remove the row"
+        ),
+    )
+    return weights
 
 
-def groups_of(column: pa.Array, conf: Conf, where: Where) -> NDArray[np.uint64]:
+def groups_of(column: pa.Array, name: str, data: Data, where: Where) -> NDArray[np.uint64]:
     """The hash of each value of data.group, uint64 [rows]; missing ones are one group."""
-    name = conf.data.group or ""
-    encoder = Encoder(name, Slot(missing="value"), conf.data)
+    encoder = Encoder(name, Slot(missing="value"), data)
     return encoder.encode(numbers.single(column, name, where), where).ids

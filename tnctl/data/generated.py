@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tnctl.data.reading import Piece, counted, require
+from tnctl.data.pieces import Piece, counted, require
 from tnctl.errors import UserError
 from tnctl.tables.columns import mix64
 
@@ -209,11 +209,8 @@ def _interests(
     planted: Planted, numbers: np.ndarray
 ) -> tuple[pa.Array, np.ndarray, np.ndarray | None]:
     counts = (_draw(COUNT_DRAW, numbers) >> np.uint64(32)) % np.uint64(LISTED + 1)
-    draws = _draw(INTEREST_DRAW, numbers)
-    places = np.arange(LISTED, dtype=np.uint64)
-    draws = (draws[:, None] >> (np.uint64(16) * places)) & np.uint64(0xFFFF)
-    ids = planted.chosen[draws]
-    listed = places < counts[:, None]
+    ids = planted.chosen[_sixteen(INTEREST_DRAW, numbers, LISTED)]
+    listed = np.arange(LISTED, dtype=np.uint64) < counts[:, None]
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     values = planted.texts.take(pa.array(ids[listed]))
     main = np.where(listed, planted.main[ids], np.float32(0)).sum(axis=1, dtype=np.float32)
@@ -266,7 +263,7 @@ class Kinds:
 
     chosen: np.ndarray  # uint16 [KINDS, 65536]: the item that a 16-bit draw stands for
     alike: np.ndarray  # float64 [items]: ln P(item | 1) / P(item | 0), of the kind of item_id
-    other: float  # the same of any other item
+    unlike: float  # the same of any other item
 
 
 @cache
@@ -277,8 +274,8 @@ def _kinds() -> Kinds:
     drawn = [_popular(weights * (items % KINDS == kind)) for kind in range(KINDS)]
     within = sum(shares for _, shares in drawn)
     chances = {y: (1 - share) * popularity + share * within for y, share in ALIKE.items()}
-    other = np.log((1 - ALIKE[1]) / (1 - ALIKE[0]))
-    return Kinds(np.stack([c for c, _ in drawn]), np.log(chances[1] / chances[0]), float(other))
+    unlike = np.log((1 - ALIKE[1]) / (1 - ALIKE[0]))
+    return Kinds(np.stack([c for c, _ in drawn]), np.log(chances[1] / chances[0]), float(unlike))
 
 
 def _histories(numbers: np.ndarray, label: np.ndarray, logit: np.ndarray) -> dict[str, pa.Array]:
@@ -291,7 +288,7 @@ def _histories(numbers: np.ndarray, label: np.ndarray, logit: np.ndarray) -> dic
     of_kind = _sixteen(ALIKE_DRAW, numbers, HISTORY) < share * 65_536
     items = np.where(of_kind, kinds.chosen[kind, draws], planted.chosen[draws])
     listed = np.arange(HISTORY, dtype=np.uint64) < lengths[:, None]
-    tells = np.where(items % KINDS == kind, kinds.alike[items], kinds.other)
+    tells = np.where(items % KINDS == kind, kinds.alike[items], kinds.unlike)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     history = pa.ListArray.from_arrays(
         pa.array(offsets), planted.texts.take(pa.array(items[listed]))

@@ -1,4 +1,4 @@
-"""Arrow columns of any type to numbers, missing values and bad ones told apart."""
+"""Arrow columns of any type to numbers, with missing and bad values kept apart."""
 
 import re
 from typing import Any
@@ -9,12 +9,12 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from tnctl.data.bad_rows import BadRowsError
-from tnctl.data.reading import Where, named
+from tnctl.data.bad_rows import refuse
+from tnctl.data.pieces import Where
 from tnctl.errors import Failure, quoted
 
 INTEGER = re.compile(r"-?[0-9]+")
-MOST_NAMED = 1024  # bad values that are looked for before the good ones are tried again
+MOST_NAMED = 1024  # bad values that are searched for before the good ones are tried again
 
 
 def flat(column: pa.ChunkedArray) -> pa.Array:
@@ -79,13 +79,13 @@ def single(array: pa.Array, column: str, where: Where) -> pa.Array:
     if not is_list(array.type):
         return array
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
-    if (lengths > 1).any():
-        wrong = np.flatnonzero(lengths > 1)
-        raise BadRowsError(
-            f"{named(where(int(wrong[0])))}: column '{column}' must have one value. Received: "
-            f"{lengths[wrong[0]]} values. Mend the row",
-            wrong,
-        )
+    refuse(
+        lengths > 1,
+        where,
+        lambda row: (
+            f"column '{column}' must have one value. Received: {lengths[row]} values. Mend the row"
+        ),
+    )
     places = np.where(lengths == 1, np.cumsum(lengths) - 1, 0)
     return pc.list_flatten(array).take(pa.array(places, mask=lengths == 0))
 
@@ -102,11 +102,10 @@ def parsed(array: pa.Array, missing: list[str], column: str, where: Where) -> ND
     elif pt.is_integer(kind):
         # As in text: an integer is missing when its decimal text is.
         absent = [text.strip() for text in missing if INTEGER.fullmatch(text.strip())]
-        values = array.cast(pa.float64(), safe=False)
-        if absent:
+        if absent:  # else the integers need not become text
             gone = pc.is_in(array.cast(pa.string()), value_set=pa.array(absent, pa.string()))
-            values = pc.if_else(gone, None, values)
-        array = values
+            array = pc.if_else(gone, None, array)
+        array = array.cast(pa.float64(), safe=False)
     elif pt.is_floating(kind) or pt.is_boolean(kind) or pt.is_decimal(kind):
         array = array.cast(pa.float64(), safe=False)
     elif not pt.is_null(kind):
@@ -124,54 +123,54 @@ def _parsed_texts(array: pa.Array, missing: list[str], column: str, where: Where
     try:
         return pc.cast(array, pa.float64())
     except pa.ArrowInvalid:
-        raise not_a_number(
-            array, bad_places(array, pa.float64()), "a number", column, where
-        ) from None
+        wrong = np.zeros(len(array), bool)
+        wrong[bad_places(array, pa.float64())] = True
+        refuse_texts(array, wrong, "a number", column, where)
+        raise
 
 
 def bytes_at(array: pa.Array, row: int) -> bytes:
     """A text of a column as its bytes, whatever they are."""
-    found: bytes = array.slice(row, 1).cast(pa.large_binary())[0].as_py()
-    return found
+    return bytes(array.slice(row, 1).cast(pa.large_binary())[0].as_py())
 
 
-def not_a_number(
-    array: pa.Array, rows: list[int], kind: str, column: str, where: Where
-) -> BadRowsError:
-    """What to say of texts that do not parse."""
-    return BadRowsError(
-        f"{named(where(rows[0]))}, column '{column}': {quoted(bytes_at(array, rows[0]))} is not "
-        f"{kind}. Mend it, or add it to data.missing",
-        rows,
+def refuse_texts(
+    array: pa.Array, wrong: NDArray[np.bool_], kind: str, column: str, where: Where
+) -> None:
+    """Raise `BadRowsError` for texts that do not parse as `kind`."""
+    refuse(
+        wrong,
+        where,
+        lambda row: (
+            f"{quoted(bytes_at(array, row))} is not {kind}. Mend it, or add it to data.missing"
+        ),
+        column,
     )
 
 
 def bad_places(array: pa.Array, kind: pa.DataType, most: int = MOST_NAMED) -> list[int]:
     """The first values, at most so many, that do not cast to `kind`, by halving."""
-    found: list[int] = []
+    places: list[int] = []
     ranges = [(0, len(array))]
-    while ranges and len(found) < most:
+    while ranges and len(places) < most:
         low, high = ranges.pop()
         try:
             pc.cast(array.slice(low, high - low), kind)
         except pa.ArrowInvalid:
             if high - low == 1:
-                found.append(low)
+                places.append(low)
             else:
                 middle = (low + high) // 2
                 ranges += [(middle, high), (low, middle)]
-    return found
+    return places
 
 
 def refuse_infinite(out: NDArray[Any], values: NDArray[Any], column: str, where: Where) -> None:
     """Refuse numbers (float32 `out` [rows], made from `values`) that are infinite."""
-    wrong = np.isinf(out)
-    if wrong.any():
-        rows = np.flatnonzero(wrong)
-        value = values[rows[0]]
-        what = "infinite. Mend the row"
-        if np.isfinite(value):
-            what = "too large for float32. Mend the row, or take transform=log1p"
-        raise BadRowsError(
-            f"{named(where(int(rows[0])))}, column '{column}': {value} is {what}", rows
-        )
+
+    def fault(row: int) -> str:
+        if np.isfinite(values[row]):
+            return f"{values[row]} is too large for float32. Mend the row, or take transform=log1p"
+        return f"{values[row]} is infinite. Mend the row"
+
+    refuse(np.isinf(out), where, fault, column)

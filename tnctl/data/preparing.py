@@ -2,8 +2,8 @@
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,16 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tnctl import __version__, outputs
-from tnctl.data import prepared_files, sources, statistics
-from tnctl.data.ahead import ReadAhead
+from tnctl.data import sources, statistics
 from tnctl.data.bad_rows import Skipped
-from tnctl.data.features import Features, Window
-from tnctl.data.prepared_document import SPLITS, PreparedManifest, SplitEntry
+from tnctl.data.batches import Batch
+from tnctl.data.features import Features
+from tnctl.data.formats import prepared_files
+from tnctl.data.formats.prepared_document import SPLITS, PreparedManifest, SplitEntry
+from tnctl.data.raw_rows import raw_rows
+from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.sources import count_hint
-from tnctl.data.windows import raw_rows, windows
+from tnctl.data.windows import windows
 from tnctl.errors import UserError
 from tnctl.manifest import Inventory
 from tnctl.ownership import PREPARED
@@ -67,21 +70,22 @@ def prepare(conf: Conf, folder: str) -> None:
 def _split(
     conf: Conf, split: str, measured: statistics.Statistics, inventory: Inventory
 ) -> SplitEntry:
-    """Write one split; what the manifest says of it."""
-    slots = _slots(conf)
-    # Each slot as a table of its own: a window then has its ids slot by slot.
+    """Write one split; returns its entry in the manifest."""
+    # One-hot slots are among the numbers.
+    slots = [name for name, slot in conf.slots.items() if not slot.indicator]
+    # Each slot is a table: a window then has its ids slot by slot.
     features = Features(conf, [([name], [1]) for name in slots], measured, carry=conf.data.carry)
     skipped = Skipped(split, conf.data.bad_rows)
     writer = _Writer(f"{split}/part", inventory)
     rows = 0
-    found = windows(conf, features, split, skipped=skipped)
+    source = windows(conf, features, split, skipped=skipped)
     with (
         Display(f"data.{split}", count_hint(conf, split)) as display,
-        ReadAhead(found) as ahead,
+        ReadAhead(source) as ahead,
         writer,
     ):
         for window in ahead:
-            writer.write(_table(conf, slots, window, writer.forms))
+            writer.write(_table(conf.data.all_labels, slots, window, writer.forms))
             rows += window.rows
             display.update(rows, f"{rows:,} rows")
         display.finish()
@@ -90,34 +94,19 @@ def _split(
     return SplitEntry(rows=rows, skipped=skipped.rows, parts=tuple(writer.names), first=first)
 
 
-def _slots(conf: Conf) -> list[str]:
-    """The slots whose ids are written; those that are one-hot are numbers."""
-    return [name for name, slot in conf.slots.items() if not slot.indicator]
+class _Writer(ExitStack):
+    """Row groups to files; a file ends when it is long, or when the columns change.
 
-
-class _Writer:
-    """Row groups to files; a file ends when it is long, or when the columns change."""
+    After an exception the last file is not completed.
+    """
 
     def __init__(self, stem: str, inventory: Inventory) -> None:
+        super().__init__()
         self.forms: dict[str, int] = {}
         self.names: list[str] = []
-        self._stem = stem
-        self._inventory = inventory
+        self._stem, self._inventory = stem, inventory
         self._groups = 0
-        self._file = ExitStack()
         self._writer: pq.ParquetWriter | None = None
-
-    def __enter__(self) -> "_Writer":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # After an exception the file is not completed.
-        self._file.__exit__(kind, error, trace)
 
     def write(self, table: pa.Table) -> None:
         """Append a row group."""
@@ -131,12 +120,12 @@ class _Writer:
         self._groups += 1
 
     def _next(self, schema: pa.Schema) -> pq.ParquetWriter:
-        self._file.close()
+        self.close()
         name = f"{self._stem}-{len(self.names):05d}.parquet"
-        stream = self._file.enter_context(self._inventory.writing(name))
+        stream = self.enter_context(self._inventory.writing(name))
         self.names.append(name)
         # Ids are random numbers: a dictionary of them, or their least and greatest, say nothing.
-        return self._file.enter_context(
+        return self.enter_context(
             pq.ParquetWriter(
                 stream,
                 schema,
@@ -149,7 +138,9 @@ class _Writer:
         )
 
 
-def _table(conf: Conf, slots: list[str], window: Window, forms: dict[str, int]) -> pa.Table:
+def _table(
+    labels: Iterable[str], slots: list[str], window: Batch, forms: dict[str, int]
+) -> pa.Table:
     """A window as the columns of docs/formats/prepared.md; `forms` only grow."""
     columns: dict[str, Any] = {}
     for number, name in enumerate(slots):
@@ -167,7 +158,7 @@ def _table(conf: Conf, slots: list[str], window: Window, forms: dict[str, int]) 
             window.rows,
             [None, pa.py_buffer(np.ascontiguousarray(window.numeric))],
         )
-    for number, name in enumerate(conf.data.all_labels):
+    for number, name in enumerate(labels):
         columns[f"label_{name}"] = pa.array(window.labels[:, number])
     for key in ("weight", "reference", "group"):
         if (values := getattr(window, key)) is not None:

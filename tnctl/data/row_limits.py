@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tnctl import limits
-from tnctl.data.bad_rows import BadRowsError
-from tnctl.data.reading import Where, named
+from tnctl.data.bad_rows import refuse
+from tnctl.data.pieces import Where
 from tnctl.errors import UserError
 
 
@@ -21,25 +21,27 @@ def refuse_many(
     Raises `BadRowsError` where one is over `most`; `kind` names what is counted.
     """
     counts = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    if counts.max(initial=0) > most:
-        rows = np.flatnonzero(counts > most)
-        raise BadRowsError(
-            f"{named(where(int(rows[0])))}, column '{column}': {counts[rows[0]]:,} {kind}, and a "
-            f"row has at most {most:,}. Split or remove the row",
-            rows,
-        )
+    refuse(
+        counts > most,
+        where,
+        lambda row: (
+            f"{counts[row]:,} {kind}, and a row has at most {most:,}. Split or remove the row"
+        ),
+        column,
+    )
     return counts
 
 
-def refuse_many_ids(counts: NDArray[np.float64], what: str, where: Where) -> None:
+def refuse_many_ids(counts: NDArray[np.float64], subject: str, where: Where) -> None:
     """Raise `BadRowsError` for rows with more ids (counts: [rows]) than a row may have."""
-    if counts.max(initial=0) > limits.ROW_VALUES:
-        rows = np.flatnonzero(counts > limits.ROW_VALUES)
-        raise BadRowsError(
-            f"{named(where(int(rows[0])))}: {what} {counts[rows[0]]:,.0f} ids, and a row has at "
-            f"most {limits.ROW_VALUES:,}. Give slots a max_length, or remove the row",
-            rows,
-        )
+    refuse(
+        counts > limits.ROW_VALUES,
+        where,
+        lambda row: (
+            f"{subject} {counts[row]:,.0f} ids, and a row has at most {limits.ROW_VALUES:,}. Give "
+            "slots a max_length, or remove the row"
+        ),
+    )
 
 
 def refuse_long_rows(offsets: Sequence[NDArray[np.int32] | None], where: Where) -> None:
@@ -50,7 +52,7 @@ def refuse_long_rows(offsets: Sequence[NDArray[np.int32] | None], where: Where) 
     lengths = [np.diff(ends) for ends in offsets if ends is not None]
     one_each = len(offsets) - len(lengths)
     # The sum of the longest cells is beyond the limit in hardly any data.
-    if one_each + sum(int(one.max(initial=0)) for one in lengths) > limits.ROW_VALUES:
+    if one_each + sum(int(cells.max(initial=0)) for cells in lengths) > limits.ROW_VALUES:
         counts = np.sum(lengths, axis=0, dtype=np.float64) + one_each
         refuse_many_ids(np.asarray(counts), "the slots have", where)
 

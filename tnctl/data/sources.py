@@ -2,38 +2,24 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tnctl import files
-from tnctl.data import (
-    csv_files,
-    generated,
-    jsonl_files,
-    libsvm_files,
-    paddle_files,
-    parquet_files,
-    prepared_files,
-    tfrecord_files,
-)
-from tnctl.data.ahead import in_order
+from tnctl.data import generated
+from tnctl.data.bad_rows import Skipped
 from tnctl.data.day_records import Fingerprint
-from tnctl.data.prepared_document import SPLITS
-from tnctl.data.reading import EmptyError, Piece, in_lines
+from tnctl.data.formats import parquet_files
+from tnctl.data.formats.prepared_document import SPLITS
+from tnctl.data.formats.prepared_files import PreparedReader
+from tnctl.data.formats.readers import reader_of
+from tnctl.data.pieces import EmptyError, Piece
+from tnctl.data.read_ahead import in_order
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.masking import masked
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Data
 
-# What reads one file of text: (conf, url, columns, lines to skip at its start).
-TEXT = {
-    "csv": csv_files.pieces,
-    "libsvm": libsvm_files.pieces,
-    "paddle": paddle_files.pieces,
-    "jsonl": jsonl_files.pieces,
-}
-
-
-DAY = "{day}"  # where the day's name stands in data.train
+DAY = "{day}"  # the place of the day's name in data.train
 
 
 @dataclass
@@ -44,28 +30,28 @@ class Split:
     skip_rows: int
 
 
-def split_of(conf: Conf, split: str) -> Split:
-    """The split as the conf has it. Raises `UserError` when the conf has none."""
-    value = getattr(conf.data, split)
+def split_of(data: Data, split: str) -> Split:
+    """The split as the conf names it. Raises `UserError` for a key that there is not."""
+    value = getattr(data, split)
     if isinstance(value, Mapping):
         for key in value:
             if key not in ("files", "skip_rows"):
                 choice = did_you_mean(str(key), ("files", "skip_rows"))
                 raise UserError(f"data.{split} has no key '{key}'. {choice}")
-        skip = value.get("skip_rows", conf.data.skip_rows)
+        skip = value.get("skip_rows", data.skip_rows)
         if not isinstance(skip, int) or skip < 0:
             raise UserError(f"data.{split}.skip_rows must be at least 0. Received: {skip}")
         return Split(value.get("files"), skip)
-    return Split(value, conf.data.skip_rows)
+    return Split(value, data.skip_rows)
 
 
 def files_of(conf: Conf, split: str) -> list[str]:
     """The URLs of a split's files, in the order they are read; none for generated data."""
     if conf.data.prepared is not None:
-        return prepared_files.urls(conf, split)
+        return PreparedReader(conf).urls(split)
     if conf.data.format == "generated":
         return []
-    spec = split_of(conf, split).spec
+    spec = split_of(conf.data, split).spec
     if not spec:
         raise UserError(f"data.{split} names no file. Give data.{split}=FILE (a file, URL or glob)")
     names = list(spec) if isinstance(spec, Sequence) and not isinstance(spec, str) else [spec]
@@ -97,13 +83,13 @@ def files_read(conf: Conf, splits: Sequence[str] = SPLITS) -> list[str]:
     for split in splits:
         spec = getattr(conf.data, split)
         if spec is not None and DAY not in str(spec):  # days are looked up one by one
-            with contextlib.suppress(Failure):  # what cannot be listed is told by whoever reads it
+            with contextlib.suppress(Failure):  # reading reports what cannot be listed
                 read += files_of(conf, split)
     return read
 
 
 def fingerprints(conf: Conf, split: str) -> list[Fingerprint]:
-    """The files of a split in their order, each with what tells whether it was changed.
+    """The files of a split in their order, each with what shows whether it was changed.
 
     They are for manifests, so their names have no secrets.
     """
@@ -121,47 +107,47 @@ def pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:
     With data.prepared they are prepared rows, whatever is needed. Raises `Failure` when a file
     cannot be read, or when all of them together have no row.
     """
-    rows, skipped, reason = 0, 0, ""
+    rows, skipped = 0, Skipped(split, conf.data.bad_rows)
     for piece in _all_pieces(conf, split, needed):
         rows += piece.table.num_rows
-        skipped += piece.skipped
-        reason = reason or piece.reason
+        skipped.add(piece.skipped, piece.reason)
         yield piece
-    if rows == 0 and skipped:
+    if rows == 0 and skipped.rows:
         raise Failure(
-            f"no row of data.{split} is left: {skipped:,} cannot be read. The first: {reason}"
+            f"no row of data.{split} is left: {skipped.rows:,} cannot be read. The first: "
+            f"{skipped.first}"
         )
     if rows == 0:
         raise EmptyError(
-            f"data.{split} has no rows ({split_of(conf, split).spec}). Name other files"
+            f"data.{split} has no rows ({split_of(conf.data, split).spec}). Name other files"
         )
 
 
 def _all_pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:
-    if conf.data.prepared is not None:
-        yield from prepared_files.pieces(conf, split)
+    named = split_of(conf.data, split)
+    if conf.data.prepared is None and conf.data.format == "generated":
+        yield from generated.pieces(split, named.spec, needed)
         return
-    if conf.data.format == "generated":
-        yield from generated.pieces(split, split_of(conf, split).spec, needed)
-        return
-    skip_rows = split_of(conf, split).skip_rows
+    reader = reader_of(conf, named.skip_rows)
     for url in files_of(conf, split):
-        if conf.data.format == "parquet":
-            yield from parquet_files.pieces(conf, url, needed)
-        elif conf.data.format == "tfrecord":
-            yield from tfrecord_files.pieces(conf, url, needed)
-        else:
-            for piece in TEXT[conf.data.format](conf, url, needed, skip_rows):
-                yield replace(piece, where=in_lines(piece.where))
+        yield from reader.pieces(url, needed)
 
 
 def count_hint(conf: Conf, split: str) -> int | None:
     """The number of rows where it costs little to know, else None."""
     if conf.data.prepared is not None:
-        return prepared_files.rows(conf, split)
+        return PreparedReader(conf).entry(split).rows
     if conf.data.format == "generated":
-        first, end = generated.row_range(split, split_of(conf, split).spec)
+        first, end = generated.row_range(split, split_of(conf.data, split).spec)
         return end - first
     if conf.data.format == "parquet":
-        return sum(parquet_files.rows(url) for url in files_of(conf, split))
+        return sum(parquet_files.row_count(url) for url in files_of(conf, split))
     return None
+
+
+def columns_of(conf: Conf, split: str) -> list[str] | None:
+    """The names of the columns in a split's first file; None where only its rows could tell."""
+    if conf.data.prepared is None and conf.data.format == "generated":
+        return list(generated.COLUMNS)
+    reader = reader_of(conf, split_of(conf.data, split).skip_rows)
+    return reader.columns(files_of(conf, split)[0])

@@ -4,26 +4,29 @@ One pass, in file order, so the figures are the same on every machine.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from tnctl import files
-from tnctl.data import numbers, prepared_files, sources, vocabulary
+from tnctl.data import numbers, sources, vocabulary
 from tnctl.data.bad_rows import Skipped, owned
-from tnctl.data.cells import bucket_numbers
-from tnctl.data.measured import Measured
-from tnctl.data.parts import parts
-from tnctl.data.reading import Where, numeric_columns, slot_column
-from tnctl.data.vectors import vectors
+from tnctl.data.column_names import numeric_columns, slot_column
+from tnctl.data.formats.prepared_files import open_folder
+from tnctl.data.id_encoders import Lists, bucket_numbers
+from tnctl.data.numeric_inputs import vectors
+from tnctl.data.pieces import Where
+from tnctl.data.row_values import row_values
+from tnctl.data.statistics_document import Measured
 from tnctl.errors import Failure
-from tnctl.schema import Conf, Numeric, Slot
+from tnctl.schema import Conf, Data, Numeric, Slot
 from tnctl.tables.columns import mix64
 
 # So many distinct values are kept exactly; of more, a uniform sample of this size.
 DISTINCT_KEPT = 65_536
-# The mean and deviation of an input; of a vector, those of each of its numbers.
+# The mean and deviation of an input; of a vector, one list of each.
 Scale = tuple[float, float] | tuple[list[float], list[float]]
 
 
@@ -55,15 +58,17 @@ class Statistics:
             dict(measured.vocabularies),
         )
 
-    def boundaries_of(self, name: str, slot: Slot) -> NDArray[np.float64] | None:
-        """The boundaries of a slot's buckets, given or measured; None where there are none."""
+    def lists_of(self, name: str, slot: Slot) -> Lists:
+        """The boundaries and vocabulary of a slot, given in the conf, measured or read."""
+        boundaries = self.boundaries.get(name)
         if slot.boundaries is not None:
-            return np.array(slot.boundaries, np.float64)
-        return self.boundaries.get(name)
-
-    def vocabulary_of(self, name: str, slot: Slot) -> list[str] | None:
-        """The vocabulary of a slot, given or read; None where there is none."""
-        return self.vocabularies.get(name) if slot.vocabulary is None else slot.vocabulary
+            boundaries = np.array(slot.boundaries, np.float64)
+        vocabulary = self.vocabularies.get(name) if slot.vocabulary is None else slot.vocabulary
+        served = slot.kind.served
+        return Lists(
+            boundaries if served == "boundaries" else None,
+            vocabulary if served == "vocabulary" else None,
+        )
 
 
 class Moments:
@@ -133,9 +138,14 @@ def standardized(conf: Conf) -> dict[str, Numeric]:
     }
 
 
+def bucketed(conf: Conf) -> dict[str, Slot]:
+    """The slots whose boundaries are measured."""
+    return {name: slot for name, slot in conf.slots.items() if slot.kind.measured}
+
+
 def needed(conf: Conf) -> bool:
     """Whether the conf has anything to measure."""
-    return bool(standardized(conf)) or any(s.ids == "quantiles" for s in conf.slots.values())
+    return bool(standardized(conf) or bucketed(conf))
 
 
 def measure(conf: Conf, limit: int | None = None) -> Statistics:
@@ -146,15 +156,15 @@ def measure(conf: Conf, limit: int | None = None) -> Statistics:
     `Failure` for a value that is no finite number, and for a slot without any number.
     """
     if conf.data.prepared:
-        return Statistics.from_measured(prepared_files.statistics(conf))
-    found = given(conf)
+        return Statistics.from_measured(open_folder(conf).statistics)
+    statistics = given(conf)
     if needed(conf):
-        _measure(conf, found, limit)
-    return found
+        _measure(conf, statistics, limit)
+    return statistics
 
 
 def given(conf: Conf) -> Statistics:
-    """What needs no look at the data: moments that the conf gives, and vocabularies of files."""
+    """What is known without reading the data: moments in the conf, and vocabularies of files."""
     return Statistics(
         {
             name: (numeric.mean, numeric.deviation)
@@ -176,52 +186,52 @@ def vocabularies(conf: Conf) -> dict[str, list[str]]:
     return {name: read[url] for name, url in names.items()}
 
 
-def _measure(conf: Conf, found: Statistics, limit: int | None) -> None:
-    inputs = standardized(conf)
-    moments = {name: [Moments() for _ in range(one.numbers)] for name, one in inputs.items()}
-    slots = {name: slot for name, slot in conf.slots.items() if slot.ids == "quantiles"}
+def _measure(conf: Conf, statistics: Statistics, limit: int | None) -> None:
+    """Measure moments and boundaries into `statistics`."""
+    inputs, slots = standardized(conf), bucketed(conf)
+    moments = {name: [Moments() for _ in range(n.numbers)] for name, n in inputs.items()}
     distinct = {name: Distinct() for name in slots}
-    columns = [column for name, one in inputs.items() for column in numeric_columns(name, one)]
+    columns = [column for name, n in inputs.items() for column in numeric_columns(name, n)]
     columns += [slot_column(name, slot) for name, slot in slots.items()]
     skipped = Skipped("train", conf.data.bad_rows)
     rows = 0
 
-    def read(table: pa.Table, where: Where) -> list[NDArray[np.float64]]:
+    def read(table: pa.Table, where: Where) -> tuple[list[Any], list[Any]]:
         whole = {name: numbers.flat(table.column(name)) for name in table.column_names}
-        made = [vectors(whole, name, one, conf.data, where) for name, one in inputs.items()]
-        return made + [_numbers(whole, name, slot, conf, where) for name, slot in slots.items()]
+        return (
+            [vectors(whole, name, n, conf.data, where) for name, n in inputs.items()],
+            [_numbers(whole, name, slot, conf.data, where) for name, slot in slots.items()],
+        )
 
     for piece in sources.pieces(conf, "train", list(dict.fromkeys(columns))):
         skipped.add(piece.skipped, piece.reason)
-        made, _ = skipped.good(piece.table, piece.where, read)
-        for takers, values in zip(moments.values(), made, strict=False):
+        (of_inputs, of_slots), _ = skipped.good(piece.table, piece.where, read)
+        for takers, values in zip(moments.values(), of_inputs, strict=True):
             for taker, column in zip(takers, values.T, strict=True):
                 taker.add(column[~np.isnan(column)])
-        for taken, values in zip(distinct.values(), made[len(moments) :], strict=True):
+        for taken, values in zip(distinct.values(), of_slots, strict=True):
             taken.add(values[~np.isnan(values)])
         rows += piece.table.num_rows
         if limit is not None and rows >= limit:
             break
-    for name, taken in distinct.items():
-        if not len(taken.values):
-            column = slot_column(name, slots[name])
+    for name, slot in slots.items():
+        if not len(distinct[name].values):
+            column = slot_column(name, slot)
             raise Failure(f"slots.{name}: column '{column}' has no number in data.train")
-        found.boundaries[name] = taken.boundaries(slots[name].buckets)
+        statistics.boundaries[name] = distinct[name].boundaries(slot.buckets)
     for name, takers in moments.items():
-        results = [taker.result() for taker in takers]
-        found.standardize[name] = (
-            results[0]
-            if inputs[name].numbers == 1
-            else ([mean for mean, _ in results], [deviation for _, deviation in results])
+        means, deviations = zip(*(taker.result() for taker in takers), strict=True)
+        is_vector = inputs[name].numbers > 1
+        statistics.standardize[name] = (
+            (list(means), list(deviations)) if is_vector else (means[0], deviations[0])
         )
 
 
 def _numbers(
-    whole: dict[str, pa.Array], name: str, slot: Slot, conf: Conf, where: Where
+    whole: dict[str, pa.Array], name: str, slot: Slot, data: Data, where: Where
 ) -> NDArray[np.float64]:
-    """All numbers of a column, NaN where missing."""
+    """All numbers of a slot's column, NaN where missing."""
     column = slot_column(name, slot)
-    split = parts(whole[column], slot.separator, conf.data, column, where, fractions=True)
-    owners = split.owners
-    with owned(owners, where) as place:
-        return bucket_numbers(split.values, column, conf.data, place, owners is not None)
+    values = row_values(whole[column], slot.separator, data, column, where, fractions=True)
+    with owned(values.owners, where) as place:
+        return bucket_numbers(values.values, column, data, place, values.lengths is not None)

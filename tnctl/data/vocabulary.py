@@ -1,11 +1,7 @@
 """Vocabularies: lists of values whose places are ids."""
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tnctl import files, limits
-from tnctl.errors import Failure, UserError, quoted
-from tnctl.tables import columns as c_columns
+from tnctl.errors import Failure, quoted
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -45,31 +41,3 @@ def read(url: str) -> list[str]:
     if not seen:
         raise Failure(f"{url} has no line. A vocabulary has one value per line")
     return list(seen)
-
-
-class Vocabulary:
-    """The places of values in a list, found by their hashes.
-
-    Two texts with one hash are one feature everywhere, so the texts themselves are not compared.
-    """
-
-    def __init__(self, where: str, values: list[str], seed: int, missing: list[str]) -> None:
-        if absent := sorted(set(values) & set(missing)):
-            raise UserError(
-                f"{where}: '{absent[0]}' means a missing value (data.missing). Leave it out of the "
-                "vocabulary; missing=value gives missing values an id"
-            )
-        hashed = np.array([c_columns.hash_bytes(value.encode(), seed) for value in values], "u8")
-        self._places = np.argsort(hashed, kind="stable")
-        self._hashed = hashed[self._places]
-        if len(same := np.flatnonzero(self._hashed[1:] == self._hashed[:-1])):
-            one, other = (values[self._places[same[0] + k]] for k in (0, 1))
-            raise UserError(f"{where}: '{one}' and '{other}' have one hash. Take another seed")
-
-    def __len__(self) -> int:
-        return len(self._hashed)
-
-    def places(self, hashed: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-        """Where the values with these hashes stand in the list, and whether they do."""
-        at = np.minimum(np.searchsorted(self._hashed, hashed), len(self) - 1)
-        return self._places[at].astype(np.uint64), self._hashed[at] == hashed

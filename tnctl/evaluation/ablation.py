@@ -6,11 +6,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.data.features import Window
+from tnctl.data.batches import Batch
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.input_figures import held, kind_of
 from tnctl.evaluation.metrics import METRICS
-from tnctl.evaluation.split_scoring import labelled_heads, score, unshuffled
+from tnctl.evaluation.split_scoring import (
+    labelled_heads,
+    score,
+    unshuffled,
+)
 from tnctl.model.layout import Layout
 from tnctl.schema import Conf
 
@@ -87,7 +91,7 @@ def _logits_without(
     return [np.concatenate(logits) for logits in parts]
 
 
-def without(batch: Window, layout: Layout, name: str) -> Window:
+def without(batch: Batch, layout: Layout, name: str) -> Batch:
     """A batch as if no example had anything of one input."""
     if name in layout.numeric:
         column, width = layout.numeric_columns[name]

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from tnctl.checkpoint.golden_lines import GoldenLine
 from tnctl.data.bad_rows import Skipped
-from tnctl.data.cells import Cells
-from tnctl.data.features import Window
-from tnctl.data.windows import as_table, batches, raw_rows
+from tnctl.data.batches import Batch, batches
+from tnctl.data.raw_rows import as_table, raw_rows
+from tnctl.data.slot_encoder import Cells
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import sigmoid
 from tnctl.evaluation.split_scoring import features_of
@@ -32,7 +32,7 @@ class GoldenRows:
 
     def __init__(self, conf: Conf, model: Model, most: int) -> None:
         self._rows: list[GoldenLine] = []  # without inputs and outputs
-        self._window: Window | None = None
+        self._window: Batch | None = None
         if most == 0:
             return
         split = "validation" if conf.data.validation is not None else "train"
@@ -62,7 +62,7 @@ class GoldenRows:
             )
             for number, row in enumerate(kept)
         ]
-        self._window = features.window(columns)
+        self._window = features.batch(columns)
 
     def lines(self, inference: Inference) -> list[GoldenLine]:
         """The lines of golden.jsonl for the model of `inference`, which is only read.
@@ -87,7 +87,7 @@ def by_row(cells: Cells, values: NDArray[Any]) -> list[list[Any]]:
 
 
 def _completed(
-    rows: Sequence[GoldenLine], inference: Inference, batch: Window
+    rows: Sequence[GoldenLine], inference: Inference, batch: Batch
 ) -> Iterator[GoldenLine]:
     """The lines of a batch with inputs and outputs; without those that are not finite."""
     model = inference.model

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from tnctl.data.features import Window
+from tnctl.data.batches import Batch
 from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model
 from tnctl.model.parameters import LocalParameters
@@ -36,7 +36,7 @@ class Inference:
         self._logits = logits.get_concrete_function(*specs)
         self._towers = towers  # traced at the first call
 
-    def __call__(self, batch: Window) -> NDArray[np.float32]:
+    def __call__(self, batch: Batch) -> NDArray[np.float32]:
         """The logits float32 [B, heads] of a batch of at most `batch_size` rows, as a new array.
 
         They are corrected for data.negatives, as those of the split graph are.

@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 from tnctl import outputs
 from tnctl.data import numbers
 from tnctl.data.bad_rows import BadRowsError
-from tnctl.data.features import Window
+from tnctl.data.batches import Batch, batches
+from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.sources import files_read
-from tnctl.data.windows import ReadAhead, batches, count_hint, windows
+from tnctl.data.windows import count_hint, windows
 from tnctl.errors import Failure, UserError
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import sigmoid
@@ -79,7 +80,7 @@ def columns_written(heads: tuple[str, ...]) -> list[str]:
     return [f"{what}_{head}" for head in heads for what in ("prediction", "logit")]
 
 
-def scored(inference: Inference, window: Window, train: Train, names: list[str]) -> pa.Table:
+def scored(inference: Inference, window: Batch, train: Train, names: list[str]) -> pa.Table:
     """The carried columns of a window, then predictions (float64) and logits (float32)."""
     order = np.arange(window.rows, dtype=np.uint32)
     logits = np.concatenate(

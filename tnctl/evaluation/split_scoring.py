@@ -6,8 +6,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tnctl.data.features import Features, Window
-from tnctl.data.windows import ReadAhead, batches, windows
+from tnctl.data.batches import Batch, batches
+from tnctl.data.features import Features
+from tnctl.data.read_ahead import ReadAhead
+from tnctl.data.windows import windows
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored, main_metrics
 from tnctl.model.building import Model
@@ -28,11 +30,11 @@ def features_of(
 @contextmanager
 def unshuffled(
     conf: Conf, model: Model, split: str, limit: int | None = None
-) -> Iterator[Iterator[Window]]:
+) -> Iterator[Iterator[Batch]]:
     """The batches of a split, or of its first `limit` rows, in file order, read ahead."""
     features = features_of(conf, model)
 
-    def in_file_order() -> Iterator[Window]:
+    def in_file_order() -> Iterator[Batch]:
         for window in windows(conf, features, split, limit=limit):
             order = np.arange(window.rows, dtype=np.uint32)
             yield from batches(window, order, conf.train.batch_size)
@@ -54,7 +56,7 @@ def labelled_heads(model: Model) -> list[tuple[str, int, int]]:
 class BatchCounter(Protocol):
     """Counts over the batches of a pass."""
 
-    def add(self, batch: Window) -> None:
+    def add(self, batch: Batch) -> None:
         """Count one batch."""
 
 
@@ -71,7 +73,7 @@ class Counts:
         """examples with an id, or with a number that is not 0"""
         self.ids = self.present.copy()
 
-    def add(self, batch: Window) -> None:
+    def add(self, batch: Batch) -> None:
         """Count one batch."""
         self.examples += batch.rows
         for (names, starts), offsets in zip(self._slots, batch.offsets, strict=True):

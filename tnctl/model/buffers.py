@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tnctl.data.features import Window
+from tnctl.data.batches import Batch
 from tnctl.model.aliases import tensor_over
 from tnctl.model.building import Model
 from tnctl.model.graph import packed_inputs
@@ -32,7 +32,7 @@ class Buffers:
         self._targets = [self.labels] + ([self.weight] if model.conf.data.weight else [])
         self._whole = [tensor_over(array) for array in [*self._inputs, *self._targets]]
 
-    def fill_dense(self, batch: Window) -> None:
+    def fill_dense(self, batch: Batch) -> None:
         """Write the numbers, the lengths of sequences, labels and weights of a batch."""
         rows, layout = batch.rows, self._layout
         if layout.numeric:
@@ -43,7 +43,7 @@ class Buffers:
         if batch.weight is not None:
             self.weight[:rows] = batch.weight
 
-    def _fill_lengths(self, batch: Window) -> None:
+    def _fill_lengths(self, batch: Batch) -> None:
         """Write the number of values of each sequence: of the ids in its cells."""
         for table, offsets in zip(self._layout.tables, batch.offsets, strict=True):
             starts = offsets[:-1].reshape(batch.rows, table.cells)

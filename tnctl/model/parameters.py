@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.data.features import Window
+from tnctl.data.batches import Batch
 from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model, batch_norms
 from tnctl.model.graph import SEQUENCES, packed_inputs
@@ -33,13 +33,13 @@ class Parameters(Protocol):
     steps: int
     """the steps applied so far"""
 
-    def pull(self, batch: Window, buffers: Buffers) -> None:
+    def pull(self, batch: Batch, buffers: Buffers) -> None:
         """Read the rows of a batch into the buffers; ids without a row get one."""
 
-    def read(self, batch: Window, buffers: Buffers) -> None:
+    def read(self, batch: Batch, buffers: Buffers) -> None:
         """The same, read-only: ids without a row read zeros."""
 
-    def push(self, batch: Window, gradients: Gradients, rate_factor: float) -> None:
+    def push(self, batch: Batch, gradients: Gradients, rate_factor: float) -> None:
         """Update everything with the gradients of the batch that was pulled last.
 
         `rate_factor` multiplies every learning rate. Raises NotFiniteError before any change.
@@ -69,22 +69,22 @@ class LocalParameters:
         self._trained = [workspace for workspace, table in pairs if not table.kind.frozen]
         self._counting = [workspace for workspace, table in pairs if table.kind.shows]
 
-    def find(self, batch: Window, insert: bool) -> None:
+    def find(self, batch: Batch, insert: bool) -> None:
         """Find the rows of a batch, inserting those that the tables lack."""
         for workspace, ids, offsets, weights in zip(
             self._workspaces, batch.ids, batch.offsets, batch.weights, strict=True
         ):
             workspace.find(ids, offsets, batch.rows, insert, weights)
 
-    def pull(self, batch: Window, buffers: Buffers) -> None:
+    def pull(self, batch: Batch, buffers: Buffers) -> None:
         for table in self.model.tables:
             table.set_step(self.steps + 1)
         self._fill(batch, buffers, insert=True)
 
-    def read(self, batch: Window, buffers: Buffers) -> None:
+    def read(self, batch: Batch, buffers: Buffers) -> None:
         self._fill(batch, buffers, insert=False)
 
-    def _fill(self, batch: Window, buffers: Buffers, insert: bool) -> None:
+    def _fill(self, batch: Batch, buffers: Buffers, insert: bool) -> None:
         with self.model.pool.awake():
             self.find(batch, insert)
             for workspace, add in zip(self._workspaces, self._adds, strict=True):
@@ -92,7 +92,7 @@ class LocalParameters:
                 workspace.gather(outputs, buffers.sequences, add)
         buffers.fill_dense(batch)
 
-    def push(self, batch: Window, gradients: Gradients, rate_factor: float) -> None:
+    def push(self, batch: Batch, gradients: Gradients, rate_factor: float) -> None:
         self._set_rate_factor(rate_factor)
         with self.model.pool.awake():
             if gradients.inputs:

@@ -8,15 +8,8 @@ makes a Conf.
 from tnctl.schema.conf import RESERVED_NAMES, Conf
 from tnctl.schema.data_section import FORMATS, SINGLE_LABEL, Data, Gate, Label
 from tnctl.schema.declarations import Declaration
-from tnctl.schema.input_sections import (
-    COUNTED_IDS,
-    IDS,
-    SLOT_NAME,
-    Embedding,
-    Initial,
-    Numeric,
-    Slot,
-)
+from tnctl.schema.id_kinds import ID_KINDS, IdKind
+from tnctl.schema.input_sections import SLOT_NAME, Embedding, Initial, Numeric, Slot
 from tnctl.schema.keys import (
     NAME,
     Key,
@@ -33,11 +26,10 @@ from tnctl.schema.training_sections import Evaluation, Loss, Save, Train, Warm
 from tnctl.schema.values import converted, differences, from_values, register
 
 __all__ = [
-    "COUNTED_IDS", "FORMATS", "IDS", "NAME", "RESERVED_NAMES", "RULES", "SINGLE_LABEL",
-    "SLOT_NAME", "Admission", "Conf", "Data", "Declaration", "Embedding", "Evaluation", "Eviction",
-    "Gate", "GroupLife", "GroupOptimizers", "Initial", "Key", "Label", "Life", "Loss", "Numeric",
-    "Optimizer", "Optimizers", "RowLife", "Save", "Schedule", "Shows", "Slot", "Train", "Warm",
-    "all_keys", "branches", "converted", "dataclass_of", "differences", "from_values", "hint_of",
-    "keys_like", "no_key",
-    "register",
+    "FORMATS", "ID_KINDS", "NAME", "RESERVED_NAMES", "RULES", "SINGLE_LABEL", "SLOT_NAME",
+    "Admission", "Conf", "Data", "Declaration", "Embedding", "Evaluation", "Eviction", "Gate",
+    "GroupLife", "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss",
+    "Numeric", "Optimizer", "Optimizers", "RowLife", "Save", "Schedule", "Shows", "Slot", "Train",
+    "Warm", "all_keys", "branches", "converted", "dataclass_of", "differences", "from_values",
+    "hint_of", "keys_like", "no_key", "register",
 ]  # fmt: skip

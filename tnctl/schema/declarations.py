@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ class Declaration:
     low: float = -math.inf
     high: float = math.inf
     includes_low: bool = True
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] = ()
     only_for: tuple[str, tuple[str, ...]] = ("", ())  # a key of the section, and values of it
     unit: str = ""
 

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 from tnctl.errors import UserError, refuse_if
 from tnctl.schema.declarations import Section, choice, key, number
+from tnctl.schema.id_kinds import ID_KINDS, IdKind, in_words, kinds_with
 
 SLOT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 INITIALS = ("zeros", "uniform", "normal")
-IDS = ("hash", "modulo", "integer", "vocabulary", "boundaries", "quantiles")
-# The kinds of ids that are 0 .. n - 1, and so can be one-hot inputs.
-COUNTED_IDS = ("modulo", "integer", "vocabulary", "boundaries", "quantiles")
 
 
 @dataclass
@@ -35,56 +33,50 @@ class Slot(Section):
     separator: str | None = key(
         None, "splits the text into several values; json: the text is a JSON list"
     )
-    ids: str = choice(
-        "hash",
-        IDS,
-        "how values become ids: hash (of the text), modulo (the hash modulo size), integer (as "
-        "given), vocabulary (place in a list), boundaries (bucket of a number), or quantiles "
-        "(boundaries measured on data.train)",
-    )
+    ids: str = key("hash", f"how values become ids: {in_words()}", choices=ID_KINDS)
     # JSON readers that count in doubles must read the seed of serving.json right.
     seed: int = number(
         0,
         0,
         2**53 - 1,
         "the seed of the hash; slots of one group must have the same",
-        only_for=("ids", ("hash", "modulo", "vocabulary")),
+        only_for=kinds_with("seed"),
     )
     size: int | None = number(
         None,
         1,
         2**63 - 1,
         "modulo: how many ids there are; integer: ids from size on count as missing",
-        only_for=("ids", ("modulo", "integer")),
+        only_for=kinds_with("size"),
     )
     vocabulary: list[str] | None = key(
         None,
         "vocabulary: the values, in order of their ids",
-        only_for=("ids", ("vocabulary",)),
+        only_for=kinds_with("vocabulary"),
     )
     vocabulary_file: str | None = key(
         None,
         "vocabulary: a file or URL with one value per line, in order of their ids",
-        only_for=("ids", ("vocabulary",)),
+        only_for=kinds_with("vocabulary_file"),
     )
     oov: int = number(
         0,
         0,
         2**31,
         "vocabulary: ids after the list for other values, by hash (0: they count as missing)",
-        only_for=("ids", ("vocabulary",)),
+        only_for=kinds_with("oov"),
     )
     boundaries: list[float] | None = key(
         None,
         "boundaries: ascending numbers; a value gets the number of boundaries at or below it",
-        only_for=("ids", ("boundaries",)),
+        only_for=kinds_with("boundaries"),
     )
     buckets: int = number(
         64,
         2,
         1_000_000,
         "quantiles: how many buckets the distinct values are cut into",
-        only_for=("ids", ("quantiles",)),
+        only_for=kinds_with("buckets"),
     )
     missing: str = choice(
         "none",
@@ -145,15 +137,22 @@ class Slot(Section):
         self._check_lists()
         self._check_pooling()
 
+    @property
+    def kind(self) -> IdKind:
+        """How its values become ids."""
+        return ID_KINDS[self.ids]
+
     def _check_ids(self) -> None:
+        kind = self.kind
         refuse_if(
-            self.ids == "integer" and self.missing == "value",
-            "missing=value needs ids of texts or buckets; an integer id has no text",
+            self.missing == "value" and not kind.has_missing_id,
+            f"missing=value needs ids of texts or buckets; an {self.ids} id has no text",
         )
-        needs = {"modulo": "size", "boundaries": "boundaries"}.get(self.ids)
-        refuse_if(needs and not getattr(self, needs), f"ids={self.ids} needs {needs}")
         refuse_if(
-            self.ids == "vocabulary"
+            kind.needs and not getattr(self, kind.needs), f"ids={self.ids} needs {kind.needs}"
+        )
+        refuse_if(
+            "vocabulary_file" in kind.keys
             and (self.vocabulary is None) == (self.vocabulary_file is None),
             "ids=vocabulary needs vocabulary (a list) or vocabulary_file, one of them",
         )
@@ -162,9 +161,9 @@ class Slot(Section):
             "keep says which values max_length keeps; give max_length too",
         )
         refuse_if(
-            self.indicator
-            and (self.ids not in COUNTED_IDS or (self.ids == "integer" and self.size is None)),
-            f"indicator needs ids that are counted: {', '.join(COUNTED_IDS)} (integer with "
+            self.indicator and (not kind.counted or ("size" in kind.keys and self.size is None)),
+            "indicator needs ids that are counted: "
+            f"{', '.join(name for name, kind in ID_KINDS.items() if kind.counted)} (integer with "
             f"size). Received: ids={self.ids}",
         )
 
@@ -186,7 +185,7 @@ class Slot(Section):
                 len(self.cross) < 2, f"cross needs two names or more. Received: cross={self.cross}"
             )
             refuse_if(
-                self.ids not in ("hash", "modulo") or self.column or self.separator or self.weights,
+                not self.kind.of_texts or self.column or self.separator or self.weights,
                 "cross makes ids of the ids of others: leave column, separator and weights "
                 "out, and take ids=hash or modulo",
             )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tnctl import files, outputs
 from tnctl.checkpoint.chain import Checkpoint, split
-from tnctl.data.ahead import MOST_THREADS
+from tnctl.data.read_ahead import MOST_THREADS
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import Inventory
 from tnctl.masking import masked

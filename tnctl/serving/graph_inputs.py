@@ -13,10 +13,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tnctl.checkpoint.golden_lines import RawRow
-from tnctl.data.cells import Cells
 from tnctl.data.features import Features
-from tnctl.data.reading import Where
-from tnctl.data.windows import as_table
+from tnctl.data.pieces import Where
+from tnctl.data.raw_rows import as_table
+from tnctl.data.slot_encoder import Cells
 from tnctl.errors import Failure
 from tnctl.model.graph import LENGTHS, SEQUENCES
 from tnctl.model.layout import CVM_COLUMNS, LINEAR
@@ -59,7 +59,9 @@ class RawInputs:
         """
         table = rows if isinstance(rows, pa.Table) else as_table(self.conf, rows, self.columns)
         columns = self._features.read(table, where)
-        return Encoded({name: columns.cells[name] for name in self._with_rows}, columns.numeric)
+        return Encoded(
+            {name: columns.cells[name] for name in self._with_rows}, columns.batch.numeric
+        )
 
 
 def pooled_inputs(

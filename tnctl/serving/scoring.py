@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from tnctl import documents, files, outputs
 from tnctl.checkpoint.golden_lines import RawRow
-from tnctl.data import csv_files, jsonl_files
-from tnctl.data.ahead import ReadAhead
-from tnctl.data.reading import EmptyFileError, Piece, in_lines, shifted
+from tnctl.data.formats.readers import reader_of
+from tnctl.data.pieces import EmptyFileError, Piece, shifted
+from tnctl.data.read_ahead import ReadAhead
 from tnctl.errors import Failure
 from tnctl.evaluation.predictions import columns_written, writing
 from tnctl.model.graph import PACKED
@@ -23,7 +23,7 @@ from tnctl.serving.embeddings import Embeddings, FileEmbeddings, open_embeddings
 from tnctl.serving.graph.loaded_graph import LoadedGraph, open_graph, outputs_of
 from tnctl.serving.graph_inputs import RawInputs, pooled_inputs, served_lookup
 
-READERS = {"csv": csv_files.pieces, "jsonl": jsonl_files.pieces}
+FORMATS = ("csv", "jsonl")
 STANDARD = "-"  # standard input, or output
 BATCH_ROWS = 4096
 BATCH_FLOATS = 1 << 26  # of all inputs: 256 MiB
@@ -116,8 +116,7 @@ def pieces(scorer: Scorer, url: str, kind: str, skip_rows: int = 0) -> Iterator[
     keys = {key: data[key] for key in CSV_KEYS} if data["format"] == kind else {}
     conf = replace(conf, data=replace(conf.data, format=kind, **keys))
     try:
-        for piece in READERS[kind](conf, url, scorer.raw.columns, skip_rows):
-            yield replace(piece, where=in_lines(piece.where))
+        yield from reader_of(conf, skip_rows).pieces(url, scorer.raw.columns)
     except EmptyFileError:
         return  # no rows have no scores
 

@@ -2,13 +2,14 @@
 
 import numpy as np
 
+from tnctl.data.batches import batches
 from tnctl.data.features import Features, counted_ids
-from tnctl.data.windows import batches, windows
+from tnctl.data.windows import windows
 from tnctl.errors import UserError
 from tnctl.model.building import Model
 from tnctl.model.parameters import LocalParameters
 from tnctl.tables import SlotPlan, SparseTable, Workspace
-from tnctl.training.inspection import memory_of_machine
+from tnctl.training.forecast import memory_of_machine
 
 IDS_AT_A_TIME = 1 << 20
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from tnctl.checkpoint.document import Epoch, Evaluation, Position
 from tnctl.data.bad_rows import Skipped
+from tnctl.data.row_estimates import count_rows
 from tnctl.data.sources import fingerprints
-from tnctl.data.survey import count_rows
 from tnctl.data.windows import window_rows
 from tnctl.errors import Failure, Stopped
 from tnctl.evaluation.metrics import scalars

@@ -5,7 +5,7 @@ import threading
 from types import FrameType
 from typing import Any, TypeVar
 
-from tnctl.data.ahead import ReadAhead
+from tnctl.data.read_ahead import ReadAhead
 from tnctl.errors import Stopped
 
 T = TypeVar("T")

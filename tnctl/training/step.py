@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from tnctl.data.features import Window
+from tnctl.data.batches import Batch
 from tnctl.errors import Failure
 from tnctl.model import layers, losses
 from tnctl.model.aliases import tensor_over
@@ -56,7 +56,7 @@ class TrainingStep:
         """The steps trained so far."""
         return self.parameters.steps
 
-    def __call__(self, batch: Window) -> StepResult:
+    def __call__(self, batch: Batch) -> StepResult:
         """Train on a batch of at most `batch_size` rows."""
         self._number[0] = self.steps + 1
         self.parameters.pull(batch, self._buffers)

@@ -10,8 +10,10 @@ from typing import Any, Protocol
 from tnctl.checkpoint.document import Position
 from tnctl.checkpoint.load import load, open_checkpoint
 from tnctl.data.bad_rows import Skipped
-from tnctl.data.features import Features, Window
-from tnctl.data.windows import ReadAhead, batches, order, windows
+from tnctl.data.batches import Batch, batches
+from tnctl.data.features import Features
+from tnctl.data.read_ahead import ReadAhead
+from tnctl.data.windows import order, windows
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.split_scoring import (
     BatchCounter,
@@ -106,10 +108,10 @@ class LocalBatches:
     """A pass over the training data in this process."""
 
     def __init__(
-        self, ahead: ReadAhead[Window], signals: Signals, step: TrainingStep, label: int
+        self, ahead: ReadAhead[Batch], signals: Signals, step: TrainingStep, label: int
     ) -> None:
         self._ahead, self._signals, self._step, self._label = ahead, signals, step, label
-        self._next: Window | None = None
+        self._next: Batch | None = None
 
     @property
     def rows(self) -> int:
@@ -221,7 +223,7 @@ def training_batches(
     *,
     start: int = 0,
     offset: int = 0,
-) -> Iterator[Window]:
+) -> Iterator[Batch]:
     """The batches of a pass in their shuffled order, windows read one ahead.
 
     `passes` is how many passes there were before, which seeds the order. It begins `offset` rows

@@ -18,7 +18,7 @@ from tnctl.errors import UserError
 from tnctl.manifest import Manifest
 from tnctl.model.layout import LINEAR
 from tnctl.ownership import GRAPH
-from tnctl.schema import Conf, Numeric, Slot
+from tnctl.schema import ID_KINDS, Conf, Numeric, Slot
 from tnctl.serving.artefact_document import CheckpointReference, GraphGolden, check_files
 from tnctl.serving.graph.aot_document import Compiled
 from tnctl.serving.graph.raw_values_document import (
@@ -246,7 +246,7 @@ def conf_of(description: GraphManifest) -> tuple[Conf, Statistics]:
         values = slots[name] = conf_values(slot, Slot)
         for key in ("size", "padding"):
             values[key] = None if values[key] is None else int(values[key])
-        if slot.ids == "quantiles":
+        if ID_KINDS[slot.ids].measured:
             statistics.boundaries[name] = np.array(values.pop("boundaries"), np.float64)
     numeric: dict[str, dict[str, Any]] = {}
     for name, number in description.numeric.items():

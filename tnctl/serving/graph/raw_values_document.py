@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from tnctl.documents import Finite, Name, Uint64Text, invalid_if
 from tnctl.model.layout import CVM_COLUMNS
+from tnctl.schema import ID_KINDS
 from tnctl.serving.export_document import MOST_WIDTH, Pooling
 
 MOST_COLUMNS = 2**24  # floats of an input, of one example
@@ -45,6 +47,14 @@ class RawData:
         invalid_if(self.delimiter in '"\r\n', "data.delimiter is a sign that no delimiter can be")
 
 
+def check_id_kind(name: str) -> str:
+    """A kind of ids. Raises PydanticCustomError for a text that is none."""
+    if name not in ID_KINDS:
+        *names, last = map(repr, ID_KINDS)
+        raise PydanticCustomError("ids", f"should be {', '.join(names)} or {last}")
+    return name
+
+
 @dataclass(frozen=True, kw_only=True)
 class SlotInput:
     """How the values of a slot become ids, and the rows of those its input."""
@@ -53,7 +63,7 @@ class SlotInput:
     cross: tuple[Text, ...] | None
     separator: Annotated[str, Field(min_length=1, max_length=MOST_TEXT)] | None
     weights: Text | None
-    ids: Literal["hash", "modulo", "integer", "vocabulary", "boundaries", "quantiles"]
+    ids: Annotated[str, AfterValidator(check_id_kind)]
     seed: Annotated[int, Field(ge=0, lt=2**53)]
     size: Uint64Text | None
     vocabulary: tuple[Text, ...] | None
@@ -105,12 +115,13 @@ class SlotInput:
             f"a sequence has over {MOST_COLUMNS:,} floats",
         )
         # Boundaries and vocabulary are those of its kind of ids.
+        served = ID_KINDS[self.ids].served
         invalid_if(
-            (self.vocabulary is not None) != (self.ids == "vocabulary"),
+            (self.vocabulary is not None) != (served == "vocabulary"),
             "vocabulary is for ids vocabulary, and for no others",
         )
         invalid_if(
-            (self.boundaries is not None) != (self.ids in ("boundaries", "quantiles")),
+            (self.boundaries is not None) != (served == "boundaries"),
             "boundaries are for ids boundaries and quantiles, and for no others",
         )
         invalid_if(

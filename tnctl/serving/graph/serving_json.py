@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from tnctl.checkpoint.load import Checkpoint
-from tnctl.data.cells import BUCKETS, Encoder
-from tnctl.data.reading import numeric_columns, slot_columns
+from tnctl.data.column_names import numeric_columns, slot_columns
+from tnctl.data.slot_encoder import Encoder
 from tnctl.data.statistics import Statistics
 from tnctl.masking import masked
 from tnctl.model.graph import LENGTHS, Input
@@ -136,19 +136,18 @@ def described_slot(conf: Conf, layout: Layout, statistics: Statistics, name: str
     Every slot has every key; a key that does not apply to it is null.
     """
     slot = conf.slots[name]
-    boundaries = statistics.boundaries_of(name, slot) if slot.ids in BUCKETS else None
-    vocabulary = statistics.vocabulary_of(name, slot)
+    boundaries, vocabulary = lists = statistics.lists_of(name, slot)
     has_rows = name in layout.slots
     width = conf.width_of(slot)
     cvm = name in layout.with_cvm
-    encoder = Encoder(name, slot, conf.data, boundaries, vocabulary)
+    encoder = Encoder(name, slot, conf.data, lists)
     of_rows = width + (CVM_COLUMNS if cvm else 0)
     return SlotInput(
         column=None if slot.cross else slot.column or name,
         cross=sequence(slot.cross),
         separator=slot.separator,
         weights=slot.weights,
-        ids=cast(Any, slot.ids),
+        ids=slot.ids,
         seed=slot.seed,
         size=as_text(slot.size),
         vocabulary=sequence(vocabulary),

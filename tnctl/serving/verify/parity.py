@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from tnctl import manifest
 from tnctl.checkpoint.load import Checkpoint, load
-from tnctl.data.cells import Cells
+from tnctl.data.batches import Batch, joined
 from tnctl.data.days import conf_of_day
-from tnctl.data.features import Window
-from tnctl.data.windows import joined, windows
+from tnctl.data.slot_encoder import Cells
+from tnctl.data.windows import windows
 from tnctl.errors import Failure
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.split_scoring import features_of
@@ -246,7 +246,7 @@ class Examples:
         ]
 
 
-def cells_of(model: Model, batch: Window) -> dict[str, Cells]:
+def cells_of(model: Model, batch: Batch) -> dict[str, Cells]:
     """The cells of each slot that has rows, from those of a batch's tables."""
     cells = {}
     for layout, ids, offsets, weights in zip(

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tnctl.data.batches import Batch, joined
 from tnctl.data.day_records import OfDay, OfInput
-from tnctl.data.features import Window
-from tnctl.data.windows import joined
 from tnctl.model.building import Model
 from tnctl.model.layout import TableLayout
 from tnctl.tables import SparseTable
@@ -127,10 +126,10 @@ class DayFigures:
         self._sampled = max(min(SAMPLE_ROWS, (1 << 22) // width), 1)
         self._sample = np.empty((0, width), np.float32)
         self._sample_keys = np.empty(0, np.uint64)
-        self._waiting: list[Window] = []
+        self._waiting: list[Batch] = []
         self.examples = 0
 
-    def add(self, batch: Window) -> None:
+    def add(self, batch: Batch) -> None:
         """Count one batch."""
         self._waiting.append(batch)
         if sum(batch.rows for batch in self._waiting) >= ROWS_AT_A_TIME:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tnctl.data.column_names import numeric_columns, slot_column
 from tnctl.data.features import counted_ids
-from tnctl.data.reading import numeric_columns, slot_column
 from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError, did_you_mean
 from tnctl.schema import Conf, Slot, Warm
@@ -146,19 +146,15 @@ def _other_slot(
 ) -> Difference | None:
     """A difference that changes the ids of values, or narrows the embedding; else None."""
     old_name = pairing.matched[name]
-    keys = (*MAKES_IDS, *(["size"] if slot.ids == "modulo" else []))
-    keys += ("buckets",) if slot.ids == "quantiles" else ()
-    for key in keys:
+    for key in (*MAKES_IDS, *slot.kind.decided_by):
         if getattr(slot, key) != getattr(old, key):
             return key, getattr(slot, key), getattr(old, key)
     if _crossed(pairing.conf, slot, {}) != _crossed(pairing.old, old, pairing.new_names):
         return "cross", slot.cross, old.cross
-    edges = statistics.boundaries_of(name, slot)
-    old_edges = old_statistics.boundaries_of(old_name, old)
+    edges, words = statistics.lists_of(name, slot)
+    old_edges, old_words = old_statistics.lists_of(old_name, old)
     if edges is not None and old_edges is not None and edges.tolist() != old_edges.tolist():
         return "the list of its boundaries", _short(edges), _short(old_edges)
-    words = statistics.vocabulary_of(name, slot)
-    old_words = old_statistics.vocabulary_of(old_name, old)
     if words is not None and old_words is not None:
         # Values at the end of the list move no id, unless ids that come after the list would move.
         grows = words[: len(old_words)] == old_words and not slot.oov and slot.missing == "none"
@@ -215,7 +211,7 @@ def statistics_of_both(pairing: Pairing, old: Statistics, new: Statistics) -> St
         measured = numeric and numeric.transform == "standardize" and numeric.mean is None
         if measured and old_name in old.standardize:
             both.standardize[name] = old.standardize[old_name]
-        elif slot is not None and slot.ids == "quantiles" and old_name in old.boundaries:
+        elif slot is not None and slot.kind.measured and old_name in old.boundaries:
             both.boundaries[name] = old.boundaries[old_name]
     return both
 
@@ -224,9 +220,7 @@ def must_measure(pairing: Pairing) -> bool:
     """Whether a new input needs statistics of the training data."""
     slots, numeric = pairing.conf.slots, pairing.conf.numeric
     return any(
-        slots[name].ids == "quantiles"
-        if name in slots
-        else numeric[name].transform == "standardize"
+        slots[name].kind.measured if name in slots else numeric[name].transform == "standardize"
         for name in pairing.new
     )
 
@@ -237,7 +231,7 @@ def differences(pairing: Pairing) -> Iterator[str]:
         if name in pairing.conf.slots:
             slot, old = pairing.conf.slots[name], pairing.old.slots[old_name]
             yield from _differing(f"slots.{name}", slot, old, OF_VALUES)
-            if slot.ids == "integer":
+            if "size" not in slot.kind.decided_by:
                 yield from _differing(f"slots.{name}", slot, old, ("size",))
             column, old_column = slot_column(name, slot), slot_column(old_name, old)
             if slot.cross is None and column != old_column:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tnctl.data.measured import Measured
+from tnctl.data.statistics_document import Measured
 from tnctl.documents import Count, Name, RelativePath, Text, Tree, TreeByName
 from tnctl.errors import quoted
 from tnctl.manifest import Manifest

@@ -1,50 +1,69 @@
 """TFRecord files of tf.Example: framed here, so that any storage will do, decoded by TensorFlow.
 
 A feature of an example is a list of integers, of floats or of bytes; each becomes a list column.
-The types are learnt from the examples, since the file does not tell them.
+The types are learnt from the examples, since the file has none.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 
 from tnctl import files, limits
-from tnctl.data.reading import BadRows, EmptyFileError, Piece, Record, Where, tell_absent
+from tnctl.data.formats.file_reader import HEAD_BYTES, HEAD_LINES, FileReader
+from tnctl.data.formats.text_lines import is_utf8
+from tnctl.data.pieces import BadRows, EmptyFileError, Piece, Record, report_absent
 from tnctl.errors import Failure
-from tnctl.schema import Conf
 from tnctl.tables import checksums
 
 READ_BYTES = 4 << 20
 RECORDS = 16_384  # that are decoded together
 SAMPLE = 64  # examples of a piece that are looked into for types
+FRAME_BYTES = 16  # of a record beside its payload
+AGAIN = "Write or fetch the file again"
 KINDS = {"int64_list": "int64", "float_list": "float32", "bytes_list": "string"}
 
 
-def pieces(conf: Conf, url: str, needed: list[str]) -> Iterator[Piece]:
-    """The rows of one file, in order; each column is a list of int64, float32 or text.
+@dataclass(frozen=True)
+class RecordReader(FileReader):
+    """Reads TFRecord; each column is a list of int64, float32 or text.
 
-    A feature that an example lacks is an empty list. Raises `Failure` naming the file and the
-    record.
+    A feature that an example lacks is an empty list.
     """
-    bad = BadRows(conf)
-    kinds: dict[str, str] = {}
-    for found in _payloads(url, bad):
-        records = found
-        if not kinds.keys() >= set(needed):
-            _learn(records.payloads[:SAMPLE], url, needed, kinds)
-        table = _decoded(records.payloads, needed, kinds)
-        if table is None:
-            # A column that no example had before may have come, of another type than ids.
-            _learn(records.payloads, url, needed, kinds)
-            records = _good(records, needed, kinds, bad)
+
+    check_utf8: bool
+    bad_rows: int
+
+    def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
+        bad = BadRows(self.bad_rows)
+        kinds: dict[str, str] = {}
+        for records in _payloads(url, bad):
+            if not kinds.keys() >= set(needed):
+                _learn(records.payloads[:SAMPLE], url, needed, kinds)
             table = _decoded(records.payloads, needed, kinds)
-        assert table is not None
-        if conf.data.check_utf8:
-            table, records = _as_texts(table, records, bad)
-        yield bad.piece(table, _where(records))
+            if table is None:
+                # A column that no earlier example had may be there now, of another type than ids.
+                _learn(records.payloads, url, needed, kinds)
+                records = _good(records, needed, kinds, bad)
+                table = _decoded(records.payloads, needed, kinds)
+            assert table is not None
+            if self.check_utf8:
+                table, records = _as_texts(table, records, bad)
+            yield bad.piece(table, records.place)
+
+    def columns(self, url: str) -> list[str] | None:
+        with files.open_input(url) as stream:
+            head = files.read_most(stream, HEAD_BYTES)
+        framed = checksums.records(head, HEAD_LINES)
+        ends = zip(framed.starts.tolist(), (framed.starts + framed.lengths).tolist(), strict=True)
+        return sorted({name for start, end in ends for name in _features(head[start:end])})
+
+    def count_head(self, stream: BinaryIO) -> tuple[int, int]:
+        head = files.read_most(stream, HEAD_BYTES)
+        framed = checksums.records(head, len(head) // FRAME_BYTES + 1)
+        return len(framed.starts), framed.consumed
 
 
 @dataclass
@@ -55,14 +74,14 @@ class _Records:
     numbers: list[int]
     payloads: list[bytes]
 
+    def place(self, row: int) -> Record:
+        """The file, and the number of a record in it."""
+        return Record(self.url, self.numbers[row])
+
     def kept(self, places: list[int]) -> "_Records":
         """The records at the places."""
         numbers, payloads = self.numbers, self.payloads
         return _Records(self.url, [numbers[i] for i in places], [payloads[i] for i in places])
-
-
-def _where(records: _Records) -> Where:
-    return lambda row: Record(records.url, records.numbers[row])
 
 
 def _payloads(url: str, bad: BadRows) -> Iterator[_Records]:
@@ -73,40 +92,38 @@ def _payloads(url: str, bad: BadRows) -> Iterator[_Records]:
             rest += data
             more = True
             while more:
-                found = checksums.records(rest, RECORDS)
+                framed = checksums.records(rest, RECORDS)
                 records = _Records(url, [], [])
-                spans = zip(found.starts.tolist(), found.lengths.tolist(), found.whole, strict=True)
-                for one, (start, length, whole) in enumerate(spans, number):
+                ends = framed.starts + framed.lengths
+                spans = zip(framed.starts.tolist(), ends.tolist(), framed.whole, strict=True)
+                for count, (start, end, whole) in enumerate(spans, number):
                     if whole:
-                        records.numbers.append(one)
-                        records.payloads.append(bytes(rest[start : start + length]))
+                        records.numbers.append(count)
+                        records.payloads.append(bytes(rest[start:end]))
                     else:
-                        bad.add(f"{url}, record {one}: damaged, by its checksum. {AGAIN}")
-                number += len(found.starts)
-                del rest[: found.consumed]
+                        bad.add(f"{url}, record {count}: damaged, by its checksum. {AGAIN}")
+                number += len(framed.starts)
+                del rest[: framed.consumed]
                 if records.payloads:
                     yield records
-                if found.lost:
+                if framed.lost:
                     raise Failure(
                         f"{url}, record {number}: its length does not agree with its checksum, so "
                         "nothing from here on can be read. Write the file again, or set "
                         "data.format to what it is"
                     )
-                if found.too_long:
+                if framed.too_long:
                     raise Failure(
                         f"{url}, record {number}: longer than "
                         f"{limits.mebibytes(checksums.RECORD_BYTES)}, the most that a record may "
                         "have. Split the example into several"
                     )
-                more = len(found.starts) == RECORDS
+                more = len(framed.starts) == RECORDS
     if rest:
         bad.add(f"{url}, record {number}: the file ends within it. {AGAIN}")
         yield _Records(url, [], [])
     elif number == 1:
         raise EmptyFileError(f"{url} is empty. Write the file again, or leave it out of data")
-
-
-AGAIN = "Write or fetch the file again"
 
 
 def _learn(payloads: list[bytes], url: str, needed: list[str], kinds: dict[str, str]) -> None:
@@ -118,12 +135,7 @@ def _learn(payloads: list[bytes], url: str, needed: list[str], kinds: dict[str, 
             kind = feature.WhichOneof("kind")
             if kind is not None and name in needed:
                 kinds.setdefault(name, KINDS[kind])
-    tell_absent(url, needed, [name in kinds for name in needed], lambda: names)
-
-
-def names(payload: bytes) -> list[str]:
-    """The names of an example's features; none when it is no example."""
-    return list(_features(payload))
+    report_absent(url, needed, [name in kinds for name in needed], lambda: names)
 
 
 def _features(payload: bytes) -> dict[str, Any]:
@@ -141,19 +153,19 @@ def _decoded(payloads: list[bytes], needed: list[str], kinds: dict[str, str]) ->
     """The columns of some examples, or None when TensorFlow refuses one of them."""
     import tensorflow as tf
 
-    # What no example has had yet is most likely ids; else it is found out when it comes.
+    # A feature that no example had so far is most likely ids; if not, decoding fails once it has.
     spec = {name: tf.io.RaggedFeature(tf.as_dtype(kinds.get(name, "int64"))) for name in needed}
     serialized = np.array(payloads, object)
     try:
-        found = tf.io.parse_example(tf.constant(serialized, tf.string), spec)
+        ragged = tf.io.parse_example(tf.constant(serialized, tf.string), spec)
     except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
-        # TensorFlow quotes the record in what it says, whatever its bytes are.
+        # TensorFlow's message quotes the record, whatever its bytes are.
         return None
     columns = []
     for name in needed:
-        values = found[name].values.numpy()
+        values = ragged[name].values.numpy()
         values = pa.array(values, pa.binary()) if values.dtype == object else pa.array(values)
-        columns.append(pa.ListArray.from_arrays(pa.array(found[name].row_splits.numpy()), values))
+        columns.append(pa.ListArray.from_arrays(pa.array(ragged[name].row_splits.numpy()), values))
     return pa.table(columns, names=needed)
 
 
@@ -194,7 +206,7 @@ def _as_texts(table: pa.Table, records: _Records, bad: BadRows) -> tuple[pa.Tabl
     except pa.ArrowInvalid:
         good = []
         for row, values in enumerate(table.select(names).to_pylist()):
-            if wrong := [name for name, texts in values.items() if not all(map(_is_utf8, texts))]:
+            if wrong := [name for name, texts in values.items() if not all(map(is_utf8, texts))]:
                 bad.add(
                     f"{records.url}, record {records.numbers[row]}, feature '{wrong[0]}': not "
                     "UTF-8. Set data.check_utf8=false to hash its bytes"
@@ -203,12 +215,3 @@ def _as_texts(table: pa.Table, records: _Records, bad: BadRows) -> tuple[pa.Tabl
                 good.append(row)
         return _as_texts(table.take(good), records.kept(good), bad)
     return table, records
-
-
-def _is_utf8(text: bytes | str) -> bool:
-    try:
-        if isinstance(text, bytes):
-            text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -3,11 +3,11 @@
 Two laws bound it. With D distinct ids among n values of the sample, f1 of them met once and f2
 twice, and m values to come:
 
-- Heaps' law D(n) = K n^b says what comes if new ids go on appearing as they did at the sample's
-  end. Its local exponent b falls as ids run out, so it is the upper bound.
+- Heaps' law D(n) = K n^b holds if new ids keep appearing as at the end of the sample. Its local
+  exponent b falls as ids run out, so it is the upper bound.
 - Chao's estimate of the ids not met yet, f0 = f1^2 / (2 f2), is a lower bound (Chao 1984), and
-  D + f0 (1 - (1 - f1 / (n f0 + f1))^m) is what of it appears in m more values (Colwell et al.
-  2012, equation 9).
+  D + f0 (1 - (1 - f1 / (n f0 + f1))^m) is the part of it that appears in m more values (Colwell
+  et al. 2012, equation 9).
 
 Between them: log D as a parabola of log n, fitted to the last three doublings, until its top.
 """

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from tnctl import files, limits
 from tnctl.data import numbers
-from tnctl.data.reading import BadRows, EmptyFileError, Where
+from tnctl.data.formats.file_reader import HEAD_BYTES, HEAD_LINES
+from tnctl.data.pieces import BadRows, EmptyFileError, Line, Where
 from tnctl.errors import Failure, quoted
 from tnctl.tables.text import line_ends
 
 BLOCK_BYTES = 4 << 20
-LOOK_BYTES = 4096  # where a line end is looked for at a time
+SEARCH_BYTES = 4096  # in which a line end is searched for at a time
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 NEWLINE, COLON = ord("\n"), ord(":")
 IS_BLANK = np.zeros(256, bool)
@@ -53,6 +54,13 @@ def blocks(url: str, skip_rows: int) -> Generator[tuple[int, memoryview], None, 
             rest = data[cut:size]
 
 
+def head_lines(url: str) -> list[bytes]:
+    """The first lines of a file, at most HEAD_LINES and those in HEAD_BYTES."""
+    with files.open_input(url) as stream:
+        text = files.read_most(stream, HEAD_BYTES).removeprefix(BYTE_ORDER_MARK)
+    return text.split(b"\n")[:HEAD_LINES]
+
+
 def _fill(stream: Any, buffer: memoryview) -> int:
     """Read until the buffer is full or the stream ends: blocks never depend on the storage."""
     size = 0
@@ -64,7 +72,7 @@ def _fill(stream: Any, buffer: memoryview) -> int:
 def _refuse_long(data: memoryview, least: int, url: str, line: int) -> None:
     """Raise `Failure` when the first line, whose first `least` bytes have no end, is too long.
 
-    Only the first of a block can be: it alone began before what was read for the block.
+    Only the first line of a block can be: the others lie in what was read for the block.
     """
     if len(data) <= limits.LINE_BYTES:
         return
@@ -80,9 +88,9 @@ def _refuse_long(data: memoryview, least: int, url: str, line: int) -> None:
 def after_line(data: memoryview, start: int, end: int) -> int:
     """Where the line ends that starts at `start`, its line feed included; at most `end`."""
     while start < end:
-        part = bytes(data[start : min(start + LOOK_BYTES, end)])
-        if (found := part.find(b"\n")) >= 0:
-            return start + found + 1
+        part = bytes(data[start : min(start + SEARCH_BYTES, end)])
+        if (at := part.find(b"\n")) >= 0:
+            return start + at + 1
         start += len(part)
     return end
 
@@ -91,15 +99,15 @@ def _after_last_line(data: memoryview, least: int) -> int:
     """Where the last whole line ends, 0 when there is none; the first `least` bytes have none."""
     end = len(data)
     while end > least:
-        part = bytes(data[max(end - LOOK_BYTES, least) : end])
-        if (found := part.rfind(b"\n")) >= 0:
-            return end - len(part) + found + 1
+        part = bytes(data[max(end - SEARCH_BYTES, least) : end])
+        if (at := part.rfind(b"\n")) >= 0:
+            return end - len(part) + at + 1
         end -= len(part)
     return 0
 
 
 class Words:
-    """The words of some lines: what stands between blanks. Lines without a word are no rows."""
+    """The words of consecutive lines, which blanks part. Lines without a word are no rows."""
 
     def __init__(
         self, url: str, line: int, block: memoryview, check_utf8: bool, bad: BadRows
@@ -139,7 +147,7 @@ class Words:
             wrong = [
                 number
                 for number, words in enumerate(bytes(block).split(b"\n"), line)
-                if not _is_utf8(words)
+                if not is_utf8(words)
             ]
             bad.add(
                 f"{self.url}, line {wrong[0]}: not UTF-8. Write the file as UTF-8, or set "
@@ -156,7 +164,7 @@ class Words:
     def where(self) -> Where:
         """The file and line of each row."""
         lines = self.lines
-        return lambda row: (self.url, int(lines[row]))
+        return lambda row: Line(self.url, int(lines[row]))
 
     def only(self, kept: NDArray[np.bool_]) -> None:
         """Leave out the rows that are not kept."""
@@ -166,7 +174,7 @@ class Words:
         self.firsts = np.cumsum(self.counts) - self.counts
 
     def refuse(self, wrong: NDArray[np.bool_], reason: str, bad: BadRows) -> bool:
-        """Leave out the rows of the words that are wrong, and tell; whether there was one."""
+        """Skip the rows of the words that are wrong, for that reason; whether there was one."""
         if not wrong.any():
             return False
         word = int(wrong.argmax())
@@ -182,7 +190,7 @@ class Words:
         return True
 
     def colons(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Of each word: how many colons it has, where the first stands and where the last does.
+        """Of each word: how many colons it has, and the places of the first and the last.
 
         The places mean nothing where there is no colon.
         """
@@ -190,8 +198,8 @@ class Words:
         colons = np.flatnonzero(is_colon)
         if not len(colons):
             return np.zeros(len(self.starts), np.int32), self.starts, self.starts
-        before = np.concatenate(([0], np.cumsum(is_colon, dtype=np.int32)))
-        first, last = before[self.starts], before[self.ends]
+        counts = np.concatenate(([0], np.cumsum(is_colon, dtype=np.int32)))
+        first, last = counts[self.starts], counts[self.ends]
         top = len(colons) - 1
         return last - first, colons[np.minimum(first, top)], colons[np.maximum(last - 1, 0)]
 
@@ -209,9 +217,11 @@ class Words:
         return mixed.take(pa.array(np.arange(0, len(offsets), 2)))
 
 
-def _is_utf8(text: bytes) -> bool:
+def is_utf8(text: bytes | str) -> bool:
+    """Whether bytes are UTF-8; texts are."""
     try:
-        text.decode()
+        if isinstance(text, bytes):
+            text.decode()
     except UnicodeDecodeError:
         return False
     return True

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from tnctl import limits
 from tnctl.data import numbers
-from tnctl.data.bad_rows import BadRowsError
-from tnctl.data.reading import Where, named
+from tnctl.data.bad_rows import refuse
+from tnctl.data.pieces import Where
 from tnctl.data.row_limits import refuse_many
 from tnctl.errors import quoted
 from tnctl.schema import Data
@@ -20,7 +20,7 @@ from tnctl.schema import Data
 JSON = "json"
 
 
-class Parts(NamedTuple):
+class RowValues(NamedTuple):
     """The values of all rows, one after the other."""
 
     values: pa.Array
@@ -33,18 +33,18 @@ class Parts(NamedTuple):
             None if self.lengths is None else np.repeat(np.arange(len(self.lengths)), self.lengths)
         )
 
-    def listed(self) -> "Parts":
+    def listed(self) -> "RowValues":
         """The same with lengths: a row whose one value is null has none."""
         if self.lengths is not None:
             return self
         valid = self.values.is_valid().to_numpy(zero_copy_only=False)
-        return Parts(self.values.drop_null(), valid.astype(np.int64))
+        return RowValues(self.values.drop_null(), valid.astype(np.int64))
 
 
-def parts(
+def row_values(
     array: pa.Array, separator: str | None, data: Data, column: str, where: Where, fractions: bool
-) -> Parts:
-    """The values of a column, as they stand in it or as its text is split.
+) -> RowValues:
+    """The values of a column, as they are or as its text is split.
 
     A null list, and a text of data.missing that is split, have no value. `fractions` allows
     numbers with a point in JSON lists. Raises `BadRowsError` for a text that is no JSON list, and
@@ -54,8 +54,9 @@ def parts(
     if separator is not None and numbers.is_text(kind):
         array = numbers.texts(array, column, where)
         _refuse_long_texts(array, "," if separator == JSON else separator, column, where)
-        absent = pc.is_in(array, value_set=pa.array(data.missing, array.type))
-        array = pc.if_else(absent, None, array)
+        array = pc.if_else(
+            pc.is_in(array, value_set=pa.array(data.missing, array.type)), None, array
+        )
         if separator == JSON:
             array = _of_json(array, column, where, fractions)
         else:
@@ -63,15 +64,15 @@ def parts(
     elif pt.is_fixed_size_list(kind):
         array = array.cast(pa.large_list(kind.value_type))
     if not numbers.is_list(array.type):
-        return Parts(array, None)
+        return RowValues(array, None)
     lengths = refuse_many(pc.list_value_length(array), limits.ROW_VALUES, "values", column, where)
-    return Parts(pc.list_flatten(array), lengths.astype(np.int64))
+    return RowValues(pc.list_flatten(array), lengths.astype(np.int64))
 
 
 def _refuse_long_texts(array: pa.Array, separator: str, column: str, where: Where) -> None:
     """Raise `BadRowsError` for texts that are too long, or have too many values, to be split."""
     sizes = refuse_many(pc.binary_length(array), limits.LINE_BYTES, "bytes", column, where)
-    # So many values take at least as many bytes.
+    # A text of so many values is at least as many bytes long.
     if sizes.max(initial=0) >= limits.ROW_VALUES:
         counts = pc.add(pc.count_substring(array, separator), 1)
         refuse_many(counts, limits.ROW_VALUES, "values", column, where)
@@ -87,28 +88,29 @@ def _split(array: pa.Array, separator: str, strip: bool) -> pa.Array:
 
 def _of_json(array: pa.Array, column: str, where: Where, fractions: bool) -> pa.Array:
     """JSON lists of texts, numbers and nulls: large_list<large_binary>, numbers as their text."""
-    found: list[list[bytes | None] | None] = []
-    wrong: list[int] = []
+    lists: list[list[bytes | None] | None] = []
+    wrong = np.zeros(len(array), bool)
     for row, text in enumerate(array.cast(pa.large_binary()).to_pylist()):
         try:
-            found.append(None if text is None else _json_parts(text, fractions))
+            lists.append(None if text is None else _json_parts(text, fractions))
         except (ValueError, RecursionError):
-            found.append(None)
-            wrong.append(row)
-    if wrong:
-        kinds = "texts and numbers" if fractions else "texts and integers"
-        raise BadRowsError(
-            f"{named(where(wrong[0]))}, column '{column}': "
-            f"{quoted(numbers.bytes_at(array, wrong[0]))} is not a JSON list of {kinds}. Mend it, "
-            "or add it to data.missing",
-            wrong,
-        )
-    return pa.array(found, pa.large_list(pa.large_binary()))
+            lists.append(None)
+            wrong[row] = True
+    kinds = "texts and numbers" if fractions else "texts and integers"
+    refuse(
+        wrong,
+        where,
+        lambda row: (
+            f"{quoted(numbers.bytes_at(array, row))} is not a JSON list of {kinds}. Mend it, or "
+            "add it to data.missing"
+        ),
+        column,
+    )
+    return pa.array(lists, pa.large_list(pa.large_binary()))
 
 
 def _json_parts(text: bytes, fractions: bool) -> list[bytes | None] | None:
-    # Bytes that are not UTF-8 come back as they were.
-    values = json.loads(text.decode("utf-8", "surrogateescape"), parse_constant=_refused)
+    values = json.loads(text.decode("utf-8", "surrogateescape"), parse_constant=_json_constant)
     if not isinstance(values, list | None):
         raise ValueError(text)
     return None if values is None else [_json_part(value, fractions) for value in values]
@@ -124,5 +126,5 @@ def _json_part(value: Any, fractions: bool) -> bytes | None:
     return repr(value).encode()
 
 
-def _refused(constant: str) -> None:
-    raise ValueError(constant)
+def _json_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")

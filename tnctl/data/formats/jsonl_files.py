@@ -10,70 +10,102 @@ whole block for such numbers.
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
 from tnctl import limits
-from tnctl.data import lines
 from tnctl.data.bad_rows import BadRowsError
-from tnctl.data.parts import parts
-from tnctl.data.reading import (
-    BadRows,
-    Piece,
-    id_columns,
-    numeric_columns,
-    slot_columns,
-    tell_absent,
-)
+from tnctl.data.column_names import id_columns, separators
+from tnctl.data.formats import text_lines
+from tnctl.data.formats.file_reader import FileReader
+from tnctl.data.pieces import BadRows, Line, Piece, report_absent
+from tnctl.data.row_values import row_values
 from tnctl.errors import quoted
 from tnctl.schema import Conf, Data
 
-SAMPLE = 64  # lines of a block that tell its types
+SAMPLE = 64  # lines of a block whose types are taken as those of all
 Cutter = Callable[[str | bytes], list[Any] | None]
+Rows = list[tuple[int, bytes]]  # numbers of lines, and their text
 
 
-def pieces(conf: Conf, url: str, needed: list[str], skip_rows: int) -> Iterator[Piece]:
-    """The rows of one file, in order, with the columns `needed`; a missing key is null.
+@dataclass(frozen=True)
+class JsonReader(FileReader):
+    """Reads JSON lines; a missing key is null."""
 
-    Raises `Failure` naming the file and the line.
-    """
-    bad = BadRows(conf)
-    of_ids, cuts = id_columns(conf), cutters(conf)
-    for line, view in lines.blocks(url, skip_rows):
-        block = bytes(view)
-        rows = [
-            (number, text)
-            for number, text in enumerate(block.split(b"\n"), line)
-            if text and not text.isspace()
-        ]
-        whole = len(rows)
-        rows = _without_long(url, rows, bad)
-        if not rows:
-            continue
-        heads = map(parsed, (text for _, text in rows[:SAMPLE]))
-        sample = [found for found in heads if found is not None]
-        if sample:
-            tell_absent(
-                url,
-                needed,
-                [any(one.get(name) is not None for one in sample) for name in needed],
-                lambda found=sample: {key for one in found for key in one},  # type: ignore[misc]
+    of_ids: set[str]  # columns of ids
+    cuts: Mapping[str, Cutter]  # what splits the texts of a column
+    bad_rows: int
+    skip_rows: int  # lines at the start of a file
+
+    def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
+        bad = BadRows(self.bad_rows)
+        for line, view in text_lines.blocks(url, self.skip_rows):
+            block = bytes(view)
+            texts = enumerate(block.split(b"\n"), line)
+            rows = [(number, text) for number, text in texts if text and not text.isspace()]
+            kept = _without_long(url, rows, bad)
+            if not kept:
+                continue
+            heads = (parsed(text) for _, text in kept[:SAMPLE])
+            sample = [values for values in heads if values is not None]
+            if sample:
+                filled = [any(row.get(name) is not None for row in sample) for name in needed]
+                report_absent(url, needed, filled, partial(set().union, *sample))
+            table = None
+            # Arrow takes the line `null` for an object without keys, and ends the process at one
+            # that is the first.
+            if len(kept) == len(rows) and all(text.lstrip().startswith(b"{") for _, text in kept):
+                table = _by_arrow(block, len(kept), sample, needed, self.of_ids)
+            if table is None:
+                table, kept = self._one_by_one(url, kept, needed, bad)
+            numbers = np.array([number for number, _ in kept], np.int64)
+            yield bad.piece(table, partial(_place, url, numbers))
+
+    def _one_by_one(
+        self, url: str, rows: Rows, needed: list[str], bad: BadRows
+    ) -> tuple[pa.Table, Rows]:
+        """The rows that are objects, as a table, and which they are."""
+        objects: list[dict[str, Any]] = []
+        kept: Rows = []
+        for number, text in rows:
+            values = parsed(text)
+            if values is None:
+                way = "Mend or remove the line"
+                if number == 1:
+                    way += ", or give the format that the file has (data.format; to score format=)"
+                bad.add(f"{url}, line {number}: no JSON object: {quoted(text)}. {way}")
+                continue
+            complaints = (
+                (name, _complaint(values.get(name), name in self.of_ids, self.cuts.get(name)))
+                for name in needed
             )
-        table = None
-        # Arrow takes the line `null` for an object without keys, and dies of one that comes first.
-        if whole == len(rows) and all(text.lstrip().startswith(b"{") for _, text in rows):
-            table = _by_arrow(block, len(rows), sample, needed, of_ids)
-        if table is None:
-            table, rows = _one_by_one(url, rows, needed, of_ids, cuts, bad)
-        yield bad.piece(table, lambda row, kept=rows: (url, kept[row][0]))  # type: ignore[misc]
+            if wrong := next((pair for pair in complaints if pair[1]), None):
+                bad.add(f"{url}, line {number}, column '{wrong[0]}': {wrong[1]}")
+                continue
+            objects.append(values)
+            kept.append((number, text))
+        columns = [
+            array([values.get(name) for values in objects], self.cuts.get(name)) for name in needed
+        ]
+        return pa.table(columns, names=needed), kept
+
+    def columns(self, url: str) -> list[str] | None:
+        lines = (parsed(line) or {} for line in text_lines.head_lines(url))
+        return list(dict.fromkeys(name for values in lines for name in values))
 
 
-def _without_long(url: str, rows: list[tuple[int, bytes]], bad: BadRows) -> list[tuple[int, bytes]]:
+def _place(url: str, numbers: np.ndarray, row: int) -> Line:
+    return Line(url, int(numbers[row]))
+
+
+def _without_long(url: str, rows: Rows, bad: BadRows) -> Rows:
     """The rows that have no more values than a row may have, by their commas."""
-    # So many commas take at least as many bytes.
+    # A line of so many commas is at least as many bytes long.
     commas = {
         number: count
         for number, text in rows
@@ -96,7 +128,7 @@ def _by_arrow(
     """The rows of a block, or None when Arrow does not take it as the sample has its types."""
     try:
         block.decode()  # Arrow does not look
-        kinds = [_kind([one.get(name) for one in sample], name in of_ids) for name in needed]
+        kinds = [_kind([row.get(name) for row in sample], name in of_ids) for name in needed]
         schema = pa.schema(list(zip(needed, kinds, strict=True)))
         table = pyarrow.json.read_json(
             pa.BufferReader(block),
@@ -117,41 +149,16 @@ def _kind(values: list[Any], of_ids: bool) -> pa.DataType:
         raise ValueError(kind)
     if of_ids and (pa.types.is_floating(value) or pa.types.is_boolean(value)):
         raise ValueError(kind)
+    return or_text(kind)
+
+
+def or_text(kind: pa.DataType) -> pa.DataType:
+    """A type, or that of texts where a column has no value that has one."""
     if pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_list(kind) and pa.types.is_null(kind.value_type):
         return pa.list_(pa.string())
     return kind
-
-
-def _one_by_one(
-    url: str,
-    rows: list[tuple[int, bytes]],
-    needed: list[str],
-    of_ids: set[str],
-    cuts: Mapping[str, Cutter],
-    bad: BadRows,
-) -> tuple[pa.Table, list[tuple[int, bytes]]]:
-    """The rows that are objects, as a table, and which they are."""
-    found, kept = [], []
-    for number, text in rows:
-        values = parsed(text)
-        if values is None:
-            way = "Mend or remove the line"
-            if number == 1:
-                way += ", or give the format that the file has (data.format; to score format=)"
-            bad.add(f"{url}, line {number}: no JSON object: {quoted(text)}. {way}")
-            continue
-        complaints = (
-            (name, _complaint(values.get(name), name in of_ids, cuts.get(name))) for name in needed
-        )
-        if wrong := next((one for one in complaints if one[1]), None):
-            bad.add(f"{url}, line {number}, column '{wrong[0]}': {wrong[1]}")
-            continue
-        found.append(values)
-        kept.append((number, text))
-    columns = [array([values.get(name) for values in found], cuts.get(name)) for name in needed]
-    return pa.table(columns, names=needed), kept
 
 
 def parsed(text: bytes) -> dict[str, Any] | None:
@@ -164,11 +171,11 @@ def parsed(text: bytes) -> dict[str, Any] | None:
 
 
 def _complaint(value: Any, of_ids: bool, cut: Cutter | None = None) -> str | None:
-    """What is wrong with a value that is none, nor a list of those, that columns are made of."""
+    """What is wrong with a value of a column, or with one in its list; None: nothing."""
     if isinstance(value, list):
         if any(isinstance(part, list) for part in value):
             return "a list in a list. Write one list of all values"
-        return next((found for part in value if (found := _complaint(part, of_ids))), None)
+        return next(filter(None, (_complaint(part, of_ids) for part in value)), None)
     if isinstance(value, dict):
         return "an object where a value should be. Write its values as columns of their own"
     if isinstance(value, str):
@@ -195,11 +202,11 @@ def _complaint(value: Any, of_ids: bool, cut: Cutter | None = None) -> str | Non
 def array(values: list[Any], cut: Cutter | None = None) -> pa.Array:
     """A column; where types differ from row to row, integers become their text, or floats.
 
-    Where some rows have lists, the texts of the others are `cut`, as they are where none has.
+    Where some rows have lists, the texts of the others are `cut`, as they are where no row has.
     """
     if cut is not None and any(isinstance(value, list) for value in values):
         values = [_cut(value, cut) for value in values]
-    for convert in (_same, _as_lists, _as_texts):
+    for convert in (list, _as_lists, _as_texts):
         try:
             return pa.array(convert(values))
         except (ValueError, OverflowError, pa.ArrowException):
@@ -217,37 +224,27 @@ def cutters(conf: Conf) -> dict[str, Cutter]:
 
     Not of a column that is read with several separators, or with and without one.
     """
-    found: dict[str, set[str | None]] = {}
-    for name, slot in conf.slots.items():
-        for column in slot_columns(conf, name, slot):
-            found.setdefault(column, set()).add(slot.separator)
-    for name, numeric in conf.numeric.items():
-        for column in numeric_columns(name, numeric):
-            found.setdefault(column, set()).add(numeric.separator)
     of_ids = id_columns(conf)
     return {
         column: partial(_parts_of, separator, conf.data, column not in of_ids)
-        for column, separators in found.items()
-        for separator in separators
-        if separator is not None and len(separators) == 1
+        for column, by in separators(conf).items()
+        for separator in by
+        if separator is not None and len(by) == 1
     }
 
 
 def _parts_of(separator: str, data: Data, fractions: bool, text: str | bytes) -> list[Any] | None:
     try:
-        found = parts(pa.array([text]), separator, data, "", lambda row: ("", row), fractions)
+        column = pa.array([text])
+        split = row_values(column, separator, data, "", lambda row: ("", row), fractions)
     except BadRowsError:
         return None
     return [
-        one.decode("utf-8", "surrogateescape")
-        if isinstance(one, bytes) and isinstance(text, str)
-        else one
-        for one in found.values.to_pylist()
+        part.decode("utf-8", "surrogateescape")
+        if isinstance(part, bytes) and isinstance(text, str)
+        else part
+        for part in split.values.to_pylist()
     ]
-
-
-def _same(values: list[Any]) -> list[Any]:
-    return values
 
 
 def _as_lists(values: list[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Prepared rows, which hold ids already, to windows."""
+"""Prepared rows, which have ids already, to batches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,46 +7,39 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tnctl.data.cells import Cells
-from tnctl.data.features import Columns, Features, Window
+from tnctl.data.batches import Batch
+from tnctl.data.features import EncodedRows, Features
+from tnctl.data.formats.prepared_columns import check_width
 from tnctl.data.numbers import flat, is_list
-from tnctl.data.prepared_columns import check_width
-from tnctl.data.reading import Where
+from tnctl.data.pieces import Where
 from tnctl.data.row_limits import refuse_long_rows
+from tnctl.data.slot_encoder import Cells
 from tnctl.errors import UserError
 
 
-def columns_of(features: Features, table: pa.Table, where: Where) -> Columns:
+def encoded_rows(features: Features, table: pa.Table, where: Where) -> EncodedRows:
     """The columns of prepared rows, as `Features.read` makes them from raw ones.
 
     Raises `UserError` for a column to carry that was not prepared, `BadRowsError` for too many ids
     in a row.
     """
-    names = [name for slots, _ in features.tables for name in slots]
-    labels = np.zeros((table.num_rows, len(features.conf.data.all_labels)), np.float32)
-    weight = reference = group = None
+    cells = {name: cells_of(table, name) for slots, _ in features.tables for name in slots}
+    refuse_long_rows([of_slot.offsets for of_slot in cells.values()], where)
+    names = features.conf.data.all_labels
+    labels = np.zeros((table.num_rows, len(names)), np.float32)
+    batch = Batch([], [], [], _numeric(table, features.numeric_width), labels)
     if features.labelled:
-        for number, name in enumerate(features.conf.data.all_labels):
-            labels[:, number] = _array(table, f"label_{name}")
-        weight = _array(table, "weight") if "weight" in table.column_names else None
-        reference = _array(table, "reference") if "reference" in table.column_names else None
-        group = _array(table, "group") if "group" in table.column_names else None
-    cells = {name: cells_of(table, name) for name in names}
-    refuse_long_rows([one.offsets for one in cells.values()], where)
-    return Columns(
-        cells,
-        _numeric(table, features.numeric_width),
-        labels,
-        weight,
-        reference,
-        group,
-        _carried(features, table),
-    )
+        for number, name in enumerate(names):
+            labels[:, number] = labels_of(table, name)
+        for key in {"weight", "reference", "group"} & set(table.column_names):
+            setattr(batch, key, _array(table, key))
+    batch.carried = _carried(features, table)
+    return EncodedRows(cells, batch)
 
 
-def encoder(features: Features) -> Callable[[pa.Table, Where], Window]:
-    """Prepared rows to a window, in the place of `Features.encode`."""
-    return lambda table, where: features.window(columns_of(features, table, where))
+def encoder(features: Features) -> Callable[[pa.Table, Where], Batch]:
+    """Prepared rows to a batch, in the place of `Features.encode`."""
+    return lambda table, where: features.batch(encoded_rows(features, table, where))
 
 
 def labels_of(table: pa.Table, name: str) -> NDArray[np.float32]:
@@ -55,8 +48,7 @@ def labels_of(table: pa.Table, name: str) -> NDArray[np.float32]:
 
 
 def _array(table: pa.Table, name: str) -> NDArray[Any]:
-    found: NDArray[Any] = flat(table.column(name)).to_numpy()
-    return found
+    return np.asarray(flat(table.column(name)).to_numpy())
 
 
 def cells_of(table: pa.Table, name: str) -> Cells:
@@ -79,8 +71,7 @@ def _values(array: pa.Array) -> NDArray[Any]:
     """The values of all rows, one after the other."""
     if is_list(array.type):
         array = array.flatten()
-    found: NDArray[Any] = (array.drop_null() if array.null_count else array).to_numpy()
-    return found
+    return np.asarray((array.drop_null() if array.null_count else array).to_numpy())
 
 
 def _numeric(table: pa.Table, expected: int) -> NDArray[np.float32]:

@@ -4,6 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -12,10 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tnctl import files, limits
-from tnctl.data import parquet_footer
-from tnctl.data.reading import BadRows, Piece, Where, require
+from tnctl.data.formats import parquet_footer
+from tnctl.data.formats.file_reader import FileReader
+from tnctl.data.pieces import BadRows, Piece, Where, require
 from tnctl.errors import Failure
-from tnctl.schema import Conf
 
 BATCH_ROWS = 65_536
 # Of a batch on average; of what has longer rows a batch has fewer.
@@ -25,36 +26,43 @@ CHUNK_BYTES = 64 << 20  # a column of a row group that is longer is read in part
 PART_BYTES = 1 << 20
 
 
-def pieces(conf: Conf, url: str, needed: list[str]) -> Iterator[Piece]:
-    """The rows of one file, in order, with the columns `needed` in the types of the file.
+@dataclass(frozen=True)
+class ParquetReader(FileReader):
+    """Reads Parquet, with columns in the types of the file."""
 
-    Raises `Failure`, naming the file, when it is no Parquet file, is damaged or lacks a column.
-    """
-    bad = BadRows(conf)
-    row = 1
-    with seekable(url) as stream, translated(url):
-        # Arrow would keep all that it reads before it is asked for, until the end of the file.
-        source = pq.ParquetFile(stream, pre_buffer=False)
-        require(url, needed, source.schema_arrow.names)
-        groups = row_groups(url, source.schema, stream, needed)
-        if any(group.longest > CHUNK_BYTES for group in groups):
-            source = pq.ParquetFile(
-                stream, metadata=source.metadata, buffer_size=PART_BYTES, pre_buffer=False
-            )
-        batch_rows = min((group.batch_rows for group in groups), default=BATCH_ROWS)
-        for batch in source.iter_batches(batch_rows, columns=needed):
-            table = pa.Table.from_batches([batch]).select(needed)
-            numbers = np.arange(row, row + batch.num_rows)
-            row += batch.num_rows
-            if conf.data.check_utf8:
-                good = _utf8_rows(url, numbers, batch, bad)
-                if not good.all():
-                    table, numbers = table.filter(pa.array(good)), numbers[good]
-            yield bad.piece(table, _where(url, numbers))
+    check_utf8: bool
+    bad_rows: int
+
+    def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
+        bad = BadRows(self.bad_rows)
+        row = 1
+        with seekable(url) as stream, translated(url):
+            # Arrow would keep all that it reads ahead until the end of the file.
+            source = pq.ParquetFile(stream, pre_buffer=False)
+            require(url, needed, source.schema_arrow.names)
+            groups = row_groups(url, source.schema, stream, needed)
+            if any(group.longest > CHUNK_BYTES for group in groups):
+                source = pq.ParquetFile(
+                    stream, metadata=source.metadata, buffer_size=PART_BYTES, pre_buffer=False
+                )
+            batch_rows = min((group.batch_rows for group in groups), default=BATCH_ROWS)
+            for batch in source.iter_batches(batch_rows, columns=needed):
+                table = pa.Table.from_batches([batch]).select(needed)
+                numbers = np.arange(row, row + batch.num_rows)
+                row += batch.num_rows
+                if self.check_utf8:
+                    good = _utf8_rows(url, numbers, batch, bad)
+                    if not good.all():
+                        table, numbers = table.filter(pa.array(good)), numbers[good]
+                yield bad.piece(table, _where(url, numbers))
+
+    def columns(self, url: str) -> list[str] | None:
+        with seekable(url) as stream, files.translated(url):
+            return list(pq.read_schema(stream).names)
 
 
 class RowGroup(NamedTuple):
-    """What the columns that are read of a row group have, by the footer."""
+    """What a row group has in the columns that are read, by the footer."""
 
     batch_rows: int
     """rows of a batch, so that it has BATCH_VALUES and BATCH_BYTES at most on average"""
@@ -95,7 +103,7 @@ def row_groups(
     return described
 
 
-def rows(url: str) -> int:
+def row_count(url: str) -> int:
     """The number of rows of a file, by its metadata."""
     with seekable(url) as stream, translated(url):
         return int(pq.ParquetFile(stream).metadata.num_rows)
@@ -118,7 +126,7 @@ def seekable(url: str) -> Iterator[BinaryIO]:
 def translated(
     url: str, way: str = "Write it again, or set data.format to what it is"
 ) -> Iterator[None]:
-    """What Arrow says of a file that is not whole, as a `Failure` that names it, and the way."""
+    """Arrow's errors about a damaged file as a `Failure` that names it, and the way out."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
@@ -132,7 +140,7 @@ def _where(url: str, numbers: np.ndarray) -> Where:
 
 
 def _utf8_rows(url: str, numbers: np.ndarray, batch: pa.RecordBatch, bad: BadRows) -> np.ndarray:
-    """Which rows hold UTF-8 where the file says that it is text."""
+    """Which rows are UTF-8 in the columns that the file declares as text."""
     good = np.ones(batch.num_rows, bool)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
@@ -152,7 +160,7 @@ def _utf8_rows(url: str, numbers: np.ndarray, batch: pa.RecordBatch, bad: BadRow
 
 def _is_whole(column: pa.Array, row: int) -> bool:
     try:
-        # A copy of the row alone: validation looks at the whole buffers of lists.
+        # A copy of the row alone: of lists validation reads whole buffers.
         pc.take(column, pa.array([row])).validate(full=True)
     except pa.ArrowInvalid:
         return False

@@ -15,17 +15,15 @@ KINDS = {"weight": pa.float32(), "reference": pa.float64(), "group": pa.uint64()
 
 
 def check(conf: Conf, table: pa.Table, url: str) -> None:
-    """Raise Failure for a column that is not there, or that nothing of tnctl could have written.
+    """Raise Failure for a column that is absent, or that tnctl cannot have written.
 
-    Else what reads the columns would take other memory than theirs: it looks at types no more.
+    What reads the columns does not look at types again: it would read memory beyond them.
     """
     for name, slot in conf.slots.items():
         if not slot.indicator:
-            ids = _column(table, url, f"ids_{name}")
-            _check_cells(ids, pa.uint64(), url, f"ids_{name}")
+            ids = _cells(table, url, f"ids_{name}", pa.uint64())
             if slot.weights is not None:
-                weights = _column(table, url, f"weights_{name}")
-                _check_cells(weights, pa.float32(), url, f"weights_{name}")
+                weights = _cells(table, url, f"weights_{name}", pa.float32())
                 if not _same_places(ids, weights):
                     raise _wrong(url, f"weights_{name}", "should have a weight for each id")
     if conf.numeric or any(slot.indicator for slot in conf.slots.values()):
@@ -33,16 +31,14 @@ def check(conf: Conf, table: pa.Table, url: str) -> None:
         if not pt.is_fixed_size_binary(numeric.type) or numeric.type.byte_width % 4:
             raise _wrong(url, "numeric", f"should be of 4 bytes a number. It has {numeric.type}")
         _refuse_nulls(numeric, url, "numeric")
+    least, most = (-MOST, MOST) if conf.train.loss.name == "mse" else (0.0, 1.0)
     for name in conf.data.all_labels:
-        _check_label(conf, _column(table, url, f"label_{name}"), url, f"label_{name}")
-    for key, kind in (
-        ("weight", pa.float32()),
-        ("reference", pa.float64()),
-        ("group", pa.uint64()),
-    ):
+        label = _values(table, url, f"label_{name}", pa.float32())
+        if not _within(label, least, most):
+            raise _wrong(url, f"label_{name}", f"should have labels from {least:g} to {most:g}")
+    for key, kind in KINDS.items():
         if getattr(conf.data, key) is not None:
-            column = _column(table, url, key)
-            _check_type(column, kind, url, key)
+            column = _values(table, url, key, kind)
             if key == "weight" and not _within(column, 0, MOST):
                 raise _wrong(url, key, "should have finite numbers, at least 0")
 
@@ -62,14 +58,16 @@ def _column(table: pa.Table, url: str, name: str) -> pa.Array:
     return flat(table.column(name))
 
 
-def _check_cells(array: pa.Array, kind: pa.DataType, url: str, name: str) -> None:
-    """Values of rows: one, none or one, or a list, which has no nulls."""
+def _cells(table: pa.Table, url: str, name: str, kind: pa.DataType) -> pa.Array:
+    """A column of rows with one value, none or one, or a list of values, which has no nulls."""
+    array = _column(table, url, name)
     if array.type == kind:
-        return
+        return array
     if not pt.is_list(array.type) or array.type.value_type != kind:
         raise _wrong(url, name, f"should be {kind}, or lists of it. It has {array.type}")
     _refuse_nulls(array, url, name)
     _refuse_nulls(array.flatten(), url, name)
+    return array
 
 
 def _same_places(ids: pa.Array, weights: pa.Array) -> bool:
@@ -81,17 +79,13 @@ def _same_places(ids: pa.Array, weights: pa.Array) -> bool:
     return bool(ids.is_valid().equals(weights.is_valid()))
 
 
-def _check_label(conf: Conf, array: pa.Array, url: str, name: str) -> None:
-    _check_type(array, pa.float32(), url, name)
-    least, most = (-MOST, MOST) if conf.train.loss.name == "mse" else (0.0, 1.0)
-    if not _within(array, least, most):
-        raise _wrong(url, name, f"should have labels from {least:g} to {most:g}")
-
-
-def _check_type(array: pa.Array, kind: pa.DataType, url: str, name: str) -> None:
+def _values(table: pa.Table, url: str, name: str, kind: pa.DataType) -> pa.Array:
+    """A column of one value in every row."""
+    array = _column(table, url, name)
     if array.type != kind:
         raise _wrong(url, name, f"should be {kind}. It has {array.type}")
     _refuse_nulls(array, url, name)
+    return array
 
 
 def _refuse_nulls(array: pa.Array, url: str, name: str) -> None:

@@ -1,0 +1,31 @@
+"""What every reader of a format offers to the rest of tnctl."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from tnctl import files
+from tnctl.data.pieces import Piece
+
+HEAD_BYTES = 4 << 20
+HEAD_LINES = 1000
+
+
+class FileReader(ABC):
+    """Reads the files of one format, with the settings that it was made with."""
+
+    @abstractmethod
+    def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
+        """The rows of one file, in order, with the columns `needed`.
+
+        Raises `Failure` naming the file, and the line or row where it is one, for what cannot be
+        read.
+        """
+
+    def columns(self, url: str) -> list[str] | None:  # noqa: B027
+        """The names of a file's columns, by its beginning; None where only all rows could tell."""
+
+    def count_head(self, stream: BinaryIO) -> tuple[int, int]:
+        """The whole rows in the first HEAD_BYTES of a stream, and their bytes."""
+        text = files.read_most(stream, HEAD_BYTES)
+        return text.count(b"\n"), text.rfind(b"\n") + 1

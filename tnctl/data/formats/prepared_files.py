@@ -1,0 +1,152 @@
+"""Prepared data: a folder of Parquet files that have ids already (docs/formats/prepared.md).
+
+It belongs to the conf that it was made with: whatever of a conf decides the ids and numbers is in
+its manifest, and another conf is refused.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from tnctl import documents, files, manifest
+from tnctl.data.formats import prepared_columns
+from tnctl.data.formats.file_reader import FileReader
+from tnctl.data.formats.parquet_files import row_groups, seekable, translated
+from tnctl.data.formats.prepared_columns import AGAIN
+from tnctl.data.formats.prepared_document import SPLITS, DecidingConf, PreparedManifest, SplitEntry
+from tnctl.data.pieces import Piece, counted
+from tnctl.errors import Failure, UserError
+from tnctl.manifest import DamagedError
+from tnctl.masking import bare_conf, masked_conf
+from tnctl.schema import Conf, Data, Numeric, Slot, differences
+
+# How rows are trained, not what they are: these keys of slots may differ.
+OF_ROWS = {
+    "group", "pooling", "width", "linear", "initial", "initial_scale", "max_norm", "frozen",
+}  # fmt: skip
+OF_DATA = (
+    "format", "delimiter", "header", "columns", "pairs", "skip_rows", "strip", "missing",
+    "check_utf8", "weight", "group", "reference",
+)  # fmt: skip
+
+
+def open_folder(conf: Conf) -> PreparedManifest:
+    """The manifest of data.prepared.
+
+    Raises `Failure` when the folder is not whole, `UserError` when it was made with another conf.
+    """
+    folder = str(conf.data.prepared)
+    stored = manifest.read(folder, PreparedManifest)
+    expected, received = deciding(conf), _completed(stored.conf)
+    # A split that is not read need not be in the folder.
+    unread = {str(split): None for split in SPLITS if expected.data[split] is None}
+    received = dataclasses.replace(received, data={**received.data, **unread})
+    if differing := differences(
+        bare_conf(documents.plain(expected)), bare_conf(documents.plain(received))
+    ):
+        raise UserError(
+            f"{folder} was prepared with another conf; these keys differ: {', '.join(differing)}. "
+            "Prepare it again, or train with the keys that it was prepared with"
+        )
+    return stored
+
+
+def deciding(conf: Conf) -> DecidingConf:
+    """Whatever of a conf decides the ids, numbers and labels of its rows, as JSON holds it.
+
+    Without secrets of URLs, which decide none.
+    """
+    data = conf.data
+    labels = {
+        name: {"column": label.column, "positive": label.positive, "above": label.above}
+        for name, label in data.all_labels.items()
+    }
+    keys = {
+        "slots": {name: _of_slot(slot) for name, slot in conf.slots.items()},
+        "numeric": {name: dataclasses.asdict(numeric) for name, numeric in conf.numeric.items()},
+        "data": {
+            **{key: getattr(data, key) for key in OF_DATA},
+            "labels": labels,
+            **{str(split): getattr(data, split) for split in SPLITS},
+        },
+    }
+    text = json.dumps(masked_conf(json.loads(json.dumps(keys))))
+    return documents.parse(DecidingConf, text.encode())
+
+
+def _of_slot(slot: Slot) -> dict[str, Any]:
+    keys = {key: value for key, value in dataclasses.asdict(slot).items() if key not in OF_ROWS}
+    # Missing values keep their places in a sequence, and only there.
+    return keys | {"sequence": slot.pooling == "none"}
+
+
+def _completed(stored: DecidingConf) -> DecidingConf:
+    """The same with keys that tnctl did not have when it was written, at their defaults."""
+    slot, numeric, data = _of_slot(Slot()), dataclasses.asdict(Numeric()), Data()
+    return DecidingConf(
+        slots={name: slot | keys for name, keys in stored.slots.items()},
+        numeric={name: numeric | keys for name, keys in stored.numeric.items()},
+        data={key: getattr(data, key) for key in OF_DATA} | stored.data,
+    )
+
+
+class PreparedReader(FileReader):
+    """Reads the files of data.prepared: rows that have ids already.
+
+    Raises `Failure` and `UserError` as `open_folder` does.
+    """
+
+    def __init__(self, conf: Conf) -> None:
+        self._conf, self._folder = conf, str(conf.data.prepared)
+        self.manifest = open_folder(conf)
+
+    def entry(self, split: str) -> SplitEntry:
+        """The manifest's entry of a split. Raises `UserError` when it was not prepared."""
+        for name, entry in self.manifest.splits.items():
+            if name == split:
+                return entry
+        raise UserError(f"{self._folder} has no data.{split}. Prepare it with one")
+
+    def urls(self, split: str) -> list[str]:
+        """The Parquet files of a split, in order."""
+        return [files.join(self._folder, name) for name in self.entry(split).parts]
+
+    def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:  # noqa: ARG002
+        """All rows of a file, a row group at a time, with the columns as they are stored.
+
+        Raises `Failure` for a file that differs from its entry in the manifest, or is damaged.
+        """
+        sizes = {
+            files.join(self._folder, n): entry.bytes for n, entry in self.manifest.files.items()
+        }
+        stored, size = sizes[url], files.size(url)
+        if size != stored:
+            raise Failure(
+                f"{url} is cut short or too long: {size:,} bytes, the manifest says {stored:,}. "
+                f"{AGAIN}"
+            )
+        row = 1
+        with seekable(url) as stream, translated(url, AGAIN):
+            source = pq.ParquetFile(stream, page_checksum_verification=True)
+            row_groups(url, source.schema, stream)
+            for group in range(source.num_row_groups):
+                table = source.read_row_group(group)
+                prepared_columns.check(self._conf, table, url)
+                yield Piece(table, counted(url, row))
+                row += table.num_rows
+
+    def first_rows(self, split: str, limit: int) -> list[dict[str, Any]]:
+        """The first rows of a split as they were in its files, as many as were kept."""
+        name = self.entry(split).first
+        try:
+            # Python's JSON: bytes that are not UTF-8 are lone surrogates.
+            rows = json.loads(manifest.read_file(self._folder, self.manifest, name))
+        except (ValueError, RecursionError):
+            rows = None
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            url = files.join(self._folder, name)
+            raise DamagedError(self._folder, f"{url} is no list of rows", AGAIN)
+        return rows[:limit]

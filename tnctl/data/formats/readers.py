@@ -1,0 +1,64 @@
+"""The formats of files by name, and the reader of each with the settings that a conf gives it."""
+
+from collections.abc import Callable
+
+from tnctl.data.column_names import id_columns, text_columns
+from tnctl.data.formats.csv_files import CsvReader
+from tnctl.data.formats.file_reader import FileReader
+from tnctl.data.formats.jsonl_files import JsonReader, cutters
+from tnctl.data.formats.libsvm_files import LibsvmReader
+from tnctl.data.formats.paddle_files import PaddleReader
+from tnctl.data.formats.parquet_files import ParquetReader
+from tnctl.data.formats.prepared_files import PreparedReader
+from tnctl.data.formats.tfrecord_files import RecordReader
+from tnctl.schema import Conf
+
+
+def csv_reader(conf: Conf, skip_rows: int = 0) -> CsvReader:
+    """The reader of CSV and TSV."""
+    data = conf.data
+    return CsvReader(
+        delimiter=data.delimiter,
+        names=None if data.header else tuple(data.columns or ()),
+        strip=data.strip,
+        missing=tuple(data.missing),
+        of_text=frozenset(text_columns(conf)),
+        check_utf8=data.check_utf8,
+        bad_rows=data.bad_rows,
+        skip_rows=skip_rows,
+    )
+
+
+def json_reader(conf: Conf, skip_rows: int = 0) -> JsonReader:
+    """The reader of JSON lines."""
+    return JsonReader(id_columns(conf), cutters(conf), conf.data.bad_rows, skip_rows)
+
+
+def libsvm_reader(conf: Conf, skip_rows: int = 0) -> LibsvmReader:
+    """The reader of libsvm, libfm and libffm."""
+    return LibsvmReader(conf.data.check_utf8, conf.data.bad_rows, skip_rows)
+
+
+def paddle_reader(conf: Conf, skip_rows: int = 0) -> PaddleReader:
+    """The reader of Paddle's text."""
+    data = conf.data
+    return PaddleReader(data.columns, data.pairs, data.check_utf8, data.bad_rows, skip_rows)
+
+
+# By data.format, but for `generated`, whose rows are in no file; and the files of data.prepared.
+# Each takes the lines that are skipped at the start of a file of text.
+READERS: dict[str, Callable[[Conf, int], FileReader]] = {
+    "csv": csv_reader,
+    "jsonl": json_reader,
+    "libsvm": libsvm_reader,
+    "paddle": paddle_reader,
+    "parquet": lambda conf, _: ParquetReader(conf.data.check_utf8, conf.data.bad_rows),
+    "tfrecord": lambda conf, _: RecordReader(conf.data.check_utf8, conf.data.bad_rows),
+    "prepared": lambda conf, _: PreparedReader(conf),
+}
+
+
+def reader_of(conf: Conf, skip_rows: int = 0) -> FileReader:
+    """The reader of the files of a conf."""
+    name = "prepared" if conf.data.prepared is not None else conf.data.format
+    return READERS[name](conf, skip_rows)

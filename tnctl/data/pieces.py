@@ -1,0 +1,115 @@
+"""Pieces of files: some rows of one file as Arrow columns, and where each row came from."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from tnctl.errors import Failure, did_you_mean
+from tnctl.progress import say
+
+# Maps a row of a table, from 0, to the file it came from and its line or row there, from 1.
+Where = Callable[[int], tuple[str, int]]
+
+
+class Line(NamedTuple):
+    """Where a row is in a file of text."""
+
+    url: str
+    number: int
+
+
+class Record(NamedTuple):
+    """Where a row is in a file of records."""
+
+    url: str
+    number: int
+
+
+def named(place: tuple[str, int]) -> str:
+    """The place of a row as messages name it."""
+    word = "line" if isinstance(place, Line) else "record" if isinstance(place, Record) else "row"
+    return f"{place[0]}, {word} {place[1]}"
+
+
+def counted(url: str, first: int) -> Where:
+    """The places of consecutive rows of `url`, whose first has number `first`."""
+    return lambda row: (url, first + row)
+
+
+def shifted(where: Where, rows: int) -> Where:
+    """The places of a slice of rows that skips the first `rows`."""
+    return lambda row: where(row + rows)
+
+
+@dataclass
+class Piece:
+    """Some consecutive rows of one file: Arrow columns, and where each row came from.
+
+    `skipped` rows before or among them could not be read; `reason` says why the first could not.
+    """
+
+    table: pa.Table
+    where: Where
+    skipped: int = 0
+    reason: str = ""
+
+
+class BadRows:
+    """The bad rows of a file: counted and skipped when `allowed` (data.bad_rows), else refused."""
+
+    def __init__(self, allowed: int) -> None:
+        self._allowed = allowed
+        self._rows = 0
+        self._reason = ""
+
+    def add(self, reason: str, rows: int = 1) -> None:
+        """Skip rows, the first of which is bad for this reason; or raise it as `Failure`."""
+        if not self._allowed:
+            raise Failure(reason)
+        self._rows += rows
+        self._reason = self._reason or reason
+
+    def piece(self, table: pa.Table, where: Where) -> Piece:
+        """A piece with the number of rows skipped since the previous piece."""
+        piece = Piece(table, where, self._rows, self._reason)
+        self._rows, self._reason = 0, ""
+        return piece
+
+
+_met: set[str] = set()
+
+
+def report_absent(
+    url: str, needed: Sequence[str], filled: Iterable[bool], present: Callable[[], Iterable[str]]
+) -> None:
+    """Report columns without any value (`filled`: which have one) where a file was read first.
+
+    For formats whose rows name their columns: a slot may be rare, or its name be wrong. Each
+    column is reported once; `present` has the names of the columns that the rows do have.
+    """
+    for name, has_values in zip(needed, filled, strict=True):
+        if name not in _met and not has_values:
+            names = sorted(present())
+            near = "All were null" if name in names else did_you_mean(name, names[:100])
+            say(f"{url}: no value of column '{name}' yet. {near}")
+        _met.add(name)
+
+
+class EmptyError(Failure):
+    """All files of a split are without any row."""
+
+
+class EmptyFileError(Failure):
+    """A file of no bytes."""
+
+
+def require(url: str, needed: Iterable[str], present: Iterable[str]) -> None:
+    """Refuse a file that lacks a column, naming the nearest one it has."""
+    names = list(present)
+    for name in needed:
+        if name not in names:
+            raise Failure(f"{url} has no column '{name}'. {did_you_mean(name, names)}")
+        if names.count(name) > 1:
+            raise Failure(f"{url} has two columns '{name}'. Rename one of them")

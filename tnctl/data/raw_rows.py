@@ -1,0 +1,82 @@
+"""Raw rows: the first rows of a split as JSON has them, and as an Arrow table again."""
+
+import json
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tnctl import limits
+from tnctl.data import sources
+from tnctl.data.column_names import columns_read
+from tnctl.data.formats import jsonl_files
+from tnctl.data.formats.prepared_files import PreparedReader
+from tnctl.schema import Conf
+
+
+def raw_rows(conf: Conf, split: str, limit: int) -> list[dict[str, Any]]:
+    """The first rows of a split as JSON has them, by column: texts, numbers, lists and None.
+
+    Bytes that are not UTF-8 become Python's surrogate escapes. Of long rows there are fewer, but
+    one at least: together they have no more bytes in Arrow's buffers than a line may have.
+    """
+    if conf.data.prepared:
+        return PreparedReader(conf).first_rows(split, limit)
+    first: list[dict[str, Any]] = []
+    room = limits.LINE_BYTES
+    for piece in sources.pieces(conf, split, columns_read(conf)):
+        rows = piece.table.slice(0, limit - len(first))
+        whole = rows.num_rows
+        while rows.num_rows > (0 if first else 1) and rows.nbytes > room:
+            rows = rows.slice(0, rows.num_rows // 2)
+        room -= rows.nbytes
+        first += [{name: _json(value) for name, value in row.items()} for row in rows.to_pylist()]
+        if len(first) >= limit or rows.num_rows < whole:
+            break
+    return first
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if isinstance(value, list):
+        return [_json(part) for part in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    if isinstance(value, Decimal):
+        return str(value)
+    return value
+
+
+def as_table(
+    conf: Conf, rows: list[dict[str, Any]], columns: Iterable[str] | None = None
+) -> pa.Table:
+    """Raw rows as an Arrow table again, for `Features.encode`; a missing key is null.
+
+    `columns` are those to make, by default all that a row has.
+    """
+    if columns is None:
+        columns = dict.fromkeys(name for row in rows for name in row)
+    cuts = jsonl_files.cutters(conf)
+    return pa.table(
+        {name: _as_array([row.get(name) for row in rows], cuts.get(name)) for name in columns}
+    )
+
+
+def _as_array(values: list[Any], cut: jsonl_files.Cutter | None) -> pa.Array:
+    try:
+        column = jsonl_files.array(values, cut)
+    except UnicodeEncodeError:
+        # Text with surrogate escapes: bytes that are not UTF-8.
+        column = jsonl_files.array([_as_bytes(value) for value in values], cut)
+    return column.cast(jsonl_files.or_text(column.type))
+
+
+def _as_bytes(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_bytes(part) for part in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    return None if value is None else json.dumps(value).encode()

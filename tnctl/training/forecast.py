@@ -1,0 +1,362 @@
+"""`tnctl check`: ids, memory and probable mistakes, estimated from a sample before training."""
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl.data import row_estimates, statistics
+from tnctl.data.bad_rows import Skipped
+from tnctl.data.batches import Batch
+from tnctl.data.column_names import columns_read
+from tnctl.data.days import Days, conf_of_day, daily, days_of, none_there
+from tnctl.data.features import counted_ids
+from tnctl.data.id_growth import Growth, growth
+from tnctl.data.row_estimates import RowCount
+from tnctl.data.sources import columns_of, files_of
+from tnctl.evaluation.input_figures import INDEX_BYTES
+from tnctl.model.building import Model, build
+from tnctl.model.layout import Layout, TableLayout, most_rows
+from tnctl.schema import Conf
+from tnctl.tables import SparseTable
+from tnctl.training import early_stopping, eviction
+from tnctl.training.sample_ids import (
+    admitted,
+    first_met,
+    ids_per_row,
+    members,
+    occurrences,
+    read_sample,
+    spread,
+)
+
+ROWS = 100_000  # of the sample
+ROWS_OF_OTHER_SPLITS = 1000
+# Each of its 64 shards takes rows in blocks of 64 KiB.
+LEAST_BYTES = 64 << 16
+DAYS_DIFFER = 1.25  # in rows, on the average
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+@dataclass
+class SlotFindings:
+    """One slot in the sample."""
+
+    coverage: float  # examples with an id
+    mean_ids: float  # of an example
+    most_ids: int
+    distinct: int
+    group: str
+
+
+@dataclass
+class TableFindings:
+    """One table at the end of the data."""
+
+    row_bytes: float  # with its part of the index
+    rows: tuple[float, float, float]  # estimate, low, high
+    sketch_bytes: int = 0
+    overcount: float = 0.0  # the most that the sketch counts too much at the end, of most ids
+
+    @property
+    def bytes(self) -> tuple[float, float, float]:
+        """Of rows, index and sketch: estimate, low, high."""
+        estimate, low, high = (
+            max(rows * self.row_bytes, LEAST_BYTES) + self.sketch_bytes for rows in self.rows
+        )
+        return estimate, low, high
+
+
+@dataclass
+class LifeFindings:
+    """The effect of the rules for the rows of a share group."""
+
+    rules: list[str]
+    ids: Growth  # distinct
+    rows: Growth  # those that get a row and are within the bound
+    counted: float  # occurrences that the sketch counts until the end
+
+
+@dataclass
+class Findings:
+    """All that `tnctl check` reports."""
+
+    sample_rows: int
+    skipped_rows: int
+    rows: RowCount | None  # of data.train
+    slots: dict[str, SlotFindings]
+    groups: dict[str, Growth]
+    lives: dict[str, LifeFindings]
+    tables: dict[str, TableFindings]
+    labels: dict[str, float]
+    unused: list[str] | None
+    x: list[tuple[str, int, int]]  # name, first column, columns
+    linear: list[str]
+    sequences: list[tuple[str, int, int]]  # name, length, width
+    heads: tuple[str, ...]
+    dense_weights: int
+    dense_bytes: int
+    days: Days | None
+    warnings: list[str]
+
+
+def inspect(conf: Conf, rows: int = ROWS) -> Findings:
+    """Read the first `rows` rows of data.train, and the beginning of the other splits.
+
+    Raises `UserError` or `Failure` for whatever would keep the conf from being trained.
+    """
+    early_stopping.check(conf)
+    eviction.check(conf)
+    days: Days | None = None
+    if daily(conf):
+        days = days_of(conf)
+        if not days.there:
+            raise none_there(conf)
+        conf = conf_of_day(conf, days.there[0])  # in the place of every day
+    measured = statistics.measure(conf, rows)
+    model = build(conf, measured)
+    skipped = Skipped("train", conf.data.bad_rows)
+    sample = read_sample(conf, measured, rows, skipped)
+    for split in ("validation", "test"):
+        if getattr(conf.data, split) is not None:
+            read_sample(conf, measured, ROWS_OF_OTHER_SPLITS, Skipped(split, conf.data.bad_rows))
+    labels = np.concatenate([batch.labels for batch in sample])
+    total = total_rows(conf, len(labels), rows, days)
+    means = dict(zip(conf.data.all_labels, labels.mean(0), strict=True))
+    trained = trained_rows(conf, total, means)
+    groups = look_at_groups(conf, sample, measured, trained)
+    lives = look_at_lives(conf, sample, model, groups, trained)
+    layout = model.layout
+    findings = Findings(
+        sample_rows=len(labels),
+        skipped_rows=skipped.rows,
+        rows=total,
+        slots=look_at_slots(conf, sample),
+        groups=groups,
+        lives=lives,
+        tables={
+            of_table.name: table_findings(of_table, table, groups, lives)
+            for of_table, table in zip(layout.tables, model.tables, strict=True)
+        },
+        labels={name: float(mean) for name, mean in means.items()},
+        unused=unused_columns(conf),
+        x=[(name, *place) for name, place in (layout.pooled | layout.numeric_columns).items()],
+        linear=[name for table in layout.tables if table.linear for name in table.slots],
+        sequences=[(name, seq.length, seq.width) for name, seq in layout.sequences.items()],
+        heads=model.heads,
+        dense_weights=sum(model.dense.sizes),
+        # Weights, the optimizer's state and gradients.
+        dense_bytes=4 * sum(model.dense.sizes) * (2 + len(model.dense.states)),
+        days=days,
+        warnings=[],
+    )
+    findings.warnings = warnings(conf, layout, findings, sample)
+    return findings
+
+
+def total_rows(conf: Conf, sampled: int, wanted: int, days: Days | None) -> RowCount | None:
+    """The rows of data.train, of all days; None when nobody knows."""
+    total = row_estimates.count_rows(conf, "train")
+    if sampled < wanted:  # the sample has all rows
+        total = RowCount(sampled, sampled, sampled)
+    if days is None or total is None:
+        return total
+    number, apart = len(days.there), DAYS_DIFFER if len(days.there) > 1 else 1.0
+    return RowCount(
+        total.estimate * number, total.low * number / apart, total.high * number * apart
+    )
+
+
+def look_at_slots(conf: Conf, sample: list[Batch]) -> dict[str, SlotFindings]:
+    """Coverage and ids of every slot."""
+    findings = {}
+    for number, (name, slot) in enumerate(conf.slots.items()):
+        cells = spread(conf, name)
+        counts = np.concatenate([ids_per_row(batch, number, cells) for batch in sample])
+        findings[name] = SlotFindings(
+            float((counts > 0).mean()),
+            float(counts.mean()),
+            int(counts.max()),
+            len(np.unique(np.concatenate([batch.ids[number] for batch in sample]))),
+            slot.group or name,
+        )
+    return findings
+
+
+def look_at_groups(
+    conf: Conf, sample: list[Batch], measured: statistics.Statistics, total: RowCount
+) -> dict[str, Growth]:
+    """The growth of the ids of every share group, over all slots of it."""
+    rows = sum(batch.rows for batch in sample)
+    growths = {}
+    for group, numbers in members(conf).items():
+        name = list(conf.slots)[numbers[0]]
+        most = counted_ids(name, conf.slots[name], measured)
+        first_rows, times = first_met(*occurrences(conf, sample, numbers))
+        grown = grown_to(first_rows, times, rows, total, math.inf if most is None else most)
+        if most is not None and conf.optimizer.updates == "all":
+            grown = replace(grown, end=most, low=most, high=most)
+        growths[group] = grown
+    return growths
+
+
+def grown_to(
+    first_rows: NDArray[np.int64],
+    times: NDArray[np.int64],
+    rows: int,
+    total: RowCount,
+    limit: float = math.inf,
+) -> Growth:
+    """The growth to the end of the data, whose number of rows is an estimate too."""
+    return replace(
+        growth(first_rows, times, rows, total.estimate, limit),
+        low=growth(first_rows, times, rows, total.low, limit).low,
+        high=growth(first_rows, times, rows, total.high, limit).high,
+    )
+
+
+def look_at_lives(
+    conf: Conf, sample: list[Batch], model: Model, groups: dict[str, Growth], total: RowCount
+) -> dict[str, LifeFindings]:
+    """The effect of the rules for rows on every share group that has any."""
+    rows = sum(batch.rows for batch in sample)
+    numbers = members(conf)
+    findings = {}
+    for layout, table in zip(model.layout.tables, model.tables, strict=True):
+        for group, life in zip(layout.groups, layout.lives, strict=True):
+            if not life.eventful:
+                continue
+            grown, counted = groups[group], 0.0
+            if life.waits:
+                first_rows, times, waited = admitted(
+                    *occurrences(conf, sample, numbers[group]), life, conf.seed
+                )
+                grown = grown_to(first_rows, times, rows, total, grown.high)
+                counted = waited * max(total.estimate / rows, 1)
+            most = most_rows(life.eviction, table.stride) or math.inf
+            grown = replace(
+                grown,
+                end=min(grown.end, most),
+                low=min(grown.low, most),
+                high=min(grown.high, most),
+            )
+            findings[group] = LifeFindings(eviction.rules(life), groups[group], grown, counted)
+    return findings
+
+
+def trained_rows(conf: Conf, total: RowCount | None, labels: Mapping[str, float]) -> RowCount:
+    """The rows of data.train that are trained on; none beyond the sample when nobody knows."""
+    if total is None:
+        return RowCount(0.0, 0.0, 0.0)
+    if conf.data.negatives == 1:
+        return total
+    [rate] = labels.values()
+    share = float(rate + (1 - rate) * conf.data.negatives)
+    return RowCount(total.estimate * share, total.low * share, total.high * share)
+
+
+def table_findings(
+    layout: TableLayout,
+    table: SparseTable,
+    groups: dict[str, Growth],
+    lives: dict[str, LifeFindings],
+) -> TableFindings:
+    """The size of a table from the growth of its groups."""
+    each = [lives[name].rows if name in lives else groups[name] for name in layout.groups]
+    estimate, low, high = (sum(getattr(g, key) for g in each) for key in ("end", "low", "high"))
+    sketch = table.sketch.nbytes if layout.waits else 0
+    counted = sum(lives[name].counted for name in layout.groups if name in lives)
+    # Cormode & Muthukrishnan 2005, theorem 1: e / width * occurrences, but for e^-lines of all ids.
+    overcount = math.e * eviction.SKETCH_LINES / sketch * counted if sketch else 0.0
+    return TableFindings(table.stride + INDEX_BYTES, (estimate, low, high), sketch, overcount)
+
+
+def unused_columns(conf: Conf) -> list[str] | None:
+    """The columns of the files of data.train that nothing reads; None when they are unknown."""
+    if conf.data.prepared is not None:
+        return None
+    present = columns_of(conf, "train")
+    used = {*columns_read(conf), *conf.data.carry}
+    return None if present is None else [name for name in present if name not in used]
+
+
+def warnings(conf: Conf, layout: Layout, findings: Findings, sample: list[Batch]) -> list[str]:
+    """What can be trained and is probably a mistake."""
+    labels = np.concatenate([batch.labels for batch in sample])
+    said = [
+        f"slots.{name} has no id in the sample: check its column and data.missing"
+        for name, slot in findings.slots.items()
+        if not slot.coverage
+    ]
+    said += [
+        f"numeric.{name} is the same number in every row of the sample"
+        for name in constant_numbers(conf, layout, sample)
+    ]
+    said += [
+        f"label {name} is {label[0]:g} in every row of the sample: is it sorted?"
+        for name, label in zip(findings.labels, labels.T, strict=True)
+        if (label == label[0]).all()
+    ]
+    if findings.rows is None:
+        said.append("the size of the files is unknown, so nothing is estimated beyond the sample")
+    said += [
+        f"life.sketch is small for table {name}: at the end it counts up to "
+        f"{table.overcount:.1f} too much, so ids get rows too early"
+        for name, table in findings.tables.items()
+        if table.overcount >= 1
+    ]
+    return said + same_files(conf) + memory_warnings(findings)
+
+
+def constant_numbers(conf: Conf, layout: Layout, sample: list[Batch]) -> list[str]:
+    """The numeric inputs that do not vary."""
+    numeric = np.concatenate([batch.numeric for batch in sample])
+    equal = (numeric == numeric[0]).all(axis=0)
+    return [
+        name
+        for name, (column, width) in layout.numeric_columns.items()
+        if name in conf.numeric
+        and len(numeric) > 1
+        and equal[column - layout.numeric_at :][:width].all()
+    ]
+
+
+def same_files(conf: Conf) -> list[str]:
+    """Splits that read a file of data.train."""
+    if conf.data.format == "generated" or conf.data.prepared is not None:
+        return []
+    trained = set(files_of(conf, "train"))
+    splits = [name for name in ("validation", "test") if getattr(conf.data, name) is not None]
+    shared = {split: sorted(trained & set(files_of(conf, split))) for split in splits}
+    return [
+        f"data.{split} reads {url}, which is trained on"
+        for split, urls in shared.items()
+        for url in urls[:1]
+    ]
+
+
+def memory_warnings(findings: Findings) -> list[str]:
+    """Whether the tables may not fit."""
+    there = memory_of_machine()
+    estimate = sum(table.bytes[0] for table in findings.tables.values()) + findings.dense_bytes
+    highest = sum(table.bytes[2] for table in findings.tables.values()) + findings.dense_bytes
+    if highest <= there:
+        return []
+    sure = "will" if estimate > there else "may"
+    return [
+        f"the tables {sure} need more than the {there / 2**30:,.1f} GiB of this machine: take a "
+        "smaller embedding.width, or ids=modulo for the slots that grow most"
+    ]
+
+
+def memory_of_machine() -> int:
+    """The bytes that this process can have."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(there, int(CGROUP_LIMIT.read_text()))
+    except (OSError, ValueError):  # no cgroup, or one without a limit
+        return there
