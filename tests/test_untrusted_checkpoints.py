@@ -347,7 +347,7 @@ def test_what_could_not_be_read_again_is_not_trained(here, workspace):
     (workspace / "own.yaml").write_text(text.replace("root: clicks", "root: '\\${clicks}'"))
     done = here("train", "conf=own.yaml", "output=run", cwd=workspace)
     assert done.code == 2
-    assert "data.root is '${clicks}', which is not a value" in done.line
+    assert "data.root is '${clicks}', which names a value" in done.line
     assert not (workspace / "run").exists()
 
 
