@@ -136,8 +136,9 @@ IMPORTED = (
     "tnctl.cli.checkpoint", "tnctl.cli.evaluate", "tnctl.cli.fold", "tnctl.cli.predict",
     "tnctl.cli.prepare", "tnctl.cli.score", "tnctl.cli.split_graph", "tnctl.cli.train",
     "tnctl.checkpoint.compaction", "tnctl.checkpoint.inspection", "tnctl.checkpoint.verification",
-    "tnctl.checkpoint.difference", "tnctl.data.preparing", "tnctl.serving.export",
-    "tnctl.serving.fold", "tnctl.serving.scoring", "tnctl.serving.split", "tnctl.training.train",
+    "tnctl.checkpoint.difference", "tnctl.data.preparing", "tnctl.serving.rows.export",
+    "tnctl.serving.rows.folding", "tnctl.serving.scoring", "tnctl.serving.split",
+    "tnctl.training.train",
     "tnctl.evaluation.predictions", "tnctl.training.show", "tnctl.training.inspection",
 )  # fmt: skip
 

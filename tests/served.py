@@ -5,10 +5,10 @@ import json
 from tnctl import files, manifest, schema
 from tnctl.checkpoint import load as loading
 from tnctl.errors import Failure
-from tnctl.serving.embeddings import open_embeddings
-from tnctl.serving.export import export
-from tnctl.serving.fold import fold
 from tnctl.serving.graph_document import GraphManifest
+from tnctl.serving.rows.embeddings import open_embeddings
+from tnctl.serving.rows.export import export
+from tnctl.serving.rows.folding import fold
 from tnctl.serving.split import split
 
 COUNTS = {"graph": "serving.json"}  # what says that a folder counts; else the manifest

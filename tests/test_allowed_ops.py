@@ -15,7 +15,7 @@ from tnctl import schema
 from tnctl.checkpoint import load as loading
 from tnctl.errors import Failure
 from tnctl.serving import allowed_ops
-from tnctl.serving.export import export
+from tnctl.serving.rows.export import export
 from tnctl.serving.split import split
 
 

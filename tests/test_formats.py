@@ -477,7 +477,8 @@ def test_tnctl_hashes_as_ever() -> None:
 def test_tnctl_loads_the_golden_checkpoint(tmp_path: Path) -> None:
     from tnctl import schema
     from tnctl.checkpoint import load
-    from tnctl.serving import export, parity
+    from tnctl.serving import parity
+    from tnctl.serving.rows import export
 
     checkpoint = load.open_checkpoint(str(GOLDEN / "checkpoint"))
     conf = schema.from_values(with_root(checkpoint.conf()))

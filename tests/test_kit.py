@@ -26,12 +26,13 @@ from tnctl.evaluation.evaluate import features_of
 from tnctl.evaluation.golden_rows import Golden
 from tnctl.evaluation.inference import Inference
 from tnctl.model.layout import CVM_COLUMNS
-from tnctl.serving import export, parity, split
 from tnctl.serving import inputs as scorer
 from tnctl.serving import kit as kits
+from tnctl.serving import parity, split
 from tnctl.serving.description import describe
-from tnctl.serving.embeddings import open_embeddings
 from tnctl.serving.references import RowsDeviation, RowsKit
+from tnctl.serving.rows import export
+from tnctl.serving.rows.embeddings import open_embeddings
 from tnctl.serving.scoring import Scorer
 from tnctl.serving.served import open_graph
 from tnctl.training.train import train

@@ -24,10 +24,10 @@ from tnctl.data.statistics import Statistics
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure, UserError
 from tnctl.ownership import FORMATS
-from tnctl.serving.export_document import ExportManifest, RedisManifest
 from tnctl.serving.graph_document import GraphManifest
-from tnctl.serving.redis_versions import VersionRecord
+from tnctl.serving.redis.redis_document import RedisManifest, VersionRecord
 from tnctl.serving.references import CheckpointReference
+from tnctl.serving.rows.export_manifest import ExportManifest
 from tnctl.tables.columns import group_salt
 
 GOLDEN = Path(__file__).parent / "golden"

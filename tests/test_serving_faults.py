@@ -13,7 +13,7 @@ import pytest
 from served import COUNTS, Served, counts, data
 
 from tnctl import files, manifest
-from tnctl.serving import fold as folding
+from tnctl.serving.rows import folding
 
 NAMES = ("parquet", "text", "dictionary", "delta", "fold", "graph")
 COMMANDS = {
@@ -114,7 +114,7 @@ KILLED = """
 import json, os, signal, sys
 from tnctl import files
 from tnctl.cli import main
-import tnctl.serving.export, tnctl.serving.fold, tnctl.serving.split
+import tnctl.serving.rows.export, tnctl.serving.rows.folding, tnctl.serving.split
 
 write = files._Output.write
 codes = []

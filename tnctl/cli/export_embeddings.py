@@ -7,10 +7,11 @@ from tnctl.cli import arguments
 from tnctl.cli.target import with_checkpoint
 from tnctl.errors import UserError, quoted
 from tnctl.schema import Conf
+from tnctl.serving.rows.export_formats import file_formats, server_format
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
-    from tnctl.serving.export_document import Filter
+    from tnctl.serving.rows.export_document import Filter
 
 Choice = TypeVar("Choice", bound=str)
 OF_REDIS = ("prefix", "grace")
@@ -28,7 +29,7 @@ TAKES = (
     *OF_REDIS,
 )
 USAGE = (
-    "conf=NAME | output=URL | checkpoint=URL [to=URL] [format=parquet|text|dictionary] "
+    f"conf=NAME | output=URL | checkpoint=URL [to=URL] [format={'|'.join(file_formats())}] "
     "[precision=float32|float16|int8] [only=SLOT,…] [min_show=X] [top=N] [since=URL] [golden=N] "
     "[prefix=NAME] [grace=SECONDS]"
 )
@@ -39,49 +40,35 @@ def run(given: list[str]) -> int:
     return with_checkpoint(given, TAKES, export, runs_recipe=False)
 
 
-def export(checkpoint: "Checkpoint", conf: Conf, own: dict[str, str]) -> int:
-    from tnctl.serving import export as exporting
-    from tnctl.serving.embeddings import REDIS
-    from tnctl.serving.export_document import ENCODINGS
-    from tnctl.serving.precision import PRECISIONS
+def export(checkpoint: "Checkpoint", conf: Conf, given: dict[str, str]) -> int:
+    from tnctl.serving.rows.export import GOLDEN_ROWS, GRACE, PREFIX, export
+    from tnctl.serving.rows.precision import PRECISIONS
 
-    golden = arguments.count(own, "golden", exporting.GOLDEN_ROWS)
-    precision = one_of(own, "precision", PRECISIONS)
-    filter, since = filter_of(own), own.get("since")
-    if "to" in own and own["to"].startswith(REDIS):
-        if "format" in own:
+    golden = arguments.count(given, "golden", GOLDEN_ROWS)
+    precision = one_of(given, "precision", PRECISIONS)
+    filter, since = filter_of(given), given.get("since")
+    if server_format(given.get("to", "")):
+        if "format" in given:
             raise UserError("format= is of files; rows in Redis have one form. Leave it out")
-        from tnctl.serving import redis_export, redis_store
-
-        exporting.export_to_redis(
-            checkpoint,
-            conf,
-            own["to"],
-            prefix=own.get("prefix", redis_store.PREFIX),
-            grace=arguments.count(own, "grace", redis_export.GRACE),
-            precision=precision,
-            filter=filter,
-            since=since,
-            golden=golden,
-        )
-        return 0
-    if wrong := next((key for key in OF_REDIS if key in own), None):
+    elif wrong := next((key for key in OF_REDIS if key in given), None):
         raise UserError(f"{wrong}= is of Redis. Give to=redis://HOST:PORT/DB with it")
-    if since is not None and (since == "current" or since.startswith(REDIS)):
+    elif since is not None and (since == "current" or server_format(since)):
         raise UserError(
             "since= is of Redis, and a delta in files needs a base in files. Name its "
             "folder, or give to=redis://HOST:PORT/DB"
         )
     name = "embeddings" if since is None else f"embeddings-{checkpoint.step}"
-    exporting.export(
+    export(
         checkpoint,
         conf,
-        own.get("to") or files.join(conf.output, name),
-        encoding=one_of(own, "format", ENCODINGS),
+        given.get("to") or files.join(conf.output, name),
+        encoding=one_of(given, "format", file_formats()),
         precision=precision,
         filter=filter,
         since=since,
         golden=golden,
+        prefix=given.get("prefix", PREFIX),
+        grace=arguments.count(given, "grace", GRACE),
     )
     return 0
 
@@ -97,7 +84,7 @@ def one_of(own: dict[str, str], key: str, choices: tuple[Choice, ...]) -> Choice
 
 def filter_of(own: dict[str, str]) -> "Filter":
     """Which rows are asked for."""
-    from tnctl.serving.selection import Filter
+    from tnctl.serving.rows.export_document import Filter
 
     slots = None
     if "only" in own:

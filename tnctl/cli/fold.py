@@ -15,7 +15,7 @@ def run(given: list[str]) -> int:
     for key in TAKES:
         if key not in own:
             raise UserError(f"fold needs {key}=URL. Received: {' '.join(given) or 'nothing'}")
-    from tnctl.serving import fold
+    from tnctl.serving.rows import folding
 
-    fold.fold(own["embeddings"], own["to"])
+    folding.fold(own["embeddings"], own["to"])
     return 0

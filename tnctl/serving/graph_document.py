@@ -21,8 +21,8 @@ from tnctl.model.layout import CVM_COLUMNS, LINEAR
 from tnctl.ownership import GRAPH
 from tnctl.schema import Conf, Numeric, Slot
 from tnctl.serving.aot_document import Compiled
-from tnctl.serving.export_document import MOST_WIDTH, Pooling, check_uint64
 from tnctl.serving.references import CheckpointReference, GraphKit, check_files
+from tnctl.serving.rows.export_document import MOST_WIDTH, Pooling, check_uint64
 
 MOST_COLUMNS = 2**24  # floats of an input, of one example
 MOST_VALUES = 65_535  # places of a sequence

@@ -20,8 +20,8 @@ from tnctl.data.windows import as_table
 from tnctl.errors import Failure
 from tnctl.model.graph import LENGTHS, SEQUENCES
 from tnctl.model.layout import CVM_COLUMNS, LINEAR
-from tnctl.serving.embeddings import Embeddings
 from tnctl.serving.graph_document import GraphManifest, SignatureInput, SlotInput, conf_of
+from tnctl.serving.rows.embeddings import Embeddings
 
 # Of a group's name and ids uint64 [n]: rows float32 [n, columns], and which are known, bool [n].
 Lookup = Callable[[str, NDArray[np.uint64]], tuple[NDArray[np.float32], NDArray[np.bool_]]]

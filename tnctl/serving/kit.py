@@ -25,10 +25,10 @@ from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.serving import allowed_ops
 from tnctl.serving.description import describe
-from tnctl.serving.embeddings import Embeddings
 from tnctl.serving.graph_document import GraphManifest
 from tnctl.serving.inputs import Encoded, RawInputs, pooled_inputs, rows_left_out
 from tnctl.serving.references import GraphDeviation, GraphKit, RowsDeviation, RowsKit
+from tnctl.serving.rows.embeddings import Embeddings
 from tnctl.serving.served import Arrays, ServedGraph, outputs_of
 
 TOLERANCE = 2e-5  # of a logit, times 1 + |logit|

@@ -28,11 +28,11 @@ from tnctl.model.graph import BY_SLOT, PACKED, packed_inputs
 from tnctl.schema import Conf
 from tnctl.serving import kit as kits
 from tnctl.serving.description import NAME
-from tnctl.serving.embeddings import Embeddings, open_embeddings
 from tnctl.serving.endpoint import Endpoint
 from tnctl.serving.graph_document import GraphManifest
 from tnctl.serving.inputs import Encoded, Lookup, pooled_inputs, served_lookup
 from tnctl.serving.kit import TOLERANCE
+from tnctl.serving.rows.embeddings import Embeddings, open_embeddings
 from tnctl.serving.served import Arrays, ServedGraph, inputs_of, open_graph, outputs_of
 
 EXAMPLES = 1000

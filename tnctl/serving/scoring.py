@@ -23,12 +23,12 @@ from tnctl.evaluation.predictions import columns_written
 from tnctl.model.graph import PACKED
 from tnctl.progress import Display
 from tnctl.schema import Conf
-from tnctl.serving.embeddings import (
+from tnctl.serving.inputs import RawInputs, pooled_inputs, served_lookup
+from tnctl.serving.rows.embeddings import (
     Embeddings,
     FileEmbeddings,
     open_embeddings,
 )
-from tnctl.serving.inputs import RawInputs, pooled_inputs, served_lookup
 from tnctl.serving.served import ServedGraph, open_graph, outputs_of
 
 READERS = {"csv": csv_files.pieces, "jsonl": jsonl_files.pieces}

@@ -14,7 +14,7 @@ from tnctl.model.graph import BY_SLOT, PACKED, TOWERS
 from tnctl.serving.cutting import check_inputs, load_graph, tensorflow_errors
 from tnctl.serving.description import NAME
 from tnctl.serving.graph_document import GraphManifest, GraphOutput
-from tnctl.serving.stored import local_copy
+from tnctl.serving.local_copy import local_copy
 
 Arrays = dict[str, NDArray[Any]]
 
