@@ -27,8 +27,8 @@ from tnctl.serving.redis import redis_export
 from tnctl.serving.redis.bucket_commands import bucket_count, buckets_of
 from tnctl.serving.redis.redis_embeddings import RedisEmbeddings
 from tnctl.serving.references import CheckpointReference
+from tnctl.serving.rows.export import group_fields
 from tnctl.serving.rows.export_document import Filter, GroupRows, RowsManifest
-from tnctl.serving.rows.group_writing import group_fields
 from tnctl.serving.rows.precision import RowShape, encode
 from tnctl.serving.rows.selection import Group, Part
 from tnctl.tables.columns import group_salt, mix64

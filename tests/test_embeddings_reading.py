@@ -17,10 +17,8 @@ from tnctl.manifest import Inventory
 from tnctl.serving.references import CheckpointReference
 from tnctl.serving.rows import block_files, dictionary_format, file_format
 from tnctl.serving.rows.embeddings import FileEmbeddings, open_embeddings
-from tnctl.serving.rows.export_document import Base, Filter
+from tnctl.serving.rows.export_document import Base, ExportManifest, FileGroup, Filter
 from tnctl.serving.rows.export_formats import file_formats, format_of
-from tnctl.serving.rows.export_manifest import ExportManifest
-from tnctl.serving.rows.file_format import FileGroup
 from tnctl.serving.rows.precision import RowShape, decode, encode
 from tnctl.serving.rows.selection import Group
 from tnctl.tables.columns import group_salt

@@ -15,12 +15,12 @@ from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.compaction import compact
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
-from tnctl.serving.rows import block_files, top_rows
+from tnctl.serving.rows import block_files
 from tnctl.serving.rows import export as exporting
 from tnctl.serving.rows import precision as precisions
+from tnctl.serving.rows import selection as selecting
 from tnctl.serving.rows.embeddings import open_embeddings
-from tnctl.serving.rows.export_document import Filter, GroupRows, RowsManifest
-from tnctl.serving.rows.export_manifest import ExportManifest
+from tnctl.serving.rows.export_document import ExportManifest, Filter, GroupRows, RowsManifest
 from tnctl.serving.rows.precision import RowShape, decode, encode, parted
 from tnctl.serving.rows.selection import select
 from tnctl.tables.columns import group_salt, mix64
@@ -187,13 +187,13 @@ def test_a_filter_lets_through_what_it_says(lives, tmp_path, name):
     assert all(slot.group in expected for slot in content.slots)
 
 
-def test_top_rows_of_many_with_equal_shows(monkeypatch):
-    monkeypatch.setattr(top_rows, "SPARE", 7)
+def test_selecting_of_many_with_equal_shows(monkeypatch):
+    monkeypatch.setattr(selecting, "SPARE", 7)
     rng = np.random.default_rng(3)
     for top in (1, 2, 5, 40, 99, 100, 101):
         shows = rng.integers(0, 6, 100).astype(float)
         hashes = np.sort(rng.integers(0, 2**63, 100, dtype=np.uint64))
-        best = top_rows.TopRows(top)
+        best = selecting.TopRows(top)
         for first in range(0, 100, 9):
             best.add(shows[first : first + 9], hashes[first : first + 9])
         last = sorted(zip(-shows, hashes, strict=True))[min(top, 100) - 1]

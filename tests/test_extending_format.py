@@ -18,8 +18,8 @@ from tnctl.serving.rows import export as exporting
 from tnctl.serving.rows import export_formats
 from tnctl.serving.rows.block_files import BlockFormat
 from tnctl.serving.rows.embeddings import open_embeddings
+from tnctl.serving.rows.export_document import ExportManifest
 from tnctl.serving.rows.export_formats import Registered, file_formats
-from tnctl.serving.rows.export_manifest import ExportManifest
 from tnctl.serving.rows.folding import fold
 from tnctl.serving.rows.precision import decode, encode
 

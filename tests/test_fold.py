@@ -17,9 +17,8 @@ from tnctl.errors import Failure, UserError
 from tnctl.serving.rows import block_files, file_format
 from tnctl.serving.rows.embeddings import open_embeddings
 from tnctl.serving.rows.export import export
-from tnctl.serving.rows.export_document import Filter
+from tnctl.serving.rows.export_document import ExportManifest, Filter
 from tnctl.serving.rows.export_formats import file_formats
-from tnctl.serving.rows.export_manifest import ExportManifest
 from tnctl.serving.rows.folding import fold
 
 LIFE = {

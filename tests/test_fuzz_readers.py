@@ -312,7 +312,7 @@ def test_models(run_copy, long):
 @BOTH
 def test_exporting(run_copy, tmp_path, long):
     from tnctl.serving.rows.export import export
-    from tnctl.serving.rows.export_manifest import ExportManifest
+    from tnctl.serving.rows.export_document import ExportManifest
 
     [*_, folder] = sorted((run_copy / "run/checkpoints").iterdir())
 

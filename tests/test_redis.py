@@ -25,8 +25,8 @@ from tnctl.serving.redis.bucket_commands import buckets_of
 from tnctl.serving.redis.redis_embeddings import RedisEmbeddings
 from tnctl.serving.redis.redis_session import shown
 from tnctl.serving.references import CheckpointReference, RowsDeviation, RowsKit
+from tnctl.serving.rows.export import group_fields
 from tnctl.serving.rows.export_document import Filter, GroupRows, RowsManifest
-from tnctl.serving.rows.group_writing import group_fields
 from tnctl.serving.rows.precision import RowShape, decode, encode
 from tnctl.serving.rows.selection import Group, Part
 from tnctl.tables.columns import group_salt, mix64

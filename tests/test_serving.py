@@ -14,7 +14,7 @@ from tnctl import manifest, schema
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import rows
 from tnctl.serving.rows import block_files
-from tnctl.serving.rows.export_manifest import ExportManifest
+from tnctl.serving.rows.export_document import ExportManifest
 
 STEP = "run/checkpoints/step-0000000012"
 GROUPS = {"user_id", "item_id", "shared", "interests", "price_range"}

@@ -27,7 +27,7 @@ from tnctl.ownership import FORMATS
 from tnctl.serving.graph_document import GraphManifest
 from tnctl.serving.redis.redis_document import RedisManifest, VersionRecord
 from tnctl.serving.references import CheckpointReference
-from tnctl.serving.rows.export_manifest import ExportManifest
+from tnctl.serving.rows.export_document import ExportManifest
 from tnctl.tables.columns import group_salt
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -17,7 +17,7 @@ from tnctl.checkpoint import load as loading
 from tnctl.errors import Failure, UserError
 from tnctl.serving.rows.embeddings import open_embeddings
 from tnctl.serving.rows.export import export
-from tnctl.serving.rows.export_manifest import ExportManifest
+from tnctl.serving.rows.export_document import ExportManifest
 from tnctl.serving.rows.folding import fold
 
 pytest.importorskip("s3fs")

@@ -9,8 +9,7 @@ from tnctl.checkpoint.chain import GOLDEN
 from tnctl.errors import Failure
 from tnctl.manifest import DamagedError, FileEntry
 from tnctl.serving.redis.bucket_commands import buckets_of, field_names
-from tnctl.serving.redis.redis_document import BucketGroup, RedisManifest
-from tnctl.serving.redis.redis_keys import RedisKeys
+from tnctl.serving.redis.redis_document import BucketGroup, RedisKeys, RedisManifest
 from tnctl.serving.redis.redis_session import client_of, translated
 from tnctl.serving.rows.file_format import hashes_of
 from tnctl.serving.rows.precision import decode
@@ -69,7 +68,7 @@ class RedisEmbeddings:
         """The golden rows, golden.jsonl, or None when the export has none."""
         if GOLDEN not in self.manifest.files:
             return None
-        key = self._keys.of(self._version, "golden")
+        key = self._keys.key(self._version, "golden")
         with translated(self._keys.url):
             data: bytes = self._client.get(key) or b""
         entry = FileEntry(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
@@ -92,12 +91,12 @@ class RedisEmbeddings:
         """Take the version that is current, and its manifest."""
         with translated(self._keys.url):
             for _ in range(TRIES):
-                pointer = self._client.get(self._keys.current)
+                pointer = self._client.get(self._keys.key("current"))
                 if pointer is None:
                     break
-                name = self._keys.of(self._keys.pointer(pointer)[0], "manifest")
+                name = self._keys.key(self._keys.pointer(pointer)[0], "manifest")
                 with self._client.pipeline(transaction=False) as pipeline:
-                    text, now = pipeline.get(name).get(self._keys.current).execute()
+                    text, now = pipeline.get(name).get(self._keys.key("current")).execute()
                 if now == pointer:
                     self._take(pointer, self._keys.parsed(text, name))
                     return
@@ -115,12 +114,12 @@ class RedisEmbeddings:
 
     def _part(self, entry: BucketGroup, ids: NDArray[np.uint64]) -> list[bytes | None] | None:
         """The same of some ids: one pipeline with the pointer read at its end."""
-        prefix = self._keys.of(self._version, f"{entry.group}:")
+        prefix = self._keys.key(self._version, f"{entry.group}:")
         buckets = buckets_of(hashes_of(entry.group, ids), entry.buckets).tolist()
         with translated(self._keys.url), self._client.pipeline(transaction=False) as pipeline:
             for bucket, names in zip(buckets, field_names(ids, entry.fields_per_row), strict=True):
                 pipeline.hmget(f"{prefix}{bucket}", names)
-            *replies, now = pipeline.get(self._keys.current).execute()
+            *replies, now = pipeline.get(self._keys.key("current")).execute()
         if self._following and now != self._pointer:
             return None
         values: list[bytes | None] = []

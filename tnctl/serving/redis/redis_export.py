@@ -18,6 +18,7 @@ from tnctl.documents import DocumentError
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import FileEntry
 from tnctl.progress import Display, say
+from tnctl.serving.redis import redis_embeddings
 from tnctl.serving.redis.bucket_commands import (
     FIELDS_PER_BUCKET,
     MOST_PARTS,
@@ -26,9 +27,8 @@ from tnctl.serving.redis.bucket_commands import (
     bucket_count,
     fields_per_row,
 )
-from tnctl.serving.redis.redis_document import BucketGroup, RedisManifest
+from tnctl.serving.redis.redis_document import BucketGroup, RedisKeys, RedisManifest
 from tnctl.serving.redis.redis_embeddings import PREFIX, RedisEmbeddings
-from tnctl.serving.redis.redis_keys import RedisKeys
 from tnctl.serving.redis.redis_session import Session, Word, library, translated
 from tnctl.serving.redis.redis_versions import (
     Versions,
@@ -90,7 +90,11 @@ def write(
     delta was selected against. Raises Failure, and UserError for a delta that does not fit.
     """
     keys = RedisKeys(url, prefix)
-    with translated(url), writer_lock(url, keys.lock) as lock, closing(Session(url)) as session:
+    with (
+        translated(url),
+        writer_lock(url, keys.key("lock")) as lock,
+        closing(Session(url)) as session,
+    ):
         writer = RedisWriter(keys, session, lock, selection, content, check)
         return writer.full(grace) if since is None else writer.delta(since)
 
@@ -175,7 +179,7 @@ class RedisWriter:
         version, sequence = self._pointer()
         if version is None:
             raise self._keys.nothing()
-        name, marker = (self._keys.of(version, name) for name in ("manifest", "delta"))
+        name, marker = (self._keys.key(version, name) for name in ("manifest", "delta"))
         present = self._keys.parsed(self._session.call("GET", name), name)
         self._check_fit(since, present)
         begun = self._session.call("GET", marker)
@@ -248,7 +252,7 @@ class RedisWriter:
         """Send all parts of the selection; returns by how many the number of fields grows."""
         packings = {
             entry.group: Packing(
-                self._keys.of(version, f"{entry.group}:"), entry.shape, entry.buckets
+                self._keys.key(version, f"{entry.group}:"), entry.shape, entry.buckets
             )
             for entry in groups
         }
@@ -277,7 +281,7 @@ class RedisWriter:
         """The number of fields of each group. Warns when its fullest bucket is no listpack."""
         counted = {}
         for entry in groups:
-            key = self._keys.of(version, f"{entry.group}:")
+            key = self._keys.key(version, f"{entry.group}:")
             lengths = each_bucket(self._session, b"HLEN", key, entry.buckets)
             counted[entry.group] = sum(lengths)
             fullest = int(np.argmax(lengths))
@@ -322,14 +326,14 @@ class RedisWriter:
             with closing(rows):
                 golden = self._check(rows, kept)
         content = replace(content, golden=golden, files=kept.files)
-        text, of = manifest.sealed(content.body()), self._keys.of
+        text, of = manifest.sealed(content.body()), self._keys.key
         record = recorded("complete", buckets_by_group(groups))
         commands: list[Sequence[Word]] = [
             ("SET", of(version, "manifest"), text),
             ("DEL", of(version, "golden"), of(version, "delta")),
             *(("SET", of(version, "golden"), data) for data in kept.data.values()),
-            ("HSET", self._keys.versions, version, record),
-            ("SET", self._keys.current, f"{version} {sequence}"),
+            ("HSET", self._keys.key("versions"), version, record),
+            ("SET", self._keys.key("current"), f"{version} {sequence}"),
         ]
         if self._session.information("server").get("run_id") != self._run:
             raise self._lost_rows("is another process than at the beginning")
@@ -342,7 +346,7 @@ class RedisWriter:
 
     def _pointer(self) -> tuple[str | None, int]:
         """The current version, None before the first, and how many deltas are applied to it."""
-        text = self._session.call("GET", self._keys.current)
+        text = self._session.call("GET", self._keys.key("current"))
         return (None, 0) if text is None else self._keys.pointer(text)
 
     def _lost_rows(self, what: str) -> Failure:
@@ -364,3 +368,15 @@ class RedisWriter:
 def expected_fields(groups: Sequence[BucketGroup]) -> dict[str, int]:
     """How many fields each group has by the manifest."""
     return {entry.group: entry.rows * entry.fields_per_row for entry in groups}
+
+
+class RedisFormat:
+    """The export format `redis`."""
+
+    name = "redis"
+    write = staticmethod(write)
+    current = staticmethod(redis_embeddings.current)
+    open = staticmethod(RedisEmbeddings)
+
+
+FORMAT = RedisFormat()

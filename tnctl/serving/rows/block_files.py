@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from tnctl import files
 from tnctl.manifest import Inventory, Manifest
 from tnctl.serving.rows import file_format
+from tnctl.serving.rows.export_document import FileGroup
 from tnctl.serving.rows.file_format import (
     FileFormat,
-    FileGroup,
     Lookup,
     hashes_of,
     last_of_ascending,

@@ -12,9 +12,9 @@ from tnctl import files
 from tnctl.manifest import Inventory, Manifest
 from tnctl.serving.local_copy import local_copy
 from tnctl.serving.rows import file_format
+from tnctl.serving.rows.export_document import FileGroup
 from tnctl.serving.rows.file_format import (
     FileFormat,
-    FileGroup,
     Lookup,
     last_of_ascending,
     records_of,
@@ -66,7 +66,7 @@ class GroupDictionaryWriter:
 
     def __init__(self, stack: ExitStack, inventory: Inventory, group: Group, delta: bool) -> None:
         names, shape = FORMAT.names(group.name, group.removed), group.shape
-        self._inventory, self._index = inventory, cast(str, names["index"])
+        self._inventory, self._index = inventory, names["index"]
         self._writer = DictionaryWriter(
             stack.enter_context(inventory.writing(names["file"])).write,
             salt=group.salt,

@@ -1,22 +1,19 @@
 """Exported embeddings, read back: an export alone, or a chain of a full one and its deltas."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tnctl import files, manifest
 from tnctl.errors import Failure
-from tnctl.serving.references import RowsKit
-from tnctl.serving.rows.export_document import MOST_DELTAS, RowsManifest
+from tnctl.serving.rows.export_document import MOST_DELTAS, ExportManifest, RowsManifest
 from tnctl.serving.rows.export_formats import format_of, server_format
-from tnctl.serving.rows.export_manifest import ExportManifest
 from tnctl.serving.rows.file_format import Lookup, StoredGroup
 from tnctl.serving.rows.precision import RowShape
-from tnctl.serving.rows.selection import Selection
 
 PREFIX = "tnctl"  # of the keys in a Redis, unless prefix= names another
 
@@ -43,33 +40,6 @@ class Embeddings(Protocol):
 
     def close(self) -> None:
         """Close files and connections, and free memory."""
-
-
-class ServerFormat(Protocol):
-    """A format whose rows are in a server: what `FORMAT` of its module is."""
-
-    def open(self, url: str, prefix: str) -> Embeddings:
-        """The rows that are current under a prefix."""
-
-    def current(self, url: str, prefix: str) -> RowsManifest:
-        """The manifest of these rows. Raises Failure when there are none."""
-
-    def write(
-        self,
-        selection: Selection,
-        content: RowsManifest,
-        url: str,
-        *,
-        prefix: str,
-        grace: int,
-        since: RowsManifest | None,
-        check: Callable[[Embeddings, Any], RowsKit | None],
-    ) -> RowsManifest:
-        """Write a selection and make it current; its manifest.
-
-        `content` is its description, `since` the manifest that a delta was selected against, and
-        `check(rows, files)` checks the rows before they are current and writes golden rows.
-        """
 
 
 class FileEmbeddings:
@@ -133,8 +103,8 @@ def open_embeddings(url: str, prefix: str = PREFIX) -> Embeddings:
     Raises Failure for an incomplete or damaged export, and for a broken chain.
     """
     if server := server_format(url):
-        format: ServerFormat = format_of(server)
-        return format.open(url, prefix)
+        opened: Embeddings = format_of(server).open(url, prefix)
+        return opened
     exports = chain_of(url)
     for folder, content in exports:
         # Files that are copied to this machine are checked on the way.

@@ -1,15 +1,22 @@
 """`tnctl export-embeddings`: the sparse dictionary of a checkpoint, streamed in any format."""
 
+import os
+from collections import deque
 from collections.abc import Sequence
-from contextlib import closing
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import cast
+from itertools import cycle
+from typing import Any, cast
 
 from tnctl import files, outputs
 from tnctl.checkpoint.chain import Checkpoint, split
-from tnctl.errors import UserError
+from tnctl.data.ahead import MOST_THREADS
+from tnctl.errors import Failure, UserError
+from tnctl.manifest import Inventory
 from tnctl.masking import masked
 from tnctl.ownership import EMBEDDINGS
+from tnctl.progress import Display
 from tnctl.schema import Conf
 from tnctl.serving import kit
 from tnctl.serving.references import CheckpointReference, RowsKit
@@ -17,7 +24,6 @@ from tnctl.serving.rows.embeddings import (
     PREFIX,
     Embeddings,
     FileEmbeddings,
-    ServerFormat,
     chain_of,
     open_embeddings,
 )
@@ -25,21 +31,22 @@ from tnctl.serving.rows.export_document import (
     MOST_DELTAS,
     AnyRows,
     Base,
+    ExportManifest,
+    FileGroup,
     Filter,
     GroupRows,
     Pooling,
-    Precision,
     RowsManifest,
     SlotEntry,
 )
 from tnctl.serving.rows.export_formats import file_formats, format_of, server_format
-from tnctl.serving.rows.export_manifest import ExportManifest
 from tnctl.serving.rows.file_format import FileFormat
-from tnctl.serving.rows.group_writing import group_fields, write_groups
-from tnctl.serving.rows.rounding import report_errors
-from tnctl.serving.rows.selection import EVERYTHING, Selection, select
+from tnctl.serving.rows.precision import Precision, encode
+from tnctl.serving.rows.rounding import RoundingError, report_errors
+from tnctl.serving.rows.selection import EVERYTHING, Group, Part, Selection, count_of, select
 
 GOLDEN_ROWS = 200
+PARTS_AHEAD = 32
 GRACE = 600  # seconds that readers of a server keep the previous version
 
 
@@ -141,8 +148,7 @@ def to_server(
     request: Request, url: str, since: str | None, prefix: str, grace: int
 ) -> RowsManifest:
     """Write to a server, whose manifest is returned."""
-    format: ServerFormat = format_of(request.encoding)
-    base: RowsManifest | None = None
+    format, base = format_of(request.encoding), None
     if since in ("current", url):
         base = format.current(url, prefix)
     elif since is not None and server_format(since):
@@ -153,9 +159,10 @@ def to_server(
     # A delta is applied in place: no removed keys are in the rows then.
     groups = (GroupRows(**group_fields(group) | {"removed": 0}) for group in selection.groups)
     content = described(RowsManifest, request, groups=tuple(groups))
-    return format.write(
+    written: RowsManifest = format.write(
         selection, content, url, prefix=prefix, grace=grace, since=base, check=request.check
     )
+    return written
 
 
 def check_chain(chain: Sequence[tuple[str, ExportManifest]], encoding: str) -> None:
@@ -224,3 +231,99 @@ def described(
         ),
         golden=None,
     )
+
+
+def write_groups(
+    selection: Selection, format: FileFormat, inventory: Inventory
+) -> tuple[FileGroup, ...]:
+    """Write the files of all groups, table by table; returns their entries of the manifest.
+
+    Threads write groups side by side, each the parts of a group in their order.
+    """
+    entries: list[FileGroup] = []
+    done, delta = 0, selection.kind == "delta"
+    threads = min(len(os.sched_getaffinity(0)), MOST_THREADS)
+    with Display("export", count_of(selection.groups)) as display:
+        for table in selection.tables:
+            with ExitStack() as stack:
+                writings = {
+                    group.name: GroupWriting(stack, inventory, format, group, delta)
+                    for group in table.groups
+                }
+                # Created after the files are opened: threads end before the files are abandoned.
+                lanes = [
+                    stack.enter_context(ThreadPoolExecutor(1, "tnctl-export"))
+                    for _ in range(min(threads, len(writings)))
+                ]
+                lane_of = dict(zip(writings, cycle(lanes), strict=False))
+                begun: deque[Future[None]] = deque()
+                for part in table.parts():
+                    if len(begun) >= PARTS_AHEAD:
+                        begun.popleft().result()
+                    name = part.group.name
+                    begun.append(lane_of[name].submit(writings[name].add, part))
+                    done += len(part.ids)
+                    display.update(done, f"{done:,} rows")
+                finished = [lane_of[name].submit(writings[name].finish) for name in writings]
+                for task in begun:
+                    task.result()
+                entries += [task.result() for task in finished]
+        rows = sum(group.rows for group in selection.groups)
+        removed = f" and {done - rows:,} removed keys" if delta else ""
+        display.update(done, f"{rows:,} rows{removed} to {inventory.to}")
+        display.finish()
+    # The manifest does not depend on which file was finished first.
+    inventory.files = dict(sorted(inventory.files.items()))
+    return tuple(entries)
+
+
+class GroupWriting:
+    """A group whose files are being written; `stack` abandons them when something fails."""
+
+    def __init__(
+        self, stack: ExitStack, inventory: Inventory, format: FileFormat, group: Group, delta: bool
+    ) -> None:
+        self._group, self._format = group, format
+        self._files = stack.enter_context(ExitStack())
+        self._writer = format.open_writer(self._files, inventory, group, delta)
+        self._error = RoundingError(group.shape)
+        self._rows = 0
+
+    def add(self, part: Part) -> None:
+        """Write rows, in the group's precision."""
+        payload = encode(part.rows, part.group.shape)
+        self._error.add(part, payload)
+        self._writer.add(part.ids, part.hashes, payload, part.removed)
+        self._rows += len(part.ids)
+
+    def finish(self) -> FileGroup:
+        """Write what is left, and bring the files to the disk; the group's entry of the manifest.
+
+        Raises Failure unless there were as many rows as expected.
+        """
+        group, expected = self._group, count_of([self._group])
+        if self._rows != expected:
+            raise Failure(
+                f"group {group.name} has {self._rows:,} rows to export, and {expected:,} were "
+                "expected. Take another checkpoint"
+            )
+        self._writer.finish()
+        self._files.close()
+        names = self._format.names(group.name, group.removed)
+        return FileGroup(**group_fields(group), error=self._error.document(), **names)
+
+
+def group_fields(group: Group) -> dict[str, Any]:
+    """What the document of every format has of a share group, except its error."""
+    return {
+        "group": group.name,
+        "table": group.table,
+        "rows": group.rows,
+        "removed": group.removed,
+        "linear": group.shape.linear,
+        "width": group.shape.width,
+        "cvm": group.shape.cvm,
+        "precision": group.shape.precision,
+        "salt": str(group.salt),
+        "threshold": group.threshold,
+    }

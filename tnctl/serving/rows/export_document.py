@@ -1,16 +1,19 @@
-"""What the documents of all export formats have in common. docs/formats/embeddings.md."""
+"""The manifest of exported embeddings, with what all formats have. docs/formats/embeddings.md."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, TypedDict, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
+from tnctl.checkpoint.chain import GOLDEN
 from tnctl.checkpoint.document import Clock, Sessions
-from tnctl.documents import Count, Finite, Name, Sha256, Uint64Text
+from tnctl.documents import Count, Finite, Name, Sha256, Uint64Text, omitted, shown
 from tnctl.errors import quoted
 from tnctl.file_urls import is_plain
 from tnctl.manifest import Manifest
-from tnctl.serving.references import CheckpointReference, Folder, RowsKit
+from tnctl.serving.references import CheckpointReference, Folder, RowsKit, check_files
+from tnctl.serving.rows.export_formats import file_formats, format_of
 from tnctl.serving.rows.precision import Precision, RowShape
 from tnctl.tables.columns import group_salt
 
@@ -115,19 +118,18 @@ class GroupRows:
         return RowShape(self.linear, self.width, self.cvm, self.precision)
 
 
-class GroupFields(TypedDict):
-    """The fields of GroupRows except `error`, which is known when the rows are written."""
+@dataclass(frozen=True, kw_only=True)
+class FileGroup(GroupRows):
+    """A share group whose rows are in files."""
 
-    group: str
-    table: str
-    rows: int
-    removed: int
-    linear: bool
-    width: int
-    cvm: bool
-    precision: Precision
-    salt: str
-    threshold: Threshold | None
+    file: str
+    removed_file: str | None
+    index: str | None = omitted()  # of a dictionary
+
+    @property
+    def names(self) -> list[str]:
+        """The files of the group."""
+        return [name for name in (self.file, self.removed_file, self.index) if name is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +194,51 @@ class RowsManifest(Manifest):
 
 
 AnyRows = TypeVar("AnyRows", bound=RowsManifest)
+
+
+def _file_format(name: str) -> str:
+    *names, last = map(repr, file_formats())
+    if repr(name) not in (*names, last):
+        raise PydanticCustomError("encoding", f"should be {', '.join(names)} or {last}")
+    return name
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportManifest(RowsManifest):
+    """The manifest of embeddings in files; `encoding` is the name of their format."""
+
+    encoding: Annotated[str, AfterValidator(_file_format)]
+    groups: tuple[FileGroup, ...]
+
+    @property
+    def file_format(self) -> Any:
+        """The FileFormat that writes and reads the files."""
+        return format_of(self.encoding)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for entry in self.groups:
+            for key, name in self.file_format.names(entry.group, entry.removed).items():
+                if getattr(entry, key) != name:
+                    raise ValueError(
+                        f"{key} of group {entry.group} is {shown(getattr(entry, key))}, and should "
+                        f"be {shown(name)}"
+                    )
+        if self.sha256:  # else its files are still being written
+            self._check_files()
+
+    def _check_files(self) -> None:
+        """Raise ValueError for other files, or a file that cannot have so many rows."""
+        names = {name for entry in self.groups for name in entry.names}
+        check_files(self.files, names | ({GOLDEN} if self.golden else set()))
+        for entry in self.groups:
+            for name in entry.names:
+                size, delta = self.files[name].bytes, self.kind == "delta"
+                if not self.file_format.can_have_size(entry, name, size, delta):
+                    raise ValueError(
+                        f"{name} has {size:,} bytes, which {entry.rows:,} rows and "
+                        f"{entry.removed:,} removed keys cannot have"
+                    )
 
 
 def check_uint64(key: str, text: str) -> None:

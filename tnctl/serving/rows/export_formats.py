@@ -1,7 +1,8 @@
 """The registry of export formats: a name, and the module that writes it and reads it back.
 
-A format is one module with a constant `FORMAT`, a FileFormat or, for rows in a server, a
-ServerFormat. It is imported when it is first used, so that a command's help loads none.
+A format is one module with a constant `FORMAT`: a FileFormat, or for rows in a server an object
+with `write`, `current` and `open`, as redis_export.py has. It is imported when it is first used,
+so that a command's help loads none.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ FORMATS = {  # the first one is the default of format=
     "parquet": Registered("rows.parquet_format"),
     "text": Registered("rows.text_format"),
     "dictionary": Registered("rows.dictionary_format"),
-    "redis": Registered("redis.redis_format", ("redis://", "rediss://", "unix://")),
+    "redis": Registered("redis.redis_export", ("redis://", "rediss://", "unix://")),
 }
 
 
@@ -36,5 +37,5 @@ def server_format(url: str) -> str | None:
 
 
 def format_of(name: str) -> Any:
-    """The FileFormat or ServerFormat of a registered name."""
+    """The format of a registered name."""
     return import_module(f"tnctl.serving.{FORMATS[name].module}").FORMAT

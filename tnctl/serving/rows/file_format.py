@@ -1,4 +1,4 @@
-"""What a format of files implements, and the entry that its manifest has for a share group.
+"""What a format of files implements.
 
 Writers take stored payloads, so that folding a chain of exports writes the bytes of a full export.
 Readers give records in ascending order of the hashes of their keys.
@@ -7,18 +7,16 @@ Readers give records in ascending order of the hashes of their keys.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypedDict
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tnctl.documents import omitted
 from tnctl.errors import Failure
 from tnctl.manifest import Inventory, Manifest
-from tnctl.serving.rows.export_document import GroupRows
+from tnctl.serving.rows.export_document import FileGroup
 from tnctl.serving.rows.precision import PRECISIONS, Precision, RowShape
 from tnctl.serving.rows.selection import Group
 from tnctl.tables import key_hashes
@@ -27,28 +25,6 @@ BYTES_PER_READ = 4 << 20
 
 # Ids uint64 [n] -> their decoded rows float32 [n, columns], zeros where unknown; which are known.
 Lookup = Callable[[NDArray[np.uint64]], tuple[NDArray[np.float32], NDArray[np.bool_]]]
-
-
-class FileNames(TypedDict):
-    """The names of a group's files: the fields that FileGroup has beside those of GroupRows."""
-
-    file: str
-    removed_file: str | None
-    index: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileGroup(GroupRows):
-    """A share group whose rows are in files."""
-
-    file: str
-    removed_file: str | None
-    index: str | None = omitted()  # of a dictionary
-
-    @property
-    def names(self) -> list[str]:
-        """The files of the group."""
-        return [name for name in (self.file, self.removed_file, self.index) if name is not None]
 
 
 class GroupWriter(Protocol):
@@ -92,8 +68,8 @@ class FileFormat(ABC):
     mapped: ClassVar[bool] = False  # files are mapped into memory: remote ones are copied first
     counts_first: ClassVar[bool] = False  # a writer needs the exact number of rows
 
-    def names(self, group: str, removed: int) -> FileNames:
-        """The files of a group that has so many removed keys."""
+    def names(self, group: str, removed: int) -> dict[str, Any]:
+        """The files of a group that has so many removed keys, by the fields of FileGroup."""
         return {
             "file": group + self.suffix,
             "removed_file": group + self.removed_suffix

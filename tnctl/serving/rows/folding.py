@@ -18,9 +18,9 @@ from tnctl.manifest import DamagedError, Inventory
 from tnctl.ownership import EMBEDDINGS
 from tnctl.progress import Display
 from tnctl.serving.rows.embeddings import FileEmbeddings, open_embeddings
+from tnctl.serving.rows.export_document import ExportManifest, FileGroup
 from tnctl.serving.rows.export_formats import server_format
-from tnctl.serving.rows.export_manifest import ExportManifest
-from tnctl.serving.rows.file_format import FileGroup, StoredGroup, hashes_of, record_dtype
+from tnctl.serving.rows.file_format import StoredGroup, hashes_of, record_dtype
 from tnctl.serving.rows.precision import RowShape
 from tnctl.serving.rows.rounding import error_of_chain
 from tnctl.serving.rows.selection import Group

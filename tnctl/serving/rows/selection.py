@@ -22,7 +22,6 @@ from tnctl.schema import Conf
 from tnctl.serving.rows.export_document import Filter, RowsManifest, Threshold
 from tnctl.serving.rows.precision import Precision, RowShape, encode, parted
 from tnctl.serving.rows.selection_rules import check_shapes, check_since, chosen_groups
-from tnctl.serving.rows.top_rows import TopRows
 from tnctl.tables import REMOVED_DTYPE, cvm_columns, decay_factors, key_hashes
 from tnctl.tables.columns import group_salt
 
@@ -30,6 +29,7 @@ Days = Sequence[tuple[int, int]]  # (day, its first step), ascending
 
 EVERYTHING = Filter()
 GROUP_NUMBERS = 1 << 16
+SPARE = 1 << 18  # rows beyond the top ones that are collected before the others are dropped
 
 
 @dataclass(frozen=True)
@@ -314,3 +314,39 @@ class TableSelection:
                 of_group = records["group"] == number
                 rows_of_group.add(shows[of_group], hashes[of_group])
         return {number: rows_of_group.threshold() for number, rows_of_group in top_rows.items()}
+
+
+class TopRows:
+    """The rows of a group with the highest show, found in one pass in the order of the hashes."""
+
+    def __init__(self, top: int) -> None:
+        self._top, self._rows = top, 0
+        self._parts: list[tuple[NDArray[np.float64], NDArray[np.uint64]]] = []
+        self._waiting = 0
+
+    def add(self, shows: NDArray[np.float64], hashes: NDArray[np.uint64]) -> None:
+        """Add rows [n], whose hashes are above those of all earlier ones."""
+        self._parts.append((shows, hashes))
+        self._rows += len(shows)
+        self._waiting += len(shows)
+        if self._waiting > self._top + max(SPARE, self._top // 4):
+            self._drop()
+
+    def threshold(self) -> Threshold | None:
+        """The last of the top rows; None when there are no others."""
+        if self._rows <= self._top:
+            return None
+        self._drop()
+        [(shows, hashes)] = self._parts
+        last = shows.min()
+        return Threshold(show=float(last), hash=str(hashes[shows == last].max()))
+
+    def _drop(self) -> None:
+        """Keep only the top rows; of equal shows those with the lowest hashes."""
+        shows, hashes = (np.concatenate(arrays) for arrays in zip(*self._parts, strict=True))
+        if len(shows) > self._top:
+            least = np.partition(shows, len(shows) - self._top)[len(shows) - self._top]
+            kept = shows > least
+            kept[np.flatnonzero(shows == least)[: self._top - int(kept.sum())]] = True
+            shows, hashes = shows[kept], hashes[kept]
+        self._parts, self._waiting = [(shows, hashes)], len(shows)
