@@ -9,7 +9,7 @@ from tnctl.checkpoint.chain import GOLDEN
 from tnctl.errors import Failure
 from tnctl.manifest import DamagedError, FileEntry
 from tnctl.serving.redis.bucket_commands import buckets_of, field_names
-from tnctl.serving.redis.redis_document import BucketGroup, RedisKeys, RedisManifest
+from tnctl.serving.redis.redis_document import RedisKeys, RedisManifest
 from tnctl.serving.redis.redis_session import client_of, translated
 from tnctl.serving.rows.file_format import hashes_of
 from tnctl.serving.rows.precision import decode
@@ -103,35 +103,29 @@ class RedisEmbeddings:
         raise self._keys.nothing()
 
     def _values(self, group: str, ids: NDArray[np.uint64]) -> list[bytes | None] | None:
-        """The payload of each id; None when another version became current."""
+        """The payload of each id; None when another version became current meanwhile."""
+        entry, prefix = self._entries[group], self._keys.key(self._version, f"{group}:")
+        complete = entry.fields_per_row, entry.shape.stride
         values: list[bytes | None] = []
         for at in range(0, len(ids), IDS_AT_ONCE):
-            part = self._part(self._entries[group], ids[at : at + IDS_AT_ONCE])
-            if part is None:
+            part = ids[at : at + IDS_AT_ONCE]
+            buckets = buckets_of(hashes_of(group, part), entry.buckets).tolist()
+            with translated(self._keys.url), self._client.pipeline(transaction=False) as pipeline:
+                for bucket, names in zip(buckets, field_names(part, complete[0]), strict=True):
+                    pipeline.hmget(f"{prefix}{bucket}", names)
+                # The pointer is read last, so that all rows are of the version that it names.
+                *replies, now = pipeline.get(self._keys.key("current")).execute()
+            if self._following and now != self._pointer:
                 return None
-            values += part
-        return values
-
-    def _part(self, entry: BucketGroup, ids: NDArray[np.uint64]) -> list[bytes | None] | None:
-        """The same of some ids: one pipeline with the pointer read at its end."""
-        prefix = self._keys.key(self._version, f"{entry.group}:")
-        buckets = buckets_of(hashes_of(entry.group, ids), entry.buckets).tolist()
-        with translated(self._keys.url), self._client.pipeline(transaction=False) as pipeline:
-            for bucket, names in zip(buckets, field_names(ids, entry.fields_per_row), strict=True):
-                pipeline.hmget(f"{prefix}{bucket}", names)
-            *replies, now = pipeline.get(self._keys.key("current")).execute()
-        if self._following and now != self._pointer:
-            return None
-        values: list[bytes | None] = []
-        for id_, fields in zip(ids, replies, strict=True):
-            present = [field for field in fields if field is not None]
-            value = b"".join(present)
-            if present and (len(present), len(value)) != (entry.fields_per_row, entry.shape.stride):
-                raise Failure(
-                    f"{self._keys} has a damaged row, id {id_} of group {entry.group}. Export in "
-                    "full again"
-                )
-            values.append(value if present else None)
+            for id_, fields in zip(part, replies, strict=True):
+                present = [field for field in fields if field is not None]
+                value = b"".join(present)
+                if present and (len(present), len(value)) != complete:
+                    raise Failure(
+                        f"{self._keys} has a damaged row, id {id_} of group {group}. Export in "
+                        "full again"
+                    )
+                values.append(value if present else None)
         return values
 
 

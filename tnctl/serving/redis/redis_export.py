@@ -185,19 +185,19 @@ class RedisWriter:
         begun = self._session.call("GET", marker)
         if begun is not None:
             self._check_continues(begun, marker)
-        before, expected = self._counted(version, present.groups), expected_fields(present.groups)
-        if begun is None and before != expected:
+        counted, expected = self._counted(version, present.groups), expected_fields(present.groups)
+        if begun is None and counted != expected:
             raise Failure(
-                f"{self._keys} has {sum(before.values()):,} fields where its manifest says "
+                f"{self._keys} has {sum(counted.values()):,} fields where its manifest says "
                 f"{sum(expected.values()):,}: rows were removed or evicted since. Export in full"
             )
         self._session.call("SET", marker, json.dumps(documents.plain(self._content.checkpoint)))
         balance = self._stream(version, present.groups)
         after = self._counted(version, present.groups)
-        if sum(after.values()) != sum(before.values()) + balance:
+        if sum(after.values()) != sum(counted.values()) + balance:
             raise self._lost_rows(
                 f"has {sum(after.values()):,} fields instead of "
-                f"{sum(before.values()) + balance:,} after the delta"
+                f"{sum(counted.values()) + balance:,} after the delta"
             )
         old = {entry.group: entry for entry in present.groups}
         groups = []

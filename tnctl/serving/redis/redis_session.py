@@ -127,11 +127,21 @@ class Session:
 
     def calls(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
         """The replies to several commands that are sent together; raises the first error."""
-        return self._exchange(self._connection.pack_commands(commands), len(commands))
+        return self.packed(self._connection.pack_commands(commands), len(commands))
 
-    def packed(self, data: bytes, commands: int) -> list[Any]:
-        """As `calls`, of commands that are packed already."""
-        return self._exchange([data], commands)
+    def packed(self, data: Sequence[bytes], commands: int) -> list[Any]:
+        """As `calls`, of so many commands that are packed already."""
+        replies, refused = [], None
+        with self._watched():
+            self._connection.send_packed_command(data)
+            for _ in range(commands):
+                try:
+                    replies.append(self._connection.read_response())
+                except library().ResponseError as error:
+                    refused = refused or error
+        if refused is not None:
+            raise refused
+        return replies
 
     def stream(self, data: bytes, commands: int) -> int:
         """Send packed commands; the sum of the replies to those that were streamed before.
@@ -179,19 +189,6 @@ class Session:
         with suppress(Exception):
             self._client.close()
             self._connection.disconnect()
-
-    def _exchange(self, data: Sequence[bytes], commands: int) -> list[Any]:
-        replies, refused = [], None
-        with self._watched():
-            self._connection.send_packed_command(data)
-            for _ in range(commands):
-                try:
-                    replies.append(self._connection.read_response())
-                except library().ResponseError as error:
-                    refused = refused or error
-        if refused is not None:
-            raise refused
-        return replies
 
     @contextmanager
     def _watched(self) -> Iterator[None]:

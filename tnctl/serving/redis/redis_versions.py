@@ -88,7 +88,7 @@ def each_bucket(
     replies: list[int] = []
     for first in range(0, count, BUCKETS_AT_ONCE):
         buckets = range(first, min(first + BUCKETS_AT_ONCE, count))
-        replies += session.packed(of_buckets(command, key, buckets, after), len(buckets))
+        replies += session.packed([of_buckets(command, key, buckets, after)], len(buckets))
     return replies
 
 
