@@ -190,8 +190,8 @@ def test_rows_that_fold_gets_wrong(served, tmp_path, monkeypatch):
     """Before the manifest is written, the rows of the kit are looked up in both."""
     merged = folding.merged
 
-    def wrong(group, stored):
-        for records in merged(group, stored):
+    def wrong(*of_group):
+        for records in merged(*of_group):
             records["payload"][:, 0] ^= 1
             yield records
 
