@@ -99,7 +99,7 @@ def encode(rows: NDArray[np.float32], shape: RowShape) -> NDArray[np.uint8]:
 def decode(payload: NDArray[np.uint8], shape: RowShape) -> NDArray[np.float32]:
     """The rows f4 [n, columns] of payloads u1 [n, stride]."""
     payload = np.ascontiguousarray(payload)
-    if shape.precision == "float32":
+    if shape.precision == "float32" or not shape.columns:
         return payload.view("<f4").reshape(len(payload), shape.columns).astype(np.float32)
     stored = payload.view(shape.payload)[:, 0]
     rows = np.empty((len(payload), shape.columns), np.float32)
