@@ -75,8 +75,8 @@ def write_again(tables: dict[str, "pq.Table"], folder: Path, rows: int) -> None:
 def measure(rounds: int, root: Path) -> None:
     from tnctl import schema
     from tnctl.checkpoint.chain import open_checkpoint
-    from tnctl.serving.export import export
-    from tnctl.serving.writers import ROWS_PER_GROUP
+    from tnctl.serving.rows.block_files import BlockFormat
+    from tnctl.serving.rows.export import export
 
     checkpoint = open_checkpoint(str(root / "checkpoint"))
     conf = schema.from_values(checkpoint.conf())
@@ -95,7 +95,7 @@ def measure(rounds: int, root: Path) -> None:
     used = []
     for _ in range(rounds):
         took["pyarrow alone"].append(
-            seconds(lambda: write_again(tables, root / "alone", ROWS_PER_GROUP))
+            seconds(lambda: write_again(tables, root / "alone", BlockFormat.rows_per_block))
         )
         before = time.process_time()
         took["parquet"].append(run("export"))

@@ -137,8 +137,8 @@ IMPORTED = (
     "tnctl.cli.prepare", "tnctl.cli.score", "tnctl.cli.split_graph", "tnctl.cli.train",
     "tnctl.checkpoint.compaction", "tnctl.checkpoint.checkpoint_inspection",
     "tnctl.checkpoint.verification",
-    "tnctl.checkpoint.difference", "tnctl.data.preparing", "tnctl.serving.export",
-    "tnctl.serving.fold", "tnctl.serving.scoring", "tnctl.serving.graph.splitting",
+    "tnctl.checkpoint.difference", "tnctl.data.preparing", "tnctl.serving.rows.export",
+    "tnctl.serving.rows.folding", "tnctl.serving.scoring", "tnctl.serving.graph.splitting",
     "tnctl.training.training_run", "tnctl.evaluation.predictions",
     "tnctl.training.terminal_tables", "tnctl.training.forecast",
 )  # fmt: skip

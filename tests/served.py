@@ -5,11 +5,11 @@ import json
 from tnctl import files, manifest, schema
 from tnctl.checkpoint import load as loading
 from tnctl.errors import Failure
-from tnctl.serving.embeddings import open_embeddings
-from tnctl.serving.export import export
-from tnctl.serving.fold import fold
 from tnctl.serving.graph.graph_document import GraphManifest
 from tnctl.serving.graph.splitting import split
+from tnctl.serving.rows.embeddings import open_embeddings
+from tnctl.serving.rows.export import export
+from tnctl.serving.rows.folding import fold
 
 COUNTS = {"graph": "serving.json"}  # what says that a folder counts; else the manifest
 

@@ -14,9 +14,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tnctl import schema
 from tnctl.checkpoint import load as loading
 from tnctl.errors import Failure
-from tnctl.serving.export import export
 from tnctl.serving.graph import allowed_ops
 from tnctl.serving.graph.splitting import split
+from tnctl.serving.rows.export import export
 
 
 @pytest.fixture(scope="module")

@@ -14,18 +14,13 @@ from tnctl import documents, files, manifest
 from tnctl.checkpoint.document import Clock
 from tnctl.errors import Failure
 from tnctl.manifest import Inventory
-from tnctl.serving import stored, writers
 from tnctl.serving.artefact_document import CheckpointReference
-from tnctl.serving.embeddings import of_content, open_embeddings
-from tnctl.serving.export_document import (
-    ENCODINGS,
-    Base,
-    ExportManifest,
-    FileGroup,
-    Filter,
-)
-from tnctl.serving.precision import RowShape, decode, encode
-from tnctl.serving.selection import Group
+from tnctl.serving.rows import block_files, dictionary_format, file_format
+from tnctl.serving.rows.embeddings import FileEmbeddings, open_embeddings
+from tnctl.serving.rows.export_document import Base, ExportManifest, FileGroup, Filter
+from tnctl.serving.rows.export_formats import file_formats, format_of
+from tnctl.serving.rows.precision import RowShape, decode, encode
+from tnctl.serving.rows.selection import Group
 from tnctl.tables.columns import group_salt
 
 SHAPES = {
@@ -44,7 +39,7 @@ def made(folder, encoding, groups, base=None, number=0):
     inventory, entries = Inventory(str(folder)), []
     for name, (shape, rows) in groups.items():
         ids = np.array(list(rows), np.uint64)
-        hashes = stored.hashes_of(name, ids)
+        hashes = file_format.hashes_of(name, ids)
         order = np.argsort(hashes)
         removed = np.array([rows[int(one)] is None for one in ids], bool)
         floats = np.array(
@@ -53,14 +48,16 @@ def made(folder, encoding, groups, base=None, number=0):
         salt = int(group_salt(name))
         group = Group(name, "table", 0, shape, salt, int((~removed).sum()), int(removed.sum()))
         with ExitStack() as stack:
-            writer = writers.open_writer(encoding, stack, inventory, group, base is not None)
+            format = format_of(encoding)
+            writer = format.open_writer(stack, inventory, group, base is not None)
             payload = encode(floats[order], shape)
             writer.add(ids[order], hashes[order], payload, removed[order] if base else None)
+            writer.finish()
             entries.append(
                 FileGroup(
                     group=name, table="table", rows=group.rows, removed=group.removed,
                     linear=shape.linear, width=shape.width, cvm=shape.cvm,
-                    precision=shape.precision, salt=str(salt), **writer.finish(),
+                    precision=shape.precision, salt=str(salt), **format.names(name, group.removed),
                 )
             )  # fmt: skip
     content = ExportManifest(
@@ -115,7 +112,7 @@ def asked(rows, seed=9):
 
 CASES = [
     (encoding, name)
-    for encoding in ENCODINGS
+    for encoding in file_formats()
     for name in SHAPES
     if encoding != "text" or SHAPES[name].precision == "float32"
 ]
@@ -125,8 +122,8 @@ CASES = [
 @pytest.mark.parametrize("small", [True, False])
 def test_lookups(tmp_path, monkeypatch, encoding, name, small):
     if small:
-        monkeypatch.setattr(stored, "BYTES_PER_READ", 3000)
-        monkeypatch.setattr(writers.Parquet, "ROWS", 700)
+        monkeypatch.setattr(file_format, "BYTES_PER_READ", 3000)
+        monkeypatch.setattr(block_files.BlockFormat, "rows_per_block", 700)
     shape = SHAPES[name]
     groups = {
         "user": (shape, model(shape, 1)),
@@ -146,7 +143,7 @@ def test_lookups(tmp_path, monkeypatch, encoding, name, small):
             embeddings.lookup("shop", EDGES)
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", file_formats())
 def test_stacks(tmp_path, encoding):
     """A full export and eight deltas, with ids that come and go; some deltas have nothing."""
     shape, random = SHAPES["all"], np.random.default_rng(4)
@@ -166,13 +163,13 @@ def test_stacks(tmp_path, encoding):
         there |= {one: row if row is None else np.float32(row) for one, row in changes.items()}
         rows = {one: row for one, row in there.items() if row is not None}
         with closing(open_embeddings(str(tmp_path / str(number)))) as embeddings:
-            assert len(embeddings.chain) == number + 1
+            assert len(embeddings.exports) == number + 1
             assert embeddings.manifest == content
             same(embeddings, "user", rows, shape, asked(there))
             same(embeddings, "item", {}, shape, asked(there)[:9])
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", file_formats())
 def test_what_is_written_is_read_before_it_counts(tmp_path, encoding):
     shape = SHAPES["all"]
     first = model(shape, 1, 50)
@@ -181,7 +178,8 @@ def test_what_is_written_is_read_before_it_counts(tmp_path, encoding):
     base = Base(folder="0", sha256=content.sha256)
     with closing(open_embeddings(str(tmp_path / "0"))) as since:
         written, _ = made(tmp_path / "1", encoding, {"user": (shape, changes)}, base, 1)
-        with closing(of_content(str(tmp_path / "1"), written, since)) as embeddings:
+        exports = [*since.exports, (str(tmp_path / "1"), written)]
+        with closing(FileEmbeddings(exports)) as embeddings:
             same(embeddings, "user", first | changes, shape, asked(first))
         same(since, "user", first, shape, asked(first))
     assert not (tmp_path / "1" / manifest.NAME).exists()
@@ -299,5 +297,5 @@ def test_foreign_row_groups(tmp_path):
 def test_ids_from_hashes():
     ids = np.concatenate([EDGES, np.random.default_rng(0).integers(0, 2**64, 999, np.uint64)])
     for name in ("user", "item"):
-        hashes = stored.hashes_of(name, ids)
-        assert (stored.ids_of(hashes, int(group_salt(name))) == ids).all()
+        hashes = file_format.hashes_of(name, ids)
+        assert (dictionary_format.ids_of(hashes, int(group_salt(name))) == ids).all()

@@ -24,7 +24,7 @@ from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure, UserError
 from tnctl.serving.graph import serving_json as describing
 from tnctl.serving.graph_inputs import RawInputs, pooled_inputs
-from tnctl.serving.precision import RowShape, encode
+from tnctl.serving.rows.precision import RowShape, encode
 from tnctl.tables import columns as c_columns
 from tnctl.tables.dictionary import DictionaryWriter
 

@@ -15,14 +15,14 @@ from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.compaction import compact
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
-from tnctl.serving import export as exporting
-from tnctl.serving import precision as precisions
-from tnctl.serving import selection as selecting
-from tnctl.serving import writers
-from tnctl.serving.embeddings import open_embeddings
-from tnctl.serving.export_document import ExportManifest, Filter, GroupRows, RowsManifest
-from tnctl.serving.precision import RowShape, decode, encode, parted
-from tnctl.serving.selection import select
+from tnctl.serving.rows import block_files
+from tnctl.serving.rows import export as exporting
+from tnctl.serving.rows import precision as precisions
+from tnctl.serving.rows import selection as selecting
+from tnctl.serving.rows.embeddings import open_embeddings
+from tnctl.serving.rows.export_document import ExportManifest, Filter, GroupRows, RowsManifest
+from tnctl.serving.rows.precision import RowShape, decode, encode, parted
+from tnctl.serving.rows.selection import select
 from tnctl.tables.columns import group_salt, mix64
 
 # What a row reads changes although nobody touches it: every step, and every day.
@@ -187,13 +187,13 @@ def test_a_filter_lets_through_what_it_says(lives, tmp_path, name):
     assert all(slot.group in expected for slot in content.slots)
 
 
-def test_top_rows_of_many_with_equal_shows(monkeypatch):
+def test_selecting_of_many_with_equal_shows(monkeypatch):
     monkeypatch.setattr(selecting, "SPARE", 7)
     rng = np.random.default_rng(3)
     for top in (1, 2, 5, 40, 99, 100, 101):
         shows = rng.integers(0, 6, 100).astype(float)
         hashes = np.sort(rng.integers(0, 2**63, 100, dtype=np.uint64))
-        best = selecting.Best(top)
+        best = selecting.TopRows(top)
         for first in range(0, 100, 9):
             best.add(shows[first : first + 9], hashes[first : first + 9])
         last = sorted(zip(-shows, hashes, strict=True))[min(top, 100) - 1]
@@ -213,8 +213,7 @@ def test_bytes_do_not_depend_on_how_rows_come(lives, tmp_path, monkeypatch, enco
     compact(open_checkpoint(folder), str(tmp_path / "compact"))
     sessions = open_checkpoint(str(tmp_path / "compact")).sessions
     assert sessions == open_checkpoint(folder).sessions != ()
-    for kind in (writers.Parquet, writers.Text):
-        monkeypatch.setattr(kind, "ROWS", 8)
+    monkeypatch.setattr(block_files.BlockFormat, "rows_per_block", 8)
     contents = [export(folder, run, tmp_path / "a", encoding=encoding)]
     monkeypatch.setattr(rows, "BYTES_PER_READ", 200)
     contents.append(export(tmp_path / "compact", run, tmp_path / "b", encoding=encoding))
@@ -253,7 +252,14 @@ def test_a_delta_is_what_differs(lives, precision, name):
         selected = select(base, run.conf, filter, precision)
         since = exporting.described(
             RowsManifest,
-            *(base, run.conf, filter, precision, "parquet"),
+            exporting.Request(
+                checkpoint=base,
+                conf=run.conf,
+                encoding="parquet",
+                precision=precision,
+                filter=filter,
+                golden=0,
+            ),
             groups=tuple(GroupRows(**exporting.group_fields(group)) for group in selected.groups),
         )
         for part in selected.parts():

@@ -14,11 +14,12 @@ from saving import IDS, Run, conf_of
 from tnctl import files, manifest
 from tnctl.checkpoint import load as loading
 from tnctl.errors import Failure, UserError
-from tnctl.serving import stored, writers
-from tnctl.serving.embeddings import open_embeddings
-from tnctl.serving.export import export
-from tnctl.serving.export_document import ENCODINGS, ExportManifest, Filter
-from tnctl.serving.fold import fold
+from tnctl.serving.rows import block_files, file_format
+from tnctl.serving.rows.embeddings import open_embeddings
+from tnctl.serving.rows.export import export
+from tnctl.serving.rows.export_document import ExportManifest, Filter
+from tnctl.serving.rows.export_formats import file_formats
+from tnctl.serving.rows.folding import fold
 
 LIFE = {
     "sketch": 65_536,
@@ -88,9 +89,8 @@ def told(tmp_path_factory):
 @pytest.fixture
 def small_parts(monkeypatch):
     """Row groups, and what is read and written at once, of a few rows."""
-    monkeypatch.setattr(writers.Parquet, "ROWS", 7)
-    monkeypatch.setattr(writers.Text, "ROWS", 5)
-    monkeypatch.setattr(stored, "BYTES_PER_READ", 500)
+    monkeypatch.setattr(block_files.BlockFormat, "rows_per_block", 7)
+    monkeypatch.setattr(file_format, "BYTES_PER_READ", 500)
 
 
 def chain(conf, checkpoints, folder, **how):
@@ -180,7 +180,7 @@ def chained(told, tmp_path_factory):
     """A folder with a chain of every encoding; nobody writes to it."""
     _, conf, checkpoints = told
     folder = tmp_path_factory.mktemp("chains")
-    for encoding in ENCODINGS:
+    for encoding in file_formats():
         chain(conf, checkpoints[:4], folder / encoding, encoding=encoding)
         export(checkpoints[3], conf, f"{folder}/{encoding}/full", encoding=encoding, golden=0)
     return folder
@@ -192,7 +192,7 @@ def broken(chained, tmp_path):
     return shutil.copytree(chained, tmp_path / "chains")
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", file_formats())
 def test_folding_to_another_storage_and_back(chained, tmp_path, encoding):
     there = f"memory://fold/{encoding}"
     for number in range(4):
@@ -217,7 +217,7 @@ def test_folding_needs_no_tensorflow(chained, tmp_path, process):
     assert " numpy\n" in done.err and " tensorflow\n" not in done.err
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", file_formats())
 def test_every_changed_byte_is_found(broken, here, encoding):
     """One line, and nothing that counts; whichever part of the chain it is."""
     chance = random.Random(3)

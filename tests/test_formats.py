@@ -477,7 +477,7 @@ def test_tnctl_hashes_as_ever() -> None:
 def test_tnctl_loads_the_golden_checkpoint(tmp_path: Path) -> None:
     from tnctl import schema
     from tnctl.checkpoint import load
-    from tnctl.serving import export
+    from tnctl.serving.rows import export
     from tnctl.serving.verify import parity
 
     checkpoint = load.open_checkpoint(str(GOLDEN / "checkpoint"))

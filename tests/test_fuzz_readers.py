@@ -311,8 +311,8 @@ def test_models(run_copy, long):
 
 @BOTH
 def test_exporting(run_copy, tmp_path, long):
-    from tnctl.serving.export import export
-    from tnctl.serving.export_document import ExportManifest
+    from tnctl.serving.rows.export import export
+    from tnctl.serving.rows.export_document import ExportManifest
 
     [*_, folder] = sorted((run_copy / "run/checkpoints").iterdir())
 
@@ -353,7 +353,7 @@ def test_warm_starts(run_copy, long):
 
 @BOTH
 def test_exports(run_copy, here, long):
-    from tnctl.serving.embeddings import open_embeddings
+    from tnctl.serving.rows.embeddings import open_embeddings
 
     done = here("export-embeddings", "output=run", "to=out", cwd=run_copy)
     assert done.code == 0, done.err

@@ -27,12 +27,13 @@ from tnctl.evaluation.golden_rows import GoldenRows
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.layout import CVM_COLUMNS
-from tnctl.serving import export, graph_inputs
+from tnctl.serving import graph_inputs
 from tnctl.serving.artefact_document import RowsDeviation, RowsGolden
-from tnctl.serving.embeddings import open_embeddings
 from tnctl.serving.graph import splitting
 from tnctl.serving.graph.loaded_graph import open_graph
 from tnctl.serving.graph.serving_json import describe
+from tnctl.serving.rows import export
+from tnctl.serving.rows.embeddings import open_embeddings
 from tnctl.serving.scoring import Scorer
 from tnctl.serving.verify import golden_checks, parity
 from tnctl.serving.verify.golden_file import GoldenFile, golden_of_checkpoint

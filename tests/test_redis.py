@@ -20,15 +20,15 @@ import pytest
 
 from tnctl.checkpoint.document import Clock
 from tnctl.errors import Failure, UserError
-from tnctl.serving import redis_connection, redis_export, redis_store
 from tnctl.serving.artefact_document import CheckpointReference, RowsDeviation, RowsGolden
-from tnctl.serving.export import group_fields
-from tnctl.serving.export_document import Filter, GroupRows, RowsManifest
-from tnctl.serving.precision import RowShape, decode, encode
-from tnctl.serving.redis_commands import buckets_of
-from tnctl.serving.redis_connection import shown
-from tnctl.serving.redis_store import RedisEmbeddings
-from tnctl.serving.selection import Group, Part
+from tnctl.serving.redis import redis_embeddings, redis_export, writer_lock
+from tnctl.serving.redis.bucket_commands import buckets_of
+from tnctl.serving.redis.redis_embeddings import RedisEmbeddings
+from tnctl.serving.redis.redis_session import shown
+from tnctl.serving.rows.export import group_fields
+from tnctl.serving.rows.export_document import Filter, GroupRows, RowsManifest
+from tnctl.serving.rows.precision import RowShape, decode, encode
+from tnctl.serving.rows.selection import Group, Part
 from tnctl.tables.columns import group_salt, mix64
 
 redis = pytest.importorskip("redis")
@@ -107,7 +107,7 @@ def server(one_server):
 @pytest.fixture(autouse=True)
 def _short_locks(monkeypatch):
     """A writer that was killed keeps the next one out for a second, and not for ten."""
-    monkeypatch.setattr(redis_connection, "LOCK_SECONDS", 1.0)
+    monkeypatch.setattr(writer_lock, "LOCK_SECONDS", 1.0)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def said(monkeypatch):
 
 @dataclass
 class Selected:
-    """A selection as tnctl.serving.selection makes one, of arrays."""
+    """A selection as tnctl.serving.rows.selection makes one, of arrays."""
 
     groups: list
     rows: dict  # group -> (hashes, ids, rows, removed), in the order of the hashes
@@ -211,7 +211,7 @@ def export(server, selected, step=7, **options):
 
 
 def applied(server, selected, step, **options):
-    since = redis_store.current(server.url)
+    since = redis_embeddings.current(server.url)
     return export(server, selected, step, since=since, **options)
 
 
@@ -497,7 +497,7 @@ def test_deltas_of_rows_in_parts(server):
 
 def test_a_delta_out_of_order(server):
     export(server, made(500), 7)
-    since = redis_store.current(server.url)
+    since = redis_embeddings.current(server.url)
     export(server, delta([1]), 8, since=since)
     with pytest.raises(UserError, match=r"has the rows of step 8 .* is since step 7"):
         export(server, delta([2], seed=3), 9, since=since)
@@ -505,7 +505,7 @@ def test_a_delta_out_of_order(server):
         applied(server, delta([2], shape=RowShape(True, 8, False, "int8")), 9)
     with pytest.raises(UserError, match="other groups, or rows of another kind"):
         applied(server, delta([2], shape=RowShape(True, 4, False)), 9)
-    assert redis_store.current(server.url).checkpoint.step == 8
+    assert redis_embeddings.current(server.url).checkpoint.step == 8
     with server.client() as client:
         client.delete(*keys_of(server))
     with pytest.raises(Failure, match="no complete export"):
@@ -531,7 +531,7 @@ def test_an_interrupted_delta(server):
     one.meanwhile = interrupting(2)
     with pytest.raises(Interrupted):
         applied(server, one, 8)
-    assert redis_store.current(server.url).checkpoint.step == 7
+    assert redis_embeddings.current(server.url).checkpoint.step == 7
     with pytest.raises(Failure, match=r"delta to step 8, which was interrupted. Complete it first"):
         applied(server, delta([1]), 9)
     one.meanwhile = None
@@ -906,7 +906,7 @@ def test_writers_that_are_killed(server, kind):
     new = made(20_000, seed=1) if kind == "full" else delta(range(15_000), range(19_000, 20_000))
     new.meanwhile = lambda _: time.sleep(0.02)
     for _ in range(3):
-        since = None if kind == "full" else redis_store.current(server.url)
+        since = None if kind == "full" else redis_embeddings.current(server.url)
         if not killed_writer(server, new, 8, since, rng.uniform(0, 0.5)):
             break
         if kind == "full":  # nothing of it is seen

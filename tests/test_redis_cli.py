@@ -12,7 +12,7 @@ import time
 import pytest
 from test_redis import Server
 
-from tnctl.serving import redis_connection, redis_store
+from tnctl.serving.redis import redis_embeddings, writer_lock
 
 redis = pytest.importorskip("redis")
 pytestmark = pytest.mark.skipif(
@@ -48,7 +48,7 @@ def one_server():
 
 @pytest.fixture
 def server(one_server, monkeypatch):
-    monkeypatch.setattr(redis_connection, "LOCK_SECONDS", 1.0)
+    monkeypatch.setattr(writer_lock, "LOCK_SECONDS", 1.0)
     with one_server.client() as client:
         client.flushall()
     return one_server
@@ -85,11 +85,11 @@ def test_full_and_delta_are_a_full_export(here, folder, server, precision):
     done = export(here, folder, last, server.url, *how, "prefix=whole")
     assert done.code == 0, done.err
     assert rows_of(server, "tnctl") == rows_of(server, "whole")
-    manifests = [redis_store.current(server.url, prefix) for prefix in ("tnctl", "whole")]
+    manifests = [redis_embeddings.current(server.url, prefix) for prefix in ("tnctl", "whole")]
     assert [one.sequence for one in manifests] == [1, 0]
     counts = [[(e.group, e.rows) for e in one.groups] for one in manifests]
     assert counts[0] == counts[1]
-    lines = [redis_store.RedisEmbeddings(server.url, p).golden() for p in ("tnctl", "whole")]
+    lines = [redis_embeddings.RedisEmbeddings(server.url, p).golden() for p in ("tnctl", "whole")]
     assert lines[0] == lines[1] and len(lines[0].splitlines()) == 200
 
     done = here(
@@ -117,7 +117,7 @@ def test_scores_are_those_of_files(here, folder, server):
 
 def test_without_golden_rows(here, folder, server):
     assert export(here, folder, STEPS[1], server.url, "golden=0").code == 0
-    assert redis_store.RedisEmbeddings(server.url).golden() is None
+    assert redis_embeddings.RedisEmbeddings(server.url).golden() is None
 
 
 def test_what_is_refused(here, folder, server):

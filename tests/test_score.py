@@ -20,9 +20,9 @@ import pytest
 
 from tnctl import schema
 from tnctl.checkpoint import load as loading
-from tnctl.serving.export import export
-from tnctl.serving.export_document import Filter
 from tnctl.serving.graph.splitting import split
+from tnctl.serving.rows.export import export
+from tnctl.serving.rows.export_document import Filter
 
 ROOT = Path(__file__).resolve().parent.parent
 ARTEFACTS = ("graph=graph", "embeddings=embeddings")
@@ -186,8 +186,8 @@ def test_csv_and_json_lines_agree_at_the_edges(artefacts, tmp_path):
     """What either takes, the other scores alike; what one refuses, the other refuses."""
     from tnctl.errors import Failure
     from tnctl.serving import scoring
-    from tnctl.serving.embeddings import open_embeddings
     from tnctl.serving.graph.loaded_graph import open_graph
+    from tnctl.serving.rows.embeddings import open_embeddings
 
     embeddings = open_embeddings(str(artefacts / "embeddings"))
     scorer = scoring.Scorer(open_graph(str(artefacts / "graph")), embeddings)
@@ -400,8 +400,8 @@ def test_what_is_not_there(artefacts, here):
 @pytest.mark.parametrize("kind", ["int8", "filter"])
 def test_rows_of_lower_precision_and_left_out_ones(artefacts, trained, expected, tmp_path, kind):
     """Near the trained model's; slots that were left out read zeros, and the graph is asked."""
-    from tnctl.serving.embeddings import open_embeddings
     from tnctl.serving.graph.loaded_graph import open_graph
+    from tnctl.serving.rows.embeddings import open_embeddings
     from tnctl.serving.scoring import Scorer
 
     checkpoint = loading.newest_or_fail(str(trained / "run"))

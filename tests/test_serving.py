@@ -13,8 +13,8 @@ import pytest
 from tnctl import manifest, schema
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import rows
-from tnctl.serving import writers
-from tnctl.serving.export_document import ExportManifest
+from tnctl.serving.rows import block_files
+from tnctl.serving.rows.export_document import ExportManifest
 
 STEP = "run/checkpoints/step-0000000012"
 GROUPS = {"user_id", "item_id", "shared", "interests", "price_range"}
@@ -92,7 +92,7 @@ def in_parts(stream, size):
 
 
 def test_an_export_in_small_parts_is_the_same(run_copy, here, monkeypatch):
-    monkeypatch.setattr(writers.Parquet, "ROWS", 10)
+    monkeypatch.setattr(block_files.BlockFormat, "rows_per_block", 10)
     monkeypatch.setattr(rows, "stream", in_parts(rows.stream, 7))
     assert here("export-embeddings", "output=run", cwd=run_copy).code == 0
     folder = run_copy / "run/embeddings"
@@ -237,7 +237,7 @@ def test_without_files_there_is_nothing_to_verify(run_copy, here):
 
 def test_an_interrupted_export_does_not_count(served, here, monkeypatch):
     """Nor does what an earlier export left there."""
-    add, added = writers.Parquet.add, []
+    add, added = block_files.BlockWriter.add, []
 
     def failing(self, ids, *more):
         added.append(len(ids))
@@ -246,7 +246,7 @@ def test_an_interrupted_export_does_not_count(served, here, monkeypatch):
         add(self, ids, *more)
 
     monkeypatch.setattr(rows, "stream", in_parts(rows.stream, 30))
-    monkeypatch.setattr(writers.Parquet, "add", failing)
+    monkeypatch.setattr(block_files.BlockWriter, "add", failing)
     assert here("export-embeddings", "output=run", cwd=served).code == 130
     # The export before is in force.
     assert verify(here, served).code == 0

@@ -25,9 +25,9 @@ from tnctl.documents import DocumentError
 from tnctl.errors import Failure, UserError
 from tnctl.ownership import FORMATS
 from tnctl.serving.artefact_document import CheckpointReference
-from tnctl.serving.export_document import ExportManifest, RedisManifest
 from tnctl.serving.graph.graph_document import GraphManifest
-from tnctl.serving.redis_versions import VersionRecord
+from tnctl.serving.redis.redis_document import RedisManifest, VersionRecord
+from tnctl.serving.rows.export_document import ExportManifest
 from tnctl.tables.columns import group_salt
 
 GOLDEN = Path(__file__).parent / "golden"

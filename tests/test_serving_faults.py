@@ -13,7 +13,7 @@ import pytest
 from served import COUNTS, Served, counts, data
 
 from tnctl import files, manifest
-from tnctl.serving import fold as folding
+from tnctl.serving.rows import folding
 
 NAMES = ("parquet", "text", "dictionary", "delta", "fold", "graph")
 COMMANDS = {
@@ -114,7 +114,10 @@ KILLED = """
 import json, os, signal, sys
 from tnctl import files
 from tnctl.cli import main
-import tnctl.serving.export, tnctl.serving.fold, tnctl.serving.graph.splitting
+import tnctl.serving.graph.splitting
+import tnctl.serving.rows.export
+import tnctl.serving.rows.folding
+import tnctl.serving.graph.splitting
 
 write = files.OutputFile.write
 codes = []
@@ -190,8 +193,8 @@ def test_rows_that_fold_gets_wrong(served, tmp_path, monkeypatch):
     """Before the manifest is written, the golden rows are looked up in both."""
     merged = folding.merged
 
-    def wrong(group, stored):
-        for records in merged(group, stored):
+    def wrong(*of_group):
+        for records in merged(*of_group):
             records["payload"][:, 0] ^= 1
             yield records
 

@@ -15,10 +15,10 @@ from served import Served, data
 from tnctl import files, manifest
 from tnctl.checkpoint import load as loading
 from tnctl.errors import Failure, UserError
-from tnctl.serving.embeddings import open_embeddings
-from tnctl.serving.export import export
-from tnctl.serving.export_document import ExportManifest
-from tnctl.serving.fold import fold
+from tnctl.serving.rows.embeddings import open_embeddings
+from tnctl.serving.rows.export import export
+from tnctl.serving.rows.export_document import ExportManifest
+from tnctl.serving.rows.folding import fold
 
 pytest.importorskip("s3fs")
 

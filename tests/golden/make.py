@@ -193,7 +193,7 @@ def exports(values: dict[str, Any], folders: list[str], to: str) -> None:
     """Export the first checkpoint of the chain in full, and the second as a delta."""
     from tnctl import schema
     from tnctl.checkpoint import load
-    from tnctl.serving import export
+    from tnctl.serving.rows import export
 
     full, delta = map(load.open_checkpoint, folders)
     conf = schema.from_values(values)
@@ -225,8 +225,8 @@ def main() -> None:
     from tnctl import schema
     from tnctl.checkpoint import load
     from tnctl.data import preparing
-    from tnctl.serving import export
     from tnctl.serving.graph import splitting
+    from tnctl.serving.rows import export
 
     os.chdir(HERE)
     Path("ids.json").write_text(json.dumps(hashes(), indent=1, ensure_ascii=False) + "\n")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from tnctl.tables import key_hashes
 
 
 class DisorderError(ValueError):
-    """Keys that do not ascend, or are of no group: those of a damaged file."""
+    """Keys that do not ascend, or of a group that is not declared: the file is damaged."""
 
 
 class Keys:
@@ -49,45 +49,79 @@ class Block:
             return
         wanted = np.isin(self.source, sources)
         source, place = self.source[wanted], self.place[wanted]
-        found = np.empty(len(source), dtype)
+        winners = np.empty(len(source), dtype)
         for number in sources:
             if len(self.parts[number]):
                 chosen = source == number
-                found[chosen] = self.parts[number][place[chosen]]
-        if len(found):
-            yield found
+                winners[chosen] = self.parts[number][place[chosen]]
+        if len(winners):
+            yield winners
 
 
-class _Head:
-    """What has been read of a source and is not merged yet."""
+class Cursor:
+    """What has been read of a stream in (hash, group) order and is not taken yet."""
 
-    def __init__(self, source: Iterator[NDArray[Any]], keys: Keys) -> None:
-        self._source, self._keys = source, keys
-        self.records: NDArray[Any] = np.empty(0, np.uint8)
+    def __init__(
+        self, stream: Iterator[NDArray[Any]], keys: Keys, dtype: np.dtype[Any] | None = None
+    ) -> None:
+        """`dtype` is what `take` gives while nothing has been read."""
+        self._stream, self._keys = stream, keys
+        self.records: NDArray[Any] = np.empty(0, dtype or np.uint8)
         self.hashes = np.empty(0, np.uint64)
         self.ended = False
-        self.more()
 
-    def more(self) -> None:
-        """Read on."""
-        found = next((some for some in self._source if len(some)), None)
-        if found is None:
+    def read(self) -> None:
+        """Read more records. Raises DisorderError."""
+        records = next((records for records in self._stream if len(records)), None)
+        if records is None:
             self.ended = True
             return
-        hashes = self._keys.hashes(found)
+        hashes = self._keys.hashes(records)
         if len(self.hashes):
-            found, hashes = np.append(self.records, found), np.append(self.hashes, hashes)
-        # Else what is below a bound could not be told, and merging might never end.
+            records = np.append(self.records, records)
+            hashes = np.append(self.hashes, hashes)
+        # Without the order, records below a bound are not known to be complete.
         if (hashes[1:] < hashes[:-1]).any():
             raise DisorderError("has records that are not in the order of their hashes")
-        self.records, self.hashes = found, hashes
+        self.records, self.hashes = records, hashes
 
-    def take(self, bound: np.uint64 | None) -> tuple[NDArray[Any], NDArray[np.uint64]]:
-        """The records below a hash, or all, and their hashes."""
-        count = len(self.hashes) if bound is None else int(np.searchsorted(self.hashes, bound))
+    def fill(self) -> None:
+        """Read until there are two different hashes: only those below the last are complete."""
+        while not self.ended and (not len(self.hashes) or self.hashes[0] == self.hashes[-1]):
+            self.read()
+
+    def take(
+        self, limit: np.uint64 | None = None, side: Literal["left", "right"] = "left"
+    ) -> tuple[NDArray[Any], NDArray[np.uint64]]:
+        """The records that were read with hashes below a limit, or all, and their hashes.
+
+        `side` is "right" for those at the limit too.
+        """
+        count = len(self.hashes)
+        if limit is not None:
+            count = int(np.searchsorted(self.hashes, limit, side))
         taken = self.records[:count], self.hashes[:count]
         self.records, self.hashes = self.records[count:], self.hashes[count:]
         return taken
+
+    def take_to(self, last: np.uint64) -> NDArray[Any]:
+        """The records whose hash is not above a limit, read as far as necessary."""
+        while not self.ended and (not len(self.hashes) or self.hashes[-1] <= last):
+            self.read()
+        return self.take(last, "right")[0]
+
+
+def ranges(
+    cursors: Sequence[Cursor],
+) -> Iterator[list[tuple[NDArray[Any], NDArray[np.uint64]]]]:
+    """Ranges of hashes, ascending: all records that each cursor has in one, and their hashes."""
+    while True:
+        for cursor in cursors:
+            cursor.fill()
+        if not any(len(cursor.hashes) for cursor in cursors):
+            return
+        below = min((cursor.hashes[-1] for cursor in cursors if not cursor.ended), default=None)
+        yield [cursor.take(below) for cursor in cursors]
 
 
 def newest(sources: Sequence[Iterator[NDArray[Any]]], keys: Keys) -> Iterator[Block]:
@@ -95,15 +129,8 @@ def newest(sources: Sequence[Iterator[NDArray[Any]]], keys: Keys) -> Iterator[Bl
 
     Of a key that several have, the first one's record wins. A block is as large as what was read.
     """
-    heads = [_Head(source, keys) for source in sources]
-    while any(len(head.hashes) for head in heads):
-        # A source that goes on may have more of its last hash: only what is below is complete.
-        for head in heads:
-            while not head.ended and (not len(head.hashes) or head.hashes[0] == head.hashes[-1]):
-                head.more()
-        bound = min((head.hashes[-1] for head in heads if not head.ended), default=None)
-        taken = [head.take(bound) for head in heads]
-        yield _winners([part for part, _ in taken], [hashes for _, hashes in taken])
+    for taken in ranges([Cursor(source, keys) for source in sources]):
+        yield _winners([records for records, _ in taken], [hashes for _, hashes in taken])
 
 
 def _winners(parts: list[NDArray[Any]], hashes: list[NDArray[np.uint64]]) -> Block:

@@ -7,10 +7,11 @@ from tnctl.cli import arguments
 from tnctl.cli.target import with_checkpoint
 from tnctl.errors import UserError, quoted, refuse_if
 from tnctl.schema import Conf
+from tnctl.serving.rows.export_formats import file_formats, server_format
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
-    from tnctl.serving.export_document import Filter
+    from tnctl.serving.rows.export_document import Filter
 
 OF_REDIS = ("prefix", "grace")
 TAKES = (
@@ -27,7 +28,7 @@ TAKES = (
     *OF_REDIS,
 )
 USAGE = (
-    "conf=NAME | output=URL | checkpoint=URL [to=URL] [format=parquet|text|dictionary] "
+    f"conf=NAME | output=URL | checkpoint=URL [to=URL] [format={'|'.join(file_formats())}] "
     "[precision=float32|float16|int8] [only=SLOT,…] [min_show=X] [top=N] [since=URL] [golden=N] "
     "[prefix=NAME] [grace=SECONDS]"
 )
@@ -39,56 +40,42 @@ def run(given: list[str]) -> int:
 
 
 def export(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
-    from tnctl.serving import export as exporting
-    from tnctl.serving.embeddings import REDIS
-    from tnctl.serving.export_document import ENCODINGS
-    from tnctl.serving.precision import PRECISIONS
+    from tnctl.serving.rows.export import GOLDEN_ROWS, GRACE, PREFIX, export
+    from tnctl.serving.rows.precision import PRECISIONS
 
-    golden = arguments.count(taken, "golden", exporting.GOLDEN_ROWS)
+    golden = arguments.count(taken, "golden", GOLDEN_ROWS)
     precision = arguments.choice(taken, "precision", PRECISIONS)
     filter, since = filter_of(taken), taken.get("since")
-    if "to" in taken and taken["to"].startswith(REDIS):
+    if server_format(taken.get("to", "")):
         refuse_if(
             "format" in taken, "format= is of files; rows in Redis have one form. Leave it out"
         )
-        from tnctl.serving import redis_export, redis_store
-
-        exporting.export_to_redis(
-            checkpoint,
-            conf,
-            taken["to"],
-            prefix=taken.get("prefix", redis_store.PREFIX),
-            grace=arguments.count(taken, "grace", redis_export.GRACE),
-            precision=precision,
-            filter=filter,
-            since=since,
-            golden=golden,
+    elif wrong := next((key for key in OF_REDIS if key in taken), None):
+        raise UserError(f"{wrong}= is of Redis. Give to=redis://HOST:PORT/DB with it")
+    elif since is not None and (since == "current" or server_format(since)):
+        raise UserError(
+            "since= is of Redis, and a delta in files needs a base in files. Name its "
+            "folder, or give to=redis://HOST:PORT/DB"
         )
-        return 0
-    for key in OF_REDIS:
-        refuse_if(key in taken, f"{key}= is of Redis. Give to=redis://HOST:PORT/DB with it")
-    refuse_if(
-        since is not None and (since == "current" or since.startswith(REDIS)),
-        "since= is of Redis, and a delta in files needs a base in files. Name its folder, or give "
-        "to=redis://HOST:PORT/DB",
-    )
     name = "embeddings" if since is None else f"embeddings-{checkpoint.step}"
-    exporting.export(
+    export(
         checkpoint,
         conf,
         taken.get("to") or files.join(conf.output, name),
-        encoding=arguments.choice(taken, "format", ENCODINGS),
+        encoding=arguments.choice(taken, "format", file_formats()),
         precision=precision,
         filter=filter,
         since=since,
         golden=golden,
+        prefix=taken.get("prefix", PREFIX),
+        grace=arguments.count(taken, "grace", GRACE),
     )
     return 0
 
 
 def filter_of(taken: dict[str, str]) -> "Filter":
     """Which rows to export."""
-    from tnctl.serving.selection import Filter
+    from tnctl.serving.rows.export_document import Filter
 
     slots = None
     if "only" in taken:

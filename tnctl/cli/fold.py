@@ -14,7 +14,7 @@ def run(given: list[str]) -> int:
     for key in TAKES:
         received = " ".join(given) or "nothing"
         refuse_if(key not in taken, f"fold needs {key}=URL. Received: {received}")
-    from tnctl.serving import fold
+    from tnctl.serving.rows import folding
 
-    fold.fold(taken["embeddings"], taken["to"])
+    folding.fold(taken["embeddings"], taken["to"])
     return 0

@@ -19,9 +19,9 @@ from tnctl.errors import Failure
 from tnctl.evaluation.predictions import columns_written, writing
 from tnctl.model.graph import PACKED
 from tnctl.progress import Display
-from tnctl.serving.embeddings import Embeddings, FileEmbeddings, open_embeddings
 from tnctl.serving.graph.loaded_graph import LoadedGraph, open_graph, outputs_of
 from tnctl.serving.graph_inputs import RawInputs, pooled_inputs, served_lookup
+from tnctl.serving.rows.embeddings import Embeddings, FileEmbeddings, open_embeddings
 
 FORMATS = ("csv", "jsonl")
 STANDARD = "-"  # standard input, or output

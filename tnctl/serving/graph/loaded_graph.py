@@ -20,7 +20,7 @@ from tnctl.model.graph import BY_SLOT, PACKED, TOWERS, Input
 from tnctl.ownership import SAVED_MODEL
 from tnctl.serving.graph import allowed_ops
 from tnctl.serving.graph.graph_document import NAME, GraphManifest, GraphOutput, SignatureInput
-from tnctl.serving.stored import local_copy
+from tnctl.serving.local_copy import local_copy
 
 Arrays = dict[str, NDArray[Any]]
 FULL_DISK = (OSError, tf.errors.ResourceExhaustedError)

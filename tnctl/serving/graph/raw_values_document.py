@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from tnctl.documents import Finite, Name, Uint64Text, invalid_if
 from tnctl.model.layout import CVM_COLUMNS
 from tnctl.schema import ID_KINDS
-from tnctl.serving.export_document import MOST_WIDTH, Pooling
+from tnctl.serving.rows.export_document import MOST_WIDTH, Pooling
 
 MOST_COLUMNS = 2**24  # floats of an input, of one example
 MOST_VALUES = 65_535  # places of a sequence

@@ -18,18 +18,13 @@ from tnctl.evaluation.metrics import sigmoid
 from tnctl.model.graph import BY_SLOT, PACKED, TOWERS
 from tnctl.progress import say
 from tnctl.schema import Conf
-from tnctl.serving.artefact_document import (
-    GraphDeviation,
-    GraphGolden,
-    RowsDeviation,
-    RowsGolden,
-)
-from tnctl.serving.embeddings import Embeddings
+from tnctl.serving.artefact_document import GraphDeviation, GraphGolden, RowsDeviation, RowsGolden
 from tnctl.serving.graph import loaded_graph
 from tnctl.serving.graph.graph_document import GraphManifest
 from tnctl.serving.graph.loaded_graph import Arrays, LoadedGraph, outputs_of
 from tnctl.serving.graph.serving_json import describe
 from tnctl.serving.graph_inputs import Encoded, RawInputs, pooled_inputs, rows_left_out
+from tnctl.serving.rows.embeddings import Embeddings
 from tnctl.serving.verify.golden_file import GoldenFile, golden_of_checkpoint
 
 TOLERANCE = 2e-5  # of a logit, times 1 + |logit|

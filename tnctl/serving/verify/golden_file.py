@@ -12,9 +12,9 @@ from tnctl.checkpoint.golden_lines import parse_lines
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure
 from tnctl.manifest import DamagedError
-from tnctl.serving.embeddings import Embeddings
 from tnctl.serving.graph.graph_document import GraphManifest
 from tnctl.serving.graph.loaded_graph import Arrays
+from tnctl.serving.rows.embeddings import Embeddings
 
 WAY = "Take the golden rows of this graph"
 

@@ -26,10 +26,10 @@ from tnctl.files import AbsentError
 from tnctl.model.building import Model
 from tnctl.model.graph import BY_SLOT, PACKED, packed_inputs
 from tnctl.schema import Conf
-from tnctl.serving.embeddings import Embeddings, open_embeddings
 from tnctl.serving.graph.graph_document import NAME, GraphManifest
 from tnctl.serving.graph.loaded_graph import Arrays, LoadedGraph, inputs_of, open_graph, outputs_of
 from tnctl.serving.graph_inputs import Encoded, pooled_inputs, served_lookup
+from tnctl.serving.rows.embeddings import Embeddings, open_embeddings
 from tnctl.serving.verify.endpoint import Endpoint
 from tnctl.serving.verify.golden_checks import (
     TOLERANCE,

@@ -1,22 +1,23 @@
 """The payload of a row: its floats as dictionaries and Redis hold them, in three precisions.
 
-docs/formats/dictionary.md describes the bytes. What is trained and served by rows, an embedding,
-may be stored with fewer bits; the linear weight and the counts always are float32.
+docs/formats/dictionary.md describes the bytes. Embeddings may be stored with fewer bits; the linear
+weight and the counts always are float32.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.errors import Failure
-from tnctl.model.layout import CVM_COLUMNS
+from tnctl.model.layout import CVM_COLUMNS, EMBEDDING, LINEAR
 
 Precision = Literal["float32", "float16", "int8"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "int8")
-BYTES = {"float32": 4, "float16": 2, "int8": 1}
-LARGEST = {"float16": 65504.0}
+COUNTS, SCALE = "counts", "scale"
+WEIGHT = {name: np.dtype(kind) for name, kind in zip(PRECISIONS, ("<f4", "<f2", "i1"), strict=True)}
 STEPS = np.float32(127)  # of int8, on either side of 0
 
 
@@ -48,7 +49,31 @@ class RowShape:
     def stride(self) -> int:
         """The bytes of a payload, a multiple of 4."""
         floats = int(self.linear) + self.counts + int(self.scaled)
-        return 4 * floats + (self.width * BYTES[self.precision] + 3) // 4 * 4
+        return 4 * floats + (self.width * WEIGHT[self.precision].itemsize + 3) // 4 * 4
+
+    @cached_property
+    def payload(self) -> np.dtype[Any]:
+        """The fields of a payload in their order, `stride` bytes in all.
+
+        In float32 the counts are the last floats of the embedding: a row is stored as it is.
+        """
+        exact = self.precision == "float32"
+        fields: list[Any] = [(LINEAR, "<f4")] * self.linear
+        fields += [(COUNTS, "<f4", (self.counts,))] * (self.cvm and not exact)
+        fields += [(SCALE, "<f4")] * self.scaled
+        if self.width:
+            floats = self.width + (self.counts if exact else 0)
+            fields.append((EMBEDDING, WEIGHT[self.precision], (floats,)))
+        packed = np.dtype(fields)
+        names = packed.names or ()
+        return np.dtype(
+            {
+                "names": names,
+                "formats": [packed[name] for name in names],
+                "offsets": [packed.fields[name][1] for name in names] if packed.fields else [],
+                "itemsize": self.stride,
+            }
+        )
 
 
 def encode(rows: NDArray[np.float32], shape: RowShape) -> NDArray[np.uint8]:
@@ -56,45 +81,37 @@ def encode(rows: NDArray[np.float32], shape: RowShape) -> NDArray[np.uint8]:
 
     Raises Failure for a weight that the precision cannot hold.
     """
-    linear, embedding, counts = parted(rows, shape)
     if shape.precision == "float32":
         return np.ascontiguousarray(rows, "<f4").view("u1").reshape(len(rows), shape.stride)
-    parts = [linear, counts]
-    if shape.precision == "float16":
-        packed: NDArray[Any] = halves(embedding)
-    else:
-        scales, packed = quantized(embedding)
-        if shape.scaled:
-            parts.append(scales[:, np.newaxis])
-    out = np.zeros((len(rows), shape.stride), np.uint8)
-    floats = np.ascontiguousarray(np.hstack(parts), "<f4")
-    at = 4 * floats.shape[1]
-    out[:, :at] = floats.view("u1").reshape(len(rows), at)
-    raw = shape.width * BYTES[shape.precision]
-    out[:, at : at + raw] = np.ascontiguousarray(packed).view("u1").reshape(len(rows), raw)
-    return out
+    linear, embedding, counts = parted(rows, shape)
+    stored = np.zeros(len(rows), shape.payload)
+    if shape.linear:
+        stored[LINEAR] = linear[:, 0]
+    if shape.cvm:
+        stored[COUNTS] = counts
+    if shape.scaled:
+        stored[SCALE], stored[EMBEDDING] = quantized(embedding)
+    elif shape.width:
+        stored[EMBEDDING] = halves(embedding)
+    return stored.view("u1").reshape(len(rows), shape.stride)
 
 
 def decode(payload: NDArray[np.uint8], shape: RowShape) -> NDArray[np.float32]:
     """The rows f4 [n, columns] of payloads u1 [n, stride]."""
     payload = np.ascontiguousarray(payload)
-    if shape.precision == "float32":
+    if shape.precision == "float32" or not shape.columns:
         return payload.view("<f4").reshape(len(payload), shape.columns).astype(np.float32)
-    floats = int(shape.linear) + shape.counts + int(shape.scaled)
-    first = np.ascontiguousarray(payload[:, : 4 * floats]).view("<f4")
-    first = first.reshape(len(payload), floats)
-    packed = np.ascontiguousarray(
-        payload[:, 4 * floats : 4 * floats + shape.width * BYTES[shape.precision]]
-    )
+    stored = payload.view(shape.payload)[:, 0]
     rows = np.empty((len(payload), shape.columns), np.float32)
     linear, embedding, counts = parted(rows, shape)
-    linear[:] = first[:, : int(shape.linear)]
-    counts[:] = first[:, int(shape.linear) : int(shape.linear) + shape.counts]
+    if shape.linear:
+        linear[:, 0] = stored[LINEAR]
+    if shape.cvm:
+        counts[:] = stored[COUNTS]
     if shape.width:
-        if shape.precision == "float16":
-            embedding[:] = packed.view("<f2").reshape(len(payload), shape.width)
-        else:
-            embedding[:] = restored(first[:, -1], packed.view("i1"))
+        embedding[:] = stored[EMBEDDING]
+    if shape.scaled:
+        embedding *= stored[SCALE][:, np.newaxis]
     return rows
 
 
@@ -109,14 +126,13 @@ def parted(
 def halves(embedding: NDArray[np.float32]) -> NDArray[np.float16]:
     """Weights as IEEE half floats, rounded to the nearest, ties to even."""
     with np.errstate(over="ignore"):
-        found = embedding.astype("<f2")
-    if not np.isfinite(found).all():
-        worst = np.abs(embedding).max()
+        rounded = embedding.astype("<f2")
+    if not np.isfinite(rounded).all():
         raise Failure(
-            f"a weight of {worst:.6g} is beyond float16, whose largest is 65504. "
+            f"a weight of {np.abs(embedding).max():.6g} is beyond float16, whose largest is 65504. "
             "Export with precision=float32 or int8"
         )
-    return found
+    return rounded
 
 
 def quantized(embedding: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
@@ -125,8 +141,3 @@ def quantized(embedding: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDAr
     divisors = np.where(scales > 0, scales, np.float32(1))
     steps = np.rint(embedding / divisors[:, np.newaxis])
     return scales, np.clip(steps, -STEPS, STEPS).astype(np.int8)
-
-
-def restored(scales: NDArray[np.float32], steps: NDArray[np.int8]) -> NDArray[np.float32]:
-    """The weights f4 [n, width] of scales and steps."""
-    return steps.astype(np.float32) * scales[:, np.newaxis]

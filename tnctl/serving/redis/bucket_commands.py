@@ -1,6 +1,6 @@
 """Rows as Redis commands, packed with numpy: hash buckets filled in the order of the rows' hashes.
 
-docs/formats/redis.md. Nothing here knows a connection.
+docs/formats/redis.md.
 """
 
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.serving.precision import RowShape, encode
-from tnctl.serving.selection import Part
+from tnctl.serving.rows.precision import RowShape, encode
+from tnctl.serving.rows.selection import Part
 
-# A server keeps a hash as one piece of memory while it has few fields, none longer than this.
+# A server stores a hash in one piece of memory while it has few fields, none longer than this.
 PART_BYTES = 64
 FIELDS_PER_BUCKET = 64
 MOST_PARTS = 256  # the number of a part is one byte
@@ -27,11 +27,11 @@ class Packed:
     data: bytes
     commands: int  # each has one reply, a number
     rows: int
-    sign: int  # 1: a reply counts fields that came, -1: that went
+    sign: int  # 1: a reply counts fields that were added, -1: that were removed
 
 
 def fields_per_row(stride: int) -> int:
-    """How many fields a payload of `stride` bytes is parted into."""
+    """How many fields a payload of `stride` bytes is split into."""
     return -(-stride // PART_BYTES)
 
 
@@ -71,8 +71,7 @@ class Packing:
         for at in range(0, len(part.ids), ROWS_AT_ONCE):
             cut = slice(at, at + ROWS_AT_ONCE)
             ids, hashes, rows = part.ids[cut], part.hashes[cut], part.rows[cut]
-            gone = None if part.removed is None else part.removed[cut]
-            if gone is not None and gone.any():
+            if part.removed is not None and (gone := part.removed[cut]).any():
                 words = self._removing.of(ids[gone], None)
                 yield self._per_bucket(b"HDEL", hashes[gone], words, self._fields, -1)
                 ids, hashes, rows = ids[~gone], hashes[~gone], rows[~gone]
@@ -111,32 +110,30 @@ class _Words:
 
     def __init__(self, stride: int, fields: int, values: bool) -> None:
         words = bytearray()
-        names, formats, offsets = [], [], []
-
-        def place(name: str, format_: str, size: int) -> None:
-            names.append(name)
-            formats.append(format_)
-            offsets.append(len(words))
-            words.extend(bytes(size))
-
+        varying: dict[str, tuple[Any, int]] = {}  # name -> dtype and offset
+        payload: list[tuple[str, str]] = []
         for part in range(fields):
             words += b"$%d\r\n" % (8 if part == 0 else 9)
-            place(f"id{part}", "<u8", 8)
-            words += (bytes([part]) if part else b"") + b"\r\n"
+            varying[f"id{part}"] = np.dtype("<u8"), len(words)
+            words += bytes(8) + (bytes([part]) if part else b"") + b"\r\n"
             if values:
                 size = min(PART_BYTES, stride - part * PART_BYTES)
                 words += b"$%d\r\n" % size
-                place(f"value{part}", f"V{size}", size)
-                words += b"\r\n"
+                payload.append((f"value{part}", f"V{size}"))
+                varying[f"value{part}"] = np.dtype(f"V{size}"), len(words)
+                words += bytes(size) + b"\r\n"
         self._template = np.frombuffer(bytes(words), np.uint8)
+        formats, offsets = zip(*varying.values(), strict=True)
         self._dtype = np.dtype(
-            {"names": names, "formats": formats, "offsets": offsets, "itemsize": len(words)}
+            {
+                "names": list(varying),
+                "formats": formats,
+                "offsets": offsets,
+                "itemsize": len(words),
+            }
         )
-        payload = [
-            (name, form) for name, form in zip(names, formats, strict=True) if form[0] == "V"
-        ]
         self._payload = np.dtype(payload)
-        self._ids = [name for name in names if name.startswith("id")]
+        self._ids = [f"id{part}" for part in range(fields)]
 
     def of(self, ids: NDArray[np.uint64], payload: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
         """uint8 [n, bytes of a row's words]."""
@@ -154,10 +151,8 @@ class _Words:
 
 def of_buckets(command: bytes, key: str, buckets: range, after: bytes = b"") -> bytes:
     """One command for each bucket, packed: its name, the bucket's key, and a word `after` it."""
-    prefix, words = (
-        key.encode(),
-        b"*%d\r\n$%d\r\n%s\r\n" % (3 if after else 2, len(command), command),
-    )
+    words = b"*%d\r\n$%d\r\n%s\r\n" % (3 if after else 2, len(command), command)
     end = b"$%d\r\n%s\r\n" % (len(after), after) if after else b""
+    prefix = key.encode()
     names = [b"%s%d" % (prefix, bucket) for bucket in buckets]
     return b"".join([b"%s$%d\r\n%s\r\n%s" % (words, len(name), name, end) for name in names])

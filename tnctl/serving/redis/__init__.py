@@ -1,0 +1,1 @@
+"""Exported rows in a Redis server. docs/formats/redis.md."""

@@ -1,0 +1,377 @@
+"""A selection of rows written to a Redis server, and switched to last. docs/formats/redis.md.
+
+A full export is written beside the version that is read; a delta goes into its buckets in place.
+"""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from tnctl import documents, manifest
+from tnctl.documents import DocumentError
+from tnctl.errors import Failure, UserError
+from tnctl.manifest import FileEntry
+from tnctl.progress import Display, say
+from tnctl.serving.artefact_document import CheckpointReference, RowsGolden
+from tnctl.serving.redis import redis_embeddings
+from tnctl.serving.redis.bucket_commands import (
+    FIELDS_PER_BUCKET,
+    MOST_PARTS,
+    PART_BYTES,
+    Packing,
+    bucket_count,
+    fields_per_row,
+)
+from tnctl.serving.redis.redis_document import BucketGroup, RedisKeys, RedisManifest
+from tnctl.serving.redis.redis_embeddings import PREFIX, RedisEmbeddings
+from tnctl.serving.redis.redis_session import Session, Word, library, translated
+from tnctl.serving.redis.redis_versions import Versions, buckets_by_group, each_bucket, recorded
+from tnctl.serving.redis.writer_lock import WriterLock, writer_lock
+from tnctl.serving.rows.export_document import GroupRows, RowsManifest
+from tnctl.serving.rows.precision import encode
+from tnctl.serving.rows.rounding import RoundingError, largest_errors
+from tnctl.serving.rows.selection import Group, Part, count_of
+
+GRACE = 600  # seconds that readers keep the previous version
+# Fields of the fullest bucket by chance, and what a server should allow for it and for deltas.
+MOST_EXPECTED = 3 * FIELDS_PER_BUCKET
+BUCKET_ENTRIES = 512
+
+# Checks the rows before they are current, and keeps the golden rows; the manifest's `golden`.
+Check = Callable[[RedisEmbeddings, "KeptFiles"], RowsGolden | None]
+
+
+class Rows(Protocol):
+    """What is written: a tnctl.serving.rows.selection.Selection, or an object like it."""
+
+    groups: list[Group]
+
+    def parts(self) -> Iterator[Part]:
+        """The rows, and the removed keys of a delta."""
+
+
+class KeptFiles:
+    """Takes files that Redis has as keys, as an Inventory takes those of a folder."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, bytes] = {}
+        self.files: dict[str, FileEntry] = {}
+
+    def write(self, name: str, data: bytes) -> None:
+        """A whole file."""
+        self.data[name] = data
+        self.files[name] = FileEntry(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def write(
+    selection: Rows,
+    content: RowsManifest,
+    url: str,
+    *,
+    prefix: str = PREFIX,
+    grace: int = GRACE,
+    since: RowsManifest | None = None,
+    check: Check | None = None,
+) -> RedisManifest:
+    """Write a selection under `prefix`, and make it current; its manifest.
+
+    `content` has the keys that the manifests of all formats have, `since` is the manifest that a
+    delta was selected against. Raises Failure, and UserError for a delta that does not fit.
+    """
+    keys = RedisKeys(url, prefix)
+    with (
+        translated(url),
+        writer_lock(url, keys.key("lock")) as lock,
+        closing(Session(url)) as session,
+    ):
+        writer = RedisWriter(keys, session, lock, selection, content, check)
+        return writer.full(grace) if since is None else writer.delta(since)
+
+
+class RedisWriter:
+    """Writes one export. The server has lost nothing as long as the session raises nothing."""
+
+    def __init__(
+        self,
+        keys: RedisKeys,
+        session: Session,
+        lock: WriterLock,
+        selection: Rows,
+        content: RowsManifest,
+        check: Check | None,
+    ) -> None:
+        self._keys, self._session, self._lock = keys, session, lock
+        self._selection, self._content, self._check = selection, content, check
+        self._run = session.information("server").get("run_id")
+        self._warned = False  # that buckets are larger than they should be
+        self._switching = False
+
+    # ---- A full export ----
+
+    def full(self, grace: int) -> RedisManifest:
+        """Write a new version, switch to it, and retire the previous one."""
+        previous = self._pointer()[0]
+        versions = Versions(self._keys, self._session)
+        versions.remove_leftovers(previous, grace)
+        self._warn_of_eviction()
+        version = f"{self._content.checkpoint.step}-{uuid.uuid4().hex[:8]}"
+        groups = [self._planned(entry) for entry in self._content.groups]
+        versions.begin(version, groups)
+        try:
+            content = self._switch(version, self._write(version, groups), 0)
+        except BaseException:
+            # Unless the last commands may have been executed: then this version is current.
+            if not self._switching and not self._session.lost:
+                self._abandon(version, groups)
+            raise
+        rows = sum(entry.rows for entry in groups)
+        say(f"{rows:,} rows to {self._keys}: version {version} is current")
+        if previous is not None:
+            versions.retire(previous, grace)
+        return content
+
+    def _planned(self, entry: GroupRows) -> BucketGroup:
+        """A group's entry of the manifest, with where its rows are."""
+        stride = entry.shape.stride
+        fields = fields_per_row(stride)
+        if fields > MOST_PARTS:
+            raise UserError(
+                f"group {entry.group} has rows of {stride:,} bytes; Redis takes up to "
+                f"{MOST_PARTS * PART_BYTES:,}. Export it with precision=int8, or to files"
+            )
+        return BucketGroup.of(entry, bucket_count(entry.rows, fields), fields)
+
+    def _abandon(self, version: str, groups: list[BucketGroup]) -> None:
+        """Remove a version that cannot be completed, if the server still answers."""
+        # The first session may have replies that nobody has read.
+        with suppress(Exception), closing(Session(self._keys.url)) as session:
+            # A server that evicts keys may have lost the record of the version.
+            Versions(self._keys, session).remove(version, buckets_by_group(groups))
+
+    def _write(self, version: str, groups: list[BucketGroup]) -> list[BucketGroup]:
+        """Write all rows of a new version, and count them; the groups with their errors."""
+        added = self._stream(version, groups)
+        counted, expected = self._counted(version, groups), expected_fields(groups)
+        if counted != expected or added != sum(expected.values()):
+            raise self._lost_rows(
+                f"has {sum(counted.values()):,} fields of the {sum(expected.values()):,} written"
+            )
+        return [replace(e, error=self._errors[e.group].document()) for e in groups]
+
+    # ---- A delta, in place ----
+
+    def delta(self, since: RowsManifest) -> RedisManifest:
+        """Write the rows of a delta into the buckets of the current version.
+
+        A marker names the delta that is being written: it may be written again.
+        """
+        version, sequence = self._pointer()
+        if version is None:
+            raise self._keys.nothing()
+        name, marker = (self._keys.key(version, name) for name in ("manifest", "delta"))
+        present = self._keys.parsed(self._session.call("GET", name), name)
+        self._check_fit(since, present)
+        begun = self._session.call("GET", marker)
+        if begun is not None:
+            self._check_continues(begun, marker)
+        counted, expected = self._counted(version, present.groups), expected_fields(present.groups)
+        if begun is None and counted != expected:
+            raise Failure(
+                f"{self._keys} has {sum(counted.values()):,} fields where its manifest says "
+                f"{sum(expected.values()):,}: rows were removed or evicted since. Export in full"
+            )
+        self._session.call("SET", marker, json.dumps(documents.plain(self._content.checkpoint)))
+        balance = self._stream(version, present.groups)
+        after = self._counted(version, present.groups)
+        if sum(after.values()) != sum(counted.values()) + balance:
+            raise self._lost_rows(
+                f"has {sum(after.values()):,} fields instead of "
+                f"{sum(counted.values()) + balance:,} after the delta"
+            )
+        old = {entry.group: entry for entry in present.groups}
+        groups = []
+        for entry in self._content.groups:
+            buckets, fields = old[entry.group].buckets, old[entry.group].fields_per_row
+            error = largest_errors([old[entry.group].error, self._errors[entry.group].document()])
+            rows = after[entry.group] // fields
+            groups.append(BucketGroup.of(replace(entry, rows=rows, error=error), buckets, fields))
+        content = self._switch(version, groups, sequence + 1)
+        changed = count_of(self._selection.groups)
+        say(f"{changed:,} rows changed in {self._keys}: version {version}, delta {sequence + 1}")
+        return content
+
+    def _check_fit(self, since: RowsManifest, present: RedisManifest) -> None:
+        """Raise UserError unless the delta was selected against what is there."""
+        if since.checkpoint.sha256 != present.checkpoint.sha256:
+            raise UserError(
+                f"{self._keys} has the rows of step {present.checkpoint.step} "
+                f"({present.checkpoint.folder}); the delta is since step "
+                f"{since.checkpoint.step} ({since.checkpoint.folder}), so it is out of "
+                "order. Give since=current, or export in full without since="
+            )
+        for key in ("precision", "filter"):
+            wanted, there = getattr(self._content, key), getattr(present, key)
+            if not wanted == getattr(since, key) == there:
+                raise UserError(
+                    f"{self._keys} has {key} {there}, the delta {wanted}. "
+                    "Give the same, or export in full without since="
+                )
+        if present.shapes != {group.name: group.shape for group in self._selection.groups}:
+            raise UserError(
+                f"{self._keys} has other groups, or rows of another kind, than the delta. "
+                "Export in full without since="
+            )
+
+    def _check_continues(self, text: bytes, marker: str) -> None:
+        """Raise Failure unless the delta that was interrupted is the one to be written."""
+        try:
+            begun = documents.parse(CheckpointReference, text)
+        except DocumentError:
+            raise self._keys.foreign(marker) from None
+        if begun.sha256 != self._content.checkpoint.sha256:
+            raise Failure(
+                f"{self._keys} has a part of the delta to step {begun.step}, which was "
+                f"interrupted. Complete it first, with checkpoint={begun.folder}, or export in "
+                "full without since="
+            )
+
+    # ---- Both ----
+
+    def _stream(self, version: str, groups: Sequence[BucketGroup]) -> int:
+        """Send all parts of the selection; returns by how many the number of fields grows."""
+        packings = {
+            entry.group: Packing(
+                self._keys.key(version, f"{entry.group}:"), entry.shape, entry.buckets
+            )
+            for entry in groups
+        }
+        self._errors = {entry.group: RoundingError(entry.shape) for entry in groups}
+        total = count_of(self._selection.groups)
+        balance, sign, done = 0, 1, 0
+        with Display("export", total) as display:
+            for part in self._selection.parts():
+                error = self._errors[part.group.name]
+                if not error.exact:
+                    error.add(part, encode(part.rows, part.group.shape))
+                for packed in packings[part.group.name].commands(part):
+                    balance += sign * self._session.stream(packed.data, packed.commands)
+                    sign = packed.sign
+                    done += packed.rows
+                    display.update(done, f"{done:,} rows")
+            balance += sign * self._session.drain()
+        if done != total:
+            raise Failure(
+                f"{self._content.checkpoint.folder} has {done:,} rows to export, its "
+                f"manifest says {total:,}. Take another checkpoint"
+            )
+        return balance
+
+    def _counted(self, version: str, groups: Sequence[BucketGroup]) -> dict[str, int]:
+        """The number of fields of each group. Warns when its fullest bucket is no listpack."""
+        counted = {}
+        for entry in groups:
+            key = self._keys.key(version, f"{entry.group}:")
+            lengths = each_bucket(self._session, b"HLEN", key, entry.buckets)
+            counted[entry.group] = sum(lengths)
+            fullest = int(np.argmax(lengths))
+            if lengths[fullest] and not self._warned:
+                self._warn_of_encoding(f"{key}{fullest}", lengths[fullest])
+        return counted
+
+    def _warn_of_encoding(self, key: str, fields: int) -> None:
+        """Say which settings of the server make rows take more memory, if a bucket shows it."""
+        try:
+            encoding = self._session.call("OBJECT", "ENCODING", key)
+        except library().exceptions.NoPermissionError:
+            return
+        if encoding in (b"listpack", b"ziplist"):
+            return
+        self._warned = True
+        known = self._session.settings("hash-max-*")
+        kind = "ziplist" if "hash-max-ziplist-value" in known and len(known) < 4 else "listpack"
+        wanted = {f"hash-max-{kind}-entries": BUCKET_ENTRIES, f"hash-max-{kind}-value": PART_BYTES}
+        actual = {name: int(known.get(name, least)) for name, least in wanted.items()}
+        entries, value = actual.values()
+        if known and entries >= MOST_EXPECTED and value >= PART_BYTES:
+            way = "They have grown by deltas: export in full without since="
+        else:
+            settings = " and ".join(
+                f"{name} {least}" + (f" (it is {actual[name]})" if known else "")
+                for name, least in wanted.items()
+                if actual[name] < least or not known
+            )
+            way = f"Set {settings} in the server, and export in full"
+        say(
+            f"{self._keys}: buckets with up to {fields} fields are no listpacks, so rows take "
+            f"twice the memory. {way}"
+        )
+
+    def _switch(self, version: str, groups: Sequence[BucketGroup], sequence: int) -> RedisManifest:
+        """Check the rows, write the manifest, and make it current; the whole manifest."""
+        content = RedisManifest.of(self._content, groups, sequence)
+        kept, golden = KeptFiles(), None
+        if self._check is not None:
+            rows = RedisEmbeddings(self._keys.url, self._keys.prefix, version, content)
+            with closing(rows):
+                golden = self._check(rows, kept)
+        content = replace(content, golden=golden, files=kept.files)
+        text, of = manifest.sealed(content.body()), self._keys.key
+        record = recorded("complete", buckets_by_group(groups))
+        commands: list[Sequence[Word]] = [
+            ("SET", of(version, "manifest"), text),
+            ("DEL", of(version, "golden"), of(version, "delta")),
+            *(("SET", of(version, "golden"), data) for data in kept.data.values()),
+            ("HSET", self._keys.key("versions"), version, record),
+            ("SET", self._keys.key("current"), f"{version} {sequence}"),
+        ]
+        if self._session.information("server").get("run_id") != self._run:
+            raise self._lost_rows("is another process than at the beginning")
+        while self._lock.held(self._session):
+            self._switching = True
+            if self._session.transaction(commands):
+                return replace(content, sha256=manifest.checksum_in(text))
+            self._switching = False  # the lock was refreshed in between, or lost
+        raise self._lock.lost()
+
+    def _pointer(self) -> tuple[str | None, int]:
+        """The current version, None before the first, and how many deltas are applied to it."""
+        text = self._session.call("GET", self._keys.key("current"))
+        return (None, 0) if text is None else self._keys.pointer(text)
+
+    def _lost_rows(self, what: str) -> Failure:
+        return Failure(
+            f"{self._keys} {what}: it was restarted meanwhile, or evicts keys. Run the command "
+            "again"
+        )
+
+    def _warn_of_eviction(self) -> None:
+        memory = self._session.information("memory")
+        policy = memory.get("maxmemory_policy", "")
+        if memory.get("maxmemory", "0") != "0" and policy.startswith("allkeys"):
+            say(
+                f"{self._keys}: with maxmemory-policy {policy} it may remove rows at any time. "
+                "Give it maxmemory-policy noeviction, or a server of its own"
+            )
+
+
+def expected_fields(groups: Sequence[BucketGroup]) -> dict[str, int]:
+    """How many fields each group has by the manifest."""
+    return {entry.group: entry.rows * entry.fields_per_row for entry in groups}
+
+
+class RedisFormat:
+    """The export format `redis`."""
+
+    name = "redis"
+    write = staticmethod(write)
+    current = staticmethod(redis_embeddings.current)
+    open = staticmethod(RedisEmbeddings)
+
+
+FORMAT = RedisFormat()

@@ -1,0 +1,169 @@
+"""Exported embeddings, read back: an export alone, or a chain of a full one and its deltas."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl import files, manifest
+from tnctl.errors import Failure
+from tnctl.serving.rows.export_document import MOST_DELTAS, ExportManifest, RowsManifest
+from tnctl.serving.rows.export_formats import format_of, server_format
+from tnctl.serving.rows.file_format import Lookup, StoredGroup
+from tnctl.serving.rows.precision import RowShape
+
+PREFIX = "tnctl"  # of the keys in a Redis, unless prefix= names another
+
+
+class Embeddings(Protocol):
+    """The rows of exported share groups, wherever they are."""
+
+    groups: dict[str, RowShape]
+
+    @property
+    def manifest(self) -> RowsManifest:
+        """Of the newest export."""
+
+    def lookup(
+        self, group: str, ids: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """The decoded rows of ids, float32 [n, columns], and which are known, bool [n].
+
+        Rows of unknown ids are zeros. An id may come several times. Raises Failure.
+        """
+
+    def golden(self) -> bytes | None:
+        """golden.jsonl, the golden rows of the newest export; None when it has none."""
+
+    def close(self) -> None:
+        """Close files and connections, and free memory."""
+
+
+class FileEmbeddings:
+    """Embeddings of folders: `exports` are (folder, manifest), the full export's first.
+
+    The newest manifest need not be written yet.
+    """
+
+    def __init__(self, exports: Sequence[tuple[str, ExportManifest]]) -> None:
+        self.exports = list(exports)
+        self.folders = [folder for folder, _ in exports]
+        self.folder, self.manifest = exports[-1]
+        self.groups = self.manifest.shapes
+        format = self.manifest.file_format
+        self._lookups: dict[str, Lookup] = {}
+        with ExitStack() as stack:
+            places = [
+                Path(stack.enter_context(files.TemporaryFolder("embeddings")))
+                if is_fetched(folder, content)
+                else Path()
+                for folder, content in exports
+            ]
+            self._stored: dict[str, list[StoredGroup]] = {}
+            for newest in self.manifest.groups:
+                stored = self._stored[newest.group] = []
+                for (folder, content), place in zip(exports, places, strict=True):
+                    entry = next(e for e in content.groups if e.group == newest.group)
+                    stored.insert(0, format.open_group(folder, content, entry, place))
+                    stack.callback(stored[0].close)
+                self._lookups[newest.group] = format.lookup(newest, stored)
+            self._stack = stack.pop_all()
+
+    def lookup(
+        self, group: str, ids: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """As in Embeddings: of the newest export that has an id, or a removal of it."""
+        self.stored(group)
+        return self._lookups[group](ids)
+
+    def stored(self, group: str) -> list[StoredGroup]:
+        """The files of a group in the exports, the newest first. Raises Failure for other names."""
+        if group not in self._stored:
+            raise Failure(f"{self.folder} has no group {group}. Export with the slots that read it")
+        return self._stored[group]
+
+    def golden(self) -> bytes | None:
+        """As in Embeddings, verified."""
+        if self.manifest.golden is None:
+            return None
+        return manifest.read_file(self.folder, self.manifest, self.manifest.golden.file)
+
+    def close(self) -> None:
+        self._lookups.clear()
+        self._stack.close()
+
+
+def open_embeddings(url: str, prefix: str = PREFIX) -> Embeddings:
+    """The embeddings of an export's folder or URL, with its whole chain, or of a Redis.
+
+    Every file is read once, for its checksum. `prefix` starts the names of the keys in a Redis.
+    Raises Failure for an incomplete or damaged export, and for a broken chain.
+    """
+    if server := server_format(url):
+        opened: Embeddings = format_of(server).open(url, prefix)
+        return opened
+    exports = chain_of(url)
+    for folder, content in exports:
+        # Files that are copied to this machine are checked on the way.
+        copied = content.groups if is_fetched(folder, content) else ()
+        checked_later = {name for entry in copied for name in entry.names}
+        for name in content.files:
+            if name not in checked_later:
+                with manifest.present(folder, content, name):
+                    manifest.check_stored(folder, content, name, "Export again")
+    return FileEmbeddings(exports)
+
+
+def is_fetched(folder: str, content: ExportManifest) -> bool:
+    """Whether an export's files are copied to this machine first, because they are mapped."""
+    return content.file_format.mapped and files.local_path(folder) is None
+
+
+def chain_of(url: str) -> list[tuple[str, ExportManifest]]:
+    """The folders and manifests that an export consists of, the full export's first.
+
+    Raises Failure when one of them is missing or was replaced, or when they do not fit together.
+    """
+    folder, content = url, manifest.read(url, ExportManifest)
+    exports = [(folder, content)]
+    while content.base is not None:
+        if len(exports) > MOST_DELTAS:
+            raise Failure(f"{url} has more than {MOST_DELTAS} deltas. Export in full")
+        base_folder = beside(folder, content.base.folder)
+        try:
+            base = manifest.read(base_folder, ExportManifest)
+        except Failure as error:
+            raise Failure(f"{folder} is a delta of {base_folder}: {error}") from error
+        if base.sha256 != content.base.sha256:
+            raise Failure(
+                f"{folder} is a delta of what was in {base_folder}, which holds another export "
+                "now. Export in full"
+            )
+        check_fit(folder, content, base_folder, base)
+        folder, content = base_folder, base
+        exports.insert(0, (folder, content))
+    return exports
+
+
+def beside(folder: str, base: str) -> str:
+    """Where the base of the delta in `folder` is: a plain name is that of a folder beside it."""
+    parent, slash, _ = folder.rstrip("/").rpartition("/")
+    return files.join(parent + slash, base) if slash else base
+
+
+def check_fit(folder: str, content: ExportManifest, base_folder: str, base: ExportManifest) -> None:
+    """Raise Failure unless a delta has the kind of rows that its base has."""
+    for key in ("encoding", "precision", "filter"):
+        ours, theirs = getattr(content, key), getattr(base, key)
+        if ours != theirs:
+            raise Failure(
+                f"{folder} has {key} {ours}, but its base {base_folder} has {theirs}. "
+                "Export in full"
+            )
+    if content.shapes != base.shapes:
+        raise Failure(
+            f"{folder} has rows or groups that its base {base_folder} has not. Export in full"
+        )

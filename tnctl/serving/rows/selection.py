@@ -1,0 +1,352 @@
+"""Which rows an export has: all of a checkpoint, those that pass a filter, or what has changed.
+
+Everything is streamed. Rows are judged as they are read at the checkpoint's step and day.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl.checkpoint import rows
+from tnctl.checkpoint.chain import Checkpoint
+from tnctl.checkpoint.decayed_rows import as_read, known_rows, shows_as_read, unseen_days
+from tnctl.checkpoint.merging import Cursor
+from tnctl.checkpoint.table_document import Table
+from tnctl.model.layout import EMBEDDING, LINEAR
+from tnctl.schema import Conf
+from tnctl.serving.rows.export_document import Filter, RowsManifest, Threshold
+from tnctl.serving.rows.precision import Precision, RowShape, encode, parted
+from tnctl.serving.rows.selection_rules import check_shapes, check_since, chosen_groups
+from tnctl.tables import REMOVED_DTYPE, cvm_columns, decay_factors, key_hashes
+from tnctl.tables.columns import group_salt
+
+Days = Sequence[tuple[int, int]]  # (day, its first step), ascending
+
+EVERYTHING = Filter()
+GROUP_NUMBERS = 1 << 16
+SPARE = 1 << 18  # rows beyond the top ones that are collected before the others are dropped
+
+
+@dataclass(frozen=True)
+class Group:
+    """A share group of an export; `rows` and `removed` are as many as the parts will have."""
+
+    name: str
+    table: str
+    number: int
+    shape: RowShape
+    salt: int
+    rows: int
+    removed: int
+    threshold: Threshold | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of a group, in ascending order of their hashes."""
+
+    group: Group
+    ids: NDArray[np.uint64]
+    hashes: NDArray[np.uint64]
+    rows: NDArray[np.float32]  # [n, columns]; zeros where removed
+    removed: NDArray[np.bool_] | None  # None: no row is
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A step and its days, at which rows are read, and the thresholds of that time."""
+
+    step: int
+    days: Days
+    thresholds: Mapping[int, Threshold | None] = field(default_factory=dict)  # by groups' numbers
+
+
+class Selection:
+    """The rows of an export. `parts` may be called more than once."""
+
+    def __init__(self, kind: str, tables: "list[TableSelection]") -> None:
+        self.kind, self.tables = kind, tables
+        self.groups = [group for table in tables for group in table.groups]
+
+    def parts(self) -> Iterator[Part]:
+        """Table by table; each group's parts ascend by hash, and those of groups alternate."""
+        for table in self.tables:
+            yield from table.parts()
+
+
+def count_of(groups: Sequence[Group]) -> int:
+    """The rows and removed keys of groups."""
+    return sum(group.rows + group.removed for group in groups)
+
+
+def select(
+    checkpoint: Checkpoint,
+    conf: Conf,
+    filter: Filter = EVERYTHING,
+    precision: Precision = "float32",
+    since: RowsManifest | None = None,
+) -> Selection:
+    """The rows of a checkpoint that an export has; with `since`, a manifest, those that differ.
+
+    What is not known from the checkpoint's manifest is counted in a pass over the rows. Raises
+    UserError for a filter that is impossible, and for an export `since` of another training.
+    """
+    chosen = chosen_groups(checkpoint, conf, filter)
+    if since is not None:
+        check_since(checkpoint, filter, precision, since)
+    tables = [
+        TableSelection(checkpoint, table, chosen, filter, precision, since)
+        for table in checkpoint.manifest.tables
+        if any(group.name in chosen for group in table.groups)
+    ]
+    if since is not None:
+        check_shapes({group.name: group.shape for t in tables for group in t.groups}, since)
+    for table in tables:
+        table.count()
+    return Selection("full" if since is None else "delta", tables)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Records in (hash, group) order: which are rows of the export, and which are removed there.
+
+    `removed` are keys without a record, which come before the next block.
+    """
+
+    records: NDArray[Any]
+    taken: NDArray[np.bool_]
+    gone: NDArray[np.bool_]
+    removed: NDArray[Any]
+
+
+class TableSelection:
+    """The rows of one table, of the chosen groups."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        table: Table,
+        chosen: set[str],
+        filter: Filter,
+        precision: Precision,
+        since: RowsManifest | None,
+    ) -> None:
+        self._checkpoint, self._table, self._filter = checkpoint, table, filter
+        self._keys = rows.keys_of(table)
+        self._names = {group.number: group.name for group in table.groups}
+        linear, width = bool(table.width_of(LINEAR)), table.width_of(EMBEDDING)
+        self.shape = shape = RowShape(linear, width, table.life.cvm, precision)
+        self.groups = [
+            Group(name, table.name, entry.number, shape, group_salt(name), entry.rows, 0)
+            for entry in table.groups
+            if (name := entry.name) in chosen
+        ]
+        self._chosen = np.zeros(GROUP_NUMBERS, bool)
+        self._chosen[[group.number for group in self.groups]] = True
+        self._now = Moment(checkpoint.step, checkpoint.clock.days)
+        self._then: Moment | None = None
+        if since is not None:
+            thresholds = {entry.group: entry.threshold for entry in since.groups}
+            self._then = Moment(
+                since.clock.step,
+                since.clock.days,
+                {group.number: thresholds.get(group.name) for group in self.groups},
+            )
+
+    def count(self) -> None:
+        """Set how many rows and removed keys each group has, in a pass where one is needed."""
+        if self._filter.top is not None:
+            self._now = replace(self._now, thresholds=self._thresholds(self._filter.top))
+        if not self._filter.counts and self._then is None:
+            return
+        taken, gone = np.zeros((2, GROUP_NUMBERS), np.int64)
+        for block in self._blocks():
+            numbers = block.records["group"]
+            taken += np.bincount(numbers[block.taken], minlength=GROUP_NUMBERS)
+            gone += np.bincount(numbers[block.gone], minlength=GROUP_NUMBERS)
+            gone += np.bincount(block.removed["group"], minlength=GROUP_NUMBERS)
+        self.groups = [
+            replace(
+                group,
+                rows=int(taken[group.number]),
+                removed=int(gone[group.number]),
+                threshold=self._now.thresholds.get(group.number),
+            )
+            for group in self.groups
+        ]
+
+    def parts(self) -> Iterator[Part]:
+        """The rows and removed keys, each group's by hash."""
+        groups = {group.number: group for group in self.groups}
+        for block in self._blocks():
+            wanted = block.taken | block.gone
+            records = block.records if wanted.all() else block.records[wanted]
+            gone = block.gone[wanted]
+            ids, numbers = (np.ascontiguousarray(records[key]) for key in ("id", "group"))
+            hashes = key_hashes(self._names, numbers, ids)
+            floats = self.rows(records, self._now)
+            floats[gone] = 0
+            if len(block.removed):
+                ids = np.append(ids, block.removed["id"])
+                numbers = np.append(numbers, block.removed["group"])
+                hashes = np.append(hashes, self._keys.hashes(block.removed))
+                nothing = np.zeros((len(block.removed), self.shape.columns), np.float32)
+                floats = np.vstack([floats, nothing])
+                gone = np.append(gone, np.ones(len(block.removed), bool))
+                order = np.lexsort((hashes, numbers))
+            else:  # records are in the order of their hashes already
+                order = np.argsort(numbers, kind="stable")
+            ids, hashes, gone = ids.take(order), hashes.take(order), gone.take(order)
+            floats, numbers = floats.take(order, axis=0), numbers.take(order)
+            starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+            for start, end in pairwise([*starts.tolist(), len(numbers)]):
+                part = slice(start, end)
+                removed = gone[part] if gone[part].any() else None
+                group = groups[int(numbers[start])]
+                yield Part(group, ids[part], hashes[part], floats[part], removed)
+
+    def rows(self, records: NDArray[Any], moment: Moment) -> NDArray[np.float32]:
+        """The floats of records as they are read at a moment, float32 [n, columns]."""
+        floats = np.empty((len(records), self.shape.columns), np.float32)
+        linear, embedding, counts = parted(floats, self.shape)
+        weights = as_read(records, self._table, moment.step)
+        if self.shape.linear:
+            linear[:] = weights[LINEAR]
+        if self.shape.width:
+            embedding[:] = weights[EMBEDDING]
+        if self.shape.cvm:
+            factors = np.ones(len(records), np.float32)
+            unseen = unseen_days(records["changed"], moment.days).astype(np.uint32)
+            decays = self._decays[records["group"]]
+            for decay in np.unique(decays):
+                alike = decays == decay
+                factors[alike] = decay_factors(float(decay), unseen[alike])
+            counts[:] = cvm_columns(records["show"][:, 0], records["click"][:, 0], factors)
+        return floats
+
+    @cached_property
+    def _decays(self) -> NDArray[np.float64]:
+        """The factor by which a day reduces show and click, by the numbers of groups."""
+        decays = np.ones(GROUP_NUMBERS)
+        for number, name in self._names.items():
+            decays[number] = (self._table.life.decay or {})[name]
+        return decays
+
+    def _blocks(self) -> Iterator[Block]:
+        """All records, judged, with the removed keys whose hashes are between theirs."""
+        records = known_rows(self._checkpoint, self._table.name)
+        if self._then is None:
+            nothing = np.empty(0, REMOVED_DTYPE)
+            for batch in records:
+                taken = self._passing(batch, self._now) & self._chosen[batch["group"]]
+                yield Block(batch, taken, np.zeros(len(batch), bool), nothing)
+            return
+        removed = Cursor(self._removed_since(self._then.step), self._keys, REMOVED_DTYPE)
+        for batch in records:
+            if len(batch):
+                last = self._keys.hashes(batch[-1:])[0]
+                yield Block(batch, *self._changed(batch, self._then), removed.take_to(last))
+        none, no_records = np.zeros(0, bool), np.empty(0, self._table.record_dtype)
+        while len(removed.hashes) or not removed.ended:
+            yield Block(no_records, none, none, removed.take()[0])
+            removed.read()
+
+    def _removed_since(self, step: int) -> Iterator[NDArray[Any]]:
+        """The keys of the chosen groups that were removed since a step."""
+        for keys in rows.tombstones(self._checkpoint, self._table.name):
+            yield keys[(keys["step"] >= step) & self._chosen[keys["group"]]]
+
+    def _changed(
+        self, records: NDArray[Any], then: Moment
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which records a delta has as rows, and which as removed keys."""
+        chosen = self._chosen[records["group"]]
+        passes = self._passing(records, self._now) & chosen
+        fresh = records["changed"] > then.step
+        # The earlier state of a row that has changed since is not known: it may have passed.
+        passed = np.ones(len(records), bool)
+        passed[~fresh] = self._passing(records[~fresh], then)
+        taken = passes & (fresh | ~passed)
+        same = np.flatnonzero(passes & ~fresh & passed)
+        if len(same) and self._reads_differ(then):
+            taken[same] = self._differing(records[same], then)
+        return taken, chosen & ~passes & passed if self._filter.counts else chosen & False
+
+    def _reads_differ(self, then: Moment) -> bool:
+        """Whether rows that were not updated may read otherwise than they did."""
+        decaying = any(segment.optimizer.decay for segment in self._table.segments)
+        counted = self.shape.cvm and list(then.days)[-1:] != list(self._now.days)[-1:]
+        return counted or (decaying and then.step != self._now.step)
+
+    def _differing(self, records: NDArray[Any], then: Moment) -> NDArray[np.bool_]:
+        """Whether the payload of each record differs from the earlier one."""
+        now, earlier = (encode(self.rows(records, at), self.shape) for at in (self._now, then))
+        return np.asarray((now != earlier).any(axis=1))
+
+    def _passing(self, records: NDArray[Any], moment: Moment) -> NDArray[np.bool_]:
+        """Which records the filter's counts let through at a moment."""
+        passing = np.ones(len(records), bool)
+        if not self._filter.counts or not len(records):
+            return passing
+        shows, _ = shows_as_read(records, self._table, moment.days)
+        if self._filter.min_show is not None:
+            passing &= shows >= self._filter.min_show
+        hashes = self._keys.hashes(records) if moment.thresholds else np.empty(0, np.uint64)
+        for number, threshold in moment.thresholds.items():
+            if threshold is not None:
+                more = shows > threshold.show
+                equal = (shows == threshold.show) & (hashes <= np.uint64(int(threshold.hash)))
+                passing &= (records["group"] != number) | more | equal
+        return passing
+
+    def _thresholds(self, top: int) -> dict[int, Threshold | None]:
+        """Of each chosen group the last of its top rows; None where all are among them."""
+        top_rows = {group.number: TopRows(top) for group in self.groups}
+        for records in known_rows(self._checkpoint, self._table.name):
+            shows, _ = shows_as_read(records, self._table, self._now.days)
+            hashes = self._keys.hashes(records)
+            for number, rows_of_group in top_rows.items():
+                of_group = records["group"] == number
+                rows_of_group.add(shows[of_group], hashes[of_group])
+        return {number: rows_of_group.threshold() for number, rows_of_group in top_rows.items()}
+
+
+class TopRows:
+    """The rows of a group with the highest show, found in one pass in the order of the hashes."""
+
+    def __init__(self, top: int) -> None:
+        self._top, self._rows = top, 0
+        self._parts: list[tuple[NDArray[np.float64], NDArray[np.uint64]]] = []
+        self._waiting = 0
+
+    def add(self, shows: NDArray[np.float64], hashes: NDArray[np.uint64]) -> None:
+        """Add rows [n], whose hashes are above those of all earlier ones."""
+        self._parts.append((shows, hashes))
+        self._rows += len(shows)
+        self._waiting += len(shows)
+        if self._waiting > self._top + max(SPARE, self._top // 4):
+            self._drop()
+
+    def threshold(self) -> Threshold | None:
+        """The last of the top rows; None when there are no others."""
+        if self._rows <= self._top:
+            return None
+        self._drop()
+        [(shows, hashes)] = self._parts
+        last = shows.min()
+        return Threshold(show=float(last), hash=str(hashes[shows == last].max()))
+
+    def _drop(self) -> None:
+        """Keep only the top rows; of equal shows those with the lowest hashes."""
+        shows, hashes = (np.concatenate(arrays) for arrays in zip(*self._parts, strict=True))
+        if len(shows) > self._top:
+            least = np.partition(shows, len(shows) - self._top)[len(shows) - self._top]
+            kept = shows > least
+            kept[np.flatnonzero(shows == least)[: self._top - int(kept.sum())]] = True
+            shows, hashes = shows[kept], hashes[kept]
+        self._parts, self._waiting = [(shows, hashes)], len(shows)
