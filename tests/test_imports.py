@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -178,3 +179,60 @@ def test_c_files_are_of_at_most_400_lines():
     for path in sorted(CSRC.glob("tn*.[ch]")):
         lines = [line for line in C_COMMENT.sub("", path.read_text()).splitlines() if line.strip()]
         assert len(lines) <= 400 or path.name in PUBLIC_HEADERS, f"{path.name}: {len(lines)}"
+
+
+# ---- Files -------------------------------------------------------------------
+
+
+def file_dependencies(folder):
+    """What each Python file of the package in `folder` imports of it, by module names."""
+    paths = [path for path in folder.rglob("*.py") if path.name != "_tables.py"]
+    modules = {
+        ".".join(path.relative_to(folder.parent).with_suffix("").parts).removesuffix(".__init__")
+        for path in paths
+    }
+    dependencies = {}
+    for path in paths:
+        module = ".".join(path.relative_to(folder.parent).with_suffix("").parts)
+        module = module.removesuffix(".__init__")
+        uses = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                uses |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    name = f"{node.module}.{alias.name}"
+                    uses.add(name if name in modules else node.module)
+        dependencies[module] = (uses & modules) - {module}
+    return dependencies
+
+
+def test_python_files_are_in_no_circle():
+    dependencies = file_dependencies(PACKAGE)
+    assert "tnctl.training.loop" in dependencies["tnctl.training.training_run"]
+    try:
+        list(TopologicalSorter(dependencies).static_order())
+    except CycleError as error:
+        pytest.fail(f"a circle of files: {' -> '.join(error.args[1])}")
+
+
+def test_a_circle_of_python_files_is_seen(tmp_path):
+    package = tmp_path / "pack"
+    package.mkdir()
+    (package / "low.py").write_text("def f():\n    from pack import high\n")
+    (package / "high.py").write_text("from pack.low import f\n")
+    assert file_dependencies(package) == {"pack.low": {"pack.high"}, "pack.high": {"pack.low"}}
+
+
+def test_file_names_are_unique():
+    counts = Counter(path.name for path in FILES if path.name != "__init__.py")
+    assert {name for name, count in counts.items() if count > 1} == set()
+
+
+def test_python_files_and_functions_are_short():
+    for path in FILES:
+        text = path.read_text()
+        assert len(text.splitlines()) <= 400, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno - node.lineno < 60, f"{path}: {node.name}"

@@ -326,7 +326,7 @@ def test_a_full_disk_stops_training_and_the_same_command_goes_on(
         if when == "before it is begun":
             at_step(7, lambda: patch.setattr(files, "free_bytes", lambda _: 5_000))
         else:
-            at_step(7, lambda: patch.setattr(files.os, "fsync", full))
+            at_step(7, lambda: patch.setattr(files.output_files.os, "fsync", full))
         done = train(here, workspace, *USUAL, "save.every_steps=3", expected=1)
         assert "Traceback" not in done.err
         assert "free" in done.last.lower()
@@ -597,7 +597,7 @@ def test_a_report_that_was_cut_is_made_again(text, run_copy, here):
     path.write_text(text)
     done = here("train", "conf=small.yaml", "output=run", cwd=run_copy)
     assert done.code == 0, done.err
-    assert "run/report.json is damaged: it is made again" in done.err
+    assert "run/report.json is damaged and is written again" in done.err
     made = json.loads(path.read_text())
     assert {**made, "timing": 0} == {**whole, "timing": 0}
 

@@ -160,7 +160,7 @@ def test_a_dropped_slot_leaves_its_rows_and_weights_behind(trained):
     was = np.delete(kernel(old), slice(at, at + 4), axis=0)
     np.testing.assert_array_equal(kernel(model), was)
     assert sum(table.rows for table in model.tables) == ROWS - len(rows_of(old, "item_id"))
-    assert any("rows of group item_id stay behind" in note for note in report["notes"])
+    assert any("rows of group item_id are left out" in note for note in report["notes"])
     gone = {"input": None, "outcome": "dropped", "from": "item_id", "rows": None}
     assert gone in report["inputs"]
 
@@ -214,7 +214,7 @@ def test_a_wider_embedding_keeps_its_first_coordinates(trained):
 
 def test_linear_weights_of_one_side_only(trained):
     model, report = begun(trained, lambda values: values["slots"]["user_id"].update(linear=False))
-    assert "group user_id: linear weights stay behind" in report["notes"]
+    assert "group user_id: linear weights are left out" in report["notes"]
     old = rows_of(before(trained), "user_id")
     for id_, row in rows_of(model, "user_id").items():
         assert "linear" not in row.dtype.names
@@ -377,8 +377,8 @@ def test_groups_are_taken_apart_and_not_together(trained):
         assert found.keys() == old.keys()
         for id_, row in found.items():
             np.testing.assert_array_equal(row["embedding"], old[id_]["embedding"])
-    assert "the rows of group shared come to shared, device" in report["notes"] or (
-        "the rows of group shared come to device, shared" in report["notes"]
+    assert "the rows of group shared are copied to shared, device" in report["notes"] or (
+        "the rows of group shared are copied to device, shared" in report["notes"]
     )
 
     def together(values):

@@ -3,7 +3,7 @@
 A document is a frozen dataclass. Its annotations are its format: pydantic checks types, ranges and
 patterns where the bytes come in, and `__post_init__` what spans several fields, so the rest of the
 code reads attributes and never a raw `dict`. Keys that a dataclass does not have are ignored, as
-the formats promise. The fields stand in the order in which their keys are written.
+the formats promise. The fields are in the order in which their keys are written.
 """
 
 import dataclasses

@@ -26,5 +26,5 @@ def is_plain(url: str) -> bool:
 def protocols_of(url: str) -> list[str]:
     """The protocols in a URL or a chain of URLs, as fsspec reads it."""
     links = url.split(CHAIN)
-    bare = links if len(links) > 1 else []  # `simplecache::…`: a protocol may stand alone
+    bare = links if len(links) > 1 else []  # `simplecache::…`: a protocol without a path
     return [*bare, *(part for link in links for part in link.split("://")[:-1])]

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 MASK = "***"
-# Keys of a conf that name columns, or words that stand in them: with another text the same data
+# Keys of a conf that name columns, or words in them: with another text the same data
 # would be read otherwise.
 OF_DATA = frozenset(
     ("carry", "column", "columns", "cross", "delimiter", "group", "missing", "positive",

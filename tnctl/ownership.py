@@ -72,7 +72,7 @@ PREPARED = Format(
     "manifest.json",
     re.compile(r"(train|validation|test)/(part-[0-9]{5,}\.parquet|first\.json)"),
 )
-# The files that a run has beside its checkpoints; it has no manifest of its own.
+# The files that a run has beside its checkpoints; it has no manifest.
 RUN = Format(
     "tnctl run",
     None,

@@ -61,7 +61,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Position:
-    """Where training stands in the data: the next row to consume.
+    """The position of training in the data: the next row to consume.
 
     `day` is the name of the day whose data it is, None without daily training. `window` and
     `offset` (rows of the window that are consumed, in their shuffled order) are within the current

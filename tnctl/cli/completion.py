@@ -65,7 +65,7 @@ OPTIONS = ("--help", "--cfg", "-m")
 
 
 def run(given: list[str]) -> int:
-    """Print the script of a shell, or the words that can stand at the end of a line."""
+    """Print the script of a shell, or the words that can complete a line."""
     if len(given) == 2 and given[0] == "words":
         print("\n".join(words(given[1])))
         return 0

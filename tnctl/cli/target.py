@@ -25,7 +25,8 @@ def with_checkpoint(
 ) -> int:
     """Run job(checkpoint, conf, own arguments) and return its exit code.
 
-    The checkpoint is that of checkpoint=, else the newest of output=, else of the output of conf=.
+    The checkpoint is the one at checkpoint=, else the newest of output=, else the newest of the
+    output of conf=.
     The conf is the composed one with conf=, else the checkpoint's own, with the overrides. A job
     that `runs_recipe` gets a conf whose recipe is shipped, or a file that the user has named.
     """

@@ -84,7 +84,7 @@ class Planted:
     """The truth about one slot of n ids."""
 
     texts: pa.Array  # string [n]
-    chosen: np.ndarray  # uint16 [65536]: the id that a 16-bit draw stands for
+    chosen: np.ndarray  # uint16 [65536]: the id of each 16-bit draw
     main: np.ndarray  # float32 [n]
     factor: np.ndarray  # float32 [n, RANK]
 
@@ -122,7 +122,7 @@ def _planted(name: str) -> Planted:
 
 
 def _popular(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The number that each 16-bit draw stands for, in proportion to weights; and their shares."""
+    """The number of each 16-bit draw, in proportion to weights; and their shares."""
     bounds = np.round(np.cumsum(weights) / weights.sum() * 65_536).astype(np.int64)
     chosen = np.searchsorted(bounds, np.arange(65_536), side="right").astype(np.uint16)
     return chosen, np.diff(bounds, prepend=0) / 65_536
@@ -261,7 +261,7 @@ def _buy(name: str) -> np.ndarray:
 class Kinds:
     """Items drawn by popularity among those of a kind, and what one of a history tells."""
 
-    chosen: np.ndarray  # uint16 [KINDS, 65536]: the item that a 16-bit draw stands for
+    chosen: np.ndarray  # uint16 [KINDS, 65536]: the item of each 16-bit draw
     alike: np.ndarray  # float64 [items]: ln P(item | 1) / P(item | 0), of the kind of item_id
     unlike: float  # the same of any other item
 

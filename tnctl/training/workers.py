@@ -204,7 +204,7 @@ class LocalWorkers:
         return removed
 
     def load(self, folder: str) -> None:
-        """Replace the trained model, which is dropped first, by that of a checkpoint.
+        """Replace the trained model, which is dropped first, by a checkpoint's model.
 
         The loaded model can be evaluated and saved, and not be trained any more.
         """

@@ -62,7 +62,7 @@ class WriterLock:
         )
 
     def acquire(self) -> None:
-        """Take the lock, or wait until that of a killed writer has expired.
+        """Take the lock, or wait until a killed writer's lock has expired.
 
         Raises Failure when another writer refreshes it: its remaining time grows.
         """

@@ -239,12 +239,12 @@ class Rows:
         for move, segment, saved in self._segments():
             weights = f"group {move.group}: {segment.name} weights"
             if saved is None:
-                yield f"{weights} start anew, {self._pairing.source} has none"
+                yield f"{weights} are reinitialised: {self._pairing.source} has none"
                 continue
             if saved.width < segment.width:
                 yield (
-                    f"{weights} are {segment.width} wide and were {saved.width}: the further ones "
-                    "start anew"
+                    f"{weights} are {segment.width} wide and were {saved.width}: the others "
+                    "are reinitialised"
                 )
             rate, old_rate = segment.optimizer.learning_rate, saved.optimizer.learning_rate
             if rate != old_rate:
@@ -253,15 +253,15 @@ class Rows:
             kept = {segment.name for segment in self._model.tables[move.table].segments}
             for saved in self._parts[move.part].segments:
                 if saved.name not in kept:
-                    yield f"group {move.group}: {saved.name} weights stay behind"
+                    yield f"group {move.group}: {saved.name} weights are left out"
         for group in (group for part in self._parts.values() for group in part.groups):
             copies = [move.group for move in self._moves if move.name == group.name]
             if not copies and group.rows:
-                yield f"{group.rows:,} rows of group {group.name} stay behind"
+                yield f"{group.rows:,} rows of group {group.name} are left out"
             elif len(copies) > 1:
-                yield f"the rows of group {group.name} come to {', '.join(copies)}"
+                yield f"the rows of group {group.name} are copied to {', '.join(copies)}"
         if any(self._pairing.old.life_of(move.name).waits for move in self._moves):
-            yield "ids that wait for their rows are counted anew"
+            yield "ids that wait for their rows are counted from 0"
 
     def insert(self) -> dict[str, int]:
         """Insert the rows of all moves; returns how many each group of the new model received.
