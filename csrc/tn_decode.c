@@ -109,8 +109,9 @@ static uint64_t start_of(const record_reader *reader, uint32_t shard) {
     return low;
 }
 
-/* Makes room for all records, shard by shard, so that no insertion can fail. The records are
- * sorted, so the first of each shard is found by halving. */
+/* Makes room for all records, shard by shard, so that no insertion can fail, and so that each index
+ * has its final capacity: records in the order of the hash then fill it from front to back
+ * (tn_index.h). The records are sorted, so the first of each shard is found by halving. */
 static int make_room(record_reader *reader) {
     int code = TN_OK;
     for (uint32_t i = 0; i <= SHARDS; i++) {

@@ -121,9 +121,10 @@ static void hash_run(record_writer *writer) {
 }
 
 /* Writes the rows of a shard with hashes from `first` to `last`, WINDOW places and the rest of
- * their last run at a time. A run is sorted whole, and runs are in order (tn_index.h): so the
- * output is in order. No entry stands before its home but a wrapped one, so the walk may start at
- * the home of `first`, and no run reaches back before it that has a wanted row. */
+ * their last run at a time. Each run is sorted, and runs are in order (tn_index.h): so the output
+ * is in order. The walk may start at the home of `first`, in the middle of a run: no entry but a
+ * wrapped one stands before its home, so every wanted row is at that place or after it, and
+ * hash_run drops the rows of the run that are not wanted. */
 static int encode_shard(record_writer *writer, const tn_shard *shard, uint64_t first,
                         uint64_t last) {
     uint64_t at = home_of(shard, tag_of(first));

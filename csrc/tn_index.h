@@ -25,14 +25,20 @@
  * may entries be out of order. tn_encode therefore writes a table in the order of the hash by
  * sorting one run at a time, and growing streams through memory.
  *
- * Why growing reads no row. An entry's new home follows from its tag, which is in the entry: 32
- * bits are enough as long as the capacity is below 2^32, and row numbers run out before that. The
- * old entries are put into the new array in the order they stand in, so the homes there ascend too
- * (but for the disorder inside a run): both arrays are walked once from front to back.
+ * The home is a product and not a mask of low bits, because a mask would scatter the order, and
+ * because capacities, which grow by half, are no powers of two.
  *
- *     old  [ a1 b1 c2 .. d6 ]       each entry to tag * 12 / 2^32 instead of tag * 8 / 2^32
- *            |  |   \     \
- *     new  [ . a1 b2 . c3 . . . . d9 . ]
+ * Why growing reads no row. An entry's new home follows from its tag, which is in the entry. The
+ * keys of the entries are distinct, so no key has to be compared. The old entries are put into the
+ * new array in the order they stand in, so the homes there ascend too (but for the disorder inside
+ * a run): both arrays are walked once from front to back. Loading records in the order of the hash
+ * into an index that has its final capacity fills it from front to back in the same way.
+ *
+ *     capacity 8     [ .  a1 b1 c2 .  .  d6 . ]               the digit is the home: tag * 8 / 2^32
+ *     capacity 12    [ .  .  a2 b2 c3 .  .  .  .  .  d10 . ]  and here tag * 12 / 2^32
+ *
+ * 32 bits of tag tell all homes apart while the capacity is below 2^32, which is above 2 billion
+ * rows of one shard: 64 shards of these have far more rows than any machine has memory for.
  *
  * It grows by half, not to the double: the mean index is then 1.25 times, not 1.5 times, as large
  * as it must be. At most three quarters of the places are used. By Knuth's formulas for linear

@@ -34,9 +34,10 @@ typedef struct tn_segment_update {
 typedef struct tn_row_updates {
     uint32_t n_segments, n;
     tn_segment_update segments[TN_UPDATED_TOGETHER];
-    char *const *rows;     /* n of them, */
-    uint32_t floats_at;    /* whose floats start at this byte, */
-    uint64_t rows_to_come; /* and more, which are announced to the cache; at least n */
+    char *const *rows;  /* n of them, */
+    uint32_t floats_at; /* whose floats start at this byte, */
+    uint64_t
+        rows_to_come; /* how many may be announced to the cache: n and those after them, or 0 */
     const float *gradients[TN_ROWS_TOGETHER];
 } tn_row_updates;
 

@@ -20,12 +20,15 @@
  *     shard   0 ......... 21 | 22 ........ 42 | 43 ........ 63       (T = 3)
  *     owner        0               1                2
  *
- * Only the owner reads or writes the rows, the index, the sketch and the removed keys of a shard,
- * so none of them has a lock. It is safe because a key has one shard (the top bits of its hash) and
- * tn_pool_run returns only when all threads have finished: no two calls overlap. What threads share
- * is written with atomics (counts of a group) or under arena_lock (taking a block). The result does
- * not depend on T, for each owner meets the ids of a shard in the order of the batch, whichever
- * other shards it owns. */
+ * Only the owner writes the rows, the index, the sketch and the removed keys of a shard, and in a
+ * call that writes them nobody else reads them; calls that only read (tn_gather, tn_keys) let any
+ * thread read any shard. So finding a row takes no lock and no atomic operation. It is safe because
+ * a key has one shard (the top bits of its hash), table->lock admits one call at a time, and a call
+ * ends only when all its threads have finished (tn_pool_run). Only what an insertion takes from the
+ * whole table is shared: the counts of a group are atomic, a new block comes under arena_lock. The
+ * result does not depend on T, for each owner meets the ids of a shard in the order of the batch,
+ * whichever other shards it owns, and what threads add together are integers or exact sums
+ * (tn_squares.h). */
 #ifndef TN_TABLE_H
 #define TN_TABLE_H
 
@@ -55,9 +58,9 @@ typedef struct {
     uint64_t id;
     uint32_t uidx; /* its place in the batch under way: see tn_find.c */
     uint16_t group;
-    uint16_t flags;
+    uint16_t flags; /* 0: reserved by the format of records */
     uint32_t changed;
-} tn_row;
+} tn_row; /* 20 bytes are used: HEADER. sizeof is 24, and the state begins in that padding */
 
 /* A segment as the table keeps it: where its floats are, counted from byte 20 of the row. */
 typedef struct {
@@ -189,9 +192,10 @@ static inline uint32_t tn_last_step(const tn_table *table) {
     return table->step > 0 ? table->step - 1 : 0;
 }
 
-/* Rows in the order they lie in memory, each with its number; removed ones are passed over. The
- * rows of a block follow each other, so the CPU sees the stream; only the next block has to be
- * announced. */
+/* Rows in the order they lie in memory, each with its number; removed ones are passed over. 2048
+ * bytes, about 32 rows, are announced to the cache ahead of the row: far enough that a row has
+ * arrived when it is needed. Past the end of a block the announced bytes may be another shard's,
+ * which costs a little and changes nothing. */
 #define FOR_ROWS_OF_SHARD(table, shard, row, number, statement)                                    \
     do {                                                                                           \
         uint64_t in_block = UINT64_C(1) << (table)->block_log;                                     \

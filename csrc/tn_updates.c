@@ -51,7 +51,8 @@ typedef struct {
     float scale;
     uint32_t n;
     tn_row *const *rows;
-    uint64_t rows_to_come; /* that may be announced to the cache; at least n */
+    uint64_t
+        rows_to_come; /* how many may be announced to the cache: n and those after them, or 0 */
     const float *sums[TN_ROWS_TOGETHER];
 } row_block;
 

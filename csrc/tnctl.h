@@ -20,9 +20,11 @@
  *
  * and, where a table keeps them, show and click (f32).
  * With `linear` (1) and `embedding` (8), both row-wise AdaGrad, it is 64 bytes
- * and the embedding starts at byte 32. `uidx` has a meaning only inside one
- * tn_find: the row's place among the rows of the batch, believed only if the
- * row standing there is this row; so it is never cleared. `changed` is the
+ * and the embedding starts at byte 32. `uidx` has a meaning only for the batch
+ * of the last tn_find that inserts: the row's place among the rows of the
+ * batch, believed only if the row standing there is this row; so it is never
+ * cleared. With updates of all rows tn_apply and tn_norm read it, too.
+ * `changed` is the
  * table's step (tn_table_set_step) at the row's last insertion or update.
  *
  * Order. The hash of a key is mix64(id ^ salt of its group), a bijection per
@@ -577,8 +579,8 @@ double tn_auc_result(const uint64_t *clicks, const uint64_t *others, uint32_t bi
 
 /* ---- Memory ------------------------------------------------------------- */
 
-/* Zeroed memory on a 64-byte boundary (2 MiB and huge pages from 4 MiB on), as TensorFlow needs it
- * to use the memory in place. NULL when there is none. */
+/* Zeroed memory on a 64-byte boundary (2 MiB boundary and huge pages from 2 MiB on), as TensorFlow
+ * needs it to use the memory in place. NULL when there is none. */
 void *tn_aligned_new(uint64_t bytes);
 void tn_aligned_free(void *memory);
 
