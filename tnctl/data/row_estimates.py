@@ -51,6 +51,8 @@ def _head(url: str, reader: FileReader) -> tuple[int, int]:
     """The rows in the beginning of a file, and the bytes, as stored, that they take."""
     codec = files.CODECS.get(PurePosixPath(url).suffix)
     with files.open_input(url, decompress=False) as raw, files.translated(url):
-        rows, read = reader.count_head(pa.CompressedInputStream(raw, codec) if codec else raw)
+        # A name for the stream: when it is collected, it closes `raw`.
+        stream = pa.CompressedInputStream(raw, codec) if codec else raw
+        rows, read = reader.count_head(stream)
         # Compressed bytes are fewer than those that were read.
         return rows, raw.tell() if codec else read
