@@ -738,7 +738,7 @@ def test_check_tells_the_rules(workspace, here):
     assert plain["lives"] == {}
     done = here("check", "conf=small.yaml", *rules, cwd=workspace)
     assert "show and ln(click+1) - ln(show+1) are inputs" in done.out + done.err
-    assert "sketch of embedding4: 64.0 KiB" in done.out + done.err
+    assert "sketch of embedding4: 64 KiB" in done.out + done.err
 
 
 def test_who_is_admitted_is_what_a_loop_finds():

@@ -128,7 +128,8 @@ def test_training_stops_before_memory_runs_out(workspace, trained, here, monkeyp
     assert done.code == 1
     begin = "tnctl train: stopped after step 4 before memory runs out: ulimit -v (1.0 GiB) leaves "
     assert done.last.startswith(begin)
-    assert "rows) and grow. run/checkpoints/step-0000000004 is saved. With more" in done.last
+    saved = "rows) and grow. run/checkpoints/step-0000000004 is saved. Run the same command again"
+    assert saved in done.last
     assert here("train", "conf=small.yaml", "output=run", cwd=workspace).code == 0
     assert outcome(workspace / "run") == outcome(trained / "run")
 
