@@ -417,3 +417,24 @@ def _scores(train, test, known):
             weights -= 1.0 * gradient / np.sqrt(squares)
     weights[-1] = 0
     return weights[places(test)].sum(1)
+
+
+def test_a_collected_read_ahead_never_blocks_the_making_of_another():
+    """The collector may run, and end a reading thread, at any allocation."""
+
+    def make_and_forget():
+        thresholds = gc.get_threshold()
+        gc.set_threshold(1, 1, 1)
+        try:
+            for _ in range(100):
+                ahead = ReadAhead(iter(range(5)), 2)
+                circle = [ahead]
+                circle.append(circle)  # only the collector frees it
+                assert next(ahead) == 0
+        finally:
+            gc.set_threshold(*thresholds)
+
+    thread = threading.Thread(target=make_and_forget, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()

@@ -6,72 +6,116 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
-from typing import Any, Generic, Self, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, Self, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 MOST_THREADS = 8
-THREAD_NAME = "tnctl-read-ahead"
-END: Any = object()
 
 
-def _stop(pool: ThreadPoolExecutor, begun: deque[Future[Any]], source: Iterator[Any]) -> None:
-    for future in begun:
-        future.cancel()
-    begun.clear()
-    if hasattr(source, "close"):
+class _Shared(Generic[T]):
+    """What both threads use.
+
+    The reading thread refers to this only, so a `ReadAhead` that is no longer used is collected,
+    which ends the thread. No executor: the collector may run while a thread is inside of one, whose
+    lock a second call from the finalizer would wait for without end.
+    """
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self.changed = threading.Condition()
+        self.values: deque[T] = deque()
+        self.stopped = False
+        self.ended = False
+        self.error: BaseException | None = None
+
+    def put(self, value: T) -> bool:
+        """Hand an value over when there is room; False when the consumer has closed."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.stopped or len(self.values) < self.depth)
+            self.values.append(value)
+            self.changed.notify_all()
+            return not self.stopped
+
+    def run(self, source: Iterator[T]) -> None:
+        """The reading thread."""
         try:
-            pool.submit(source.close)
-        except RuntimeError:  # the interpreter exits, and has ended the thread
-            source.close()
-    # The garbage collector may run this in the reading thread.
-    pool.shutdown(wait=not threading.current_thread().name.startswith(THREAD_NAME))
+            for value in source:
+                if not self.put(value):
+                    break
+        except BaseException as error:
+            # It belongs to the consumer, which raises it.
+            self.error = error
+        finally:
+            if hasattr(source, "close"):
+                source.close()
+            with self.changed:
+                self.ended = True
+                self.changed.notify_all()
 
 
-class ReadAhead(AbstractContextManager["ReadAhead[T]"], Generic[T]):
+def _stop(shared: _Shared[T], thread: threading.Thread) -> None:
+    with shared.changed:
+        shared.stopped = True
+        shared.values.clear()
+        shared.changed.notify_all()
+    # Ctrl-C may come before it was started.
+    if thread.ident is not None and thread is not threading.current_thread():
+        thread.join()
+    shared.values.clear()
+
+
+class ReadAhead(Generic[T]):
     """Runs an iterator in a background thread, at most `depth` finished values ahead.
 
     What the iterator raises is raised here, after the values before it. Close it, or use it in a
-    with-statement: the thread ends with the value it is at, and the iterator is closed. A
-    `ReadAhead` that is no longer used is collected, and then closed.
+    with-statement: the thread ends with the value it is at, and the iterator is closed.
     """
 
     def __init__(self, source: Iterator[T], depth: int = 1) -> None:
         self.seconds_waited = 0.0
-        self._source = source
-        self._pool = ThreadPoolExecutor(1, THREAD_NAME)
-        # `depth` finished values, and the one that the thread is at.
-        self._begun = deque(self._pool.submit(next, source, END) for _ in range(depth + 1))
-        # Also runs when the interpreter exits.
-        self._finalizer = weakref.finalize(self, _stop, self._pool, self._begun, source)
+        self._shared: _Shared[T] = _Shared(depth)
+        thread = threading.Thread(
+            target=self._shared.run, args=(source,), name="tnctl-read-ahead", daemon=True
+        )
+        # Also runs when the interpreter exits, while threads may still end in good order.
+        self._finalizer = weakref.finalize(self, _stop, self._shared, thread)
+        thread.start()
 
     def __iter__(self) -> Self:
         return self
 
     def ready(self, seconds: float | None = None) -> bool:
         """Wait, so long at most, for the next value or the end; whether it is there."""
+        shared = self._shared
         start = time.perf_counter()
-        done, _ = wait([self._begun[0]] if self._begun else [], seconds)
-        self.seconds_waited += time.perf_counter() - start
-        return bool(done) or not self._begun
+        with shared.changed:
+            is_ready = shared.changed.wait_for(
+                lambda: shared.values or shared.ended or shared.stopped, seconds
+            )
+            self.seconds_waited += time.perf_counter() - start
+        return bool(is_ready)
 
     def __next__(self) -> T:
-        if not self._finalizer.alive:
-            raise StopIteration
         self.ready()
-        future = self._begun.popleft()
-        self._begun.append(self._pool.submit(next, self._source, END))
-        value: T = future.result()
-        if value is END:
-            raise StopIteration
-        return value
+        shared = self._shared
+        with shared.changed:
+            if shared.values:
+                shared.changed.notify_all()
+                return shared.values.popleft()
+            error, shared.error = shared.error, None
+        if error is not None:
+            raise error
+        raise StopIteration
 
     def close(self) -> None:
         """End the thread and drop what it has read. Idempotent."""
         self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
