@@ -421,20 +421,18 @@ def _scores(train, test, known):
 
 def test_a_collected_read_ahead_never_blocks_the_making_of_another():
     """The collector may run, and end a reading thread, at any allocation."""
-
-    def make_and_forget():
-        thresholds = gc.get_threshold()
-        gc.set_threshold(1, 1, 1)
-        try:
-            for _ in range(100):
-                ahead = ReadAhead(iter(range(5)), 2)
-                circle = [ahead]
-                circle.append(circle)  # only the collector frees it
-                assert next(ahead) == 0
-        finally:
-            gc.set_threshold(*thresholds)
-
-    thread = threading.Thread(target=make_and_forget, daemon=True)
-    thread.start()
-    thread.join(60)
-    assert not thread.is_alive()
+    code = """
+import gc
+from tnctl.data.read_ahead import ReadAhead
+for allocations in range(1, 300):  # from here on, until the collector runs
+    gc.collect()
+    gc.set_threshold(allocations, 1000, 1000)
+    ahead = ReadAhead(iter(range(5)), 2)
+    circle = [ahead]
+    circle.append(circle)  # only the collector frees it
+    del ahead, circle
+    with ReadAhead(iter(range(5)), 2) as another:
+        assert next(another) == 0
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], timeout=30, env=environment, check=True)
