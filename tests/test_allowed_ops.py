@@ -154,7 +154,7 @@ def test_files_are_the_savers_alone(artefacts, tmp_path):
     """Its functions may read and write, so nothing else may call them."""
     shutil.copytree(artefacts / "graph", tmp_path / "graph")
     whole = model_of(tmp_path / "graph")
-    [saving, restoring] = allowed_ops._of_saver(whole.meta_graphs[0])
+    [saving, restoring] = allowed_ops._saver_functions(whole.meta_graphs[0])
     functions = {one.signature.name: one for one in whole.meta_graphs[0].graph_def.library.function}
     assert {"SaveV2"} <= {node.op for node in functions[saving].node_def}
     assert {"RestoreV2"} <= {node.op for node in functions[restoring].node_def}

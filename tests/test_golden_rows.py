@@ -318,7 +318,7 @@ def test_bytes_that_are_not_utf8_come_through(everything, tmp_path):
     assert line.row["a"] == "\udcff\udcfe"
     assert line.ids["a"] == [str(hash_bytes(b"\xff\xfe"))]
     assert line.ids["b"][1] == str(hash_bytes(b"\xfa"))
-    again = graph_inputs.RawInputs(everything.description).encode([parse(line.text()).row])
+    again = graph_inputs.RawInputs(everything.description).encode([parse(line.to_json()).row])
     assert str(again.cells["a"].ids[0]) == line.ids["a"][0]
 
 

@@ -341,7 +341,7 @@ def test_bytes_that_are_no_utf8_come_through_a_line():
     text = json.dumps(LINE).encode() + b"\n"
     line = golden_lines.parse(text)
     assert line.row["a"] == "\udc80" and line.inputs == {"x": [1, 0.5], "linear": [0.25]}
-    assert golden_lines.parse(line.text()) == line
+    assert golden_lines.parse(line.to_json()) == line
 
 
 @pytest.mark.parametrize(

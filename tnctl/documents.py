@@ -185,7 +185,8 @@ def _layout(kind: Any) -> list[tuple[str, str, bool, bool]]:
 def plain(document: Any) -> Any:
     """A document as the values that JSON has, keys in the order of its fields.
 
-    A field `from_` has the key `from`.
+    Dicts, lists and scalars inside of it are converted too. A field `from_` has the key `from`;
+    fields of `omitted()` are left out while None, those of `flat()` are spread into the document.
     """
     if isinstance(document, dict):
         return {key: plain(value) for key, value in document.items()}

@@ -87,10 +87,10 @@ def sync(folder: Path) -> None:
 
 
 def resolved(url: str, follow: bool = True) -> Path | None:
-    """Where a file or folder of this machine is, without `..` and links; None elsewhere.
+    """The path of a file or folder of this machine, without `..` and links; None on other storage.
 
-    `a/..` is the folder above `a` also where there is no `a`. Unless `follow`, a symbolic link that
-    has the name itself is kept.
+    `a/..` is the folder above `a` also where there is no `a`. Unless `follow`, the last part is not
+    resolved: the caller sees whether it is a link.
     """
     local = files.local_path(url)
     if local is None or follow:

@@ -113,10 +113,11 @@ class GoldenLine:
         values |= {"logits": logits, "predictions": predictions, "towers": towers or self.towers}
         return dataclasses.replace(self, **values)
 
-    def text(self) -> bytes:
-        """The line, ended by LF.
+    def to_json(self) -> bytes:
+        """The line as JSON, ended by LF; fields that are None are left out. The inverse of `parse`.
 
-        ASCII: bytes that are not UTF-8 are lone surrogates, which only escapes can hold.
+        It is ASCII. Readers of data give a byte that is not UTF-8 as a lone surrogate, which UTF-8
+        cannot encode, but escapes of JSON can hold. Raises ValueError for NaN and infinity.
         """
         values = {
             field.name: value

@@ -21,7 +21,7 @@ from tnctl.checkpoint.golden_lines import GoldenLine
 from tnctl.checkpoint.merging import Keys
 from tnctl.checkpoint.pruning import prune
 from tnctl.checkpoint.spool import Spool
-from tnctl.checkpoint.staging import Contents, Graph, stage, write_golden
+from tnctl.checkpoint.staging import Contents, InferenceGraph, stage, write_golden
 from tnctl.errors import Failure
 from tnctl.manifest import NAME, DamagedError
 from tnctl.model.building import Model
@@ -45,7 +45,7 @@ class Saver:
         self._remote = files.local_path(conf.output) is None
         spool = conf.save.spool or tempfile.gettempdir()
         self._spool = files.local_path(spool) or Path(spool)
-        self._graph = Graph()
+        self._graph = InferenceGraph()
         self._names: set[str] | None = None  # of folders, once they were listed
         # Keys that were removed since the last checkpoint, by the tables' names.
         self._removed: dict[str, NDArray[Any]] = {}
@@ -58,15 +58,17 @@ class Saver:
     def check_room(self, model: Model) -> None:
         """Raise Failure when not even a checkpoint of the initial model can be staged.
 
-        Called before the first step, so that this is reported before hours of training.
+        Called before the first step, so that this is reported before hours of training. First the
+        checkpoints that killed processes did not complete are removed, which frees space.
         """
         self._clean()
         if self._remote:
             try:
+                # Only to see that a folder can be made in save.spool.
                 Spool(self._parent, self._spool).abandon()
             except Failure as error:
                 raise Failure(f"save.spool: {error}") from error
-        self._check_room(model, self._parent_of_next())
+        self._check_free_space(model, self._parent_of_next())
 
     def save(
         self, model: Model, contents: Contents, *, full: bool = False, name_step: int | None = None
@@ -84,7 +86,7 @@ class Saver:
         started = time.perf_counter()
         self._clean()
         parent = None if full else self._parent_of_next()
-        self._check_room(model, parent)
+        self._check_free_space(model, parent)
         step = contents.clock.step
         contents = dataclasses.replace(
             contents, calendar=self._calendar(step), sessions=self._sessions
@@ -190,7 +192,7 @@ class Saver:
             if files.lies_at(folder):
                 self._names.add(name)
 
-    def _check_room(self, model: Model, parent: Checkpoint | None) -> None:
+    def _check_free_space(self, model: Model, parent: Checkpoint | None) -> None:
         """Raise Failure when the files will not fit where they are staged."""
         local = files.local_path(self._conf.output)
         place, key = (self._spool, "save.spool") if local is None else (local, "output")

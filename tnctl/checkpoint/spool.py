@@ -74,6 +74,7 @@ class Spool(Inventory):
         return self._staging / name.removesuffix(".zst")
 
     def _finish(self, name: str) -> None:
+        """Bring a staged file to its place: sync it there, or copy it, compressed or uploaded."""
         staged = self._staged(name)
         if self._finished_in_place(name):
             files.sync(staged)
@@ -83,6 +84,7 @@ class Spool(Inventory):
             staged.unlink()
 
     def _copy(self, staged: Path, name: str) -> None:
+        # Inventory.writing, not that of this class: it compresses and writes to the storage.
         with files.open_input(str(staged)) as source, super().writing(name) as target:
             shutil.copyfileobj(source, target, COPY_BYTES)
 
@@ -102,11 +104,14 @@ class Spool(Inventory):
         return whole
 
     def abandon(self) -> None:
-        """Remove what was staged; files that were uploaded do not count without a manifest."""
+        """Remove what was staged; of a local folder all files that were claimed, and the folder.
+
+        Files that were uploaded stay: they do not count without a manifest.
+        """
         self._stop_staging()
         self._remove_staging()
         if self._local is not None:
-            with contextlib.suppress(Failure):
+            with contextlib.suppress(Failure):  # the caller raises what went wrong first
                 ownership.remove(ownership.survey(self.folder, CHECKPOINT), CHECKPOINT)
 
     def _stop_staging(self) -> None:

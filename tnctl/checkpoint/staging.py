@@ -58,14 +58,17 @@ class Contents:
     sessions: Sessions = ()
 
 
-class Graph:
+class InferenceGraph:
     """The inference graph of a run: exported once, its weights filled in at each save."""
 
     def __init__(self) -> None:
         self._folder: files.TemporaryFolder | None = None
 
     def write(self, opening: Opening, model: Model) -> None:
-        """Write the graph with the model's weights, by way of a local folder for TensorFlow."""
+        """Write the files of the graph, with the model's weights now, into the checkpoint.
+
+        The first call exports the graph into a local folder; later ones only replace its weights.
+        """
         if self._folder is None:
             folder = files.TemporaryFolder("graph")
             graph.save(model, folder.name)
@@ -83,7 +86,7 @@ def save(model: Model, folder: str, **contents: Any) -> None:
     with outputs.output_folder(folder, CHECKPOINT) as output:
         inventory = output.inventory()
         given = Contents(**contents)
-        document = stage(inventory.writing, model, given, Graph())
+        document = stage(inventory.writing, model, given, InferenceGraph())
         write_golden(inventory.writing, given.golden)
         inventory.complete(document)
 
@@ -92,7 +95,7 @@ def stage(
     opening: Opening,
     model: Model,
     contents: Contents,
-    inference: Graph,
+    inference: InferenceGraph,
     *,
     parent: Checkpoint | None = None,
     removed: Mapping[str, Iterable[NDArray[Any]]] | None = None,
@@ -145,7 +148,7 @@ def stage(
 def write_golden(opening: Opening, lines: list[GoldenLine]) -> None:
     """Write golden.jsonl: last, for it can be written while training continues."""
     with opening(GOLDEN) as stream:
-        stream.write(b"".join(line.text() for line in lines))
+        stream.write(b"".join(line.to_json() for line in lines))
 
 
 def write_table(

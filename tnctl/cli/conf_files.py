@@ -65,7 +65,7 @@ def _files_of(
     chosen.update({below.group: below.name for below in entries if below.overrides} | chosen)
     for below in entries:
         name = chosen.get(below.group, below.name) if below.group else below.name
-        place = _file(above[0], f"{below.group}/{name}")
+        place = _file_of_entry(above[0], f"{below.group}/{name}")
         refuse_if(
             place in (*above, path),
             f"{path.name}: its defaults name {name}, which names it. Leave it out",
@@ -74,8 +74,8 @@ def _files_of(
             yield from _files_of(place, below, chosen, [*above, path])
 
 
-def _file(folder: Path, name: str) -> Path | None:
-    """The file of a name in defaults: the user's own, else a shipped one."""
+def _file_of_entry(folder: Path, name: str) -> Path | None:
+    """The file of GROUP/NAME in defaults: in the user's folder, else shipped, else None."""
     paths = [
         base / f"{name.strip('/').removesuffix('.yaml')}.yaml"
         for base in (folder, shipped.folder("conf"))
@@ -99,8 +99,9 @@ def check(path: Path, chosen: Mapping[str, str]) -> list[Entry]:
 
 
 def _check_defaults(name: str, defaults: Any) -> None:
-    """Raise UserError for defaults that do not begin with the schema, or a conf that does."""
+    """Raise UserError unless defaults begin with the schema, or with a conf that names it."""
     unnamed = f"{name} does not name the schema, which has the keys of a conf. {BEGIN}"
+    # `read` leaves YAML's null as its text.
     refuse_if(not defaults or defaults in ("null", "~"), unnamed)
     refuse_if(
         not isinstance(defaults, list),
@@ -112,6 +113,7 @@ def _check_defaults(name: str, defaults: Any) -> None:
             f"{name}: {_shown(entry)} is no entry of defaults. Those are {ENTRIES}",
         )
     refuse_if(all(entry == "_self_" or isinstance(entry, Mapping) for entry in defaults), unnamed)
+    # A recipe may come first: the schema has no setting of a recipe to reset.
     for entry in defaults[: defaults.index("schema")] if "schema" in defaults else ():
         refuse_if(
             isinstance(entry, str) or "recipe" not in entry,

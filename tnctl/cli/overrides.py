@@ -37,15 +37,17 @@ def parsed(arguments: Sequence[str]) -> list[Any]:
 
 
 def is_choice(override: Any, folder: Path) -> bool:
-    """Whether an override chooses a file of a group, or is of Hydra itself, which applies both.
+    """Whether Hydra applies an override: it chooses a file of a group, or sets a key of hydra.
 
-    Groups are the folders beside a conf of `folder`, and the shipped ones.
+    All others are checked and set here. Groups are the folders beside a conf of `folder`, and the
+    shipped ones.
     """
     key = override.key_or_group
     if override.package is not None or key.startswith(("hydra.", "hydra/")):
         return True
     is_group = any((base / key).is_dir() for base in (folder, shipped.folder("conf")))
-    return is_group and not isinstance(override._value, dict)
+    # With a dict as value, the name is of a section whose keys it sets.
+    return is_group and not isinstance(override.value(), dict)
 
 
 def check(override: Any, folder: Path) -> None:

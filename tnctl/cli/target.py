@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
     from tnctl.evaluation.inference import Inference
 
-# What a checkpoint was trained with cannot be changed by a conf that is composed later.
+# What the rows of a model mean: overrides of a checkpoint's own conf cannot change it. An override
+# of recipe is allowed: recipe.name=FILE.py is how a user permits to run the code of a recipe.
 OF_ROWS = ("slots", "numeric", "embedding")
+# A composed conf (conf=NAME) that differs in any of these is the conf of another model.
 FIXED = ("seed", "recipe", *OF_ROWS, "optimizer")
 
 
@@ -39,7 +41,7 @@ def with_checkpoint(
 
     def with_composed(conf: Conf) -> int:
         checkpoint = find(taken, conf.output)
-        refuse_another_conf(checkpoint, conf)
+        refuse_conf_of_another_model(checkpoint, conf)
         return run(checkpoint, conf)
 
     if "conf" in taken:
@@ -55,7 +57,7 @@ def with_checkpoint(
     conf_of(saved, checkpoint.folder)  # what is wrong with it is not the command line's fault
 
     def with_saved(conf: Conf) -> int:
-        refuse_another_model(saved, conf)
+        refuse_overrides_of_rows(saved, conf)
         refuse_odd_urls(dataclasses.asdict(conf), checkpoint.folder, compose.keys_given(overrides))
         return run(checkpoint, conf)
 
@@ -85,8 +87,11 @@ def refuse_unnamed_recipe(checkpoint: "Checkpoint", conf: Conf, of_user: bool) -
     )
 
 
-def refuse_another_model(saved: dict[str, Any], conf: Conf) -> None:
-    """Refuse overrides that change what the rows of the checkpoint's model are."""
+def refuse_overrides_of_rows(saved: dict[str, Any], conf: Conf) -> None:
+    """Refuse overrides that change what the rows of a model mean. Raises UserError.
+
+    `saved` is the checkpoint's own conf, `conf` the same with the overrides.
+    """
     from tnctl.model.graph import conf_to_json
 
     # The conf of an older tnctl may lack keys, which have their defaults then.
@@ -113,7 +118,7 @@ def find(taken: dict[str, str], output: str | None) -> "Checkpoint":
     return load.newest_or_fail(str(output))
 
 
-def refuse_another_conf(checkpoint: "Checkpoint", conf: Conf) -> None:
+def refuse_conf_of_another_model(checkpoint: "Checkpoint", conf: Conf) -> None:
     """Refuse a composed conf that is not of the checkpoint's model. Raises UserError."""
     from tnctl.model.graph import conf_to_json
 

@@ -77,7 +77,7 @@ def daily(conf: Conf) -> bool:
             "optimizer.updates=all makes every row before the first step, and each day brings new "
             "ids. Take updates=touched for daily training"
         )
-    _wanted(data.days)
+    _wanted(data.days)  # for its errors
     return True
 
 
@@ -164,7 +164,7 @@ def days_of(conf: Conf) -> Days:
     wanted = _wanted(conf.data.days)
     if isinstance(wanted, list):
         days = in_order(wanted)
-        urls = {day: found_urls for day in days if (found_urls := _files_of(conf, day))}
+        urls = {day: found_urls for day in days if (found_urls := _training_files(conf, day))}
         there = list(urls)
         _refuse_shared_files(urls)
     else:
@@ -193,7 +193,10 @@ def none_there(conf: Conf) -> Failure:
 
 
 def _wanted(value: Any) -> list[str] | tuple[str | None, str | None]:
-    """data.days as a list of days, or as the first and last of a range, either of them open."""
+    """Parse and check data.days: a list of days, or a range (first, last); None is an open end.
+
+    One day is a list of one; without data.days the range is open at both ends. Raises UserError.
+    """
     if value is None:
         return None, None
     if isinstance(value, list | tuple):
@@ -269,8 +272,8 @@ def _dates_between(first: str, last: str, there: list[str]) -> list[str]:
     return [day.strftime(form) for day in days if day not in known]
 
 
-def _files_of(conf: Conf, day: str) -> list[str]:
-    """The files of a day; none unless every name of data.train has some."""
+def _training_files(conf: Conf, day: str) -> list[str]:
+    """The training files of a day; [] when any name of data.train has no file for it."""
     try:
         return files_of(conf_of_day(conf, day), "train")
     except files.AbsentError:

@@ -59,15 +59,18 @@ class Statistics:
         )
 
     def lists_of(self, name: str, slot: Slot) -> Lists:
-        """The boundaries and vocabulary of a slot, given in the conf, measured or read."""
+        """The list that a slot's encoder needs: boundaries, a vocabulary or none, as its ids say.
+
+        Those in the conf take precedence over what was measured or read from a file.
+        """
         boundaries = self.boundaries.get(name)
         if slot.boundaries is not None:
             boundaries = np.array(slot.boundaries, np.float64)
         vocabulary = self.vocabularies.get(name) if slot.vocabulary is None else slot.vocabulary
-        served = slot.kind.served
+        kind_of_list = slot.kind.served
         return Lists(
-            boundaries if served == "boundaries" else None,
-            vocabulary if served == "vocabulary" else None,
+            boundaries if kind_of_list == "boundaries" else None,
+            vocabulary if kind_of_list == "vocabulary" else None,
         )
 
 

@@ -81,14 +81,16 @@ def _logits_without(
     inference: Inference, conf: Conf, split: str, names: Sequence[str], limit: int | None
 ) -> list[NDArray[np.float32]]:
     """The main head's logits of a split without each of some inputs: float32 [n] each."""
-    [(_, head, _), *_] = labelled_heads(inference.model)
+    [(_, main_head, _), *_] = labelled_heads(inference.model)
     layout = inference.model.layout
     parts: list[list[NDArray[np.float32]]] = [[] for _ in names]
     with unshuffled(conf, inference.model, split, limit) as ahead:
         for batch in ahead:
-            for name, logits in zip(names, parts, strict=True):
-                logits.append(inference(without(batch, layout, name))[:, head].copy())
-    return [np.concatenate(logits) for logits in parts]
+            for name, logits_of_batches in zip(names, parts, strict=True):
+                logits = inference(without(batch, layout, name))[:, main_head]
+                # A copy: a view would keep the logits of all heads in memory.
+                logits_of_batches.append(logits.copy())
+    return [np.concatenate(logits_of_batches) for logits_of_batches in parts]
 
 
 def without(batch: Batch, layout: Layout, name: str) -> Batch:

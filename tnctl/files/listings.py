@@ -85,10 +85,14 @@ def _remote_entries(url: str) -> Iterator[Listed]:
 
 
 def remote_place(url: str) -> tuple[str, tuple[str, ...]]:
-    """The storage of a URL, and the names of its path, the same for all spellings of it."""
+    """The name of fsspec's class for a URL's storage, and the parts of its path without `..`.
+
+    They are equal for all spellings of a URL. Servers of one kind of storage are not told apart.
+    """
     with translated(url):
         system, path = storage(url)
-    system = getattr(system, "fs", system)  # behind a cache
+    # Of fsspec's caches, such as filecache::, the storage behind them.
+    system = getattr(system, "fs", system)
     parts: list[str] = []
     for part in path.split("/"):
         if part == "..":

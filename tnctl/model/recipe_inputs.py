@@ -85,7 +85,8 @@ class Inputs:
 
     @property
     def embeddings(self) -> Any:
-        columns = self._layout.numeric_at
+        """The stacked embeddings [B, S, d], or None. Raises UserError when their widths differ."""
+        columns = self._layout.numeric_at  # of all embeddings, which come before the numbers
         if not columns:
             return None
         widths = list(self.slots.values())
@@ -97,7 +98,7 @@ class Inputs:
                 "width=0 (a linear weight only)"
             )
         counted = [name in self._with_cvm for name in self.slots]
-        if any(counted) and not all(counted):
+        if any(counted) and not all(counted):  # slots have unequal columns: one slice for each
             flat = concatenated(*map(self.slot, self.slots))
             return keras.layers.Reshape((len(widths), usual), name="embeddings")(flat)
         flat = self.x

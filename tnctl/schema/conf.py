@@ -105,7 +105,10 @@ class Conf(Section):
         )
 
     def _check_groups(self) -> None:
-        """Slots of one group share rows, so what makes rows and ids must agree."""
+        """Slots of one group share rows, so what makes rows and ids must agree.
+
+        And every group that the optimizer or `life` has rules for must be a slot's.
+        """
         groups: dict[str, tuple[str, Slot]] = {}
         for name, slot in self.slots.items():
             if slot.indicator:
@@ -114,7 +117,8 @@ class Conf(Section):
             first_name, first = groups.setdefault(group, (name, slot))
             for setting in SHARED_BY_A_GROUP:
                 values = [getattr(first, setting), getattr(slot, setting)]
-                if values[0] != values[1]:  # a vocabulary may be long to show
+                # Not refuse_if, which has the message made first: of vocabularies that takes long.
+                if values[0] != values[1]:
                     shown = ["the default" if value is None else value for value in values]
                     raise UserError(
                         f"slots {first_name} and {name} share the rows of group {group}, so their "

@@ -239,6 +239,7 @@ class Numeric(Section):
     )
 
     def __post_init__(self) -> None:
+        """Replace infinite limits of `clip` by None, then check all keys as every section does."""
         low, high = self._limits()
         if self.clip is not None:
             # JSON, in which checkpoints keep the conf, has no infinity.

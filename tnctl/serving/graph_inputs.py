@@ -227,7 +227,10 @@ def put_sequence(
 def put_numbers(
     description: GraphManifest, numeric: NDArray[np.float32], inputs: Mapping[str, NDArray[Any]]
 ) -> None:
-    """Copy the numeric inputs, then the one-hot slots, side by side in `numeric`, into x."""
+    """Copy the columns of `numeric` to their places in inputs["x"], those that the graph reads.
+
+    `numeric` [rows, N] has the numeric inputs, then the one-hot slots, as in Encoded.
+    """
     widths = {name: number.width for name, number in description.numeric.items()}
     widths |= {name: slot.columns for name, slot in description.slots.items() if slot.indicator}
     first = 0

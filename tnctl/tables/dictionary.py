@@ -252,9 +252,11 @@ class Dictionary:
 
 
 class DictionaryStack:
-    """Deltas over a full dictionary, newest first, read as one; it keeps them.
+    """Deltas over a full dictionary, read as one: the newest delta first, the full one last.
 
-    ValueError for more than 8 deltas, and when salt, shape or precision differ.
+    It holds references to them and does not close them. A dictionary without an index gets one
+    now, which reads its whole file. ValueError for none, for more than MOST_DELTAS deltas, and when
+    salt, shape or precision differ.
     """
 
     def __init__(self, dictionaries: Sequence[Dictionary]) -> None:

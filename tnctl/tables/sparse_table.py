@@ -28,6 +28,10 @@ RECORDS_AT_A_TIME = 1 << 17
 class SparseTable:
     """A growing table of rows with the same segments. All methods take the table's lock.
 
+    The key of a row is (group, id): the slots of a share group have one group, whose number is part
+    of the key. The hash of a key is made from the group's name instead, so it is the same in every
+    table (see `key_hashes`).
+
     `updates` says which rows a step updates: the rows of the batch (`touched`), or `all` of the
     table, as a dense variable trains. With `shows` rows keep show and click; with `cvm` too, two
     columns made of them are read after the weights of each `concat` segment, wherever rows are
@@ -62,7 +66,11 @@ class SparseTable:
         check(lib.tn_table_set_sketch(self.handle, sketch_bytes))
 
     def add_group(self, number: int, name: str, initial: Sequence[Initial]) -> None:
-        """Declare a group; `initial` has one entry per segment."""
+        """Declare a share group, before any row of it: its number in keys, and its name in hashes.
+
+        `initial` has one entry per segment: how the weights of new rows start. Raises ValueError
+        for another length, and for a number that is declared already.
+        """
         if len(initial) != len(self.segments):
             raise ValueError(f"expected {len(self.segments)} initials. Received: {len(initial)}")
         initials = ffi.new("tn_initial[]", [(INITIALS[i.kind], i.scale) for i in initial])

@@ -48,7 +48,10 @@ def counted_rows(model: Model) -> list[dict[int, int | None]]:
 
 
 def check_memory(model: Model, counts: list[dict[int, int | None]]) -> None:
-    """Refuse more counted rows, by table and group, than the machine's memory can hold."""
+    """Raise UserError when the rows of all `counts` need more memory than the machine has.
+
+    `counts` has for each table the rows by group; groups with None are left out of the sum.
+    """
     needed = sum(
         table.stride * sum(count or 0 for count in of_groups.values())
         for table, of_groups in zip(model.tables, counts, strict=True)

@@ -74,23 +74,22 @@ def by_id(
 def admitted(
     ids: NDArray[np.uint64], owners: NDArray[np.int64], life: RowLife, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """For every id that gets a row: in which row of the data, and how often it is met from there.
+    """For every id that gets a row: in which row of the data, and how often it is met from it on.
 
-    The third is how many occurrences were counted before. Chances are drawn independently of the
-    training: an expectation.
+    The third is a sum over all ids: the occurrences up to the one that makes the row, or all where
+    none does. Chances are drawn independently of the training: an expectation.
     """
-    order, starts, times = by_id(ids, owners)
-    number = np.arange(len(ids)) - np.repeat(starts, times)
-    makes = number == life.admission.after - 1
-    if life.admission.probability < 1:
-        makes = np.random.default_rng(seed).random(len(ids)) < life.admission.probability
-        makes |= number >= eviction.MOST_COUNTED
-    # An id's occurrences up to the one that makes its row, or all of them.
-    at = np.where(makes, number, len(ids))
-    first = np.minimum.reduceat(at, starts) if len(ids) else at
+    order, starts, counts = by_id(ids, owners)
+    occurrence = np.arange(len(ids)) - np.repeat(starts, counts)  # from 0, of each id
+    makes_row = occurrence == life.admission.after - 1
+    if life.admission.probability < 1:  # the schema allows only one of both rules
+        makes_row = np.random.default_rng(seed).random(len(ids)) < life.admission.probability
+        makes_row |= occurrence >= eviction.MOST_COUNTED  # more the table's counters cannot hold
+    candidates = np.where(makes_row, occurrence, len(ids))
+    first = np.minimum.reduceat(candidates, starts) if len(ids) else candidates
     admits = first < len(ids)
-    waited = int(np.where(admits, first + 1, times).sum())
-    return owners[order][starts[admits] + first[admits]], times[admits] - first[admits], waited
+    waited = int(np.where(admits, first + 1, counts).sum())
+    return owners[order][starts[admits] + first[admits]], counts[admits] - first[admits], waited
 
 
 def first_met(

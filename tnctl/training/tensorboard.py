@@ -55,12 +55,12 @@ class EventFiles:
         self._add(Event(session_log=SessionLog(status=SessionLog.START)), steps + 1)
 
     def scalars(self, steps: int, values: dict[str, float]) -> None:
-        """Numbers by their tags, such as `train/loss`."""
+        """Write numbers, by their tags such as `train/loss`."""
         for tag, value in values.items():
             self._summary(steps, scalars.scalar_pb(tag, value))
 
     def metrics(self, steps: int, metrics: dict[str, Any], name: str = "validation") -> None:
-        """The metrics of an evaluation that are numbers, of other heads under their names."""
+        """Write an evaluation's metrics that are numbers, of other heads under their names."""
         for prefix, values in {
             name: metrics,
             **{f"{name}/{head}": values for head, values in metrics.get("heads", {}).items()},
@@ -73,7 +73,7 @@ class EventFiles:
             self.scalars(steps, numbers)
 
     def weights(self, steps: int, model: Model) -> None:
-        """Histograms of every dense weight, and of the norms of each table's embeddings."""
+        """Write histograms of every dense weight, and of the norms of each table's embeddings."""
         for name, weights in zip(model.variable_names, model.dense.weights, strict=True):
             self._histogram(steps, f"dense/{name}", weights)
         for layout, table in zip(model.layout.tables, model.tables, strict=True):
@@ -82,7 +82,7 @@ class EventFiles:
                 self._histogram(steps, f"norms/{layout.name}", norms)
 
     def graph(self, model: Model) -> None:
-        """The dense model, as TensorBoard's graph tab shows it."""
+        """Write the inference network of the dense model, for TensorBoard's graph tab."""
         network = model.inference_network
         specs = [
             tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype) for tensor in network.inputs

@@ -49,7 +49,7 @@ class LibsvmReader(FileReader):
             features = _Features(words)
             if fields is None and len(features.colons):
                 fields = bool(features.colons[0] == 2)
-            if words.refuse(*_misplaced(words, features, bool(fields)), bad):
+            if words.refuse(*_malformed(words, features, bool(fields)), bad):
                 features = _Features(words)
             values, wrong = _values(words, features) if with_values else (None, NO_WORD)
             if words.refuse(wrong, "has a value that is no number", bad):
@@ -61,14 +61,14 @@ class LibsvmReader(FileReader):
 
 
 class _Features:
-    """The words after each label, in parts."""
+    """The features, in parts: of all words but the labels arrays [n], starts and ends in bytes."""
 
     def __init__(self, words: Words) -> None:
-        self.word = np.delete(np.arange(len(words.starts)), words.firsts)
+        self.word = np.delete(np.arange(len(words.starts)), words.firsts)  # place in `words`
         self.row = words.rows[self.word]
         every, first, last = words.colons()
-        self.label_colons = every[words.firsts]
-        self.colons = every[self.word]
+        self.label_colons = every[words.firsts]  # how many colons each label has, by row
+        self.colons = every[self.word]  # and each feature
         starts, ends = words.starts[self.word], words.ends[self.word]
         first, last = first[self.word], last[self.word]
         self.field_ends = first
@@ -79,8 +79,11 @@ class _Features:
         self.value_ends = ends
 
 
-def _misplaced(words: Words, features: _Features, fields: bool) -> tuple[NDArray[np.bool_], str]:
-    """Which words are no label or feature where there should be one, and why the first is."""
+def _malformed(words: Words, features: _Features, fields: bool) -> tuple[NDArray[np.bool_], str]:
+    """Which words are neither a label nor a feature as their place asks, and why the first is not.
+
+    With `fields` a feature is field:feature:value, as in libffm, else feature:value or feature.
+    """
     empty = features.starts >= features.ends
     empty |= (features.colons > 0) & (features.value_starts >= features.value_ends)
     if fields:

@@ -179,13 +179,14 @@ class Logit(keras.layers.Layer):
 
 
 def linear_model(linear: Any, numeric: Any, l2: float = 0.0) -> Any:
-    """The linear part of a model, [B, 1]: the rows' `linear` [B, 1] + <w, numeric> of [B, N].
+    """The linear part of a model, a tensor [B, 1]: `linear` + <w, numeric>.
 
-    Either may be None; both, and there is no linear part: None.
+    `linear` [B, 1] is the sum of the linear weights of the rows; `numeric` [B, N] are the numbers,
+    and w [N] is made here, with `l2` as in l2_regularizer. One that is None is left out of the sum;
+    when both are, the result is None.
     """
-    if numeric is not None:
-        numeric = Logit(use_bias=False, l2=l2, name="numeric")(numeric)
-    return None if linear is None and numeric is None else total(linear, numeric)
+    product = None if numeric is None else Logit(use_bias=False, l2=l2, name="numeric")(numeric)
+    return None if linear is None and product is None else total(linear, product)
 
 
 class Bias(keras.layers.Layer):

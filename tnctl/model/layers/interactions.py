@@ -211,6 +211,7 @@ class MixtureCross(CrossNetwork):
         for (v, c, u, gates), bias in zip(self.kernels, self.biases, strict=True):
             h = ops.tanh(ops.matmul(x, v))
             h = ops.reshape(h, (-1, self.experts, self.low_rank))
+            # For one product per expert: [B, E, r] to [E, B, r], and back.
             h = ops.transpose(ops.matmul(ops.transpose(h, (1, 0, 2)), c), (1, 0, 2))
             h = ops.tanh(h) * ops.softmax(ops.matmul(x, gates))[:, :, None]
             h = ops.reshape(h, (-1, self.experts * self.low_rank))

@@ -161,7 +161,7 @@ def check(folder: str, url: str | None = None) -> Any:
 def _without_saver(model: Any) -> Any:
     """The parts of a checked SavedModel that loading needs: functions and objects."""
     [graph] = model.meta_graphs
-    saver, library = _of_saver(graph), graph.graph_def.library
+    saver, library = _saver_functions(graph), graph.graph_def.library
     computing = graph_pb2.GraphDef(
         versions=graph.graph_def.versions,
         library=function_pb2.FunctionDefLibrary(
@@ -191,7 +191,7 @@ def _wrong(model: Any) -> Iterator[str]:
     if unknown := graph.collection_def.keys() - COLLECTIONS:
         yield f"it has a collection {quoted(min(unknown))}"
     library = graph.graph_def.library
-    saver = _of_saver(graph)
+    saver = _saver_functions(graph)
     names = {function.signature.name for function in library.function}
     if len(names) != len(library.function):
         yield "it has two functions of one name"
@@ -210,8 +210,8 @@ def _wrong(model: Any) -> Iterator[str]:
     yield from _wrong_graph(graph, functions, saver)
 
 
-def _of_saver(graph: Any) -> dict[str, frozenset[str]]:
-    """The functions by which the graph saves and restores its variables, and the ops of each."""
+def _saver_functions(graph: Any) -> dict[str, frozenset[str]]:
+    """The functions that save and restore the variables, and the ops that only they may have."""
     allowed = dict(zip(_saver_nodes(graph), (SAVE_OPS, RESTORE_OPS), strict=True))
     return {
         node.attr["f"].func.name: allowed[node.name]

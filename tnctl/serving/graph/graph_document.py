@@ -175,7 +175,11 @@ class GraphManifest(Manifest):
             self._check_files()
 
     def _check_inputs(self) -> None:
-        """Raise ValueError unless inputs are those of slots and numeric inputs."""
+        """Raise ValueError for an input of by_slot that no slot or numeric input has.
+
+        An input may be absent: a graph of one head need not read all slots. Raises also unless
+        linear.adds has slots with linear weights, each once, and then an input `linear`.
+        """
         shapes: dict[tuple[str, str], tuple[int, ...]] = {(LINEAR, LINEAR): (1,)}
         shapes |= {(name, "x"): (number.width,) for name, number in self.numeric.items()}
         for name, slot in self.slots.items():

@@ -207,7 +207,10 @@ class RedisWriter:
         return content
 
     def _check_fit(self, since: RowsManifest, present: RedisManifest) -> None:
-        """Raise UserError unless the delta was selected against what is there."""
+        """Raise UserError unless the delta was selected against what is now in Redis (`present`).
+
+        `since` is the manifest that the delta was selected against.
+        """
         if since.checkpoint.sha256 != present.checkpoint.sha256:
             raise UserError(
                 f"{self._keys} has the rows of step {present.checkpoint.step} "

@@ -213,7 +213,7 @@ def recomputed(
             {head: array[number].item() for head, array in logits.items()},
             {head: array[number].item() for head, array in predictions.items()},
             {name: array[number].tolist() for name, array in towers.items()},
-        ).text()
+        ).to_json()
         for number, example in enumerate(golden.examples)
     ]
     worst = max(

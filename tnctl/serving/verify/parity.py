@@ -63,7 +63,8 @@ def verify(
 ) -> list[Finding]:
     """Compare serving with training on up to 1000 examples, and on golden rows.
 
-    Raises Failure for a graph or embeddings of another checkpoint, or that are not complete.
+    `prefix` starts the names of the keys when the embeddings are in a Redis. Raises Failure for a
+    graph or embeddings of another checkpoint, or that are not complete.
     """
     with closing(open_embeddings(embeddings, prefix)) as opened:
         loaded = open_graph(graph)
@@ -78,7 +79,12 @@ def verify(
 
 
 def verify_artefacts(graph: str, embeddings: str | None, prefix: str = "tnctl") -> list[Finding]:
-    """Compare a graph, and with it embeddings, with their golden rows alone. Raises Failure."""
+    """Compare a graph, and with it embeddings, with their golden rows alone: no checkpoint is read.
+
+    Embeddings without golden rows are compared with the graph's, if their rows are float32. Raises
+    Failure when there are no golden rows to compare with, and for what cannot be read. `prefix` as
+    in `verify`.
+    """
     loaded = open_graph(graph)
     findings = of_graph(graph, loaded)
     if embeddings is not None:

@@ -132,11 +132,12 @@ class Conversion:
             made["changed"] = records["changed"]
         for segment in self._table.segments:
             if segment.name in self._decay_factors:
-                self._segment(segment, records, made)
-        self._counts(records, made, show_decays)
+                self._fill_segment(segment, records, made)
+        self._fill_counts(records, made, show_decays)
         return made
 
-    def _segment(self, segment: Segment, records: NDArray[Any], made: NDArray[Any]) -> None:
+    def _fill_segment(self, segment: Segment, records: NDArray[Any], made: NDArray[Any]) -> None:
+        """Copy the weights of a segment, and the optimizer's state or what replaces it."""
         weights = records[segment.name]
         decay_factor = self._decay_factors[segment.name]
         if not self._unchanged and decay_factor != 1:
@@ -151,12 +152,13 @@ class Conversion:
             sums = made[f"{segment.name}.n"]
             made[f"{segment.name}.z"] = ftrl_z(segment.optimizer, made[segment.name], sums)
 
-    def _counts(
+    def _fill_counts(
         self,
         records: NDArray[Any],
         made: NDArray[Any],
         show_decays: tuple[NDArray[np.float64], NDArray[np.float64]],
     ) -> None:
+        """Copy show and click, so that read at the last day they are what the old model reads."""
         names = {*COUNTS} & {*(records.dtype.names or ())} & {*(made.dtype.names or ())}
         if not names:
             return
@@ -164,9 +166,11 @@ class Conversion:
         days = ages(self._clock.days, records["changed"])
         factors = old_decay**days
         if not self._changed_now:
-            # They are kept as of the day of `changed`, from which the new conf's decay counts.
-            read = decay**days
-            factors = np.where(old_decay == decay, 1.0, factors / np.where(read > 0, read, np.inf))
+            # They are stored as of the day of `changed`, and reading multiplies them by the decay
+            # of the new conf since then: divide by it. Where it is 0, the counts are read as 0.
+            new_factors = decay**days
+            divisors = np.where(new_factors > 0, new_factors, np.inf)
+            factors = np.where(old_decay == decay, 1.0, factors / divisors)
         for name in names:
             made[name] = records[name] * factors[:, None].astype(np.float32)
 
@@ -344,13 +348,17 @@ class Inserter:
             self._decays[move.number] = pairing.conf.life_of(move.group).shows.decay
 
     def insert(self, records: NDArray[Any]) -> Iterator[tuple[str, int]]:
-        """Insert the records of these groups; yields each new group and how many rows it got."""
+        """Insert the records of the groups that are moved; yields new groups and their row counts.
+
+        `records` are of the checkpoint's table, and may have other groups. Nothing is inserted
+        before the first value is taken. Raises Failure when the table refuses the records.
+        """
         records = records[self._numbers[records["group"]] >= 0]
         if not len(records):
             return
         numbers = self._numbers[records["group"]].astype(np.uint16)
         hashes = mix64(records["id"] ^ self._salts[numbers])
-        order = np.lexsort((numbers, hashes))
+        order = np.lexsort((numbers, hashes))  # insert_records takes them in (hash, group) order
         records, numbers = records[order], numbers[order]
         decays = (self._old_decays[records["group"]], self._decays[records["group"]])
         try:

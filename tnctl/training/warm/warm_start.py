@@ -152,7 +152,7 @@ class WarmStart:
             dense=dense,
             notes=[*differences(pairing), *rows.notes()],
         )
-        self._show(self.report)
+        self._print_report(self.report)
 
     def _inputs(self, row_counts: dict[str, int]) -> list[WarmInput]:
         """Every input of both confs, its outcome, where it is from, and its group's rows."""
@@ -171,7 +171,8 @@ class WarmStart:
             for name in self.pairing.dropped
         ]
 
-    def _show(self, report: WarmReport) -> None:
+    def _print_report(self, report: WarmReport) -> None:
+        """Print the outcome of every input, how many dense weights had which, and the notes."""
         rows = [
             (
                 entry.input or NONE,
