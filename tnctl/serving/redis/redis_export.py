@@ -35,7 +35,7 @@ from tnctl.serving.redis.redis_versions import Versions, buckets_by_group, each_
 from tnctl.serving.redis.writer_lock import WriterLock, writer_lock
 from tnctl.serving.rows.export_document import GroupRows, RowsManifest
 from tnctl.serving.rows.precision import encode
-from tnctl.serving.rows.rounding import RoundingError, largest_errors
+from tnctl.serving.rows.precision_errors import RoundingError, largest_errors
 from tnctl.serving.rows.selection import Group, Part, count_of
 
 GRACE = 600  # seconds that readers keep the previous version

@@ -41,7 +41,7 @@ from tnctl.serving.rows.export_document import (
 from tnctl.serving.rows.export_formats import file_formats, format_of, server_format
 from tnctl.serving.rows.file_format import FileFormat
 from tnctl.serving.rows.precision import Precision, encode
-from tnctl.serving.rows.rounding import RoundingError, report_errors
+from tnctl.serving.rows.precision_errors import RoundingError, report_errors
 from tnctl.serving.rows.selection import EVERYTHING, Group, Part, Selection, count_of, select
 from tnctl.serving.verify import golden_checks
 
