@@ -429,8 +429,8 @@ def test_blocks_of_any_size_match(saved):
         ]
         pairs, one, other = [], 0, 0
         for block in matched(streams[0], parts[0], streams[1], parts[1], [*made.GROUPS]):
-            one, other = one + len(block.one), other + len(block.other)
-            left, right = block.one[block.one_places], block.other[block.other_places]
+            one, other = one + len(block.first), other + len(block.second)
+            left, right = block.first[block.first_places], block.second[block.second_places]
             assert (left["id"] == right["id"]).all()
             assert (left["group"] == right["group"]).all()
             pairs += left["id"].tolist()

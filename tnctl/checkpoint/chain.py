@@ -204,7 +204,7 @@ def newest(output: str) -> Checkpoint | None:
     and reported. Raises its DamagedError when there is no other.
     """
     damage: DamagedError | None = None
-    for folder in reversed(_complete(files.join(output, FOLDER))):
+    for folder in newest_first(files.join(output, FOLDER)):
         try:
             checkpoint = open_checkpoint(folder)
             checkpoint.chain()
@@ -219,10 +219,12 @@ def newest(output: str) -> Checkpoint | None:
     return None
 
 
-def _complete(parent: str) -> list[str]:
-    """The folders in a folder that have a manifest."""
-    folders = [files.join(parent, name) for name in files.list_folder(parent)]
-    return [folder for folder in folders if files.exists(files.join(folder, manifest.NAME))]
+def newest_first(parent: str) -> Iterator[str]:
+    """The folders in a folder that have a manifest, by their names from the last to the first."""
+    for name in reversed(files.list_folder(parent)):
+        folder = files.join(parent, name)
+        if files.exists(files.join(folder, manifest.NAME)):
+            yield folder
 
 
 def newest_or_fail(output: str) -> Checkpoint:
@@ -244,7 +246,7 @@ def name_of(step: int) -> str:
 def before(checkpoint: Checkpoint, damaged: str) -> Checkpoint | None:
     """The newest complete checkpoint before one that does not need the folder `damaged`."""
     parent, name = split(checkpoint.folder)
-    for folder in reversed(_complete(parent)):
+    for folder in newest_first(parent):
         earlier = split(folder)[1]
         # Checkpoints of other names are of other runs.
         if earlier >= name or not (earlier.startswith(STEP) and name.startswith(STEP)):

@@ -101,8 +101,8 @@ def compare_table(
             weights = [
                 as_read(records[places[moved]], table, checkpoint.step)
                 for records, places, table, (checkpoint, _) in (
-                    (block.one, block.one_places, tables[0], sides[0]),
-                    (block.other, block.other_places, tables[1], sides[1]),
+                    (block.first, block.first_places, tables[0], sides[0]),
+                    (block.second, block.second_places, tables[1], sides[1]),
                 )
             ]
             take_largest(findings, weights[0], weights[1], widest.name, tables[0])
@@ -117,13 +117,13 @@ def stream(checkpoint: Checkpoint, table: Table | None) -> Iterator[NDArray[Any]
 
 def unequal(block: Block, fields: set[str]) -> NDArray[np.bool_]:
     """Of the n rows that both have: whether a bit of state or weights differs, bool [n]."""
-    changed = np.zeros(len(block.one_places), bool)
+    changed = np.zeros(len(block.first_places), bool)
     for name in fields:
         bits = [
             np.ascontiguousarray(records[name][places]).view(np.uint32)
             for records, places in (
-                (block.one, block.one_places),
-                (block.other, block.other_places),
+                (block.first, block.first_places),
+                (block.second, block.second_places),
             )
         ]
         changed |= (bits[0] != bits[1]).any(1)
@@ -133,13 +133,13 @@ def unequal(block: Block, fields: set[str]) -> NDArray[np.bool_]:
 def count(changes: list[GroupChange], block: Block, moved: NDArray[np.bool_]) -> None:
     """Add a block's rows to the counts of the groups; `moved` [n] is of the rows in both."""
     many = len(changes)
-    both = block.one_groups[block.one_places]
+    both = block.first_groups[block.first_places]
     shared, changed = np.bincount(both, minlength=many), np.bincount(both[moved], minlength=many)
-    in_one = np.bincount(block.one_groups, minlength=many)
-    in_other = np.bincount(block.other_groups, minlength=many)
+    in_first = np.bincount(block.first_groups, minlength=many)
+    in_second = np.bincount(block.second_groups, minlength=many)
     for number, group in enumerate(changes):
-        group.removed += int(in_one[number] - shared[number])
-        group.added += int(in_other[number] - shared[number])
+        group.removed += int(in_first[number] - shared[number])
+        group.added += int(in_second[number] - shared[number])
         group.changed += int(changed[number])
         group.same += int(shared[number] - changed[number])
 

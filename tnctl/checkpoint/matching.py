@@ -17,12 +17,12 @@ from tnctl.errors import Failure
 class Block:
     """All rows of both tables whose hashes are in one range."""
 
-    one: NDArray[Any]
-    other: NDArray[Any]
-    one_groups: NDArray[np.int64]  # of each row: its group's place in the names given
-    other_groups: NDArray[np.int64]
-    one_places: NDArray[np.int64]  # of the rows that both have
-    other_places: NDArray[np.int64]
+    first: NDArray[Any]
+    second: NDArray[Any]
+    first_groups: NDArray[np.int64]  # of each row: its group's place in the names given
+    second_groups: NDArray[np.int64]
+    first_places: NDArray[np.int64]  # of the rows that both have
+    second_places: NDArray[np.int64]
 
 
 def matched(

@@ -47,13 +47,12 @@ class InputFile(io.RawIOBase):
         self.bytes_read += count
         if self._stored is not None:
             stored = self._stored.bytes_read
-            refuse_if(
-                self.bytes_read > max(limits.INFLATION_FREE, limits.INFLATION * stored),
-                f"{self._url} gives {limits.mebibytes(self.bytes_read)} of its first {stored:,} "
-                f"bytes, over {limits.INFLATION} times as many: too much for data. If it is whole, "
-                "decompress it and name the result",
-                Failure,
-            )
+            if self.bytes_read > max(limits.INFLATION_FREE, limits.INFLATION * stored):
+                raise Failure(
+                    f"{self._url} gives {limits.mebibytes(self.bytes_read)} of its first "
+                    f"{stored:,} bytes, over {limits.INFLATION} times as many: too much for data. "
+                    "If it is whole, decompress it and name the result"
+                )
 
     def readable(self) -> bool:
         return True

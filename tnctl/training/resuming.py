@@ -2,12 +2,13 @@
 
 import contextlib
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 from tnctl import files, manifest, ownership
 from tnctl.checkpoint import dense_file
-from tnctl.checkpoint.chain import name_of, split
+from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
+from tnctl.checkpoint.chain import name_of, newest_first, split
 from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
 from tnctl.data.day_records import Fingerprint
 from tnctl.data.days import conf_of_day
@@ -23,7 +24,7 @@ from tnctl.ownership import CHECKPOINT
 from tnctl.progress import say
 from tnctl.schema import Conf, differences
 from tnctl.training import pass_sums
-from tnctl.training.run_folder import CHECKPOINTS, DAMAGED
+from tnctl.training.run_folder import DAMAGED
 from tnctl.training.state import RunState
 
 # Keys, and sections with all their keys, that may change when a run is resumed: the model and the
@@ -48,7 +49,7 @@ def start(conf: Conf) -> Checkpoint | None:
     # A run that was started warm is resumed without warm.start too.
     skipped = NOT_COMPARED if conf.warm.start else {*NOT_COMPARED, "warm"}
     damage: DamagedError | None = None
-    for folder in newest_first(conf.output):
+    for folder in newest_first(files.join(conf.output, CHECKPOINTS)):
         try:
             checkpoint = open_checkpoint(folder)
             differing = differences(bare_conf(conf_to_json(conf)), bare_conf(checkpoint.conf()))
@@ -67,13 +68,6 @@ def start(conf: Conf) -> Checkpoint | None:
     return None
 
 
-def newest_first(output: str) -> Iterator[str]:
-    """The folders of checkpoints that have a manifest."""
-    above = files.join(output, CHECKPOINTS)
-    folders = (files.join(above, name) for name in reversed(files.list_folder(above)))
-    return (folder for folder in folders if files.exists(files.join(folder, manifest.NAME)))
-
-
 def nothing_whole(output: str, damage: DamagedError) -> Failure:
     return Failure(
         f"{output} has no checkpoint that is whole: {damage.what}. Copy one there from elsewhere, "
@@ -90,7 +84,7 @@ def load_newest(conf: Conf, checkpoint: Checkpoint) -> tuple[Checkpoint, Model]:
     """
     damage: DamagedError | None = None
     passed: list[str] = []
-    for folder in newest_first(conf.output):
+    for folder in newest_first(files.join(conf.output, CHECKPOINTS)):
         # Newer ones have a damaged manifest or conf, as `start` found.
         if folder <= checkpoint.folder:
             try:
@@ -164,7 +158,7 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
 def way_on(output: str, checkpoint: Checkpoint) -> str:
     """What the user can do when the data of the pass under way is not available unchanged."""
     later: list[str] = []
-    for folder in newest_first(output):
+    for folder in newest_first(files.join(output, CHECKPOINTS)):
         name = split(folder)[1]
         if name < checkpoint.name:
             with contextlib.suppress(Failure):
@@ -226,7 +220,7 @@ def newest_whole(output: str, step: int, needed: Collection[str], read: bool = F
     Files must be there with their sizes and, with `read`, with their checksums. A damaged
     checkpoint is reported and set aside, unless its name is one of `needed`.
     """
-    for folder in newest_first(output):
+    for folder in newest_first(files.join(output, CHECKPOINTS)):
         name = split(folder)[1]
         if not name.startswith(name_of(step)):
             continue

@@ -4,6 +4,7 @@ import re
 
 from tnctl import files, limits, manifest, ownership
 from tnctl.checkpoint import listing
+from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.data.days import folders_of_days
 from tnctl.data.sources import files_read
 from tnctl.documents import DocumentError
@@ -18,7 +19,6 @@ from tnctl.training.report import Report
 REPORT = "report.json"
 LOG = "log.jsonl"
 PAGE = "report.html"
-CHECKPOINTS = "checkpoints"
 DAMAGED = "damaged"
 TENSORBOARD = "tensorboard"
 PREDICTIONS = "predictions"

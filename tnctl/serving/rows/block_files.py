@@ -158,13 +158,10 @@ class BlockGroup:
 
     def sources(self, count: int = 1) -> list[Iterator[NDArray[Any]]]:
         size, entry = file_format.BYTES_PER_READ // count, self._entry
-        rows, removed_file = (
-            self._records(entry.file, entry.shape, entry.rows, size),
-            entry.removed_file,
-        )
-        if removed_file is None:
+        rows = self._records(entry.file, entry.shape, entry.rows, size)
+        if entry.removed_file is None:
             return [rows]
-        return [rows, self._records(removed_file, None, entry.removed, size)]
+        return [rows, self._records(entry.removed_file, None, entry.removed, size)]
 
     def close(self) -> None:
         """Nothing stays open between two calls."""
