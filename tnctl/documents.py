@@ -1,9 +1,10 @@
 """Documents that are read from files or the network: JSON, parsed once into typed values.
 
 A document is a frozen dataclass. Its annotations are its format: pydantic checks types, ranges and
-patterns where the bytes come in, and `__post_init__` what spans several fields, so the rest of the
-code reads attributes and never a raw `dict`. Keys that a dataclass does not have are ignored, as
-the formats promise. The fields are in the order in which their keys are written.
+patterns where the bytes come in, and `__post_init__` (which raises ValueError) what spans several
+fields, so the rest of the code reads attributes and never a raw `dict`. Keys that a dataclass does
+not have are ignored, as the formats promise. The fields are in the order in which their keys are
+written.
 """
 
 import dataclasses
@@ -119,12 +120,6 @@ def flat() -> Any:
     The class needs a validator that separates them.
     """
     return dataclasses.field(default_factory=dict, metadata={FLAT: True})
-
-
-def invalid_if(wrong: Any, text: str) -> None:
-    """Raise ValueError(text) if `wrong` is true: for rules of `__post_init__`."""
-    if wrong:
-        raise ValueError(text)
 
 
 class DocumentError(ValueError):

@@ -42,10 +42,14 @@ class Stopped(KeyboardInterrupt):
         self.exit_code = exit_code
 
 
-def refuse_if(condition: object, message: str, kind: type[UserError] = UserError) -> None:
-    """Raise an error of a kind with a message if a condition holds."""
+def refuse_if(condition: object, message: str, error: type[Exception] = UserError) -> None:
+    """Raise error(message) if a condition holds.
+
+    The message is formatted in any case: where that takes long, or fails without the condition,
+    write `if` and `raise`.
+    """
     if condition:
-        raise kind(message)
+        raise error(message)
 
 
 def printable(text: str) -> str:

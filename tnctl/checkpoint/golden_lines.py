@@ -15,8 +15,8 @@ from typing import Annotated, Any
 from numpy.typing import NDArray
 from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 
-from tnctl.documents import DocumentError, Name, Uint64Text, first_problem, invalid_if
-from tnctl.errors import quoted
+from tnctl.documents import DocumentError, Name, Uint64Text, first_problem
+from tnctl.errors import quoted, refuse_if
 from tnctl.model.layout import LINEAR
 
 MOST_BYTES = 64 << 20  # of a line
@@ -83,13 +83,15 @@ class GoldenLine:
 
     def __post_init__(self) -> None:
         for slot, weights in (self.weights or {}).items():
-            invalid_if(
+            refuse_if(
                 len(weights) != len(self.ids.get(slot, ())),
                 f"slot {slot} has {len(weights)} weights, and ids of another count",
+                ValueError,
             )
-        invalid_if(
+        refuse_if(
             self.logits.keys() != self.predictions.keys(),
             "logits and predictions are not of the same heads",
+            ValueError,
         )
 
     @property

@@ -55,9 +55,10 @@ def part(arguments: Sequence[str], takes: Sequence[str]) -> tuple[dict[str, str]
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if equals and key in ARGUMENTS:
-            way = did_you_mean(key, takes)
-            refuse_if(key not in takes, f"this command takes no {key}=. {way}")
-            refuse_if(key in values, f"{key}= is given twice: {values.get(key)} and {value}")
+            if key not in takes:
+                raise UserError(f"this command takes no {key}=. {did_you_mean(key, takes)}")
+            if key in values:
+                raise UserError(f"{key}= is given twice: {values[key]} and {value}")
             refuse_if(not value, f"{key}= is empty. Leave it out, or give {ARGUMENTS[key]}")
             values[key] = value
         else:

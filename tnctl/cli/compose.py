@@ -30,13 +30,14 @@ class Job:
 def conf_file(name: str) -> Path:
     """The file of `conf=NAME`: a shipped name, or a path that ends in .yaml."""
     if not name.endswith((".yaml", ".yml")):
-        refuse_if(name not in shipped.confs(), f"no conf '{name}'. {choose_conf(name)}")
+        if name not in shipped.confs():
+            raise UserError(f"no conf '{name}'. {choose_conf(name)}")
         return shipped.folder("conf") / f"{name}.yaml"
     path = Path(name).resolve()
-    refuse_if(
-        not path.is_file(),
-        f"no conf file {name}. Check the path, or take a shipped one. {choose_conf('')}",
-    )
+    if not path.is_file():
+        raise UserError(
+            f"no conf file {name}. Check the path, or take a shipped one. {choose_conf('')}"
+        )
     refuse_if(
         path.suffix == ".yml" or path.stem == "schema",
         f"a conf file is named NAME.yaml, and not schema. Rename {name}",
@@ -50,7 +51,8 @@ def choose_conf(received: str) -> str:
 
 def named_conf(taken: dict[str, str]) -> Path:
     """The file of the argument conf=. Raises UserError when it is not given."""
-    refuse_if("conf" not in taken, f"give conf=NAME. {choose_conf('')}")
+    if "conf" not in taken:
+        raise UserError(f"give conf=NAME. {choose_conf('')}")
     return conf_file(taken["conf"])
 
 

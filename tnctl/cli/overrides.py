@@ -59,10 +59,8 @@ def check(override: Any, folder: Path) -> None:
         schema.converted(value, Any if override.is_delete() else hint, key)
     elif not key.startswith("hydra"):
         refuse_if(override.is_force_add(), f"{key} takes no ++. Give {key}=NAME")
-        refuse_if(
-            not override.is_delete() and not isinstance(value, str | list),
-            f"{argument} names none. {did_you_mean('', options(key))}",
-        )
+        if not override.is_delete() and not isinstance(value, str | list):
+            raise UserError(f"{argument} names none. {did_you_mean('', options(key))}")
 
 
 def one_each(key: str) -> str:

@@ -39,16 +39,25 @@ def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
         system, path = storage(url)
         if system.isfile(path):
             return [url]
-        is_folder = f"{url} is a folder. Name its files with a glob, such as {url}/*.csv"
-        refuse_if(system.isdir(path), is_folder, Failure)
-    absent = f"{url} was not found. Check the name, and data.root if it starts from there"
-    refuse_if(not MAGIC.intersection(spec), absent, AbsentError)
+        refuse_if(
+            system.isdir(path),
+            f"{url} is a folder. Name its files with a glob, such as {url}/*.csv",
+            Failure,
+        )
+    refuse_if(
+        not MAGIC.intersection(spec),
+        f"{url} was not found. Check the name, and data.root if it starts from there",
+        AbsentError,
+    )
     with translated(url, "listed"):
         system, path = storage(glob.escape(url.removesuffix(spec)) + spec)
         matches = system.glob(path, detail=True)
         names = sorted(name for name, info in matches.items() if info["type"] == "file")
-        no_match = f"{url} matches no file. Check the glob, and data.root if it starts there"
-        refuse_if(not names, no_match, AbsentError)
+        refuse_if(
+            not names,
+            f"{url} matches no file. Check the glob, and data.root if it starts there",
+            AbsentError,
+        )
         return [system.unstrip_protocol(name) if "://" in url else name for name in names]
 
 

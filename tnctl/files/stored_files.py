@@ -41,8 +41,9 @@ def size(url: str) -> int:
     with translated(url):
         system, path = storage(url)
         count = system.size(path)
-    unknown = f"{url} does not report its size. Copy it to a storage that does"
-    refuse_if(count is None, unknown, Failure)
+    refuse_if(
+        count is None, f"{url} does not report its size. Copy it to a storage that does", Failure
+    )
     return int(count)
 
 

@@ -117,7 +117,7 @@ class Conf(Section):
             first_name, first = groups.setdefault(group, (name, slot))
             for setting in SHARED_BY_A_GROUP:
                 values = [getattr(first, setting), getattr(slot, setting)]
-                # Not refuse_if, which has the message made first: of vocabularies that takes long.
+                # Not refuse_if: the message of vocabularies takes long to format.
                 if values[0] != values[1]:
                     shown = ["the default" if value is None else value for value in values]
                     raise UserError(

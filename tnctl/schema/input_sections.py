@@ -168,10 +168,8 @@ class Slot(Section):
         )
 
     def _check_lists(self) -> None:
-        refuse_if(
-            self.boundaries is not None and self.boundaries != sorted(set(self.boundaries)),
-            f"boundaries must ascend. Received: boundaries={self.boundaries}",
-        )
+        if self.boundaries is not None and self.boundaries != sorted(set(self.boundaries)):
+            raise UserError(f"boundaries must ascend. Received: boundaries={self.boundaries}")
         refuse_if(
             self.vocabulary is not None and not self.vocabulary,
             "vocabulary is empty. Give its values, in order of their ids",

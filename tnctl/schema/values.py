@@ -51,10 +51,10 @@ def converted(value: Any, hint: Any, key: str, make: bool = False) -> Any:
             for name, inner in _names(value, key).items()
         }
     if get_origin(kind) is list:
-        refuse_if(
-            not isinstance(value, list),
-            f"{key} is a list: give it as {key}=[value,value]. Received: {_shown(key, value)}",
-        )
+        if not isinstance(value, list):
+            raise UserError(
+                f"{key} is a list: give it as {key}=[value,value]. Received: {_shown(key, value)}"
+            )
         return [
             converted(entry, get_args(kind)[0], f"{key}[{place}]", make)
             for place, entry in enumerate(value)
@@ -64,7 +64,8 @@ def converted(value: Any, hint: Any, key: str, make: bool = False) -> Any:
         scalar = convert(value) if type(value) in types else None
     except (LookupError, ValueError, OverflowError):
         scalar = None
-    refuse_if(scalar is None, f"{key} must be {words}. Received: {_shown(key, value)}")
+    if scalar is None:
+        raise UserError(f"{key} must be {words}. Received: {_shown(key, value)}")
     return value if value == scalar else scalar  # documents may write 1.0 as 1
 
 

@@ -8,7 +8,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tnctl.documents import Name, RelativePath, Sha256, invalid_if
+from tnctl.documents import Name, RelativePath, Sha256
+from tnctl.errors import refuse_if
 
 MOST_ROWS = 65_536  # examples of a batch
 
@@ -34,14 +35,17 @@ class CompiledSize:
     def __post_init__(self) -> None:
         folder = f"aot/{self.rows}/graph"
         files = (f"{folder}.h", f"{folder}.o", f"{folder}_constants.o")
-        invalid_if(
+        refuse_if(
             (self.class_, *self.paths) != (f"Graph{self.rows}", *files),
             f"class, header or objects are not those of {self.rows} rows",
+            ValueError,
         )
         for names, prefix in ((self.feeds, "feed_"), (self.fetches, "fetch_")):
             for name, compiled in names.items():
-                invalid_if(
-                    compiled != prefix + name, f"{name} is called {compiled}, not {prefix}{name}"
+                refuse_if(
+                    compiled != prefix + name,
+                    f"{name} is called {compiled}, not {prefix}{name}",
+                    ValueError,
                 )
 
     @property
@@ -63,7 +67,7 @@ class Compiled:
 
     def __post_init__(self) -> None:
         sizes = [size.rows for size in self.sizes]
-        invalid_if(sizes != sorted(set(sizes)), "sizes of batches do not ascend")
+        refuse_if(sizes != sorted(set(sizes)), "sizes of batches do not ascend", ValueError)
 
     @property
     def paths(self) -> list[str]:

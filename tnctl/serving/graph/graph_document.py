@@ -13,8 +13,8 @@ from tnctl.checkpoint.chain import GOLDEN
 from tnctl.checkpoint.document import RecipeReference
 from tnctl.data.features import indicator_width
 from tnctl.data.statistics import Statistics
-from tnctl.documents import Finite, Name, invalid_if, omitted
-from tnctl.errors import UserError
+from tnctl.documents import Finite, Name, omitted
+from tnctl.errors import UserError, refuse_if
 from tnctl.manifest import Manifest
 from tnctl.model.layout import LINEAR
 from tnctl.ownership import GRAPH
@@ -48,13 +48,15 @@ class SignatureInput:
     at: Annotated[int, Field(ge=0, lt=MOST_COLUMNS)]
 
     def __post_init__(self) -> None:
-        invalid_if(
+        refuse_if(
             self.columns != prod(self.shape),
             f"input {self.name} has {self.columns} columns, its shape others",
+            ValueError,
         )
-        invalid_if(
+        refuse_if(
             (self.dtype == "int32") != (self.source == "lengths"),
             f"input {self.name} is {self.dtype}, which {self.source} is not",
+            ValueError,
         )
 
     @property
@@ -72,30 +74,37 @@ class Signatures:
 
     def __post_init__(self) -> None:
         columns = {whole.name: whole.columns for whole in self.packed}
-        invalid_if(
+        refuse_if(
             not columns or len(columns) < len(self.packed),
             "signature packed has no input, or one twice",
+            ValueError,
         )
         for whole in self.packed:
-            invalid_if(
+            refuse_if(
                 whole.name not in PACKED_INPUTS or (whole.source, whole.at) != (whole.name, 0),
                 f"signature packed has no input {whole.name}",
+                ValueError,
             )
-            invalid_if(
+            refuse_if(
                 whole.shape != (whole.columns,) or (whole.name == LINEAR and whole.columns != 1),
                 f"input {whole.name} of signature packed has another shape",
+                ValueError,
             )
-        invalid_if(
+        refuse_if(
             len({part.name for part in self.by_slot}) < len(self.by_slot),
             "signature by_slot has an input twice",
+            ValueError,
         )
         ends = dict.fromkeys(columns, 0)
         for part in sorted(self.by_slot, key=lambda part: part.at):
-            invalid_if(
+            refuse_if(
                 part.end > columns.get(part.source, 0),
                 f"input {part.name} is not inside of {part.source}",
+                ValueError,
             )
-            invalid_if(part.at < ends[part.source], f"input {part.name} overlaps another input")
+            refuse_if(
+                part.at < ends[part.source], f"input {part.name} overlaps another input", ValueError
+            )
             ends[part.source] = part.end
 
     def of(self, signature: str) -> tuple[SignatureInput, ...]:
@@ -113,9 +122,10 @@ class GraphOutput:
     shape: Annotated[tuple[Columns, ...], Field(max_length=1)]
 
     def __post_init__(self) -> None:
-        invalid_if(
+        refuse_if(
             (self.kind == "embedding") != bool(self.shape),
             f"output {self.name} has a shape that {self.kind} do not have",
+            ValueError,
         )
 
 
@@ -152,20 +162,25 @@ class GraphManifest(Manifest):
 
     def __post_init__(self) -> None:
         heads = [output.head for output in self.outputs if output.kind == "logits"]
-        invalid_if(
+        refuse_if(
             self.heads != tuple(dict.fromkeys(heads)),
             "heads are not those of the outputs of kind logits",
+            ValueError,
         )
-        invalid_if(
+        refuse_if(
             heads != [output.head for output in self.outputs if output.kind == "predictions"],
             "outputs of kind predictions are not those of kind logits",
+            ValueError,
         )
-        invalid_if(
+        refuse_if(
             len({output.name for output in self.outputs}) < len(self.outputs),
             "an output is there twice",
+            ValueError,
         )
-        invalid_if(
-            self.labels.keys() - set(self.heads), "labels are of heads that the graph does not have"
+        refuse_if(
+            self.labels.keys() - set(self.heads),
+            "labels are of heads that the graph does not have",
+            ValueError,
         )
         if both := self.slots.keys() & self.numeric.keys():
             raise ValueError(f"{min(both)} is a slot and a numeric input")
@@ -189,22 +204,25 @@ class GraphManifest(Manifest):
                 shapes[name, "sequences"] = (slot.max_length or 0, slot.columns)
                 shapes |= {(name + LENGTH, "lengths"): ()} if slot.has_rows else {}
         for part in self.signatures.by_slot:
-            invalid_if(
+            refuse_if(
                 part.shape != shapes.get((part.name, part.source)),
                 f"input {part.name} of {part.source} with shape {list(part.shape)} is not that of "
                 "a slot or numeric input",
+                ValueError,
             )
         # `linear` is the sum of slots that have linear weights.
         adds = self.linear.adds
-        invalid_if(len(set(adds)) < len(adds), "linear adds a slot twice")
+        refuse_if(len(set(adds)) < len(adds), "linear adds a slot twice", ValueError)
         for name in adds:
-            invalid_if(
+            refuse_if(
                 name not in self.slots or not self.slots[name].linear,
                 f"linear adds {name}, which has no linear weights",
+                ValueError,
             )
-        invalid_if(
+        refuse_if(
             adds and all(whole.name != LINEAR for whole in self.signatures.packed),
             "linear adds slots, and signature packed has no input linear",
+            ValueError,
         )
 
     def _check_files(self) -> None:
@@ -228,9 +246,10 @@ class GraphManifest(Manifest):
         except UserError as error:
             raise ValueError(str(error)) from error
         for name, width in widths.items():
-            invalid_if(
+            refuse_if(
                 self.slots[name].columns != width,
                 f"slot {name} has {self.slots[name].columns} columns, and {width} ids",
+                ValueError,
             )
 
     @property

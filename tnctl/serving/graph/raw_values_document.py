@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from tnctl.documents import Finite, Name, Uint64Text, invalid_if
+from tnctl.documents import Finite, Name, Uint64Text
+from tnctl.errors import refuse_if
 from tnctl.model.layout import CVM_COLUMNS
 from tnctl.schema import ID_KINDS
 from tnctl.serving.rows.export_document import MOST_WIDTH, Pooling
@@ -44,7 +45,11 @@ class RawData:
     check_utf8: bool
 
     def __post_init__(self) -> None:
-        invalid_if(self.delimiter in '"\r\n', "data.delimiter is a sign that no delimiter can be")
+        refuse_if(
+            self.delimiter in '"\r\n',
+            "data.delimiter is a sign that no delimiter can be",
+            ValueError,
+        )
 
 
 def check_id_kind(name: str) -> str:
@@ -84,53 +89,64 @@ class SlotInput:
     default: Finite | None
 
     def __post_init__(self) -> None:
-        invalid_if(
+        refuse_if(
             (self.column is None) != (self.cross is not None),
             "a slot has a column, or is a cross of several",
+            ValueError,
         )
-        invalid_if(
+        refuse_if(
             self.has_rows != (self.group is not None),
             "group is the name of a slot's rows, and null without rows",
+            ValueError,
         )
-        invalid_if(
+        refuse_if(
             self.default != (0 if self.has_rows else None),
             "default is 0 with rows, and null without",
+            ValueError,
         )
         # Its input is as wide as its rows.
         of_rows = self.width + (CVM_COLUMNS if self.cvm else 0)
-        invalid_if(
+        refuse_if(
             self.indicator and (self.width or self.linear or self.cvm or not self.columns),
             "indicator is for slots without rows, whose columns count ids",
+            ValueError,
         )
-        invalid_if(
+        refuse_if(
             not self.indicator and self.columns != of_rows,
             f"columns are {self.columns}, and its rows have {of_rows}",
+            ValueError,
         )
-        invalid_if(
+        refuse_if(
             self.pooling == "none" and self.max_length is None,
             "pooling none keeps a sequence, which needs max_length",
+            ValueError,
         )
-        invalid_if(
+        refuse_if(
             self.pooling == "none" and self.columns * (self.max_length or 0) > MOST_COLUMNS,
             f"a sequence has over {MOST_COLUMNS:,} floats",
+            ValueError,
         )
         # Boundaries and vocabulary are those of its kind of ids.
         served = ID_KINDS[self.ids].served
-        invalid_if(
+        refuse_if(
             (self.vocabulary is not None) != (served == "vocabulary"),
             "vocabulary is for ids vocabulary, and for no others",
+            ValueError,
         )
-        invalid_if(
+        refuse_if(
             (self.boundaries is not None) != (served == "boundaries"),
             "boundaries are for ids boundaries and quantiles, and for no others",
+            ValueError,
         )
-        invalid_if(
+        refuse_if(
             any(low >= high for low, high in pairwise(self.boundaries or ())),
             "boundaries do not ascend",
+            ValueError,
         )
-        invalid_if(
+        refuse_if(
             (self.missing == "value") != (self.missing_id is not None),
             "missing_id is for missing value, and for nothing else",
+            ValueError,
         )
 
     @property
@@ -154,23 +170,28 @@ class NumericInput:
     deviation: Finite | tuple[Finite, ...] | None
 
     def __post_init__(self) -> None:
-        invalid_if(
+        refuse_if(
             (self.column is None) != (self.columns is not None),
             "a numeric input has a column, or several columns",
+            ValueError,
         )
-        invalid_if(
-            self.columns is not None and len(self.columns) != self.width,
-            f"width is {self.width}, and there are {len(self.columns or ())} columns",
-        )
+        if self.columns is not None and len(self.columns) != self.width:
+            raise ValueError(f"width is {self.width}, and there are {len(self.columns)} columns")
         for key, moments in (("mean", self.mean), ("deviation", self.deviation)):
-            invalid_if(
+            refuse_if(
                 (self.transform == "standardize") != (moments is not None),
                 f"{key} is for transform standardize, and for no other",
+                ValueError,
             )
             count = len(moments) if isinstance(moments, tuple) else self.width
-            invalid_if(count != self.width, f"{key} has {count} numbers, and width is {self.width}")
+            refuse_if(
+                count != self.width,
+                f"{key} has {count} numbers, and width is {self.width}",
+                ValueError,
+            )
         deviations = self.deviation if isinstance(self.deviation, tuple) else (self.deviation,)
-        invalid_if(
+        refuse_if(
             any(number is not None and not number > 0 for number in deviations),
             "deviation is not above 0",
+            ValueError,
         )
