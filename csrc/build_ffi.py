@@ -7,7 +7,7 @@ from pathlib import Path
 from cffi import FFI
 
 CSRC = Path(__file__).resolve().parent
-HEADERS = ("tnctl.h", "tn_dictionary.h")  # the second one stands alone, for online services
+HEADERS = ("tnctl.h", "tn_dictionary.h")  # online services use the second one without the first
 
 
 def declarations(header: str) -> str:

@@ -13,8 +13,8 @@
  * least keeps both true and the others lower. An occurrence beyond 255 always makes a row: bytes
  * are enough.
  *
- * Each shard has lines of its own, and one owner that meets its ids in the order of the batch: so
- * the counters are the same bytes for any number of threads, and need no atomics. */
+ * Shards share no lines, and each has one owner, which processes its ids in the order of the batch:
+ * so the counters are the same bytes for any number of threads, and need no atomics. */
 #include "tn_admission.h"
 
 #include <math.h>
@@ -57,7 +57,7 @@ uint8_t *tn_table_sketch(tn_table *table, uint64_t *bytes) {
     return sketch;
 }
 
-/* Where a key's counters are: each line has 32 bits of hash of its own. */
+/* Where a key's counters are: each line takes another 32 bits of hash. */
 static void find_counters(const tn_table *table, uint64_t hash, uint8_t **counters) {
     uint8_t *line = table->sketch + shard_of(hash) * LINES * table->sketch_width;
     uint64_t bits = hash;

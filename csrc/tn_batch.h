@@ -10,7 +10,7 @@
  *             id was dealt to
  *
  *     ids of the batch     7 3 9 5 | 3 8 7 2          two threads; 0 owns the shards of 2 3 5,
- *     deal                 thread 0  thread 1         1 those of 7 8 9
+ *     deal                 thread 0  thread 1         1 owns those of 7 8 9
  *     lists of owner 0     [3 5]     [3 2]            it sees 3 5 3 2
  *     lists of owner 1     [7 9]     [8 7]            it sees 7 9 8 7
  *

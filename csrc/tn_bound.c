@@ -14,7 +14,7 @@
 #include "tn_removal.h"
 #include "tn_shows.h"
 
-/* A row's place among those of its group: first worth, then hash. */
+/* A row's rank within its group: by worth, then by hash. */
 typedef struct {
     uint64_t worth, hash;
 } tn_rank;

@@ -285,8 +285,8 @@ static uint64_t count_combinations(const int32_t *const *offsets, uint32_t colum
     return n;
 }
 
-/* Writes the combinations of a row that has some. `out` holds the hashes of those of the first
- * columns; each column spreads them out in place, the last one first. */
+/* Writes the combinations of a row that has some. `out` holds the hashes of the combinations
+ * of the columns so far; each further column expands them in place, from the last one down. */
 static void combine(const uint64_t *const *ids, const int32_t *const *offsets, uint32_t columns,
                     uint64_t row, uint64_t seed, uint64_t *out) {
     uint64_t n = 1;

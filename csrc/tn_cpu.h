@@ -1,4 +1,4 @@
-/* tn_cpu.h - what the compiler is told about CPUs and branches. */
+/* tn_cpu.h - hints to the compiler about CPUs and branches. */
 #ifndef TN_CPU_H
 #define TN_CPU_H
 

@@ -1,8 +1,8 @@
 /* tn_decode.c - tn_decode: records to rows.
  *
  * All or none: first every record is checked and room is made for all rows, which may fail; then
- * they are inserted, which cannot. Records come in the order of their hash, so those of a shard are
- * next to each other, and each owner has a range of them. */
+ * they are inserted, which cannot. Records come in the order of their hash, so the records of a
+ * shard are contiguous, and each owner has a range of them. */
 #include <math.h>
 
 #include "tn_index.h"

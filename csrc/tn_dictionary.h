@@ -26,7 +26,7 @@
  *
  * Functions that return int return TN_DICTIONARY_OK or a negative code, and then leave `out` alone;
  * but for tn_dictionary_find. What this header says stays as it is while TN_DICTIONARY_ABI does;
- * tn_dictionary_abi() is that of the library at hand.
+ * tn_dictionary_abi() returns the value of the library that is linked.
  */
 #ifndef TN_DICTIONARY_H
 #define TN_DICTIONARY_H
@@ -48,7 +48,7 @@ extern "C" {
 #define TN_DICTIONARY_NOT_ONE -4    /* the file is no dictionary */
 #define TN_DICTIONARY_VERSION -5    /* it is of a version that this library does not know */
 #define TN_DICTIONARY_DAMAGED -6    /* its bytes disagree with its checksums or with each other */
-#define TN_DICTIONARY_BAD_INDEX -7  /* the index is damaged, or that of another dictionary */
+#define TN_DICTIONARY_BAD_INDEX -7  /* the index is damaged, or belongs to another dictionary */
 #define TN_DICTIONARY_BAD_STACK -8  /* these dictionaries cannot be stacked */
 #define TN_DICTIONARY_BAD_ORDER -9  /* hashes do not ascend */
 #define TN_DICTIONARY_BAD_VALUE -10 /* an argument is out of its range */

@@ -71,8 +71,8 @@ INLINE uint32_t equal_tags(const uint8_t *tags, uint8_t tag) {
 #endif
 }
 
-/* What a line of the index says of a hash: it is that of the record `first` + one of the bits set,
- * or of none; but when there are `unsure`, any from `first` on. */
+/* What a line of the index says of a hash: only the records `first` + (position of a bit that is
+ * set) can have it; but when there are `unsure`, any record from `first` on. */
 typedef struct {
     uint64_t first;
     uint32_t bits;
@@ -233,7 +233,7 @@ int tn_dictionary_find(const tn_dictionary *dictionary, uint64_t id, float *row)
     return find_row(dictionary, hash, row);
 }
 
-#define RING (4 * AHEAD) /* of ids that are under way: those of three groups */
+#define RING (4 * AHEAD) /* ids in flight: three groups, rounded up */
 
 /* `step` is 0 when all ids are looked up in one dictionary, into one array of rows; else 1. */
 INLINE void lookup(const tn_dictionary *const *dictionaries, uint64_t step, const uint64_t *ids,

@@ -123,7 +123,7 @@ static void hash_run(record_writer *writer) {
 /* Writes the rows of a shard with hashes from `first` to `last`, WINDOW places and the rest of
  * their last run at a time. Each run is sorted, and runs are in order (tn_index.h): so the output
  * is in order. The walk may start at the home of `first`, in the middle of a run: no entry but a
- * wrapped one stands before its home, so every wanted row is at that place or after it, and
+ * wrapped one is stored before its home, so every wanted row is at that place or after it, and
  * hash_run drops the rows of the run that are not wanted. */
 static int encode_shard(record_writer *writer, const tn_shard *shard, uint64_t first,
                         uint64_t last) {

@@ -84,8 +84,8 @@ static void deal(void *argument, int thread, int threads) {
  *                                      v
  *     [ ................. ][ R4 | R9 | R2 |   |   ...     rows = 3
  *
- *     row R9 with uidx first_row + 1   ->  R9 stands there: known, the same place
- *     row R7 with uidx first_row + 2   ->  R2 stands there: R7 is new, it gets first_row + 3
+ *     row R9 with uidx first_row + 1   ->  R9 is there: known, the same place
+ *     row R7 with uidx first_row + 2   ->  R2 is there: R7 is new, it gets first_row + 3
  *     row R5 with uidx 10^6            ->  outside of the filled part: new
  *
  * That is right because places are only given out here: if this batch had met R7, R7 would stand at

@@ -1,6 +1,6 @@
 /* tn_gather.c - tn_gather: the rows of a batch, pooled, into the model's input.
  *
- * Each thread writes the rows of its own part of the examples, so no two write to the same place.
+ * Each thread writes the rows of its part of the examples, so no two write to the same place.
  * The sum of a cell runs over its ids in their order whichever shards they are of: the rows were
  * found by their owners, but are read here through entry_of, in the order of the batch. */
 #include "tn_pooling.h"
@@ -87,7 +87,7 @@ TN_INLINE void pool_weighted(float *restrict to, tn_row *const *rows, const floa
     }
 }
 
-/* Cell b * n_slots + slot; `offsets` are those of example b. */
+/* Cell b * n_slots + slot; `offsets` has the offsets of example b. */
 TN_INLINE void pool_slot(float *restrict to, const tn_batch *batch, const uint32_t *offsets,
                          uint32_t slot, uint32_t at, uint32_t width, way_through way) {
     tn_row *const *rows = batch->row_of + offsets[slot];

@@ -7,7 +7,7 @@
  *     | tag           | row number + 1 |     0: an empty place
  *     +---------------+----------------+
  *
- * The key itself is in the row. The home of an entry is tag * capacity / 2^32; the entry stands at
+ * The key itself is in the row. The home of an entry is tag * capacity / 2^32; the entry is at
  * its home or at the next empty place after it, the end of the array being followed by its start:
  *
  *     place     0    1    2    3    4    5    6    7         capacity 8: one home per 2^29 tags

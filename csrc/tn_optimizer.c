@@ -121,8 +121,8 @@ TN_INLINE void adam_weights(const tn_optimizer *o, float rate, float *restrict w
     }
 }
 
-/* The first float of state is the 32 bits of the row's own count of steps: a row that is rare in
- * the data is at step 1 when it first trains, so its bias correction is that of its own updates. */
+/* The first float of state holds, as 32 bits, how many steps the row has trained: a rare row is at
+ * step 1 when it first trains, so its bias correction counts its updates and not the table's. */
 TN_INLINE void adam(const tn_segment_update *segment, float *restrict state, float *restrict w,
                     const float *restrict g, uint32_t width) {
     const tn_optimizer *o = segment->optimizer;

@@ -6,8 +6,8 @@
 
 #include "tn_batch.h"
 
-/* Matrices come in two sets: 0 the usual one, 1 that of the slots set apart; the same one twice
- * when no slot is. */
+/* Matrices come in two sets: 0 the usual one, 1 the matrices of slots set apart; the same set
+ * twice when no slot is. */
 typedef struct {
     tn_batch *batch;
     float *const *outputs[2];

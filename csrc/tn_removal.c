@@ -111,8 +111,8 @@ static int make_marks(removal_call *removal) {
     return removal->marks == NULL || removal->rows_of_group == NULL ? TN_NO_MEMORY : TN_OK;
 }
 
-/* Adds up what the threads counted, each in counters of its own: an atomic addition per row would
- * have all threads wait for one cache line. */
+/* Adds up what the threads counted, each thread in separate counters: an atomic addition per row
+ * would have all threads wait for one cache line. */
 static void count_removed(const removal_call *removal) {
     tn_table *table = removal->table;
     for (uint32_t g = 0; g < table->n_groups; g++) {

@@ -51,7 +51,7 @@ static int take_block(tn_table *table, char **block) {
 }
 
 /* Takes one more block for a shard. Owners of different shards may do so at once: only the arena is
- * shared, and has a lock of its own. */
+ * shared, and it has a lock. */
 static int add_block(tn_table *table, tn_shard *shard) {
     uint64_t room = shard->room_for_blocks;
     if (room_for_pointer(&shard->blocks, shard->n_blocks, &room) != TN_OK) {
@@ -119,7 +119,7 @@ void tn_row_start(const tn_table *table, tn_row *row, uint16_t group, uint64_t i
     }
 }
 
-/* The number of a row that no key has: that of a removed one if there is any, so a table whose rows
+/* A row number that no key has: of a removed row if there is any, so a table whose rows
  * come and go does not grow. */
 static int take_row(tn_table *table, tn_shard *shard, uint32_t *number) {
     if (shard->free_rows > 0) {

@@ -27,8 +27,8 @@ double tn_squares_total(const tn_squares *sum) {
     while (last > 0 && sum->mantissas[last] == 0) {
         last--;
     }
-    /* Horner's scheme in units of the exponent at hand: halving a double is exact, so the only
-     * roundings are those of the additions, and their order is fixed. */
+    /* Horner's scheme in units of the exponent at hand: halving a double is exact, so only the
+     * additions round, and their order is fixed. */
     double total = 0;
     for (uint32_t e = 0; e <= last; e++) {
         total = total / 2 + (double)sum->mantissas[e];

@@ -115,7 +115,7 @@ typedef struct {
     uint16_t group;
 } tn_removed_key;
 
-/* Those of a shard, in the order of their removal until tn_take_removed sorts them. */
+/* The removed keys of a shard, in the order of their removal until tn_take_removed sorts them. */
 typedef struct {
     tn_removed_key *keys;
     uint64_t n, room;

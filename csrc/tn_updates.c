@@ -59,7 +59,7 @@ typedef struct {
 /* Decays the weights of a segment and writes the gradients that its kernel takes to `final`. The
  * weights decay twice: by the steps since they were written, to what this step finds, and by this
  * step itself. A row that is inserted at this step starts after the latter, except where all rows
- * train: there it stands for a row that was there since step 1. */
+ * train: there it is treated as a row that exists since step 1. */
 TN_INLINE void final_of_width(const row_block *block, const tn_layout *segment, float *final,
                               uint32_t width) {
     const tn_table *table = block->table;

@@ -8,7 +8,7 @@
  *     tn_accumulate  gradients of that input -> one summed gradient per row
  *     tn_apply       the optimizer of each segment, in place
  *
- * Words (slot, group, row, segment, table) are those of docs/design.md.
+ * The words slot, group, row, segment and table are defined in docs/design.md.
  *
  * A row, packed, its stride a multiple of 8 bytes:
  *
@@ -228,8 +228,8 @@ int tn_table_add_group(tn_table *table, uint16_t number, const char *name,
                        const tn_initial *initial);
 int tn_table_set_learning_rate(tn_table *table, uint32_t segment, float learning_rate);
 int tn_table_set_step(tn_table *table, uint32_t step);
-/* Which rows tn_apply updates: those of the batch (0), or all of the table (1), those outside the
- * batch with the gradient 0 (and l2*w), exactly as a dense variable trains. Adam's t of a row that
+/* Which rows tn_apply updates: the rows of the batch (0), or all rows of the table (1), the others
+ * with the gradient 0 (and l2*w), exactly as a dense variable trains. Adam's t of a row that
  * is inserted then starts as if the row had been there since step 1. */
 int tn_table_set_updates(tn_table *table, int all);
 
@@ -245,8 +245,8 @@ uint32_t tn_table_record_size(tn_table *table);
 /* ---- A row's life ------------------------------------------------------- */
 
 /* Show and click: how often a key was in a batch, and the sum of its examples' clicks, two floats a
- * row after its weights. They are those of the row's last update (`changed`), which tn_encode
- * writes, and read as their product with show_decay^(days since then), the power taken as that of
+ * row after its weights. They are stored as of the row's last update (`changed`), which tn_encode
+ * writes, and read as their product with show_decay^(days since then), the power computed as for
  * the weights' decay: a day's end touches no row.
  *
  * With `cvm` rows of a TN_CONCAT segment read two columns more, wherever rows are read (tn_gather,
@@ -257,10 +257,10 @@ uint32_t tn_table_record_size(tn_table *table);
 int tn_table_set_shows(tn_table *table, int shows, int cvm);
 
 /* The day of a step. Days are a list: day i begins with step first_steps[i], and neither ever falls
- * from one entry to the next. The day of a step is that of the last i with first_steps[i] <= step.
- * A step before first_steps[0] is of the first day, days[0]: no row is older than the first day.
- * While the list is empty every step is of day 0. This is the only definition: all that needs the
- * day of a step, in C and outside, calls this function or sets a table's days. */
+ * from one entry to the next. The day of a step is days[i] of the last i with first_steps[i] <=
+ * step. A step before first_steps[0] is of the first day, days[0]: no row is older than the first
+ * day. While the list is empty every step is of day 0. This is the only definition: all that needs
+ * the day of a step, in C and outside, calls this function or sets a table's days. */
 void tn_days_of_steps(const uint32_t *days, const uint32_t *first_steps, uint32_t n_days,
                       const uint32_t *steps, uint64_t n, uint32_t *out);
 /* Sets the days of a table, all each time; TN_BAD_VALUE when an entry falls. The table's own day,
@@ -340,7 +340,7 @@ uint8_t *tn_table_sketch(tn_table *table, uint64_t *bytes);
 
 typedef struct tn_batch tn_batch;
 
-/* A sum with weights w_i is that of w_i * row_i: each product rounded, then added. */
+/* A sum with weights w_i adds w_i * row_i: each product rounded, then added. */
 #define TN_POOL_SUM 1
 #define TN_POOL_MEAN 2  /* the sum divided once by the number of ids, or by sum(w_i) */
 #define TN_POOL_SQRTN 3 /* the sum divided once by sqrtf of that number, or of sum(w_i^2) */

@@ -105,7 +105,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 # Values whose keys are of the user's, such as the settings of a recipe: any JSON.
 Tree = Annotated[JsonValue, AfterValidator(check_tree)]
 TreeByName = dict[str, Tree]
-# The metrics of a model by their names; those of its other heads are nested under `heads`.
+# The metrics of a model by their names; its other heads' metrics are nested under `heads`.
 Figures = Annotated[dict[str, JsonValue], AfterValidator(_figures)]
 
 
@@ -115,7 +115,7 @@ def omitted() -> Any:
 
 
 def flat() -> Any:
-    """A field that is a dict, whose keys are written beside those of the document itself.
+    """A field that is a dict, whose keys are written beside the keys of the document.
 
     The class needs a validator that separates them.
     """
@@ -181,7 +181,7 @@ def plain(document: Any) -> Any:
     """A document as the values that JSON has, keys in the order of its fields.
 
     Dicts, lists and scalars inside of it are converted too. A field `from_` has the key `from`;
-    fields of `omitted()` are left out while None, those of `flat()` are spread into the document.
+    fields of `omitted()` are left out while None, fields of `flat()` are spread into the document.
     """
     if isinstance(document, dict):
         return {key: plain(value) for key, value in document.items()}

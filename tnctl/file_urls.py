@@ -1,8 +1,8 @@
 """URLs that a file names and not the user: which of them may be opened.
 
 fsspec can do far more than read files: some of its protocols run templates or code that a file
-holds, start commands, or write copies to this machine. What a user gives may be any of them; what
-stands in a checkpoint or an export may be a stranger's, and is opened only by these rules.
+holds, start commands, or write copies to this machine. A user may name any of them; a URL in a
+checkpoint or an export may come from a stranger, and is opened only by these rules.
 """
 
 # Each reads and lists files of one storage and writes nothing but what it is asked to write. They

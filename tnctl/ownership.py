@@ -91,7 +91,7 @@ FORMATS = {format.text: format for format in (CHECKPOINT, GRAPH, EMBEDDINGS, PRE
 class OwnedFiles(Manifest):
     """A list of files that tnctl writes into the folder it lies in; sealed as a manifest is.
 
-    `files` has those of them that are finished: they count only as they were written.
+    `files` has the finished ones: a file counts only while its bytes are as they were written.
     """
 
     FORMAT = "tnctl files"

@@ -30,7 +30,7 @@ class ForeignValueError(ValueError):
 
 
 def check(values: Mapping[str, Any]) -> None:
-    """Raise ForeignValueError unless values are those of a conf that a command has saved.
+    """Raise ForeignValueError unless values are a conf as commands save it.
 
     Keys may be absent, for the conf may be an older one. Whether the values are in their ranges
     and fit together, `conf_of` finds out.
@@ -63,8 +63,8 @@ def conf_of(values: dict[str, Any], folder: str) -> Conf:
 def refuse_odd_urls(values: Mapping[str, Any], folder: str, given: Collection[str]) -> None:
     """Refuse a conf with a URL that only a checkpoint names, and that does more than name a file.
 
-    `values` are those of the checkpoint in `folder` with the command line's, `given` the keys that
-    the command line has. Raises UserError, naming every such key.
+    `values` is the conf of the checkpoint in `folder` with the command line's overrides, `given`
+    the keys that these set. Raises UserError, naming every such key.
     """
     texts: dict[str, str] = {}
     with_texts(values, texts.setdefault)

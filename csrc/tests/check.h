@@ -38,7 +38,7 @@ static inline int report_checks(const char *name) {
     return 0;
 }
 
-/* Argument `place` of the command line as a number, or what stands for it. */
+/* Argument `place` of the command line as a number, or `otherwise` where it is absent. */
 static inline uint64_t number_argument(int argc, char **argv, int place, uint64_t otherwise) {
     return argc > place ? strtoull(argv[place], NULL, 10) : otherwise;
 }

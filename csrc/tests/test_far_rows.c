@@ -1,7 +1,7 @@
-/* test_far_rows.c - row numbers past 2^31 and at their end, with blocks that stand for nothing.
+/* test_far_rows.c - row numbers past 2^31 and at their end, with most blocks left unallocated.
  *
- * White box: a shard is told that it has handed out billions of rows. All blocks but the last of
- * them are NULL, so any look at a row that is not ours ends the test. */
+ * White box: the counters of a shard are set as if it had handed out billions of rows. All blocks
+ * but the last of them are NULL, so any look at a row that is not ours ends the test. */
 #include "tn_index.h"
 #include "tn_rows.h"
 

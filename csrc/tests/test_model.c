@@ -76,7 +76,7 @@ static int meets_gradient(const test_case *test, const test_cells *cells) {
     return 0;
 }
 
-/* A gradient that is not finite changes nothing, wherever it stands. */
+/* A gradient that is not finite changes nothing, at any position. */
 static void refuse_gradient(test_case *test) {
     static const float BAD[] = {NAN, INFINITY, -INFINITY};
     test_cells cells;

@@ -142,8 +142,8 @@ static int is_there(tn_table *table, uint16_t group, uint64_t id) {
     return found;
 }
 
-/* The naive table learns which new rows a failed tn_find left. With one thread they are those of
- * the ids before the failing one. */
+/* The naive table learns which new rows a failed tn_find left. With one thread they are the rows
+ * of the ids before the failing one. */
 static void learn_rows(oom_case *test, const test_cells *cells, int one_thread) {
     int ended = 0;
     for (uint64_t c = 0; c < (uint64_t)cells->examples * test->plan.n_slots; c++) {

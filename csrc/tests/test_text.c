@@ -12,7 +12,7 @@
 #define MOST_MISSING 3
 
 typedef struct {
-    const char *text; /* as it stands in the block */
+    const char *text; /* its bytes in the block */
     uint32_t size;
 } naive_field;
 

@@ -110,7 +110,7 @@ static void *read_task(void *argument) {
     return NULL;
 }
 
-/* Two tables on one pool, each trained by a thread of its own and read by another. */
+/* Two tables on one pool, each trained by one thread and read by another. */
 static void share_a_pool(uint64_t seed, uint64_t rounds, int threads) {
     test_plan plan;
     random_source random = {seed};

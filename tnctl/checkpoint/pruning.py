@@ -18,7 +18,7 @@ class Plan:
 
 
 def plan(entries: list[Stored], keep: int, protected_steps: Collection[int]) -> Plan:
-    """The `keep` newest usable checkpoints stay, those of protected steps, and what they build on.
+    """Keep the `keep` newest usable checkpoints, the protected steps, and what these build on.
 
     What cannot be used (damaged, never completed, a delta without its parent) is neither counted
     nor removed: whoever owns it may still want to look at it. Nor is a symbolic link. keep=0 keeps

@@ -230,7 +230,7 @@ class Saver:
             older: Iterable[NDArray[Any]] = ()
             if parent is None and self._last is not None:
                 older = self._kept_by(self._last, layout.name, first)
-            # `removed` is kept whatever its steps: a day without rows has no step of its own.
+            # `removed` is kept whatever its steps: a day without rows adds no step.
             newest = tombstones.merged([removed], older, keys)
             kept[layout.name] = tombstones.without_rows(newest, table)
         return kept

@@ -84,7 +84,7 @@ class Spool(Inventory):
             staged.unlink()
 
     def _copy(self, staged: Path, name: str) -> None:
-        # Inventory.writing, not that of this class: it compresses and writes to the storage.
+        # Inventory.writing, not this class's: it compresses and writes to the storage.
         with files.open_input(str(staged)) as source, super().writing(name) as target:
             shutil.copyfileobj(source, target, COPY_BYTES)
 

@@ -104,7 +104,8 @@ def stage(
     """Write the files of a checkpoint but golden.jsonl; return its manifest without `files`.
 
     It is a delta of `parent`, or a full one. `removed` has the removed keys to keep, by the tables'
-    names, arrays [n] of REMOVED_DTYPE; `suffix` is that of compressed rows files.
+    names, arrays [n] of REMOVED_DTYPE; `suffix` is what the names of compressed rows files end
+    with.
     """
     model.check_aliases()
     tables = tuple(

@@ -145,7 +145,7 @@ def show_days(days: "Days") -> None:
 
 
 def show_lives(findings: "Findings") -> None:
-    """What becomes of ids: those of all groups with one set of rules together."""
+    """What becomes of ids: one line for all groups that share a set of rules."""
     from tnctl.progress import say, size
 
     alike: dict[tuple[str, ...], list[str]] = {}

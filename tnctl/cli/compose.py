@@ -21,7 +21,7 @@ SAVED = "saved"  # by this name Hydra knows the conf of a checkpoint
 
 @dataclass
 class Job:
-    """One conf of a sweep: its overrides, and those of them that differ between jobs."""
+    """One conf of a sweep: its overrides, and which of them differ between jobs."""
 
     overrides: list[str]
     swept: dict[str, str]

@@ -176,7 +176,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _count(value: Any, counted: dict[int, int]) -> int:
-    """The keys and values that a value has in it; `counted` has those of lists and mappings."""
+    """The keys and values that a value has in it; `counted` caches lists and mappings, by id()."""
     if not isinstance(value, dict | list):
         return 1
     if id(value) not in counted:

@@ -113,7 +113,7 @@ def _width() -> int:
 
 
 def shown_defaults(places: Places, name: str) -> str:
-    """A key's default, with those of other places where they differ."""
+    """A key's default, and the defaults of other places where they differ."""
     [first, *_] = (keys[name].default for keys in places.values())
     # A null in a group of optimizers is no other default.
     differing = [

@@ -21,8 +21,8 @@ def explained(
 ) -> Exception:
     """A UserError in one line for what Hydra and OmegaConf raise; other errors unchanged.
 
-    `key` is the one that was set, where the error does not name it. `entries` are those of the
-    defaults of the conf's files, and `choices` the overrides of groups.
+    `key` is the one that was set, where the error does not name it. `entries` are the
+    entries of the defaults lists of the conf's files, and `choices` the overrides of groups.
     """
     import yaml
     from hydra.errors import ConfigCompositionException, HydraException

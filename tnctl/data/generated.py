@@ -105,7 +105,7 @@ def _normal(bits: np.ndarray) -> np.ndarray:
 @cache
 def _planted(name: str) -> Planted:
     n = SLOTS[name]
-    # Numbers of rows stay far below, so the tables' draws are not those of any row.
+    # Row numbers stay far below, so the draws of the tables and of rows never coincide.
     start = (1 << 50) + list(SLOTS).index(name) * (1 << 20)
     chosen, popularity = _popular(1.0 / np.arange(1, n + 1))
     numbers = np.arange(start, start + n, dtype=np.uint64)
@@ -259,7 +259,7 @@ def _buy(name: str) -> np.ndarray:
 
 @dataclass
 class Kinds:
-    """Items drawn by popularity among those of a kind, and what one of a history tells."""
+    """Items drawn by popularity within their kind, and the log-odds that one in a history adds."""
 
     chosen: np.ndarray  # uint16 [KINDS, 65536]: the item of each 16-bit draw
     alike: np.ndarray  # float64 [items]: ln P(item | 1) / P(item | 0), of the kind of item_id

@@ -47,7 +47,7 @@ def refuse_many_ids(counts: NDArray[np.float64], subject: str, where: Where) -> 
 def refuse_long_rows(offsets: Sequence[NDArray[np.int32] | None], where: Where) -> None:
     """Raise `BadRowsError` for rows with more ids in all slots than a row may have.
 
-    `offsets` are those of each slot's cells ([rows + 1]; None: one id in every row).
+    `offsets` has the offsets int32 [rows + 1] of each slot's cells; None: one id in every row.
     """
     lengths = [np.diff(ends) for ends in offsets if ends is not None]
     one_each = len(offsets) - len(lengths)

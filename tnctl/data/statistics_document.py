@@ -11,7 +11,8 @@ class Measured:
     """The key `statistics` of a manifest: docs/formats/checkpoint.md.
 
     `standardize` has (mean, deviation) of a numeric input, or of a vector one list of each;
-    `boundaries` those of a quantile slot, ascending; `vocabularies` the texts of a slot's file.
+    `boundaries` the ascending boundaries of a quantile slot; `vocabularies` the texts of a slot's
+    file.
     """
 
     standardize: dict[Name, tuple[Finite, Finite] | tuple[list[Finite], list[Finite]]] = field(

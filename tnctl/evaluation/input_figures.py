@@ -35,7 +35,7 @@ def row_bytes(table: SparseTable) -> float:
 
 
 def held(model: Model) -> dict[str, tuple[int, int]]:
-    """Rows and bytes, with the index, of every slot that has rows: those of its share group."""
+    """Rows and bytes, with the index, of the share group of every slot that has rows."""
     return {
         slot: (rows := table.group_rows(number), round(rows * row_bytes(table)))
         for layout, table in zip(model.layout.tables, model.tables, strict=True)

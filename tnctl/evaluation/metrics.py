@@ -290,7 +290,7 @@ class Scored:
         return HeadExamples(logits, labels, self.weight, self.group, self.squared)
 
     def metrics(self) -> dict[str, Any]:
-        """The main head's metrics, and under `heads` those of the others, as a report has them.
+        """The main head's metrics, and under `heads` the other heads', as a report has them.
 
         `head` names the main one where there are several.
         """
@@ -307,7 +307,7 @@ class Scored:
 
 
 def scalars(metrics: dict[str, Any]) -> dict[str, Any]:
-    """The metrics that are numbers, those of other heads under `heads`: what a history keeps."""
+    """The metrics that are numbers, other heads' under `heads`: what a history keeps."""
     kept = {name: value for name, value in metrics.items() if not isinstance(value, list | dict)}
     if "heads" in metrics:
         kept["heads"] = {name: scalars(head) for name, head in metrics["heads"].items()}

@@ -45,10 +45,10 @@ def predict(
     `reads` are further files and folders that are read, which `to` must not overlap. An existing
     file is replaced with `replace`, or when it is in `claims`.
 
-    Columns: those of data.carry (of formats that know only lists, columns of one value per row as
-    values), then for each head `prediction_<head>` and `logit_<head>`, or `prediction` and `logit`
-    when there is one head. The prediction is the sigmoid of the logit, with train.loss=mse the
-    logit itself. `kind` is parquet, csv or jsonl. Labels are not read. Raises Failure when the
+    Columns: the columns of data.carry (of formats that know only lists, columns of one value per
+    row as values), then for each head `prediction_<head>` and `logit_<head>`, or `prediction` and
+    `logit` when there is one head. The prediction is the sigmoid of the logit, with train.loss=mse
+    the logit itself. `kind` is parquet, csv or jsonl. Labels are not read. Raises Failure when the
     data cannot be read or the file not written.
     """
     names = columns_written(inference.model.heads)
@@ -99,8 +99,8 @@ def scored(inference: Inference, window: Batch, train: Train, names: list[str]) 
 def _unpacked(table: pa.Table, with_lists: set[str]) -> pa.Table:
     """The same, with lists of at most one value in every row as these values.
 
-    `with_lists` are the columns in which an earlier table has longer lists; those of this one are
-    added.
+    `with_lists` are the columns in which an earlier table has longer lists; the same columns of
+    this one are added.
     """
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):

@@ -106,8 +106,8 @@ def save(model: Model, folder: str) -> None:
 
     Signature `by_slot` (also the default) takes each input by name, `packed` takes x [B, W],
     `linear` [B, 1] and the sequences. Both return `logits` [B] and `predictions` [B], the sigmoid
-    of the logits (of a squared loss: the logits), of the main head; with several heads those of
-    each too, as `logits_HEAD` and `predictions_HEAD`. Of a recipe with towers, signature `towers`
+    of the logits (of a squared loss: the logits), of the main head; with several heads also for
+    each head, as `logits_HEAD` and `predictions_HEAD`. Of a recipe with towers, signature `towers`
     takes the inputs of `packed` and returns the output of each, [B, d], by its name.
     """
     network = model.inference_network

@@ -18,8 +18,9 @@ from tnctl.tables import Workspace
 class Gradients:
     """The results of a step's computation on a batch: TensorFlow tensors, read in place.
 
-    `inputs` are the gradients of x, linear and sequences (those that exist), `dense` those of the
-    trainable variables in their order, `statistics` the mean and variance of each batch norm.
+    `inputs` are the gradients of x, linear and sequences (those that exist), `dense` the gradients
+    of the trainable variables in their order, `statistics` the mean and variance of each batch
+    norm.
     """
 
     inputs: list[Any]

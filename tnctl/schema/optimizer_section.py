@@ -162,7 +162,7 @@ class Optimizer(Section):
 
 @dataclass
 class GroupOptimizers(Section):
-    """The optimizers of one share group's rows, where they are not those of all."""
+    """The optimizers of one share group's rows, where they differ from `optimizer`'s."""
 
     linear: Optimizer | None = key(None, "of the linear weight")
     embedding: Optimizer | None = key(None, "of the embedding")

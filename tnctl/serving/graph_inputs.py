@@ -120,7 +120,7 @@ def looked_up(
 
 
 def served_lookup(description: GraphManifest, embeddings: Embeddings) -> Lookup:
-    """The lookup of embeddings that go with a graph. Raises Failure for those of another model."""
+    """The lookup of embeddings that go with a graph. Raises Failure for another model's."""
     ours, theirs = description.checkpoint, embeddings.manifest.checkpoint
     if ours.sha256 != theirs.sha256:
         raise Failure(

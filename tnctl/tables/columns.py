@@ -36,8 +36,8 @@ def hash_views(views: Any, buffers: Sequence[Any], seed: int = 0) -> NDArray[np.
     """Ids of n strings, uint64 [n], given as Arrow's views of 16 bytes each.
 
     `buffers` hold the strings that do not fit in their views.
-    `views` and `buffers` are any buffers of bytes, such as those of a pyarrow string_view array
-    from its second on. Every view is read, so none may be null. Raises ValueError when a view
+    `views` and `buffers` are any buffers of bytes, such as the buffers of a pyarrow string_view
+    array from its second on. Every view is read, so none may be null. Raises ValueError when a view
     refers to bytes outside of its buffer.
     """
     memory = ffi.from_buffer("char[]", views)

@@ -10,7 +10,7 @@ from tnctl.progress import say
 from tnctl.schema import Conf, RowLife
 from tnctl.training.report import GroupLife
 
-# A sketch divides its counters evenly among the shards, and those of a shard into lines; an id
+# A sketch divides its counters evenly among the shards, and a shard's into lines; an id
 # counts in one counter of each line of its shard.
 SHARDS = 64
 SKETCH_LINES = 4

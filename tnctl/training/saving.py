@@ -54,7 +54,7 @@ class Checkpoints:
         self._memory = MemoryWatch(workers.model)
         self._golden_rows = golden_rows
         by_day = conf.data.validation is None and daily(conf)
-        # Golden rows of data.train are those of a day: they are read when the day starts.
+        # Golden rows of data.train are rows of a day: they are read when the day starts.
         self._golden = GoldenRows(conf, workers.model, 0 if by_day else golden_rows)
 
     def see(self, event: events.Event) -> None:

@@ -94,5 +94,5 @@ class RunState:
 
     @property
     def first_step(self) -> int:
-        """The steps before this run: those of the checkpoint of a warm start."""
+        """The steps before this run: of the checkpoint of a warm start, else 0."""
         return 0 if self.warm is None else self.warm.step

@@ -83,8 +83,8 @@ def gradient_function(model: Model, rows: int | None, compiled: bool) -> Callabl
     """A concrete function: inputs, labels[, weights], step -> what a step needs.
 
     It returns the loss, the logits [B, labels], the gradients of the inputs that are floats and of
-    the dense weights, and the batch statistics of batch norms. The loss is that of the conf, plus
-    the recipe's regularisers.
+    the dense weights, and the batch statistics of batch norms. The loss is the conf's, plus the
+    recipe's regularisers.
     """
     conf, variables, norms = model.conf, model.variables, batch_norms(model.network)
     heads = model.trained_heads

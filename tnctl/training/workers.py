@@ -89,7 +89,7 @@ class Workers(Protocol):
         """
 
     def evaluate(self, split: str) -> SplitMetrics:
-        """Exact metrics of a split; those of the last evaluation if the model has not changed."""
+        """Exact metrics of a split; of the last evaluation if the model has not changed since."""
 
     def look(self, conf: Conf, counter: BatchCounter, *, scored: bool) -> dict[str, Any] | None:
         """One pass over data.train of a conf in file order, read-only: metrics when `scored`.

@@ -28,7 +28,7 @@ from tnctl.data.row_values import row_values
 from tnctl.errors import quoted
 from tnctl.schema import Conf, Data
 
-SAMPLE = 64  # lines of a block whose types are taken as those of all
+SAMPLE = 64  # lines of a block from which the types of all its lines are taken
 Cutter = Callable[[str | bytes], list[Any] | None]
 Rows = list[tuple[int, bytes]]  # numbers of lines, and their text
 
@@ -153,7 +153,7 @@ def _kind(values: list[Any], of_ids: bool) -> pa.DataType:
 
 
 def or_text(kind: pa.DataType) -> pa.DataType:
-    """A type, or that of texts where a column has no value that has one."""
+    """A type, or string (lists: list of string) where a column has only nulls."""
     if pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_list(kind) and pa.types.is_null(kind.value_type):

@@ -17,7 +17,7 @@ from tnctl.data.pieces import BadRows, Piece
 from tnctl.errors import UserError
 
 LABEL, FEATURES, VALUES = "label", "features", "values"
-NUMBERED = re.compile(r"([1-9][0-9]*|0)(\.values)?")  # the k-th feature, or those of field k
+NUMBERED = re.compile(r"([1-9][0-9]*|0)(\.values)?")  # the k-th feature, or all features of field k
 VALUE_OF = re.compile(r"(.+):")  # the value of one feature
 PLUS = ord("+")
 NO_WORD = np.zeros(0, bool)

@@ -95,7 +95,8 @@ def side_by_side(inputs: Any, behavior: Any, target: Any) -> tuple[Any, Any, Any
     """Sequences and their target slots, by name: one name each, or lists of equal length.
 
     Returns the sequences' embeddings [B, L, d], their lengths int32 [B] and the targets' embeddings
-    [B, d]; those of several are concatenated along d. Raises UserError where shapes differ.
+    [B, d]; of several slots the embeddings are concatenated along d. Raises UserError where shapes
+    differ.
     """
     behaviors, targets = names(behavior), names(target)
     if not behaviors or len(behaviors) != len(targets):

@@ -39,8 +39,8 @@ def current_step() -> tuple[Any, int]:
 class BatchNorm(keras.layers.Layer):
     """Batch normalization: y = gamma * (x - mean) / sqrt(variance + epsilon) + beta.
 
-    Ioffe and Szegedy, Batch Normalization, ICML 2015, algorithm 1. In training mean and (biased)
-    variance are those of the batch; else the moving ones. Always float32.
+    Ioffe and Szegedy, Batch Normalization, ICML 2015, algorithm 1. In training the mean and
+    (biased) variance of the batch are used; else the moving ones. Always float32.
 
     The layer never assigns: a training call leaves the batch's statistics, two tensors [n], in
     `batch_statistics`, from which `LocalParameters` updates the moving ones:

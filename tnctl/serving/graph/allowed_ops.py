@@ -315,7 +315,7 @@ def _wrong_attributes(
 
 @cache
 def _is_plain_config(serialized: bytes) -> bool:
-    """Whether the ConfigProto of a call has no other settings than those of CONFIG_FIELDS."""
+    """Whether the ConfigProto of a call has no settings but CONFIG_FIELDS."""
     try:
         config = config_pb2.ConfigProto.FromString(serialized)
     except DecodeError:

@@ -62,8 +62,8 @@ def whole(layout: Layout, heads: tuple[str, ...]) -> Part:
 def cut(folder: str, to: str, everything: Part, part: str | None, frozen: bool) -> Part:
     """Write a head or tower (None: all heads) of the SavedModel in `folder` as one into `to`.
 
-    `everything` is what the SavedModel takes and returns. Inputs of `packed` keep their shape and
-    those that nothing reads are left out; so are those of `by_slot` of which no column is read.
+    `everything` is what the SavedModel takes and returns. Inputs of `packed` keep their shape,
+    but unread ones are left out; so are inputs of `by_slot` of which no column is read.
     Raises UserError when there is no such part.
     """
     loaded = load_graph(folder)  # variables live only as long as it does

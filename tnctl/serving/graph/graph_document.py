@@ -226,11 +226,11 @@ class GraphManifest(Manifest):
         )
 
     def _check_files(self) -> None:
-        """Raise ValueError unless its files are those that a split graph has."""
+        """Raise ValueError unless its files are the files of a split graph."""
         expected = {"saved_model.pb"} | ({GOLDEN} if self.golden else set())
         if self.aot is not None:
             expected |= {"aot/compiled.h", "aot/compiled.mk", *self.aot.paths}
-        # Those of aot/ are named by the key aot.
+        # The files of aot/ are named by the key aot.
         possible = {n for n in self.files if GRAPH.is_file(n) and not n.startswith("aot/")}
         check_files(self.files, expected, frozenset(possible))
 

@@ -30,7 +30,7 @@ class LoadedGraph:
     """The SavedModel in a local folder, which serving.json's content describes.
 
     `url` is where it is from, for messages. Raises Failure for a graph with an op that does more
-    than compute, and for signatures that are not those of the description.
+    than compute, and for signatures that differ from the description.
     """
 
     def __init__(self, folder: str, description: GraphManifest, url: str | None = None) -> None:
@@ -85,7 +85,7 @@ def run(function: Any, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
 def inputs_of(
     signature: Iterable[SignatureInput | Input], packed: Mapping[str, NDArray[Any]]
 ) -> Arrays:
-    """The inputs of a signature, [B, *shape] by name, cut from those of `packed`."""
+    """The inputs of a signature, [B, *shape] by name, cut from the inputs of `packed`."""
     return {
         part.name: np.ascontiguousarray(
             packed[part.source][:, part.at : part.at + part.columns]
@@ -147,7 +147,7 @@ def tensorflow_errors(
 ) -> Iterator[None]:
     """Turn what TensorFlow raises for a graph that is not as it should be into a Failure.
 
-    Errors of the kinds `passing`, by default ours and those of a full disk, pass.
+    Errors of the kinds `passing`, by default our errors and a full disk, pass.
     """
     try:
         yield
@@ -161,8 +161,8 @@ def tensorflow_errors(
 def write_graph(checkpoint: Checkpoint, folder: str) -> None:
     """Write the graph that a checkpoint contains into a local folder, its files verified.
 
-    Raises DamagedError when the checkpoint names other files than those of a SavedModel, wherever
-    they would be written, and Failure when the graph has an op that does more than compute.
+    Raises DamagedError when the checkpoint names other files than a SavedModel has, wherever they
+    would be written, and Failure when the graph has an op that does more than compute.
     """
     prefix = checkpoint.manifest.graph + "/"
     with offering(checkpoint):

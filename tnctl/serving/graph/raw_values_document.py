@@ -126,7 +126,7 @@ class SlotInput:
             f"a sequence has over {MOST_COLUMNS:,} floats",
             ValueError,
         )
-        # Boundaries and vocabulary are those of its kind of ids.
+        # Its kind of ids decides which of boundaries and vocabulary it has.
         served = ID_KINDS[self.ids].served
         refuse_if(
             (self.vocabulary is not None) != (served == "vocabulary"),

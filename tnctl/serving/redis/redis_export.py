@@ -57,7 +57,7 @@ class Rows(Protocol):
 
 
 class KeptFiles:
-    """Takes files that Redis has as keys, as an Inventory takes those of a folder."""
+    """Records files that become keys of Redis, as an Inventory records the files of a folder."""
 
     def __init__(self) -> None:
         self.data: dict[str, bytes] = {}

@@ -149,7 +149,7 @@ def chain_of(url: str) -> list[tuple[str, ExportManifest]]:
 
 
 def beside(folder: str, base: str) -> str:
-    """Where the base of the delta in `folder` is: a plain name is that of a folder beside it."""
+    """Where the base of the delta in `folder` is: a plain name names a folder beside it."""
     parent, slash, _ = folder.rstrip("/").rpartition("/")
     return files.join(parent + slash, base) if slash else base
 

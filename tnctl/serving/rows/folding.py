@@ -29,7 +29,7 @@ from tnctl.serving.rows.selection import Group
 def fold(url: str, to: str) -> ExportManifest:
     """Write the chain whose newest export is `url` as one full export to `to`; its manifest.
 
-    The data files and the golden rows are byte for byte those of a full export of the newest
+    The data files and the golden rows are byte for byte equal to a full export of the newest
     checkpoint: rows are copied as they are stored. Nothing is whole in memory. Raises UserError for
     what cannot be folded, Failure for a broken chain, a damaged file, and when the storage refuses.
     """

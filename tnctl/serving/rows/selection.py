@@ -74,7 +74,7 @@ class Selection:
         self.groups = [group for table in tables for group in table.groups]
 
     def parts(self) -> Iterator[Part]:
-        """Table by table; each group's parts ascend by hash, and those of groups alternate."""
+        """Table by table; each group's parts ascend by hash, and groups alternate."""
         for table in self.tables:
             yield from table.parts()
 
@@ -325,7 +325,7 @@ class TopRows:
         self._waiting = 0
 
     def add(self, shows: NDArray[np.float64], hashes: NDArray[np.uint64]) -> None:
-        """Add rows [n], whose hashes are above those of all earlier ones."""
+        """Add rows: shows float64 [n], hashes uint64 [n] above all earlier hashes."""
         self._parts.append((shows, hashes))
         self._rows += len(shows)
         self._waiting += len(shows)

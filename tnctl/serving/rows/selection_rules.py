@@ -70,7 +70,7 @@ def check_since(
 
 
 def check_shapes(shapes: dict[str, RowShape], since: RowsManifest) -> None:
-    """Raise UserError unless the groups and the kinds of their rows are those of `since`."""
+    """Raise UserError unless the groups and the kinds of their rows are the same in `since`."""
     for name in since.shapes | shapes:
         if since.shapes.get(name) != shapes.get(name):
             raise UserError(

@@ -1,6 +1,6 @@
 """golden.jsonl of a checkpoint, a split graph or exported embeddings (docs/formats/golden.md).
 
-The trainer computes those of a checkpoint. Those of graphs and embeddings are compared with them.
+The trainer computes the golden rows of a checkpoint; graphs and embeddings are compared with them.
 """
 
 import numpy as np

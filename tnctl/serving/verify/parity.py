@@ -2,9 +2,9 @@
 
 With a checkpoint, examples of the validation data are pooled twice, by its C tables and by numpy
 from the exported rows; that must be the same float32. The logits of the graph must be within
-2e-5 * (1 + |logit|) of those of the recipe's network with the checkpoint's weights. Rows of lower
-precision must be within the error that their export states. And the graph and the embeddings must
-give what their golden rows say, which is checked without a checkpoint too.
+2e-5 * (1 + |logit|) of the logits of the recipe's network with the checkpoint's weights. Rows of
+lower precision must be within the error that their export states. And the graph and the embeddings
+must give what their golden rows say, which is checked without a checkpoint too.
 """
 
 from contextlib import closing
@@ -113,7 +113,7 @@ def verify_endpoint(
 ) -> list[Finding]:
     """Send golden rows to a running service, with the inputs and outputs of the graph.
 
-    The golden rows are those of the embeddings, else of the graph, else of the checkpoint. Raises
+    The golden rows are from the embeddings, else of the graph, else of the checkpoint. Raises
     Failure when none of them has any, and for a service that does not answer as it must.
     """
     description = manifest.read(graph, GraphManifest, NAME)
@@ -253,7 +253,7 @@ class Examples:
 
 
 def cells_of(model: Model, batch: Batch) -> dict[str, Cells]:
-    """The cells of each slot that has rows, from those of a batch's tables."""
+    """The cells of each slot that has rows, from the cells of a batch's tables."""
     cells = {}
     for layout, ids, offsets, weights in zip(
         model.layout.tables, batch.ids, batch.offsets, batch.weights, strict=True

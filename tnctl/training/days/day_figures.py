@@ -1,6 +1,6 @@
 """What a day's inputs look like: a few figures of each, counted in one pass over its data.
 
-Checkpoints keep them, and the gate compares the figures of a day with those of the days before.
+Checkpoints keep them, and the gate compares the figures of a day with earlier days.
 """
 
 from collections.abc import Iterator, Sequence

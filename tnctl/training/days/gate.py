@@ -1,6 +1,6 @@
-"""The day gate: whether the inputs and labels of a day look like those of the days before.
+"""The day gate: whether the inputs and labels of a day look like the days before.
 
-The figures of every slot, numeric input and label (day_figures.py) are compared with those of the
+The figures of every slot, numeric input and label (day_figures.py) are compared with the
 last days: they must lie within the range of these days, widened by the thresholds of `gate`. Every
 threshold is widened further by the random variation of so few examples, so that small days pass.
 """

@@ -1,4 +1,4 @@
-"""Warm start: dense weights of a checkpoint to those of a network with other inputs.
+"""Warm start: dense weights of a checkpoint for a network with other inputs.
 
 A weight comes along by the name of its variable and its place in it. Places along an axis are of
 inputs, and move with their columns, or of units of a layer, and stay: `input_axes` says which.

@@ -55,7 +55,7 @@ def in_common(places: Iterable[Place | None]) -> Place | None:
 def columns_of(layout: Layout, names: dict[str, str]) -> dict[str, list[Place]]:
     """The places of the columns of each input tensor of a network, by the tensor's name.
 
-    `names` are names of inputs for those of the layout, where they differ.
+    `names` maps names of the layout to names of inputs, where they differ.
     """
 
     def places(name: str, columns: int) -> list[Place]:
@@ -117,7 +117,7 @@ class InputAxes:
         return [known[id(tensor)].numbers for tensor in network.outputs]
 
     def _apply(self, operation: Any, arguments: Any, node: Any) -> list[Numbers]:
-        """The places of an operation's outputs; those of its weights are recorded."""
+        """The places of an operation's outputs; the places of its weights are recorded."""
         leaves = keras.tree.flatten(arguments)
         given = [leaf.numbers for leaf in leaves if isinstance(leaf, Places)]
         shapes = [(len(given[0]), *tensor.shape[1:]) for tensor in node.outputs]
@@ -211,7 +211,7 @@ class InputAxes:
 
 
 def keeps_columns(layer: Any) -> bool:
-    """Whether the columns of an operation's output are those of its first input."""
+    """Whether the columns of an operation's output correspond to its first input's."""
     return getattr(layer, "keeps_columns", isinstance(layer, keras.layers.LayerNormalization))
 
 

@@ -25,8 +25,8 @@ OF_DATA = ("missing", "strip", "negatives", "label", "labels")
 class Pairing:
     """The inputs of two confs side by side.
 
-    `matched` maps inputs of the new conf to those of the old one whose weights they take; `new` and
-    `dropped` are the others. `source` is the checkpoint, as messages name it.
+    `matched` maps inputs of the new conf to inputs of the old one whose weights they take; `new`
+    and `dropped` are the others. `source` is the checkpoint, as messages name it.
     """
 
     source: str
@@ -108,7 +108,7 @@ def _listed(names: list[str]) -> str:
 def check_inputs(pairing: Pairing, old_statistics: Statistics, statistics: Statistics) -> None:
     """Refuse matched inputs whose rows or weights would mean something else in the new model.
 
-    `old_statistics` are those of the checkpoint, `statistics` those that the new model will have.
+    `old_statistics` are the checkpoint's, `statistics` what the new model will have.
     Raises UserError that names the input, what differs, and the way out.
     """
     for name, old_name in pairing.matched.items():

@@ -79,7 +79,7 @@ def checkpoint_at(start: str) -> Checkpoint:
 
 @dataclass
 class WarmStart:
-    """A checkpoint, and which of its inputs those of a new conf continue."""
+    """A checkpoint, and which of its inputs the inputs of a new conf continue."""
 
     checkpoint: Checkpoint
     pairing: Pairing
@@ -100,7 +100,7 @@ class WarmStart:
     def record(self) -> list[DayRecord]:
         """The days that were trained, if both train day by day: they are not trained again.
 
-        Of a day's statistics those of matched inputs are kept, by their names in the new conf.
+        Of a day's statistics only matched inputs are kept, by their names in the new conf.
         """
         if not daily(self.pairing.conf):
             return []
