@@ -22,8 +22,8 @@ from benchmarks import timing
 from benchmarks.workload import FOLDER, HIDDEN, NUMERIC, SEED, SLOTS, load
 from tnctl.data.batches import Batch
 from tnctl.data.features import Features
+from tnctl.data.file_pieces import counted
 from tnctl.data.formats.readers import csv_reader
-from tnctl.data.pieces import counted
 from tnctl.data.preparing import prepare
 from tnctl.data.read_ahead import ReadAhead, in_order
 from tnctl.data.statistics import Statistics

@@ -154,7 +154,7 @@ int tn_accumulate(tn_batch *batch, const float *const *gradients, const uint32_t
     pthread_mutex_lock(&batch->table->lock);
     int code = state_of(batch) == BATCH_INSERTED ? TN_OK : TN_NO_BATCH;
     if (code == TN_OK) {
-        tn_pool_run(batch->table->pool, accumulate_owned, &call);
+        tn_thread_pool_run(batch->table->pool, accumulate_owned, &call);
         for (int o = 0; o < batch->threads && code == TN_OK; o++) {
             code = batch->owners[o].code;
         }
@@ -208,7 +208,7 @@ int tn_count(tn_batch *batch, const float *clicks) {
         code = TN_BAD_VALUE;
     }
     if (code == TN_OK) {
-        tn_pool_run(batch->table->pool, count_owned, &(count_call){batch, clicks});
+        tn_thread_pool_run(batch->table->pool, count_owned, &(count_call){batch, clicks});
         batch->counted = 1;
     }
     pthread_mutex_unlock(&batch->table->lock);

@@ -37,7 +37,7 @@ int tn_batch_new(tn_table *table, const tn_slot *slots, uint32_t n_slots, tn_bat
     batch->table = table;
     batch->n_slots = n_slots;
     batch->cell_factor = UINT64_MAX / n_slots + 1;
-    batch->threads = tn_pool_threads(table->pool);
+    batch->threads = tn_thread_pool_size(table->pool);
     batch->sums_stride = (table->weights + 3) / 4 * 4;
     batch->sum_only = 1;
     for (uint32_t s = 0; s < n_slots; s++) {

@@ -23,7 +23,7 @@
 #ifndef TN_BATCH_H
 #define TN_BATCH_H
 
-#include "tn_squares.h"
+#include "tn_exact_sum.h"
 #include "tn_table.h"
 
 #define ROWS_AHEAD 16 /* rows announced to the cache while pooling */

@@ -104,8 +104,8 @@ static int fill_table(tn_table *table, const tn_segment *segments) {
     return code;
 }
 
-int tn_table_new(const tn_segment *segments, uint32_t n_segments, uint64_t seed, tn_pool *pool,
-                 tn_table **out) {
+int tn_table_new(const tn_segment *segments, uint32_t n_segments, uint64_t seed,
+                 tn_thread_pool *pool, tn_table **out) {
     if (n_segments < 1 || n_segments > MAX_SEGMENTS || pool == NULL) {
         return TN_BAD_VALUE;
     }

@@ -27,7 +27,7 @@ static void run(record_reader *reader, tn_job job) {
     if (reader->alone) {
         job(reader, 0, 1);
     } else {
-        tn_pool_run(reader->table->pool, job, reader);
+        tn_thread_pool_run(reader->table->pool, job, reader);
     }
 }
 
@@ -78,7 +78,7 @@ static int few_shards(const record_reader *reader) {
     }
     int64_t shards =
         (int64_t)shard_of(record_hash(table, last)) - (int64_t)shard_of(record_hash(table, first));
-    return shards < tn_pool_threads(table->pool);
+    return shards < tn_thread_pool_size(table->pool);
 }
 
 /* The code of the first part that has one: a later part's may be a consequence. */

@@ -2,28 +2,28 @@
  *
  * A call on gradients is split over the threads of the pool by weights: thread t has the same part
  * of every gradient each time. Updates of different weights do not depend on each other, so no
- * split can change a bit of them; norms are exact sums (tn_squares.h) of chunks of fixed size. */
+ * split can change a bit of them; norms are exact sums (tn_exact_sum.h) of chunks of fixed size. */
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "tn_exact_sum.h"
 #include "tn_memory.h"
 #include "tn_optimizer.h"
-#include "tn_pool.h"
-#include "tn_squares.h"
+#include "tn_thread_pool.h"
 
 struct tn_dense {
     tn_optimizer optimizer;
     const tn_rule *rule;
     tn_extras extras;
-    tn_pool *pool;
+    tn_thread_pool *pool;
     uint64_t n, step;
     uint32_t states;
     double power1, power2; /* beta1^step and beta2^step */
     float *weights, *state[TN_MAX_STATES];
 };
 
-int tn_dense_new(const tn_optimizer *optimizer, uint64_t n, tn_pool *pool, tn_dense **out) {
+int tn_dense_new(const tn_optimizer *optimizer, uint64_t n, tn_thread_pool *pool, tn_dense **out) {
     if (!tn_optimizer_fits(optimizer, 1) || pool == NULL) {
         return TN_BAD_VALUE;
     }
@@ -123,7 +123,7 @@ typedef struct {
     uint32_t n;
     float rate, scale;
     atomic_int bad;
-    tn_squares *squares;
+    tn_exact_sum *squares;
     pthread_mutex_t lock; /* of squares */
 } dense_call;
 
@@ -208,25 +208,25 @@ static double squares_of(const tn_dense *dense, uint64_t at, const float *g, uin
 }
 
 /* Floats whose squares are summed in double one after the other. Chunks start at multiples of this
- * in each gradient, so the doubles that tn_squares adds exactly do not depend on the threads. */
+ * in each gradient, so the doubles that tn_exact_sum adds exactly do not depend on the threads. */
 #define CHUNK 4096
 
 static void norm_part(void *argument, int thread, int threads) {
     dense_call *call = argument;
     const tn_dense *dense = call->dense;
-    tn_squares squares = {{0}};
+    tn_exact_sum squares = {{0}};
     for (uint32_t i = 0; i < call->n; i++) {
         uint64_t chunks = (call->lengths[i] + CHUNK - 1) / CHUNK;
         uint64_t last = tn_part(chunks, thread + 1, threads);
         for (uint64_t chunk = tn_part(chunks, thread, threads); chunk < last; chunk++) {
             uint64_t from = chunk * CHUNK, left = call->lengths[i] - from;
-            tn_squares_add(&squares,
-                           squares_of(dense, call->offsets[i] + from, call->gradients[i] + from,
-                                      left < CHUNK ? left : CHUNK));
+            tn_exact_sum_add(&squares,
+                             squares_of(dense, call->offsets[i] + from, call->gradients[i] + from,
+                                        left < CHUNK ? left : CHUNK));
         }
     }
     pthread_mutex_lock(&call->lock);
-    tn_squares_merge(call->squares, &squares);
+    tn_exact_sum_merge(call->squares, &squares);
     pthread_mutex_unlock(&call->lock);
 }
 
@@ -237,7 +237,7 @@ int tn_dense_check(tn_dense *dense, const float *const *gradients, const uint64_
     }
     dense_call call = {
         .dense = dense, .gradients = gradients, .offsets = offsets, .lengths = lengths, .n = n};
-    tn_pool_run(dense->pool, check_part, &call);
+    tn_thread_pool_run(dense->pool, check_part, &call);
     return call.bad ? TN_NOT_FINITE : TN_OK;
 }
 
@@ -246,7 +246,7 @@ int tn_dense_norm(tn_dense *dense, const float *const *gradients, const uint64_t
     if (!covers(dense, offsets, lengths, n)) {
         return TN_BAD_VALUE;
     }
-    tn_squares sum = {{0}};
+    tn_exact_sum sum = {{0}};
     dense_call call = {.dense = dense,
                        .gradients = gradients,
                        .offsets = offsets,
@@ -254,9 +254,9 @@ int tn_dense_norm(tn_dense *dense, const float *const *gradients, const uint64_t
                        .n = n,
                        .squares = &sum};
     pthread_mutex_init(&call.lock, NULL);
-    tn_pool_run(dense->pool, norm_part, &call);
+    tn_thread_pool_run(dense->pool, norm_part, &call);
     pthread_mutex_destroy(&call.lock);
-    *squares = tn_squares_total(&sum);
+    *squares = tn_exact_sum_total(&sum);
     return TN_OK;
 }
 
@@ -278,6 +278,6 @@ int tn_dense_apply(tn_dense *dense, const float *const *gradients, const uint64_
         call.rate =
             (float)(optimizer->learning_rate * sqrt(1 - dense->power2) / (1 - dense->power1));
     }
-    tn_pool_run(dense->pool, apply_part, &call);
+    tn_thread_pool_run(dense->pool, apply_part, &call);
     return TN_OK;
 }

@@ -214,7 +214,7 @@ static int find_locked(tn_batch *batch, const uint64_t *ids, const uint32_t *off
     batch->ids = ids;
     batch->given_weights = weights;
     batch->weighted = weights != NULL;
-    tn_pool_run(batch->table->pool, deal, batch);
+    tn_thread_pool_run(batch->table->pool, deal, batch);
     batch->ids = NULL;
     batch->given_weights = NULL;
     uint64_t first_row = 0;
@@ -227,7 +227,7 @@ static int find_locked(tn_batch *batch, const uint64_t *ids, const uint32_t *off
          * fewer than its places, and the last place is free to take that id's gradient. */
         batch->owners[o].no_row = first_row - 1;
     }
-    tn_pool_run(batch->table->pool, insert ? find_inserting : find_reading, batch);
+    tn_thread_pool_run(batch->table->pool, insert ? find_inserting : find_reading, batch);
     for (int o = 0; o < batch->threads; o++) {
         if (batch->owners[o].code != TN_OK) {
             return batch->owners[o].code;

@@ -199,7 +199,7 @@ int tn_gather(tn_batch *batch, float *const *outputs, const uint32_t *strides, f
     pthread_mutex_lock(&batch->table->lock);
     int code = state_of(batch) >= BATCH_READ ? TN_OK : TN_NO_BATCH;
     if (code == TN_OK) {
-        tn_pool_run(batch->table->pool, gather_part, &call);
+        tn_thread_pool_run(batch->table->pool, gather_part, &call);
     }
     pthread_mutex_unlock(&batch->table->lock);
     return code;

@@ -100,7 +100,7 @@ static void remove_owned(void *argument, int thread, int threads) {
 
 static int make_marks(removal_call *removal) {
     const tn_table *table = removal->table;
-    uint64_t words = 0, threads = (uint64_t)tn_pool_threads(table->pool);
+    uint64_t words = 0, threads = (uint64_t)tn_thread_pool_size(table->pool);
     for (uint32_t i = 0; i < SHARDS; i++) {
         removal->first_mark[i] = words;
         words += (table->shards[i].next_row + 63) / 64;
@@ -117,7 +117,7 @@ static void count_removed(const removal_call *removal) {
     tn_table *table = removal->table;
     for (uint32_t g = 0; g < table->n_groups; g++) {
         uint64_t n = 0;
-        for (int t = 0; t < tn_pool_threads(table->pool); t++) {
+        for (int t = 0; t < tn_thread_pool_size(table->pool); t++) {
             n += removal->rows_of_group[(uint64_t)t * removal->counters + g];
         }
         atomic_fetch_sub(&table->groups[g].rows, n);
@@ -131,14 +131,14 @@ static int mark_and_remove(removal_call *removal, uint64_t *removed) {
     if (code != TN_OK) {
         return code;
     }
-    tn_pool_run(table->pool, mark_owned, removal);
+    tn_thread_pool_run(table->pool, mark_owned, removal);
     uint64_t rows = 0;
     for (uint32_t i = 0; i < SHARDS; i++) {
         code = removal->codes[i] == TN_OK ? code : removal->codes[i];
         rows += removal->rows[i];
     }
     if (code == TN_OK && rows > 0) {
-        tn_pool_run(table->pool, remove_owned, removal);
+        tn_thread_pool_run(table->pool, remove_owned, removal);
         count_removed(removal);
         table->removals++;
     }
@@ -224,7 +224,7 @@ int tn_take_removed(tn_table *table, void *keys, uint64_t capacity, uint64_t *n)
     pthread_mutex_lock(&table->lock);
     int code = removed_keys(table) > capacity ? TN_BAD_VALUE : TN_OK;
     if (code == TN_OK) {
-        tn_pool_run(table->pool, sort_owned, table);
+        tn_thread_pool_run(table->pool, sort_owned, table);
         char *to = keys;
         *n = removed_keys(table);
         for (uint32_t i = 0; i < SHARDS; i++) {

@@ -21,14 +21,14 @@
  *     owner        0               1                2
  *
  * Only the owner writes the rows, the index, the sketch and the removed keys of a shard, and in a
- * call that writes them nobody else reads them; calls that only read (tn_gather, tn_keys) let any
- * thread read any shard. So finding a row takes no lock and no atomic operation. It is safe because
- * a key has one shard (the top bits of its hash), table->lock admits one call at a time, and a call
- * ends only when all its threads have finished (tn_pool_run). Only what an insertion takes from the
- * whole table is shared: the counts of a group are atomic, a new block comes under arena_lock. The
- * result does not depend on T, for each owner meets the ids of a shard in the order of the batch,
- * whichever other shards it owns, and what threads add together are integers or exact sums
- * (tn_squares.h). */
+ * call that writes them nobody else reads them; calls that only read (tn_gather, tn_key_queries)
+ * let any thread read any shard. So finding a row takes no lock and no atomic operation. It is safe
+ * because a key has one shard (the top bits of its hash), table->lock admits one call at a time,
+ * and a call ends only when all its threads have finished (tn_thread_pool_run). Only what an
+ * insertion takes from the whole table is shared: the counts of a group are atomic, a new block
+ * comes under arena_lock. The result does not depend on T, for each owner meets the ids of a shard
+ * in the order of the batch, whichever other shards it owns, and what threads add together are
+ * integers or exact sums (tn_exact_sum.h). */
 #ifndef TN_TABLE_H
 #define TN_TABLE_H
 
@@ -40,7 +40,7 @@
 #include "tn_hash.h"
 #include "tn_memory.h"
 #include "tn_optimizer.h"
-#include "tn_pool.h"
+#include "tn_thread_pool.h"
 #include "tnctl.h"
 
 #define MAX_SEGMENTS 4
@@ -140,7 +140,7 @@ struct tn_table {
         removals; /* calls that removed rows: what tn_find found before one may be freed rows */
     tn_removed_list removed[SHARDS];
     uint64_t seed;
-    tn_pool *pool;
+    tn_thread_pool *pool;
     tn_group *groups;
     uint64_t *salts; /* per group: not in tn_group, for they are read for every id */
     char *zero_row;  /* what a missing id reads */

@@ -221,7 +221,7 @@ static void update_shard(row_block *block, const tn_shard *shard, const summed_r
 typedef struct {
     tn_batch *batch;
     float scale;
-    tn_squares *squares;
+    tn_exact_sum *squares;
     pthread_mutex_t lock; /* of squares */
 } update_call;
 
@@ -250,7 +250,7 @@ int tn_apply(tn_batch *batch, float scale) {
     int code = state_of(batch) == BATCH_SUMMED ? TN_OK : TN_NO_BATCH;
     if (code == TN_OK) {
         update_call call = {.batch = batch, .scale = scale};
-        tn_pool_run(batch->table->pool, apply_owned, &call);
+        tn_thread_pool_run(batch->table->pool, apply_owned, &call);
         batch->state = BATCH_EMPTY;
     }
     pthread_mutex_unlock(&batch->table->lock);
@@ -260,7 +260,7 @@ int tn_apply(tn_batch *batch, float scale) {
 /* ---- The norm ------------------------------------------------------------ */
 
 /* The squares of a row are summed in double in the order of its floats; the sums of all rows are
- * then added exactly (tn_squares.h), so neither threads nor the order of rows can show. */
+ * then added exactly (tn_exact_sum.h), so neither threads nor the order of rows can show. */
 TN_INLINE double row_squares(const tn_table *table, const tn_row *row, const float *sums) {
     double squares = 0;
     for (uint32_t s = 0; s < table->n_segments; s++) {
@@ -278,19 +278,19 @@ TN_INLINE double row_squares(const tn_table *table, const tn_row *row, const flo
 }
 
 TN_CLONES
-static void add_batch(const tn_table *table, const summed_rows *summed, tn_squares *squares) {
+static void add_batch(const tn_table *table, const summed_rows *summed, tn_exact_sum *squares) {
     for (uint64_t i = 0; i < summed->n; i++) {
         const tn_row *row = summed->rows[summed->first_row + i];
-        tn_squares_add(squares, row_squares(table, row, sums_at(summed, i)));
+        tn_exact_sum_add(squares, row_squares(table, row, sums_at(summed, i)));
     }
 }
 
 TN_CLONES
 static void add_shard(const tn_table *table, const tn_shard *shard, const summed_rows *summed,
-                      tn_squares *squares) {
+                      tn_exact_sum *squares) {
     FOR_ROWS_OF_SHARD(table, shard, row, number, {
         const float *sums = sums_at(summed, place_in_batch(summed, row));
-        tn_squares_add(squares, row_squares(table, row, sums));
+        tn_exact_sum_add(squares, row_squares(table, row, sums));
     });
 }
 
@@ -307,7 +307,7 @@ static void norm_owned(void *argument, int thread, int threads) {
     update_call *call = argument;
     const tn_table *table = call->batch->table;
     summed_rows summed = summed_of(call->batch, thread);
-    tn_squares squares = {{0}};
+    tn_exact_sum squares = {{0}};
     if (table->all && has_l2(table)) {
         for (uint32_t i = 0; i < SHARDS; i++) {
             if (owner_of(i, threads) == thread) {
@@ -318,20 +318,20 @@ static void norm_owned(void *argument, int thread, int threads) {
         add_batch(table, &summed, &squares);
     }
     pthread_mutex_lock(&call->lock);
-    tn_squares_merge(call->squares, &squares);
+    tn_exact_sum_merge(call->squares, &squares);
     pthread_mutex_unlock(&call->lock);
 }
 
 int tn_norm(tn_batch *batch, double *squares) {
-    tn_squares sum = {{0}};
+    tn_exact_sum sum = {{0}};
     pthread_mutex_lock(&batch->table->lock);
     int code = state_of(batch) == BATCH_SUMMED ? TN_OK : TN_NO_BATCH;
     if (code == TN_OK) {
         update_call call = {.batch = batch, .squares = &sum};
         pthread_mutex_init(&call.lock, NULL);
-        tn_pool_run(batch->table->pool, norm_owned, &call);
+        tn_thread_pool_run(batch->table->pool, norm_owned, &call);
         pthread_mutex_destroy(&call.lock);
-        *squares = tn_squares_total(&sum);
+        *squares = tn_exact_sum_total(&sum);
     }
     pthread_mutex_unlock(&batch->table->lock);
     return code;

@@ -40,7 +40,7 @@
  * stand in the order of the hash, so growing is one streaming pass that reads
  * no row, and tn_encode walks a table in (hash, group) order.
  *
- * Threads. A tn_pool runs a call on several threads. Each thread owns whole
+ * Threads. A tn_thread_pool runs a call on several threads. Each thread owns whole
  * shards and meets its ids in the order of the batch, so weights after any
  * number of steps are the same bytes for any number of threads.
  *
@@ -48,7 +48,7 @@
  *  - One batch at a time per table: from tn_find to tn_apply no other tn_batch
  *    of the same table may insert. Each call takes the table's lock; the
  *    sequence of calls is the caller's to keep.
- *  - No call keeps a pointer it was given, except tn_pool in what was built on
+ *  - No call keeps a pointer it was given, except tn_thread_pool in what was built on
  *    it: free the pool last, and batches before their table.
  *  - When memory runs out in tn_find, rows inserted before the failing one
  *    stay, with their initial weights, and what the sketch counted stays
@@ -88,14 +88,14 @@ const char *tn_message(int code);
 
 /* ---- Threads ------------------------------------------------------------ */
 
-typedef struct tn_pool tn_pool;
+typedef struct tn_thread_pool tn_thread_pool;
 
 /* `threads` counts the caller's own: 1 starts none. At most 64. */
-int tn_pool_new(int threads, tn_pool **out);
-void tn_pool_free(tn_pool *pool);
+int tn_thread_pool_new(int threads, tn_thread_pool **out);
+void tn_thread_pool_free(tn_thread_pool *pool);
 /* While held, idle threads spin instead of sleeping (unless there are more threads than CPUs): for
  * a burst of calls, to be released before anything else wants the cores. */
-void tn_pool_hold(tn_pool *pool, int held);
+void tn_thread_pool_hold(tn_thread_pool *pool, int held);
 
 /* ---- Optimizers --------------------------------------------------------- */
 
@@ -218,8 +218,8 @@ typedef struct tn_initial {
 
 /* A table of rows with 1 to 4 segments. Initial weights are a function of
  * (seed, group name, id, segment, coordinate) and of nothing else. */
-int tn_table_new(const tn_segment *segments, uint32_t n_segments, uint64_t seed, tn_pool *pool,
-                 tn_table **out);
+int tn_table_new(const tn_segment *segments, uint32_t n_segments, uint64_t seed,
+                 tn_thread_pool *pool, tn_table **out);
 void tn_table_free(tn_table *table);
 
 /* Declares group `number` (any unused uint16): its name salts the hash. `initial` has one
@@ -286,22 +286,22 @@ typedef struct tn_life {
     uint32_t both;                      /* 1: rows that `show` and an unseen rule name; 0: either */
     /* Rows whose (show - click) * nonclick + click * this `click` is below `score`. */
     double score, nonclick, click;
-    uint64_t most_rows; /* the bound, see tn_bound */
+    uint64_t most_rows; /* most rows of a group, see tn_evict_surplus */
 } tn_life;
 
 /* Off by default. TN_BAD_VALUE for a number out of its range, rules by show or score in a table
  * without shows, and `both` without the two rules. */
 int tn_table_set_life(tn_table *table, uint16_t group, const tn_life *life);
 
-/* Removes every row that its group's rules name, at the table's step and day; the bound is none of
- * them. The memory of a removed row is the next inserted row's. A batch under way ends when rows
- * are removed: it needs a new tn_find. Nothing is removed when memory runs out. */
+/* Removes every row that its group's rules name, at the table's step and day; most_rows is not
+ * one of them. The memory of a removed row is the next inserted row's. A batch under way ends when
+ * rows are removed: it needs a new tn_find. Nothing is removed when memory runs out. */
 int tn_evict(tn_table *table, uint64_t *evicted);
 /* Brings each group with more than most_rows down to most_rows - most_rows / 16. The least
  * valuable go: those with the lowest score as above (rounded to float), in a table without shows
  * the longest unseen; among equals lower `changed`, then lower hash. When no group has more, it
  * costs nothing. */
-int tn_bound(tn_table *table, uint64_t *evicted);
+int tn_evict_surplus(tn_table *table, uint64_t *evicted);
 
 /* The keys removed since the last call, at most tn_removed_keys of them, each once (with its last
  * removal), whether they came back or not: packed, id u64, group u16, step u32 (the table's step
@@ -410,8 +410,8 @@ int tn_decode(tn_table *table, const void *records, uint64_t n);
  * each take a hundred times as long. */
 int tn_table_reserve(tn_table *table, uint64_t rows);
 /* The records that these keys would have if they were inserted now, in the order given. */
-int tn_fresh(tn_table *table, const uint16_t *groups, const uint64_t *ids, uint64_t n,
-             void *records);
+int tn_initial_records(tn_table *table, const uint16_t *groups, const uint64_t *ids, uint64_t n,
+                       void *records);
 /* has_row[i] becomes 1 where the table has a row of key i, else 0. */
 int tn_table_contains(tn_table *table, const uint16_t *groups, const uint64_t *ids, uint64_t n,
                       uint8_t *has_row);
@@ -426,7 +426,7 @@ int tn_table_lookup(tn_table *table, uint16_t group, uint64_t id, float *weights
 typedef struct tn_dense tn_dense;
 
 /* `n` floats of weights, zero, 64-byte aligned, with the optimizer's state. */
-int tn_dense_new(const tn_optimizer *optimizer, uint64_t n, tn_pool *pool, tn_dense **out);
+int tn_dense_new(const tn_optimizer *optimizer, uint64_t n, tn_thread_pool *pool, tn_dense **out);
 void tn_dense_free(tn_dense *dense);
 /* The memory itself, for variables to live in: weights, or state k in the order that the kind's
  * line says (Adam: 0 is m, 1 is v). NULL when there is no such state. */

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tnctl import files
-from tnctl.data import pieces, sources
+from tnctl.data import file_pieces, sources
 from tnctl.data.formats import text_lines, tfrecord_files
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Conf, Data, Slot
@@ -54,7 +54,7 @@ def block(request, monkeypatch):
     """Files are cut into blocks; where they are cut must not show."""
     monkeypatch.setattr(text_lines, "BLOCK_BYTES", request.param)
     monkeypatch.setattr(tfrecord_files, "READ_BYTES", request.param)
-    monkeypatch.setattr(pieces, "say", lambda _: None)
+    monkeypatch.setattr(file_pieces, "say", lambda _: None)
 
 
 # ---- libsvm, libfm, libffm
@@ -413,8 +413,8 @@ def test_columns_that_cannot_be(tmp_path):
 )
 def test_a_column_without_values_is_told_once(tmp_path, monkeypatch, format, data):
     told = []
-    monkeypatch.setattr(pieces, "say", told.append)
-    monkeypatch.setattr(pieces, "_met", set())
+    monkeypatch.setattr(file_pieces, "say", told.append)
+    monkeypatch.setattr(file_pieces, "_met", set())
     data = data or framed(example(label=[1], user=[2]))
     for _ in range(2):
         read_bytes(tmp_path, data, format, ["label", "user", "usr"])
@@ -435,8 +435,8 @@ def test_a_line_that_is_no_object(tmp_path, first):
 
 def test_a_column_of_nulls_is_not_like_itself(tmp_path, monkeypatch):
     told = []
-    monkeypatch.setattr(pieces, "say", told.append)
-    monkeypatch.setattr(pieces, "_met", set())
+    monkeypatch.setattr(file_pieces, "say", told.append)
+    monkeypatch.setattr(file_pieces, "_met", set())
     read_bytes(tmp_path, b'{"label": 1, "user": null}\n{"label": 0}', "jsonl", ["label", "user"])
     assert [line.rpartition(": ")[2] for line in told] == [
         "no value of column 'user' yet. All were null"
@@ -508,7 +508,7 @@ def fuzz(tmp_path, seed, rounds):
 
 def test_fuzzed_files_are_read_or_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(text_lines, "BLOCK_BYTES", 200)
-    monkeypatch.setattr(pieces, "say", lambda _: None)
+    monkeypatch.setattr(file_pieces, "say", lambda _: None)
     for seed in range(2):
         fuzz(tmp_path, seed, 20)
 
@@ -516,7 +516,7 @@ def test_fuzzed_files_are_read_or_refused(tmp_path, monkeypatch):
 @pytest.mark.long
 def test_fuzzed_files_for_long(tmp_path, monkeypatch):
     monkeypatch.setattr(text_lines, "BLOCK_BYTES", 500)
-    monkeypatch.setattr(pieces, "say", lambda _: None)
+    monkeypatch.setattr(file_pieces, "say", lambda _: None)
     for seed in range(10):
         fuzz(tmp_path, 100 + seed, 150)
 

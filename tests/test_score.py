@@ -149,7 +149,7 @@ def test_a_bad_row_is_named_by_its_line_and_leaves_nothing(artefacts, here, tmp_
 
 def test_columns_of_nulls_and_columns_that_are_not_there(artefacts, here, tmp_path, monkeypatch):
     """The first are told as such; a name that is near another may be wrong."""
-    from tnctl.data import pieces
+    from tnctl.data import file_pieces
 
     rows = [json.loads(line) for line in (artefacts / "rows.jsonl").read_text().splitlines()[:5]]
     path = tmp_path / "rows.jsonl"
@@ -157,7 +157,7 @@ def test_columns_of_nulls_and_columns_that_are_not_there(artefacts, here, tmp_pa
         ({"region": None}, "no value of column 'region' yet. All were null"),
         ({"region": None, "regin": 1}, "All were null"),
     ):
-        monkeypatch.setattr(pieces, "_met", set())
+        monkeypatch.setattr(file_pieces, "_met", set())
         path.write_text("".join(json.dumps(row | wrong) + "\n" for row in rows))
         done = here(
             "score",
@@ -168,7 +168,7 @@ def test_columns_of_nulls_and_columns_that_are_not_there(artefacts, here, tmp_pa
             cwd=artefacts,
         )
         assert done.code == 0 and said in done.err and "Did you mean" not in done.err
-    monkeypatch.setattr(pieces, "_met", set())
+    monkeypatch.setattr(file_pieces, "_met", set())
     path.write_text("".join(json.dumps({"regin": 1, **row}) + "\n" for row in rows).replace(
         '"region"', '"x"'))  # fmt: skip
     done = here(

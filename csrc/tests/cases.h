@@ -264,7 +264,7 @@ static inline void add_groups(tn_table *table, const test_plan *plan) {
     }
 }
 
-static inline tn_table *make_table(const test_plan *plan, tn_pool *pool) {
+static inline tn_table *make_table(const test_plan *plan, tn_thread_pool *pool) {
     tn_table *table = NULL;
     CHECK_OK(tn_table_new(plan->segments, plan->n_segments, plan->seed, pool, &table));
     CHECK_OK(tn_table_set_shows(table, plan->shows, plan->cvm));

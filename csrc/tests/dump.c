@@ -9,7 +9,7 @@ static void write_bytes(const void *bytes, uint64_t n) {
     CHECK(fwrite(bytes, 1, n, stdout) == n);
 }
 
-static void dump_table(uint32_t seed, tn_pool *pool, uint64_t steps) {
+static void dump_table(uint32_t seed, tn_thread_pool *pool, uint64_t steps) {
     test_plan plan;
     random_source random = {seed};
     make_plan(&plan, &random, seed % N_LAYOUTS);
@@ -42,7 +42,7 @@ static void dump_table(uint32_t seed, tn_pool *pool, uint64_t steps) {
         uint64_t evicted[2];
         CHECK_OK(tn_table_set_days(table, days, first_steps, 1 + (uint32_t)i % 3));
         CHECK_OK(tn_evict(table, &evicted[0]));
-        CHECK_OK(tn_bound(table, &evicted[1]));
+        CHECK_OK(tn_evict_surplus(table, &evicted[1]));
         write_bytes(evicted, sizeof evicted);
         free_matrices(gradients);
         free_cells(&cells);
@@ -62,7 +62,7 @@ static void dump_table(uint32_t seed, tn_pool *pool, uint64_t steps) {
     tn_table_free(table);
 }
 
-static void dump_dense(uint32_t kind, int extras, tn_pool *pool, uint64_t steps) {
+static void dump_dense(uint32_t kind, int extras, tn_thread_pool *pool, uint64_t steps) {
     enum { N = 777 };
     tn_optimizer optimizer = {.kind = kind,
                               .learning_rate = 0.01f,
@@ -98,9 +98,9 @@ static void dump_dense(uint32_t kind, int extras, tn_pool *pool, uint64_t steps)
 }
 
 int main(int argc, char **argv) {
-    tn_pool *pool;
+    tn_thread_pool *pool;
     uint64_t steps = number_argument(argc, argv, 2, 10);
-    CHECK_OK(tn_pool_new((int)number_argument(argc, argv, 1, 1), &pool));
+    CHECK_OK(tn_thread_pool_new((int)number_argument(argc, argv, 1, 1), &pool));
     for (uint32_t seed = 0; seed < 5 * N_LAYOUTS; seed++) { /* all optimizers */
         dump_table(seed, pool, steps);
     }
@@ -108,6 +108,6 @@ int main(int argc, char **argv) {
         dump_dense(kind, 0, pool, steps);
         dump_dense(kind, 1, pool, steps);
     }
-    tn_pool_free(pool);
+    tn_thread_pool_free(pool);
     return 0;
 }

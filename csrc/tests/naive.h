@@ -704,7 +704,7 @@ static inline int is_worth_less(const naive_table *naive, const naive_row *a, co
 }
 
 /* One by one. */
-static inline uint64_t naive_bound(naive_table *naive) {
+static inline uint64_t naive_evict_surplus(naive_table *naive) {
     uint64_t before = naive->n_rows;
     for (uint32_t g = 0; g < naive->plan->n_groups; g++) {
         uint64_t rows = 0, most = naive->plan->lives[g].most_rows;

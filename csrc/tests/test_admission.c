@@ -18,7 +18,7 @@ typedef struct {
     test_plan plan;
     random_source random;
     tn_life lives[MAX_TEST_GROUPS];
-    tn_pool *pools[2];
+    tn_thread_pool *pools[2];
     tn_table *tables[2];
     tn_batch *batches[2];
     naive_table *naive;
@@ -90,7 +90,7 @@ static void start_case(test_case *test, uint64_t seed) {
     plan_lives(test);
     test->naive = naive_new(&test->plan);
     for (int i = 0; i < 2; i++) {
-        CHECK_OK(tn_pool_new(THREADS[(seed + (uint64_t)i) % 3], &test->pools[i]));
+        CHECK_OK(tn_thread_pool_new(THREADS[(seed + (uint64_t)i) % 3], &test->pools[i]));
         test->tables[i] = make_table(&test->plan, test->pools[i]);
         CHECK_OK(tn_table_set_sketch(test->tables[i], SKETCH_BYTES));
         for (uint32_t g = 0; g < test->plan.n_groups; g++) {
@@ -105,7 +105,7 @@ static void end_case(test_case *test) {
     for (int i = 0; i < 2; i++) {
         tn_batch_free(test->batches[i]);
         tn_table_free(test->tables[i]);
-        tn_pool_free(test->pools[i]);
+        tn_thread_pool_free(test->pools[i]);
     }
     naive_free(test->naive);
     for (uint32_t b = 0; b < BUCKETS; b++) {

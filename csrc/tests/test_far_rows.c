@@ -67,8 +67,8 @@ static void train_cells(tn_batch *batch, naive_table *naive, const uint64_t *ids
 /* Inserts rows on both sides of `number`, finds, trains and writes them. */
 static void cross(const test_plan *plan, uint64_t number) {
     random_source random = {number};
-    tn_pool *pool;
-    CHECK_OK(tn_pool_new(2, &pool));
+    tn_thread_pool *pool;
+    CHECK_OK(tn_thread_pool_new(2, &pool));
     tn_table *table = make_table(plan, pool);
     tn_batch *batch = make_batch(table, plan);
     naive_table *naive = naive_new(plan);
@@ -87,13 +87,13 @@ static void cross(const test_plan *plan, uint64_t number) {
     tn_batch_free(batch);
     tn_table_free(table);
     naive_free(naive);
-    tn_pool_free(pool);
+    tn_thread_pool_free(pool);
 }
 
 /* The last four row numbers of a shard; then it is full, and nothing else is. */
 static void fill_up(const test_plan *plan) {
-    tn_pool *pool;
-    CHECK_OK(tn_pool_new(1, &pool));
+    tn_thread_pool *pool;
+    CHECK_OK(tn_thread_pool_new(1, &pool));
     tn_table *table = make_table(plan, pool);
     tn_batch *batch = make_batch(table, plan);
     naive_table *naive = naive_new(plan);
@@ -115,7 +115,7 @@ static void fill_up(const test_plan *plan) {
     tn_batch_free(batch);
     tn_table_free(table);
     naive_free(naive);
-    tn_pool_free(pool);
+    tn_thread_pool_free(pool);
 }
 
 int main(void) {

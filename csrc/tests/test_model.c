@@ -8,7 +8,7 @@
 typedef struct {
     test_plan plan;
     random_source random;
-    tn_pool *pool, *other_pool;
+    tn_thread_pool *pool, *other_pool;
     tn_table *table;
     tn_batch *batch;
     naive_table *naive;
@@ -18,8 +18,8 @@ static void start_case(test_case *test, uint64_t seed, uint32_t layout) {
     static const int THREADS[] = {1, 2, 5};
     test->random = (random_source){seed};
     make_plan(&test->plan, &test->random, layout);
-    CHECK_OK(tn_pool_new(THREADS[seed % 3], &test->pool));
-    CHECK_OK(tn_pool_new(THREADS[(seed + 1) % 3], &test->other_pool));
+    CHECK_OK(tn_thread_pool_new(THREADS[seed % 3], &test->pool));
+    CHECK_OK(tn_thread_pool_new(THREADS[(seed + 1) % 3], &test->other_pool));
     test->table = make_table(&test->plan, test->pool);
     test->batch = make_batch(test->table, &test->plan);
     test->naive = naive_new(&test->plan);
@@ -29,8 +29,8 @@ static void end_case(test_case *test) {
     tn_batch_free(test->batch);
     tn_table_free(test->table);
     naive_free(test->naive);
-    tn_pool_free(test->pool);
-    tn_pool_free(test->other_pool);
+    tn_thread_pool_free(test->pool);
+    tn_thread_pool_free(test->other_pool);
 }
 
 /* ---- The calls ---------------------------------------------------------- */
@@ -184,9 +184,9 @@ static void evict(test_case *test) {
 }
 
 static void bound(test_case *test) {
-    remove_rows(test, tn_bound, naive_bound);
+    remove_rows(test, tn_evict_surplus, naive_evict_surplus);
     uint64_t again = 7;
-    CHECK_OK(tn_bound(test->table, &again));
+    CHECK_OK(tn_evict_surplus(test->table, &again));
     CHECK(again == 0);
 }
 
@@ -411,7 +411,7 @@ static void replace_table(test_case *test) {
     check_removed(test->table, test->naive);
     tn_batch_free(test->batch);
     tn_table_free(test->table);
-    tn_pool *kept = test->pool;
+    tn_thread_pool *kept = test->pool;
     test->pool = test->other_pool;
     test->other_pool = kept;
     test->table = make_table(&test->plan, test->pool);
@@ -503,7 +503,7 @@ static void grow_table(uint64_t seed, uint64_t rows) {
 
 /* ---- Arguments ---------------------------------------------------------- */
 
-static void refuse_tables(const test_plan *plan, tn_pool *pool) {
+static void refuse_tables(const test_plan *plan, tn_thread_pool *pool) {
     tn_table *out = NULL;
     tn_segment wrong[5];
     CHECK_CODE(tn_table_new(plan->segments, 0, 1, pool, &out), TN_BAD_VALUE);
@@ -638,35 +638,35 @@ static void refuse_calls(const test_plan *plan, tn_table *table, random_source *
 static void refuse_arguments(uint64_t seed) {
     test_plan plan;
     random_source random = {seed};
-    tn_pool *pool = NULL;
+    tn_thread_pool *pool = NULL;
     make_plan(&plan, &random, 0);
     plan.n_slots = plan.n_slots < 2 ? 2 : plan.n_slots;
     plan.slots[1] = plan.slots[0];
-    CHECK_CODE(tn_pool_new(0, &pool), TN_BAD_VALUE);
-    CHECK_CODE(tn_pool_new(65, &pool), TN_BAD_VALUE);
-    CHECK_OK(tn_pool_new(2, &pool));
+    CHECK_CODE(tn_thread_pool_new(0, &pool), TN_BAD_VALUE);
+    CHECK_CODE(tn_thread_pool_new(65, &pool), TN_BAD_VALUE);
+    CHECK_OK(tn_thread_pool_new(2, &pool));
     refuse_tables(&plan, pool);
     tn_table *table = make_table(&plan, pool);
     refuse_groups(&plan, table);
     refuse_batches(&plan, table);
     refuse_calls(&plan, table, &random);
     tn_table_free(table);
-    tn_pool_free(pool);
+    tn_thread_pool_free(pool);
     tn_table_free(NULL);
     tn_batch_free(NULL);
     tn_dense_free(NULL);
-    tn_pool_free(NULL);
+    tn_thread_pool_free(NULL);
 }
 
 /* Keys of several groups that share one hash are written together or not at all. */
 static void share_one_hash(void) {
     test_plan plan;
     random_source random = {11};
-    tn_pool *pool;
+    tn_thread_pool *pool;
     do {
         make_plan(&plan, &random, 2);
     } while (plan.n_groups < 3);
-    CHECK_OK(tn_pool_new(1, &pool));
+    CHECK_OK(tn_thread_pool_new(1, &pool));
     tn_table *table = make_table(&plan, pool);
     uint64_t hash = UINT64_C(0x123456789abcdef0);
     char *records = test_memory(3 * record_size_of(&plan));
@@ -691,7 +691,7 @@ static void share_one_hash(void) {
     free(records);
     naive_free(naive);
     tn_table_free(table);
-    tn_pool_free(pool);
+    tn_thread_pool_free(pool);
 }
 
 int main(int argc, char **argv) {

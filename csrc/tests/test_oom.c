@@ -8,7 +8,7 @@
 
 #include "cases.h"
 #include "failing_memory.h"
-#include "tn_pool.h"
+#include "tn_thread_pool.h"
 
 /* ---- The allocator ------------------------------------------------------ */
 
@@ -78,7 +78,7 @@ static int may_fail(int code) {
 /* ---- Making things ------------------------------------------------------ */
 
 /* A table is about seventy allocations: most attempts fail, somewhere. */
-static tn_table *table_at_last(const test_plan *plan, tn_pool *pool) {
+static tn_table *table_at_last(const test_plan *plan, tn_thread_pool *pool) {
     tn_table *table = NULL;
     long before = atomic_load(&live);
     for (int attempt = 0; attempt < 20 && table == NULL; attempt++) {
@@ -115,12 +115,12 @@ static void no_job(void *argument, int thread, int threads) {
     (void)argument, (void)thread, (void)threads;
 }
 
-static tn_pool *pool_at_last(int threads) {
-    tn_pool *pool = NULL;
-    while (!may_fail(tn_pool_new(threads, &pool))) {
+static tn_thread_pool *pool_at_last(int threads) {
+    tn_thread_pool *pool = NULL;
+    while (!may_fail(tn_thread_pool_new(threads, &pool))) {
         CHECK(pool == NULL && atomic_load(&live) == 0);
     }
-    tn_pool_run(pool, no_job, NULL); /* now each thread has freed what it was started with */
+    tn_thread_pool_run(pool, no_job, NULL); /* now each thread has freed what it was started with */
     return pool;
 }
 
@@ -129,7 +129,7 @@ static tn_pool *pool_at_last(int threads) {
 typedef struct {
     test_plan plan;
     random_source random;
-    tn_pool *pool;
+    tn_thread_pool *pool;
     tn_table *table;
     tn_batch *batch;
     naive_table *naive;
@@ -222,8 +222,8 @@ static void remove_rows(oom_case *test) {
         CHECK(evicted == 7);
     }
     evicted = 7;
-    if (may_fail(tn_bound(test->table, &evicted))) {
-        CHECK(naive_bound(test->naive) == evicted);
+    if (may_fail(tn_evict_surplus(test->table, &evicted))) {
+        CHECK(naive_evict_surplus(test->naive) == evicted);
     } else {
         CHECK(evicted == 7);
     }
@@ -239,7 +239,7 @@ static void start_rows(oom_case *test) {
         groups[i] = test->plan.group_numbers[0];
         ids[i] = random_word(&test->random);
     }
-    if (may_fail(tn_fresh(test->table, groups, ids, 3, records))) {
+    if (may_fail(tn_initial_records(test->table, groups, ids, 3, records))) {
         CHECK(memcmp(records + 2 * size, &ids[2], sizeof ids[2]) == 0);
     }
     CHECK(tn_table_rows(test->table) == rows);
@@ -304,7 +304,7 @@ static void run_case(uint64_t seed, uint64_t rounds) {
     check_counts(test.table, test.naive);
     tn_batch_free(test.batch);
     tn_table_free(test.table);
-    tn_pool_free(test.pool);
+    tn_thread_pool_free(test.pool);
     naive_free(test.naive);
     CHECK(atomic_load(&live) == 0);
 }
@@ -317,7 +317,7 @@ static void make_dense(uint64_t seed) {
     tn_dense *dense = NULL;
     failing_seed = seed;
     atomic_store(&failing, 1);
-    tn_pool *pool = pool_at_last(2);
+    tn_thread_pool *pool = pool_at_last(2);
     for (int i = 0; i < 30; i++) {
         if (may_fail(tn_dense_new(&adam, 1000, pool, &dense))) {
             CHECK(tn_dense_weights(dense)[999] == 0 && tn_dense_state(dense, 1)[999] == 0);
@@ -327,7 +327,7 @@ static void make_dense(uint64_t seed) {
         CHECK(dense == NULL);
         tn_aligned_free(tn_aligned_new(100));
     }
-    tn_pool_free(pool);
+    tn_thread_pool_free(pool);
     CHECK(atomic_load(&live) == 0);
 }
 

@@ -5,7 +5,7 @@
  * Whatever the threads, the tables must end as one thread leaves them. */
 #include <pthread.h>
 
-#include "tn_pool.h"
+#include "tn_thread_pool.h"
 
 #include "cases.h"
 
@@ -39,7 +39,7 @@ static double train(tn_table *table, const test_plan *plan, uint64_t seed, uint6
         CHECK_OK(tn_norm(batch, &squares));
         norms += squares;
         CHECK_OK(tn_apply(batch, 0.5f));
-        CHECK_OK(tn_bound(table, &evicted));
+        CHECK_OK(tn_evict_surplus(table, &evicted));
         if (i % 4 == 3) {
             CHECK_OK(tn_evict(table, &evicted));
         }
@@ -114,12 +114,12 @@ static void *read_task(void *argument) {
 static void share_a_pool(uint64_t seed, uint64_t rounds, int threads) {
     test_plan plan;
     random_source random = {seed};
-    tn_pool *pool;
+    tn_thread_pool *pool;
     pthread_t handles[4];
     task tasks[2];
     atomic_int done[2] = {0, 0};
     make_plan(&plan, &random, (uint32_t)(seed % 4));
-    CHECK_OK(tn_pool_new(threads, &pool));
+    CHECK_OK(tn_thread_pool_new(threads, &pool));
     for (int i = 0; i < 2; i++) {
         tasks[i] = (task){&plan, make_table(&plan, pool), seed + (uint64_t)i, rounds, &done[i], 0};
         CHECK(pthread_create(&handles[i], NULL, train_task, &tasks[i]) == 0);
@@ -128,8 +128,8 @@ static void share_a_pool(uint64_t seed, uint64_t rounds, int threads) {
     for (int i = 0; i < 4; i++) {
         CHECK(pthread_join(handles[i], NULL) == 0);
     }
-    tn_pool *one;
-    CHECK_OK(tn_pool_new(1, &one));
+    tn_thread_pool *one;
+    CHECK_OK(tn_thread_pool_new(1, &one));
     for (int i = 0; i < 2; i++) {
         uint64_t bytes, bytes_alone;
         tn_table *alone = make_table(&plan, one);
@@ -141,8 +141,8 @@ static void share_a_pool(uint64_t seed, uint64_t rounds, int threads) {
         tn_table_free(alone);
         tn_table_free(tasks[i].table);
     }
-    tn_pool_free(one);
-    tn_pool_free(pool);
+    tn_thread_pool_free(one);
+    tn_thread_pool_free(pool);
 }
 
 /* ---- The pool alone ----------------------------------------------------- */
@@ -161,11 +161,11 @@ static void visit(void *argument, int thread, int threads) {
 }
 
 static void *visit_task(void *argument) {
-    tn_pool *pool = argument;
+    tn_thread_pool *pool = argument;
     unsigned char visits[257] = {0};
     for (uint64_t n = 0; n <= 256; n++) {
         visit_call call = {n, visits};
-        tn_pool_run(pool, visit, &call);
+        tn_thread_pool_run(pool, visit, &call);
     }
     for (int i = 0; i < 257; i++) {
         CHECK(visits[i] == (unsigned char)(256 - i));
@@ -174,18 +174,18 @@ static void *visit_task(void *argument) {
 }
 
 static void visit_all(int threads) {
-    tn_pool *pool;
+    tn_thread_pool *pool;
     pthread_t handles[3];
-    CHECK_OK(tn_pool_new(threads, &pool));
+    CHECK_OK(tn_thread_pool_new(threads, &pool));
     for (int i = 0; i < 3; i++) {
         CHECK(pthread_create(&handles[i], NULL, visit_task, pool) == 0);
     }
     for (int i = 0; i < 3; i++) {
         CHECK(pthread_join(handles[i], NULL) == 0);
     }
-    tn_pool_free(pool);
-    CHECK_OK(tn_pool_new(threads, &pool)); /* freed before it ever ran */
-    tn_pool_free(pool);
+    tn_thread_pool_free(pool);
+    CHECK_OK(tn_thread_pool_new(threads, &pool)); /* freed before it ever ran */
+    tn_thread_pool_free(pool);
 }
 
 /* ---- The dense table ---------------------------------------------------- */
@@ -201,7 +201,7 @@ static void train_dense(uint32_t kind) {
     float g[N], *weights[2];
     double squares[2];
     tn_dense *dense[2];
-    tn_pool *pools[2];
+    tn_thread_pool *pools[2];
     random_source random = {kind};
     for (int i = 0; i < N; i++) {
         g[i] = random_float(&random);
@@ -209,7 +209,7 @@ static void train_dense(uint32_t kind) {
     const float *gradients[2] = {g, g};
     uint64_t offsets[2] = {0, 512}, lengths[2] = {500, N - 512};
     for (int i = 0; i < 2; i++) {
-        CHECK_OK(tn_pool_new(i ? 4 : 1, &pools[i]));
+        CHECK_OK(tn_thread_pool_new(i ? 4 : 1, &pools[i]));
         CHECK_OK(tn_dense_new(&optimizer, N, pools[i], &dense[i]));
         for (int step = 0; step < 50; step++) {
             CHECK_OK(tn_dense_check(dense[i], gradients, offsets, lengths, 2));
@@ -223,7 +223,7 @@ static void train_dense(uint32_t kind) {
     CHECK(weights[1][0] != 0 && weights[1][505] == 0 && weights[1][N - 1] != 0);
     for (int i = 0; i < 2; i++) {
         tn_dense_free(dense[i]);
-        tn_pool_free(pools[i]);
+        tn_thread_pool_free(pools[i]);
     }
 }
 

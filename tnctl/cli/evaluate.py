@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from tnctl.cli.checkpoint_choice import loaded, with_checkpoint
 from tnctl.cli.printing import print_json
-from tnctl.cli.target import loaded, with_checkpoint
 from tnctl.errors import UserError
 from tnctl.schema import Conf
 

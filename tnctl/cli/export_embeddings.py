@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from tnctl import files
 from tnctl.cli import arguments
-from tnctl.cli.target import with_checkpoint
+from tnctl.cli.checkpoint_choice import with_checkpoint
 from tnctl.errors import UserError, quoted, refuse_if
 from tnctl.schema import Conf
 from tnctl.serving.rows.export_formats import file_formats, server_format

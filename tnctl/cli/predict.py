@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from tnctl import files
 from tnctl.cli import arguments, compose
-from tnctl.cli.target import loaded, with_checkpoint
+from tnctl.cli.checkpoint_choice import loaded, with_checkpoint
 from tnctl.errors import refuse_if
 from tnctl.schema import Conf
 

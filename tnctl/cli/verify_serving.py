@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from tnctl import files
 from tnctl.cli import arguments
+from tnctl.cli.checkpoint_choice import output_of, with_checkpoint
 from tnctl.cli.quiet import quiet_tensorflow
-from tnctl.cli.target import output_of, with_checkpoint
 from tnctl.errors import UserError, refuse_if
 from tnctl.schema import Conf
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tnctl.data.pieces import Where, named
+from tnctl.data.file_pieces import Where, named
 from tnctl.errors import Failure
 
 T = TypeVar("T")

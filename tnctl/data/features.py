@@ -12,9 +12,9 @@ from tnctl.data import numbers
 from tnctl.data.bad_rows import refuse
 from tnctl.data.batches import Batch
 from tnctl.data.column_names import columns_read
+from tnctl.data.file_pieces import Where
 from tnctl.data.id_encoders import ENCODERS
 from tnctl.data.numeric_inputs import numeric_input
-from tnctl.data.pieces import Where
 from tnctl.data.row_limits import refuse_large_window, refuse_long_rows
 from tnctl.data.slot_encoder import Cells, Encoder
 from tnctl.data.statistics import Statistics

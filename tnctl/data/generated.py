@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tnctl.data.pieces import Piece, counted, require
+from tnctl.data.file_pieces import Piece, counted, require
 from tnctl.errors import UserError
 from tnctl.tables.columns import mix64
 

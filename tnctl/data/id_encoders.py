@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tnctl.data import numbers
 from tnctl.data.column_names import slot_column
-from tnctl.data.pieces import Where
+from tnctl.data.file_pieces import Where
 from tnctl.errors import UserError
 from tnctl.schema import Data, Slot
 from tnctl.tables import columns as c_columns

@@ -10,7 +10,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from tnctl.data.bad_rows import refuse
-from tnctl.data.pieces import Where
+from tnctl.data.file_pieces import Where
 from tnctl.errors import Failure, quoted
 
 INTEGER = re.compile(r"-?[0-9]+")

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from tnctl.data import numbers
 from tnctl.data.bad_rows import owned, refuse
 from tnctl.data.column_names import numeric_columns
-from tnctl.data.pieces import Where
+from tnctl.data.file_pieces import Where
 from tnctl.data.row_values import RowValues, row_values
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Data, Numeric

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tnctl import limits
 from tnctl.data.bad_rows import refuse
-from tnctl.data.pieces import Where
+from tnctl.data.file_pieces import Where
 from tnctl.errors import UserError
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tnctl import limits
 from tnctl.data import numbers
 from tnctl.data.bad_rows import refuse
-from tnctl.data.pieces import Where
+from tnctl.data.file_pieces import Where
 from tnctl.data.row_limits import refuse_many
 from tnctl.errors import quoted
 from tnctl.schema import Data

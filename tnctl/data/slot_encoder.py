@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from tnctl.data import numbers
 from tnctl.data.bad_rows import owned, refuse
+from tnctl.data.file_pieces import Where
 from tnctl.data.id_encoders import ENCODERS, Ids, Lists, hashes
-from tnctl.data.pieces import Where
 from tnctl.data.row_limits import refuse_large_window, refuse_many_ids
 from tnctl.data.row_values import RowValues, row_values
 from tnctl.errors import UserError

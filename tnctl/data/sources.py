@@ -9,11 +9,11 @@ from tnctl import files
 from tnctl.data import generated
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.day_records import Fingerprint
+from tnctl.data.file_pieces import EmptyError, Piece
 from tnctl.data.formats import parquet_files
 from tnctl.data.formats.prepared_document import SPLITS
 from tnctl.data.formats.prepared_files import PreparedReader
 from tnctl.data.formats.readers import reader_of
-from tnctl.data.pieces import EmptyError, Piece
 from tnctl.data.read_ahead import in_order
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.masking import masked

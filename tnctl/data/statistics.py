@@ -14,10 +14,10 @@ from tnctl import files
 from tnctl.data import numbers, sources, vocabulary
 from tnctl.data.bad_rows import Skipped, owned
 from tnctl.data.column_names import numeric_columns, slot_column
+from tnctl.data.file_pieces import Where
 from tnctl.data.formats.prepared_files import open_folder
 from tnctl.data.id_encoders import Lists, bucket_numbers
 from tnctl.data.numeric_inputs import vectors
-from tnctl.data.pieces import Where
 from tnctl.data.row_values import row_values
 from tnctl.data.statistics_document import Measured
 from tnctl.errors import Failure

@@ -13,8 +13,8 @@ from tnctl.data import numbers, sources
 from tnctl.data.bad_rows import Skipped, chosen
 from tnctl.data.batches import Batch, joined
 from tnctl.data.features import Features, labels_of
+from tnctl.data.file_pieces import Where, shifted
 from tnctl.data.formats import prepared_rows
-from tnctl.data.pieces import Where, shifted
 from tnctl.data.read_ahead import in_order
 from tnctl.data.row_limits import refuse_large_window
 from tnctl.errors import Failure

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tnctl.checkpoint.golden_lines import RawRow
 from tnctl.data.features import Features
-from tnctl.data.pieces import Where
+from tnctl.data.file_pieces import Where
 from tnctl.data.raw_rows import as_table
 from tnctl.data.slot_encoder import Cells
 from tnctl.errors import Failure

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from tnctl import documents, files, outputs
 from tnctl.checkpoint.golden_lines import RawRow
+from tnctl.data.file_pieces import EmptyFileError, Piece, shifted
 from tnctl.data.formats.readers import reader_of
-from tnctl.data.pieces import EmptyFileError, Piece, shifted
 from tnctl.data.read_ahead import ReadAhead
 from tnctl.errors import Failure
 from tnctl.evaluation.predictions import columns_written, writing

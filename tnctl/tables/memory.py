@@ -71,16 +71,16 @@ class Pool:
     """`threads` threads (the caller's own among them) that tables run their calls on."""
 
     def __init__(self, threads: int) -> None:
-        out = ffi.new("tn_pool **")
-        check(lib.tn_pool_new(threads, out))
+        out = ffi.new("tn_thread_pool **")
+        check(lib.tn_thread_pool_new(threads, out))
         self.threads = threads
-        self.handle = ffi.gc(out[0], lib.tn_pool_free)
+        self.handle = ffi.gc(out[0], lib.tn_thread_pool_free)
 
     @contextmanager
     def awake(self) -> Iterator[None]:
         """Keep the threads spinning between the calls of a burst: waking one costs as much."""
-        lib.tn_pool_hold(self.handle, 1)
+        lib.tn_thread_pool_hold(self.handle, 1)
         try:
             yield
         finally:
-            lib.tn_pool_hold(self.handle, 0)
+            lib.tn_thread_pool_hold(self.handle, 0)

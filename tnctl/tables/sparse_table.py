@@ -127,7 +127,7 @@ class SparseTable:
         The least valuable rows are removed: the lowest scores, without shows the longest unseen.
         Between steps, as `evict`.
         """
-        return self._removed(lib.tn_bound)
+        return self._removed(lib.tn_evict_surplus)
 
     def _removed(self, remove: Any) -> int:
         evicted = ffi.new("uint64_t *")
@@ -244,7 +244,7 @@ class SparseTable:
         """
         records = np.empty(len(ids), self.record_dtype)
         buffer = ffi.from_buffer(records, require_writable=True)
-        check(lib.tn_fresh(self.handle, *key_pointers(groups, ids), buffer))
+        check(lib.tn_initial_records(self.handle, *key_pointers(groups, ids), buffer))
         return records
 
     def contains(self, groups: NDArray[np.uint16], ids: NDArray[np.uint64]) -> NDArray[np.bool_]:

@@ -22,11 +22,11 @@ from tnctl.training import early_stopping, eviction, resuming, run_folder, warm
 from tnctl.training.days.daily import Daily
 from tnctl.training.days.day_loop import train_days
 from tnctl.training.final_report import write_report
-from tnctl.training.first_rows import insert_rows
 from tnctl.training.loop import train_passes
 from tnctl.training.memory_watch import WAY_OUT, table_words
 from tnctl.training.observers import Observer, Recorder, Screen, Stopwatch
 from tnctl.training.report import Report
+from tnctl.training.row_insertion import insert_all_rows
 from tnctl.training.run_log import Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.signals import Signals
@@ -203,7 +203,7 @@ def new_model(conf: Conf, start: warm.WarmStart | None, of_first_day: Conf) -> M
         start.fill(model)
     if conf.optimizer.updates == "all":
         with waiting("making every row of the training data"):
-            insert_rows(model, features_of(conf, model))
+            insert_all_rows(model, features_of(conf, model))
     return model
 
 

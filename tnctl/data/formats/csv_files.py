@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tnctl import limits
+from tnctl.data.file_pieces import Line, Piece, require
 from tnctl.data.formats.file_reader import FileReader
 from tnctl.data.formats.text_lines import after_line, blocks, is_utf8, numbers_of
-from tnctl.data.pieces import Line, Piece, require
 from tnctl.data.read_ahead import in_order
 from tnctl.errors import Failure, UserError, did_you_mean, quoted
 from tnctl.tables import text

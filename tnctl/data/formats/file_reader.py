@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from tnctl import files
-from tnctl.data.pieces import Piece
+from tnctl.data.file_pieces import Piece
 
 HEAD_BYTES = 4 << 20
 HEAD_LINES = 1000

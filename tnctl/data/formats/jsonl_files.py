@@ -21,9 +21,9 @@ import pyarrow.json
 from tnctl import limits
 from tnctl.data.bad_rows import BadRowsError
 from tnctl.data.column_names import id_columns, separators
+from tnctl.data.file_pieces import BadRows, Line, Piece, report_absent
 from tnctl.data.formats import text_lines
 from tnctl.data.formats.file_reader import FileReader
-from tnctl.data.pieces import BadRows, Line, Piece, report_absent
 from tnctl.data.row_values import row_values
 from tnctl.errors import quoted
 from tnctl.schema import Conf, Data

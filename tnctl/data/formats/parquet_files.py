@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tnctl import files, limits
+from tnctl.data.file_pieces import BadRows, Piece, Where, require
 from tnctl.data.formats import parquet_footer
 from tnctl.data.formats.file_reader import FileReader
-from tnctl.data.pieces import BadRows, Piece, Where, require
 from tnctl.errors import Failure
 
 BATCH_ROWS = 65_536

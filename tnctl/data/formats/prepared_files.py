@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tnctl import documents, files, manifest
+from tnctl.data.file_pieces import Piece, counted
 from tnctl.data.formats import prepared_columns
 from tnctl.data.formats.file_reader import FileReader
 from tnctl.data.formats.parquet_files import row_groups, seekable, translated
 from tnctl.data.formats.prepared_columns import AGAIN
 from tnctl.data.formats.prepared_document import SPLITS, DecidingConf, PreparedManifest, SplitEntry
-from tnctl.data.pieces import Piece, counted
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare_conf, masked_conf

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from tnctl.data.batches import Batch
 from tnctl.data.features import EncodedRows, Features
+from tnctl.data.file_pieces import Where
 from tnctl.data.formats.prepared_columns import check_width
 from tnctl.data.numbers import flat, is_list
-from tnctl.data.pieces import Where
 from tnctl.data.row_limits import refuse_long_rows
 from tnctl.data.slot_encoder import Cells
 from tnctl.errors import UserError

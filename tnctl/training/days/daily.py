@@ -21,7 +21,7 @@ from tnctl.data.days import (
     none_there,
 )
 from tnctl.data.days import in_words as named
-from tnctl.data.pieces import EmptyError, EmptyFileError
+from tnctl.data.file_pieces import EmptyError, EmptyFileError
 from tnctl.data.sources import fingerprints
 from tnctl.errors import Failure
 from tnctl.evaluation.metrics import scalars

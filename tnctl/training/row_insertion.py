@@ -14,7 +14,7 @@ from tnctl.training.forecast import memory_of_machine
 IDS_AT_A_TIME = 1 << 20
 
 
-def insert_rows(model: Model, features: Features) -> None:
+def insert_all_rows(model: Model, features: Features) -> None:
     """Insert every row that training on data.train will meet, with its initial weights.
 
     Ids that are counted (of a vocabulary, a modulo, buckets) are all inserted, met or not; for

@@ -1,4 +1,4 @@
-/* tn_bound.c - tn_bound: the least valuable rows of groups that have too many.
+/* tn_evict_surplus.c - tn_evict_surplus: removes the least valuable rows of groups over most_rows.
  *
  * Rows are ranked by (worth, hash), which no two rows of a group share, so which rows stay does not
  * depend on the order they lie in, nor on threads. To find the first that stays, the k-th smallest,
@@ -90,10 +90,10 @@ static void count_row(const tn_table *table, const tn_row *row, tn_choice *choic
 typedef struct {
     tn_table *table;
     tn_choice *choices; /* per group */
-} bound_call;
+} surplus_call;
 
 static void count_owned(void *argument, int thread, int threads) {
-    const bound_call *call = argument;
+    const surplus_call *call = argument;
     const tn_table *table = call->table;
     for (uint32_t i = 0; i < SHARDS; i++) {
         if (owner_of(i, threads) == thread) {
@@ -136,11 +136,11 @@ static void narrow(tn_choice *choice, int threads) {
     memset(choice->parts, 0, (uint64_t)threads * PARTS * sizeof *choice->parts);
 }
 
-static void choose_rows(bound_call *call) {
+static void choose_rows(surplus_call *call) {
     tn_table *table = call->table;
-    int threads = tn_pool_threads(table->pool), left;
+    int threads = tn_thread_pool_size(table->pool), left;
     do {
-        tn_pool_run(table->pool, count_owned, call);
+        tn_thread_pool_run(table->pool, count_owned, call);
         left = 0;
         for (uint32_t g = 0; g < table->n_groups; g++) {
             tn_choice *choice = &call->choices[g];
@@ -180,9 +180,9 @@ static int is_over(const tn_group *group) {
     return group->life.most_rows > 0 && atomic_load(&group->rows) > group->life.most_rows;
 }
 
-static int bound_groups(tn_table *table, uint32_t over, uint64_t *evicted) {
-    uint64_t parts = (uint64_t)tn_pool_threads(table->pool) * PARTS;
-    bound_call call = {table, TN_CALLOC(table->n_groups, sizeof *call.choices)};
+static int evict_surplus_of_groups(tn_table *table, uint32_t over, uint64_t *evicted) {
+    uint64_t parts = (uint64_t)tn_thread_pool_size(table->pool) * PARTS;
+    surplus_call call = {table, TN_CALLOC(table->n_groups, sizeof *call.choices)};
     tn_part_rows *all_parts = TN_CALLOC(over * parts, sizeof *all_parts);
     int code = call.choices == NULL || all_parts == NULL ? TN_NO_MEMORY : TN_OK;
     tn_part_rows *next = all_parts;
@@ -206,7 +206,7 @@ static int bound_groups(tn_table *table, uint32_t over, uint64_t *evicted) {
     return code;
 }
 
-int tn_bound(tn_table *table, uint64_t *evicted) {
+int tn_evict_surplus(tn_table *table, uint64_t *evicted) {
     pthread_mutex_lock(&table->lock);
     uint32_t over = 0;
     for (uint32_t g = 0; g < table->n_groups; g++) {
@@ -214,7 +214,7 @@ int tn_bound(tn_table *table, uint64_t *evicted) {
     }
     int code = TN_OK;
     if (over > 0) {
-        code = bound_groups(table, over, evicted);
+        code = evict_surplus_of_groups(table, over, evicted);
     } else {
         *evicted = 0;
     }

@@ -1,4 +1,4 @@
-/* tn_pool.c - a pool of threads for jobs of 20 to 2000 microseconds.
+/* tn_thread_pool.c - a pool of threads for jobs of 20 to 2000 microseconds.
  *
  * Calls come in bursts (find, gather; accumulate, apply) with a long TensorFlow step between them.
  * Waking a sleeping thread costs about as much as a small job, and a spinning thread takes a core
@@ -7,16 +7,16 @@
  *     caller    hold  find  gather  release   TensorFlow's step   hold  accumulate  apply  release
  *     worker    wakes [job] spin [job] sleeps . . . . . . . . . . wakes [job]  spin [job]  sleeps
  *
- * Without tn_pool_hold they spin for SPINS rounds after a job (a few microseconds) and then sleep.
- * With more threads than CPUs nobody spins: a spinning thread would keep a working one off its CPU,
- * and the job would take a scheduler's time slice instead of microseconds.
+ * Without tn_thread_pool_hold they spin for SPINS rounds after a job (a few microseconds) and then
+ * sleep. With more threads than CPUs nobody spins: a spinning thread would keep a working one off
+ * its CPU, and the job would take a scheduler's time slice instead of microseconds.
  *
  * Jobs are numbered by `generation`. A worker has done all jobs up to `seen` and waits for the
  * number to differ. No job can be missed, for the next one starts only after every worker has
  * finished this one (`running` is 0), and no wake-up can be missed, for a worker goes to sleep
  * under `lock` after it has looked at the generation again, and the caller changes it under `lock`.
  */
-#include "tn_pool.h"
+#include "tn_thread_pool.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -28,7 +28,7 @@
 #define MAX_THREADS 64
 #define SPINS 100
 
-struct tn_pool {
+struct tn_thread_pool {
     int threads, started, spins;
     pthread_t handles[MAX_THREADS];
     pthread_mutex_t call; /* held by the one caller whose job runs */
@@ -43,12 +43,12 @@ struct tn_pool {
 };
 
 typedef struct {
-    tn_pool *pool;
+    tn_thread_pool *pool;
     int thread;
 } worker_start;
 
 /* Spins for a while, or as long as the pool is held. Returns whether there is a new job. */
-static int spin_for_job(tn_pool *pool, unsigned seen) {
+static int spin_for_job(tn_thread_pool *pool, unsigned seen) {
     for (int i = 0; i < pool->spins || (pool->spins > 0 && atomic_load(&pool->held)); i++) {
         if (atomic_load(&pool->generation) != seen) {
             return 1;
@@ -59,7 +59,7 @@ static int spin_for_job(tn_pool *pool, unsigned seen) {
 }
 
 /* Waits until the generation is no longer `seen`. Returns 0 when the pool stops. */
-static int wait_for_job(tn_pool *pool, unsigned seen, tn_job *job, void **argument) {
+static int wait_for_job(tn_thread_pool *pool, unsigned seen, tn_job *job, void **argument) {
     while (!spin_for_job(pool, seen)) {
         pthread_mutex_lock(&pool->lock);
         while (atomic_load(&pool->generation) == seen && !pool->stop &&
@@ -85,7 +85,7 @@ static int wait_for_job(tn_pool *pool, unsigned seen, tn_job *job, void **argume
 static void *work(void *argument) {
     worker_start start = *(worker_start *)argument;
     TN_FREE(argument);
-    tn_pool *pool = start.pool;
+    tn_thread_pool *pool = start.pool;
     tn_job job;
     void *job_argument;
     for (unsigned seen = 0; wait_for_job(pool, seen, &job, &job_argument); seen++) {
@@ -101,15 +101,15 @@ static void *work(void *argument) {
     return NULL;
 }
 
-int tn_pool_threads(const tn_pool *pool) {
+int tn_thread_pool_size(const tn_thread_pool *pool) {
     return pool->threads;
 }
 
-int tn_pool_new(int threads, tn_pool **out) {
+int tn_thread_pool_new(int threads, tn_thread_pool **out) {
     if (threads < 1 || threads > MAX_THREADS) {
         return TN_BAD_VALUE;
     }
-    tn_pool *pool = TN_CALLOC(1, sizeof *pool);
+    tn_thread_pool *pool = TN_CALLOC(1, sizeof *pool);
     if (pool == NULL) {
         return TN_NO_MEMORY;
     }
@@ -130,7 +130,7 @@ int tn_pool_new(int threads, tn_pool **out) {
         if (failed) {
             int code = start == NULL ? TN_NO_MEMORY : TN_NO_THREAD;
             TN_FREE(start);
-            tn_pool_free(pool);
+            tn_thread_pool_free(pool);
             return code;
         }
         pool->started = thread;
@@ -139,7 +139,7 @@ int tn_pool_new(int threads, tn_pool **out) {
     return TN_OK;
 }
 
-void tn_pool_free(tn_pool *pool) {
+void tn_thread_pool_free(tn_thread_pool *pool) {
     if (pool == NULL) {
         return;
     }
@@ -158,7 +158,7 @@ void tn_pool_free(tn_pool *pool) {
     TN_FREE(pool);
 }
 
-void tn_pool_hold(tn_pool *pool, int held) {
+void tn_thread_pool_hold(tn_thread_pool *pool, int held) {
     atomic_store(&pool->held, held);
     if (held && pool->threads > 1) {
         pthread_mutex_lock(&pool->lock);
@@ -171,7 +171,7 @@ void tn_pool_hold(tn_pool *pool, int held) {
  * changed last, after the job was written, for spinning workers look at it without the lock. What
  * the workers wrote is visible to the caller when it returns: each decrements `running` after its
  * work, and the caller has read 0 there. */
-void tn_pool_run(tn_pool *pool, tn_job job, void *argument) {
+void tn_thread_pool_run(tn_thread_pool *pool, tn_job job, void *argument) {
     if (pool->threads == 1) {
         job(argument, 0, 1);
         return;

@@ -1,6 +1,6 @@
-/* tn_squares.h - sums of squares that do not depend on the order of their terms. */
-#ifndef TN_SQUARES_H
-#define TN_SQUARES_H
+/* tn_exact_sum.h - sums of squares that do not depend on the order of their terms. */
+#ifndef TN_EXACT_SUM_H
+#define TN_EXACT_SUM_H
 
 #include <stdint.h>
 
@@ -13,13 +13,13 @@ __extension__ typedef unsigned __int128 tn_wide;
  * 128 bits hold 2^75 mantissas of 53 bits each. */
 typedef struct {
     tn_wide mantissas[2048];
-} tn_squares;
+} tn_exact_sum;
 
 /* `value` is 0 or a normal double above 0, as every square of a float is. */
-void tn_squares_add(tn_squares *sum, double value);
-void tn_squares_merge(tn_squares *sum, const tn_squares *other);
+void tn_exact_sum_add(tn_exact_sum *sum, double value);
+void tn_exact_sum_merge(tn_exact_sum *sum, const tn_exact_sum *other);
 /* The sum as a double: rounded in one fixed order, from the smallest exponent up. */
-double tn_squares_total(const tn_squares *sum);
+double tn_exact_sum_total(const tn_exact_sum *sum);
 
 /* Whether no value is NaN, infinite or at least 2^58 in size. Below that the sum of the squares of
  * 2^10 values is finite in float32. */

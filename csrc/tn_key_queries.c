@@ -1,5 +1,5 @@
-/* tn_keys.c - what is known of many keys at once: whether they have rows, their hashes, and the
- * records they would start with. */
+/* tn_key_queries.c - queries of many keys that change nothing: whether they have rows, their
+ * hashes, and the records that they would have if they were inserted now. */
 #include "tn_index.h"
 #include "tn_records.h"
 #include "tn_rows.h"
@@ -31,7 +31,7 @@ static int run_on_keys(keys_call *keys, tn_job job) {
         if (keys->n < FEW_KEYS) {
             job(keys, 0, 1);
         } else {
-            tn_pool_run(table->pool, job, keys);
+            tn_thread_pool_run(table->pool, job, keys);
         }
         for (int t = 0; t < MAX_THREADS && code == TN_OK; t++) {
             code = keys->codes[t];
@@ -79,8 +79,8 @@ static void start_part(void *argument, int thread, int threads) {
     TN_FREE(row);
 }
 
-int tn_fresh(tn_table *table, const uint16_t *groups, const uint64_t *ids, uint64_t n,
-             void *records) {
+int tn_initial_records(tn_table *table, const uint16_t *groups, const uint64_t *ids, uint64_t n,
+                       void *records) {
     keys_call keys = {.table = table, .groups = groups, .ids = ids, .n = n, .records = records};
     return run_on_keys(&keys, start_part);
 }

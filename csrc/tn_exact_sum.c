@@ -1,5 +1,5 @@
-/* tn_squares.c - see tn_squares.h. */
-#include "tn_squares.h"
+/* tn_exact_sum.c - see tn_exact_sum.h. */
+#include "tn_exact_sum.h"
 
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 #define MANTISSA 52 /* bits of a double's mantissa that are stored; the first one is implied */
 
-void tn_squares_add(tn_squares *sum, double value) {
+void tn_exact_sum_add(tn_exact_sum *sum, double value) {
     uint64_t bits, implied = UINT64_C(1) << MANTISSA;
     memcpy(&bits, &value, sizeof bits);
     /* The square of the smallest float, 2^-298, is a normal double: no subnormal comes here. */
@@ -16,13 +16,13 @@ void tn_squares_add(tn_squares *sum, double value) {
     }
 }
 
-void tn_squares_merge(tn_squares *sum, const tn_squares *other) {
+void tn_exact_sum_merge(tn_exact_sum *sum, const tn_exact_sum *other) {
     for (uint32_t e = 0; e < 2048; e++) {
         sum->mantissas[e] += other->mantissas[e];
     }
 }
 
-double tn_squares_total(const tn_squares *sum) {
+double tn_exact_sum_total(const tn_exact_sum *sum) {
     uint32_t last = 2047;
     while (last > 0 && sum->mantissas[last] == 0) {
         last--;
