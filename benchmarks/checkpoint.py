@@ -15,11 +15,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks import timing
+
+if TYPE_CHECKING:
+    from tnctl.model.building import Model
 
 SLOTS = 26
 WIDTH = 8
@@ -151,85 +157,130 @@ def main() -> None:
         measure(given.rows, given.rounds, given.compression, Path(temporary))
 
 
-def measure(rows: int, rounds: int, compression: str, root: Path) -> None:
-    from tnctl.checkpoint import load
-    from tnctl.checkpoint.document import Clock, Metrics, Position
-    from tnctl.checkpoint.saver import Saver
-    from tnctl.checkpoint.staging import Contents
+@dataclass
+class Figures:
+    """What the rounds measured, an entry each: rates in bytes a second, times in seconds."""
 
+    rates: dict[str, list[float]] = field(
+        default_factory=lambda: {"copy": [], "save": [], "load": []}
+    )
+    stalls: list[float] = field(default_factory=list)  # training stands still
+    cpu: list[float] = field(default_factory=list)  # of a save
+    costs: list[float] = field(default_factory=list)  # what a save adds to training
+    # The most bytes beside the model.
+    memory: dict[str, int] = field(default_factory=lambda: {"save": 0, "load": 0})
+
+
+class Checkpoints:
+    """Saves a model, each time at the next step, into the folder `run`."""
+
+    def __init__(self, model: "Model", run: Path) -> None:
+        from tnctl.checkpoint.saver import Saver
+
+        self.saver, self._model, self._run, self._step = Saver(model.conf, None), model, run, 0
+
+    def save(self) -> Path:
+        """Start to save a full checkpoint; its folder."""
+        from tnctl.checkpoint.document import Clock, Metrics, Position
+        from tnctl.checkpoint.staging import Contents
+
+        self._step += 1
+        contents = Contents(
+            clock=Clock(self._step),
+            position=Position(),
+            finished=False,
+            golden=[],
+            metrics=Metrics(),
+        )
+        return self._run / self.saver.save(self._model, contents, full=True)
+
+    def save_and_wait(self) -> Path:
+        """Save a full checkpoint; its folder, complete."""
+        folder = self.save()
+        self.saver.wait()
+        return folder
+
+
+def measure(rows: int, rounds: int, compression: str, root: Path) -> None:
+    """Save, copy and load in turns, then train with and without a save; print the figures."""
     model = made(rows, root / "run", compression)
     [table] = model.tables
-    held = table.index_bytes + table.row_bytes
-    saver, step = Saver(model.conf, None), 0
-
-    def save(full: bool) -> str:
-        nonlocal step
-        step += 1
-        return saver.save(
-            model,
-            Contents(
-                clock=Clock(step),
-                position=Position(),
-                finished=False,
-                golden=[],
-                metrics=Metrics(),
-            ),
-            full=full,
-        )
-
-    first = seconds(lambda: (save(True), saver.wait()))
-    rates: dict[str, list[float]] = {"copy": [], "save": [], "load": []}
-    stalls, memory, cpu, costs = [], {"save": 0, "load": 0}, [], []
+    checkpoints, figures = Checkpoints(model, root / "run"), Figures()
+    first = seconds(checkpoints.save_and_wait)
     train = trainer(model)
     train()
     for _ in range(rounds):
-        stalled, worked = saver.seconds_stalled, time.process_time()
-        with Peak().watching() as peak:
-            started = time.perf_counter()
-            folder = root / "run" / save(True)
-            saver.wait()
-            took = time.perf_counter() - started
-        stalls.append(saver.seconds_stalled - stalled)
-        cpu.append(time.process_time() - worked)
-        memory["save"] = max(memory["save"], peak.most - peak.before)
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        rates["save"].append(size / took)
+        folder = measure_save(checkpoints, figures)
+        size = size_of(folder)
         forget(folder)
-        rates["copy"].append(size / seconds(lambda: copy(folder, root / "copy")))  # noqa: B023
+        figures.rates["copy"].append(size / seconds(partial(copy, folder, root / "copy")))
         shutil.rmtree(root / "copy")
         forget(folder)
-        checkpoint = load.open_checkpoint(str(folder))
-        with Peak().watching() as peak:
-            started = time.perf_counter()
-            loaded = load.load(checkpoint, model.conf)
-            rates["load"].append(size / (time.perf_counter() - started))
-            # What stays is the model.
-            most = max(peak.most, resident()) - resident()
-        memory["load"] = max(memory["load"], most)
-        assert loaded.tables[0].rows == table.rows
-        del loaded, checkpoint
+        measure_load(model, folder, figures)
         alone = seconds(train)
-        costs.append(seconds(lambda: (save(True), train(), saver.wait())) - alone)
+        figures.costs.append(
+            seconds(lambda: (checkpoints.save(), train(), checkpoints.saver.wait())) - alone
+        )
     print(timing.machine())
-    lines = [["", "MiB/s", "of the copy"]]
-    for name, found in rates.items():
-        ratios = [one / base for one, base in zip(found, rates["copy"], strict=True)]
-        interval = timing.interval_of_median(ratios)
-        shown = f"{interval.median:.0%} ({interval.low:.0%} - {interval.high:.0%})"
-        rate = f"{statistics.median(found) / MIB:,.0f}"
-        lines.append([name, rate, "" if name == "copy" else shown])
-    print(timing.table(lines))
+    print(timing.table(rate_lines(figures.rates)))
     print(
         f"{table.rows:,} rows, {size / MIB:,.0f} MiB; training stands still for "
-        f"{statistics.median(stalls):.2f} s a save (the first, with the graph: {first:.2f} s in "
-        f"all), which takes {statistics.median(cpu):.2f} s of CPU"
+        f"{statistics.median(figures.stalls):.2f} s a save (the first, with the graph: "
+        f"{first:.2f} s in all), which takes {statistics.median(figures.cpu):.2f} s of CPU"
     )
-    cost = statistics.median(costs)
+    cost = statistics.median(figures.costs)
     print(f"a checkpoint costs training {cost:.2f} s: one each minute leaves {1 - cost / 60:.1%}")
+    held = table.index_bytes + table.row_bytes
     print(
-        f"memory beside the table's {held / MIB:,.0f} MiB: saving {memory['save'] / held:.1%}, "
-        f"loading {memory['load'] / held:.1%}"
+        f"memory beside the table's {held / MIB:,.0f} MiB: saving "
+        f"{figures.memory['save'] / held:.1%}, loading {figures.memory['load'] / held:.1%}"
     )
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of a folder's files."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def measure_save(checkpoints: Checkpoints, figures: Figures) -> Path:
+    """Save once: rate, stall, CPU and memory; the folder of the checkpoint."""
+    stalled, worked = checkpoints.saver.seconds_stalled, time.process_time()
+    with Peak().watching() as peak:
+        started = time.perf_counter()
+        folder = checkpoints.save_and_wait()
+        took = time.perf_counter() - started
+    figures.stalls.append(checkpoints.saver.seconds_stalled - stalled)
+    figures.cpu.append(time.process_time() - worked)
+    figures.memory["save"] = max(figures.memory["save"], peak.most - peak.before)
+    figures.rates["save"].append(size_of(folder) / took)
+    return folder
+
+
+def measure_load(model: "Model", folder: Path, figures: Figures) -> None:
+    """Load a checkpoint of the model once: rate and memory."""
+    from tnctl.checkpoint import load
+
+    size, checkpoint = size_of(folder), load.open_checkpoint(str(folder))
+    with Peak().watching() as peak:
+        started = time.perf_counter()
+        loaded = load.load(checkpoint, model.conf)
+        figures.rates["load"].append(size / (time.perf_counter() - started))
+        # What stays is the model.
+        most = max(peak.most, resident()) - resident()
+    figures.memory["load"] = max(figures.memory["load"], most)
+    assert loaded.tables[0].rows == model.tables[0].rows
+
+
+def rate_lines(rates: dict[str, list[float]]) -> list[list[str]]:
+    """The lines of a table: median rates, and their ratios to the copy of the same round."""
+    lines = [["", "MiB/s", "of the copy"]]
+    for name, of_rounds in rates.items():
+        ratios = [rate / base for rate, base in zip(of_rounds, rates["copy"], strict=True)]
+        interval = timing.interval_of_median(ratios)
+        shown = f"{interval.median:.0%} ({interval.low:.0%} - {interval.high:.0%})"
+        median = f"{statistics.median(of_rounds) / MIB:,.0f}"
+        lines.append([name, median, "" if name == "copy" else shown])
+    return lines
 
 
 if __name__ == "__main__":

@@ -122,26 +122,22 @@ def golden_line(user, **more):
 def write(folder, step, own, there, removed, kernel, parent=None, suffix="", files=1):
     """A checkpoint with the rows `own` in its files, of a model with the rows `there`."""
     inventory = Inventory(str(folder))
-    found = as_array(own)
-    hashes = keys().hashes(found)
+    table = write_table(inventory, own, there, removed, suffix, files)
+    write_further_files(inventory, step, kernel)
+    content = documents.plain(manifest_content(step, table, parent))
+    typed = documents.parse(CheckpointManifest, json.dumps(content).encode())
+    return inventory.complete(typed)
 
-    def between(first, last):
-        yield found[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]
 
-    keep, rows.BYTES_PER_FILE = rows.BYTES_PER_FILE, max(1, found.nbytes // files)
-    try:
-        written = rows.write(
-            inventory.writing, f"tables/{TABLE}", suffix, DTYPE.itemsize, len(found), between
-        )
-    finally:
-        rows.BYTES_PER_FILE = keep
-    gone = as_array([(key[1], key[0], at) for key, at in removed.items()], REMOVED_DTYPE)
-    counts = {number: sum(one == number for one, _ in there) for number in GROUPS.values()}
+def write_table(inventory, own, there, removed, suffix, files):
+    """The files of the table; its entry in the manifest."""
+    written = write_rows(inventory, as_array(own), suffix, files)
     with inventory.writing(f"tables/{TABLE}/sketch.bin") as stream:
         stream.write(b"tnctlskt" + (1).to_bytes(4, "little") + bytes(4) + bytes(range(256)))
+    gone = as_array([(key[1], key[0], at) for key, at in removed.items()], REMOVED_DTYPE)
     shows = "show" in DTYPE.names
     linear = OPTIMIZER if "linear.accumulator" in DTYPE.names else SGD
-    table = {
+    return {
         "name": TABLE,
         "rows": len(there),
         "slots": [*GROUPS],
@@ -149,17 +145,7 @@ def write(folder, step, own, there, removed, kernel, parent=None, suffix="", fil
             {"name": "linear", "width": 1, "output": "sum", "optimizer": linear},
             {"name": "embedding", "width": 3, "output": "concat", "optimizer": OPTIMIZER},
         ],
-        "groups": [
-            {
-                "name": name,
-                "number": number,
-                "rows": counts[number],
-                "admitted": counts[number] + 7,
-                "waiting": 3,
-                "evicted": 7,
-            }
-            for name, number in GROUPS.items()
-        ],
+        "groups": group_entries(there),
         "life": {
             "shows": shows,
             "cvm": False,
@@ -173,6 +159,42 @@ def write(folder, step, own, there, removed, kernel, parent=None, suffix="", fil
         "tombstones": tombstones.write(inventory.writing, f"tables/{TABLE}", [gone]),
         "sketch": {"file": f"tables/{TABLE}/sketch.bin", "bytes": 256},
     }
+
+
+def write_rows(inventory, records, suffix, files):
+    """Sorted records in about so many files; the entries of the files."""
+    hashes = keys().hashes(records)
+
+    def between(first, last):
+        yield records[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]
+
+    keep, rows.BYTES_PER_FILE = rows.BYTES_PER_FILE, max(1, records.nbytes // files)
+    try:
+        return rows.write(
+            inventory.writing, f"tables/{TABLE}", suffix, DTYPE.itemsize, len(records), between
+        )
+    finally:
+        rows.BYTES_PER_FILE = keep
+
+
+def group_entries(there):
+    """The share groups with their counts, as the manifest has them."""
+    numbers = [number for number, _ in there]
+    return [
+        {
+            "name": name,
+            "number": number,
+            "rows": numbers.count(number),
+            "admitted": numbers.count(number) + 7,
+            "waiting": 3,
+            "evicted": 7,
+        }
+        for name, number in GROUPS.items()
+    ]
+
+
+def write_further_files(inventory, step, kernel):
+    """The files beside those of the table: dense weights, conf, golden rows, and any others."""
     with inventory.writing(dense_file.NAME) as stream:
         stream.write(dense_file.HEADER.pack(dense_file.MAGIC, 1, len(VARIABLES)))
         stream.write(np.concatenate([kernel, np.zeros(2 + 8 + 1)]).astype("<f4").tobytes())
@@ -182,42 +204,42 @@ def write(folder, step, own, there, removed, kernel, parent=None, suffix="", fil
     inventory.write("golden.jsonl", b"".join(map(golden_line, ("u1", None))))
     inventory.write("extra/running", bytes(range(64)))
     inventory.write("graph/saved_model.pb", b"a graph")
+
+
+def manifest_content(step, table, parent):
+    """The values of manifest.json but its files; a delta where there is a parent."""
     evaluation = {"step": step, "epoch": 1, "validation": {"auc": 0.5 + step / 1000}}
-    content = documents.plain(
-        {
-            "format": CheckpointManifest.FORMAT,
-            "version": 1,
-            "tnctl": "0.1.0",
-            "kind": "delta" if parent else "full",
-            "parent": parent and {"folder": parent.name, "sha256": parent.manifest.sha256},
-            "saved": "2026-01-02T03:04:05+00:00",
-            "clock": {"step": step, "days": [day for day in DAYS if day[1] <= step]},
-            "position": {"day": "2021-07-24", "epoch": 0, "window": 1, "offset": 2, "passes": 3},
-            "finished": False,
-            "recipe": {"name": "deepfm", "sha256": "0" * 64},
-            "statistics": {"standardize": {}, "boundaries": {}, "vocabularies": {}},
-            "tables": [table],
-            "dense": {
-                "file": dense_file.NAME,
-                "optimizer": OPTIMIZER,
-                "step": step,
-                "states": ["accumulator"],
-                "variables": VARIABLES,
-                "moving": [{"name": "norm/mean", "shape": [1]}],
-            },
-            "heads": ["label"],
-            "logit_correction": 0.0,
-            "graph": "graph",
-            "conf": "conf.json",
-            "golden": {"file": "golden.jsonl", "rows": 2},
-            "metrics": {
-                "epochs": [],
-                "evaluations": [evaluation],
-                "watch": {"best": 0.52, "best_step": 20},
-            },
-            "data": [],
-            "days": [],
-        }
-    )
-    typed = documents.parse(CheckpointManifest, json.dumps(content).encode())
-    return inventory.complete(typed)
+    return {
+        "format": CheckpointManifest.FORMAT,
+        "version": 1,
+        "tnctl": "0.1.0",
+        "kind": "delta" if parent else "full",
+        "parent": parent and {"folder": parent.name, "sha256": parent.manifest.sha256},
+        "saved": "2026-01-02T03:04:05+00:00",
+        "clock": {"step": step, "days": [day for day in DAYS if day[1] <= step]},
+        "position": {"day": "2021-07-24", "epoch": 0, "window": 1, "offset": 2, "passes": 3},
+        "finished": False,
+        "recipe": {"name": "deepfm", "sha256": "0" * 64},
+        "statistics": {"standardize": {}, "boundaries": {}, "vocabularies": {}},
+        "tables": [table],
+        "dense": {
+            "file": dense_file.NAME,
+            "optimizer": OPTIMIZER,
+            "step": step,
+            "states": ["accumulator"],
+            "variables": VARIABLES,
+            "moving": [{"name": "norm/mean", "shape": [1]}],
+        },
+        "heads": ["label"],
+        "logit_correction": 0.0,
+        "graph": "graph",
+        "conf": "conf.json",
+        "golden": {"file": "golden.jsonl", "rows": 2},
+        "metrics": {
+            "epochs": [],
+            "evaluations": [evaluation],
+            "watch": {"best": 0.52, "best_step": 20},
+        },
+        "data": [],
+        "days": [],
+    }
