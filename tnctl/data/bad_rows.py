@@ -42,7 +42,7 @@ def refuse(
 def owned(owners: NDArray[np.int64] | None, where: Where) -> Iterator[Where]:
     """The places of the rows of values; bad values are raised as the rows that have them.
 
-    `owners` has the row of each value, or is None when every row has one.
+    `owners` int64 [values] has the row of each value, or is None when every row has one.
     """
     if owners is None:
         yield where
@@ -55,7 +55,7 @@ def owned(owners: NDArray[np.int64] | None, where: Where) -> Iterator[Where]:
 
 
 def chosen(where: Where, rows: NDArray[np.int64]) -> Where:
-    """The places of the chosen rows of a table."""
+    """The places of the chosen rows of a table: row k is the row rows[k], int64 [chosen]."""
     return lambda row: where(int(rows[row]))
 
 
@@ -83,7 +83,7 @@ class Skipped:
     def good(
         self, table: pa.Table, where: Where, read: Callable[[pa.Table, Where], T]
     ) -> tuple[T, NDArray[np.int64]]:
-        """The result of `read` for the rows that it can read, and which these are (int64).
+        """The result of `read` for the rows that it can read, and which these are (int64 [n]).
 
         Raises `BadRowsError` when no row may be bad.
         """

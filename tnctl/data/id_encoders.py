@@ -67,7 +67,7 @@ class HashIds:
         return hashed
 
     def encode(self, array: pa.Array, where: Where, several: bool) -> Ids:
-        """The ids of the values of a column; `several`: a row may have many, or none.
+        """The ids of values [n] of a column; `several`: a row may have many, or none.
 
         Raises `BadRowsError` for a value that cannot be an id, `UserError` for another type.
         """
@@ -76,7 +76,7 @@ class HashIds:
         return self.of_hashes(self.hashed(prepared(array, self.column, where), several))
 
     def hashed(self, array: pa.Array, several: bool) -> Ids:
-        """The hashes of texts or integers."""
+        """The hashes of texts or integers [n], any where missing."""
         if pt.is_null(array.type):
             return Ids(np.zeros(len(array), np.uint64), np.ones(len(array), bool))
         hashed = Ids(hashes(array, self.slot.seed), None)
@@ -224,9 +224,10 @@ ENCODERS: dict[str, type[HashIds]] = {
 def bucket_numbers(
     array: pa.Array, column: str, data: Data, where: Where, several: bool
 ) -> NDArray[np.float64]:
-    """The numbers that become buckets, NaN where missing; `several`: an empty part is missing.
+    """The numbers that become buckets, float64 [n] for values [n], NaN where missing.
 
-    Raises `BadRowsError` for what is no finite number.
+    With `several` values in a row an empty part of a text is missing too. Raises `BadRowsError` for
+    what is no finite number.
     """
     missing = [*data.missing, ""] if several else data.missing
     values = numbers.parsed(array, missing, column, where)
@@ -235,7 +236,7 @@ def bucket_numbers(
 
 
 def prepared(array: pa.Array, column: str, where: Where) -> pa.Array:
-    """A column as `hashes` takes it. Raises `UserError` for what is neither text nor integers."""
+    """A column [n] as `hashes` takes it. Raises `UserError` for neither text nor integers."""
     if array.null_count or not _is_view(array.type):
         array = numbers.plain(array)
     kind = array.type

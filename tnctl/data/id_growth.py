@@ -43,6 +43,7 @@ def growth(
 ) -> Growth:
     """The growth of ids that first came in rows `first_rows`, `counts` times each, of `rows`.
 
+    `first_rows` int64 [ids] counts rows from 0, `counts` is int64 [ids].
     `total` is the rows of all data, `most` how many ids there can be.
     """
     now = len(first_rows)

@@ -18,7 +18,7 @@ MOST_NAMED = 1024  # bad values that are searched for before the good ones are t
 
 
 def flat(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array, copied only when it has several chunks."""
+    """A column as one array [rows], copied only when it has several chunks."""
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
@@ -46,7 +46,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """Dictionary values in place, and text as string, large_string, binary or large_binary."""
+    """The same [n], decoded if a dictionary; text as (large_)string or (large_)binary."""
     if pt.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pt.is_string_view(array.type):
@@ -57,7 +57,10 @@ def plain(array: pa.Array) -> pa.Array:
 
 
 def texts(array: pa.Array, column: str, where: Where) -> pa.Array:
-    """A column of text, trusted to be UTF-8, or of integers as text."""
+    """A column [n] of text, trusted to be UTF-8, or of integers, as (large_)string [n].
+
+    Raises `Failure` for other types.
+    """
     array = plain(array)
     kind = array.type
     if pt.is_binary(kind) or pt.is_large_binary(kind):
@@ -70,7 +73,7 @@ def texts(array: pa.Array, column: str, where: Where) -> pa.Array:
 
 
 def single(array: pa.Array, column: str, where: Where) -> pa.Array:
-    """A column of one value per row; lists with at most one value are unpacked.
+    """A column [rows] of one value per row; lists with at most one value are unpacked.
 
     Raises `BadRowsError` for a longer list.
     """
@@ -130,14 +133,14 @@ def _parsed_texts(array: pa.Array, missing: list[str], column: str, where: Where
 
 
 def bytes_at(array: pa.Array, row: int) -> bytes:
-    """A text of a column as its bytes, whatever they are."""
+    """The text in one row of a column [rows] as its bytes, UTF-8 or not."""
     return bytes(array.slice(row, 1).cast(pa.large_binary())[0].as_py())
 
 
 def refuse_texts(
     array: pa.Array, wrong: NDArray[np.bool_], kind: str, column: str, where: Where
 ) -> None:
-    """Raise `BadRowsError` for texts that do not parse as `kind`."""
+    """Raise `BadRowsError` for the texts [n] that are wrong (bool [n]): none of them is `kind`."""
     refuse(
         wrong,
         where,
@@ -149,7 +152,7 @@ def refuse_texts(
 
 
 def bad_places(array: pa.Array, kind: pa.DataType, most: int = MOST_NAMED) -> list[int]:
-    """The first values, at most so many, that do not cast to `kind`, by halving."""
+    """The places of the first values [n], at most `most`, that do not cast to `kind`."""
     places: list[int] = []
     ranges = [(0, len(array))]
     while ranges and len(places) < most:

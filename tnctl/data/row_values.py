@@ -23,12 +23,12 @@ JSON = "json"
 class RowValues(NamedTuple):
     """The values of all rows, one after the other."""
 
-    values: pa.Array
-    lengths: NDArray[np.int64] | None  # how many each row has; None when each has one
+    values: pa.Array  # [values]
+    lengths: NDArray[np.int64] | None  # [rows], how many each row has; None when each has one
 
     @property
     def owners(self) -> NDArray[np.int64] | None:
-        """The row of each value; None when each row has one."""
+        """The row of each value, int64 [values]; None when each row has one."""
         return (
             None if self.lengths is None else np.repeat(np.arange(len(self.lengths)), self.lengths)
         )
@@ -44,7 +44,7 @@ class RowValues(NamedTuple):
 def row_values(
     array: pa.Array, separator: str | None, data: Data, column: str, where: Where, fractions: bool
 ) -> RowValues:
-    """The values of a column, as they are or as its text is split.
+    """The values of a column [rows], as they are or as its text is split.
 
     A null list, and a text of data.missing that is split, have no value. `fractions` allows
     numbers with a point in JSON lists. Raises `BadRowsError` for a text that is no JSON list, and

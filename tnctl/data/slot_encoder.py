@@ -22,12 +22,12 @@ from tnctl.tables import columns as c_columns
 class Cells(NamedTuple):
     """One slot, all rows."""
 
-    ids: NDArray[np.uint64]
+    ids: NDArray[np.uint64]  # [ids], row after row
     offsets: NDArray[np.int32] | None  # [rows + 1]; None when every row has exactly one id
-    weights: NDArray[np.float32] | None  # one per id, only for slots with weights
+    weights: NDArray[np.float32] | None  # [ids], only for slots with weights
 
     def lengths(self) -> NDArray[np.int64]:
-        """How many ids each row has."""
+        """How many ids each row has, int64 [rows]."""
         if self.offsets is None:
             return np.ones(len(self.ids), np.int64)
         return np.diff(self.offsets).astype(np.int64)
@@ -57,7 +57,7 @@ class Encoder:
             )
 
     def encode(self, array: pa.Array, where: Where, weights: pa.Array | None = None) -> Cells:
-        """The cells of all rows of a column, and with a column of weights theirs.
+        """The cells of a column [rows], with their weights if a column of weights [rows] is given.
 
         Raises `BadRowsError` for a value that cannot be an id, and for weights that do not fit.
         """

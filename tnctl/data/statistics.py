@@ -120,7 +120,7 @@ class Distinct:
         self.values = values
 
     def boundaries(self, buckets: int) -> NDArray[np.float64]:
-        """Up to `buckets` - 1 ascending boundaries, float64."""
+        """Ascending boundaries, float64 [at most buckets - 1]."""
         places = np.arange(1, buckets) / buckets
         # Between two values numpy takes the difference, which may be infinite.
         with np.errstate(over="ignore"):

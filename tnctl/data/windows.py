@@ -162,7 +162,7 @@ def _sampled(conf: Conf, table: pa.Table, where: Where, first: int) -> NDArray[n
 
 
 def kept_negatives(seed: int, share: float, rows: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which rows (uint64, numbers in the split) are kept when their label is 0."""
+    """Which rows (uint64 [n], numbers in the split) are kept when their label is 0: bool [n]."""
     start = c_columns.mix64(np.array([seed ^ NEGATIVES], np.uint64))
     return c_columns.mix64(start ^ rows) < share * 2.0**64
 

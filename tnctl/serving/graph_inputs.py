@@ -105,7 +105,10 @@ def pooled_inputs(
 def looked_up(
     slots: Mapping[str, SlotInput], cells: Mapping[str, Cells], lookup: Lookup
 ) -> dict[str, NDArray[np.float32]]:
-    """Of each slot the rows of its ids. A group is looked up once: its files may be streamed."""
+    """Of each slot the rows of its ids, float32 [ids, columns].
+
+    A group is looked up once: its files may be streamed.
+    """
     of_group: dict[str, list[str]] = {}
     for name, slot in slots.items():
         assert slot.group is not None  # it has rows
@@ -185,7 +188,7 @@ def pooled(rows: NDArray[np.float32], cells: Cells, pooling: str) -> NDArray[np.
 
 
 def starts_of(cells: Cells) -> NDArray[np.int64]:
-    """Where the ids of each cell begin."""
+    """Where the ids of each cell begin, int64 [cells]."""
     lengths = cells.lengths()
     return np.cumsum(lengths) - lengths
 
@@ -199,7 +202,10 @@ def added(values: NDArray[np.float32], cells: Cells) -> NDArray[np.float32]:
 
 
 def in_turn(cells: Cells) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """The cells with at least one id and the places of their first ids; two and second; so on."""
+    """The k-th ids of all cells that have one, for k = 0, 1, ...
+
+    Each time the numbers of these cells and the places of their k-th ids: int64 [cells left] both.
+    """
     lengths, starts = cells.lengths(), starts_of(cells)
     longest_first = np.argsort(-lengths, kind="stable")
     ascending = np.sort(lengths)
@@ -215,7 +221,10 @@ def put_sequence(
     place: SignatureInput,
     sequences: NDArray[np.float32],
 ) -> None:
-    """Put the rows of each cell one after the other into their place; zeros follow."""
+    """Put rows float32 [ids, columns] into their place of sequences float32 [B, columns of all].
+
+    The rows of a cell come one after the other, then zeros up to the length of the sequence.
+    """
     lengths = cells.lengths()
     examples = np.repeat(np.arange(len(lengths)), lengths)
     places = np.arange(len(rows)) - np.repeat(starts_of(cells), lengths)

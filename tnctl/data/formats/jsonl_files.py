@@ -200,7 +200,7 @@ def _complaint(value: Any, of_ids: bool, cut: Cutter | None = None) -> str | Non
 
 
 def array(values: list[Any], cut: Cutter | None = None) -> pa.Array:
-    """A column; where types differ from row to row, integers become their text, or floats.
+    """A column [len(values)]; where types differ by row, integers become their text, or floats.
 
     Where some rows have lists, the texts of the others are `cut`, as they are where no row has.
     """

@@ -44,7 +44,7 @@ def check(conf: Conf, table: pa.Table, url: str) -> None:
 
 
 def check_width(array: pa.Array, width: int) -> None:
-    """Raise Failure unless the rows of the column `numeric` have so many numbers."""
+    """Raise Failure unless the column `numeric`, binary [rows], has `width` float32 in each row."""
     if array.type.byte_width != 4 * width:
         raise Failure(
             f"prepared data has {array.type.byte_width // 4} numbers in each row of column "

@@ -158,7 +158,7 @@ class Words:
 
     @property
     def rows(self) -> NDArray[Any]:
-        """The row of each word."""
+        """The row of each word, int64 [words]."""
         return np.repeat(np.arange(len(self.firsts)), self.counts)
 
     def where(self) -> Where:
@@ -167,14 +167,14 @@ class Words:
         return lambda row: Line(self.url, int(lines[row]))
 
     def only(self, kept: NDArray[np.bool_]) -> None:
-        """Leave out the rows that are not kept."""
+        """Leave out the rows that are not kept (bool [rows])."""
         words = np.repeat(kept, self.counts)
         self.starts, self.ends = self.starts[words], self.ends[words]
         self.lines, self.counts = self.lines[kept], self.counts[kept]
         self.firsts = np.cumsum(self.counts) - self.counts
 
     def refuse(self, wrong: NDArray[np.bool_], reason: str, bad: BadRows) -> bool:
-        """Skip the rows of the words that are wrong, for that reason; whether there was one."""
+        """Skip the rows that have a wrong word (bool [words]), for that reason; whether any has."""
         if not wrong.any():
             return False
         word = int(wrong.argmax())
@@ -190,9 +190,10 @@ class Words:
         return True
 
     def colons(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Of each word: how many colons it has, and the places of the first and the last.
+        """How many colons each word has, int32 [words], and the places of its first and last.
 
-        The places mean nothing where there is no colon.
+        Places are int64 [words], bytes from the start of the block; they mean nothing for a word
+        without a colon.
         """
         is_colon = self.bytes == COLON
         colons = np.flatnonzero(is_colon)
@@ -204,7 +205,10 @@ class Words:
         return last - first, colons[np.minimum(first, top)], colons[np.maximum(last - 1, 0)]
 
     def texts(self, starts: NDArray[Any], ends: NDArray[Any]) -> pa.Array:
-        """The texts between the given places, which must ascend: string, or binary if unchecked."""
+        """The texts [n] between the places [n] of bytes: string, or binary if unchecked.
+
+        Each text starts at or after the end of the one before.
+        """
         kind = pa.string() if self.check_utf8 else pa.binary()
         if not len(starts):
             return pa.array([], kind)
@@ -228,20 +232,20 @@ def is_utf8(text: bytes | str) -> bool:
 
 
 def listed(values: pa.Array, rows: NDArray[Any], n: int) -> pa.ListArray:
-    """Values that belong to ascending rows, as one list for each of n rows."""
+    """Values [m] that belong to ascending rows (integers [m]), as one list for each of n rows."""
     offsets = np.zeros(n + 1, np.int32)
     np.cumsum(np.bincount(rows, minlength=n), out=offsets[1:])
     return pa.ListArray.from_arrays(pa.array(offsets), values)
 
 
 def equal(texts: pa.Array, text: str) -> NDArray[np.bool_]:
-    """Where texts, string or binary, are `text`."""
+    """Where texts [n], string or binary, are `text`: bool [n]."""
     value = pa.scalar(text.encode(), pa.binary()).cast(texts.type)
     return np.asarray(pc.equal(texts, value).to_numpy(zero_copy_only=False))
 
 
 def numbers_of(array: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
-    """Texts as float64, null where one is no number, and where that is."""
+    """Texts [n] as float64 [n], null where one is no number, and where that is: bool [n]."""
     texts = array.view(pa.string())  # bytes that are no number are no number in UTF-8 either
     try:
         return pc.cast(texts, pa.float64()), np.zeros(len(array), bool)

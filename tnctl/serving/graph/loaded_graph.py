@@ -44,7 +44,11 @@ class LoadedGraph:
                 check_signature(self._loaded.signatures, TOWERS, description.signatures.packed)
 
     def outputs(self, signature: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """What a signature computes from the inputs of `packed`, cut into the signature's own."""
+        """What a signature computes from the inputs [B, columns] of `packed`, by output.
+
+        The inputs are cut as the signature takes them. Each array is float [B, *shape] with the
+        shape that serving.json gives. Raises Failure for other outputs.
+        """
         arrays = self._run(signature, inputs_of(self.description.signatures.of(signature), inputs))
         rows = len(next(iter(inputs.values())))
         for output in self.description.outputs:
@@ -77,7 +81,10 @@ class LoadedGraph:
 
 
 def run(function: Any, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-    """The outputs of a signature's function, by name, for arrays by name."""
+    """The outputs of a signature's function for inputs, by name.
+
+    Shapes and dtypes are the signature's.
+    """
     outputs = function(**{name: tf.constant(array) for name, array in inputs.items()})
     return {name: tensor.numpy() for name, tensor in outputs.items()}
 

@@ -89,7 +89,10 @@ def write_part(
 def requests_of(
     checkpoint: Checkpoint, description: GraphManifest, golden: int
 ) -> list[dict[str, NDArray[Any]]]:
-    """A request of one example and one of several: golden rows, or zeros without golden rows."""
+    """A request of one example and one of WARM_ROWS: golden rows, or zeros without golden rows.
+
+    Each has the inputs [B, *shape] of signature by_slot by name, float32 or int32.
+    """
     rows = golden_of_checkpoint(checkpoint).inputs(description)
     signatures = description.signatures
     if not golden or not all(map(len, rows.values())):

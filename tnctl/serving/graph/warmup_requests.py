@@ -21,7 +21,7 @@ SIGNATURE = "serving_default"
 
 
 def write(folder: str, requests: Iterable[Mapping[str, NDArray[Any]]]) -> None:
-    """Write the requests of some batches, each the inputs of a signature by name."""
+    """Write requests, each the inputs [B, *shape] of a signature by name, float32 or int32."""
     path = Path(folder, NAME)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tf.io.TFRecordWriter(str(path)) as writer:
@@ -30,7 +30,10 @@ def write(folder: str, requests: Iterable[Mapping[str, NDArray[Any]]]) -> None:
 
 
 def prediction_log(inputs: Mapping[str, NDArray[Any]]) -> bytes:
-    """The PredictionLog of one request. The name of the model is left to the server."""
+    """The PredictionLog of one request, its inputs [B, *shape] by name.
+
+    The name of the model is left to the server.
+    """
     request = field(1, field(3, SIGNATURE.encode()))
     for name, array in inputs.items():
         tensor = tf.make_tensor_proto(array).SerializeToString()

@@ -48,7 +48,10 @@ def buckets_of(hashes: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
 
 
 def field_names(ids: NDArray[np.uint64], fields: int) -> list[list[bytes]]:
-    """The names of each row's fields: its id, then its id and the number of each further part."""
+    """The names of the fields of each id (uint64 [n]), `fields` for each.
+
+    The first is the id, 8 bytes, little-endian; the others add a byte, the number of the part.
+    """
     plain = ids.astype("<u8").tobytes()
     rows = [plain[at : at + 8] for at in range(0, len(plain), 8)]
     return [[row, *(row + bytes([part]) for part in range(1, fields))] for row in rows]

@@ -44,7 +44,10 @@ class RedisEmbeddings:
     def lookup(
         self, group: str, ids: NDArray[np.uint64]
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """As in Embeddings. All rows are of one version, which a delta may be changing."""
+        """As in Embeddings: float32 [n, columns] and bool [n] for ids [n].
+
+        All rows are of one version, which a delta may be changing.
+        """
         wanted, inverse = np.unique(ids, return_inverse=True)
         for _ in range(TRIES):
             if group not in self.groups:

@@ -75,7 +75,10 @@ class FileEmbeddings:
     def lookup(
         self, group: str, ids: NDArray[np.uint64]
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """As in Embeddings: of the newest export that has an id, or a removal of it."""
+        """As in Embeddings: float32 [n, columns] and bool [n] for ids [n].
+
+        A row is of the newest export that has its id, or a removal of it.
+        """
         self.stored(group)
         return self._lookups[group](ids)
 

@@ -37,7 +37,10 @@ class GroupWriter(Protocol):
         payload: NDArray[np.uint8],
         removed: NDArray[np.bool_] | None,
     ) -> None:
-        """The next keys [n] and their payloads [n, stride]; which are removed [n], if any."""
+        """The next keys: ids and hashes uint64 [n], payloads uint8 [n, stride].
+
+        `removed` bool [n] says which keys are removed; None: no key is.
+        """
 
     def finish(self) -> None:
         """Write what is left."""
@@ -49,7 +52,7 @@ class StoredGroup(Protocol):
     def sources(self, count: int = 1) -> list[Iterator[NDArray[Any]]]:
         """All records, in sources without a key in common, each ascending by hash.
 
-        Arrays of record_dtype, each with a `count`-th of the memory. Raises Failure.
+        Arrays [n] of record_dtype, each with a `count`-th of the memory. Raises Failure.
         """
 
     def close(self) -> None:
@@ -112,7 +115,10 @@ def record_dtype(shape: RowShape) -> np.dtype[Any]:
 def records_of(
     ids: NDArray[np.uint64], removed: Any, payload: NDArray[np.uint8] | None, shape: RowShape
 ) -> NDArray[Any]:
-    """Records of ids; `payload` is None when they have none."""
+    """Records, record_dtype [n], of ids uint64 [n] with payloads uint8 [n, stride].
+
+    `removed` is bool [n] or one bool for all; `payload` is None when all are removed.
+    """
     records = np.zeros(len(ids), record_dtype(shape))
     records["id"], records["removed"] = ids, removed
     if payload is not None:
@@ -126,7 +132,10 @@ def hashes_of(group: str, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def last_of_ascending(last: int, hashes: NDArray[np.uint64]) -> int:
-    """The last hash. Raises ValueError unless they ascend, all of them above `last`."""
+    """The last of hashes uint64 [n], n > 0.
+
+    Raises ValueError unless they ascend, all of them above `last`.
+    """
     if int(hashes[0]) <= last or (hashes[1:] <= hashes[:-1]).any():
         raise ValueError("its rows are not in the order of their hashes")
     return int(hashes[-1])

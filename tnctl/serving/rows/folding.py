@@ -101,8 +101,8 @@ def write(chain: FileEmbeddings, inventory: Inventory) -> tuple[FileGroup, ...]:
 def merged(group: str, shape: RowShape, stored: Sequence[StoredGroup]) -> Iterator[NDArray[Any]]:
     """The rows of a group in a chain: the newest of each key, without those that were removed.
 
-    `stored` are the group's files in its exports, the newest first. Arrays of record_dtype,
-    ascending by hash.
+    `stored` are the group's files in its exports, the newest first. Arrays [n] of
+    record_dtype, ascending by hash.
     """
     sources = [source for files_ in stored for source in files_.sources(len(stored))]
     for block in merging.newest(sources, merging.Keys({0: group})):

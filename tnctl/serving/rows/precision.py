@@ -124,7 +124,10 @@ def parted(
 
 
 def halves(embedding: NDArray[np.float32]) -> NDArray[np.float16]:
-    """Weights as IEEE half floats, rounded to the nearest, ties to even."""
+    """Weights float32 [n, width] as float16 [n, width], rounded to the nearest, ties to even.
+
+    Raises Failure for a weight beyond float16.
+    """
     with np.errstate(over="ignore"):
         rounded = embedding.astype("<f2")
     if not np.isfinite(rounded).all():

@@ -28,7 +28,7 @@ class RoundingError:
         self._squares, self._count, self._most, self._largest = 0.0, 0, 0.0, 0.0
 
     def add(self, part: Part, payload: NDArray[np.uint8]) -> None:
-        """The rows of a part, and how they are stored."""
+        """Count the errors of a part, whose n rows are stored as `payload`, uint8 [n, stride]."""
         if self.exact:
             return
         kept = slice(None) if part.removed is None else ~part.removed

@@ -159,7 +159,7 @@ def encoded_rows(golden: GoldenFile, description: GraphManifest) -> Encoded:
 def first_difference(
     description: GraphManifest, name: str, received: NDArray[Any], expected: NDArray[Any]
 ) -> str | None:
-    """Where an input of `packed` first differs from the expected one, or None.
+    """Where an input [B, columns] of `packed` first differs from the expected one, or None.
 
     0.0 and -0.0 do not differ: the sign of a sum of zeros has no meaning.
     """
@@ -176,7 +176,7 @@ def first_difference(
 
 
 def deviation_of(received: NDArray[Any], expected: NDArray[Any]) -> float:
-    """The largest deviation of logits as a multiple of 1 + |logit|.
+    """The largest deviation of outputs [B, ...] from `expected`, as a multiple of 1 + |expected|.
 
     Infinite for NaN, and for outputs of another shape.
     """
