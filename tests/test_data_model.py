@@ -14,6 +14,7 @@ import pytest
 
 from tnctl import files
 from tnctl.data.features import Features
+from tnctl.data.formats.jsonl_files import cutters
 from tnctl.data.numeric_inputs import transformed
 from tnctl.data.raw_rows import as_table, raw_rows
 from tnctl.data.statistics import Statistics, measure
@@ -384,5 +385,5 @@ def test_raw_rows_encode_to_the_same_window(tmp_path):
     rows = raw_rows(conf, "train", 8)
     assert rows[0] == {"a": "", "b": "-9", "n": None, "y": 0.0}
     features = Features(conf, spread(list(conf.slots)), measure(conf))
-    again = features.encode(as_table(conf, rows), lambda row: ("rows", row))
+    again = features.encode(as_table(rows, cutters(conf)), lambda row: ("rows", row))
     same([again], read(conf)[:1])

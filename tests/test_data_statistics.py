@@ -10,7 +10,7 @@ import pytest
 from tnctl import documents
 from tnctl.data import statistics
 from tnctl.data.features import Features
-from tnctl.data.statistics import DISTINCT_KEPT, Distinct, Moments, Statistics, measure, needed
+from tnctl.data.statistics import DISTINCT_KEPT, Distinct, Moments, Statistics, measure
 from tnctl.data.statistics_document import Measured
 from tnctl.errors import Failure
 from tnctl.schema import Conf, Data, Label, Numeric, Slot
@@ -111,7 +111,6 @@ def test_json_is_exact():
 def test_nothing_to_measure_reads_nothing(monkeypatch):
     given = Numeric(transform="standardize", mean=1.0, deviation=2.0)
     conf = Conf(recipe={"name": "lr"}, slots={"a": Slot()}, numeric={"n": Numeric(), "g": given})
-    assert not needed(conf)
     monkeypatch.setattr(statistics.sources, "pieces", None)
     assert measure(conf) == Statistics({"g": (1.0, 2.0)})
 

@@ -18,6 +18,7 @@ from tnctl.checkpoint import load as loading
 from tnctl.checkpoint.golden_lines import parse
 from tnctl.data import preparing
 from tnctl.data.features import Features
+from tnctl.data.formats.jsonl_files import cutters
 from tnctl.data.raw_rows import as_table, raw_rows
 from tnctl.data.slot_encoder import Cells
 from tnctl.data.statistics import measure
@@ -362,7 +363,9 @@ def test_raw_rows_of_every_type_come_to_the_same_ids_and_numbers(tmp_path):
     features = Features(conf, [(names, [1] * len(names))], measure(conf), labelled=False)
     [window] = windows(conf, features, "train")
     rows = json.loads(json.dumps(raw_rows(conf, "train", n)))
-    again = features.encode(as_table(conf, rows, features.columns), lambda row: ("rows", row))
+    again = features.encode(
+        as_table(rows, cutters(conf), features.columns), lambda row: ("rows", row)
+    )
     for one, other in ((window.ids, again.ids), (window.offsets, again.offsets)):
         np.testing.assert_array_equal(one[0], other[0])
     np.testing.assert_array_equal(window.numeric, again.numeric)

@@ -1,5 +1,7 @@
 """Which columns of the files a conf reads, and how: as text, ids or numbers."""
 
+from collections.abc import Collection, Mapping
+
 from tnctl.schema import Conf, Numeric, Slot
 
 
@@ -8,10 +10,13 @@ def slot_column(name: str, slot: Slot) -> str:
     return slot.column or name
 
 
-def slot_columns(conf: Conf, name: str, slot: Slot) -> list[str]:
-    """Every column that a slot reads itself: its values and their weights, or parts of a cross."""
+def slot_columns(name: str, slot: Slot, slots: Collection[str]) -> list[str]:
+    """Every column that a slot reads itself: its values and their weights, or parts of a cross.
+
+    `slots` are the names of all slots: a part of a cross that is none of them is a column.
+    """
     if slot.cross is not None:
-        return [part for part in slot.cross if part not in conf.slots]
+        return [part for part in slot.cross if part not in slots]
     return [slot_column(name, slot), *([slot.weights] if slot.weights else [])]
 
 
@@ -20,13 +25,12 @@ def numeric_columns(name: str, numeric: Numeric) -> list[str]:
     return list(numeric.columns) if numeric.columns else [numeric.column or name]
 
 
-def separators(conf: Conf) -> dict[str, set[str | None]]:
+def separators(
+    slots: Mapping[str, Slot], numeric: Mapping[str, Numeric]
+) -> dict[str, set[str | None]]:
     """Every column that slots and numeric inputs read, and the separators that they split it by."""
-    inputs = [(slot_columns(conf, name, slot), slot.separator) for name, slot in conf.slots.items()]
-    inputs += [
-        (numeric_columns(name, numeric), numeric.separator)
-        for name, numeric in conf.numeric.items()
-    ]
+    inputs = [(slot_columns(name, slot, slots), slot.separator) for name, slot in slots.items()]
+    inputs += [(numeric_columns(name, n), n.separator) for name, n in numeric.items()]
     by_column: dict[str, set[str | None]] = {}
     for columns, separator in inputs:
         for column in columns:
@@ -36,19 +40,22 @@ def separators(conf: Conf) -> dict[str, set[str | None]]:
 
 def columns_read(conf: Conf, labelled: bool = True) -> list[str]:
     """Every column that training needs, each once; without labels: what prediction needs."""
-    names, data = list(separators(conf)), conf.data
+    names, data = list(separators(conf.slots, conf.numeric)), conf.data
     if labelled:
         names += [label.column for label in data.all_labels.values()]
         names += [column for column in (data.weight, data.reference, data.group) if column]
     return list(dict.fromkeys(names))
 
 
-def id_columns(conf: Conf) -> set[str]:
-    """The columns whose values become ids by their text: texts and integers, never fractions."""
-    names = {conf.data.group} if conf.data.group else set()
-    for name, slot in conf.slots.items():
+def id_columns(slots: Mapping[str, Slot], group: str | None) -> set[str]:
+    """The columns whose values become ids by their text: texts and integers, never fractions.
+
+    `group` is the column data.group, whose values are hashed too.
+    """
+    names = {group} if group else set()
+    for name, slot in slots.items():
         if slot.cross is not None:
-            names |= set(slot_columns(conf, name, slot))
+            names |= set(slot_columns(name, slot, slots))
         elif not slot.kind.of_numbers:
             names.add(slot_column(name, slot))
     return names
@@ -56,6 +63,7 @@ def id_columns(conf: Conf) -> set[str]:
 
 def text_columns(conf: Conf) -> set[str]:
     """The columns whose text matters: a file that has only text must not parse them as numbers."""
-    split = {column for column, by in separators(conf).items() if by != {None}}
-    labels = {label.column for label in conf.data.all_labels.values() if label.positive is not None}
-    return {*conf.data.carry} | id_columns(conf) | split | labels
+    by_column, data = separators(conf.slots, conf.numeric), conf.data
+    split = {column for column, by in by_column.items() if by != {None}}
+    labels = {label.column for label in data.all_labels.values() if label.positive is not None}
+    return {*data.carry} | id_columns(conf.slots, data.group) | split | labels

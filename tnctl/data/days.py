@@ -91,13 +91,13 @@ def _names(data: Data) -> list[str]:
     return [spec] if isinstance(spec, str) else []
 
 
-def folders_of_days(conf: Conf) -> list[str]:
+def folders_of_days(data: Data) -> list[str]:
     """Of each name of data.train with the day in it, the folder that all its files lie in."""
     folders = []
-    for name in _names(conf.data):
+    for name in _names(data):
         if DAY in name:
             fixed = re.split(r"[*?[]|" + re.escape(DAY), name)[0].rpartition("/")[0]
-            folders.append(files.join(conf.data.root, fixed) if fixed else conf.data.root or ".")
+            folders.append(files.join(data.root, fixed) if fixed else data.root or ".")
     return folders
 
 
@@ -169,7 +169,7 @@ def days_of(conf: Conf) -> Days:
         _refuse_shared_files(urls)
     else:
         first, last = wanted
-        there = [day for day in in_order(_listed(conf)) if _within(day, first, last)]
+        there = [day for day in in_order(_listed(conf.data)) if _within(day, first, last)]
         known = there or [""]
         days = in_order([*there, *_dates_between(first or known[0], last or known[-1], there)])
     _refuse_two_names(there)
@@ -183,11 +183,11 @@ def days_of(conf: Conf) -> Days:
     )
 
 
-def none_there(conf: Conf) -> Failure:
+def none_there(data: Data) -> Failure:
     """The error when no day of data.train has files."""
-    wanted = "" if conf.data.days is None else f" (data.days={conf.data.days})"
+    wanted = "" if data.days is None else f" (data.days={data.days})"
     return Failure(
-        f"no day of data.train={conf.data.train} is there{wanted}. Check the name, data.root and "
+        f"no day of data.train={data.train} is there{wanted}. Check the name, data.root and "
         "data.days"
     )
 
@@ -292,13 +292,13 @@ def _refuse_shared_files(urls: Mapping[str, Sequence[str]]) -> None:
                 )
 
 
-def _listed(conf: Conf) -> list[str]:
+def _listed(data: Data) -> list[str]:
     """The days that every name of data.train has files of."""
     listed: list[set[str]] = []
-    for name in _names(conf.data):
+    for name in _names(data):
         pattern = name.replace(f"*{DAY}", "*").replace(f"{DAY}*", "*").replace(DAY, "*")
         try:
-            urls = files.expand(pattern, conf.data.root)
+            urls = files.expand(pattern, data.root)
         except files.AbsentError:
             return []
         place = _place_of_day(name)

@@ -1,7 +1,7 @@
 """Raw rows: the first rows of a split as JSON has them, and as an Arrow table again."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -12,6 +12,7 @@ from tnctl import limits
 from tnctl.data import sources
 from tnctl.data.column_names import columns_read
 from tnctl.data.formats import jsonl_files
+from tnctl.data.formats.jsonl_files import Cutter
 from tnctl.data.formats.prepared_files import PreparedReader
 from tnctl.schema import Conf
 
@@ -51,21 +52,23 @@ def _json(value: Any) -> Any:
 
 
 def as_table(
-    conf: Conf, rows: list[dict[str, Any]], columns: Iterable[str] | None = None
+    rows: list[dict[str, Any]],
+    cutters: Mapping[str, Cutter],
+    columns: Iterable[str] | None = None,
 ) -> pa.Table:
     """Raw rows as an Arrow table again, for `Features.encode`; a missing key is null.
 
-    `columns` are those to make, by default all that a row has.
+    `cutters` cut the texts of columns, as `jsonl_files.cutters` makes them. `columns` are the
+    columns of the table, by default all that a row has.
     """
     if columns is None:
         columns = dict.fromkeys(name for row in rows for name in row)
-    cuts = jsonl_files.cutters(conf)
     return pa.table(
-        {name: _as_array([row.get(name) for row in rows], cuts.get(name)) for name in columns}
+        {name: _as_array([row.get(name) for row in rows], cutters.get(name)) for name in columns}
     )
 
 
-def _as_array(values: list[Any], cut: jsonl_files.Cutter | None) -> pa.Array:
+def _as_array(values: list[Any], cut: Cutter | None) -> pa.Array:
     try:
         column = jsonl_files.array(values, cut)
     except UnicodeEncodeError:

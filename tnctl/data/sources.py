@@ -1,7 +1,7 @@
 """The pieces of a split, file after file."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,15 +88,15 @@ def files_read(conf: Conf, splits: Sequence[str] = SPLITS) -> list[str]:
     return read
 
 
-def fingerprints(conf: Conf, split: str) -> list[Fingerprint]:
-    """The files of a split in their order, each with what shows whether it was changed.
+def fingerprints(urls: Iterable[str]) -> list[Fingerprint]:
+    """Files in their order, each with what shows whether it was changed.
 
     They are for manifests, so their names have no secrets.
     """
     return list(
         in_order(
             lambda url: Fingerprint(file=masked(url), **files.fingerprint(url)),
-            iter(files_of(conf, split)),
+            iter(urls),
         )
     )
 

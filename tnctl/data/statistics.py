@@ -3,6 +3,7 @@
 One pass, in file order, so the figures are the same on every machine.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,23 +133,18 @@ def _hash(values: NDArray[np.float64]) -> NDArray[np.uint64]:
     return mix64(values.view(np.uint64))
 
 
-def standardized(conf: Conf) -> dict[str, Numeric]:
+def standardized(numeric: Mapping[str, Numeric]) -> dict[str, Numeric]:
     """The numeric inputs whose moments are measured."""
     return {
-        name: numeric
-        for name, numeric in conf.numeric.items()
-        if numeric.transform == "standardize" and numeric.mean is None
+        name: settings
+        for name, settings in numeric.items()
+        if settings.transform == "standardize" and settings.mean is None
     }
 
 
-def bucketed(conf: Conf) -> dict[str, Slot]:
+def bucketed(slots: Mapping[str, Slot]) -> dict[str, Slot]:
     """The slots whose boundaries are measured."""
-    return {name: slot for name, slot in conf.slots.items() if slot.kind.measured}
-
-
-def needed(conf: Conf) -> bool:
-    """Whether the conf has anything to measure."""
-    return bool(standardized(conf) or bucketed(conf))
+    return {name: slot for name, slot in slots.items() if slot.kind.measured}
 
 
 def measure(conf: Conf, limit: int | None = None) -> Statistics:
@@ -161,7 +157,7 @@ def measure(conf: Conf, limit: int | None = None) -> Statistics:
     if conf.data.prepared:
         return Statistics.from_measured(open_folder(conf).statistics)
     statistics = given(conf)
-    if needed(conf):
+    if standardized(conf.numeric) or bucketed(conf.slots):
         _measure(conf, statistics, limit)
     return statistics
 
@@ -174,15 +170,18 @@ def given(conf: Conf) -> Statistics:
             for name, numeric in conf.numeric.items()
             if numeric.mean is not None and numeric.deviation is not None
         },
-        vocabularies=vocabularies(conf),
+        vocabularies=vocabularies(conf.slots, conf.data.root),
     )
 
 
-def vocabularies(conf: Conf) -> dict[str, list[str]]:
-    """The vocabularies that slots have in files, each file read once."""
+def vocabularies(slots: Mapping[str, Slot], root: str | None) -> dict[str, list[str]]:
+    """The vocabularies that slots have in files, each file read once.
+
+    Relative names start from `root` (data.root).
+    """
     names = {
-        name: files.join(conf.data.root, slot.vocabulary_file)
-        for name, slot in conf.slots.items()
+        name: files.join(root, slot.vocabulary_file)
+        for name, slot in slots.items()
         if slot.vocabulary_file is not None
     }
     read = {url: vocabulary.read(url) for url in dict.fromkeys(names.values())}
@@ -191,7 +190,7 @@ def vocabularies(conf: Conf) -> dict[str, list[str]]:
 
 def _measure(conf: Conf, statistics: Statistics, limit: int | None) -> None:
     """Measure moments and boundaries into `statistics`."""
-    inputs, slots = standardized(conf), bucketed(conf)
+    inputs, slots = standardized(conf.numeric), bucketed(conf.slots)
     moments = {name: [Moments() for _ in range(n.numbers)] for name, n in inputs.items()}
     distinct = {name: Distinct() for name in slots}
     columns = [column for name, n in inputs.items() for column in numeric_columns(name, n)]

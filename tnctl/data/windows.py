@@ -27,9 +27,9 @@ Encode = Callable[[pa.Table, Where], Batch]
 NEGATIVES = 0x6E65676174697665  # "negative", so that no other draw of the seed is like it
 
 
-def window_rows(conf: Conf) -> int:
-    """Rows per window: data.window rounded up to whole batches."""
-    return -(-conf.data.window // conf.train.batch_size) * conf.train.batch_size
+def window_rows(window: int, batch_size: int) -> int:
+    """Rows per window: `window` (data.window) rounded up to whole batches."""
+    return -(-window // batch_size) * batch_size
 
 
 def count_hint(conf: Conf, split: str) -> int | None:
@@ -55,7 +55,7 @@ def windows(
     data.train the negatives that data.negatives leaves out are no rows. Raises `Failure` when the
     files cannot be read, have no row, or too many that cannot be read.
     """
-    size = window_rows(conf)
+    size = window_rows(conf.data.window, conf.train.batch_size)
     encode = prepared_rows.encoder(features) if conf.data.prepared else features.encode
     skipped = skipped or Skipped(split, conf.data.bad_rows)
     tables = _tables(conf, features.columns, encode, split, skipped)
@@ -167,12 +167,12 @@ def kept_negatives(seed: int, share: float, rows: NDArray[np.uint64]) -> NDArray
     return c_columns.mix64(start ^ rows) < share * 2.0**64
 
 
-def order(conf: Conf, passes: int, number: int, rows: int) -> NDArray[np.uint32]:
+def order(seed: int, passes: int, number: int, rows: int, shuffle: bool) -> NDArray[np.uint32]:
     """The order in which a window's rows are trained: uint32 [rows].
 
-    A function of conf.seed, the passes over the data before this one, the window's number and its
-    rows alone.
+    Without `shuffle` as they are; else a function of the seed, the passes over the data before
+    this one, the window's number and its rows alone.
     """
-    if not conf.data.shuffle:
+    if not shuffle:
         return np.arange(rows, dtype=np.uint32)
-    return c_columns.permutation(conf.seed, passes, number, rows)
+    return c_columns.permutation(seed, passes, number, rows)

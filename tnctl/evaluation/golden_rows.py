@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tnctl.checkpoint.golden_lines import GoldenLine
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch, batches
+from tnctl.data.formats.jsonl_files import cutters
 from tnctl.data.raw_rows import as_table, raw_rows
 from tnctl.data.slot_encoder import Cells
 from tnctl.evaluation.inference import Inference
@@ -39,7 +40,7 @@ class GoldenRows:
         rows = raw_rows(conf, split, most)
         features = features_of(conf, model, labelled=False)
         columns, kept = Skipped(split, most).good(
-            as_table(conf, rows, features.columns),
+            as_table(rows, cutters(conf), features.columns),
             lambda row: (f"data.{split}", row + 1),
             features.read,
         )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tnctl.checkpoint.golden_lines import RawRow
 from tnctl.data.features import Features
 from tnctl.data.file_pieces import Where
+from tnctl.data.formats.jsonl_files import cutters
 from tnctl.data.raw_rows import as_table
 from tnctl.data.slot_encoder import Cells
 from tnctl.errors import Failure
@@ -48,6 +49,7 @@ class RawInputs:
         self._with_rows = [name for name, slot in description.slots.items() if slot.has_rows]
         tables = [(self._with_rows, [1] * len(self._with_rows))] if self._with_rows else []
         self._features = Features(self.conf, tables, statistics, labelled=False)
+        self._cutters = cutters(self.conf)
         self.columns = self._features.columns  # of a raw row, those that are read
 
     def encode(
@@ -57,7 +59,7 @@ class RawInputs:
 
         Raises BadRowsError for a value that is not what its column must hold.
         """
-        table = rows if isinstance(rows, pa.Table) else as_table(self.conf, rows, self.columns)
+        table = rows if isinstance(rows, pa.Table) else as_table(rows, self._cutters, self.columns)
         columns = self._features.read(table, where)
         return Encoded(
             {name: columns.cells[name] for name in self._with_rows}, columns.batch.numeric

@@ -115,7 +115,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Findings:
     if daily(conf):
         days = days_of(conf)
         if not days.there:
-            raise none_there(conf)
+            raise none_there(conf.data)
         conf = conf_of_day(conf, days.there[0])  # in the place of every day
     measured = statistics.measure(conf, rows)
     model = build(conf, measured)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from tnctl.checkpoint.document import Epoch, Evaluation, Position
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.row_estimates import count_rows
-from tnctl.data.sources import fingerprints
+from tnctl.data.sources import files_of, fingerprints
 from tnctl.data.windows import window_rows
 from tnctl.errors import Failure, Stopped
 from tnctl.evaluation.metrics import scalars
@@ -55,7 +55,7 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
     """The steps that are left of a pass; the figures are of predictions made before each."""
     if state.sums is None:
         state.sums = PassSums(has_classes(conf.train.loss))
-        state.data = fingerprints(conf, "train")
+        state.data = fingerprints(files_of(conf, "train"))
     epoch, sums = state.position.epoch, state.sums
     skipped = Skipped("train", conf.data.bad_rows)
     rows, estimated = _rows_to_train(conf, state)
@@ -81,7 +81,8 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
 
 def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassUnderWay) -> Events:
     yield events.PassStarts(current)
-    batches, window_size, number = current.batches, window_rows(conf), 0
+    window_size = window_rows(conf.data.window, conf.train.batch_size)
+    batches, number = current.batches, 0
     # What is due between two steps waits until the second has its batch; after the last step of a
     # pass, the end of the pass does it.
     while batches.wait():

@@ -12,7 +12,7 @@ from tnctl.checkpoint.chain import name_of, newest_first, split
 from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
 from tnctl.data.day_records import Fingerprint
 from tnctl.data.days import conf_of_day
-from tnctl.data.sources import fingerprints
+from tnctl.data.sources import files_of, fingerprints
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.evaluation.metrics import METRICS
 from tnctl.file_urls import is_plain
@@ -130,7 +130,9 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
         return
     earlier = {file.file: file for file in bare(list(checkpoint.data))}
     try:
-        fingerprints_now = fingerprints(conf_of_day(conf, checkpoint.position.day), "train")
+        fingerprints_now = fingerprints(
+            files_of(conf_of_day(conf, checkpoint.position.day), "train")
+        )
     except files.AbsentError as error:
         names = [file.file for file in checkpoint.data if is_plain(file.file)]
         names = [name for name in names if not is_masked(name) and not files.exists(name)]

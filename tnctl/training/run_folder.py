@@ -67,7 +67,7 @@ def refuse_data_in_places(conf: Conf) -> None:
     names = (CHECKPOINTS, DAMAGED, TENSORBOARD, LOG, REPORT, PAGE)
     written = [files.join(conf.output, name) for name in names]
     refuse_overlap(written, files_read(conf), "output")
-    for folder in filter(files.exists, folders_of_days(conf)):
+    for folder in filter(files.exists, folders_of_days(conf.data)):
         place = Place(folder)
         if any(place.is_same(Place(url)) or place.is_inside(Place(url)) for url in written):
             refuse_overlap(written, [place.url], "output")

@@ -232,6 +232,6 @@ def training_batches(
     source = windows(conf, features, "train", start=start, skipped=skipped)
     with ReadAhead(source, WINDOWS_AHEAD) as ahead:
         for number, window in enumerate(ahead, start):
-            chosen = order(conf, passes, number, window.rows)
+            chosen = order(conf.seed, passes, number, window.rows, conf.data.shuffle)
             yield from batches(window, chosen[offset:], conf.train.batch_size)
             offset = 0

@@ -224,10 +224,10 @@ def cutters(conf: Conf) -> dict[str, Cutter]:
 
     Not of a column that is read with several separators, or with and without one.
     """
-    of_ids = id_columns(conf)
+    of_ids = id_columns(conf.slots, conf.data.group)
     return {
         column: partial(_parts_of, separator, conf.data, column not in of_ids)
-        for column, by in separators(conf).items()
+        for column, by in separators(conf.slots, conf.numeric).items()
         for separator in by
         if separator is not None and len(by) == 1
     }

@@ -11,7 +11,7 @@ from tnctl.data.formats.paddle_files import PaddleReader
 from tnctl.data.formats.parquet_files import ParquetReader
 from tnctl.data.formats.prepared_files import PreparedReader
 from tnctl.data.formats.tfrecord_files import RecordReader
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Data
 
 
 def csv_reader(conf: Conf, skip_rows: int = 0) -> CsvReader:
@@ -31,17 +31,12 @@ def csv_reader(conf: Conf, skip_rows: int = 0) -> CsvReader:
 
 def json_reader(conf: Conf, skip_rows: int = 0) -> JsonReader:
     """The reader of JSON lines."""
-    return JsonReader(id_columns(conf), cutters(conf), conf.data.bad_rows, skip_rows)
+    of_ids = id_columns(conf.slots, conf.data.group)
+    return JsonReader(of_ids, cutters(conf), conf.data.bad_rows, skip_rows)
 
 
-def libsvm_reader(conf: Conf, skip_rows: int = 0) -> LibsvmReader:
-    """The reader of libsvm, libfm and libffm."""
-    return LibsvmReader(conf.data.check_utf8, conf.data.bad_rows, skip_rows)
-
-
-def paddle_reader(conf: Conf, skip_rows: int = 0) -> PaddleReader:
+def paddle_reader(data: Data, skip_rows: int) -> PaddleReader:
     """The reader of Paddle's text."""
-    data = conf.data
     return PaddleReader(data.columns, data.pairs, data.check_utf8, data.bad_rows, skip_rows)
 
 
@@ -50,8 +45,10 @@ def paddle_reader(conf: Conf, skip_rows: int = 0) -> PaddleReader:
 READERS: dict[str, Callable[[Conf, int], FileReader]] = {
     "csv": csv_reader,
     "jsonl": json_reader,
-    "libsvm": libsvm_reader,
-    "paddle": paddle_reader,
+    "libsvm": lambda conf, skip_rows: LibsvmReader(
+        conf.data.check_utf8, conf.data.bad_rows, skip_rows
+    ),
+    "paddle": lambda conf, skip_rows: paddle_reader(conf.data, skip_rows),
     "parquet": lambda conf, _: ParquetReader(conf.data.check_utf8, conf.data.bad_rows),
     "tfrecord": lambda conf, _: RecordReader(conf.data.check_utf8, conf.data.bad_rows),
     "prepared": lambda conf, _: PreparedReader(conf),

@@ -49,7 +49,7 @@ def describe(
     taken |= {slot for name in taken & conf.slots.keys() for slot in conf.slots[name].cross or ()}
     slots = {name: slot for name, slot in conf.slots.items() if name in taken}
     numeric = {name: number for name, number in conf.numeric.items() if name in taken}
-    columns = [column for name in slots for column in slot_columns(conf, name, slots[name])]
+    columns = [column for name in slots for column in slot_columns(name, slots[name], conf.slots)]
     columns += [column for name in numeric for column in numeric_columns(name, numeric[name])]
     heads = list(dict.fromkeys(output.of for output in part.outputs if output.kind == "logits"))
     return GraphManifest(
