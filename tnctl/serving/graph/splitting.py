@@ -89,7 +89,7 @@ def write_part(
 def requests_of(
     checkpoint: Checkpoint, description: GraphManifest, golden: int
 ) -> list[dict[str, NDArray[Any]]]:
-    """A request of one example and one of WARM_ROWS: golden rows, or zeros without golden rows.
+    """A request of one example and one of at most WARM_ROWS: golden rows, or zeros without any.
 
     Each has the inputs [B, *shape] of signature by_slot by name, float32 or int32.
     """

@@ -20,7 +20,7 @@ TRIES = 10  # switches in the middle of one reading
 
 
 class RedisEmbeddings:
-    """The rows of an export in Redis: Embeddings as those of files are.
+    """The rows of an export in Redis, looked up as Embeddings of files are.
 
     When another version becomes current, it is read, and `manifest` changes. With a `version` and
     its `content` that one is read, which need not be complete. Raises Failure.
