@@ -220,7 +220,7 @@ def sliced(
 def constants(graph: Any, references: list[str]) -> dict[str, NDArray[Any]]:
     """The values of the tensors of a graph that do not depend on its inputs, by reference.
 
-    `references` name tensors (NODE or NODE:OUTPUT); each array has its tensor's shape and dtype.
+    `references` name tensors as inputs of nodes do; each array has its tensor's shape and dtype.
     """
     nodes = {node.name: node for node in graph.node}
 
