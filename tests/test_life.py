@@ -21,6 +21,7 @@ from tnctl.errors import UserError
 from tnctl.evaluation.inference import Inference
 from tnctl.model import building
 from tnctl.model.layout import plan
+from tnctl.model.table_figures import table_figures
 from tnctl.training import eviction, sample_ids
 from tnctl.training.step import TrainingStep
 
@@ -289,7 +290,7 @@ def test_training_is_what_a_naive_table_does(tmp_path, name):
 
 def check_figures(model, naive, removed):
     """What is told is what happened."""
-    found = eviction.figures(model)
+    found = eviction.figures(model.layout, table_figures(model))
     if found.keys() == {"user", "tags", "items"}:
         assert sum(one.admitted for one in found.values()) == naive.admitted
         assert sum(one.rows for one in found.values()) == len(naive.rows)
@@ -297,7 +298,7 @@ def check_figures(model, naive, removed):
         if model.layout.tables[0].waits and not removed:
             assert sum(one.waiting for one in found.values()) == waiting
     assert sum(one.evicted for one in found.values()) == removed
-    shown = eviction.totals(model)
+    shown = eviction.totals(model.layout, table_figures(model))
     assert ("waiting" in shown) == any(table.waits for table in model.layout.tables)
     assert shown.get("evicted", "0") == f"{removed:,}"
 
@@ -357,7 +358,7 @@ def test_a_bound_holds_after_every_step(tmp_path, shows):
             # What was lost did not change in this step, or it would not be in `before` alike.
             assert max(worth(before[key]) for key in lost) <= max(map(worth, after.values()))
     assert gone
-    assert eviction.figures(model)["user"].evicted >= gone
+    assert eviction.figures(model.layout, table_figures(model))["user"].evicted >= gone
 
 
 def test_a_bound_in_bytes_is_one_in_rows(tmp_path):
@@ -407,7 +408,7 @@ def test_groups_of_another_rhythm_are_tables_of_their_own(tmp_path):
     step = TrainingStep(model, BATCH)
     for seed in range(6):
         step(batch_of(model, seed))
-    found = eviction.figures(model)
+    found = eviction.figures(model.layout, table_figures(model))
     assert found["user"].evicted == 0 < found["items"].evicted
     assert eviction.end_of_period(model)["user"] > 0
 
@@ -669,7 +670,7 @@ def test_a_checkpoint_has_the_whole_life(workspace, here):
     assert done.code == 0, done.err
     checkpoint = loading.newest(str(workspace / "run"))
     model = loading.load(checkpoint, schema.from_values(checkpoint.conf()))
-    told = eviction.figures(model)
+    told = eviction.figures(model.layout, table_figures(model))
     assert sum(one.evicted for one in told.values()) > 0
     for name, one in told.items():
         records, group = group_records(checkpoint, name)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tnctl.data.batches import Batch
 from tnctl.evaluation.inference import Inference
-from tnctl.evaluation.input_figures import held, kind_of
+from tnctl.evaluation.input_figures import kind_of, rows_and_bytes
 from tnctl.evaluation.metrics import METRICS
 from tnctl.evaluation.split_scoring import (
     labelled_heads,
@@ -16,6 +16,7 @@ from tnctl.evaluation.split_scoring import (
     unshuffled,
 )
 from tnctl.model.layout import Layout
+from tnctl.model.table_figures import table_figures
 from tnctl.schema import Conf
 
 # Logits that are kept at a time: for more inputs, the data is read again.
@@ -63,7 +64,7 @@ def ablate(inference: Inference, conf: Conf, split: str, limit: int | None = Non
     whole = metric.value(examples)
     at_a_time = max(1, FLOATS_KEPT // max(len(examples.labels), 1))
     worths = []
-    costs = held(inference.model)
+    costs = rows_and_bytes(inference.model, table_figures(inference.model))
     for start in range(0, len(names), at_a_time):
         chunk = names[start : start + at_a_time]
         logits_without = _logits_without(inference, conf, split, chunk, limit)

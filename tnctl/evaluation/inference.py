@@ -7,16 +7,17 @@ from numpy.typing import NDArray
 from tnctl.data.batches import Batch
 from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model
-from tnctl.model.parameters import LocalParameters
+from tnctl.model.parameters import LocalParameters, Parameters
 
 
 class Inference:
     """Logits of batches, read-only: unknown ids read zeros and nothing is inserted."""
 
-    def __init__(self, model: Model, batch_size: int) -> None:
+    def __init__(self, model: Model, batch_size: int, parameters: Parameters | None = None) -> None:
+        """`parameters` are those of the model's tables, unless they are given."""
         self.model = model
         self.buffers = Buffers(model, batch_size)
-        self._parameters = LocalParameters(model)
+        self._parameters = LocalParameters(model) if parameters is None else parameters
         specs = [
             tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
             for tensor in model.network.inputs

@@ -1,6 +1,7 @@
 """The kind, rows, bytes and norms of each input of a model."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from tnctl.model.building import Model
 from tnctl.model.layout import EMBEDDING, Layout
+from tnctl.model.table_figures import TableFigures
 from tnctl.tables import SparseTable
 
 ROWS_SAMPLED = 1 << 20
@@ -34,13 +36,15 @@ def row_bytes(table: SparseTable) -> float:
     return table.stride + INDEX_BYTES
 
 
-def held(model: Model) -> dict[str, tuple[int, int]]:
+def rows_and_bytes(model: Model, tables: Sequence[TableFigures]) -> dict[str, tuple[int, int]]:
     """Rows and bytes, with the index, of the share group of every slot that has rows."""
-    return {
-        slot: (rows := table.group_rows(number), round(rows * row_bytes(table)))
-        for layout, table in zip(model.layout.tables, model.tables, strict=True)
-        for slot, number in zip(layout.slots, layout.group_of, strict=True)
-    }
+    sizes = {}
+    for layout, table, figures in zip(model.layout.tables, model.tables, tables, strict=True):
+        names = list(layout.groups)
+        for slot, number in zip(layout.slots, layout.group_of, strict=True):
+            rows = figures.groups[names[number]].rows
+            sizes[slot] = rows, round(rows * row_bytes(table))
+    return sizes
 
 
 def sampled_norms(

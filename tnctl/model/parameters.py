@@ -53,8 +53,7 @@ class LocalParameters:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.steps = 0
-        self._rate_factor = 1.0
-        self._moving = moving_statistics(model)
+        self._updates = Updates(model)
         layout = model.layout
         self._input_names = [entry.name for entry in packed_inputs(layout)]
         self._workspaces = [
@@ -94,7 +93,7 @@ class LocalParameters:
         buffers.fill_dense(batch)
 
     def push(self, batch: Batch, gradients: Gradients, rate_factor: float) -> None:
-        self._set_rate_factor(rate_factor)
+        self._updates.set_rate_factor(rate_factor)
         with self.model.pool.awake():
             if gradients.inputs:
                 self._accumulate(gradients.inputs, batch.rows)
@@ -109,18 +108,8 @@ class LocalParameters:
                 workspace.apply(scale)
             self.model.dense.apply(gradients.dense, scale)
         self.steps += 1
-        self._remove_rows()
-        self._move_statistics(gradients.statistics)
-
-    def _set_rate_factor(self, factor: float) -> None:
-        if factor == self._rate_factor:
-            return
-        self._rate_factor = factor
-        for table in self.model.tables:
-            for number, segment in enumerate(table.segments):
-                table.set_learning_rate(number, segment.optimizer.learning_rate * factor)
-        dense = self.model.dense
-        dense.set_learning_rate(dense.optimizer.learning_rate * factor)
+        self._updates.remove_rows(self.steps)
+        self._updates.move_statistics([np.asarray(memoryview(s)) for s in gradients.statistics])
 
     def _accumulate(self, gradients: list[Any], rows: int) -> None:
         """Sum the gradients per row; they are of the inputs that exist, but lengths."""
@@ -142,21 +131,42 @@ class LocalParameters:
         norm = (rows + self.model.dense.squares(dense)) ** 0.5
         return float(limit / norm) if norm > limit else 1.0
 
-    def _remove_rows(self) -> None:
+
+class Updates:
+    """What a step changes in a model beside applying gradients."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._rate_factor = 1.0
+        self._moving = moving_statistics(model)
+
+    def set_rate_factor(self, factor: float) -> None:
+        """Multiply every learning rate of the conf by a factor."""
+        if factor == self._rate_factor:
+            return
+        self._rate_factor = factor
+        for table in self._model.tables:
+            for number, segment in enumerate(table.segments):
+                table.set_learning_rate(number, segment.optimizer.learning_rate * factor)
+        dense = self._model.dense
+        dense.set_learning_rate(dense.optimizer.learning_rate * factor)
+
+    def remove_rows(self, steps: int) -> None:
         """Evict by the rules that hold every so many steps, then down to the bounds."""
-        for layout, table in zip(self.model.layout.tables, self.model.tables, strict=True):
+        for layout, table in zip(self._model.layout.tables, self._model.tables, strict=True):
             every = layout.kind.evict_every
-            if every is not None and self.steps % every == 0:
+            if every is not None and steps % every == 0:
                 table.evict()
             if layout.bounds:
                 table.bound()
 
-    def _move_statistics(self, statistics: list[Any]) -> None:
+    def move_statistics(self, statistics: list[NDArray[np.float32]]) -> None:
+        """Move each moving statistic towards the batch's, float32 [n] each."""
         for (moving, momentum), measured in zip(self._moving, statistics, strict=True):
             # A plain mean of the first batches: what the statistics start with is of no batch.
             # They and the dense weights begin together, in a warm start later than the clock.
-            rate = np.float32(max(1 - momentum, 1 / self.model.dense.step))
-            moving += rate * (np.asarray(memoryview(measured)) - moving)
+            rate = np.float32(max(1 - momentum, 1 / self._model.dense.step))
+            moving += rate * (measured - moving)
 
 
 def moving_statistics(model: Model) -> list[tuple[NDArray[np.float32], float]]:

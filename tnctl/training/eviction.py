@@ -1,11 +1,15 @@
 """A row's life while training: which rows are removed when, and what is reported of it."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.data import days
 from tnctl.errors import UserError
 from tnctl.model.building import Model
+from tnctl.model.layout import Layout
+from tnctl.model.table_figures import TableFigures
 from tnctl.progress import say
 from tnctl.schema import Conf, RowLife
 from tnctl.training.report import GroupLife
@@ -61,23 +65,22 @@ def miscounted(sketch: NDArray[np.uint8]) -> float:
     return float(used.prod(axis=1).mean())
 
 
-def figures(model: Model) -> dict[str, GroupLife]:
+def figures(layout: Layout, tables: Sequence[TableFigures]) -> dict[str, GroupLife]:
     """The counts of ids of every group whose rows have a life; `waiting` is an estimate."""
     return {
-        name: GroupLife(**vars(table.figures(number)))
-        for layout, table in zip(model.layout.tables, model.tables, strict=True)
-        for (name, number), life in zip(layout.groups.items(), layout.lives, strict=True)
+        name: GroupLife(**vars(figures.groups[name]))
+        for table, figures in zip(layout.tables, tables, strict=True)
+        for name, life in zip(table.groups, table.lives, strict=True)
         if life.eventful
     }
 
 
-def totals(model: Model) -> dict[str, str]:
+def totals(layout: Layout, tables: Sequence[TableFigures]) -> dict[str, str]:
     """The counts of all groups together, as the display shows them; nothing without such rules."""
-    tables = model.layout.tables
-    names = ["admitted", "waiting"] if any(table.waits for table in tables) else []
-    if any(table.removes or table.bounds for table in tables):
+    names = ["admitted", "waiting"] if any(table.waits for table in layout.tables) else []
+    if any(table.removes or table.bounds for table in layout.tables):
         names.append("evicted")
-    lives = figures(model).values() if names else ()
+    lives = figures(layout, tables).values() if names else ()
     return {name: f"{sum(getattr(life, name) for life in lives):,}" for name in names}
 
 

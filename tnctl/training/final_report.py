@@ -1,21 +1,21 @@
 """The report of a run, written at its end: report.json and report.html."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
 from tnctl import files
 from tnctl.evaluation.ablation import ABLATED_SPLITS, ablate
-from tnctl.evaluation.input_figures import held, kind_of, mean_norms, row_bytes
+from tnctl.evaluation.input_figures import kind_of, mean_norms, row_bytes, rows_and_bytes
 from tnctl.evaluation.split_scoring import REPORTED_SPLITS, Counts, first_given
 from tnctl.masking import masked
 from tnctl.model.building import Model
 from tnctl.model.graph import conf_to_json
+from tnctl.model.table_figures import TableFigures, total_bytes
 from tnctl.progress import waiting
 from tnctl.schema import Conf
 from tnctl.training import eviction, run_folder
 from tnctl.training.days.daily import Daily
-from tnctl.training.memory_watch import table_bytes
 from tnctl.training.observers import Stopwatch
 from tnctl.training.report import Best, LogLine, Report, TableSize, Timing, page
 from tnctl.training.report.page import InputRow
@@ -38,6 +38,7 @@ def write_report(
 ) -> Report:
     """Evaluate the model that is kept; write report.html, and report.json as the last file."""
     model, split = workers.model, first_given(conf.data, REPORTED_SPLITS)
+    tables = workers.figures()
     metrics: dict[str, JsonValue] = {}
     counts = None
     if split is not None:
@@ -57,10 +58,10 @@ def write_report(
         days=None if daily is None else tuple(record.summary() for record in daily.record),
         best=best_of(conf.evaluation.monitor, state),
         tables={
-            layout.name: TableSize(rows=table.rows, bytes=round(table.rows * row_bytes(table)))
-            for layout, table in zip(model.layout.tables, model.tables, strict=True)
+            layout.name: TableSize(rows=held.rows, bytes=round(held.rows * row_bytes(table)))
+            for layout, table, held in zip(model.layout.tables, model.tables, tables, strict=True)
         },
-        life=eviction.figures(model) or None,
+        life=eviction.figures(model.layout, tables) or None,
         dense_weights=sum(model.dense.sizes),
         importance=importance or None,
         importance_of=importance_of if importance else None,
@@ -70,11 +71,11 @@ def write_report(
             save_stalled_seconds=round(saver.seconds_stalled, 3),
             save_waited_seconds=round(saver.seconds_waited, 3),
             saved_bytes=saver.bytes_written,
-            table_bytes=table_bytes(model),
+            table_bytes=total_bytes(tables),
         ),
     )
     report = masked(report)
-    inputs = input_rows(model, counts, importance)
+    inputs = input_rows(model, tables, counts, importance)
     lines = [LogLine.of(event) for event in log.events]
     html = page.render(masked(conf.output), conf_to_json(conf), report, lines, inputs)
     log.flush()
@@ -104,10 +105,13 @@ def best_of(monitor: str, state: RunState) -> Best | None:
 
 
 def input_rows(
-    model: Model, counts: Counts | None, importance: Mapping[str, float]
+    model: Model,
+    tables: Sequence[TableFigures],
+    counts: Counts | None,
+    importance: Mapping[str, float],
 ) -> list[InputRow]:
     """Every input of a model as the report page shows it; `counts` of the reported split."""
-    rows, norms = held(model), mean_norms(model)
+    rows, norms = rows_and_bytes(model, tables), mean_norms(model)
     shown = []
     for name in [*model.layout.slots, *model.layout.numeric]:
         count, size = rows.get(name, (None, None))

@@ -4,6 +4,7 @@ import time
 
 from tnctl import memory_limits
 from tnctl.model.building import Model
+from tnctl.model.table_figures import table_figures, total_bytes, total_rows
 from tnctl.progress import size
 
 SECONDS_BETWEEN_CHECKS = 1.0
@@ -18,12 +19,12 @@ WAY_OUT = (
 
 def table_bytes(model: Model) -> int:
     """What the tables hold at the moment."""
-    return sum(table.index_bytes + table.row_bytes for table in model.tables)
+    return total_bytes(table_figures(model))
 
 
 def table_words(model: Model) -> str:
     """Rows and bytes of the tables, as a message has them."""
-    rows = sum(table.rows for table in model.tables)
+    rows = total_rows(table_figures(model))
     return f"the tables hold {size(table_bytes(model))} ({rows:,} rows)"
 
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tnctl import documents
-from tnctl.model.building import Model
+from tnctl.model.table_figures import total_bytes, total_rows
 from tnctl.progress import Display, say, size
 from tnctl.training import events, eviction
 from tnctl.training.events import Event, PassUnderWay
-from tnctl.training.memory_watch import table_bytes
 from tnctl.training.run_log import Log
 from tnctl.training.state import RunState
 from tnctl.training.tensorboard import EventFiles
@@ -95,7 +94,7 @@ class Screen:
                 self._update(current).finish()
                 self.close()
             case events.RowsEvicted(removed=removed) if count := sum(removed.values()):
-                rows = sum(table.rows for table in self._workers.model.tables)
+                rows = total_rows(self._workers.figures())
                 say(f"{count:,} rows were evicted; {rows:,} remain")
             case events.PassEnds(stops_early=True):
                 stopping = self._state.stopping
@@ -110,22 +109,22 @@ class Screen:
 
     def _update(self, current: PassUnderWay) -> Display:
         assert self._display is not None
-        self._display.update(current.sums.examples, figures(current, self._workers.model))
+        self._display.update(current.sums.examples, figures(current, self._workers))
         return self._display
 
 
-def figures(current: PassUnderWay, model: Model) -> dict[str, str]:
+def figures(current: PassUnderWay, workers: Workers) -> dict[str, str]:
     """The pass so far, as the display shows it."""
     seconds, sums = current.seconds_training, current.sums
-    rows = sum(table.rows for table in model.tables)
+    tables = workers.figures()
     area = sums.area()
     return {
         "examples": f"{sums.examples:,}",
         "examples/s": f"{current.examples / seconds:,.0f}",
         "loss": f"{sums.loss:.4f}",
         **({} if area is None else {"auc": f"{area:.4f}"}),
-        "rows": f"{rows:,} ({size(table_bytes(model))})",
-        **eviction.totals(model),
+        "rows": f"{total_rows(tables):,} ({size(total_bytes(tables))})",
+        **eviction.totals(workers.model.layout, tables),
         # The share of the time that was spent waiting for data; the rest was spent in steps.
         "waited": f"{min(current.batches.seconds_waited / seconds, 1):.0%}",
         **({} if current.rate_factor == 1 else {"rate": f"× {current.rate_factor:.4g}"}),
@@ -174,7 +173,7 @@ class Recorder:
             "loss": sums.loss_since(),
             "running_auc": sums.area(),
             "rate_factor": current.rate_factor,
-            "rows": sum(table.rows for table in self._workers.model.tables),
+            "rows": total_rows(self._workers.figures()),
         }
         speed = current.examples / seconds
         self._log.add(

@@ -18,6 +18,8 @@ from tnctl.model.building import Model, batch_norms
 from tnctl.model.parameters import Gradients, LocalParameters, Parameters
 from tnctl.tables import NotFiniteError, aligned
 
+RANK_BITS = 40  # of the number that dropout draws with: the step below, the rank above
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -38,14 +40,20 @@ class TrainingStep:
     """
 
     def __init__(
-        self, model: Model, batch_size: int, steps: int = 0, parameters: Parameters | None = None
+        self,
+        model: Model,
+        batch_size: int,
+        steps: int = 0,
+        parameters: Parameters | None = None,
+        rank: int = 0,
     ) -> None:
-        """`steps` were trained before."""
+        """`steps` were trained before. Workers of other ranks draw other random numbers."""
         self.model = model
         self.parameters = LocalParameters(model) if parameters is None else parameters
         self.parameters.steps = steps
         self.rate_factor = 1.0
         self._buffers = Buffers(model, batch_size)
+        self._first_number = 1 + (rank << RANK_BITS)
         self._number = aligned(1, np.int64)
         self._number_tensor = tensor_over(self._number)
         compiled = model.conf.train.xla and model.conf.train.precision == "float32"
@@ -58,7 +66,7 @@ class TrainingStep:
 
     def __call__(self, batch: Batch) -> StepResult:
         """Train on a batch of at most `batch_size` rows."""
-        self._number[0] = self.steps + 1
+        self._number[0] = self._first_number + self.steps
         self.parameters.pull(batch, self._buffers)
         tensors = self._buffers.tensors(batch.rows)
         function = self._whole if batch.rows == self._buffers.batch_size else self._partial

@@ -25,6 +25,7 @@ from tnctl.evaluation.split_scoring import (
     unshuffled,
 )
 from tnctl.model.building import Model
+from tnctl.model.table_figures import TableFigures, table_figures
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
 from tnctl.training import eviction
@@ -79,6 +80,9 @@ class Workers(Protocol):
     @property
     def model(self) -> Model:
         """The model: its network, its tables and the layout of their rows."""
+
+    def figures(self) -> list[TableFigures]:
+        """What the tables hold at the moment, of all processes together."""
 
     def batches(
         self, conf: Conf, position: Position, skipped: Skipped
@@ -148,6 +152,9 @@ class LocalWorkers:
     @property
     def steps(self) -> int:
         return self._trained_steps if self._step is None else self._step.steps
+
+    def figures(self) -> list[TableFigures]:
+        return table_figures(self.model)
 
     @contextlib.contextmanager
     def batches(self, conf: Conf, position: Position, skipped: Skipped) -> Iterator[LocalBatches]:

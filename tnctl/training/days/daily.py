@@ -28,6 +28,7 @@ from tnctl.evaluation.metrics import scalars
 from tnctl.evaluation.split_scoring import labelled_heads, metrics_line
 from tnctl.masking import bare
 from tnctl.model.building import Model
+from tnctl.model.table_figures import total_rows
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
 from tnctl.training.days import gate
@@ -126,7 +127,7 @@ class Daily:
         recent = looks[-self.conf.gate.days :]
         edges = {name: values for earlier in recent for name, values in earlier.edges().items()}
         figures = DayFigures(workers.model, edges)
-        is_new = not steps and not any(table.rows for table in workers.model.tables)
+        is_new = not steps and not total_rows(workers.figures())
         metrics = None
         try:
             with waiting(f"looking at {day}"):
