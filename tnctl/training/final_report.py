@@ -16,13 +16,13 @@ from tnctl.progress import waiting
 from tnctl.schema import Conf
 from tnctl.training import eviction, run_folder
 from tnctl.training.days.daily import Daily
-from tnctl.training.observers import Stopwatch
+from tnctl.training.observers import Stopwatch, show_metrics
 from tnctl.training.report import Best, LogLine, Report, TableSize, Timing, page
 from tnctl.training.report.page import InputRow
 from tnctl.training.run_log import Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.state import RunState
-from tnctl.training.workers import LocalWorkers
+from tnctl.training.workers import Workers
 
 ABLATED_ROWS = 50_000  # for the report; `tnctl ablate` takes all
 
@@ -30,7 +30,7 @@ ABLATED_ROWS = 50_000  # for the report; `tnctl ablate` takes all
 def write_report(
     conf: Conf,
     state: RunState,
-    workers: LocalWorkers,
+    workers: Workers,
     daily: Daily | None,
     checkpoints: Checkpoints,
     log: Log,
@@ -43,6 +43,7 @@ def write_report(
     counts = None
     if split is not None:
         measured = workers.evaluate(split)
+        show_metrics(measured)
         stopwatch.evaluating += measured.seconds
         metrics, counts = measured.metrics, measured.counts
     importance, importance_of = importance_of_inputs(conf, workers)
@@ -84,7 +85,7 @@ def write_report(
     return report
 
 
-def importance_of_inputs(conf: Conf, workers: LocalWorkers) -> tuple[dict[str, float], str]:
+def importance_of_inputs(conf: Conf, workers: Workers) -> tuple[dict[str, float], str]:
     """What the model loses without each input, and by which metric on which split."""
     split = first_given(conf.data, ABLATED_SPLITS)
     if not conf.evaluation.ablate or split is None:

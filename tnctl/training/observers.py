@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tnctl import documents
+from tnctl.evaluation.split_scoring import metrics_line
 from tnctl.model.table_figures import total_bytes, total_rows
 from tnctl.progress import Display, say, size
 from tnctl.training import events, eviction
@@ -16,7 +17,7 @@ from tnctl.training.events import Event, PassUnderWay
 from tnctl.training.run_log import Log
 from tnctl.training.state import RunState
 from tnctl.training.tensorboard import EventFiles
-from tnctl.training.workers import Workers
+from tnctl.training.workers import SplitMetrics, Workers
 
 STEPS_BETWEEN_UPDATES = 8
 
@@ -93,6 +94,8 @@ class Screen:
             case events.PassTrained(current=current):
                 self._update(current).finish()
                 self.close()
+            case events.Evaluated(measured=measured):
+                show_metrics(measured)
             case events.RowsEvicted(removed=removed) if count := sum(removed.values()):
                 rows = total_rows(self._workers.figures())
                 say(f"{count:,} rows were evicted; {rows:,} remain")
@@ -111,6 +114,12 @@ class Screen:
         assert self._display is not None
         self._display.update(current.sums.examples, figures(current, self._workers))
         return self._display
+
+
+def show_metrics(measured: SplitMetrics) -> None:
+    """A line with the metrics of a split, unless they were known already."""
+    if measured.seconds:
+        say(f"{measured.split}  {metrics_line(measured.metrics)}")
 
 
 def figures(current: PassUnderWay, workers: Workers) -> dict[str, str]:

@@ -2,14 +2,14 @@
 
 import contextlib
 import itertools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 
 from tnctl import files, manifest, ownership
 from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.checkpoint.chain import name_of, newest_first, split
-from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
+from tnctl.checkpoint.load import Checkpoint, open_checkpoint
 from tnctl.data.day_records import Fingerprint
 from tnctl.data.days import conf_of_day
 from tnctl.data.sources import files_of, fingerprints
@@ -75,7 +75,9 @@ def nothing_whole(output: str, damage: DamagedError) -> Failure:
     )
 
 
-def load_newest(conf: Conf, checkpoint: Checkpoint) -> tuple[Checkpoint, Model]:
+def load_newest(
+    conf: Conf, checkpoint: Checkpoint, load: Callable[[Checkpoint, Conf], Model]
+) -> tuple[Checkpoint, Model]:
     """The checkpoint to resume from, `checkpoint` or an older one, and its model.
 
     When its files are damaged the one before is taken, and so on, and that is reported; those that

@@ -18,7 +18,7 @@ from tnctl.training.observers import Stopwatch
 from tnctl.training.run_log import Log
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
-from tnctl.training.workers import LocalWorkers
+from tnctl.training.workers import Workers
 
 STEPS_BETWEEN_CHECKS = 8  # for errors of the thread that completes a checkpoint
 
@@ -34,7 +34,7 @@ class Checkpoints:
         self,
         conf: Conf,
         state: RunState,
-        workers: LocalWorkers,
+        workers: Workers,
         log: Log,
         signals: Signals,
         stopwatch: Stopwatch,
@@ -101,6 +101,7 @@ class Checkpoints:
         self._log.flush()
         state, stopping = self._state, self._state.stopping
         with waiting("saving a checkpoint"):
+            self._workers.settle(state)
             self.saver.protect(stopping.best_step if stopping.best is not None else None)
             folder = self.saver.save(
                 self._workers.model,

@@ -14,7 +14,7 @@ from tnctl.data.windows import windows
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model import recipes
-from tnctl.model.building import Model, build, enable_determinism
+from tnctl.model.building import Model, enable_determinism
 from tnctl.ownership import Claims
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
@@ -32,13 +32,20 @@ from tnctl.training.saving import Checkpoints
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
 from tnctl.training.tensorboard import EventFiles, Profiler
-from tnctl.training.workers import LocalWorkers
+from tnctl.training.workers import OneProcess, Processes, Workers
 
 
 def train(
-    conf: Conf, *, overwrite: bool = False, golden: int = 200, accept: bool = False
+    conf: Conf,
+    *,
+    overwrite: bool = False,
+    golden: int = 200,
+    accept: bool = False,
+    processes: Processes | None = None,
 ) -> Report:
     """Train a conf to its end and return the report. A finished run is not changed.
+
+    `processes` train it; by default this one alone.
 
     With {day} in data.train the end is the last day that has files; `accept` trains days that came
     late, are empty or look broken. `golden` rows are kept with each checkpoint. Raises `Stopped`
@@ -51,6 +58,7 @@ def train(
     by_day = daily(conf)
     if accept and not by_day:
         raise UserError("accept=true is for days: data.train has no {day}. Leave it out")
+    processes = processes or OneProcess()
     with files.locked(conf.output):
         run_folder.refuse_data_in_places(conf)
         run_folder.refuse_no_folders(conf.output)
@@ -64,9 +72,9 @@ def train(
         if conf.train.deterministic:
             enable_determinism()
         if checkpoint is None:
-            run = begin_run(conf, overwrite, accept, stopwatch)
+            run = begin_run(conf, processes, overwrite, accept, stopwatch)
         else:
-            run = resume_run(conf, checkpoint, days, accept, stopwatch)
+            run = resume_run(conf, processes, checkpoint, days, accept, stopwatch)
         return run.to_its_end(golden)
 
 
@@ -88,6 +96,7 @@ class Run:
     """A run that is ready to be trained. `checkpoint` is the one that it is resumed from."""
 
     conf: Conf
+    processes: Processes
     model: Model
     state: RunState
     daily: Daily | None
@@ -100,7 +109,7 @@ class Run:
         """Train all that is left, save it, and write the report."""
         conf, state = self.conf, self.state
         with Signals() as signals:
-            workers = LocalWorkers(conf, self.model, state.steps, signals)
+            workers = self.processes.workers(conf, self.model, state.steps, signals)
             del self.model  # the best one may take its place
             checkpoints = Checkpoints(
                 conf, state, workers, self.log, signals, self.stopwatch, golden, self.checkpoint
@@ -115,7 +124,7 @@ class Run:
         run_folder.finish(self.claims)
         return report
 
-    def _train(self, workers: LocalWorkers, checkpoints: Checkpoints) -> None:
+    def _train(self, workers: Workers, checkpoints: Checkpoints) -> None:
         """Let each observer react to each event of training, in this order."""
         conf, state = self.conf, self.state
         checkpoints.saver.check_room(workers.model)
@@ -146,7 +155,9 @@ class Run:
             checkpoints.save_last()
 
 
-def begin_run(conf: Conf, overwrite: bool, accept: bool, stopwatch: Stopwatch) -> Run:
+def begin_run(
+    conf: Conf, processes: Processes, overwrite: bool, accept: bool, stopwatch: Stopwatch
+) -> Run:
     """A new run: the data is measured, and the model is built."""
     recipes.settings_of(conf.recipe, recipes.load(conf.recipe["name"]))
     start = warm.begin(conf)
@@ -158,7 +169,7 @@ def begin_run(conf: Conf, overwrite: bool, accept: bool, stopwatch: Stopwatch) -
     days = Daily(conf, record, accept) if daily(conf) else None
     # What is measured on the first day is valid for all days.
     of_first_day = conf_of_day(conf, None if days is None else days.first)
-    model = new_model(conf, start, of_first_day)
+    model = new_model(conf, processes, start, of_first_day)
     if overwrite:
         # Only now, when the conf and the data are known to make a model. The first window of each
         # split is read, for what training would raise for it later.
@@ -171,14 +182,19 @@ def begin_run(conf: Conf, overwrite: bool, accept: bool, stopwatch: Stopwatch) -
     if start is not None:
         # The clock continues from the old run's; schedules and epochs begin from scratch.
         state.steps, state.warm, state.clock_days = start.step, start.report, start.days
-    return Run(conf, model, state, days, claims, log, stopwatch)
+    return Run(conf, processes, model, state, days, claims, log, stopwatch)
 
 
 def resume_run(
-    conf: Conf, newest: Checkpoint, days: Daily | None, accept: bool, stopwatch: Stopwatch
+    conf: Conf,
+    processes: Processes,
+    newest: Checkpoint,
+    days: Daily | None,
+    accept: bool,
+    stopwatch: Stopwatch,
 ) -> Run:
     """The run of an output in the state of its newest checkpoint that is whole."""
-    checkpoint, model = resuming.load_newest(conf, newest)
+    checkpoint, model = resuming.load_newest(conf, newest, processes.load)
     if days is not None and checkpoint.folder != newest.folder:
         days = Daily(conf, checkpoint.days, accept)
     say(f"resuming from {checkpoint.folder}")
@@ -187,10 +203,12 @@ def resume_run(
     state = resuming.state_of(conf, checkpoint)
     if days is not None:
         state.days, state.trained = days.record, not days.left
-    return Run(conf, model, state, days, claims, log, stopwatch, checkpoint)
+    return Run(conf, processes, model, state, days, claims, log, stopwatch, checkpoint)
 
 
-def new_model(conf: Conf, start: warm.WarmStart | None, of_first_day: Conf) -> Model:
+def new_model(
+    conf: Conf, processes: Processes, start: warm.WarmStart | None, of_first_day: Conf
+) -> Model:
     """The model that a new run begins with; inputs are measured on data.train of `of_first_day`."""
 
     def measure(_: Conf) -> statistics.Statistics:
@@ -198,7 +216,7 @@ def new_model(conf: Conf, start: warm.WarmStart | None, of_first_day: Conf) -> M
 
     with waiting("measuring the training data"):
         measured = measure(conf) if start is None else start.statistics(measure)
-    model = build(conf, measured)
+    model = processes.build(conf, measured)
     if start is not None:
         start.fill(model)
     if conf.optimizer.updates == "all":
@@ -209,7 +227,7 @@ def new_model(conf: Conf, start: warm.WarmStart | None, of_first_day: Conf) -> M
 
 @contextlib.contextmanager
 def interruption_reported(
-    state: RunState, workers: LocalWorkers, checkpoints: Checkpoints, signals: Signals
+    state: RunState, workers: Workers, checkpoints: Checkpoints, signals: Signals
 ) -> Iterator[None]:
     """Save and report what is done when training ends by a signal, or because memory runs out."""
     try:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tnctl.checkpoint.document import Position
-from tnctl.checkpoint.load import load, open_checkpoint
+from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch, batches
 from tnctl.data.features import Features
 from tnctl.data.read_ahead import ReadAhead
+from tnctl.data.statistics import Statistics
 from tnctl.data.windows import order, windows
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.split_scoring import (
@@ -20,17 +21,17 @@ from tnctl.evaluation.split_scoring import (
     Counts,
     features_of,
     labelled_heads,
-    metrics_line,
     score,
     unshuffled,
 )
-from tnctl.model.building import Model
+from tnctl.model.building import Model, build
 from tnctl.model.table_figures import TableFigures, table_figures
-from tnctl.progress import say, waiting
+from tnctl.progress import waiting
 from tnctl.schema import Conf
 from tnctl.training import eviction
 from tnctl.training.pass_sums import PassSums
 from tnctl.training.signals import Signals
+from tnctl.training.state import RunState
 from tnctl.training.step import TrainingStep
 
 WINDOWS_AHEAD = 1
@@ -79,7 +80,11 @@ class Workers(Protocol):
 
     @property
     def model(self) -> Model:
-        """The model: its network, its tables and the layout of their rows."""
+        """The model: its network, the layout of its rows, and the tables of this process."""
+
+    @property
+    def inference(self) -> Inference:
+        """Logits of the current model, between steps."""
 
     def figures(self) -> list[TableFigures]:
         """What the tables hold at the moment, of all processes together."""
@@ -106,6 +111,28 @@ class Workers(Protocol):
 
     def end_of_period(self) -> dict[str, int]:
         """Evict the rows that the end of a day or epoch evicts; how many, by share group."""
+
+    def settle(self, state: RunState) -> None:
+        """Finish what is under way: the model and the state are those of the last step."""
+
+    def load(self, folder: str) -> None:
+        """Replace the trained model, which is dropped first, by a checkpoint's model.
+
+        The loaded model can be evaluated and saved, and not be trained any more.
+        """
+
+
+class Processes(Protocol):
+    """The processes that will train a run, while its model is made."""
+
+    def build(self, conf: Conf, statistics: Statistics) -> Model:
+        """A model with initial weights and empty tables."""
+
+    def load(self, checkpoint: Checkpoint, conf: Conf) -> Model:
+        """The model of a checkpoint. Raises DamagedError."""
+
+    def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> Workers:
+        """The processes with the model that was built or loaded; `steps` were trained before."""
 
 
 class LocalBatches:
@@ -182,7 +209,6 @@ class LocalWorkers:
                 self.inference, self._conf, split, counter=counts, between=self._signals.check
             )
             metrics = scored.metrics()
-        say(f"{split}  {metrics_line(metrics)}")
         measured = SplitMetrics(split, metrics, counts, time.perf_counter() - started)
         self._last_metrics = self.steps, measured
         return measured
@@ -210,16 +236,28 @@ class LocalWorkers:
             self._last_metrics = None
         return removed
 
-    def load(self, folder: str) -> None:
-        """Replace the trained model, which is dropped first, by a checkpoint's model.
+    def settle(self, state: RunState) -> None:
+        """Nothing is under way between two steps."""
 
-        The loaded model can be evaluated and saved, and not be trained any more.
-        """
+    def load(self, folder: str) -> None:
         self._trained_steps, self._step, self._last_metrics = self.steps, None, None
         del self.model, self.inference
         gc.collect()
         self.model = load(open_checkpoint(folder), self._conf)
         self.inference = Inference(self.model, self._conf.train.batch_size)
+
+
+class OneProcess:
+    """Training in one process: this one."""
+
+    def build(self, conf: Conf, statistics: Statistics) -> Model:
+        return build(conf, statistics)
+
+    def load(self, checkpoint: Checkpoint, conf: Conf) -> Model:
+        return load(checkpoint, conf)
+
+    def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> LocalWorkers:
+        return LocalWorkers(conf, model, steps, signals)
 
 
 def training_batches(
