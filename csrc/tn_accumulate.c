@@ -137,7 +137,8 @@ static void accumulate_owned(void *argument, int thread, int threads) {
             accumulate_weighted(call, list, n);
         }
     }
-    owner->code = tn_all_finite(sums, owner->rows * batch->sums_stride) ? TN_OK : TN_NOT_FINITE;
+    owner->code =
+        tn_all_below(sums, owner->rows * batch->sums_stride, batch->limit) ? TN_OK : TN_NOT_FINITE;
 }
 
 int tn_accumulate(tn_batch *batch, const float *const *gradients, const uint32_t *strides,
@@ -152,7 +153,8 @@ int tn_accumulate(tn_batch *batch, const float *const *gradients, const uint32_t
         return TN_BAD_VALUE;
     }
     pthread_mutex_lock(&batch->table->lock);
-    int code = state_of(batch) == BATCH_INSERTED ? TN_OK : TN_NO_BATCH;
+    int code =
+        state_of(batch, BATCH_OF_TABLE | BATCH_OF_KEYS) == BATCH_INSERTED ? TN_OK : TN_NO_BATCH;
     if (code == TN_OK) {
         tn_thread_pool_run(batch->table->pool, accumulate_owned, &call);
         for (int o = 0; o < batch->threads && code == TN_OK; o++) {
@@ -203,7 +205,8 @@ static int clicks_fit(const float *clicks, uint32_t examples) {
 
 int tn_count(tn_batch *batch, const float *clicks) {
     pthread_mutex_lock(&batch->table->lock);
-    int code = state_of(batch) >= BATCH_INSERTED ? TN_OK : TN_NO_BATCH;
+    int code =
+        state_of(batch, BATCH_OF_TABLE | BATCH_OF_KEYS) >= BATCH_INSERTED ? TN_OK : TN_NO_BATCH;
     if (!batch->table->shows || (code == TN_OK && !clicks_fit(clicks, batch->examples))) {
         code = TN_BAD_VALUE;
     }

@@ -1,5 +1,5 @@
 /* tn_batch.c - making the workspace of batches, and its memory. */
-#include "tn_batch.h"
+#include "tn_exchange.h"
 
 /* ---- Making a batch ----------------------------------------------------- */
 
@@ -39,6 +39,7 @@ int tn_batch_new(tn_table *table, const tn_slot *slots, uint32_t n_slots, tn_bat
     batch->cell_factor = UINT64_MAX / n_slots + 1;
     batch->threads = tn_thread_pool_size(table->pool);
     batch->sums_stride = (table->weights + 3) / 4 * 4;
+    batch->limit = TN_LARGEST;
     batch->sum_only = 1;
     for (uint32_t s = 0; s < n_slots; s++) {
         batch->sum_only &= slots[s].pooling == TN_POOL_SUM;
@@ -59,12 +60,13 @@ void tn_batch_free(tn_batch *batch) {
         return;
     }
     free_memory(batch);
+    tn_key_set_free(batch->keys);
+    tn_pulled_free(batch->pulled);
     TN_FREE(batch->slots);
     TN_FREE(batch);
 }
 
-/* Cuts the next array out of the memory; while `memory` is NULL it only adds up the bytes. */
-static void *cut(char *memory, uint64_t *used, uint64_t bytes) {
+void *tn_cut(char *memory, uint64_t *used, uint64_t bytes) {
     char *array = memory ? memory + *used : NULL;
     *used += (bytes + 63) / 64 * 64;
     return array;
@@ -72,22 +74,24 @@ static void *cut(char *memory, uint64_t *used, uint64_t bytes) {
 
 static uint64_t cut_arrays(tn_batch *batch, char *memory, uint64_t cells, uint64_t ids) {
     uint64_t used = 0;
-    batch->offsets = cut(memory, &used, (cells + 1) * sizeof *batch->offsets);
-    batch->entry_of = cut(memory, &used, (ids + ROWS_AHEAD) * sizeof *batch->entry_of);
-    batch->row_of = cut(memory, &used, ids * sizeof *batch->row_of);
+    batch->offsets = tn_cut(memory, &used, (cells + 1) * sizeof *batch->offsets);
+    batch->entry_of = tn_cut(memory, &used, (ids + ROWS_AHEAD) * sizeof *batch->entry_of);
+    batch->row_of = tn_cut(memory, &used, ids * sizeof *batch->row_of);
     uint64_t copies = batch->table->copies ? ids * batch->table->copy_bytes : 0;
-    batch->copies = cut(memory, &used, copies);
-    batch->rows = cut(memory, &used, ids * sizeof *batch->rows);
-    batch->sums = cut(memory, &used, ids * batch->sums_stride * sizeof *batch->sums);
-    uint64_t shows = batch->table->shows ? 2 * ids * sizeof *batch->shows : 0;
-    batch->shows = cut(memory, &used, shows);
+    batch->copies = tn_cut(memory, &used, copies);
+    /* A batch of keys has a place more for each owner: see tn_exchange.c. */
+    uint64_t places = ids + (uint64_t)batch->threads;
+    batch->rows = tn_cut(memory, &used, places * sizeof *batch->rows);
+    batch->sums = tn_cut(memory, &used, places * batch->sums_stride * sizeof *batch->sums);
+    uint64_t shows = batch->table->shows ? 2 * places * sizeof *batch->shows : 0;
+    batch->shows = tn_cut(memory, &used, shows);
     /* Every list may have to hold all ids of its part. The system gives memory to pages when they
      * are first written, so what no list reaches costs addresses only. */
     uint64_t entries = ids * (uint64_t)batch->threads;
-    batch->entries = cut(memory, &used, entries * sizeof *batch->entries);
-    batch->weights = cut(memory, &used, ids * sizeof *batch->weights);
-    batch->entry_weights = cut(memory, &used, entries * sizeof *batch->entry_weights);
-    batch->divisors = cut(memory, &used, cells * sizeof *batch->divisors);
+    batch->entries = tn_cut(memory, &used, entries * sizeof *batch->entries);
+    batch->weights = tn_cut(memory, &used, ids * sizeof *batch->weights);
+    batch->entry_weights = tn_cut(memory, &used, entries * sizeof *batch->entry_weights);
+    batch->divisors = tn_cut(memory, &used, cells * sizeof *batch->divisors);
     return used;
 }
 

@@ -28,8 +28,10 @@
 
 #define ROWS_AHEAD 16 /* rows announced to the cache while pooling */
 #define MAX_THREADS 64
+#define MAX_ENTRIES UINT64_C(0xfffffff0) /* ids x threads: their places have 32 bits */
 
-/* One id on its way: first the id and its group, then the row and its place in the batch. */
+/* One id on its way: first the id (of a batch of keys, its hash) and its group, then the row and
+ * its place in the batch. */
 typedef struct {
     union {
         uint64_t id;
@@ -45,9 +47,17 @@ typedef struct {
     int code;
 } tn_owner;
 
+/* Where the rows of a batch are and whose ids it has: a bit each. */
+typedef enum {
+    BATCH_OF_TABLE = 1, /* tn_find: rows of the table for ids of this process */
+    BATCH_OF_KEYS = 2,  /* tn_keys: rows in other processes, for ids of this one (tn_exchange.h) */
+    BATCH_PULLED = 4    /* tn_pull: rows of the table for keys of other processes */
+} tn_batch_source;
+
 /* What the calls so far allow next: each state allows what the states before it do. */
 typedef enum {
     BATCH_EMPTY,
+    BATCH_NUMBERED, /* tn_keys: the keys can be written */
     BATCH_READ,     /* found without inserting: gather */
     BATCH_INSERTED, /* count, accumulate */
     BATCH_SUMMED    /* norm, apply */
@@ -59,13 +69,16 @@ struct tn_batch {
     uint32_t n_slots;
     uint64_t cell_factor; /* cell / n_slots = cell * cell_factor >> 64 */
     int threads, sum_only, any_apart;
+    tn_batch_source source;
     tn_batch_state state;
+    float limit;       /* of summed gradients: from this size on they are refused */
     uint64_t removals; /* the table's, at the last tn_find */
 
     const uint64_t *ids; /* the caller's, as the weights: during tn_find only */
     const float *given_weights;
     uint32_t examples;
-    char *memory; /* all arrays below */
+    uint64_t first_of_part[MAX_THREADS + 1]; /* the first id of each thread's part */
+    char *memory;                            /* all arrays below */
     uint64_t memory_bytes;
     uint32_t *offsets;
     uint64_t room_for_cells, room_for_ids;
@@ -86,8 +99,21 @@ struct tn_batch {
     int counted;  /* once tn_count has summed them */
     tn_owner owners[MAX_THREADS];
     uint64_t distinct; /* rows of the last inserting tn_find */
+
+    struct tn_key_set *keys;     /* of tn_keys; NULL before the first */
+    struct tn_pulled *pulled;    /* of tn_pull; NULL before the first */
+    const uint32_t *occurrences; /* of tn_pull: of each key; NULL: an entry is one occurrence */
+    uint32_t *waits;             /* and how many of them wait */
 };
 
+/* Checks the ids of a batch and deals them out; with `hashed` as tn_deal.c says. TN_BAD_VALUE,
+ * TN_NOT_OWNED, TN_NO_MEMORY. The batch is empty then. */
+int tn_deal(tn_batch *batch, const uint64_t *ids, const uint32_t *offsets, const float *weights,
+            uint32_t examples, int hashed);
+/* Finds the rows of the entries that were dealt out. */
+int tn_find_dealt(tn_batch *batch, int insert);
+/* Cuts the next array out of the memory; while `memory` is NULL it only adds up the bytes. */
+void *tn_cut(char *memory, uint64_t *used, uint64_t bytes);
 /* Makes the arrays large enough for so many cells and ids; what they held is lost. TN_NO_MEMORY. */
 int tn_batch_make_room(tn_batch *batch, uint64_t cells, uint64_t ids);
 
@@ -96,10 +122,11 @@ static inline tn_entry *list_of(const tn_batch *batch, uint64_t first_id, uint64
     return batch->entries + first_id * (uint64_t)batch->threads + ids_of_part * (uint64_t)owner;
 }
 
-/* The state of a batch; empty once rows of its table were removed, for its pointers may be to rows
- * that are free now. */
-static inline tn_batch_state state_of(const tn_batch *batch) {
-    return batch->removals == batch->table->removals ? batch->state : BATCH_EMPTY;
+/* The state of a batch of the given sources, empty of another one. Empty, too, once rows of its
+ * table were removed, for its pointers may be to rows that are free now. */
+static inline tn_batch_state state_of(const tn_batch *batch, unsigned sources) {
+    int valid = batch->source == BATCH_OF_KEYS || batch->removals == batch->table->removals;
+    return valid && (batch->source & sources) ? batch->state : BATCH_EMPTY;
 }
 
 static inline uint32_t example_of(const tn_batch *batch, uint32_t cell) {
@@ -115,10 +142,8 @@ static inline int waits(const tn_batch *batch, const tn_entry *entry) {
 
 /* The ids of part t: [*from, *to). */
 static inline void part_of(const tn_batch *batch, int t, uint64_t *from, uint64_t *to) {
-    uint64_t first = tn_part(batch->examples, t, batch->threads);
-    uint64_t last = tn_part(batch->examples, t + 1, batch->threads);
-    *from = batch->offsets[first * batch->n_slots];
-    *to = batch->offsets[last * batch->n_slots];
+    *from = batch->first_of_part[t];
+    *to = batch->first_of_part[t + 1];
 }
 
 #endif

@@ -85,6 +85,12 @@ static int plan_layout(tn_table *table, const tn_segment *segments) {
     return TN_OK;
 }
 
+static void own_shards(tn_table *table, uint32_t first, uint32_t count) {
+    table->first_shard = first;
+    table->n_shards = count;
+    table->per_shard = ((1u << PER_SHARD_BITS) + count - 1) / count;
+}
+
 static int fill_table(tn_table *table, const tn_segment *segments) {
     int code = plan_layout(table, segments);
     for (uint32_t s = 0; s < table->n_segments && code == TN_OK; s++) {
@@ -101,6 +107,7 @@ static int fill_table(tn_table *table, const tn_segment *segments) {
     for (uint32_t i = 0; i < SHARDS && code == TN_OK; i++) {
         code = tn_index_new(&table->shards[i], i);
     }
+    own_shards(table, 0, SHARDS);
     return code;
 }
 
@@ -236,8 +243,38 @@ int tn_table_set_updates(tn_table *table, int all) {
     return TN_OK;
 }
 
+/* The shards of the range get new indexes, whose capacities are spread over one step of growth as
+ * those of all 64 are (tn_index_new): else a few shards of a table would grow in the same batch. */
+static int set_shards(tn_table *table, uint32_t first, uint32_t count) {
+    uint64_t used = 0;
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        used += table->shards[i].next_row;
+    }
+    if (count < 1 || first >= SHARDS || count > SHARDS - first || used > 0) {
+        return TN_BAD_VALUE;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        tn_shard fresh = {0};
+        int code = tn_index_new(&fresh, i * SHARDS / count);
+        if (code != TN_OK) {
+            return code;
+        }
+        tn_index_free(&table->shards[first + i]);
+        table->shards[first + i] = fresh;
+    }
+    own_shards(table, first, count);
+    return TN_OK;
+}
+
+int tn_table_set_shards(tn_table *table, uint32_t first, uint32_t count) {
+    pthread_mutex_lock(&table->lock);
+    int code = set_shards(table, first, count);
+    pthread_mutex_unlock(&table->lock);
+    return code;
+}
+
 /* Before the first group there is no row, so the layout can still change; the row of zeros that
- * unknown ids read must be as long as the rows. */
+ * unknown ids read must be as long as the rows, and as what is read of a row. */
 static int set_shows(tn_table *table, int shows, int cvm) {
     if (table->n_groups > 0 || (cvm && !shows)) {
         return TN_BAD_VALUE;
@@ -246,7 +283,7 @@ static int set_shows(tn_table *table, int shows, int cvm) {
     for (uint32_t s = 0; s < table->n_segments; s++) {
         segments[s] = table->layout[s].as_given;
     }
-    char *zero_row = TN_CALLOC(1, table->stride + 2 * sizeof(float));
+    char *zero_row = TN_CALLOC(1, table->stride + (2 + MAX_SEGMENTS * CVM_COLUMNS) * sizeof(float));
     if (zero_row == NULL) {
         return TN_NO_MEMORY;
     }

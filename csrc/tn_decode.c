@@ -48,6 +48,9 @@ static int check_range(const record_reader *reader, uint64_t from, uint64_t to) 
             return TN_NO_GROUP;
         }
         uint64_t hash = record_hash(table, record);
+        if (!tn_has_shard(table, shard_of(hash))) {
+            return TN_NOT_OWNED;
+        }
         if (i >= from) {
             if (i > 0 && (hash < last_hash || (hash == last_hash && group <= last_group))) {
                 return TN_BAD_ORDER;
@@ -128,7 +131,7 @@ static void insert_owned(void *argument, int thread, int threads) {
     record_reader *reader = argument;
     tn_table *table = reader->table;
     for (uint32_t shard = 0; shard < SHARDS; shard++) {
-        if (owner_of(shard, threads) != thread) {
+        if (owner_of(table, shard, threads) != thread) {
             continue;
         }
         for (uint64_t i = reader->starts[shard]; i < reader->starts[shard + 1]; i++) {
@@ -168,12 +171,12 @@ int tn_decode(tn_table *table, const void *records, uint64_t n) {
 
 int tn_table_reserve(tn_table *table, uint64_t rows) {
     /* A shard has a binomial share of the keys: four standard deviations more will do. */
-    uint64_t share = rows / SHARDS + 1;
-    uint64_t most = share + 4 * (uint64_t)sqrt((double)share);
     int code = TN_OK;
     pthread_mutex_lock(&table->lock);
-    for (uint32_t i = 0; i < SHARDS && code == TN_OK; i++) {
-        code = tn_index_reserve(&table->shards[i], most);
+    uint64_t share = rows / table->n_shards + 1;
+    uint64_t most = share + 4 * (uint64_t)sqrt((double)share);
+    for (uint32_t i = 0; i < table->n_shards && code == TN_OK; i++) {
+        code = tn_index_reserve(&table->shards[table->first_shard + i], most);
     }
     pthread_mutex_unlock(&table->lock);
     return code;

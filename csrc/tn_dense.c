@@ -281,3 +281,21 @@ int tn_dense_apply(tn_dense *dense, const float *const *gradients, const uint64_
     tn_thread_pool_run(dense->pool, apply_part, &call);
     return TN_OK;
 }
+
+/* ---- Gradients of several ranks ------------------------------------------ */
+
+TN_CLONES
+static void add_weighted(float *restrict out, const float *restrict values, float weight,
+                         uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) {
+        out[i] += weight * values[i];
+    }
+}
+
+int tn_weighted_sum(float *out, const float *values, float weight, uint64_t n) {
+    if (!(weight >= 0 && weight <= 1)) {
+        return TN_BAD_VALUE;
+    }
+    add_weighted(out, values, weight, n);
+    return TN_OK;
+}

@@ -96,7 +96,7 @@ static void count_owned(void *argument, int thread, int threads) {
     const surplus_call *call = argument;
     const tn_table *table = call->table;
     for (uint32_t i = 0; i < SHARDS; i++) {
-        if (owner_of(i, threads) == thread) {
+        if (owner_of(table, i, threads) == thread) {
             FOR_ROWS_OF_SHARD(table, &table->shards[i], row, number,
                               count_row(table, row, call->choices, thread));
         }

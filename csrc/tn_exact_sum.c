@@ -44,14 +44,19 @@ double tn_exact_sum_total(const tn_exact_sum *sum) {
 }
 
 TN_CLONES
-int tn_all_finite(const float *values, uint64_t n) {
-    /* 2^58, infinity and NaN all have an exponent of 58 or more. Compared as integers, and without
-     * leaving the loop early, the test takes whole vectors. */
-    uint32_t bad = 0;
+int tn_all_below(const float *values, uint64_t n, float limit) {
+    /* Without their signs floats are in the order of their bits, infinity and NaN after all others.
+     * Compared as integers, and without leaving the loop early, the test takes whole vectors. */
+    uint32_t bad = 0, limit_bits;
+    memcpy(&limit_bits, &limit, sizeof limit_bits);
     for (uint64_t i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, values + i, sizeof bits);
-        bad |= (uint32_t)((bits & 0x7f800000u) >= (127u + 58u) << 23);
+        bad |= (uint32_t)((bits & 0x7fffffffu) >= limit_bits);
     }
     return !bad;
+}
+
+int tn_all_finite(const float *values, uint64_t n) {
+    return tn_all_below(values, n, TN_LARGEST);
 }

@@ -21,8 +21,11 @@ void tn_exact_sum_merge(tn_exact_sum *sum, const tn_exact_sum *other);
 /* The sum as a double: rounded in one fixed order, from the smallest exponent up. */
 double tn_exact_sum_total(const tn_exact_sum *sum);
 
+#define TN_LARGEST 0x1p58f
 /* Whether no value is NaN, infinite or at least 2^58 in size. Below that the sum of the squares of
  * 2^10 values is finite in float32. */
 int tn_all_finite(const float *values, uint64_t n);
+/* The same with another limit above 0 than 2^58. */
+int tn_all_below(const float *values, uint64_t n, float limit);
 
 #endif

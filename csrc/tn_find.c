@@ -1,77 +1,10 @@
 /* tn_find.c - tn_find: the ids of a batch to rows. */
-#include <math.h>
-
 #include "tn_admission.h"
 #include "tn_batch.h"
 #include "tn_index.h"
 #include "tn_rows.h"
 
-#define MAX_ENTRIES UINT64_C(0xfffffff0) /* ids x threads: their places have 32 bits */
-#define BLOCK 64                         /* ids whose cache lines are on their way at a time */
-
-/* ---- Dealing ------------------------------------------------------------- */
-
-/* What the weighted sum of a cell is divided by. */
-static float weighted_divisor(uint16_t pooling, const float *weights, uint64_t count) {
-    if (pooling == TN_POOL_SUM) {
-        return 1;
-    }
-    float sum = 0;
-    for (uint64_t i = 0; i < count; i++) {
-        sum += pooling == TN_POOL_MEAN ? weights[i] : weights[i] * weights[i];
-    }
-    return pooling == TN_POOL_MEAN ? sum : sqrtf(sum);
-}
-
-/* Copies the weights of cells first .. last - 1: by id to pool, by entry to sum gradients. */
-static void weigh(tn_batch *batch, uint64_t first, uint64_t last) {
-    const uint32_t *offsets = batch->offsets;
-    for (uint64_t k = offsets[first]; k < offsets[last]; k++) {
-        batch->weights[k] = batch->given_weights[k];
-        batch->entry_weights[batch->entry_of[k]] = batch->given_weights[k];
-    }
-    uint32_t slot = 0;
-    for (uint64_t cell = first; cell < last; cell++) {
-        batch->divisors[cell] =
-            weighted_divisor(batch->slots[slot].pooling, batch->weights + offsets[cell],
-                             offsets[cell + 1] - offsets[cell]);
-        slot = slot + 1 == batch->n_slots ? 0 : slot + 1;
-    }
-}
-
-/* Copies each id of a part into the list of its shard's owner. */
-static void deal(void *argument, int thread, int threads) {
-    tn_batch *batch = argument;
-    const tn_table *table = batch->table;
-    uint64_t from, to;
-    part_of(batch, thread, &from, &to);
-    tn_entry *ends[MAX_THREADS];
-    for (int o = 0; o < threads; o++) {
-        ends[o] = list_of(batch, from, to - from, o);
-    }
-    uint64_t first = tn_part(batch->examples, thread, threads) * batch->n_slots;
-    uint64_t last = tn_part(batch->examples, thread + 1, threads) * batch->n_slots;
-    uint32_t slot = 0;
-    for (uint64_t cell = first; cell < last; cell++) {
-        uint16_t group = batch->slots[slot].group;
-        slot = slot + 1 == batch->n_slots ? 0 : slot + 1;
-        for (uint64_t k = batch->offsets[cell]; k < batch->offsets[cell + 1]; k++) {
-            uint64_t id = batch->ids[k];
-            int owner = 0;
-            if (threads > 1) {
-                owner = owner_of(shard_of(key_hash(table, group, id)), threads);
-            }
-            batch->entry_of[k] = (uint32_t)(ends[owner] - batch->entries);
-            *ends[owner]++ = (tn_entry){.id = id, .cell = (uint32_t)cell, .place = group};
-        }
-    }
-    for (int o = 0; o < threads; o++) {
-        batch->counts[thread][o] = (uint64_t)(ends[o] - list_of(batch, from, to - from, o));
-    }
-    if (batch->weighted) {
-        weigh(batch, first, last);
-    }
-}
+#define BLOCK 64 /* ids whose cache lines are on their way at a time */
 
 /* ---- Rows ---------------------------------------------------------------- */
 
@@ -106,16 +39,26 @@ static inline uint32_t number_row(tn_batch *batch, tn_owner *owner, tn_row *row)
     return (uint32_t)place;
 }
 
-/* The row of a key; NULL when it has none and, with `insert`, waits for its admission. A code when
- * a row cannot be made. Searched again from the home, for a row that was inserted after the
- * candidate was taken may be this key's: the same id can come twice in a block. */
-static int find_or_insert(tn_table *table, uint16_t group, uint64_t id, uint64_t hash, int insert,
+/* The row of an entry's key; NULL when it has none and, with `insert`, waits for its admission. A
+ * code when a row cannot be made. Searched again from the home, for a row that was inserted after
+ * the candidate was taken may be this key's: the same id can come twice in a block. An entry of
+ * tn_pull is all occurrences of its key in a batch of another process. */
+static int find_or_insert(tn_batch *batch, const tn_entry *entry, uint64_t hash, int insert,
                           tn_row **row) {
-    *row = tn_row_find(table, group, id, hash);
-    if (*row != NULL || !insert || !tn_admit(table, group, hash)) {
+    tn_table *table = batch->table;
+    uint16_t group = (uint16_t)entry->place;
+    uint32_t occurrences = batch->occurrences ? batch->occurrences[entry->cell] : 1, waiting = 0;
+    *row = tn_row_find(table, group, entry->id, hash);
+    if (*row != NULL || !insert) {
         return TN_OK;
     }
-    return tn_row_insert(table, group, id, hash, row);
+    while (waiting < occurrences && !tn_admit(table, group, hash)) {
+        waiting++;
+    }
+    if (batch->occurrences) {
+        batch->waits[entry->cell] = waiting;
+    }
+    return waiting < occurrences ? tn_row_insert(table, group, entry->id, hash, row) : TN_OK;
 }
 
 /* Finds the rows of one list, 64 ids at a time in three rounds, so that each waits for memory once
@@ -148,9 +91,8 @@ static int find_list(tn_batch *batch, tn_owner *owner, tn_entry *entries, uint64
         for (uint64_t i = 0; i < count; i++) {
             tn_row *row = candidates[i];
             tn_entry *entry = &block[i];
-            uint16_t group = (uint16_t)entry->place;
-            if (TN_UNLIKELY(row == NULL || !is_key(row, group, entry->id))) {
-                int code = find_or_insert(table, group, entry->id, hash[i], insert, &row);
+            if (TN_UNLIKELY(row == NULL || !is_key(row, (uint16_t)entry->place, entry->id))) {
+                int code = find_or_insert(batch, entry, hash[i], insert, &row);
                 if (code != TN_OK) {
                     return code;
                 }
@@ -186,37 +128,9 @@ static void find_reading(void *argument, int thread, int threads) {
     find_owned(argument, thread, 0);
 }
 
-static int offsets_ascend(const uint32_t *offsets, uint64_t cells) {
-    uint32_t wrong = offsets[0];
-    for (uint64_t c = 0; c < cells; c++) {
-        wrong |= (uint32_t)(offsets[c + 1] < offsets[c]);
-    }
-    return !wrong;
-}
-
-/* The steps of tn_find. First rows are numbered from first_row of each owner on, with as many
- * places as the owner was dealt ids, so that owners number without knowing of each other. */
-static int find_locked(tn_batch *batch, const uint64_t *ids, const uint32_t *offsets,
-                       const float *weights, uint32_t examples, int insert) {
-    uint64_t cells = (uint64_t)examples * batch->n_slots;
-    if (cells > UINT32_MAX || !offsets_ascend(offsets, cells) ||
-        offsets[cells] > MAX_ENTRIES / (uint64_t)batch->threads ||
-        (weights != NULL && !tn_all_finite(weights, offsets[cells]))) {
-        return TN_BAD_VALUE;
-    }
-    int code = tn_batch_make_room(batch, cells, offsets[cells]);
-    if (code != TN_OK) {
-        return code;
-    }
-    memcpy(batch->offsets, offsets, (cells + 1) * sizeof *offsets);
-    memset(batch->entry_of + offsets[cells], 0, ROWS_AHEAD * sizeof *batch->entry_of);
-    batch->examples = examples;
-    batch->ids = ids;
-    batch->given_weights = weights;
-    batch->weighted = weights != NULL;
-    tn_thread_pool_run(batch->table->pool, deal, batch);
-    batch->ids = NULL;
-    batch->given_weights = NULL;
+/* First rows are numbered from first_row of each owner on, with as many places as the owner was
+ * dealt ids, so that owners number without knowing of each other. */
+int tn_find_dealt(tn_batch *batch, int insert) {
     uint64_t first_row = 0;
     for (int o = 0; o < batch->threads; o++) {
         batch->owners[o].first_row = first_row;
@@ -246,8 +160,12 @@ static int find_locked(tn_batch *batch, const uint64_t *ids, const uint32_t *off
 int tn_find(tn_batch *batch, const uint64_t *ids, const uint32_t *offsets, const float *weights,
             uint32_t examples, int insert) {
     pthread_mutex_lock(&batch->table->lock);
-    batch->state = BATCH_EMPTY;
-    int code = find_locked(batch, ids, offsets, weights, examples, insert);
+    batch->source = BATCH_OF_TABLE;
+    batch->occurrences = NULL;
+    int code = tn_deal(batch, ids, offsets, weights, examples, 0);
+    if (code == TN_OK) {
+        code = tn_find_dealt(batch, insert);
+    }
     pthread_mutex_unlock(&batch->table->lock);
     return code;
 }

@@ -143,7 +143,7 @@ TN_INLINE void gather_examples(const pooling_call *call, uint64_t first, uint64_
     for (uint64_t b = first; b < last; b++) {
         collect_rows(batch, batch->offsets[b * batch->n_slots],
                      batch->offsets[(b + 1) * batch->n_slots]);
-        if (TN_UNLIKELY(batch->table->copies)) {
+        if (TN_UNLIKELY(batch->table->copies && batch->source == BATCH_OF_TABLE)) {
             copy_rows(batch, batch->offsets[b * batch->n_slots],
                       batch->offsets[(b + 1) * batch->n_slots]);
         }
@@ -197,7 +197,7 @@ int tn_gather(tn_batch *batch, float *const *outputs, const uint32_t *strides, f
         return TN_BAD_VALUE;
     }
     pthread_mutex_lock(&batch->table->lock);
-    int code = state_of(batch) >= BATCH_READ ? TN_OK : TN_NO_BATCH;
+    int code = state_of(batch, BATCH_OF_TABLE | BATCH_OF_KEYS) >= BATCH_READ ? TN_OK : TN_NO_BATCH;
     if (code == TN_OK) {
         tn_thread_pool_run(batch->table->pool, gather_part, &call);
     }

@@ -25,6 +25,8 @@ const char *tn_message(int code) {
         return "TN_TABLE_FULL: a shard has no row numbers left";
     case TN_TOO_LONG:
         return "TN_TOO_LONG: a record is beyond TN_TFRECORD_LIMIT";
+    case TN_NOT_OWNED:
+        return "TN_NOT_OWNED: a key is of a shard that the table does not own";
     default:
         return "unknown code";
     }

@@ -45,7 +45,7 @@ static void mark_owned(void *argument, int thread, int threads) {
     removal_call *removal = argument;
     tn_table *table = removal->table;
     for (uint32_t i = 0; i < SHARDS; i++) {
-        if (owner_of(i, threads) == thread) {
+        if (owner_of(table, i, threads) == thread) {
             removal->rows[i] = removal->marker(table, &table->shards[i], removal->context,
                                                removal->marks + removal->first_mark[i]);
             removal->codes[i] = room_for_keys(&table->removed[i], removal->rows[i]);
@@ -92,7 +92,7 @@ static void remove_owned(void *argument, int thread, int threads) {
     removal_call *removal = argument;
     uint64_t *rows_of_group = removal->rows_of_group + (uint64_t)thread * removal->counters;
     for (uint32_t i = 0; i < SHARDS; i++) {
-        if (owner_of(i, threads) == thread) {
+        if (owner_of(removal->table, i, threads) == thread) {
             remove_marked(removal, i, rows_of_group);
         }
     }
@@ -191,7 +191,7 @@ static void sort_keys(tn_removed_list *list) {
 static void sort_owned(void *argument, int thread, int threads) {
     tn_table *table = argument;
     for (uint32_t i = 0; i < SHARDS; i++) {
-        if (owner_of(i, threads) == thread) {
+        if (owner_of(table, i, threads) == thread) {
             sort_keys(&table->removed[i]);
         }
     }

@@ -15,10 +15,14 @@
  * never moves while the shard grows, so a pointer to it stays valid until the row is removed.
  *
  * Which thread owns a shard. While a call runs on a pool of T threads, thread t owns the shards
- * that owner_of gives it, a contiguous range of the 64:
+ * that owner_of gives it, a contiguous range of the 64, or of those that the table has when its
+ * other keys are in the tables of other processes (tn_table_set_shards):
  *
  *     shard   0 ......... 21 | 22 ........ 42 | 43 ........ 63       (T = 3)
  *     owner        0               1                2
+ *
+ *     shard   0 ............... 31 | 32 .. 42 | 43 .. 53 | 54 .. 63       (shards 32 to 63)
+ *     owner        none                 0          1          2
  *
  * Only the owner writes the rows, the index, the sketch and the removed keys of a shard, and in a
  * call that writes them nobody else reads them; calls that only read (tn_gather, tn_key_queries)
@@ -46,6 +50,7 @@
 #define MAX_SEGMENTS 4
 #define SHARD_BITS 6
 #define SHARDS (1u << SHARD_BITS)
+#define PER_SHARD_BITS 20
 #define CHUNK_BYTES (2u << 20) /* of the arena */
 #define HEADER 20u             /* bytes of a row before its state */
 #define MAX_WIDTH 1024u        /* of a segment */
@@ -125,6 +130,8 @@ struct tn_table {
     tn_layout layout[MAX_SEGMENTS];
     uint32_t n_segments, n_groups;
     uint32_t stride, record_size, weights_at, weights, floats;
+    /* The shards that the table owns, and 2^PER_SHARD_BITS / n_shards, rounded up. */
+    uint32_t first_shard, n_shards, per_shard;
     uint32_t block_log; /* rows in a block, as a power of two */
     uint32_t step;
     int has_decay; /* weights of some segment decay */
@@ -164,9 +171,17 @@ static inline uint64_t key_hash(const tn_table *table, uint16_t group, uint64_t 
 static inline uint32_t shard_of(uint64_t hash) {
     return (uint32_t)(hash >> (64 - SHARD_BITS));
 }
-/* The thread that works on a shard's rows. */
-static inline int owner_of(uint32_t shard, int threads) {
-    return (int)(shard * (uint32_t)threads >> SHARD_BITS);
+static inline int tn_has_shard(const tn_table *table, uint32_t shard) {
+    return shard - table->first_shard < table->n_shards;
+}
+/* The thread that works on a shard's rows; of a shard that the table does not own, no thread's
+ * number. That is (shard - first) * threads / n_shards, by a product instead of a division: the
+ * quotient's error is below 1/256, less than the 1/64 by which it can miss a whole number. */
+static inline int owner_of(const tn_table *table, uint32_t shard, int threads) {
+    uint32_t place = shard - table->first_shard;
+    return place < table->n_shards
+               ? (int)(place * (uint32_t)threads * table->per_shard >> PER_SHARD_BITS)
+               : threads;
 }
 
 /* ---- Rows --------------------------------------------------------------- */

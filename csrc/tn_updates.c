@@ -236,7 +236,7 @@ static void apply_owned(void *argument, int thread, int threads) {
         return;
     }
     for (uint32_t i = 0; i < SHARDS; i++) {
-        if (owner_of(i, threads) == thread) {
+        if (owner_of(table, i, threads) == thread) {
             update_shard(&block, &table->shards[i], &summed);
         }
     }
@@ -247,7 +247,7 @@ int tn_apply(tn_batch *batch, float scale) {
         return TN_BAD_VALUE;
     }
     pthread_mutex_lock(&batch->table->lock);
-    int code = state_of(batch) == BATCH_SUMMED ? TN_OK : TN_NO_BATCH;
+    int code = state_of(batch, BATCH_OF_TABLE | BATCH_PULLED) == BATCH_SUMMED ? TN_OK : TN_NO_BATCH;
     if (code == TN_OK) {
         update_call call = {.batch = batch, .scale = scale};
         tn_thread_pool_run(batch->table->pool, apply_owned, &call);
@@ -310,7 +310,7 @@ static void norm_owned(void *argument, int thread, int threads) {
     tn_exact_sum squares = {{0}};
     if (table->all && has_l2(table)) {
         for (uint32_t i = 0; i < SHARDS; i++) {
-            if (owner_of(i, threads) == thread) {
+            if (owner_of(table, i, threads) == thread) {
                 add_shard(table, &table->shards[i], &summed, &squares);
             }
         }
@@ -325,7 +325,7 @@ static void norm_owned(void *argument, int thread, int threads) {
 int tn_norm(tn_batch *batch, double *squares) {
     tn_exact_sum sum = {{0}};
     pthread_mutex_lock(&batch->table->lock);
-    int code = state_of(batch) == BATCH_SUMMED ? TN_OK : TN_NO_BATCH;
+    int code = state_of(batch, BATCH_OF_TABLE | BATCH_PULLED) == BATCH_SUMMED ? TN_OK : TN_NO_BATCH;
     if (code == TN_OK) {
         update_call call = {.batch = batch, .squares = &sum};
         pthread_mutex_init(&call.lock, NULL);

@@ -82,6 +82,7 @@
 #define TN_NO_THREAD -8  /* a thread could not be started */
 #define TN_TABLE_FULL -9 /* a shard has no row numbers left */
 #define TN_TOO_LONG -10  /* a record of a TFRecord file is beyond TN_TFRECORD_LIMIT */
+#define TN_NOT_OWNED -11 /* a key is of a shard that the table does not own */
 
 /* The plain words for a code; never NULL. */
 const char *tn_message(int code);
@@ -232,6 +233,11 @@ int tn_table_set_step(tn_table *table, uint32_t step);
  * with the gradient 0 (and l2*w), exactly as a dense variable trains. Adam's t of a row that
  * is inserted then starts as if the row had been there since step 1. */
 int tn_table_set_updates(tn_table *table, int all);
+
+/* The table owns `count` of the 64 shards, from `first` on; at first all. tn_find, tn_decode and
+ * tn_pull refuse keys of others: TN_NOT_OWNED, and nothing changes. Its threads divide the shards
+ * that it owns. To be set while the table has no row. */
+int tn_table_set_shards(tn_table *table, uint32_t first, uint32_t count);
 
 uint64_t tn_table_rows(tn_table *table);
 uint64_t tn_table_group_rows(tn_table *table, uint16_t number);
@@ -392,6 +398,72 @@ int tn_count(tn_batch *batch, const float *clicks);
  * gradient times `scale`, finite and at least 0. */
 int tn_apply(tn_batch *batch, float scale);
 
+/* ---- Rows of other processes -------------------------------------------- */
+
+/* A table can be shared by up to 64 processes, each of which owns a range of its shards
+ * (tn_table_set_shards). csrc/tn_exchange.h says how the calls below make a step, and what is in
+ * the arrays that are sent. Arrays are used where they lie, in a message: they start at a multiple
+ * of the size of what they hold, else TN_BAD_VALUE.
+ *
+ * Worker: a batch whose rows are in other processes. Its table says what a row consists of: it has
+ * the segments, groups and settings of those that have the rows, but none of its rows is looked at.
+ */
+
+/* As tn_find, but only numbers the distinct keys of the batch, by the peer that owns them: peer p
+ * owns the shards first_shards[p] .. first_shards[p + 1] - 1. first_shards has n_peers + 1 entries,
+ * ascending from 0 to 64. */
+int tn_keys(tn_batch *batch, const uint64_t *ids, const uint32_t *offsets, const float *weights,
+            uint32_t examples, const uint32_t *first_shards, uint32_t n_peers);
+/* How many distinct keys of a peer there are. */
+int tn_keys_count(tn_batch *batch, uint32_t peer, uint64_t *n);
+/* Writes them: ids, groups, and how often each occurs in the batch (NULL: not wanted). */
+int tn_keys_write(tn_batch *batch, uint32_t peer, uint64_t *ids, uint16_t *groups,
+                  uint32_t *occurrences);
+/* Takes the rows, as tn_pull_read writes them: rows[p] has a row for each key of peer p. The batch
+ * is then as after a tn_find, one that inserts with `training`, else one that does not. The first
+ * waits[p][i] occurrences of key i read zeros and take no gradient; `waits` and waits[p] may be
+ * NULL: none does. The rows must stay where they are while tn_gather is still to be called. Once
+ * per tn_keys. TN_BAD_VALUE, and nothing changes, when a key waits more often than it occurs. */
+int tn_keys_set_rows(tn_batch *batch, const float *const *rows, const uint32_t *const *waits,
+                     int training);
+/* Gradients of the batch are to be added to those of so many ranks, itself included, 1 to 64; 1 at
+ * first. tn_accumulate then refuses sums beyond 2^58 / ranks, as tn_push_sums does. */
+int tn_batch_set_ranks(tn_batch *batch, uint32_t ranks);
+/* After tn_accumulate: the summed gradient of each key of a peer, as tn_push_sums takes it. */
+int tn_keys_sums(tn_batch *batch, uint32_t peer, float *sums);
+/* After tn_count: the show and click of each key of a peer, as tn_push_shows takes them. */
+int tn_keys_shows(tn_batch *batch, uint32_t peer, float *counts);
+
+/* Owner: the rows of keys that other processes have in their batches. Any workspace of the table
+ * will do, whatever its slots. */
+
+typedef struct tn_rank_keys {
+    const uint64_t *ids;
+    const uint16_t *groups;
+    const uint32_t *occurrences; /* at least 1 each; NULL: all are 1 */
+    uint64_t n;
+} tn_rank_keys;
+
+/* Finds the rows of the keys of 1 to 64 ranks. With `insert` in the order of the ranks and of their
+ * keys, each key with all its occurrences, which count for its admission; without, nothing is
+ * written and no push can follow. A key may be in the lists of several ranks, or twice in one: it
+ * has one row. Keys are copied. TN_NO_GROUP, TN_NOT_OWNED, and TN_BAD_VALUE for no occurrence:
+ * nothing has changed then. */
+int tn_pull(tn_batch *batch, const tn_rank_keys *ranks, uint32_t n_ranks, int insert);
+/* Copies the rows of a rank's keys as they read, with cvm's columns, one after the other; zeros for
+ * a key without a row. */
+int tn_pull_read(tn_batch *batch, uint32_t rank, float *rows);
+/* How many of the occurrences of each key came before the one that made its row. */
+int tn_pull_waits(tn_batch *batch, uint32_t rank, uint32_t *waits);
+/* Adds weight * sums to the sums of the rows of a rank's keys, each product rounded; weight from 0
+ * to 1. Ranks push in their order, at most once each; those that do not push add nothing. Sums of
+ * keys without a row are ignored. tn_apply then updates every row that was pulled once.
+ * TN_NOT_FINITE for a sum that is NaN, infinite or beyond 2^58 / n_ranks: nothing was added. */
+int tn_push_sums(tn_batch *batch, uint32_t rank, const float *sums, float weight);
+/* Adds show and click to what tn_apply counts, in the same way. TN_BAD_VALUE in a table without
+ * shows, and for counts that are negative or not finite. */
+int tn_push_shows(tn_batch *batch, uint32_t rank, const float *counts);
+
 /* ---- Rows to bytes and back --------------------------------------------- */
 
 /* Records, little-endian and packed: id u64, group u16, flags u16, changed u32, state, weights;
@@ -443,6 +515,11 @@ int tn_dense_norm(tn_dense *dense, const float *const *gradients, const uint64_t
                   const uint64_t *lengths, uint32_t n, double *squares);
 int tn_dense_apply(tn_dense *dense, const float *const *gradients, const uint64_t *offsets,
                    const uint64_t *lengths, uint32_t n, float scale);
+
+/* out[i] += weight * values[i], each product and each sum rounded: gradients of several ranks, one
+ * after the other, as tn_push_sums reduces those of rows. TN_BAD_VALUE for a weight that is not
+ * from 0 to 1. */
+int tn_weighted_sum(float *out, const float *values, float weight, uint64_t n);
 
 /* ---- Columns to ids ----------------------------------------------------- */
 

@@ -3,7 +3,8 @@
 from tnctl.tables.auc import StreamingAuc
 from tnctl.tables.dense_table import DenseTable
 from tnctl.tables.dictionary import Dictionary, DictionaryStack, DictionaryWriter
-from tnctl.tables.memory import NotFiniteError, Pool, aligned
+from tnctl.tables.exchange import KeyWorkspace, PullWorkspace, RankKeys, weighted_sum
+from tnctl.tables.memory import NotFiniteError, NotOwnedError, Pool, aligned
 from tnctl.tables.optimizer_kinds import Optimizer
 from tnctl.tables.plans import Figures, Initial, Life, Segment, SlotPlan
 from tnctl.tables.records import (
@@ -29,10 +30,14 @@ __all__ = [
     "DictionaryWriter",
     "Figures",
     "Initial",
+    "KeyWorkspace",
     "Life",
     "NotFiniteError",
+    "NotOwnedError",
     "Optimizer",
     "Pool",
+    "PullWorkspace",
+    "RankKeys",
     "Segment",
     "SlotPlan",
     "SparseTable",
@@ -44,4 +49,5 @@ __all__ = [
     "decay_factors",
     "key_hashes",
     "record_dtype",
+    "weighted_sum",
 ]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl._tables import ffi, lib
-from tnctl.tables.memory import Pool, array_over, check, pointer
+from tnctl.tables.memory import Pool, array_over, check, items, pointer
 from tnctl.tables.optimizer_kinds import Optimizer
 
 FLOATS_PER_LINE = 16  # TensorFlow wants every variable on a 64-byte boundary
@@ -20,27 +20,35 @@ class DenseTable:
     `weights[i]` and `states[k][i]` are views of the memory itself, float32 [sizes[i]]: whoever
     holds one must hold the table too. `gradients` of the methods are one buffer of float32 per
     variable, of any shape with as many elements.
+
+    `flat_weights` and `flat_states[k]` are the whole buffers, float32 [padded size], in which
+    variable i begins at offsets[i]; the floats between variables are 0 and never change. A slice of
+    them can be trained alone: by `apply_slice`.
     """
 
     def __init__(self, sizes: Sequence[int], optimizer: Optimizer, pool: Pool) -> None:
         padded = [-(-size // FLOATS_PER_LINE) * FLOATS_PER_LINE for size in sizes]
         *self.offsets, total = itertools.accumulate(padded, initial=0)
         self.sizes, self.optimizer, self._pool = list(sizes), optimizer, pool
+        self._pieces: dict[tuple[int, int], tuple[list[int], Any, Any]] = {}
         rule, out = ffi.new("tn_optimizer *"), ffi.new("tn_dense **")
         optimizer.fill(rule)
         check(lib.tn_dense_new(rule, max(total, 1), pool.handle, out))
         self.handle = ffi.gc(out[0], lib.tn_dense_free)
-        self.weights = self._views(lib.tn_dense_weights(self.handle))
+        self.flat_weights = array_over(lib.tn_dense_weights(self.handle), total, np.float32)
         self.state_names = optimizer.dense_state_names()
-        self.states = [
-            self._views(lib.tn_dense_state(self.handle, k)) for k in range(len(self.state_names))
+        self.flat_states = [
+            array_over(lib.tn_dense_state(self.handle, k), total, np.float32)
+            for k in range(len(self.state_names))
         ]
+        self.weights = self._views(self.flat_weights)
+        self.states = [self._views(state) for state in self.flat_states]
         self._c_offsets = ffi.new("uint64_t[]", self.offsets or [0])
         self._c_sizes = ffi.new("uint64_t[]", self.sizes or [0])
 
-    def _views(self, start: Any) -> list[NDArray[np.float32]]:
+    def _views(self, flat: NDArray[np.float32]) -> list[NDArray[np.float32]]:
         return [
-            array_over(start + offset, size, np.float32)
+            flat[offset : offset + size]
             for offset, size in zip(self.offsets, self.sizes, strict=True)
         ]
 
@@ -78,3 +86,44 @@ class DenseTable:
     def apply(self, gradients: Sequence[Any], scale: float = 1.0) -> None:
         """One step of the optimizer with the gradients, times `scale`."""
         self._with(gradients, lib.tn_dense_apply, scale)
+
+    def check_slice(self, gradients: Any, first: int) -> None:
+        """Raise NotFiniteError unless all gradients of a slice, as in `apply_slice`, are finite."""
+        self._with_slice(gradients, first, lib.tn_dense_check)
+
+    def apply_slice(self, gradients: Any, first: int, scale: float = 1.0) -> None:
+        """One step of the optimizer with a part of the gradients, of flat_weights[first : first+n].
+
+        `gradients` is a buffer of float32 [n] that starts at a multiple of 4 bytes. What it has
+        between variables is ignored. Each call is a step: tables that each apply another slice of
+        the same gradients together hold what one table holds after `apply`. Raises ValueError for
+        a slice that leaves the buffer.
+        """
+        self._with_slice(gradients, first, lib.tn_dense_apply, scale)
+
+    def _with_slice(self, gradients: Any, first: int, function: Any, *more: Any) -> None:
+        count = memoryview(gradients).nbytes // 4
+        start = items(gradients, np.float32, count)
+        if first < 0 or first + count > len(self.flat_weights):
+            raise ValueError(
+                f"expected a slice of {len(self.flat_weights)} floats. "
+                f"Received: {count} from {first}"
+            )
+        places, offsets, lengths = self._pieces_of(first, count)
+        arrays = ffi.new("const float *[]", [start + place for place in places])
+        check(function(self.handle, arrays, offsets, lengths, len(places), *more))
+
+    def _pieces_of(self, first: int, count: int) -> tuple[list[int], Any, Any]:
+        """The parts of variables in a slice: places in it, offsets in the buffer, and lengths."""
+        if (first, count) not in self._pieces:
+            bounds = [
+                (max(offset, first), min(offset + size, first + count))
+                for offset, size in zip(self.offsets, self.sizes, strict=True)
+            ]
+            bounds = [(start, end) for start, end in bounds if start < end]
+            self._pieces[first, count] = (
+                [start - first for start, _ in bounds],
+                ffi.new("uint64_t[]", [start for start, _ in bounds]),
+                ffi.new("uint64_t[]", [end - start for start, end in bounds]),
+            )
+        return self._pieces[first, count]

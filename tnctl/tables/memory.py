@@ -20,6 +20,10 @@ _CTYPES = {
 }
 
 
+class NotOwnedError(ValueError):
+    """A key is of a shard that the table does not own; nothing was changed."""
+
+
 class NotFiniteError(ArithmeticError):
     """A gradient is NaN, infinite or beyond 2^58; no weight was changed."""
 
@@ -33,6 +37,8 @@ def check(code: int) -> None:
         raise MemoryError(message)
     if code == lib.TN_NOT_FINITE:
         raise NotFiniteError(message)
+    if code == lib.TN_NOT_OWNED:
+        raise NotOwnedError(message)
     raise ValueError(message)
 
 
@@ -49,6 +55,22 @@ def pointer(array: NDArray[Any], dtype: DTypeLike, write: bool = False) -> Any:
     if write and not array.flags.writeable:
         raise ValueError("expected an array that can be written")
     return ffi.from_buffer(_CTYPES[array.dtype], array, require_writable=write)
+
+
+def items(buffer: Any, dtype: type[np.generic], count: int, write: bool = False) -> Any:
+    """The memory of a bytes-like object or array that holds `count` items of a dtype, for C.
+
+    Raises TypeError for an array of another dtype, and ValueError for another size, and for a
+    buffer that is not contiguous, or is read-only and to be written.
+    """
+    if isinstance(buffer, np.ndarray):
+        array: NDArray[Any] = buffer
+    else:
+        view = memoryview(buffer)
+        array = np.frombuffer(view, dtype) if view.nbytes else np.empty(0, dtype)
+    if array.size != count:
+        raise ValueError(f"expected {count} items of {np.dtype(dtype)}. Received: {array.size}")
+    return pointer(array, dtype, write)
 
 
 def array_over(address: Any, count: int, dtype: DTypeLike) -> NDArray[Any]:

@@ -84,6 +84,14 @@ class SparseTable:
         """What rows record as `changed` from now on, and what decay counts."""
         check(lib.tn_table_set_step(self.handle, step))
 
+    def set_shards(self, first: int, count: int) -> None:
+        """Own `count` of the 64 shards, from `first` on, in a table that has had no row yet.
+
+        Keys of other shards are refused with NotOwnedError where rows are found or inserted. Raises
+        ValueError for a range that is empty or leaves the 64, and for a table with rows.
+        """
+        check(lib.tn_table_set_shards(self.handle, first, count))
+
     def set_life(self, group: int, life: Life) -> None:
         """Set the rules of a declared group.
 
@@ -174,6 +182,21 @@ class SparseTable:
     def stride(self) -> int:
         """Bytes of a row in memory."""
         return int(lib.tn_table_stride(self.handle))
+
+    @property
+    def groups(self) -> list[int]:
+        """The numbers of the declared groups."""
+        return list(self._names)
+
+    @property
+    def weights(self) -> int:
+        """Weights of a row, of all segments."""
+        return sum(segment.width for segment in self.segments)
+
+    @property
+    def read_floats(self) -> int:
+        """What is read of a row: the weights of all segments, and the columns of cvm."""
+        return sum(s.width + CVM_COLUMNS * self.has_cvm(s) for s in self.segments)
 
     @property
     def record_dtype(self) -> np.dtype[Any]:
@@ -274,8 +297,7 @@ class SparseTable:
 
     def lookup(self, group: int, id_: int) -> NDArray[np.float32] | None:
         """What is read of a key, float32 [columns]: all weights and cvm columns; None: no row."""
-        columns = [s.width + CVM_COLUMNS * self.has_cvm(s) for s in self.segments]
-        weights = np.zeros(sum(columns), np.float32)
+        weights = np.zeros(self.read_floats, np.float32)
         has_row, to = ffi.new("int *"), pointer(weights, np.float32, True)
         check(lib.tn_table_lookup(self.handle, group, id_, to, has_row))
         return weights if has_row[0] else None

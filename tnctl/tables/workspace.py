@@ -44,6 +44,18 @@ class Workspace:
         is zeros and gets no gradient. Raises ValueError for weights that are NaN, infinite or
         beyond 2^58.
         """
+        cells = self._cells(ids, offsets, examples, weights)
+        check(lib.tn_find(self.handle, *cells, examples, insert))
+        self._examples = examples
+
+    def _cells(
+        self,
+        ids: NDArray[np.uint64],
+        offsets: NDArray[np.uint32],
+        examples: int,
+        weights: NDArray[np.float32] | None,
+    ) -> tuple[Any, Any, Any]:
+        """Pointers to the ids, offsets and weights of a batch, whose lengths agree."""
         if len(offsets) != examples * self._slots + 1 or offsets[-1] != len(ids):
             raise ValueError(
                 f"expected {examples * self._slots + 1} offsets that end at {len(ids)}. "
@@ -51,17 +63,11 @@ class Workspace:
             )
         if weights is not None and len(weights) != len(ids):
             raise ValueError(f"expected {len(ids)} weights. Received: {len(weights)}")
-        check(
-            lib.tn_find(
-                self.handle,
-                pointer(ids, np.uint64),
-                pointer(offsets, np.uint32),
-                ffi.NULL if weights is None else pointer(weights, np.float32),
-                examples,
-                insert,
-            )
+        return (
+            pointer(ids, np.uint64),
+            pointer(offsets, np.uint32),
+            ffi.NULL if weights is None else pointer(weights, np.float32),
         )
-        self._examples = examples
 
     @property
     def rows(self) -> int:
