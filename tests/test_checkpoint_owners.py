@@ -422,6 +422,8 @@ WRONG = {
     "overlap": (overlapping, "hashes 0000000000000000"),
     "gap": (lacking, "0 files of embedding3, not 1"),
     "no tombstones": (lambda _: {"tombstone_range": None}, "none"),
+    "no sketch": (lambda _: {"sketch_range": None}, "0 bytes of the sketch"),
+    "other rows": (lambda t: {"files": (dataclasses.replace(t.files[0], rows=99),)}, "99 rows"),
     "other groups": (lambda table: {"groups": table.groups[:1]}, "groups"),
     "other table": (lambda _: {"name": "other"}, "tables ['other']"),
 }

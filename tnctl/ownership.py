@@ -180,6 +180,12 @@ class Claims:
             self.names |= dict.fromkeys(filter(self.format.can_have, names))
             self._write()
 
+    def drop(self, names: Iterable[str]) -> None:
+        """Take names off the list whose files were not written, from its next writing on."""
+        with self._lock:
+            for name in names:
+                self.names.pop(name, None)
+
     def withdraw(self) -> None:
         """Remove the list: from now on the manifest says what the files are."""
         for name in self._lists:

@@ -172,13 +172,21 @@ def all_names(request: PartRequest) -> Iterator[str]:
         yield from [*names.rows, names.tombstones, names.sketch]
 
 
+@dataclass(frozen=True)
+class TableShape:
+    """What all parts of a table share: the names of its groups, and the bytes of its sketch."""
+
+    groups: list[str]
+    sketch_bytes: int
+
+
 def check_staged(
-    requests: Sequence[PartRequest], parts: Sequence[StagedPart], groups: Sequence[Sequence[str]]
+    requests: Sequence[PartRequest], parts: Sequence[StagedPart], shapes: Sequence[TableShape]
 ) -> None:
     """Raise Failure unless the owners staged what was requested.
 
-    Each has files of the requested names, of exactly its own shards, and counted the groups of
-    each table, whose names are `groups`.
+    Each has files of the requested names, of exactly its own shards, and counts of the groups of
+    each table; `shapes` are of the tables.
     """
     if len(parts) != len(requests):
         raise Failure(f"{len(parts)} of {len(requests)} owners staged a part of the checkpoint")
@@ -186,14 +194,27 @@ def check_staged(
         shards = shards_of(rank, len(requests))
         if [table.name for table in part.tables] != [names.table for names in request.tables]:
             raise wrong(rank, f"has tables {[table.name for table in part.tables]}")
-        for names, table, expected in zip(request.tables, part.tables, groups, strict=True):
-            if [group.name for group in table.groups] != list(expected):
+        for names, table, shape in zip(request.tables, part.tables, shapes, strict=True):
+            if [group.name for group in table.groups] != shape.groups:
                 raise wrong(rank, f"counts groups that {table.name} does not have")
             _check_entries(rank, names, table, shards)
+            counters = 0 if table.counters is None else table.counters.bytes
+            expected = shape.sketch_bytes * shards.count // ALL_SHARDS.count
+            if counters != expected:
+                raise wrong(
+                    rank, f"has {counters:,} bytes of the sketch of {table.name}, not {expected:,}"
+                )
+            written = sum(entry.rows for entry in table.files)
+            counted = sum(group.rows for group in table.groups)
+            if written > counted or (not request.changed_from and written < counted):
+                raise wrong(rank, f"has {written:,} rows of {table.name}, and counts {counted:,}")
 
 
 def _check_entries(rank: int, names: TableNames, table: TablePart, shards: Shards) -> None:
     """Raise Failure unless the files of a table have the requested names and their ranges."""
+    singles, ranges = (table.tombstones, table.sketch), (table.tombstone_range, table.sketch_range)
+    if any(ranges if shards == ALL_SHARDS else singles):
+        raise wrong(rank, f"has files of other shards of {table.name}")
     requested = [*zip(names.rows, rows.ranges(len(names.rows), *shards.hashes), strict=True)]
     received = [(entry.file, entry.hashes) for entry in table.files]
     if len(received) != len(requested):
@@ -212,8 +233,6 @@ def _check_entries(rank: int, names: TableNames, table: TablePart, shards: Shard
                 f"has {quoted(file)} with hashes {hashes[0]:016x} to {hashes[1]:016x}, not "
                 f"{name} with {expected[0]:016x} to {expected[1]:016x}",
             )
-    if (shards == ALL_SHARDS) != (table.tombstone_range is None and table.sketch_range is None):
-        raise wrong(rank, f"has files of other shards of {table.name}")
 
 
 def merged_files(

@@ -14,8 +14,14 @@ from tnctl.checkpoint import listing, parts, tombstones
 from tnctl.checkpoint.chain import FOLDER, Checkpoint, following, name_of
 from tnctl.checkpoint.document import CheckpointManifest
 from tnctl.checkpoint.golden_lines import GoldenLine
-from tnctl.checkpoint.owners import LocalOwners, Owners, spool_of
-from tnctl.checkpoint.parts import EarlierTombstones, PartRequest, PartSize, StagedPart
+from tnctl.checkpoint.owners import LocalOwners, Owners, spool_of, tables_of
+from tnctl.checkpoint.parts import (
+    EarlierTombstones,
+    PartRequest,
+    PartSize,
+    StagedPart,
+    TableShape,
+)
 from tnctl.checkpoint.pruning import prune
 from tnctl.checkpoint.spool import Spool
 from tnctl.checkpoint.staging import Contents, InferenceGraph, stage, write_golden
@@ -87,8 +93,11 @@ class Saver:
         try:
             spool.claim(itertools.chain(*map(parts.all_names, requests)), staged=True)
             staged = self._owners.stage(model, requests)
-            groups = [list(layout.groups) for layout in model.layout.tables]
-            parts.check_staged(requests, staged, groups)
+            shapes = [
+                TableShape(list(named.groups), len(named.table.sketch))
+                for named in tables_of(model)
+            ]
+            parts.check_staged(requests, staged, shapes)
             content = stage(spool.writing, model, contents, self._graph, staged, parent=parent)
         except BaseException:
             self._abandon(spool)
@@ -201,13 +210,13 @@ class Saver:
         dense = 4 * sum(model.dense.sizes) * (2 + len(model.dense.states))
         if (local := files.local_path(self._conf.output)) is not None:
             needed = dense + sum(part.bytes for part in sizes)
-            check_room(str(local), files.free_bytes(local), needed, "output")
+            require_room(str(local), files.free_bytes(local), needed, "output")
             return sizes
         for rank, part in enumerate(sizes):
             assert part.place is not None and part.free is not None
             place = part.place if len(sizes) == 1 else f"worker {rank}: {part.place}"
             needed = part.bytes + (dense if rank == 0 else 0)
-            check_room(place, part.free, needed, "save.spool")
+            require_room(place, part.free, needed, "save.spool")
         return sizes
 
     def _requests(
@@ -258,7 +267,7 @@ def has_tombstones(checkpoint: Checkpoint) -> bool:
     return any(entry.rows for table in tables for entry in table.removed_files)
 
 
-def check_room(place: str, free: int, needed: int, key: str) -> None:
+def require_room(place: str, free: int, needed: int, key: str) -> None:
     """Raise Failure when a folder, which the key of the conf names, has not the bytes needed."""
     if free < needed:
         raise Failure(

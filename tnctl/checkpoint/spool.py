@@ -165,16 +165,18 @@ class Spool(StagedFiles):
     def __init__(self, folder: str, root: Path) -> None:
         self._claims = Claims(folder, CHECKPOINT)
         super().__init__(folder, root, self._claims.add)
+        self._of_others: list[str] = []
 
     def claim(self, names: Iterable[str], *, staged: bool = False) -> None:
-        """List files that other processes will write; with `staged`, only if they stage in place.
+        """List files that owners may write; with `staged`, only if they stage in place.
 
         Elsewhere they are listed before they are uploaded, for the list itself is an upload.
         """
+        self._of_others = list(names)
         if self._local is not None:
-            self._claim(names_in_place(names))
+            self._claim(names_in_place(self._of_others))
         elif not staged:
-            self._claim(names)
+            self._claim(self._of_others)
 
     def complete(
         self, document: Kind, name: str = NAME, others: Mapping[str, FileEntry] | None = None
@@ -185,6 +187,8 @@ class Spool(StagedFiles):
         """
         finished = self.finish()
         self.files = {**(others or {}), **finished}
+        unwritten = [name for name in self._of_others if name not in self.files]
+        self._claims.drop(names_in_place(unwritten))
         return self._retrying(lambda: super(Spool, self).complete(document, name))
 
     def abandon(self) -> None:
