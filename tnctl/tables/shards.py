@@ -1,12 +1,13 @@
 """The shards of sparse tables: 64 equal ranges of the hash, which processes can divide."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 SHARDS = 64
 HASHES_PER_SHARD = 2**64 // SHARDS
 
 
-class Shards(NamedTuple):
+@dataclass(frozen=True)
+class Shards:
     """Consecutive shards of a table: `count` of them, the first one has the number `first`."""
 
     first: int
