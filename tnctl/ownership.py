@@ -51,7 +51,7 @@ CHECKPOINT = Format(
     "manifest.json",
     re.compile(
         rf"conf\.json|golden\.jsonl|dense\.bin|graph/({SAVED_MODEL.pattern})|extra/{_NAME}"
-        rf"|tables/{_NAME}/([0-9]{{5,}}\.rows(\.zst)?|(tombstones|sketch)(-[0-9]{5})?\.bin)"
+        rf"|tables/{_NAME}/([0-9]{{5,}}\.rows(\.zst)?|(tombstones|sketch)(-[0-9]{{5}})?\.bin)"
     ),
 )
 GRAPH = Format(

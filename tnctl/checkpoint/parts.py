@@ -120,7 +120,8 @@ class TablePart:
     @property
     def entries(self) -> list[RowsFile | Tombstones | Counters]:
         """All its files, in the order of the manifest."""
-        return [*self.files, *filter(None, [self.removed, self.counters])]
+        others = (self.removed, self.counters)
+        return [*self.files, *(entry for entry in others if entry is not None)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +88,7 @@ def blocks(checkpoint: Checkpoint, entry: Counters) -> Iterator[NDArray[np.uint8
         present(checkpoint.folder, checkpoint.manifest, entry.file),
         files.open_input(url, decompress=False) as file,
     ):
-        stored = HashedInput(file)
+        stored: Any = HashedInput(file)
         is_sketch, remaining = files.read_most(stored, len(START)) == START, entry.bytes
         while is_sketch and (data := files.read_most(stored, min(remaining, BYTES_PER_READ))):
             yield np.frombuffer(data, np.uint8)
