@@ -32,7 +32,7 @@ from tnctl.tables import REMOVED_DTYPE, Shards, shards_of
 
 TABLE = "embedding3"
 COUNTS = (1, 2, 3)
-STEPS = (3, 4, 2, 5)
+STEPS = (8, 7, 6, 8)
 BELOW = 3  # what each owner but the first counts too few ids that wait
 
 
@@ -156,7 +156,7 @@ def _written(tmp_path_factory):
     """The same run, written by each number of owners: a full one, two deltas, a full one."""
     patch = pytest.MonkeyPatch()
     patch.setattr(staging.InferenceGraph, "write", write_graph)
-    patch.setattr(rows, "BYTES_PER_FILE", 2_000)  # so that an owner has several files
+    patch.setattr(rows, "BYTES_PER_FILE", 200)  # so that an owner has several files
     made = {}
     for compression in ("none", "zstd"):
         home = tmp_path_factory.mktemp(compression)
@@ -167,7 +167,7 @@ def _written(tmp_path_factory):
         folders = {count: [] for count in COUNTS}
         records = []
         for steps in STEPS:
-            run.train(steps, 200)
+            run.train(steps)
             run.evict()
             [removed] = [table.take_removed() for table in run.model.tables]
             for count, saver in savers.items():
@@ -234,7 +234,7 @@ def test_version_1_is_what_one_owner_writes(written):
 
 
 def kind_of(name):
-    return Path(name).stem.split("-")[0].rstrip("0123456789.") or "rows"
+    return re.sub(r"-?\d{5}", "", Path(name).name)
 
 
 def test_an_owner_reads_its_range_alone(written, monkeypatch):
@@ -282,6 +282,8 @@ def test_commands_that_read_checkpoints(written, tmp_path):
         shown = [checkpoint_inspection.inspect(c).to_json() for c in (one, several)]
         for content in shown:
             content["tables"][0]["files"] = 0
+            for group in content["tables"][0]["groups"]:  # sums of floats, block after block
+                group |= {key: round(group[key], 9) for key in ("mean_norm", "shows", "clicks")}
         assert shown[0]["tables"] == shown[1]["tables"]
         compared = difference.compare(one, several)
         assert sum(g.removed + g.added + g.changed for g in compared.groups) == 0
@@ -334,11 +336,10 @@ class Killed(BaseException):
     """As if all processes had ended here: nothing is cleaned up."""
 
 
-@pytest.mark.parametrize("compression", ["none", "zstd"])
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize(("killed", "compression"), [(False, "none"), (True, "zstd")])
 def test_a_crash_after_any_file_leaves_the_one_before(tmp_path, monkeypatch, killed, compression):
     conf = conf_of(tmp_path / "run", {"full_every": 2, "compression": compression}, LIFE)
-    run = DividedRun(conf, 3)
+    run = DividedRun(conf, 2)
     first = run.train(4, 200).save()
     run.train(3, 200).evict()
     [removed] = [table.take_removed() for table in run.model.tables]
@@ -357,7 +358,7 @@ def test_a_crash_after_any_file_leaves_the_one_before(tmp_path, monkeypatch, kil
                 (path / "mine.txt").write_text("mine")
                 foreign += 1
         if killed:  # an owner that lives keeps the removed keys
-            run.owners = Divided(conf, 3)
+            run.owners = Divided(conf, 2)
             run.owners.remove(removed)
         run.saver = Saver(conf, found, run.owners)
     assert at > 10
