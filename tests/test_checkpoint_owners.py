@@ -302,10 +302,10 @@ def test_a_run_continues_with_another_number_of_owners(tmp_path):
     for steps, count in zip((4, 3, 3, 2, 3), (1, 3, 2, 3, 1), strict=True):
         for run in (alone, changing):
             if run is not None:
-                run.train(steps, 200)
+                run.train(steps)
                 run.evict()
         if changing is None:
-            changing = DividedRun(conf_of(tmp_path / "b", save, LIFE), 1).train(steps, 200)
+            changing = DividedRun(conf_of(tmp_path / "b", save, LIFE), 1).train(steps)
             changing.evict()
         else:
             last = loading.newest(changing.conf.output)
@@ -322,7 +322,7 @@ def test_a_run_continues_with_another_number_of_owners(tmp_path):
 def test_owners_of_another_storage(tmp_path):
     url = f"memory://owners-{tmp_path.name}"
     run = DividedRun(conf_of(url, {"spool": str(tmp_path / "spool")}, LIFE), 3)
-    run.train(5, 200).evict()
+    run.train(9).evict()
     checkpoint = opened(run.save())
     assert verification.verify(checkpoint.folder).findings == []
     assert Run(run.conf, model=loading.load(checkpoint, run.conf)).records() == run.records()
