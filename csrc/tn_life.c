@@ -111,11 +111,10 @@ int tn_table_figures(tn_table *table, uint16_t number, tn_figures *out) {
     int code = tn_group_declared(table, number) ? TN_OK : TN_NO_GROUP;
     if (code == TN_OK) {
         tn_group *group = &table->groups[number];
-        int64_t waiting = atomic_load(&group->waiting);
         out->rows = atomic_load(&group->rows);
         out->evicted = atomic_load(&group->evicted);
         out->admitted = out->rows + out->evicted;
-        out->waiting = waiting > 0 ? (uint64_t)waiting : 0;
+        out->waiting = atomic_load(&group->waiting);
     }
     pthread_mutex_unlock(&table->lock);
     return code;
@@ -123,13 +122,13 @@ int tn_table_figures(tn_table *table, uint16_t number, tn_figures *out) {
 
 /* `rows` follows from the records that are loaded, and `admitted` from rows and evicted. */
 int tn_table_set_figures(tn_table *table, uint16_t number, const tn_figures *figures) {
-    if (figures->waiting > INT64_MAX) {
+    if (figures->waiting < 0) {
         return TN_BAD_VALUE;
     }
     pthread_mutex_lock(&table->lock);
     int code = tn_group_declared(table, number) ? TN_OK : TN_NO_GROUP;
     if (code == TN_OK) {
-        atomic_store(&table->groups[number].waiting, (int64_t)figures->waiting);
+        atomic_store(&table->groups[number].waiting, figures->waiting);
         atomic_store(&table->groups[number].evicted, figures->evicted);
     }
     pthread_mutex_unlock(&table->lock);

@@ -319,12 +319,12 @@ int tn_take_removed(tn_table *table, void *keys, uint64_t capacity, uint64_t *n)
 typedef struct tn_figures {
     uint64_t rows;
     uint64_t admitted; /* rows made ever: rows + evicted */
-    uint64_t waiting;  /* ids counted for admission that have no row, estimated */
+    int64_t waiting;   /* ids counted for admission that have no row, estimated: may be below 0 */
     uint64_t evicted;  /* rows removed ever */
 } tn_figures;
 
 int tn_table_figures(tn_table *table, uint16_t group, tn_figures *out);
-/* Sets `waiting` and `evicted`, the others follow. */
+/* Sets `waiting`, from 0 on, and `evicted`; the others follow. */
 int tn_table_set_figures(tn_table *table, uint16_t group, const tn_figures *figures);
 
 /* Admission. A sketch counts the occurrences of ids that have no row, in groups with such a rule,

@@ -44,13 +44,13 @@ def key_hash(group: str, id_: int) -> int:
     return mix64(id_ ^ value_id(group))
 
 
-def read_manifest(folder: Path, name: str = "manifest.json") -> dict[str, Any]:
+def read_manifest(folder: Path, name: str = "manifest.json", version: int = 1) -> dict[str, Any]:
     """The manifest, after its own checksum and those of all files have been checked."""
     text = (folder / name).read_bytes()
     start, mark, end = text.rpartition(b'  "sha256": "')
     assert mark and end == hashlib.sha256(start).hexdigest().encode() + b'"\n}\n'
     manifest = json.loads(text)
-    assert manifest["version"] == 1
+    assert manifest["version"] == version
     for file, entry in manifest["files"].items():
         data = (folder / file).read_bytes()
         assert len(data) == entry["bytes"], file
@@ -543,6 +543,49 @@ def test_golden_chain() -> None:
     counters = np.frombuffer(sketch, np.uint8, offset=16).reshape(64, 4, -1)
     assert counters.any(axis=2).any(axis=1).sum() > 1
     assert (counters.any(axis=2).all(axis=1) == counters.any(axis=2).any(axis=1)).all()
+
+
+def test_golden_checkpoint_of_three_owners(tmp_path: Path) -> None:
+    """The model of the chain, its rows, removed keys and counters in three ranges."""
+    from tnctl import schema
+    from tnctl.checkpoint import load
+    from tnctl.serving.rows import export
+
+    folder, delta = GOLDEN / "owners", sorted(CHAIN.iterdir())[1]
+    [table] = read_manifest(folder, version=2)["tables"]
+    [whole] = read_manifest(delta)["tables"]
+    assert table["groups"] == whole["groups"] and table["record"] == whole["record"]
+    rows, removed = read_chain(delta)
+    bounds = [64 * rank // 3 << 58 for rank in range(3)]
+    for key in ("files", "tombstone_files", "sketch_files"):
+        assert [int(entry["first"], 16) for entry in table[key]] == bounds, key
+        assert int(table[key][-1]["last"], 16) == MASK
+    found = [record for entry in table["files"] for record in read_rows(folder, table, entry)]
+    assert {(int(r["group"][0]), int(r["id"][0])): r.tobytes() for r in found} == {
+        key: record.tobytes() for key, record in rows.items()
+    }
+    names = {group["number"]: group["name"] for group in table["groups"]}
+    gone = {}
+    for entry in table["tombstone_files"]:
+        data = read_stored(folder, entry["file"])
+        assert struct.unpack_from("<8sII", data) == (b"tnctltmb", 1, 14)
+        for id_, group, step in struct.iter_unpack("<QHI", data[16:]):
+            hash_ = key_hash(names[group], id_)
+            assert int(entry["first"], 16) <= hash_ <= int(entry["last"], 16)
+            gone[group, id_] = step
+    assert gone == removed
+    parts = [read_stored(folder, entry["file"]) for entry in table["sketch_files"]]
+    assert all(struct.unpack_from("<8sII", part) == (b"tnctlskt", 1, 0) for part in parts)
+    assert b"".join(part[16:] for part in parts) == read_stored(delta, whole["sketch"]["file"])[16:]
+    checkpoints = [load.open_checkpoint(str(path)) for path in (folder, delta)]
+    assert load.digest(checkpoints[0]) == load.digest(checkpoints[1])
+    conf, exported = schema.from_values(with_root(make().CHAIN)), []
+    for number, checkpoint in enumerate(checkpoints):
+        export.export(checkpoint, conf, str(tmp_path / str(number)), golden=0)
+        exported.append(read_embeddings(tmp_path / str(number)))
+    for group, embeddings in exported[0].items():
+        assert embeddings.keys() == exported[1][group].keys()
+        assert all((exported[1][group][id_] == row).all() for id_, row in embeddings.items())
 
 
 def test_tnctl_reads_and_writes_the_golden_chain(tmp_path: Path) -> None:

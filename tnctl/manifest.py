@@ -18,6 +18,7 @@ from tnctl.errors import Failure, quoted
 
 NAME = "manifest.json"
 CHECKSUM = '  "sha256": "'
+READ_BYTES = 4 << 20
 
 # Opens a file of a folder, by its name, for writing, as Inventory.writing does.
 Opening = Callable[[str], AbstractContextManager[Any]]
@@ -160,6 +161,36 @@ class HashingWriter:
         return FileEntry(bytes=self._bytes, sha256=self._hash.hexdigest())
 
 
+class HashedInput:
+    """A binary stream that counts and hashes what is read of it; pyarrow reads from it too."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._hash, self._bytes = stream, hashlib.sha256(), 0
+
+    def read(self, size: int) -> bytes:
+        data: bytes = self._stream.read(size)
+        self._hash.update(data)
+        self._bytes += len(data)
+        return data
+
+    def read_rest(self) -> None:
+        """Read up to the end, for the checksum."""
+        while self.read(READ_BYTES):
+            pass
+
+    closed = False
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Whoever opened the stream closes it."""
+
+    def entry(self) -> FileEntry:
+        """The size and checksum of all that was read."""
+        return FileEntry(bytes=self._bytes, sha256=self._hash.hexdigest())
+
+
 def sealed(body: dict[str, Any]) -> bytes:
     """JSON text whose last line is the checksum of the text before it."""
     text = json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False)
@@ -230,12 +261,10 @@ def check_entry(folder: str, manifest: Manifest, name: str, stored: FileEntry) -
 
 def entry_of(url: str) -> FileEntry:
     """The size and checksum of a file, read in parts. Raises Failure."""
-    hashed, size = hashlib.sha256(), 0
     with files.open_input(url, decompress=False) as stream:
-        while data := stream.read(4 << 20):
-            hashed.update(data)
-            size += len(data)
-    return FileEntry(bytes=size, sha256=hashed.hexdigest())
+        stored = HashedInput(stream)
+        stored.read_rest()
+    return stored.entry()
 
 
 def check_stored(folder: str, manifest: Manifest, name: str, way: str = "Make it again") -> None:

@@ -51,7 +51,7 @@ CHECKPOINT = Format(
     "manifest.json",
     re.compile(
         rf"conf\.json|golden\.jsonl|dense\.bin|graph/({SAVED_MODEL.pattern})|extra/{_NAME}"
-        rf"|tables/{_NAME}/([0-9]{{5,}}\.rows(\.zst)?|tombstones\.bin|sketch\.bin)"
+        rf"|tables/{_NAME}/([0-9]{{5,}}\.rows(\.zst)?|(tombstones|sketch)(-[0-9]{{5}})?\.bin)"
     ),
 )
 GRAPH = Format(
@@ -180,6 +180,12 @@ class Claims:
             self.names |= dict.fromkeys(filter(self.format.can_have, names))
             self._write()
 
+    def drop(self, names: Iterable[str]) -> None:
+        """Take names off the list whose files were not written, from its next writing on."""
+        with self._lock:
+            for name in names:
+                self.names.pop(name, None)
+
     def withdraw(self) -> None:
         """Remove the list: from now on the manifest says what the files are."""
         for name in self._lists:
@@ -197,6 +203,37 @@ class Claims:
         url = files.join(self.folder, self._lists[self._writes % len(self._lists)])
         files.write_bytes(url, manifest.sealed(document.body()), durable=False)
         self._writes += 1
+
+
+class ListedFiles:
+    """The list of a folder that another process keeps, for a process that writes files on it."""
+
+    def __init__(self, folder: str, format: Format) -> None:
+        self.folder, self.format = folder, format
+        self._names: set[str] = set()
+
+    def require(self, names: Iterable[str]) -> None:
+        """Raise Failure unless all names are on the list: before the files are written.
+
+        Raises UserError when a symbolic link has such a name.
+        """
+        wanted = list(names)
+        if not self._names.issuperset(wanted):
+            self._read()
+        for name in wanted:
+            if name not in self._names:
+                raise Failure(
+                    f"{self.folder} has no list with {name}, which is to be written there. All "
+                    "workers need the same output: give a folder that all machines share"
+                )
+            if files.is_link(files.join(self.folder, name)):
+                raise foreign_file(self.folder, name)
+
+    def _read(self) -> None:
+        for name in LISTS:
+            document = read_list(self.folder, [name])
+            if document is not None and document.of == self.format.text:
+                self._names.update(document.names)
 
 
 def foreign_file(folder: str, name: str) -> UserError:

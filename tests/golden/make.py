@@ -13,6 +13,7 @@ round results: AdaGrad 12 + 2^2 = 16, weight 0 - 2 / sqrt(16) * 2 = -1; Adam m =
     ids.json       hashes of values and salts of groups
     checkpoint/    the checkpoint after step 2
     chain/         a full checkpoint and a compressed delta of it: CHAIN, four steps, rows removed
+    owners/        the model of the chain in one full checkpoint, as three owners write it
     embeddings/    its export
     exports/       of the chain, in the forms of EXPORTS, a full export and a delta of it
     graph/         its split graph
@@ -189,6 +190,43 @@ def chain(values: dict[str, Any]) -> list[str]:
     return folders
 
 
+def owners(values: dict[str, Any], folder: str, to: str, count: int = 3) -> None:
+    """Write the model of a checkpoint as owners do that have a range of hashes each."""
+    from tnctl import schema
+    from tnctl.checkpoint import load, parts, rows, staging
+    from tnctl.checkpoint.owners import tables_of, write_part
+    from tnctl.manifest import Inventory
+    from tnctl.model import building
+    from tnctl.tables import shards_of
+
+    checkpoint, conf = load.open_checkpoint(folder), schema.from_values(values)
+    inventory, size = Inventory(to), parts.PartSize(files=(1,), bytes=0)
+    models, staged = [], []
+    [table] = checkpoint.manifest.tables
+    for rank, names in enumerate(parts.named([table.name], [size] * count, "")):
+        shards = shards_of(rank, count)
+        models.append(building.build(conf, checkpoint.statistics))
+        load.fill(checkpoint, models[-1], shards)
+        request = parts.PartRequest(
+            folder="owners", step=checkpoint.step, changed_from=0, tables=names
+        )
+        removed = rows.tombstones(checkpoint, table.name, *shards.hashes)
+        part = write_part(inventory.writing, tables_of(models[-1]), request, [removed], shards)
+        staged.append(part)
+    contents = staging.Contents(
+        clock=checkpoint.clock,
+        position=checkpoint.position,
+        finished=False,
+        golden=checkpoint.golden(),
+        metrics=checkpoint.manifest.metrics,
+    )
+    document = staging.stage(
+        inventory.writing, models[0], contents, staging.InferenceGraph(), staged
+    )
+    staging.write_golden(inventory.writing, contents.golden)
+    inventory.complete(document)
+
+
 def exports(values: dict[str, Any], folders: list[str], to: str) -> None:
     """Export the first checkpoint of the chain in full, and the second as a delta."""
     from tnctl import schema
@@ -234,6 +272,8 @@ def main() -> None:
     save(model, "checkpoint")
     shutil.rmtree("chain", ignore_errors=True)
     folders = chain(CHAIN)
+    shutil.rmtree("owners", ignore_errors=True)
+    owners(CHAIN, f"chain/{folders[-1]}", "owners")
     exports(CHAIN, [f"chain/{folder}" for folder in folders], "exports")
     checkpoint = load.open_checkpoint("checkpoint")
     export.export(checkpoint, model.conf, "embeddings")

@@ -172,7 +172,7 @@ def inspect_table(
         shows=Histogram() if table.life.shows else None,
         age_days=Histogram() if checkpoint.clock.days else None,
         tombstones=sum(len(removed) for removed in rows.tombstones(checkpoint, table.name)),
-        sketch_bytes=0 if table.sketch is None else table.sketch.bytes,
+        sketch_bytes=table.sketch_bytes,
     )
     for records in known_rows(checkpoint, table.name):
         add_rows(findings, records, table, checkpoint.clock)

@@ -60,7 +60,7 @@ def write_table(
     display.update(count, f"table {table.name}")
     removed = rows.tombstones(checkpoint, table.name)
     kept = tombstones.write(inventory.writing, table.folder, removed)
-    return replace(table, files=written, tombstones=kept)
+    return replace(table, files=written, tombstones=kept, tombstone_files=None)
 
 
 def copy(checkpoint: Checkpoint, path: str, inventory: Inventory) -> None:

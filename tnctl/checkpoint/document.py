@@ -259,9 +259,13 @@ class Metrics:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointManifest(Manifest):
-    """The manifest of a checkpoint."""
+    """The manifest of a checkpoint.
+
+    Version 1 is written by one owner; version 2, by several, has lists of tombstones and sketches.
+    """
 
     FORMAT: ClassVar[str] = "tnctl checkpoint"
+    VERSION: ClassVar[int] = 2
 
     tnctl: Text
     kind: Literal["full", "delta"]
@@ -296,6 +300,8 @@ class CheckpointManifest(Manifest):
             raise ValueError("key 'tables' has a group in two tables")
         if not self.heads or len(set(self.heads)) != len(self.heads):
             raise ValueError("key 'heads' should name each head of the recipe once")
+        if self.version == 1 and not all(table.is_of_one_owner for table in self.tables):
+            raise ValueError("key 'tables' has lists of files that version 1 does not have")
         check_days("key 'calendar': days", self.calendar)
         firsts = [first for _, first in self.sessions]
         if sorted(firsts) != firsts:
@@ -310,7 +316,7 @@ class CheckpointManifest(Manifest):
         named = {"dense.bin", "conf.json", "golden.jsonl", "graph/saved_model.pb"}
         for table in self.tables:
             named |= {entry.file for entry in table.entries}
-            named |= {table.sketch.file} if table.sketch else set()
+            named |= {entry.file for entry in table.all_sketch_files}
         for path in self.files:
             if not CHECKPOINT.is_file(path):
                 raise ValueError(f"key 'files' has {quoted(path)}, which no checkpoint has")

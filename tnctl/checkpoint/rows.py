@@ -3,7 +3,7 @@
 docs/formats/checkpoint.md has the files.
 """
 
-import hashlib
+import itertools
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
@@ -16,9 +16,9 @@ from tnctl import files
 from tnctl.checkpoint import tombstones as tombstone_files
 from tnctl.checkpoint.chain import Checkpoint, offering
 from tnctl.checkpoint.merging import DisorderError, Keys, newest
-from tnctl.checkpoint.table_document import LAST_HASH, RowsFile, Table, TombstonesFile
+from tnctl.checkpoint.table_document import LAST_HASH, RowsFile, Table, Tombstones
 from tnctl.data.read_ahead import ReadAhead
-from tnctl.manifest import FileEntry, Opening, check_entry, entry_of, present
+from tnctl.manifest import HashedInput, Opening, check_entry, entry_of, present
 from tnctl.tables.records import REMOVED_DTYPE
 
 HEADER = struct.Struct("<8sIIQQ")  # magic, version, bytes per record, first and last hash
@@ -31,13 +31,23 @@ READS_AHEAD = 2
 # ---- Writing ----------------------------------------------------------------
 
 
-def ranges(rows: int, record_size: int) -> list[tuple[int, int]]:
-    """Equal hash ranges (first, last), a power of two of them, of about 256 MiB each."""
+def files_needed(rows: int, record_size: int) -> int:
+    """How many files rows are written to: a power of two, each of about 256 MiB."""
     count = 1
     while rows * record_size / count > BYTES_PER_FILE:
         count *= 2
-    width = 2**64 // count
-    return [(i * width, (i + 1) * width - 1) for i in range(count)]
+    return count
+
+
+def ranges(count: int, first: int = 0, last: int = LAST_HASH) -> list[tuple[int, int]]:
+    """The hashes from `first` to `last` in `count` equal ranges (first, last)."""
+    edges = [first + (last + 1 - first) * number // count for number in range(count + 1)]
+    return [(edge, following - 1) for edge, following in itertools.pairwise(edges)]
+
+
+def file_name(folder: str, number: int, suffix: str) -> str:
+    """The name of a table's rows file by its number in the order of hashes."""
+    return f"{folder}/{number:05d}.rows{suffix}"
 
 
 def write(
@@ -54,9 +64,21 @@ def write(
     in (hash, group) order; `rows` is about how many there are in all. `suffix` is ".zst" for
     compressed files, or empty.
     """
+    count = files_needed(rows, record_size)
+    names = [file_name(folder, number, suffix) for number in range(count)]
+    return write_files(opening, names, ranges(count), record_size, records)
+
+
+def write_files(
+    opening: Opening,
+    names: Sequence[str],
+    hashes: Sequence[tuple[int, int]],
+    record_size: int,
+    records: Callable[[int, int], Iterator[NDArray[Any]]],
+) -> tuple[RowsFile, ...]:
+    """Write rows files of these names and ranges of hashes; `records` as in `write`."""
     entries = []
-    for number, (first, last) in enumerate(ranges(rows, record_size)):
-        name = f"{folder}/{number:05d}.rows{suffix}"
+    for name, (first, last) in zip(names, hashes, strict=True):
         count = 0
         with opening(name) as stream, ReadAhead(records(first, last), READS_AHEAD) as ahead:
             stream.write(HEADER.pack(MAGIC, 1, record_size, first, last))
@@ -93,13 +115,16 @@ def stream(
             check_count(checkpoint, table, count)
 
 
-def tombstones(checkpoint: Checkpoint, table: str) -> Iterator[NDArray[Any]]:
+def tombstones(
+    checkpoint: Checkpoint, table: str, first: int = 0, last: int = LAST_HASH
+) -> Iterator[NDArray[Any]]:
     """The removed keys that a chain keeps, in (hash, group) order: arrays [n] of REMOVED_DTYPE.
 
-    The newest of each key, without keys that have a row again. Raises as `stream` does.
+    Those with first <= hash <= last: the newest of each key, without keys that have a row again.
+    Raises as `stream` does.
     """
     with offering(checkpoint):
-        yield from _newest(checkpoint, table, False, 0, LAST_HASH)
+        yield from _newest(checkpoint, table, False, first, last)
 
 
 def _newest(
@@ -133,7 +158,7 @@ def _newest(
 def _records(
     checkpoint: Checkpoint,
     part: Table,
-    entries: Sequence[RowsFile | TombstonesFile],
+    entries: Sequence[RowsFile | Tombstones],
     first: int,
     last: int,
     at_a_time: int,
@@ -189,7 +214,7 @@ def raise_damage(checkpoint: Checkpoint, table: str, what: str) -> NoReturn:
 def verified(
     checkpoint: Checkpoint,
     part: Table,
-    entry: RowsFile | TombstonesFile,
+    entry: RowsFile | Tombstones,
     at_a_time: int = BYTES_PER_READ,
 ) -> Iterator[NDArray[Any]]:
     """The records of one file, arrays [n] of about `at_a_time` bytes, read and hashed in a thread.
@@ -201,7 +226,7 @@ def verified(
 
 
 def _blocks(
-    checkpoint: Checkpoint, part: Table, entry: RowsFile | TombstonesFile, at_a_time: int
+    checkpoint: Checkpoint, part: Table, entry: RowsFile | Tombstones, at_a_time: int
 ) -> Iterator[NDArray[Any]]:
     if isinstance(entry, RowsFile):
         dtype = part.record_dtype
@@ -214,7 +239,7 @@ def _blocks(
         present(checkpoint.folder, checkpoint.manifest, entry.file),
         files.open_input(url, decompress=False) as file,
     ):
-        stored = _Stored(file)
+        stored = HashedInput(file)
         content: Any = stored
         if entry.file.endswith(".zst"):
             content = pa.CompressedInputStream(pa.PythonFile(stored, mode="r"), "zstd")
@@ -228,33 +253,7 @@ def _blocks(
                     yield np.frombuffer(data, dtype)
         except (OSError, pa.ArrowException) as error:  # of the decompression
             raise checkpoint.damaged(f"{url} is damaged ({error})") from error
-        while stored.read(BYTES_PER_READ):
-            pass
+        stored.read_rest()
     check_entry(checkpoint.folder, checkpoint.manifest, entry.file, stored.entry())
     if not whole:
         raise checkpoint.damaged(f"{url} ends within a record")
-
-
-class _Stored:
-    """A stored file that counts and hashes what is read of it; pyarrow reads from it too."""
-
-    def __init__(self, file: Any) -> None:
-        self._file, self._hash, self._bytes = file, hashlib.sha256(), 0
-
-    def read(self, size: int) -> bytes:
-        data: bytes = self._file.read(size)
-        self._hash.update(data)
-        self._bytes += len(data)
-        return data
-
-    closed = False
-
-    def readable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        """Whoever opened the file closes it."""
-
-    def entry(self) -> FileEntry:
-        """The size and checksum of all that was read."""
-        return FileEntry(bytes=self._bytes, sha256=self._hash.hexdigest())

@@ -1,32 +1,35 @@
 """The checkpoints of a run: staged while training pauses, completed while it continues."""
 
+import contextlib
 import dataclasses
-import tempfile
+import itertools
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from tnctl import files, ownership
-from tnctl.checkpoint import listing, rows, tombstones
+from tnctl.checkpoint import listing, parts, tombstones
 from tnctl.checkpoint.chain import FOLDER, Checkpoint, following, name_of
 from tnctl.checkpoint.document import CheckpointManifest
 from tnctl.checkpoint.golden_lines import GoldenLine
-from tnctl.checkpoint.merging import Keys
+from tnctl.checkpoint.owners import LocalOwners, Owners, spool_of, tables_of
+from tnctl.checkpoint.parts import (
+    EarlierTombstones,
+    PartRequest,
+    PartSize,
+    StagedPart,
+    TableShape,
+)
 from tnctl.checkpoint.pruning import prune
 from tnctl.checkpoint.spool import Spool
 from tnctl.checkpoint.staging import Contents, InferenceGraph, stage, write_golden
 from tnctl.errors import Failure
-from tnctl.manifest import NAME, DamagedError
+from tnctl.manifest import NAME, FileEntry
 from tnctl.model.building import Model
 from tnctl.ownership import CHECKPOINT
-from tnctl.progress import say, size
+from tnctl.progress import size
 from tnctl.schema import Conf
 
 
@@ -34,21 +37,20 @@ class Saver:
     """Saves the checkpoints of a run, one after the other, and removes old ones.
 
     `last` is the checkpoint that the run is resumed from: deltas are built on it. None: a new run.
+    `owners` have the rows; by default this process has all. Only this process lists the folder's
+    files, writes the manifest and removes checkpoints.
     """
 
-    def __init__(self, conf: Conf, last: Checkpoint | None) -> None:
+    def __init__(self, conf: Conf, last: Checkpoint | None, owners: Owners | None = None) -> None:
         self._conf, self._last = conf, last
+        self._owners = LocalOwners(conf) if owners is None else owners
         earlier = () if last is None else last.sessions
         # Two runs have the same steps: exports tell their checkpoints apart by the sessions.
         self._sessions = (*earlier, (uuid.uuid4().hex, self._first_step()))
         self._parent = files.join(conf.output, FOLDER)
-        self._remote = files.local_path(conf.output) is None
-        spool = conf.save.spool or tempfile.gettempdir()
-        self._spool = files.local_path(spool) or Path(spool)
+        self._spool = spool_of(conf)
         self._graph = InferenceGraph()
         self._names: set[str] | None = None  # of folders, once they were listed
-        # Keys that were removed since the last checkpoint, by the tables' names.
-        self._removed: dict[str, NDArray[Any]] = {}
         self._protected: int | None = None
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -62,13 +64,7 @@ class Saver:
         checkpoints that killed processes did not complete are removed, which frees space.
         """
         self._clean()
-        if self._remote:
-            try:
-                # Only to see that a folder can be made in save.spool.
-                Spool(self._parent, self._spool).abandon()
-            except Failure as error:
-                raise Failure(f"save.spool: {error}") from error
-        self._check_free_space(model, self._parent_of_next())
+        self._measured(model, self._parent_of_next())
 
     def save(
         self, model: Model, contents: Contents, *, full: bool = False, name_step: int | None = None
@@ -86,29 +82,29 @@ class Saver:
         started = time.perf_counter()
         self._clean()
         parent = None if full else self._parent_of_next()
-        self._check_free_space(model, parent)
+        sizes = self._measured(model, parent)
         step = contents.clock.step
         contents = dataclasses.replace(
             contents, calendar=self._calendar(step), sessions=self._sessions
         )
         name = self._free_name(step if name_step is None else name_step)
+        requests = self._requests(name, model, contents, parent, sizes)
         spool = Spool(files.join(self._parent, name), self._spool)
         try:
-            content = stage(
-                spool.writing,
-                model,
-                contents,
-                self._graph,
-                parent=parent,
-                removed=self._tombstones(model, contents, parent),
-                suffix=".zst" if self._conf.save.compression == "zstd" else "",
-            )
+            spool.claim(itertools.chain(*map(parts.all_names, requests)), staged=True)
+            staged = self._owners.stage(model, requests)
+            shapes = [
+                TableShape(list(named.groups), len(named.table.sketch))
+                for named in tables_of(model)
+            ]
+            parts.check_staged(requests, staged, shapes)
+            content = stage(spool.writing, model, contents, self._graph, staged, parent=parent)
         except BaseException:
-            spool.abandon()
+            self._abandon(spool)
             raise
         self._thread = threading.Thread(
             target=self._complete,
-            args=(spool, content, contents.golden, parent, self._protected),
+            args=(spool, content, requests, staged, contents.golden, parent, self._protected),
             name="tnctl-commit",
             daemon=True,
         )
@@ -139,6 +135,8 @@ class Saver:
         self,
         spool: Spool,
         content: CheckpointManifest,
+        requests: Sequence[PartRequest],
+        staged: Sequence[StagedPart],
         golden: list[GoldenLine],
         parent: Checkpoint | None,
         protected: int | None,
@@ -147,12 +145,18 @@ class Saver:
         try:
             try:
                 write_golden(spool.writing, golden)
-                manifest = spool.complete(content)
+                spool.claim(itertools.chain(*map(parts.all_names, requests)))
+                written = self._owners.finish()
+                dtypes = [table.record_dtype for table in content.tables]
+                entries = parts.merged_files(staged, written, dtypes)
+                if len(written) > 1:
+                    check_there(spool.folder, entries)
+                manifest = spool.complete(content, others=entries)
             except BaseException:
-                spool.abandon()
+                self._abandon(spool)
                 raise
             self._last = following(parent, spool.folder, manifest)
-            self._removed.clear()
+            self._owners.committed()
             self.bytes_written += spool.bytes
             if self._conf.save.keep:
                 steps = () if protected is None else (protected,)
@@ -192,58 +196,56 @@ class Saver:
             if files.lies_at(folder):
                 self._names.add(name)
 
-    def _check_free_space(self, model: Model, parent: Checkpoint | None) -> None:
-        """Raise Failure when the files will not fit where they are staged."""
-        local = files.local_path(self._conf.output)
-        place, key = (self._spool, "save.spool") if local is None else (local, "output")
-        needed = 4 * sum(model.dense.sizes) * (2 + len(model.dense.states))
-        needed += sum(len(table.sketch) for table in model.tables)
-        if parent is None:  # how many rows a delta has is known only when it is written
-            needed += sum(table.rows * table.record_dtype.itemsize for table in model.tables)
-        free = files.free_bytes(place)
-        if free < needed:
-            raise Failure(
-                f"{place}: no space is left there for a checkpoint ({size(free)} of "
-                f"{size(needed)}). "
-                f"Free some, or choose another folder: {key}=FOLDER"
-            )
-
-    def _tombstones(
-        self, model: Model, contents: Contents, parent: Checkpoint | None
-    ) -> dict[str, Iterable[NDArray[Any]]]:
-        """The removed keys to keep, by the tables' names: arrays [n] of REMOVED_DTYPE.
-
-        In a delta those since its parent, in a full one also those that the last one has and that
-        are not too old; without keys that have a row again.
-        """
-        kept: dict[str, Iterable[NDArray[Any]]] = {}
-        days = contents.clock.days or contents.calendar
-        first = tombstones.first_step_kept(days, self._conf.save.tombstone_days)
-        for layout, table in zip(model.layout.tables, model.tables, strict=True):
-            keys = Keys({number: name for name, number in layout.groups.items()})
-            removed = table.take_removed()
-            if (earlier := self._removed.get(layout.name)) is not None:
-                both = tombstones.merged([removed], [earlier], keys)
-                removed = np.concatenate([removed[:0], *both])
-            if len(removed):
-                self._removed[layout.name] = removed
-            older: Iterable[NDArray[Any]] = ()
-            if parent is None and self._last is not None:
-                older = self._kept_by(self._last, layout.name, first)
-            # `removed` is kept whatever its steps: a day without rows adds no step.
-            newest = tombstones.merged([removed], older, keys)
-            kept[layout.name] = tombstones.without_rows(newest, table)
-        return kept
-
-    @staticmethod
-    def _kept_by(checkpoint: Checkpoint, table: str, first: int) -> Iterator[NDArray[Any]]:
-        """The removed keys that a checkpoint has from a step on, as far as they can be read."""
+    def _abandon(self, spool: Spool) -> None:
+        """Drop what was staged of a checkpoint. The caller raises what went wrong first."""
         try:
-            for removed in rows.tombstones(checkpoint, table):
-                yield removed[removed["step"] >= first]
-        except DamagedError as error:
-            # Training does not depend on them.
-            say(f"{error.what}: keys that were removed from {table} before are forgotten")
+            with contextlib.suppress(Failure):
+                self._owners.abandon()
+        finally:
+            spool.abandon()
+
+    def _measured(self, model: Model, parent: Checkpoint | None) -> list[PartSize]:
+        """The sizes of the owners' parts. Raises Failure when they will not fit."""
+        sizes = self._owners.measure(model, is_delta=parent is not None)
+        dense = 4 * sum(model.dense.sizes) * (2 + len(model.dense.states))
+        if (local := files.local_path(self._conf.output)) is not None:
+            needed = dense + sum(part.bytes for part in sizes)
+            require_room(str(local), files.free_bytes(local), needed, "output")
+            return sizes
+        for rank, part in enumerate(sizes):
+            assert part.place is not None and part.free is not None
+            place = part.place if len(sizes) == 1 else f"worker {rank}: {part.place}"
+            needed = part.bytes + (dense if rank == 0 else 0)
+            require_room(place, part.free, needed, "save.spool")
+        return sizes
+
+    def _requests(
+        self,
+        name: str,
+        model: Model,
+        contents: Contents,
+        parent: Checkpoint | None,
+        sizes: Sequence[PartSize],
+    ) -> list[PartRequest]:
+        """What each owner is to write into the checkpoint of this name."""
+        earlier: EarlierTombstones | None = None
+        if parent is None and self._last is not None and has_tombstones(self._last):
+            # A delta has the keys removed since its parent, a full checkpoint older ones too.
+            days = contents.clock.days or contents.calendar
+            first = tombstones.first_step_kept(days, self._conf.save.tombstone_days)
+            earlier = EarlierTombstones(folder=self._last.name, first_step=first)
+        suffix = ".zst" if self._conf.save.compression == "zstd" else ""
+        tables = [layout.name for layout in model.layout.tables]
+        return [
+            PartRequest(
+                folder=name,
+                step=contents.clock.step,
+                changed_from=0 if parent is None else parent.step + 1,
+                tables=names,
+                earlier=earlier,
+            )
+            for names in parts.named(tables, sizes, suffix)
+        ]
 
     def _calendar(self, step: int) -> tuple[tuple[int, int], ...]:
         """The days of the real calendar on which the run trained: (day, first step)."""
@@ -254,3 +256,33 @@ class Saver:
         # The model to be saved, the best, may be of an earlier step than the last checkpoint.
         first = max(min(self._first_step(), step), earlier[-1][1] if earlier else 0)
         return (*earlier, (today, first))[-self._conf.save.tombstone_days - 1 :]
+
+
+def has_tombstones(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint, or one that it is built on, has removed keys; also if one is lost."""
+    try:
+        tables = [table for link in checkpoint.chain() for table in link.manifest.tables]
+    except Failure:
+        return True
+    return any(entry.rows for table in tables for entry in table.removed_files)
+
+
+def require_room(place: str, free: int, needed: int, key: str) -> None:
+    """Raise Failure when a folder, which the key of the conf names, has not the bytes needed."""
+    if free < needed:
+        raise Failure(
+            f"{place}: no space is left there for a checkpoint ({size(free)} of "
+            f"{size(needed)}). "
+            f"Free some, or choose another folder: {key}=FOLDER"
+        )
+
+
+def check_there(folder: str, entries: Mapping[str, FileEntry]) -> None:
+    """Raise Failure unless files that other processes wrote are in a folder, with their sizes."""
+    for name, entry in entries.items():
+        url = files.join(folder, name)
+        if not files.exists(url) or files.size(url) != entry.bytes:
+            raise Failure(
+                f"{url} is not there as the worker that wrote it says. All workers need the same "
+                "output: give a folder that all machines share"
+            )

@@ -5,7 +5,7 @@ import queue
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,18 +25,17 @@ COPY_BYTES = 1 << 20
 BYTES_BEGUN = 16 << 20
 
 
-class Spool(Inventory):
+class StagedFiles(Inventory):
     """An inventory whose files are staged on this machine, and finished by threads.
 
     A local folder is staged in place, and a file is finished when it is on the disk. For another
     storage files are staged in a folder of `root`, and then uploaded. Files whose name ends in .zst
-    are compressed when they are finished. `complete` waits for all of it. The list of the folder's
-    files stays in the folder, so that a later command knows them without reading them.
+    are compressed when they are finished. `finish` waits for all of it.
     """
 
-    def __init__(self, folder: str, root: Path) -> None:
-        self._claims = Claims(folder, CHECKPOINT)
-        super().__init__(folder, self._claims.add)
+    def __init__(self, folder: str, root: Path, claim: Callable[[Iterable[str]], None]) -> None:
+        """`claim` is called with the names of files before the first byte of them is written."""
+        super().__init__(folder, claim)
         self._local = files.local_path(folder)
         self._temporary: files.TemporaryFolder | None = None
         if self._local is not None:
@@ -54,9 +53,9 @@ class Spool(Inventory):
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:
-        """A file of the folder, open for writing; `complete` finishes it."""
+        """A file of the folder, open for writing; `finish` finishes it."""
         if self._local is not None:
-            self._claims.add([name, name.removesuffix(".zst")])
+            self._claim(names_in_place([name]))
         with files.open_output(str(self._staged(name)), durable=False) as stream:
             if self._finished_in_place(name):
                 writer = _Writer(stream, self._hashing, self._beginning)
@@ -88,8 +87,11 @@ class Spool(Inventory):
         with files.open_input(str(staged)) as source, super().writing(name) as target:
             shutil.copyfileobj(source, target, COPY_BYTES)
 
-    def complete(self, document: Kind, name: str = NAME) -> Kind:
-        """Finish all files and write the manifest. Raises what goes wrong with any of them."""
+    def finish(self) -> dict[str, FileEntry]:
+        """Finish all files; returns them in the order in which they were staged.
+
+        Raises what goes wrong with any of them.
+        """
         self._stop_staging()
         self._finish_all()
         self.files = {name: self.files[name] for name in self._staged_names}
@@ -99,27 +101,20 @@ class Spool(Inventory):
             for folder in sorted(folders):
                 if folder.is_relative_to(self._local.parent.parent):
                     files.sync(folder)
-        whole = self._retrying(lambda: super(Spool, self).complete(document, name))
         self._remove_staging()
-        return whole
+        return self.files
 
-    def abandon(self) -> None:
-        """Remove what was staged; of a local folder all files that were claimed, and the folder.
-
-        Files that were uploaded stay: they do not count without a manifest.
-        """
+    def discard(self) -> None:
+        """Stop, and remove what was staged elsewhere than in its place."""
         self._stop_staging()
         self._remove_staging()
-        if self._local is not None:
-            with contextlib.suppress(Failure):  # the caller raises what went wrong first
-                ownership.remove(ownership.survey(self.folder, CHECKPOINT), CHECKPOINT)
 
     def _stop_staging(self) -> None:
         self._hashing.shutdown()
         self._beginning.shutdown()
 
     def _finish_all(self) -> None:
-        self._claims.add(self._staged_names)
+        self._claim(self._staged_names)
         # Not while files are staged: writing to a disk waits for syncs by others. And not by an
         # executor: the end of the process would wait for its threads.
         waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -158,6 +153,58 @@ class Spool(Inventory):
     def _remove_staging(self) -> None:
         if self._temporary is not None:
             self._temporary.cleanup()
+
+
+class Spool(StagedFiles):
+    """The staged files of the process that writes the manifest.
+
+    The list of the folder's files stays in the folder, so that a later command knows them without
+    reading them. It has the files of all processes that write into the folder.
+    """
+
+    def __init__(self, folder: str, root: Path) -> None:
+        self._claims = Claims(folder, CHECKPOINT)
+        super().__init__(folder, root, self._claims.add)
+        self._of_others: list[str] = []
+
+    def claim(self, names: Iterable[str], *, staged: bool = False) -> None:
+        """List files that owners may write; with `staged`, only if they stage in place.
+
+        Elsewhere they are listed before they are uploaded, for the list itself is an upload.
+        """
+        self._of_others = list(names)
+        if self._local is not None:
+            self._claim(names_in_place(self._of_others))
+        elif not staged:
+            self._claim(self._of_others)
+
+    def complete(
+        self, document: Kind, name: str = NAME, others: Mapping[str, FileEntry] | None = None
+    ) -> Kind:
+        """Finish all files and write the manifest. Raises what goes wrong with any of them.
+
+        `others` are the files that other processes have finished; they come first.
+        """
+        finished = self.finish()
+        self.files = {**(others or {}), **finished}
+        unwritten = [name for name in self._of_others if name not in self.files]
+        self._claims.drop(names_in_place(unwritten))
+        return self._retrying(lambda: super(Spool, self).complete(document, name))
+
+    def abandon(self) -> None:
+        """Remove what was staged; of a local folder all files that were claimed, and the folder.
+
+        Files that were uploaded stay: they do not count without a manifest.
+        """
+        self.discard()
+        if self._local is not None:
+            with contextlib.suppress(Failure):  # the caller raises what went wrong first
+                ownership.remove(ownership.survey(self.folder, CHECKPOINT), CHECKPOINT)
+
+
+def names_in_place(names: Iterable[str]) -> list[str]:
+    """The files that are written in a local folder: a compressed one is staged beside its place."""
+    return [name for given in names for name in dict.fromkeys([given, given.removesuffix(".zst")])]
 
 
 class _Writer(HashingWriter):

@@ -1,18 +1,15 @@
 """What a checkpoint holds: tables, dense weights, inference graph, conf, golden rows, manifest."""
 
-import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
 from tnctl import __version__, files, outputs
-from tnctl.checkpoint import dense_file, rows, sketch_file, tombstones
-from tnctl.checkpoint.chain import CONF, EXTRA, GOLDEN, Checkpoint
+from tnctl.checkpoint import dense_file, parts, rows
+from tnctl.checkpoint.chain import CONF, EXTRA, GOLDEN, STEP, Checkpoint
 from tnctl.checkpoint.document import (
     CheckpointManifest,
     Clock,
@@ -24,6 +21,8 @@ from tnctl.checkpoint.document import (
     Sessions,
 )
 from tnctl.checkpoint.golden_lines import GoldenLine
+from tnctl.checkpoint.owners import tables_of, write_part
+from tnctl.checkpoint.parts import GroupPart, PartRequest, PartSize, StagedPart, TablePart
 from tnctl.checkpoint.table_document import (
     Group,
     Life,
@@ -86,7 +85,15 @@ def save(model: Model, folder: str, **contents: Any) -> None:
     with outputs.output_folder(folder, CHECKPOINT) as output:
         inventory = output.inventory()
         given = Contents(**contents)
-        document = stage(inventory.writing, model, given, InferenceGraph())
+        tables = tables_of(model)
+        counts = [rows.files_needed(t.table.rows, t.table.record_dtype.itemsize) for t in tables]
+        size = PartSize(files=tuple(counts), bytes=0)
+        [names] = parts.named([table.name for table in tables], [size], "")
+        request = PartRequest(
+            folder=f"{STEP}{given.clock.step}", step=given.clock.step, changed_from=0, tables=names
+        )
+        part = write_part(inventory.writing, tables, request, [()] * len(tables))
+        document = stage(inventory.writing, model, given, InferenceGraph(), [part])
         write_golden(inventory.writing, given.golden)
         inventory.complete(document)
 
@@ -96,21 +103,18 @@ def stage(
     model: Model,
     contents: Contents,
     inference: InferenceGraph,
+    staged: Sequence[StagedPart],
     *,
     parent: Checkpoint | None = None,
-    removed: Mapping[str, Iterable[NDArray[Any]]] | None = None,
-    suffix: str = "",
 ) -> CheckpointManifest:
-    """Write the files of a checkpoint but golden.jsonl; return its manifest without `files`.
+    """Write the files of a checkpoint but those of tables, which are staged, and golden.jsonl.
 
-    It is a delta of `parent`, or a full one. `removed` has the removed keys to keep, by the tables'
-    names, arrays [n] of REMOVED_DTYPE; `suffix` is what the names of compressed rows files end
-    with.
+    Returns its manifest without `files`. It is a delta of `parent`, or a full one.
     """
     model.check_aliases()
     tables = tuple(
-        write_table(opening, model, number, parent, (removed or {}).get(layout.name, ()), suffix)
-        for number, layout in enumerate(model.layout.tables)
+        described_table(model, number, [part.tables[number] for part in staged])
+        for number in range(len(model.tables))
     )
     dense = dense_file.write(opening, model)
     inference.write(opening, model)
@@ -123,7 +127,7 @@ def stage(
     name = settings.pop("name")
     return CheckpointManifest(
         format=CheckpointManifest.FORMAT,
-        version=CheckpointManifest.VERSION,
+        version=1 if all(table.is_of_one_owner for table in tables) else 2,
         tnctl=__version__,
         kind="delta" if parent else "full",
         parent=Parent(folder=parent.name, sha256=parent.manifest.sha256) if parent else None,
@@ -152,30 +156,19 @@ def write_golden(opening: Opening, lines: list[GoldenLine]) -> None:
         stream.write(b"".join(line.to_json() for line in lines))
 
 
-def write_table(
-    opening: Opening,
-    model: Model,
-    number: int,
-    parent: Checkpoint | None,
-    removed: Iterable[NDArray[Any]],
-    suffix: str,
-) -> Table:
-    """Write the files of a table; returns its part of the manifest.
-
-    Of rows those that changed since `parent`, or all; `removed` and `suffix` as in `stage`.
-    """
+def described_table(model: Model, number: int, of_owners: Sequence[TablePart]) -> Table:
+    """What the manifest says of a table, of which each owner has a part."""
     layout, table = model.layout.tables[number], model.tables[number]
-    folder = f"tables/{layout.name}"
-
-    def records(first: int, last: int) -> Iterator[NDArray[Any]]:
-        # No more keys than there are groups share a hash, and those must fit, and one more.
-        most = max(rows.BYTES_PER_READ // table.record_dtype.itemsize, len(layout.groups) + 1)
-        return table.records(first, last, most, parent.step + 1 if parent else 0)
-
+    groups = tuple(
+        merged_group(name, number, [part.groups[place] for part in of_owners])
+        for place, (name, number) in enumerate(layout.groups.items())
+    )
     decays = {name: model.conf.life_of(name).shows.decay for name in layout.groups}
+    removed = tuple(part.tombstone_range for part in of_owners if part.tombstone_range)
+    counters = tuple(part.sketch_range for part in of_owners if part.sketch_range)
     return Table(
         name=layout.name,
-        rows=table.rows,
+        rows=sum(group.rows for group in groups),
         slots=tuple(layout.slots),
         segments=tuple(
             Segment(
@@ -186,17 +179,29 @@ def write_table(
             )
             for segment in table.segments
         ),
-        groups=tuple(
-            Group(name=name, number=group, **dataclasses.asdict(table.figures(group)))
-            for name, group in layout.groups.items()
-        ),
+        groups=groups,
         life=Life(
             shows=layout.kind.shows,
             cvm=layout.kind.cvm,
             decay=decays if layout.kind.shows else None,
         ),
         record=described_record(table.record_dtype),
-        files=rows.write(opening, folder, suffix, table.record_dtype.itemsize, table.rows, records),
-        tombstones=tombstones.write(opening, folder, removed),
-        sketch=sketch_file.write(opening, folder, table),
+        files=tuple(entry for part in of_owners for entry in part.files),
+        tombstones=of_owners[0].tombstones,
+        sketch=of_owners[0].sketch,
+        tombstone_files=removed or None,
+        sketch_files=counters or None,
+    )
+
+
+def merged_group(name: str, number: int, of_owners: Sequence[GroupPart]) -> Group:
+    """What the manifest says of a share group, of whose rows each owner has a part."""
+    count, evicted = (sum(getattr(g, key) for g in of_owners) for key in ("rows", "evicted"))
+    return Group(
+        name=name,
+        number=number,
+        rows=count,
+        admitted=count + evicted,
+        waiting=max(0, sum(group.waiting for group in of_owners)),
+        evicted=evicted,
     )

@@ -1,5 +1,6 @@
 """What the manifest of a checkpoint says of its tables: docs/formats/checkpoint.md."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, make_dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -20,6 +21,7 @@ from tnctl.documents import (
 from tnctl.errors import quoted
 from tnctl.optimizer_table import TYPES
 from tnctl.tables import REMOVED_DTYPE, optimizer_kinds, record_dtype
+from tnctl.tables.shards import HASHES_PER_SHARD, SHARDS
 
 LONGEST_SEGMENT = 65_536  # floats; a conf has at most 1024
 LAST_HASH = 2**64 - 1
@@ -158,16 +160,102 @@ class TombstonesFile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TombstonesRange:
+    """The keys of rows that were removed, of a range of hashes, both ends inclusive."""
+
+    file: RelativePath
+    first: Hash
+    last: Hash
+    rows: Count
+
+    @property
+    def hashes(self) -> tuple[int, int]:
+        """The first and the last hash of the range."""
+        return int(self.first, 16), int(self.last, 16)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SketchFile:
     """Counters of ids that have no row yet, one byte each."""
+
+    hashes: ClassVar[tuple[int, int]] = (0, LAST_HASH)
 
     file: RelativePath
     bytes: Count
 
 
 @dataclass(frozen=True, kw_only=True)
+class SketchRange:
+    """The counters of a range of hashes, both ends inclusive: of whole shards."""
+
+    file: RelativePath
+    first: Hash
+    last: Hash
+    bytes: Count
+
+    @property
+    def hashes(self) -> tuple[int, int]:
+        """The first and the last hash of the range."""
+        return int(self.first, 16), int(self.last, 16)
+
+
+Tombstones = TombstonesFile | TombstonesRange
+Counters = SketchFile | SketchRange
+
+
+def check_size(entry: RowsFile | Tombstones | Counters, dtype: np.dtype[Any], stored: int) -> None:
+    """Raise ValueError unless a file of `stored` bytes can have its rows or counters.
+
+    `dtype` is the dtype of the table's records.
+    """
+    if isinstance(entry, RowsFile):
+        # No two records have the same key, so a compressed one still takes at least a byte.
+        if entry.file.endswith(".zst"):
+            if entry.rows > stored:
+                raise ValueError(
+                    f"{quoted(entry.file)} cannot have {entry.rows:,} rows in {stored:,} bytes"
+                )
+            return
+        expected = ROWS_HEADER_BYTES + entry.rows * dtype.itemsize
+    elif isinstance(entry, TombstonesFile | TombstonesRange):
+        expected = TOMBSTONES_HEADER_BYTES + entry.rows * REMOVED_DTYPE.itemsize
+    else:
+        expected = SKETCH_HEADER_BYTES + entry.bytes
+    if stored != expected:
+        raise ValueError(
+            f"{quoted(entry.file)} has {stored:,} bytes, and its rows or counters need {expected:,}"
+        )
+
+
+def check_ranges(
+    what: str, entries: Sequence[RowsFile | TombstonesRange | SketchRange], names: str
+) -> None:
+    """Raise ValueError unless files are numbered and have all hashes, range after range.
+
+    `names` is the format of their names, with `number`; `what` names them in the error.
+    """
+    following = 0
+    for number, entry in enumerate(entries):
+        if entry.file != names.format(number=number):
+            raise ValueError(f"{what} have {quoted(entry.file)} at {number}")
+        first, last = entry.hashes
+        if first != following or last < first:
+            raise ValueError(
+                f"{what}: {quoted(entry.file)} has hashes {entry.first} to "
+                f"{entry.last}; it should begin at {following:016x}"
+            )
+        following = last + 1
+    if following != LAST_HASH + 1:
+        raise ValueError(f"{what} do not have all hashes")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table: `rows` and the groups count the rows of the whole chain, `files` have its own."""
+    """A table: `rows` and the groups count the rows of the whole chain, `files` have its own.
+
+    Written by one owner it has `tombstones` and `sketch`, or None. Written by several, each with
+    a range of hashes, it has `tombstone_files` and `sketch_files` instead.
+    """
 
     name: Name
     rows: Count
@@ -179,6 +267,8 @@ class Table:
     files: tuple[RowsFile, ...]
     tombstones: TombstonesFile | None
     sketch: SketchFile | None
+    tombstone_files: tuple[TombstonesRange, ...] | None = omitted()
+    sketch_files: tuple[SketchRange, ...] | None = omitted()
 
     def __post_init__(self) -> None:
         self._check_groups()
@@ -219,39 +309,65 @@ class Table:
             )
 
     def _check_files(self) -> None:
-        following = 0
-        for number, entry in enumerate(self.files):
-            suffix = ".zst" if self.files[0].file.endswith(".zst") else ""
-            if entry.file != f"{self.folder}/{number:05d}.rows{suffix}":
-                raise ValueError(f"files of {self.name} have {quoted(entry.file)} at {number}")
-            first, last = entry.hashes
-            if first != following or last < first:
-                raise ValueError(
-                    f"files of {self.name}: {quoted(entry.file)} has hashes {entry.first} to "
-                    f"{entry.last}; it should begin at {following:016x}"
-                )
-            following = last + 1
-        if following != LAST_HASH + 1:
-            raise ValueError(f"files of {self.name} do not have all hashes")
-        for single, name in ((self.tombstones, "tombstones.bin"), (self.sketch, "sketch.bin")):
-            if single is not None and single.file != f"{self.folder}/{name}":
-                raise ValueError(f"{name} of {self.name} cannot be {quoted(single.file)}")
-        if self.sketch is not None and (self.sketch.bytes % SKETCH_UNIT or not self.sketch.bytes):
-            raise ValueError(f"sketch of {self.name} cannot have {self.sketch.bytes:,} bytes")
+        suffix = ".zst" if self.files and self.files[0].file.endswith(".zst") else ""
+        names = f"{self.folder}/{{number:05d}}.rows{suffix}"
+        check_ranges(f"files of {self.name}", self.files, names)
+        self._check_ranges()
 
     @property
     def folder(self) -> str:
         """Where its files are, relative to the checkpoint."""
         return f"tables/{self.name}"
 
+    def _check_ranges(self) -> None:
+        for key, single, ranges in (
+            ("tombstone_files", self.tombstones, self.tombstone_files),
+            ("sketch_files", self.sketch, self.sketch_files),
+        ):
+            name = key.removesuffix("_files").replace("tombstone", "tombstones")
+            if single is not None and single.file != f"{self.folder}/{name}.bin":
+                raise ValueError(f"{name}.bin of {self.name} cannot be {quoted(single.file)}")
+            if ranges is not None:
+                if single is not None:
+                    raise ValueError(f"{self.name} has both {name} and {key}")
+                path = f"{self.folder}/{name}-{{number:05d}}.bin"
+                check_ranges(f"{key} of {self.name}", ranges, path)
+        size = self.sketch_bytes
+        for entry in self.all_sketch_files:
+            first, end = entry.hashes[0], entry.hashes[1] + 1
+            shards = (end - first) // HASHES_PER_SHARD
+            if first % HASHES_PER_SHARD or end % HASHES_PER_SHARD:
+                raise ValueError(f"{quoted(entry.file)} has a part of a shard")
+            if size % SKETCH_UNIT or not size or entry.bytes != size * shards // SHARDS:
+                raise ValueError(f"sketch of {self.name} cannot have {entry.bytes:,} bytes")
+
     @property
-    def removed_files(self) -> tuple[TombstonesFile, ...]:
-        """The file of removed keys, if there is one."""
+    def is_of_one_owner(self) -> bool:
+        """Whether no list of files by range is there, which version 1 of the manifest lacks."""
+        return self.tombstone_files is None and self.sketch_files is None
+
+    @property
+    def removed_files(self) -> tuple[Tombstones, ...]:
+        """The files of removed keys, if there are any, in the order of their ranges."""
+        if self.tombstone_files is not None:
+            return self.tombstone_files
         return () if self.tombstones is None else (self.tombstones,)
 
     @property
-    def entries(self) -> list[RowsFile | TombstonesFile]:
-        """Its files of rows, and of removed keys if there is one."""
+    def all_sketch_files(self) -> tuple[Counters, ...]:
+        """The files of counters, if there are any, in the order of their ranges."""
+        if self.sketch_files is not None:
+            return self.sketch_files
+        return () if self.sketch is None else (self.sketch,)
+
+    @property
+    def sketch_bytes(self) -> int:
+        """The bytes of all counters."""
+        return sum(entry.bytes for entry in self.all_sketch_files)
+
+    @property
+    def entries(self) -> list[RowsFile | Tombstones]:
+        """Its files of rows and of removed keys."""
         return [*self.files, *self.removed_files]
 
     @property
@@ -268,27 +384,8 @@ class Table:
 
         `stored` has the bytes of each file by its name.
         """
-        expected = {}
-        record_bytes = self.record_dtype.itemsize
-        for entry in self.files:
-            # No two records have the same key, so a compressed one still takes at least a byte.
-            if entry.file.endswith(".zst"):
-                if entry.rows > stored[entry.file]:
-                    raise ValueError(
-                        f"files of {self.name}: {quoted(entry.file)} cannot have {entry.rows:,} "
-                        f"rows in {stored[entry.file]:,} bytes"
-                    )
-            else:
-                expected[entry.file] = ROWS_HEADER_BYTES + entry.rows * record_bytes
-        if self.tombstones is not None:
-            expected[self.tombstones.file] = (
-                TOMBSTONES_HEADER_BYTES + self.tombstones.rows * REMOVED_DTYPE.itemsize
-            )
-        if self.sketch is not None:
-            expected[self.sketch.file] = SKETCH_HEADER_BYTES + self.sketch.bytes
-        for path, size in expected.items():
-            if stored[path] != size:
-                raise ValueError(
-                    f"files of {self.name}: {quoted(path)} has {stored[path]:,} bytes, and its "
-                    f"rows or counters need {size:,}"
-                )
+        for entry in (*self.entries, *self.all_sketch_files):
+            try:
+                check_size(entry, self.record_dtype, stored[entry.file])
+            except ValueError as error:
+                raise ValueError(f"files of {self.name}: {error}") from error

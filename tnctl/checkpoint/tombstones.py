@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.checkpoint.merging import Keys, newest
-from tnctl.checkpoint.table_document import TombstonesFile
+from tnctl.checkpoint.table_document import TombstonesFile, TombstonesRange
 from tnctl.manifest import Opening
 from tnctl.tables import REMOVED_DTYPE, SparseTable
 
@@ -26,13 +26,28 @@ def write(opening: Opening, folder: str, removed: Iterable[NDArray[Any]]) -> Tom
     first = next(blocks, None)
     if first is None:
         return None
-    name, count = f"{folder}/tombstones.bin", 0
+    name = f"{folder}/tombstones.bin"
+    return TombstonesFile(file=name, rows=_write(opening, name, itertools.chain([first], blocks)))
+
+
+def write_range(
+    opening: Opening, name: str, hashes: tuple[int, int], removed: Iterable[NDArray[Any]]
+) -> TombstonesRange:
+    """Write the removed keys of a range of hashes (first, last), if there are any, to a file."""
+    first, last = hashes
+    count = _write(opening, name, removed)
+    return TombstonesRange(file=name, first=f"{first:016x}", last=f"{last:016x}", rows=count)
+
+
+def _write(opening: Opening, name: str, removed: Iterable[NDArray[Any]]) -> int:
+    """Write a file of removed keys; returns how many there are."""
+    count = 0
     with opening(name) as stream:
         stream.write(START)
-        for block in itertools.chain([first], blocks):
+        for block in removed:
             stream.write(np.ascontiguousarray(block).view("u1").data)
             count += len(block)
-    return TombstonesFile(file=name, rows=count)
+    return count
 
 
 def merged(

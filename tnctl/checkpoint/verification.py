@@ -17,7 +17,7 @@ from tnctl.checkpoint.chain import (
     open_checkpoint,
 )
 from tnctl.checkpoint.listing import NAME
-from tnctl.checkpoint.table_document import RowsFile, Table, TombstonesFile
+from tnctl.checkpoint.table_document import RowsFile, Table, Tombstones
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.progress import Display
@@ -52,7 +52,7 @@ class RecordChecks:
         self,
         checkpoint: Checkpoint,
         part: Table,
-        entry: RowsFile | TombstonesFile,
+        entry: RowsFile | Tombstones,
         parent_step: int | None,
     ) -> None:
         self._keys = rows.keys_of(part)
@@ -158,7 +158,7 @@ def verify_records(
     findings: Findings,
     checkpoint: Checkpoint,
     part: Table,
-    entry: RowsFile | TombstonesFile,
+    entry: RowsFile | Tombstones,
     parent_step: int | None,
 ) -> Counts:
     """Check a file of rows or removed keys; returns its records by group, up to a problem."""

@@ -17,10 +17,12 @@ from tnctl.tables.records import (
     key_hashes,
     record_dtype,
 )
+from tnctl.tables.shards import ALL_SHARDS, Shards, shards_of
 from tnctl.tables.sparse_table import SparseTable
 from tnctl.tables.workspace import Workspace
 
 __all__ = [
+    "ALL_SHARDS",
     "CVM_COLUMNS",
     "KEY_FIELDS",
     "REMOVED_DTYPE",
@@ -39,6 +41,7 @@ __all__ = [
     "PullWorkspace",
     "RankKeys",
     "Segment",
+    "Shards",
     "SlotPlan",
     "SparseTable",
     "StreamingAuc",
@@ -49,5 +52,6 @@ __all__ = [
     "decay_factors",
     "key_hashes",
     "record_dtype",
+    "shards_of",
     "weighted_sum",
 ]

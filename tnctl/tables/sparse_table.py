@@ -156,7 +156,16 @@ class SparseTable:
     def figures(self, group: int) -> Figures:
         out = ffi.new("tn_figures *")
         check(lib.tn_table_figures(self.handle, group, out))
-        return Figures(out.rows, out.admitted, out.waiting, out.evicted)
+        return Figures(out.rows, out.admitted, max(out.waiting, 0), out.evicted)
+
+    def waiting(self, group: int) -> int:
+        """The estimate of the ids that wait for a row, below 0 where it is too low.
+
+        The estimates of the parts of a table are to be added before the sum is raised to 0.
+        """
+        out = ffi.new("tn_figures *")
+        check(lib.tn_table_figures(self.handle, group, out))
+        return int(out.waiting)
 
     def set_figures(self, group: int, figures: Figures) -> None:
         """Set `waiting` and `evicted`, as a checkpoint has them; the other figures follow."""

@@ -246,7 +246,7 @@ def _check_whole(checkpoint: Checkpoint, read: bool) -> None:
         tables = link.manifest.tables
         names = [entry.file for table in tables for entry in table.files]
         if link is checkpoint:
-            names += [table.sketch.file for table in tables if table.sketch is not None]
+            names += [entry.file for table in tables for entry in table.all_sketch_files]
             names.append(dense_file.NAME)
         for name in names:
             with manifest.present(link.folder, link.manifest, name):
