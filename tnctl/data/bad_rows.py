@@ -1,9 +1,9 @@
 """Rows that cannot be used: named in one line, or left out and counted (data.bad_rows)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tnctl.data.pieces import Where, named
 from tnctl.errors import Failure
+from tnctl.progress import say
 
 T = TypeVar("T")
 
@@ -78,6 +79,25 @@ class Skipped:
             raise Failure(
                 f"data.{self.split} has over {self.limit:,} rows that cannot be read, the most "
                 f"that data.bad_rows allows. The first: {self.first}"
+            )
+
+    @classmethod
+    def merged(cls, split: str, limit: int, parts: Iterable["Skipped"]) -> Self:
+        """The rows that were left out of all parts of a split, as one process counts them.
+
+        Raises `Failure` when together they are more than data.bad_rows allows.
+        """
+        whole = cls(split, limit)
+        for part in parts:
+            whole.add(part.rows, part.first)
+        return whole
+
+    def report(self) -> None:
+        """Say how many rows were left out, if there were any."""
+        if self.rows:
+            say(
+                f"data.{self.split}: {self.rows:,} rows cannot be read and were left out. "
+                f"The first: {self.first}"
             )
 
     def good(
