@@ -1,9 +1,9 @@
 """Rows that cannot be used: named in one line, or left out and counted (data.bad_rows)."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -62,7 +62,10 @@ def chosen(where: Where, rows: NDArray[np.int64]) -> Where:
 
 @dataclass
 class Skipped:
-    """How many rows of one pass over a split were left out, and why the first was."""
+    """How many rows of one pass over a split were left out, and why the first was.
+
+    Each process that reads a part of the split has one, of which another may `add` the counts.
+    """
 
     split: str
     limit: int
@@ -80,17 +83,6 @@ class Skipped:
                 f"data.{self.split} has over {self.limit:,} rows that cannot be read, the most "
                 f"that data.bad_rows allows. The first: {self.first}"
             )
-
-    @classmethod
-    def merged(cls, split: str, limit: int, parts: Iterable["Skipped"]) -> Self:
-        """The rows that were left out of all parts of a split, as one process counts them.
-
-        Raises `Failure` when together they are more than data.bad_rows allows.
-        """
-        whole = cls(split, limit)
-        for part in parts:
-            whole.add(part.rows, part.first)
-        return whole
 
     def report(self) -> None:
         """Say how many rows were left out, if there were any."""

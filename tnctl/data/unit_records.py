@@ -14,7 +14,7 @@ from pydantic import Field
 from tnctl.documents import Count, Sha256, Text
 
 MOST_WORKERS = 1 << 16
-MOST_UNITS = 1 << 24
+MOST_UNITS = 1 << 22
 Place = Annotated[int, Field(ge=0, lt=2**32)]  # a window of a unit, or a row of a window
 Workers = Annotated[int, Field(ge=1, lt=MOST_WORKERS)]
 UnitIndex = Annotated[int, Field(ge=0, lt=MOST_UNITS)]
