@@ -424,6 +424,21 @@ def test_records_of_units_against_sets():
         assert stored(position) == position
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        Remainder(Unit(3, "s3://bucket/a.parquet", 2, 5), 1, 48),
+        Remainder(WHOLE),
+        Progress(3, 1, 64, ((2, 0), (3, 7))),
+    ],
+)
+def test_what_workers_exchange_is_json(value):
+    text = json.dumps(documents.plain(value)).encode()
+    assert documents.parse(type(value), text) == value
+    with pytest.raises(DocumentError, match="window"):
+        documents.parse(type(value), text.replace(b'"window": ', b'"window": -1'))
+
+
 def test_a_record_of_many_units_is_short():
     kept = UnitsProgress(UnitsRecord(workers=8, count=100_000, sha256="0" * 64))
     for unit in range(80_000):

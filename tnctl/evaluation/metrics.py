@@ -304,7 +304,7 @@ class Scored:
         """The examples of one or more parts, one part after the other; parts may have none."""
         filled = [part for part in parts if len(part.labels)] or list(parts[:1])
         arrays = {name: [getattr(part, name) for part in filled] for name in OF_EXAMPLES}
-        joined = {
+        joined: dict[str, Any] = {
             name: None if given[0] is None else np.concatenate(given)
             for name, given in arrays.items()
         }
