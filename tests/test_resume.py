@@ -187,12 +187,12 @@ def test_a_pass_that_is_cut_into_units_is_resumed(workspace, here, at_step, monk
     train(here, workspace, *saving, killed=True)
     position = content_of(workspace / "run")["position"]
     assert (position["units"]["done"], position["units"]["open"]) == ([[0, 0]], [[1, 0, 100]])
+    shown = here("checkpoint", "inspect", "run", cwd=workspace)
+    assert "units (1 of 3 done, 1 begun)" in shown.out + shown.err
     monkeypatch.setattr(workers, "PassPosition", whole_pass)
     at_step(0, nothing)
     train(here, workspace, *saving)
     assert outcome(workspace / "run") == whole
-    shown = here("checkpoint", "inspect", "run/checkpoints/step-0000000004", cwd=workspace)
-    assert "units (1 of 3 done, 1 begun)" in shown.out + shown.err
 
 
 def break_rows(path):

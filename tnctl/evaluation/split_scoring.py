@@ -37,12 +37,12 @@ def unshuffled(
 ) -> Iterator[Iterator[Batch]]:
     """The batches of a split, or of its first `limit` rows, in file order, read ahead."""
     skipped = Skipped(split, conf.data.bad_rows)
-    with _of_units(conf, model, split, [WHOLE], skipped, {}, limit) as ahead:
+    with unshuffled_units(conf, model, split, [WHOLE], skipped, {}, limit) as ahead:
         yield ahead
 
 
 @contextmanager
-def _of_units(
+def unshuffled_units(
     conf: Conf,
     model: Model,
     split: str,
@@ -51,7 +51,11 @@ def _of_units(
     rows_of: dict[int, int],
     limit: int | None = None,
 ) -> Iterator[Iterator[Batch]]:
-    """The batches of units, one unit after the other; `rows_of` gets the rows of each."""
+    """The batches of units of a split, one unit after the other, in file order, read ahead.
+
+    `skipped` counts the rows that cannot be read. `rows_of` gets the rows of each unit that has
+    any, by its index, once its batches were taken. `limit` is the most rows of a unit.
+    """
     features = features_of(conf, model)
     remainders = (Remainder(unit) for unit in units)
 
@@ -139,7 +143,7 @@ def score(
     cannot be read.
     """
     skipped = Skipped(split, conf.data.bad_rows)
-    with _of_units(conf, inference.model, split, [WHOLE], skipped, {}, limit) as ahead:
+    with unshuffled_units(conf, inference.model, split, [WHOLE], skipped, {}, limit) as ahead:
         return _scored(inference, conf, ahead, counter, between)
 
 
@@ -159,7 +163,7 @@ def score_units(
     rows that cannot be read.
     """
     rows_of: dict[int, int] = {}
-    with _of_units(conf, inference.model, split, units, skipped, rows_of) as ahead:
+    with unshuffled_units(conf, inference.model, split, units, skipped, rows_of) as ahead:
         whole = _scored(inference, conf, ahead, counter, between)
     return whole.split([rows_of.get(unit.index, 0) for unit in units])
 
