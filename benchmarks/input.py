@@ -20,6 +20,7 @@ import pyarrow.csv
 
 from benchmarks import timing
 from benchmarks.workload import FOLDER, HIDDEN, NUMERIC, SEED, SLOTS, load
+from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.features import Features
 from tnctl.data.file_pieces import counted
@@ -27,11 +28,13 @@ from tnctl.data.formats.readers import csv_reader
 from tnctl.data.preparing import prepare
 from tnctl.data.read_ahead import ReadAhead, in_order
 from tnctl.data.statistics import Statistics
+from tnctl.data.unit_batches import training_batches
+from tnctl.data.unit_records import WHOLE, Remainder
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.building import build
 from tnctl.schema import Conf, Data, Label, Numeric, Slot, Train
 from tnctl.training.step import TrainingStep
-from tnctl.training.workers import BATCHES_AHEAD, training_batches
+from tnctl.training.workers import BATCHES_AHEAD
 
 ROWS = 1_000_000
 BATCH = 4096
@@ -142,7 +145,13 @@ def ids_of(conf: Conf, tables: Iterable[pa.Table | pa.RecordBatch]) -> int:
 def read(conf: Conf) -> int:
     """Every batch of an epoch, as training gets them."""
     features = Features(conf, [(list(conf.slots), [1] * SLOTS)], Statistics())
-    return sum(batch.rows for batch in training_batches(conf, features, 0))
+    return sum(batch.rows for batch in of_pass(conf, features))
+
+
+def of_pass(conf: Conf, features: Features) -> Iterator[Batch]:
+    """The batches of the first pass."""
+    skipped = Skipped("train", conf.data.bad_rows)
+    return (b for b, _ in training_batches(conf, features, 0, [Remainder(WHOLE)], skipped))
 
 
 def training(rounds: int) -> timing.Comparison:
@@ -151,7 +160,7 @@ def training(rounds: int) -> timing.Comparison:
     model = build(conf, Statistics())
     features = features_of(conf, model)
     step = TrainingStep(model, BATCH)
-    arrays = list(whole_batches(training_batches(conf, features, 0)))
+    arrays = list(whole_batches(of_pass(conf, features)))
 
     def train(batches: Iterable[Batch]) -> int:
         for batch in batches:
@@ -160,7 +169,7 @@ def training(rounds: int) -> timing.Comparison:
 
     def ahead(conf: Conf) -> int:
         features = features_of(conf, model)
-        with ReadAhead(training_batches(conf, features, 0), BATCHES_AHEAD) as batches:
+        with ReadAhead(of_pass(conf, features), BATCHES_AHEAD) as batches:
             return train(whole_batches(batches))
 
     return in_turns(

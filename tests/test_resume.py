@@ -161,6 +161,40 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(way, workspace, here, at
     assert outcome(workspace / "run") == whole
 
 
+def test_a_pass_that_is_cut_into_units_is_resumed(workspace, here, at_step, monkeypatch, tmp_path):
+    """One process trains what is left of units that were cut for three workers."""
+    from tnctl.training import workers
+
+    whole_pass = workers.PassPosition
+
+    class Cut(whole_pass):
+        def __init__(self, conf, start, _, skipped):
+            super().__init__(conf, start, 3, skipped)
+
+        def dealt(self):
+            return [self.remainders]
+
+    lines = (workspace / "clicks/train.csv").read_text().splitlines(keepends=True)
+    for part, rows in enumerate((lines[1:701], lines[701:1900], lines[1900:])):
+        (workspace / f"clicks/part-{part}.csv").write_text("".join([lines[0], *rows]))
+    overrides = ["data.train=part-*.csv", "data.window=500", "train.batch_size=200"]
+    monkeypatch.setattr(workers, "PassPosition", Cut)
+    train(here, workspace, *overrides)
+    whole = outcome(workspace / "run")
+    os.rename(workspace / "run", tmp_path / "whole")
+    saving = [*overrides, "save.every_steps=4"]
+    at_step(7, kill)
+    train(here, workspace, *saving, killed=True)
+    position = content_of(workspace / "run")["position"]
+    assert (position["units"]["done"], position["units"]["open"]) == ([[0, 0]], [[1, 0, 100]])
+    shown = here("checkpoint", "inspect", "run", cwd=workspace)
+    assert "units (1 of 3 done, 1 begun)" in shown.out + shown.err
+    monkeypatch.setattr(workers, "PassPosition", whole_pass)
+    at_step(0, nothing)
+    train(here, workspace, *saving)
+    assert outcome(workspace / "run") == whole
+
+
 def break_rows(path):
     lines = path.read_text().splitlines(keepends=True)
     price = lines[0].strip().replace('"', "").split(",").index("price")

@@ -14,6 +14,7 @@ from pydantic import Field, PlainValidator
 from tnctl.checkpoint.table_document import Optimizer, Table
 from tnctl.data.day_records import DayName, DayRecord, Fingerprint
 from tnctl.data.statistics_document import Measured
+from tnctl.data.unit_records import UnitsRecord
 from tnctl.documents import (
     Count,
     Figures,
@@ -65,7 +66,8 @@ class Position:
 
     `day` is the name of the day whose data it is, None without daily training. `window` and
     `offset` (rows of the window that are consumed, in their shuffled order) are within the current
-    pass over the data; `passes` is how many passes began before it, and seeds its order.
+    pass over the data; `passes` is how many passes began before it, and seeds its order. A pass
+    that several workers share has `units`, whose windows are within each unit.
     """
 
     day: DayName | None = None
@@ -73,6 +75,13 @@ class Position:
     window: Count = 0
     offset: Count = 0
     passes: Count = 0
+    units: UnitsRecord | None = omitted()
+
+    def __post_init__(self) -> None:
+        if self.units is not None and (self.window or self.offset):
+            raise ValueError(
+                f"window {self.window} and offset {self.offset} should be 0 in a pass with units"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

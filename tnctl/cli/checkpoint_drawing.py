@@ -84,8 +84,11 @@ def show_lineage(findings: "checkpoint_inspection.Findings") -> None:
     if findings.days:
         count, first_step = len(findings.days), findings.days[-1][1]
         rows.append(("days", f"{count:,}, the last from step {first_step:,} on"))
-    position = plain(findings.position).items()
-    words = [f"{key} {value}" for key, value in position if value is not None]
+    position, units = plain(findings.position), findings.position.units
+    if units is not None:
+        done = f"{units.units_done:,} of {units.count:,} done"
+        position["units"] = f"({done}, {len(units.open):,} begun)"
+    words = [f"{key} {value}" for key, value in position.items() if value is not None]
     rows.append(("next", ", ".join(words)))
     if len(findings.chain) > 1:
         rows.append(("built on", ", ".join(findings.chain[:-1])))

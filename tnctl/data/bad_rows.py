@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tnctl.data.file_pieces import Where, named
 from tnctl.errors import Failure
+from tnctl.progress import say
 
 T = TypeVar("T")
 
@@ -61,7 +62,10 @@ def chosen(where: Where, rows: NDArray[np.int64]) -> Where:
 
 @dataclass
 class Skipped:
-    """How many rows of one pass over a split were left out, and why the first was."""
+    """How many rows of one pass over a split were left out, and why the first was.
+
+    Each process that reads a part of the split has one, of which another may `add` the counts.
+    """
 
     split: str
     limit: int
@@ -78,6 +82,14 @@ class Skipped:
             raise Failure(
                 f"data.{self.split} has over {self.limit:,} rows that cannot be read, the most "
                 f"that data.bad_rows allows. The first: {self.first}"
+            )
+
+    def report(self) -> None:
+        """Say how many rows were left out, if there were any."""
+        if self.rows:
+            say(
+                f"data.{self.split}: {self.rows:,} rows cannot be read and were left out. "
+                f"The first: {self.first}"
             )
 
     def good(

@@ -11,10 +11,12 @@ from tnctl.data.bad_rows import Skipped
 from tnctl.data.day_records import Fingerprint
 from tnctl.data.file_pieces import EmptyError, Piece
 from tnctl.data.formats import parquet_files
+from tnctl.data.formats.file_reader import FileReader, GroupedReader
 from tnctl.data.formats.prepared_document import SPLITS
 from tnctl.data.formats.prepared_files import PreparedReader
 from tnctl.data.formats.readers import reader_of
 from tnctl.data.read_ahead import in_order
+from tnctl.data.unit_records import WHOLE, Unit
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.masking import masked
 from tnctl.schema import Conf, Data
@@ -101,26 +103,34 @@ def fingerprints(urls: Iterable[str]) -> list[Fingerprint]:
     )
 
 
-def pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:
-    """All rows of a split in file order, as Arrow tables with the columns `needed`.
+def pieces(conf: Conf, split: str, needed: list[str], unit: Unit = WHOLE) -> Iterator[Piece]:
+    """All rows of a split, or of a unit of it, in file order, with the columns `needed`.
 
     With data.prepared they are prepared rows, whatever is needed. Raises `Failure` when a file
-    cannot be read, or when all of them together have no row.
+    cannot be read, or when the split has no row; a unit may have none.
     """
+    if not unit.is_split:
+        yield from _of_unit(conf, split, needed, unit)
+        return
     rows, skipped = 0, Skipped(split, conf.data.bad_rows)
     for piece in _all_pieces(conf, split, needed):
         rows += piece.table.num_rows
         skipped.add(piece.skipped, piece.reason)
         yield piece
-    if rows == 0 and skipped.rows:
-        raise Failure(
+    if rows == 0:
+        raise no_rows(conf, split, skipped)
+
+
+def no_rows(conf: Conf, split: str, skipped: Skipped) -> Failure:
+    """What to raise for a split without a row that can be read."""
+    if skipped.rows:
+        return Failure(
             f"no row of data.{split} is left: {skipped.rows:,} cannot be read. The first: "
             f"{skipped.first}"
         )
-    if rows == 0:
-        raise EmptyError(
-            f"data.{split} has no rows ({split_of(conf.data, split).spec}). Name other files"
-        )
+    return EmptyError(
+        f"data.{split} has no rows ({split_of(conf.data, split).spec}). Name other files"
+    )
 
 
 def _all_pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:
@@ -131,6 +141,19 @@ def _all_pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:
     reader = reader_of(conf, named.skip_rows)
     for url in files_of(conf, split):
         yield from reader.pieces(url, needed)
+
+
+def _of_unit(conf: Conf, split: str, needed: list[str], unit: Unit) -> Iterator[Piece]:
+    if unit.file is None:
+        yield from generated.pieces(split, f"{unit.first}:{unit.end}", needed)
+        return
+    reader: FileReader = reader_of(conf, split_of(conf.data, split).skip_rows)
+    if unit.end is None:
+        yield from reader.pieces(unit.file, needed)
+    elif isinstance(reader, GroupedReader):
+        yield from reader.pieces_of_groups(unit.file, needed, unit.first, unit.end)
+    else:
+        raise Failure(f"{unit.file} has no row groups, and some of them are to be read")
 
 
 def count_hint(conf: Conf, split: str) -> int | None:

@@ -17,14 +17,16 @@ from tnctl.data.file_pieces import Where, shifted
 from tnctl.data.formats import prepared_rows
 from tnctl.data.read_ahead import in_order
 from tnctl.data.row_limits import refuse_large_window
+from tnctl.data.unit_records import WHOLE, Unit
 from tnctl.errors import Failure
-from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.tables import columns as c_columns
 
 T = TypeVar("T")
 Encode = Callable[[pa.Table, Where], Batch]
 NEGATIVES = 0x6E65676174697665  # "negative", so that no other draw of the seed is like it
+# Numbers of windows and of rows have that of the unit in front: those of unit 0 are from 0 on.
+WINDOW_BITS, ROW_BITS = 32, 40
 
 
 def window_rows(window: int, batch_size: int) -> int:
@@ -47,6 +49,7 @@ def windows(
     limit: int | None = None,
     start: int = 0,
     skipped: Skipped | None = None,
+    unit: Unit = WHOLE,
 ) -> Iterator[Batch]:
     """Consecutive windows of exactly `window_rows` rows, the last one shorter, in file order.
 
@@ -54,11 +57,14 @@ def windows(
     read are left out, counted in `skipped` (by default a new count), and reported at the end. In
     data.train the negatives that data.negatives leaves out are no rows. Raises `Failure` when the
     files cannot be read, have no row, or too many that cannot be read.
+
+    With a `unit` the windows are those of that part of the split, which may have no row; rows that
+    cannot be read are only counted, for whoever reads all units to report.
     """
     size = window_rows(conf.data.window, conf.train.batch_size)
     encode = prepared_rows.encoder(features) if conf.data.prepared else features.encode
     skipped = skipped or Skipped(split, conf.data.bad_rows)
-    tables = _tables(conf, features.columns, encode, split, skipped)
+    tables = _tables(conf, features.columns, encode, split, skipped, unit)
     if conf.data.bad_rows:
         encoded = _parts(tables, partial(_good, encode, skipped), size, start, limit)
     else:
@@ -76,16 +82,19 @@ def windows(
             parts, ids = [], 0
     if parts:
         yield joined(parts)
+    if not unit.is_split:
+        return
     if rows == 0 and start == 0 and limit != 0:
+        raise none_left(conf, split, skipped)
+    skipped.report()
+
+
+def none_left(conf: Conf, split: str, skipped: Skipped) -> Failure:
+    """What to raise for a split that has rows, and none that is used."""
+    if split == "train" and conf.data.negatives < 1 and not skipped.rows:
         why = f"data.negatives={conf.data.negatives} keeps none. Raise it"
-        if skipped.rows:
-            why = f"{skipped.rows:,} cannot be read. The first: {skipped.first}"
-        raise Failure(f"no row of data.{split} is left: {why}")
-    if skipped.rows:
-        say(
-            f"data.{split}: {skipped.rows:,} rows cannot be read and were left out. "
-            f"The first: {skipped.first}"
-        )
+        return Failure(f"no row of data.{split} is left: {why}")
+    return sources.no_rows(conf, split, skipped)
 
 
 def _unread(table: pa.Table, where: Where) -> tuple[tuple[pa.Table, Where], int]:
@@ -125,14 +134,14 @@ def _parts(
 
 
 def _tables(
-    conf: Conf, columns: list[str], encode: Encode, split: str, skipped: Skipped
+    conf: Conf, columns: list[str], encode: Encode, split: str, skipped: Skipped, unit: Unit
 ) -> Iterator[tuple[pa.Table, Where]]:
-    """The rows of a split, without the negatives that are left out.
+    """The rows of a unit, without the negatives that are left out.
 
-    Those are chosen by the number of a row among the rows of the split that can be read.
+    Those are chosen by the number of a row among the rows of the unit that can be read.
     """
-    first = 0
-    for piece in sources.pieces(conf, split, columns):
+    first = unit.index << ROW_BITS
+    for piece in sources.pieces(conf, split, columns, unit):
         skipped.add(piece.skipped, piece.reason)
         table, where = piece.table, piece.where
         if split == "train" and conf.data.negatives < 1:
@@ -167,12 +176,14 @@ def kept_negatives(seed: int, share: float, rows: NDArray[np.uint64]) -> NDArray
     return c_columns.mix64(start ^ rows) < share * 2.0**64
 
 
-def order(seed: int, passes: int, number: int, rows: int, shuffle: bool) -> NDArray[np.uint32]:
+def order(
+    seed: int, passes: int, number: int, rows: int, shuffle: bool, unit: int = 0
+) -> NDArray[np.uint32]:
     """The order in which a window's rows are trained: uint32 [rows].
 
     Without `shuffle` as they are; else a function of the seed, the passes over the data before
-    this one, the window's number and its rows alone.
+    this one, the window's number in its unit, the number of the unit, and its rows alone.
     """
     if not shuffle:
         return np.arange(rows, dtype=np.uint32)
-    return c_columns.permutation(seed, passes, number, rows)
+    return c_columns.permutation(seed, passes, (unit << WINDOW_BITS) + number, rows)

@@ -1,15 +1,19 @@
 """Score a split of the data, read-only."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tnctl.data.batches import Batch, batches
+from tnctl.data.bad_rows import Skipped
+from tnctl.data.batches import Batch
 from tnctl.data.features import Features
 from tnctl.data.read_ahead import ReadAhead
-from tnctl.data.windows import windows
+from tnctl.data.unit_batches import UnitWindow, unit_batches, unit_windows
+from tnctl.data.unit_records import WHOLE, Remainder, Unit
+from tnctl.data.windows import window_rows
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored, main_metrics
 from tnctl.model.building import Model
@@ -32,14 +36,45 @@ def unshuffled(
     conf: Conf, model: Model, split: str, limit: int | None = None
 ) -> Iterator[Iterator[Batch]]:
     """The batches of a split, or of its first `limit` rows, in file order, read ahead."""
+    skipped = Skipped(split, conf.data.bad_rows)
+    with unshuffled_units(conf, model, split, [WHOLE], skipped, {}, limit) as ahead:
+        yield ahead
+
+
+@contextmanager
+def unshuffled_units(
+    conf: Conf,
+    model: Model,
+    split: str,
+    units: Iterable[Unit],
+    skipped: Skipped,
+    rows_of: dict[int, int],
+    limit: int | None = None,
+) -> Iterator[Iterator[Batch]]:
+    """The batches of units of a split, one unit after the other, in file order, read ahead.
+
+    `skipped` counts the rows that cannot be read. `rows_of` gets the rows of each unit that has
+    any, by its index, once its batches were taken. `limit` is the most rows of a unit.
+    """
     features = features_of(conf, model)
+    remainders = (Remainder(unit) for unit in units)
 
-    def in_file_order() -> Iterator[Batch]:
-        for window in windows(conf, features, split, limit=limit):
-            order = np.arange(window.rows, dtype=np.uint32)
-            yield from batches(window, order, conf.train.batch_size)
+    def counted() -> Iterator[UnitWindow]:
+        for window in unit_windows(conf, features, split, remainders, skipped, limit):
+            if window.rows is not None:
+                rows_of[window.unit] = rows_of.get(window.unit, 0) + window.rows.rows
+            yield window
 
-    with ReadAhead(in_file_order(), BATCHES_AHEAD) as ahead:
+    def in_file_order(_: UnitWindow, rows: int) -> NDArray[np.uint32]:
+        return np.arange(rows, dtype=np.uint32)
+
+    cut = unit_batches(
+        counted(),
+        in_file_order,
+        conf.train.batch_size,
+        window_rows(conf.data.window, conf.train.batch_size),
+    )
+    with ReadAhead((batch for batch, _ in cut), BATCHES_AHEAD) as ahead:
         yield ahead
 
 
@@ -73,6 +108,14 @@ class Counts:
         """examples with an id, or with a number that is not 0"""
         self.ids = self.present.copy()
 
+    def merge(self, examples: int, present: Mapping[str, int], ids: Mapping[str, int]) -> Self:
+        """Add the figures that were counted over other batches, with the inputs of this model."""
+        self.examples += examples
+        for name in self.present:
+            self.present[name] += present[name]
+            self.ids[name] += ids[name]
+        return self
+
     def add(self, batch: Batch) -> None:
         """Count one batch."""
         self.examples += batch.rows
@@ -104,24 +147,57 @@ def score(
     `between` is called after every batch, and may raise to end this. Raises Failure when the split
     cannot be read.
     """
+    skipped = Skipped(split, conf.data.bad_rows)
+    with unshuffled_units(conf, inference.model, split, [WHOLE], skipped, {}, limit) as ahead:
+        return _scored(inference, conf, ahead, counter, between)
+
+
+def score_units(
+    inference: Inference,
+    conf: Conf,
+    split: str,
+    units: Sequence[Unit],
+    skipped: Skipped,
+    *,
+    counter: BatchCounter | None = None,
+    between: Callable[[], None] | None = None,
+) -> list[Scored]:
+    """As `score`, of some units of a split: the examples of each, which may be none.
+
+    `Scored.merged` of all units of the split, in their order, is the split. `skipped` counts the
+    rows that cannot be read.
+    """
+    rows_of: dict[int, int] = {}
+    with unshuffled_units(conf, inference.model, split, units, skipped, rows_of) as ahead:
+        whole = _scored(inference, conf, ahead, counter, between)
+    return whole.split([rows_of.get(unit.index, 0) for unit in units])
+
+
+def _scored(
+    inference: Inference,
+    conf: Conf,
+    ahead: Iterable[Batch],
+    counter: BatchCounter | None,
+    between: Callable[[], None] | None,
+) -> Scored:
     names, heads, labels = map(list, zip(*labelled_heads(inference.model), strict=True))
-    parts: dict[str, list[Any]] = {}
-    with unshuffled(conf, inference.model, split, limit) as ahead:
-        for batch in ahead:
-            for name, part in (
-                ("logits", inference(batch)[:, heads]),
-                ("labels", batch.labels[:, labels]),
-                ("weight", batch.weight),
-                ("reference", batch.reference),
-                ("group", batch.group),
-            ):
-                if part is not None:
-                    parts.setdefault(name, []).append(part)
-            if counter is not None:
-                counter.add(batch)
-            if between is not None:
-                between()
-    whole = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    nothing = np.empty((0, len(names)), np.float32)
+    parts: dict[str, list[Any]] = {"logits": [], "labels": []}
+    for batch in ahead:
+        for name, part in (
+            ("logits", inference(batch)[:, heads]),
+            ("labels", batch.labels[:, labels]),
+            ("weight", batch.weight),
+            ("reference", batch.reference),
+            ("group", batch.group),
+        ):
+            if part is not None:
+                parts.setdefault(name, []).append(part)
+        if counter is not None:
+            counter.add(batch)
+        if between is not None:
+            between()
+    whole = {name: np.concatenate(arrays or [nothing]) for name, arrays in parts.items()}
     return Scored(names, **whole, squared=conf.train.loss.name == "mse")
 
 

@@ -13,7 +13,6 @@ from tnctl.checkpoint.document import Epoch, Evaluation, Position
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.row_estimates import count_rows
 from tnctl.data.sources import files_of, fingerprints
-from tnctl.data.windows import window_rows
 from tnctl.errors import Failure, Stopped
 from tnctl.evaluation.metrics import scalars
 from tnctl.schema import Conf
@@ -81,7 +80,6 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
 
 def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassUnderWay) -> Events:
     yield events.PassStarts(current)
-    window_size = window_rows(conf.data.window, conf.train.batch_size)
     batches, number = current.batches, 0
     # What is due between two steps waits until the second has its batch; after the last step of a
     # pass, the end of the pass does it.
@@ -96,14 +94,8 @@ def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassU
         current.rate_factor = factor(
             conf.optimizer.schedule, state.steps - state.first_step, state.stopping.plateau
         )
-        offset = state.position.offset + batches.rows
         batches.train(current.rate_factor, current.sums)
-        state.steps = workers.steps
-        state.position = replace(
-            state.position,
-            window=state.position.window + offset // window_size,
-            offset=offset % window_size,
-        )
+        state.steps, state.position = workers.steps, batches.position
         yield events.StepDone(current, number)
         number += 1
     yield events.PassTrained(current)

@@ -13,6 +13,7 @@ from tnctl.checkpoint.load import Checkpoint, open_checkpoint
 from tnctl.data.day_records import Fingerprint
 from tnctl.data.days import conf_of_day
 from tnctl.data.sources import files_of, fingerprints
+from tnctl.data.units import units_again
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.evaluation.metrics import METRICS
 from tnctl.file_urls import is_plain
@@ -24,6 +25,7 @@ from tnctl.ownership import CHECKPOINT
 from tnctl.progress import say
 from tnctl.schema import Conf, differences
 from tnctl.training import pass_sums
+from tnctl.training.pass_position import FROM_SCRATCH
 from tnctl.training.run_folder import DAMAGED
 from tnctl.training.state import RunState
 
@@ -38,7 +40,6 @@ NOT_COMPARED = {
     "train.tensorboard",
     "train.profile",
 }
-FROM_SCRATCH = "overwrite=true to train from scratch"
 
 
 def start(conf: Conf) -> Checkpoint | None:
@@ -131,10 +132,10 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
     if not checkpoint.data:
         return
     earlier = {file.file: file for file in bare(list(checkpoint.data))}
+    position = checkpoint.position
+    conf_now = conf_of_day(conf, position.day)
     try:
-        fingerprints_now = fingerprints(
-            files_of(conf_of_day(conf, checkpoint.position.day), "train")
-        )
+        fingerprints_now = fingerprints(files_of(conf_now, "train"))
     except files.AbsentError as error:
         names = [file.file for file in checkpoint.data if is_plain(file.file)]
         names = [name for name in names if not is_masked(name) and not files.exists(name)]
@@ -157,6 +158,8 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
             "the files of data.train come in another order than before training stopped. Name "
             f"them in the earlier order, or {way_on(conf.output, checkpoint)}"
         )
+    if position.units is not None:
+        units_again(conf_now, "train", position.units, way_on(conf.output, checkpoint))
 
 
 def way_on(output: str, checkpoint: Checkpoint) -> str:

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 from tnctl.checkpoint.document import Position
 from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
 from tnctl.data.bad_rows import Skipped
-from tnctl.data.batches import Batch, batches
-from tnctl.data.features import Features
+from tnctl.data.batches import Batch
 from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.statistics import Statistics
-from tnctl.data.windows import order, windows
+from tnctl.data.unit_batches import training_batches
+from tnctl.data.unit_records import Progress
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.split_scoring import (
     BatchCounter,
@@ -29,12 +29,12 @@ from tnctl.model.table_figures import TableFigures, table_figures
 from tnctl.progress import waiting
 from tnctl.schema import Conf
 from tnctl.training import eviction
+from tnctl.training.pass_position import PassPosition
 from tnctl.training.pass_sums import PassSums
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
 from tnctl.training.step import TrainingStep
 
-WINDOWS_AHEAD = 1
 BATCHES_AHEAD = 4
 
 
@@ -59,6 +59,10 @@ class Batches(Protocol):
     @property
     def seconds_waited(self) -> float:
         """How long training waited for data."""
+
+    @property
+    def position(self) -> Position:
+        """Where the pass is after the last step that was trained."""
 
     def wait(self) -> bool:
         """Wait for the next batch; False when the pass has no more. Raises Stopped on a signal."""
@@ -139,28 +143,42 @@ class LocalBatches:
     """A pass over the training data in this process."""
 
     def __init__(
-        self, ahead: ReadAhead[Batch], signals: Signals, step: TrainingStep, label: int
+        self,
+        ahead: ReadAhead[tuple[Batch, Progress]],
+        of_pass: PassPosition,
+        signals: Signals,
+        step: TrainingStep,
+        label: int,
     ) -> None:
         self._ahead, self._signals, self._step, self._label = ahead, signals, step, label
-        self._next: Batch | None = None
+        self._of_pass = of_pass
+        self._next: tuple[Batch, Progress] | None = None
 
     @property
     def rows(self) -> int:
-        return 0 if self._next is None else self._next.rows
+        return 0 if self._next is None else self._next[0].rows
 
     @property
     def seconds_waited(self) -> float:
         return self._ahead.seconds_waited
 
+    @property
+    def position(self) -> Position:
+        return self._of_pass.position
+
     def wait(self) -> bool:
         self._next = self._signals.next_of(self._ahead)
+        if self._next is None:
+            self._of_pass.report_skipped()
         return self._next is not None
 
     def train(self, rate_factor: float, sums: PassSums) -> None:
         assert self._next is not None
+        batch, progress = self._next
         self._step.rate_factor = rate_factor
-        result, labels = self._step(self._next), self._next.labels
+        result, labels = self._step(batch), batch.labels
         sums.add(result.loss, result.logits[:, self._label], labels[:, self._label])
+        self._of_pass.add(progress)
 
 
 class LocalWorkers:
@@ -186,17 +204,12 @@ class LocalWorkers:
     @contextlib.contextmanager
     def batches(self, conf: Conf, position: Position, skipped: Skipped) -> Iterator[LocalBatches]:
         assert self._step is not None
-        source = training_batches(
-            conf,
-            self._features,
-            position.passes,
-            skipped,
-            start=position.window,
-            offset=position.offset,
-        )
+        of_pass = PassPosition(conf, position, 1, skipped)
+        [remainders] = of_pass.dealt()
+        source = training_batches(conf, self._features, position.passes, remainders, skipped)
         [(_, _, main_label), *_] = labelled_heads(self.model)
         with ReadAhead(source, BATCHES_AHEAD) as ahead:
-            yield LocalBatches(ahead, self._signals, self._step, main_label)
+            yield LocalBatches(ahead, of_pass, self._signals, self._step, main_label)
 
     def evaluate(self, split: str) -> SplitMetrics:
         if self._last_metrics is not None:
@@ -258,25 +271,3 @@ class OneProcess:
 
     def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> LocalWorkers:
         return LocalWorkers(conf, model, steps, signals)
-
-
-def training_batches(
-    conf: Conf,
-    features: Features,
-    passes: int,
-    skipped: Skipped | None = None,
-    *,
-    start: int = 0,
-    offset: int = 0,
-) -> Iterator[Batch]:
-    """The batches of a pass in their shuffled order, windows read one ahead.
-
-    `passes` is how many passes there were before, which seeds the order. It begins `offset` rows
-    after the beginning of window `start`, which is where a batch ends.
-    """
-    source = windows(conf, features, "train", start=start, skipped=skipped)
-    with ReadAhead(source, WINDOWS_AHEAD) as ahead:
-        for number, window in enumerate(ahead, start):
-            chosen = order(conf.seed, passes, number, window.rows, conf.data.shuffle)
-            yield from batches(window, chosen[offset:], conf.train.batch_size)
-            offset = 0

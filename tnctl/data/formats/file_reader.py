@@ -29,3 +29,20 @@ class FileReader(ABC):
         """The whole rows in the first HEAD_BYTES of a stream, and their bytes."""
         text = files.read_most(stream, HEAD_BYTES)
         return text.count(b"\n"), text.rfind(b"\n") + 1
+
+
+class GroupedReader(FileReader):
+    """Reads files of row groups, any of which can be read without the others."""
+
+    @abstractmethod
+    def group_rows(self, url: str) -> list[int]:
+        """The rows of each row group of a file."""
+
+    @abstractmethod
+    def pieces_of_groups(
+        self, url: str, needed: list[str], first: int, end: int | None
+    ) -> Iterator[Piece]:
+        """As `pieces`, of row groups `first` to `end` - 1 (None: the last), and no others."""
+
+    def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
+        return self.pieces_of_groups(url, needed, 0, None)

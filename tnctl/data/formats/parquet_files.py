@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from tnctl import files, limits
 from tnctl.data.file_pieces import BadRows, Piece, Where, require
 from tnctl.data.formats import parquet_footer
-from tnctl.data.formats.file_reader import FileReader
+from tnctl.data.formats.file_reader import GroupedReader
 from tnctl.errors import Failure
 
 BATCH_ROWS = 65_536
@@ -24,18 +24,20 @@ BATCH_VALUES = 1 << 22
 BATCH_BYTES = 64 << 20
 CHUNK_BYTES = 64 << 20  # a column of a row group that is longer is read in parts
 PART_BYTES = 1 << 20
+REWRITE = "Write it again, or set data.format to what it is"
 
 
 @dataclass(frozen=True)
-class ParquetReader(FileReader):
+class ParquetReader(GroupedReader):
     """Reads Parquet, with columns in the types of the file."""
 
     check_utf8: bool
     bad_rows: int
 
-    def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
+    def pieces_of_groups(
+        self, url: str, needed: list[str], first: int, end: int | None
+    ) -> Iterator[Piece]:
         bad = BadRows(self.bad_rows)
-        row = 1
         with seekable(url) as stream, translated(url):
             # Arrow would keep all that it reads ahead until the end of the file.
             source = pq.ParquetFile(stream, pre_buffer=False)
@@ -46,7 +48,8 @@ class ParquetReader(FileReader):
                     stream, metadata=source.metadata, buffer_size=PART_BYTES, pre_buffer=False
                 )
             batch_rows = min((group.batch_rows for group in groups), default=BATCH_ROWS)
-            for batch in source.iter_batches(batch_rows, columns=needed):
+            chosen, row = group_range(url, source.metadata, first, end)
+            for batch in source.iter_batches(batch_rows, row_groups=chosen, columns=needed):
                 table = pa.Table.from_batches([batch]).select(needed)
                 numbers = np.arange(row, row + batch.num_rows)
                 row += batch.num_rows
@@ -55,6 +58,9 @@ class ParquetReader(FileReader):
                     if not good.all():
                         table, numbers = table.filter(pa.array(good)), numbers[good]
                 yield bad.piece(table, _where(url, numbers))
+
+    def group_rows(self, url: str) -> list[int]:
+        return group_rows(url)
 
     def columns(self, url: str) -> list[str] | None:
         with seekable(url) as stream, files.translated(url):
@@ -109,6 +115,30 @@ def row_count(url: str) -> int:
         return int(pq.ParquetFile(stream).metadata.num_rows)
 
 
+def group_rows(url: str, way: str = REWRITE) -> list[int]:
+    """The number of rows of each row group of a file, by its metadata."""
+    with seekable(url) as stream, translated(url, way):
+        metadata = pq.ParquetFile(stream).metadata
+        return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+
+
+def group_range(
+    url: str, metadata: pq.FileMetaData, first: int, end: int | None
+) -> tuple[list[int], int]:
+    """The numbers of row groups `first` to `end` - 1 (None: the last), and their first row, from 1.
+
+    Raises `Failure` for row groups that the file does not have.
+    """
+    end = metadata.num_row_groups if end is None else end
+    if not first <= end <= metadata.num_row_groups:
+        raise Failure(
+            f"{url} has {metadata.num_row_groups} row groups, and {first + 1} to {end} are to be "
+            "read: the file was changed meanwhile. Put the earlier one back"
+        )
+    rows = sum(metadata.row_group(group).num_rows for group in range(first))
+    return list(range(first, end)), rows + 1
+
+
 @contextmanager
 def seekable(url: str) -> Iterator[BinaryIO]:
     """A file that can be read from its end, as Parquet is; copied where its storage cannot."""
@@ -123,9 +153,7 @@ def seekable(url: str) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def translated(
-    url: str, way: str = "Write it again, or set data.format to what it is"
-) -> Iterator[None]:
+def translated(url: str, way: str = REWRITE) -> Iterator[None]:
     """Arrow's errors about a damaged file as a `Failure` that names it, and the way out."""
     try:
         yield

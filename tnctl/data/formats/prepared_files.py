@@ -14,8 +14,14 @@ import pyarrow.parquet as pq
 from tnctl import documents, files, manifest
 from tnctl.data.file_pieces import Piece, counted
 from tnctl.data.formats import prepared_columns
-from tnctl.data.formats.file_reader import FileReader
-from tnctl.data.formats.parquet_files import row_groups, seekable, translated
+from tnctl.data.formats.file_reader import GroupedReader
+from tnctl.data.formats.parquet_files import (
+    group_range,
+    group_rows,
+    row_groups,
+    seekable,
+    translated,
+)
 from tnctl.data.formats.prepared_columns import AGAIN
 from tnctl.data.formats.prepared_document import SPLITS, DecidingConf, PreparedManifest, SplitEntry
 from tnctl.errors import Failure, UserError
@@ -93,7 +99,7 @@ def _completed(stored: DecidingConf) -> DecidingConf:
     )
 
 
-class PreparedReader(FileReader):
+class PreparedReader(GroupedReader):
     """Reads the files of data.prepared: rows that have ids already.
 
     Raises `Failure` and `UserError` as `open_folder` does.
@@ -114,8 +120,17 @@ class PreparedReader(FileReader):
         """The Parquet files of a split, in order."""
         return [files.join(self._folder, name) for name in self.entry(split).parts]
 
-    def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:  # noqa: ARG002
-        """All rows of a file, a row group at a time, with the columns as they are stored.
+    def group_rows(self, url: str) -> list[int]:
+        return group_rows(url, AGAIN)
+
+    def pieces_of_groups(
+        self,
+        url: str,
+        needed: list[str],  # noqa: ARG002
+        first: int,
+        end: int | None,
+    ) -> Iterator[Piece]:
+        """The rows of row groups, one at a time, with the columns as they are stored.
 
         Raises `Failure` for a file that differs from its entry in the manifest, or is damaged.
         """
@@ -128,11 +143,11 @@ class PreparedReader(FileReader):
                 f"{url} is cut short or too long: {size:,} bytes, the manifest says {stored:,}. "
                 f"{AGAIN}"
             )
-        row = 1
         with seekable(url) as stream, translated(url, AGAIN):
             source = pq.ParquetFile(stream, page_checksum_verification=True)
             row_groups(url, source.schema, stream)
-            for group in range(source.num_row_groups):
+            chosen, row = group_range(url, source.metadata, first, end)
+            for group in chosen:
                 table = source.read_row_group(group)
                 prepared_columns.check(self._conf, table, url)
                 yield Piece(table, counted(url, row))

@@ -1,0 +1,142 @@
+"""A split is cut into units, so that several workers share a pass over it.
+
+Units are in the order of the data, and together they are the split: each row is in one unit. How a
+split is cut is a function of the conf, the files and the number of workers, so a pass that was
+interrupted is cut into the same units again.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from tnctl.data import generated, sources
+from tnctl.data.formats.file_reader import GroupedReader
+from tnctl.data.formats.readers import reader_of
+from tnctl.data.unit_records import MOST_UNITS, WHOLE, Remainder, Unit, UnitsRecord
+from tnctl.data.windows import window_rows
+from tnctl.errors import Failure
+from tnctl.masking import bare
+from tnctl.schema import Conf
+
+# A split of fewer files for each worker is cut finer where its format can be.
+FEWEST_PER_WORKER = 4
+# Large splits are cut into units of about so many windows, up to so many units for each worker: few
+# enough that a shuffle within windows is one of many rows, many enough that another number of
+# workers can share what is left.
+WINDOWS_PER_UNIT = 8
+MOST_PER_WORKER = 64
+
+
+def units_of(conf: Conf, split: str, workers: int) -> list[Unit]:
+    """The units of a split for so many workers, in the order of the data; one for one worker.
+
+    Files of text and of records are never cut. Parquet and prepared data of few files is cut
+    between row groups, and generated data between rows, so that workers have about as many rows.
+    Raises `Failure` for files that cannot be listed, or whose row groups cannot be read.
+    """
+    if workers == 1:
+        return [WHOLE]
+    named = sources.split_of(conf.data, split)
+    if conf.data.prepared is None and conf.data.format == "generated":
+        first, end = generated.row_range(split, named.spec)
+        count = min(workers * _units_per_worker(conf, end - first, workers), end - first)
+        bounds = [first + (end - first) * unit // count for unit in range(count + 1)]
+        return [Unit(unit, None, *span) for unit, span in enumerate(itertools.pairwise(bounds))]
+    urls, reader = sources.files_of(conf, split), reader_of(conf, named.skip_rows)
+    if len(urls) > MOST_UNITS:
+        raise Failure(
+            f"data.{split} has {len(urls):,} files, and workers can share {MOST_UNITS:,} at most. "
+            "Join files, or train with one worker"
+        )
+    if len(urls) >= FEWEST_PER_WORKER * workers or not isinstance(reader, GroupedReader):
+        return [Unit(index, url) for index, url in enumerate(urls)]
+    groups = [reader.group_rows(url) for url in urls]
+    rows = sum(map(sum, groups))
+    target = max(rows / (workers * _units_per_worker(conf, rows, workers)), 1)
+    spans = [
+        (url, *span)
+        for url, of_file in zip(urls, groups, strict=True)
+        # As many units for each worker, whatever the number of files.
+        for span in _spans(of_file, workers * max(round(sum(of_file) / target / workers), 1))
+    ]
+    return [Unit(index, *span) for index, span in enumerate(spans)]
+
+
+def _units_per_worker(conf: Conf, rows: int, workers: int) -> int:
+    by_windows = rows // (
+        workers * WINDOWS_PER_UNIT * window_rows(conf.data.window, conf.train.batch_size)
+    )
+    return min(max(by_windows, FEWEST_PER_WORKER), MOST_PER_WORKER)
+
+
+def _spans(rows: Sequence[int], most: int) -> list[tuple[int, int]]:
+    """At most so many ranges of row groups, with about as many rows each; one without rows."""
+    ends = np.append(0, np.cumsum(rows))
+    targets = int(ends[-1]) * np.arange(1, most) / most
+    right = np.searchsorted(ends, targets)
+    nearest = np.where(targets - ends[right - 1] < ends[right] - targets, right - 1, right)
+    bounds = np.unique([0, *nearest.tolist(), len(rows)]).tolist()
+    return list(itertools.pairwise(bounds)) or [(0, 0)]
+
+
+def checksum(units: Sequence[Unit]) -> str:
+    """The SHA-256 of a list of units, in hexadecimal digits; secrets of URLs do not count."""
+    digest = hashlib.sha256()
+    for unit in units:
+        digest.update(f"{bare(unit.file or '')}\t{unit.first}\t{unit.end}\n".encode())
+    return digest.hexdigest()
+
+
+def record_of(units: Sequence[Unit], workers: int) -> UnitsRecord:
+    """The record of a pass that begins."""
+    return UnitsRecord(workers=workers, count=len(units), sha256=checksum(units))
+
+
+def units_again(conf: Conf, split: str, record: UnitsRecord, way: str) -> list[Unit]:
+    """The units that a pass was cut into when it began.
+
+    Raises `Failure`, with the `way` out, when the split is cut otherwise by now, or as `units_of`.
+    """
+    units = units_of(conf, split, record.workers)
+    if len(units) != record.count or checksum(units) != record.sha256:
+        raise Failure(
+            f"data.{split} is cut into {len(units):,} units, and was cut into {record.count:,} "
+            "others when training stopped in the middle of it: its files or their row groups have "
+            f"changed. Put the earlier ones back, or {way}"
+        )
+    return units
+
+
+def too_few(conf: Conf, split: str, remainders: Sequence[Remainder], workers: int) -> str | None:
+    """What to say where some workers have nothing to read; None where each has something.
+
+    `remainders` are what is left of a pass that begins or is resumed.
+    """
+    if len(remainders) >= workers:
+        return None
+    count = f"{len(remainders)} part{'' if len(remainders) == 1 else 's'}"
+    what = f"data.{split} ({_files_in_words(conf, split)}) has {count} for {workers} workers"
+    if any(left.window or left.offset for left in remainders):
+        return f"{what} in the rest of this pass, so {workers - len(remainders)} wait for the next"
+    return f"{what}, so {workers - len(remainders)} have nothing to do. {_way_out(conf, workers)}"
+
+
+def _files_in_words(conf: Conf, split: str) -> str:
+    if conf.data.prepared is None and conf.data.format == "generated":
+        return f"rows {sources.split_of(conf.data, split).spec}"
+    urls = bare(sources.files_of(conf, split))
+    return urls[0] if len(urls) == 1 else f"{urls[0]} and {len(urls) - 1} more"
+
+
+def _way_out(conf: Conf, workers: int) -> str:
+    fewer = "or train with fewer workers"
+    if conf.data.prepared is not None:
+        return f"Prepare it again with a smaller data.window, for more row groups, {fewer}"
+    if conf.data.format == "generated":
+        return f"Name more rows, {fewer}"
+    files = f"Write it as {workers} files or more"
+    if conf.data.format == "parquet":
+        return f"{files}, or with at least {workers} row groups, {fewer}"
+    return f"{files} of about the same size, or as Parquet, {fewer}"
