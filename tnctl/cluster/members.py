@@ -1,32 +1,27 @@
-"""Who belongs to a cluster: joining, the generation, and which workers are alive.
+"""Who belongs to a cluster: workers join at rank 0, which welcomes them once all are there.
 
-A generation is N processes that trust each other, from the moment when rank 0 has welcomed all of
-them. It ends with the first process or connection that is lost, for all of them: each ends
-(LEFT_EXIT_CODE), its supervisor starts it again, and rank 0 names another generation. Frames of
-other generations are refused, so what an old process still sends changes nothing.
+All need the token of the run, the same tnctl, conf, recipe and statistics. The welcome names the
+generation (liveness.py) and the address of each worker, so that they connect to each other. The
+bodies of these frames, and those of errors, are JSON.
 """
 
 import hmac
-from collections.abc import Iterable
+import json
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import Field
 
 from tnctl import documents
-from tnctl.cluster.frames import MOST_WORKERS, Body, Frame, FrameError, Kind
+from tnctl.cluster.frames import MOST_WORKERS, Body, FrameError
 from tnctl.documents import Hash, Sha256, Text
-from tnctl.errors import quoted
+from tnctl.errors import Failure, UserError, quoted
 
-LEFT_EXIT_CODE = 75  # a process ends since another one or a connection was lost: start it again
 _MOST_WARNINGS = 20  # lines about refused connections
 
 Rank = Annotated[int, Field(ge=0, lt=MOST_WORKERS)]
+_Document = TypeVar("_Document")
 Address = Annotated[str, Field(min_length=1, max_length=255)]
-
-
-class GenerationOver(Exception):
-    """The generation has ended: this process must send and write nothing more, and exit."""
 
 
 class NotWelcome(Exception):
@@ -50,7 +45,7 @@ class Hello:
     `version` is tnctl's, `address` the one under which this worker is reached.
     """
 
-    token: Text
+    token: Text = field(repr=False)  # it must not be in a log
     version: Text
     rank: Rank
     workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)]
@@ -77,13 +72,29 @@ class Problem:
     message: Text
     exit_code: Annotated[int, Field(ge=1, le=2)] = 1
 
+    def error(self) -> UserError:
+        """The error that ends the command with this line."""
+        return Failure(self.message) if self.exit_code == 1 else UserError(self.message)
+
+
+def problem_of(error: UserError) -> Problem:
+    """An error as it is sent to another worker."""
+    return Problem(str(error), error.exit_code)
+
+
+def to_body(document: Hello | Welcome | Problem) -> bytes:
+    """The body of a frame with a document."""
+    return json.dumps(documents.plain(document)).encode()
+
+
+def parse_problem(body: Body) -> Problem:
+    """The problem in the body of a refusal, an error reply or a fatal frame. Raises FrameError."""
+    return _parsed(Problem, body)
+
 
 def generation_text(generation: int) -> str:
     """A generation as documents have it."""
     return f"{generation:016x}"
-
-
-# ---- Joining -----------------------------------------------------------------
 
 
 @dataclass
@@ -176,7 +187,7 @@ def _agreeing(own: Hello, body: Body) -> Hello:
     return hello
 
 
-def _parsed(kind: type, body: Body) -> "Hello | Welcome | Problem":
+def _parsed(kind: type[_Document], body: Body) -> _Document:
     try:
         return documents.parse(kind, bytes(body))
     except documents.DocumentError as error:
@@ -196,110 +207,3 @@ class Refusals:
             return None
         last = " (further ones are counted only)" if self.count == _MOST_WARNINGS else ""
         return f"refused a connection from {quoted(peer)}: {reason}{last}"
-
-
-# ---- Living ------------------------------------------------------------------
-
-
-@dataclass
-class Liveness:
-    """Which workers are alive, as one of them sees it: heard, connected, and itself not asleep.
-
-    All times are shares of `timeout`, the seconds within which a loss is noticed: heartbeats every
-    tenth, silence of 8 tenths or a connection that is away for 6 tenths end the generation. The
-    rest is for the way and for the process to end. Whoever sends or writes asks `check` before.
-    """
-
-    rank: int
-    peers: frozenset[int]
-    timeout: float
-    now: float
-    """when the generation began"""
-    _own: float = 0.0
-    _heard: dict[int, float] = field(default_factory=dict)
-    _disconnected: dict[int, float] = field(default_factory=dict)
-    _left: set[int] = field(default_factory=set)
-    _reason: str | None = None
-
-    def __post_init__(self) -> None:
-        self._own = self.now
-        self._heard = dict.fromkeys(self.peers, self.now)
-
-    @property
-    def interval(self) -> float:
-        """Seconds between heartbeats."""
-        return self.timeout * 0.1
-
-    @property
-    def silence(self) -> float:
-        """Seconds after which a process that is not heard is lost."""
-        return self.timeout * 0.8
-
-    @property
-    def window(self) -> float:
-        """Seconds within which a connection that broke must be made again."""
-        return self.timeout * 0.6
-
-    def check(self, now: float) -> None:
-        """Before anything is sent or written. Raises GenerationOver."""
-        if self._reason is None and now - self._own >= self.silence:
-            self._end(f"this process was stopped for {now - self._own:.1f} s")
-        if self._reason is not None:
-            raise GenerationOver(self._reason)
-
-    def tick(self, now: float) -> None:
-        """At each interval: this process lives, and so must the others. Raises GenerationOver."""
-        self.check(now)
-        self._own = now
-        for rank, heard in self._heard.items():
-            if rank in self._left:
-                continue
-            if now - heard >= self.silence:
-                self._end(f"worker {rank} has been silent for {now - heard:.1f} s")
-            lost = self._disconnected.get(rank)
-            if lost is not None and now - lost >= self.window:
-                self._end(f"worker {rank} could not be reached for {now - lost:.1f} s")
-        self.check(now)
-
-    def accept(self, frame: Frame, peer: int, generation: int, now: float) -> None:
-        """Check whether a frame on the connection of a peer is of it and of this generation.
-
-        Raises FrameError for another, which changes nothing, and GenerationOver.
-        """
-        self.check(now)
-        if frame.generation != generation:
-            raise FrameError(f"worker {peer} sends a frame of another generation")
-        if frame.sender != peer or peer not in self.peers:
-            raise FrameError(f"worker {peer} sends a frame as worker {frame.sender}")
-        self._heard[peer] = max(self._heard[peer], now)
-        if frame.kind is Kind.GOODBYE:
-            self._left.add(peer)
-
-    def disconnected(self, peer: int, now: float) -> None:
-        """The connection to a peer broke. The first time counts until it is there again."""
-        self._disconnected.setdefault(peer, now)
-
-    def connected(self, peer: int) -> None:
-        """The connection to a peer is there again."""
-        self._disconnected.pop(peer, None)
-
-    def lost(self, peer: int) -> None:
-        """A peer is known to have ended, for instance since its supervisor says so."""
-        if peer not in self._left:
-            self._end(f"worker {peer} has ended")
-
-    def _end(self, reason: str) -> None:
-        self._reason = self._reason or reason
-
-
-def others(rank: int, workers: int) -> frozenset[int]:
-    """The ranks of all workers but one."""
-    return frozenset(range(workers)) - {rank}
-
-
-def names_of(ranks: Iterable[int]) -> str:
-    """Ranks as messages name them."""
-    numbers = sorted(ranks)
-    text = ", ".join(str(rank) for rank in numbers[:8])
-    more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
-    return f"worker{'s' if len(numbers) != 1 else ''} {text}{more}"
