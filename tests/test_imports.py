@@ -19,7 +19,7 @@ GROUND = [
 LAYERS = [
     *GROUND, "memory_limits", "optimizer_table", "folders", "manifest", "ownership", "outputs",
     "schema", "saved_conf", "tables",
-    "data", "model", "checkpoint", "evaluation", "training", "serving", "cli",
+    "data", "model", "checkpoint", "evaluation", "training", "serving", "cluster", "cli",
 ]  # fmt: skip
 
 # Library -> the parts that may import it.

@@ -1,0 +1,296 @@
+"""A simulated world of a cluster: virtual time, a bad network, storage, supervisors and faults.
+
+`simulate(seed)` runs one world to its end. All that happens follows from the seed. Everything that
+must hold is checked while it runs; the first violation raises AssertionError.
+"""
+
+import copy
+import heapq
+import os
+import random
+import re
+from collections import Counter
+
+from cluster_model import State, random_data, reference
+from cluster_processes import Process
+
+from tnctl.cluster.frames import Kind
+from tnctl.cluster.liveness import LEFT_EXIT_CODE, GenerationOver
+
+SEED = "TNCTL_SIMULATION_SEED"
+SECONDS_OF_FAULTS = 25
+SECONDS_AFTER_FAULTS = 150  # within which training must end
+NOTICED = 5.2  # seconds after which all know that a process was lost
+
+
+class Network:
+    """How frames travel: each pair of ranks has a link, which may be down."""
+
+    def __init__(self, world):
+        self.world, chance = world, world.chance
+        self.loss = chance.choice((0, 0, 0, 0.01, 0.05))
+        self.duplicates = chance.choice((0, 0.02, 0.1))
+        self.delay = chance.choice((0.001, 0.01, 0.05))
+        self.keeps_order = chance.random() < 0.5
+        self.arrivals, self.breaks, self.down = {}, {}, {}
+
+    def send(self, sender, receiver, data):
+        pair = frozenset((sender, receiver))
+        chance = self.world.chance
+        if self.down.get(pair) or chance.random() < self.loss:
+            return
+        breaks = self.breaks.get(pair, 0)
+        for _ in range(1 + (chance.random() < self.duplicates)):
+            delay = chance.expovariate(1 / self.delay)
+            arrival = self.world.now + min(delay, 0.4)
+            if self.keeps_order:
+                arrival = max(arrival, self.arrivals.get((sender, receiver), 0) + 1e-6)
+                self.arrivals[sender, receiver] = arrival
+            self.world.at(arrival, lambda: self.deliver(sender, receiver, data, breaks))
+
+    def deliver(self, sender, receiver, data, breaks):
+        # What is on its way in a connection is lost with it.
+        if self.breaks.get(frozenset((sender, receiver)), 0) == breaks:
+            self.world.tell(receiver, lambda process: process.receive(sender, data))
+
+    def cut(self, first, second, seconds):
+        """Break a link for some seconds. Either end may notice at once, or by the silence only."""
+        pair, chance = frozenset((first, second)), self.world.chance
+        if self.down.get(pair):
+            return
+        self.down[pair] = True
+        self.breaks[pair] = self.breaks.get(pair, 0) + 1
+        for rank, other in ((first, second), (second, first)):
+            if chance.random() < 0.7:
+                self.world.tell(rank, lambda process, other=other: process.link_is_down(other))
+        self.world.after(seconds, lambda: self.mend(first, second))
+
+    def mend(self, first, second):
+        self.down[frozenset((first, second))] = False
+        for rank, other in ((first, second), (second, first)):
+            self.world.tell(rank, lambda process, other=other: process.link_is_up(other))
+
+
+class World:
+    """Processes, their network, supervisors and storage, and the faults that happen to them."""
+
+    def __init__(self, seed, is_traced=False):
+        self.chance = random.Random(seed)
+        self.now, self.events, self.count = 0.0, [], 0
+        self.trace = [] if is_traced else None
+        self.data = random_data(self.chance, self.chance.choice((1, 2, 2, 2, 3, 3, 4)))
+        self.history = reference(self.data)
+        self.steps_of_pass = (len(self.history) - 1) // self.data.passes
+        self.save_every = self.chance.choice((1, 2, 3))
+        self.network = Network(self)
+        self.parts, self.manifests = {}, [0]
+        self.generations, self.processes_started, self.refused = 0, 0, 0
+        self.reasons, self.kinds = Counter(), Counter()  # of ends, of frames sent
+        self.sent = []  # some frames, to be replayed in later generations
+        self.has_one_supervisor = self.chance.random() < 0.5
+        self.kills_at_writes = self.chance.choice((0, 0, 0.1))
+        self.is_collecting, self.is_done = False, False
+        self.processes = {}
+        for rank in range(self.data.workers):
+            self.start(rank)
+        self.plan_faults()
+
+    # ---- Time ----------------------------------------------------------------
+
+    def at(self, time, call):
+        self.count += 1
+        heapq.heappush(self.events, (time, self.count, call))
+
+    def after(self, seconds, call):
+        self.at(self.now + seconds, call)
+
+    def run(self):
+        while not self.is_done:
+            assert self.events, "nothing happens any more"
+            self.now, _, call = heapq.heappop(self.events)
+            assert self.now < SECONDS_OF_FAULTS + SECONDS_AFTER_FAULTS, "training does not end"
+            call()
+        assert self.manifests[-1] == len(self.history) - 1, "training ended too early"
+        rows = [row for unit in self.data.units for row in unit]
+        trained = self.parts[self.manifests[-1], 0][1].trained
+        assert sorted(trained) == sorted(rows * self.data.passes), "rows trained once per pass"
+
+    def say(self, text):
+        if self.trace is not None:
+            self.trace.append(f"{self.now:8.3f} {text}")
+
+    # ---- What processes do ---------------------------------------------------
+
+    def tell(self, rank, call):
+        process = self.processes[rank]
+        process.happen(lambda: call(process))
+
+    def send(self, process, peer, frame):
+        assert not process.must_end, f"rank {process.rank} sends after it was stopped too long"
+        self.kinds[frame.kind] += 1
+        if self.trace is not None and frame.kind is not Kind.HEARTBEAT:
+            self.say(f"{process.rank} > {peer} {frame.kind.name} {frame.number}")
+        data = frame.to_bytes()
+        if self.chance.random() < 0.1 and frame.kind > Kind.REFUSED:
+            self.sent.append((process.rank, peer, data))
+        self.network.send(process.rank, peer, data)
+
+    def left(self, process, reason):
+        self.reasons[re.sub(r"( \d+| for [\d.]+ s)", "", reason)] += 1
+        self.exited(process, LEFT_EXIT_CODE)
+
+    def is_up(self, first, second):
+        return not self.network.down.get(frozenset((first, second)))
+
+    def new_generation(self):
+        self.generations += 1
+        return self.generations
+
+    def all_are_welcome(self):
+        """All processes are new ones: frames of old generations arrive again."""
+        for sender, receiver, data in self.chance.sample(self.sent, min(20, len(self.sent))):
+            self.after(self.chance.uniform(0, 4), self.replay(sender, receiver, data))
+
+    def replay(self, sender, receiver, data):
+        return lambda: self.tell(receiver, lambda process: process.receive(sender, data))
+
+    def write_part(self, process, step, state):
+        self.may_write(process)
+        assert state == self.history[step][process.rank], f"rank {process.rank} differs at {step}"
+        self.parts[step, process.rank] = process.generation, state
+        self.say(f"{process.rank} wrote its part of {step}")
+        self.may_write(process)
+
+    def write_manifest(self, process, step):
+        self.may_write(process)
+        for rank in range(self.data.workers):
+            generation, state = self.parts[step, rank]
+            assert generation == process.generation, "a part of another generation"
+            assert state == self.history[step][rank]
+        assert step > self.manifests[-1], "checkpoints are in the order of their steps"
+        self.manifests.append(step)
+        self.say(f"manifest of {step}")
+        self.may_write(process)
+
+    def may_write(self, process):
+        assert not process.must_end, f"rank {process.rank} writes after it was stopped too long"
+        if self.now < SECONDS_OF_FAULTS and self.chance.random() < self.kills_at_writes:
+            self.kill(process)
+            raise GenerationOver("killed while it wrote")
+
+    def newest_manifest(self):
+        return self.manifests[-1]
+
+    def load(self, step, rank):
+        return copy.deepcopy(self.parts[step, rank][1]) if step else State()
+
+    # ---- Supervisors ---------------------------------------------------------
+
+    def start(self, rank):
+        self.processes_started += 1
+        self.processes[rank] = Process(self, rank)
+
+    def start_all(self):
+        self.is_collecting = False
+        for rank in range(self.data.workers):
+            self.start(rank)
+
+    def exited(self, process, code):
+        if process.exit_code is not None:
+            return
+        process.exit_code = code
+        self.say(f"rank {process.rank} ends with {code}")
+        if code == 0:
+            self.is_done = True
+            return
+        if process.generation:
+            self.expect_notice(process.generation)
+        for peer in process.peers:
+            down = self.processes[peer]
+            # Otherwise the machine is gone, too.
+            if down.generation == process.generation and self.chance.random() < 0.6:
+                down.after(0.05, lambda down=down: down.link_is_down(process.rank))
+        if not self.has_one_supervisor:
+            self.after(self.chance.uniform(0.1, 1.5), lambda: self.start(process.rank))
+        elif all(each.exit_code is not None for each in self.processes.values()):
+            self.after(0.2, self.start_all)
+        elif not self.is_collecting:
+            self.is_collecting = True
+            round_ = list(self.processes.values())
+            self.after(6, lambda: [self.kill(each) for each in round_])
+
+    def expect_notice(self, generation):
+        """A lost process ends its generation, but for processes that do not run meanwhile."""
+        alive = [each for each in self.processes.values() if each.generation == generation]
+        stops = [each.stops for each in alive]
+
+        def check():
+            for process, count in zip(alive, stops, strict=True):
+                if process.exit_code is None and not process.is_stopped and process.stops == count:
+                    raise AssertionError(f"rank {process.rank} does not notice a loss")
+
+        self.after(NOTICED, check)
+
+    # ---- Faults --------------------------------------------------------------
+
+    def plan_faults(self):
+        chance = self.chance
+        for _ in range(chance.choice((0, 1, 1, 2, 2, 3, 5))):
+            kind = chance.choice((self.kill_one, self.kill_one, self.stop_one, self.cut_one))
+            self.after(min(chance.expovariate(0.3), SECONDS_OF_FAULTS), kind)
+
+    def any_process(self):
+        return self.processes[self.chance.randrange(self.data.workers)]
+
+    def kill_one(self):
+        self.kill(self.any_process())
+
+    def kill(self, process):
+        self.reasons["killed"] += process.exit_code is None
+        self.exited(process, -9)
+
+    def stop_one(self):
+        process = self.any_process()
+        if process.exit_code is None and not process.is_stopped:
+            process.is_stopped = True
+            process.stops += 1
+            seconds = self.chance.choice((0.3, 1, 2, 3.4, 6, 9))
+            self.say(f"rank {process.rank} is stopped for {seconds}")
+            self.after(seconds, lambda: self.resume(process, seconds))
+
+    def resume(self, process, seconds):
+        process.is_stopped = False
+        if process.exit_code is not None:
+            return
+        # With half a second since its last tick it may end itself earlier, and must from here on.
+        process.must_end = process.liveness is not None and seconds >= process.liveness.silence
+        held, process.held = process.held, []
+        self.chance.shuffle(held)
+        for call in held:
+            process.happen(call)
+
+    def cut_one(self):
+        """A link, or all links of a rank: a partition."""
+        ranks = list(range(self.data.workers))
+        self.chance.shuffle(ranks)
+        seconds = self.chance.choice((0.1, 0.5, 1.5, 2.5, 4, 8))
+        others = ranks[1:] if self.chance.random() < 0.4 else ranks[1:2]
+        for other in others:
+            self.say(f"{ranks[0]} and {other} are cut for {seconds}")
+            self.network.cut(ranks[0], other, seconds)
+
+
+def simulate(seed):
+    """Run the world of a seed. Raises AssertionError that says how to see it again."""
+    is_traced = os.environ.get(SEED) == str(seed)
+    world = World(seed, is_traced)
+    try:
+        world.run()
+    except Exception as error:
+        if world.trace:
+            print("\n".join(world.trace[-3000:]))
+        raise AssertionError(
+            f"{error!r} at {world.now:.3f} s with seed {seed}. To see it: {SEED}={seed} pytest "
+            "tests/test_cluster_simulation.py"
+        ) from error
+    return world

@@ -1,0 +1,201 @@
+"""Who may join a cluster, and when its workers are lost. Time is an argument."""
+
+import dataclasses
+
+import pytest
+
+from tnctl.cluster import members
+from tnctl.cluster.frames import Frame, FrameError, Kind
+from tnctl.cluster.liveness import GenerationOver, Liveness, others
+from tnctl.cluster.members import (
+    Digests,
+    Hello,
+    NotWelcome,
+    Refusals,
+    Roster,
+)
+from tnctl.errors import Failure, UserError
+
+OWN = Hello("secret", "1.0", 0, 3, "10.0.0.1:5", Digests("a" * 64, "b" * 64, "c" * 64))
+
+
+def hello(**fields):
+    rank = fields.get("rank", 1)
+    fields = {"rank": rank, "address": f"10.0.0.1:{5 + rank}"} | fields
+    return members.to_body(dataclasses.replace(OWN, **fields))
+
+
+def test_all_are_welcomed_once_they_are_there():
+    roster = Roster(OWN, 77)
+    assert roster.missing == [1, 2] and roster.welcome() is None
+    assert roster.join(hello(rank=2)) == 2
+    assert roster.join(hello(rank=2)) == 2  # its connection broke
+    assert roster.missing == [1] and roster.welcome() is None
+    roster.join(hello(rank=1))
+    welcome = roster.welcome()
+    assert welcome.addresses == ("10.0.0.1:5", "10.0.0.1:6", "10.0.0.1:7")
+    body = members.to_body(welcome)
+    assert members.parse_welcome(body, OWN) == welcome and int(welcome.generation, 16) == 77
+    for wrong in (dataclasses.replace(OWN, workers=2), dataclasses.replace(OWN, workers=4)):
+        with pytest.raises(FrameError, match="rank 0 welcomes 3 workers"):
+            members.parse_welcome(body, wrong)
+    with pytest.raises(FrameError, match="generation 0000000000000000"):
+        members.parse_welcome(body.replace(b"4d", b"00"), OWN)
+
+
+def test_a_rank_is_free_once_its_process_has_left():
+    roster = Roster(OWN, 77)
+    roster.join(hello(rank=1))
+    with pytest.raises(NotWelcome, match=r"two workers have rank 1: at '10\.0\.0\.1:6' and 'x:1'"):
+        roster.join(hello(rank=1, address="x:1"))
+    roster.leave(1)
+    assert roster.join(hello(rank=1, address="x:1")) == 1
+
+
+OTHER = Digests("a" * 64, "b" * 64, "d" * 64)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"GET / HTTP/1.1", "no hello of a worker"),
+        (b"{}", "no hello of a worker .*'token' is missing"),
+        (hello(token="Secret"), "^a wrong token$"),
+        (hello(token="\udcff"), "^a wrong token$|no hello"),
+        (hello(token="", version="0"), "^a wrong token$"),
+        (hello(version="0.9"), r"worker 1 has tnctl '0\.9', this one 1\.0"),
+        (hello(workers=2), "worker 1 of 2 joins a cluster of 3 workers"),
+        (hello(rank=3), "worker 3 of 3 joins a cluster of 3"),
+        (hello(rank=64), "no hello of a worker"),
+        (hello(rank=0), "another process has rank 0"),
+        (hello(digests=OTHER), "worker 1 has another statistics: all workers need the same"),
+        (hello(generation="0" * 15 + "1"), "worker 1 is of another generation"),
+    ],
+)
+def test_who_differs_is_not_welcome(body, words):
+    roster = Roster(OWN, 77)
+    with pytest.raises(NotWelcome, match=words):
+        roster.join(body)
+    assert roster.missing == [1, 2]
+
+
+def test_a_connection_of_another_generation_is_refused():
+    own = dataclasses.replace(OWN, rank=2)
+    assert members.check_hello(hello(generation=members.generation_text(77)), own, 77) == 1
+    for generation in (None, members.generation_text(76)):
+        with pytest.raises(NotWelcome, match="worker 1 is of another generation"):
+            members.check_hello(hello(generation=generation), own, 77)
+
+
+def test_the_token_is_not_shown():
+    assert "secret" not in repr(OWN)
+    with pytest.raises(NotWelcome) as caught:
+        Roster(OWN, 77).join(hello(token="guess"))
+    assert "guess" not in str(caught.value) and "secret" not in str(caught.value)
+
+
+def test_strangers_do_not_fill_the_log():
+    refusals = Refusals()
+    lines = [refusals.line("1.2.3.4:5\n", NotWelcome("a wrong token")) for _ in range(100)]
+    assert lines[0] == r"refused a connection from '1.2.3.4:5\n': a wrong token"
+    assert lines[19].endswith("(further ones are counted only)")
+    assert lines[20:] == [None] * 80 and refusals.count == 100
+
+
+# ---- Living ------------------------------------------------------------------
+
+
+def living():
+    return Liveness(0, frozenset({1, 2}), 5.0, 100.0)
+
+
+def heartbeat(sender, generation=7):
+    return Frame(Kind.HEARTBEAT, generation, sender)
+
+
+def until(liveness, first, last, heard=(1, 2)):
+    """Tick at each interval; hear some peers."""
+    now = first
+    while now <= last:
+        for peer in heard:
+            liveness.accept(heartbeat(peer), peer, 7, now)
+        liveness.tick(now)
+        now += liveness.interval
+
+
+def test_silence_of_four_seconds_of_five_ends_a_generation():
+    liveness = living()
+    assert (liveness.interval, liveness.silence, liveness.window) == (0.5, 4.0, 3.0)
+    until(liveness, 100, 200)
+    until(liveness, 200.5, 203.5, heard=(1,))
+    with pytest.raises(GenerationOver, match=r"worker 2 has been silent for 4\.0 s"):
+        until(liveness, 204, 204, heard=(1,))
+    with pytest.raises(GenerationOver, match="worker 2"):  # from now on
+        liveness.check(204.1)
+
+
+def test_a_worker_that_said_goodbye_may_be_silent():
+    liveness = living()
+    liveness.accept(Frame(Kind.GOODBYE, 7, 2), 2, 7, 100.0)
+    liveness.disconnected(2, 100.0)
+    liveness.lost(2)
+    until(liveness, 100, 120, heard=(1,))
+
+
+def test_a_process_that_was_stopped_ends_before_it_sends():
+    liveness = living()
+    until(liveness, 100, 110)
+    liveness.check(113.9)
+    with pytest.raises(GenerationOver, match=r"this process was stopped for 4\.0 s"):
+        liveness.check(114.0)
+    with pytest.raises(GenerationOver):
+        liveness.accept(heartbeat(1), 1, 7, 114.0)
+    with pytest.raises(GenerationOver):
+        liveness.tick(114.0)
+
+
+def test_a_connection_may_be_away_for_three_seconds():
+    liveness = living()
+    liveness.disconnected(1, 100.0)
+    until(liveness, 100, 102.5)
+    liveness.disconnected(1, 102.0)  # tried again: counted from the first time
+    liveness.connected(1)
+    until(liveness, 103, 110)
+    liveness.disconnected(1, 110.0)
+    with pytest.raises(GenerationOver, match=r"worker 1 could not be reached for 3\.0 s"):
+        until(liveness, 110, 113)
+
+
+def test_frames_of_others_are_refused_and_count_for_nothing():
+    liveness = living()
+    for frame, words in (
+        (heartbeat(1, generation=6), "worker 1 sends a frame of another generation"),
+        (heartbeat(2), "worker 1 sends a frame as worker 2"),
+    ):
+        with pytest.raises(FrameError, match=words):
+            liveness.accept(frame, 1, 7, 103.0)
+    with pytest.raises(FrameError, match="worker 5"):
+        liveness.accept(heartbeat(5), 5, 7, 103.0)
+    liveness.tick(103.9)
+    with pytest.raises(GenerationOver, match="worker 1"):
+        liveness.tick(104.0)
+
+
+def test_a_process_that_is_known_to_have_ended_ends_the_generation():
+    liveness = living()
+    liveness.lost(2)
+    with pytest.raises(GenerationOver, match="worker 2 has ended"):
+        liveness.check(100.1)
+
+
+def test_a_problem_is_the_same_on_another_worker():
+    for error in (Failure("step 3: NaN"), UserError("conf: no slot 'x'")):
+        received = members.parse_problem(members.to_body(members.problem_of(error))).error()
+        assert (str(received), type(received)) == (str(error), type(error))
+    for body in (b"", b"[]", b'{"message": "x", "exit_code": 0}', b'{"message": 1}'):
+        with pytest.raises(FrameError):
+            members.parse_problem(body)
+
+
+def test_the_others():
+    assert others(1, 3) == {0, 2} and others(0, 1) == frozenset()

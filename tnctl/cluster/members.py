@@ -1,0 +1,209 @@
+"""Who belongs to a cluster: workers join at rank 0, which welcomes them once all are there.
+
+All need the token of the run, the same tnctl, conf, recipe and statistics. The welcome names the
+generation (liveness.py) and the address of each worker, so that they connect to each other. The
+bodies of these frames, and those of errors, are JSON.
+"""
+
+import hmac
+import json
+from dataclasses import dataclass, field
+from typing import Annotated, TypeVar
+
+from pydantic import Field
+
+from tnctl import documents
+from tnctl.cluster.frames import MOST_WORKERS, Body, FrameError
+from tnctl.documents import Hash, Sha256, Text
+from tnctl.errors import Failure, UserError, quoted
+
+_MOST_WARNINGS = 20  # lines about refused connections
+
+Rank = Annotated[int, Field(ge=0, lt=MOST_WORKERS)]
+_Document = TypeVar("_Document")
+Address = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class NotWelcome(Exception):
+    """A connection that is refused, and why."""
+
+
+@dataclass(frozen=True)
+class Digests:
+    """SHA-256 of what must be the same on all workers."""
+
+    conf: Sha256
+    recipe: Sha256
+    statistics: Sha256
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first frame of a connection.
+
+    `generation` is that of a connection between welcomed workers, None of one that joins.
+    `version` is tnctl's, `address` the one under which this worker is reached.
+    """
+
+    token: Text = field(repr=False)  # it must not be in a log
+    version: Text
+    rank: Rank
+    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)]
+    address: Address
+    digests: Digests
+    generation: Hash | None = None
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """Rank 0's answer once all are there: the generation, and the address of each rank."""
+
+    generation: Hash
+    addresses: Annotated[tuple[Address, ...], Field(max_length=MOST_WORKERS)]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a connection is refused, a request failed or the training ends, in one line.
+
+    `exit_code` is that of the command: 1 of a failure, 2 of a mistake of the user's.
+    """
+
+    message: Text
+    exit_code: Annotated[int, Field(ge=1, le=2)] = 1
+
+    def error(self) -> UserError:
+        """The error that ends the command with this line."""
+        return Failure(self.message) if self.exit_code == 1 else UserError(self.message)
+
+
+def problem_of(error: UserError) -> Problem:
+    """An error as it is sent to another worker."""
+    return Problem(str(error), error.exit_code)
+
+
+def to_body(document: Hello | Welcome | Problem) -> bytes:
+    """The body of a frame with a document."""
+    return json.dumps(documents.plain(document)).encode()
+
+
+def parse_problem(body: Body) -> Problem:
+    """The problem in the body of a refusal, an error reply or a fatal frame. Raises FrameError."""
+    return _parsed(Problem, body)
+
+
+def generation_text(generation: int) -> str:
+    """A generation as documents have it."""
+    return f"{generation:016x}"
+
+
+@dataclass
+class Roster:
+    """The workers that rank 0 knows, from the first to join until all are welcomed.
+
+    `hello` is rank 0's own, which the others must agree with. `generation` is a number that no
+    generation had before, such as a random one of 64 bits.
+    """
+
+    hello: Hello
+    generation: int
+    _addresses: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._addresses[0] = self.hello.address
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks that have not joined."""
+        return [rank for rank in range(self.hello.workers) if rank not in self._addresses]
+
+    def join(self, body: Body) -> int:
+        """Take the hello of a worker: its rank. Raises NotWelcome.
+
+        A worker that lost its connection before it was welcomed joins again with its address.
+        """
+        hello = _agreeing(self.hello, body)
+        if hello.generation is not None:
+            raise NotWelcome(f"worker {hello.rank} is of another generation")
+        known = self._addresses.setdefault(hello.rank, hello.address)
+        if known != hello.address:
+            raise NotWelcome(
+                f"two workers have rank {hello.rank}: at {quoted(known)} and "
+                f"{quoted(hello.address)}"
+            )
+        return hello.rank
+
+    def leave(self, rank: int) -> None:
+        """The connection of a worker ended before the welcome: its rank is free again."""
+        self._addresses.pop(rank, None)
+
+    def welcome(self) -> Welcome | None:
+        """What all are to be answered, once all are there."""
+        if self.missing:
+            return None
+        addresses = tuple(self._addresses[rank] for rank in range(self.hello.workers))
+        return Welcome(generation_text(self.generation), addresses)
+
+
+def parse_welcome(body: Body, hello: Hello) -> Welcome:
+    """The welcome in a body, for the worker that sent a hello. Raises FrameError."""
+    welcome = _parsed(Welcome, body)
+    if len(welcome.addresses) != hello.workers or int(welcome.generation, 16) == 0:
+        raise FrameError(
+            f"rank 0 welcomes {len(welcome.addresses)} workers to generation "
+            f"{welcome.generation}, this one is of {hello.workers}"
+        )
+    return welcome
+
+
+def check_hello(body: Body, own: Hello, generation: int) -> int:
+    """The rank of the worker of this generation that connects. Raises NotWelcome."""
+    hello = _agreeing(own, body)
+    if hello.generation != generation_text(generation):
+        raise NotWelcome(f"worker {hello.rank} is of another generation")
+    return hello.rank
+
+
+def _agreeing(own: Hello, body: Body) -> Hello:
+    try:
+        hello = _parsed(Hello, body)
+    except FrameError as error:
+        raise NotWelcome(f"no hello of a worker ({error})") from error
+    # Before anything else of it is used, and in a time that does not depend on the token.
+    if not hmac.compare_digest(hello.token.encode(errors="replace"), own.token.encode()):
+        raise NotWelcome("a wrong token")
+    name = f"worker {hello.rank}"
+    if hello.version != own.version:
+        raise NotWelcome(f"{name} has tnctl {quoted(hello.version)}, this one {own.version}")
+    if hello.workers != own.workers or hello.rank >= own.workers:
+        raise NotWelcome(
+            f"{name} of {hello.workers} joins a cluster of {own.workers} workers (cluster.workers)"
+        )
+    if hello.rank == own.rank:
+        raise NotWelcome(f"another process has rank {own.rank} too")
+    for part in ("conf", "recipe", "statistics"):
+        if getattr(hello.digests, part) != getattr(own.digests, part):
+            raise NotWelcome(f"{name} has another {part}: all workers need the same")
+    return hello
+
+
+def _parsed(kind: type[_Document], body: Body) -> _Document:
+    try:
+        return documents.parse(kind, bytes(body))
+    except documents.DocumentError as error:
+        raise FrameError(str(error)) from error
+
+
+@dataclass
+class Refusals:
+    """Counts connections that are refused, and says which of them are to be logged."""
+
+    count: int = 0
+
+    def line(self, peer: str, reason: Exception) -> str | None:
+        """The line of a refused connection; None after many, which would fill the log."""
+        self.count += 1
+        if self.count > _MOST_WARNINGS:
+            return None
+        last = " (further ones are counted only)" if self.count == _MOST_WARNINGS else ""
+        return f"refused a connection from {quoted(peer)}: {reason}{last}"
