@@ -21,7 +21,7 @@ FORMATS = ("text", "json")
 
 def run(given: list[str]) -> int:
     """Show what a conf and a sample of its data come to; exit code 0 when it can be trained."""
-    return compose.with_named_conf(given, TAKES, check)
+    return compose.with_named_conf(given, TAKES, check, takes_cluster=True)
 
 
 def check(conf: Conf, taken: dict[str, str]) -> int:

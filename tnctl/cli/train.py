@@ -16,7 +16,12 @@ def run(given: list[str]) -> int:
     accept = arguments.flag(taken, "accept")
     if arguments.options(overrides)[0].sweep:
         return sweep.train(path, overrides, overwrite, golden, accept)
-    return compose.with_conf(path, overrides, lambda conf: train(conf, overwrite, golden, accept))
+    return compose.with_conf(
+        path,
+        overrides,
+        lambda conf: train(conf, overwrite, golden, accept),
+        takes_cluster=True,
+    )
 
 
 def train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> int:
