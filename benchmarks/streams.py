@@ -4,8 +4,8 @@
 
 An owner answers each frame with one of the size that it asks for. "pull" sends the ids of 13,000
 rows and gets their 9 floats each, "push" sends these floats and gets 8 bytes, "exchange" sends and
-gets them; "pull 812" is the part of 13,000 rows that each of 16 owners has. "exchange 2.5 MB" is the
-exchange of a step of two workers, with dense weights. CPU is of both processes.
+gets them; "pull 812" is the part of 13,000 rows that each of 16 owners has. "exchange 2.5 MB" is
+the exchange of a step of two workers, with dense weights. CPU is that of the asking process.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def main() -> None:
     worker = endpoint(1, token, lambda *_: arrived.set(), lambda _: connected.set())
     worker.connect(0, f"127.0.0.1:{port}")
     connected.wait()
-    print(f"{'':16} {'median ms':>10} {'95 % ms':>9} {'CPU ms':>8}  (CPU of this process)")
+    print(f"{'':16} {'median ms':>10} {'95 % ms':>9} {'CPU ms':>8}")
     for name, (there, back) in SIZES.items():
         before = time.process_time()
         times = measure(worker, arrived, there, back, given.rounds, given.pause)

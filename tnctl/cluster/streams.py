@@ -37,14 +37,9 @@ STRANGERS = 8  # calls beyond those of peers that may be open at a time
 OPTIONS = [
     ("grpc.max_receive_message_length", HEADER.size + PART_BYTES),
     ("grpc.max_send_message_length", HEADER.size + PART_BYTES),
-    # Whether a peer is alive is seen by its frames. gRPC's own pings, which estimate the bandwidth
-    # and keep idle connections open, would be counted against their sender.
-    ("grpc.http2.bdp_probe", 0),
+    # Whether a peer is alive is seen by its frames, so keepalive pings stay off; those by which
+    # gRPC estimates the bandwidth must not be counted against their sender.
     ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.http2.lookahead_bytes", 8 << 20),  # what may be under way on a stream
-    ("grpc.http2.max_frame_size", 1 << 20),
-    ("grpc.http2.write_buffer_size", 4 << 20),
-    ("grpc.optimization_target", "throughput"),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
     ("grpc.so_reuseport", 0),  # no other process may listen on the port
@@ -217,11 +212,8 @@ class Endpoint:
                     return False
                 # Comes when the peer has accepted, or the call has failed.
                 answer = {key: str(value) for key, value in call.initial_metadata()}
-                if not call.is_active():
-                    self._attempts[peer] = _reason(call)
-                    return False
                 if self._rank_of(answer) != peer:
-                    self._attempts[peer] = f"{address} is not worker {peer}"
+                    self._attempts[peer] = _refusal(call, f"{address} is not worker {peer}")
                     return False
                 self._attempts.pop(peer, None)
                 self._read(peer, _Stream(outgoing, call.cancel), call)
@@ -281,6 +273,17 @@ def _next(parts: Iterator[bytes]) -> bytes | None:
     with contextlib.suppress(Exception):
         return next(parts, None)
     return None
+
+
+def _refusal(call: Any, otherwise: str) -> str:
+    """Why a peer did not accept a call, or `otherwise` if the call has not failed."""
+    try:
+        call.exception(timeout=1)
+    except grpc.FutureTimeoutError:
+        return otherwise
+    except grpc.FutureCancelledError:
+        pass
+    return _reason(call)
 
 
 def _reason(call: Any) -> str:
