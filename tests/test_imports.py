@@ -20,7 +20,7 @@ LAYERS = [
     *GROUND, "memory_limits", "optimizer_table", "folders", "manifest", "ownership", "outputs",
     "schema", "saved_conf", "tables",
     "data", "model", "checkpoint", "evaluation", "training", "serving",
-    "cluster", "cli",
+    "cluster", "launch", "cli",
 ]  # fmt: skip
 
 # Library -> the parts that may import it.

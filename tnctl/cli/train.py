@@ -25,6 +25,10 @@ def run(given: list[str]) -> int:
 
 
 def train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> int:
+    if conf.cluster.start is not None:
+        from tnctl.launch import local_workers
+
+        return local_workers.train(conf, overwrite=overwrite, golden=golden, accept=accept)
     quiet_tensorflow()
     from tnctl.training.terminal_tables import show_report
     from tnctl.training.training_run import train as train_conf

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from tnctl.cluster import NEEDS_GRPC
 from tnctl.cluster.parts import BULK, HEADER, PART_BYTES, URGENT, Joiner, Outgoing, PartError, cut
 from tnctl.errors import Failure, UserError
 
@@ -23,9 +24,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 try:
     import grpc
 except ImportError:
-    raise UserError(
-        "workers need a package that is not installed: pip install 'tnctl[cluster]'"
-    ) from None
+    raise UserError(NEEDS_GRPC) from None
 
 SERVICE, METHOD = "tnctl.Frames", "Exchange"
 # Names in the metadata of a call.
