@@ -11,10 +11,9 @@ import json
 import os
 import queue
 import signal
-import sys
 import threading
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any
 
 from tnctl import documents
 from tnctl.documents import DocumentError
@@ -49,14 +48,13 @@ class Address:
 class Supervised:
     """A worker process's side of the pipe from its supervisor."""
 
-    def __init__(self, stream: BinaryIO | None = None) -> None:
+    def __init__(self) -> None:
         """Read the assignment, take its CPUs, and from now on end when the supervisor does.
 
-        `stream` is the standard input by default. Raises Failure when nothing starts the process
-        that sends an assignment.
+        Raises Failure when the process was started by something that sends no assignment.
         """
-        self._stream = sys.stdin.buffer if stream is None else stream
-        self.assignment = _parse(Assignment, self._stream.readline())
+        self._received = b""
+        self.assignment = _parse(Assignment, self._line())
         end_with(self.assignment.supervisor)
         os.sched_setaffinity(0, self.assignment.cpus)
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -75,9 +73,17 @@ class Supervised:
         return _parse(Address, self._lines.get()).address
 
     def _read(self) -> None:
-        while line := self._stream.readline():
+        while line := self._line():
             self._lines.put(line)
         os._exit(LOST)
+
+    def _line(self) -> bytes:
+        """The next line; what there is of it at the end of the input."""
+        # Not by sys.stdin, whose lock a reading thread would hold when the interpreter ends.
+        while b"\n" not in self._received and (content := os.read(0, 1 << 16)):
+            self._received += content
+        line, end, self._received = self._received.partition(b"\n")
+        return line + end
 
 
 def end_with(supervisor: int) -> None:

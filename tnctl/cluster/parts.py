@@ -61,7 +61,7 @@ class Joiner:
             # A part that is not the last one is full, which bounds the number of parts.
             if len(content) != PART_BYTES or len(content) > total:
                 raise PartError("a first part that is not of its frame's size")
-            self._begun[lane] = memoryview(np.empty(total, np.uint8)).cast("B"), 0
+            self._begun[lane] = np.empty(total, np.uint8).data, 0
         frame, filled = self._begun[lane]
         end = filled + len(content)
         if len(frame) != total or end > total or (end < total and len(content) != PART_BYTES):

@@ -244,8 +244,8 @@ class Supervisor:
         try:
             yield
         finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+            for handled, handler in previous.items():
+                signal.signal(handled, handler)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         """The first signal lets rank 0 save and end all; after the second all end at once."""
