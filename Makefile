@@ -48,10 +48,12 @@ demo: $(INSTALLED)  ## train, split, export and verify a model of generated clic
 	@printf '%s\n' "checkpoint  runs/demo/checkpoints" "graph       runs/demo/graph" "embeddings  runs/demo/embeddings" "report      runs/demo/report.json" "" "To use tnctl in this shell: source $(BIN)/activate"
 
 test: $(DEVELOP) $(S3RVER)  ## the test suite (some 20 minutes on 2 slow cores)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not long'
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not long and not alone'
+	$(BIN)/python -m pytest -m 'alone and not long'
 
 test-all: $(DEVELOP) $(S3RVER) lint  ## the test suite with its long forms, and the linters
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not alone'
+	$(BIN)/python -m pytest -m alone
 
 bench: $(INSTALLED)  ## five of the benchmarks, one table each; needs an idle machine
 	$(BIN)/python -m benchmarks.table

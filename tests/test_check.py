@@ -211,6 +211,16 @@ def test_memory_that_the_machine_does_not_have(here, workspace, monkeypatch):
     monkeypatch.setattr(forecast, "memory_of_machine", lambda: 1000)
     found = check(here, workspace, "conf=small.yaml")
     assert any("will need more than" in warning for warning in found["warnings"])
+    assert "workers" not in found
+    many = check(here, workspace, "conf=small.yaml", "cluster=local", "cluster.workers=4")
+    assert any("the 4 workers will need more than" in warning for warning in many["warnings"])
+    each = many["workers"]
+    assert each["workers"] == 4 and each["dense_bytes"] == found["dense_bytes"]
+    assert each["tables"]["high"] == found["tables"]["embedding4"]["bytes"]["high"] // 4
+    parts = each["tables"]["high"], each["dense_bytes"], each["process_bytes"]
+    assert each["bytes"]["high"] == sum(parts)
+    said = here("check", "conf=small.yaml", "cluster=local", "cluster.workers=4", cwd=workspace).err
+    assert "each of 4 workers" in said and "its part of the tables" in said
 
 
 def test_several_tables_sequences_and_numbers(here, workspace):

@@ -19,7 +19,8 @@ GROUND = [
 LAYERS = [
     *GROUND, "memory_limits", "optimizer_table", "folders", "manifest", "ownership", "outputs",
     "schema", "saved_conf", "tables",
-    "data", "model", "checkpoint", "evaluation", "training", "serving", "cluster", "cli",
+    "data", "model", "checkpoint", "evaluation", "training", "serving",
+    "cluster", "launch", "cli",
 ]  # fmt: skip
 
 # Library -> the parts that may import it.
@@ -107,6 +108,11 @@ def test_data_knows_tensorflow_only_to_decode_records():
         and any(module.startswith(("tensorflow", "google")) for module in imports_of(path))
     }
     assert users == {"tnctl.data.formats.tfrecord_files"}
+
+
+def test_only_the_streams_of_a_cluster_know_grpc():
+    users = {name_of(path) for path in FILES if "grpc" in imports_of(path)}
+    assert users == {"tnctl.cluster.streams"}
 
 
 def test_only_model_loads_recipes():

@@ -48,6 +48,15 @@ def merged(values, changes):
         ({"numeric": {"class": {}}}, "no keyword of Python"),
         ({"slots": {"_user": {}}}, "a letter first"),
         (
+            {"cluster": {"start": "local"}, "optimizer": {"updates": "all"}},
+            "updates=all is not for several workers",
+        ),
+        (
+            {"cluster": {"start": "local"}, "optimizer": {"clip_norm": 1.0}},
+            "clip_norm is not for several workers",
+        ),
+        ({"cluster": {"start": "locl"}}, "Did you mean 'local'"),
+        (
             {"slots": {"b": {"pooling": "none", "max_length": 2}}, "numeric": {"b_length": {}}},
             "b_length is how the graph calls its length",
         ),

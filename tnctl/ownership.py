@@ -82,9 +82,14 @@ RUN = Format(
         r"|tensorboard/plugins/profile/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+"
     ),
 )
+# The output of the workers of a run, in a folder of it that the supervisor alone writes.
+WORKER_LOGS = "workers"
+WORKERS = Format("tnctl workers", None, re.compile(r"rank-[0-9]{1,2}\.log"))
 # A file that is being written, alone in a folder beside its place.
 FILE = Format("tnctl file", None, re.compile("content"))
-FORMATS = {format.text: format for format in (CHECKPOINT, GRAPH, EMBEDDINGS, PREPARED, RUN, FILE)}
+FORMATS = {
+    format.text: format for format in (CHECKPOINT, GRAPH, EMBEDDINGS, PREPARED, RUN, WORKERS, FILE)
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,6 +36,8 @@ def check(values: Mapping[str, Any]) -> None:
     and fit together, `conf_of` finds out.
     """
     _check_plain(values, "")
+    if "cluster" in values:
+        raise ForeignValueError("cluster says how a run is started, and no checkpoint keeps it")
     try:
         # Values of another type than their key's would be converted.
         differing = differences(converted(values, Conf, ""), values)

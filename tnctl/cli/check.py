@@ -12,7 +12,7 @@ from tnctl.schema import Conf
 
 if TYPE_CHECKING:
     from tnctl.data.days import Days
-    from tnctl.training.forecast import Findings
+    from tnctl.training.forecast import Findings, WorkerMemory
 
 TAKES = ("conf", "rows", "format")
 USAGE = "conf=NAME [rows=N] [format=text|json] [key=value …]"
@@ -21,7 +21,7 @@ FORMATS = ("text", "json")
 
 def run(given: list[str]) -> int:
     """Show what a conf and a sample of its data come to; exit code 0 when it can be trained."""
-    return compose.with_named_conf(given, TAKES, check)
+    return compose.with_named_conf(given, TAKES, check, takes_cluster=True)
 
 
 def check(conf: Conf, taken: dict[str, str]) -> int:
@@ -44,7 +44,12 @@ def check(conf: Conf, taken: dict[str, str]) -> int:
 def described(findings: "Findings") -> dict[str, Any]:
     """The findings as plain values."""
     rows = findings.rows
-    return dataclasses.asdict(findings) | {
+    values = dataclasses.asdict(findings)
+    if (each := findings.workers) is None:
+        del values["workers"]
+    else:
+        values["workers"] |= {"tables": bounded(*each.tables), "bytes": bounded(*each.bytes)}
+    return values | {
         "rows": rows and bounded(rows.estimate, rows.low, rows.high),
         "groups": {
             name: {
@@ -121,6 +126,8 @@ def show(conf: Conf, findings: "Findings") -> None:
     rows.append(("dense weights", f"{findings.dense_weights:,}", size(findings.dense_bytes)))
     table("", ("at the end", "rows", "memory"), rows)
     say("")
+    if findings.workers is not None:
+        show_workers(findings.workers)
     show_lives(findings)
     show_inputs(conf, findings)
     if findings.unused is not None:
@@ -129,6 +136,20 @@ def show(conf: Conf, findings: "Findings") -> None:
         say(f"warning: {warning}")
     if not findings.warnings:
         say("no warnings: this conf can be trained")
+
+
+def show_workers(each: "WorkerMemory") -> None:
+    """What each worker needs."""
+    from tnctl.progress import say, size, table
+
+    rows = [
+        ("its part of the tables", span(*each.tables, shown=size)),
+        ("dense weights", size(each.dense_bytes)),
+        ("TensorFlow, and batches on their way, about", size(each.process_bytes)),
+        ("together", span(*each.bytes, shown=size)),
+    ]
+    table("", (f"each of {each.workers} workers", "memory"), rows)
+    say("")
 
 
 def show_days(days: "Days") -> None:

@@ -11,8 +11,7 @@ from typing import Any
 from tnctl import schema, shipped
 from tnctl.cli import conf_files
 from tnctl.cli.arguments import ARGUMENTS, TEXT_KEYS
-from tnctl.cli.help import options, used
-from tnctl.cli.mistakes import CHOSEN
+from tnctl.cli.help import GROUPS, groups_of, options, used
 from tnctl.cli.settings import settings_of
 from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.schema import NAME
@@ -138,7 +137,10 @@ def _keys_beginning(word: str, command: str, given: list[str]) -> list[str]:
             named = (f"{branch}.{name}.{rest}" for name in names.get(branch, []))
             paths += named if rest else [path]
     if command not in ("split-graph", "export-embeddings"):
-        paths += ["data", "recipe", *(f"recipe.{key}" for key in settings_of(_recipe(given)) or ())]
+        paths += [
+            *groups_of(command),
+            *(f"recipe.{key}" for key in settings_of(_recipe(given)) or ()),
+        ]
     endings = [path[len(start) :].partition(".") for path in _beginning(start, paths)]
     keys = dict.fromkeys(f"{word}{name}{dot or '='}" for name, dot, _ in endings)
     return _arguments(word, takes, given) + [
@@ -149,7 +151,7 @@ def _keys_beginning(word: str, command: str, given: list[str]) -> list[str]:
 def _values(key: str, value: str, given: list[str]) -> list[str]:
     """What a key or argument can be set to; files of the user's only when one is begun."""
     name = key.lstrip("+")
-    if name == "conf" or name in CHOSEN:
+    if name == "conf" or name in GROUPS:
         suffixes = {"conf": (".yaml", ".yml"), "recipe": (".py",)}.get(name)
         files = _files(value, suffixes) if value and suffixes else []
         return _beginning(value, shipped.confs() if name == "conf" else options(name)) + files
@@ -189,7 +191,7 @@ def _conf_values(given: list[str]) -> list[dict[str, Any]]:
     conf = _given(given, "conf") or ""
     is_file = conf.endswith((".yaml", ".yml"))
     path = Path(conf) if is_file else shipped.folder("conf") / f"{conf}.yaml"
-    chosen = {group: name for group in CHOSEN if (name := _given(given, group))}
+    chosen = {group: name for group in GROUPS if (name := _given(given, group))}
     values: list[dict[str, Any]] = []
     with contextlib.suppress(UserError):
         values.extend(file.values for file in conf_files.files_of(path, chosen))

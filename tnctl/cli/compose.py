@@ -9,8 +9,9 @@ from typing import Any
 
 from tnctl import saved_conf, schema, shipped
 from tnctl.cli import arguments, conf_files
-from tnctl.cli.mistakes import CHOSEN, explained
-from tnctl.cli.overrides import apply, check, is_choice, one_each, parsed
+from tnctl.cli.help import GROUPS
+from tnctl.cli.mistakes import explained
+from tnctl.cli.overrides import apply, check, is_choice, line_of_choice, one_each, parsed
 from tnctl.cli.settings import settings_of
 from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.masking import masked
@@ -57,22 +58,41 @@ def named_conf(taken: dict[str, str]) -> Path:
 
 
 def with_named_conf(
-    given: list[str], takes: Sequence[str], job: Callable[[Conf, dict[str, str]], int]
+    given: list[str],
+    takes: Sequence[str],
+    job: Callable[[Conf, dict[str, str]], int],
+    *,
+    takes_cluster: bool = False,
 ) -> int:
     """As with_conf, with the conf of conf=; the job gets the arguments of the command too."""
     taken, overrides = arguments.part(given, takes)
-    return with_conf(named_conf(taken), overrides, lambda conf: job(conf, taken))
+    return with_conf(
+        named_conf(taken), overrides, lambda conf: job(conf, taken), takes_cluster=takes_cluster
+    )
 
 
-def with_conf(path: Path, overrides: list[str], job: Callable[[Conf], int]) -> int:
+def with_conf(
+    path: Path,
+    overrides: list[str],
+    job: Callable[[Conf], int],
+    *,
+    takes_cluster: bool = False,
+) -> int:
     """Compose a conf file with overrides and run the job with it; returns the exit code.
 
-    `--cfg job` prints the conf instead of running.
+    `--cfg job` prints the conf instead of running. Unless the command `takes_cluster`, keys of
+    that section are refused in overrides, and those of a file have no effect.
     """
     options, overrides = arguments.options(overrides)
     refuse_if(options.sweep, "-m is for train: this command takes one conf")
+    if not takes_cluster:
+        refuse_cluster(overrides)
     if not options.show:
-        return job(compose(path, overrides))
+        conf = compose(path, overrides)
+        if conf.cluster.start is None:
+            for key in sorted(keys_of_cluster(overrides) - {"cluster", "cluster.start"}):
+                raise UserError(f"{key} is for workers, which nothing starts. Add cluster=local")
+        return job(conf)
     from omegaconf import OmegaConf
 
     with _composed(path, overrides) as composed:
@@ -84,10 +104,11 @@ def with_conf(path: Path, overrides: list[str], job: Callable[[Conf], int]) -> i
 
 def with_saved(values: dict[str, Any], overrides: list[str], job: Callable[[Conf], int]) -> int:
     """As with_conf, with the conf that a checkpoint carries; only overrides are resolved."""
+    refuse_cluster(overrides)
     for override in overrides:
         key, equals, value = override.partition("=")
         refuse_if(
-            equals and key.lstrip("+") in CHOSEN and not value.strip("'\"").endswith(".py"),
+            equals and key.lstrip("+") in GROUPS and not value.strip("'\"").endswith(".py"),
             f"{override} chooses a file for a conf, and this model has its own. Leave it out, or "
             "name a conf with conf=NAME",
         )
@@ -135,12 +156,12 @@ def _composed(path: Path, arguments: list[str]) -> Iterator[Any]:
         # The user's own folder first: what it has wins over what is shipped.
         library = shipped.folder("conf")
         lines = [] if folder == library else [f"hydra.searchpath=['file://{library}']"]
-        lines += [choice.input_line for choice in choices]
         entries: list[conf_files.Entry] = []
         try:
             if name != SAVED:
                 chosen = {choice.key_or_group: str(choice.value()) for choice in choices}
                 entries = conf_files.check(path, chosen)
+                lines += [line_of_choice(choice, entries) for choice in choices]
             composed = hydra.compose(name, lines, return_hydra_config=True)
         except Exception as error:
             raise explained(error, "", entries, choices) from error
@@ -163,6 +184,20 @@ def _hydra(folder: Path) -> Iterator[None]:
     schema.register()
     with initialize_config_dir(version_base="1.3", config_dir=str(folder), job_name="tnctl"):
         yield
+
+
+def keys_of_cluster(overrides: list[str]) -> set[str]:
+    """The keys of `cluster` whose values the command line says, and `cluster` for a choice."""
+    return {key for key in keys_given(overrides) if key.partition(".")[0].lstrip("~") == "cluster"}
+
+
+def refuse_cluster(overrides: list[str]) -> None:
+    """Refuse the keys of `cluster`, for a command that runs in one process. Raises UserError."""
+    for key in sorted(keys_of_cluster(overrides)):
+        raise UserError(
+            f"{key}= is for train, and for check: this command runs in one process, on models of "
+            "one worker or of several. Leave it out"
+        )
 
 
 def keys_given(overrides: list[str]) -> set[str]:

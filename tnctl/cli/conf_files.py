@@ -89,12 +89,22 @@ def check(path: Path, chosen: Mapping[str, str]) -> list[Entry]:
     Raises UserError for a file that is no conf, or has keys or values that the schema does not.
     """
     entries: list[Entry] = []
-    for file in files_of(path, chosen):
-        if shipped.folder("conf") not in file.path.parents:
-            if not file.group:
-                _check_defaults(file.path.name, file.values.get("defaults"))
-            _check_values(file)
-        entries += file.entries()
+
+    def look_at(files: Iterator[ConfFile]) -> None:
+        for file in files:
+            if shipped.folder("conf") not in file.path.parents:
+                if not file.group:
+                    _check_defaults(file.path.name, file.values.get("defaults"))
+                _check_values(file)
+            entries.extend(file.entries())
+
+    look_at(files_of(path, chosen))
+    listed = {entry.group for entry in entries}
+    for group, name in chosen.items():
+        place = _file_of_entry(path.parent, f"{group}/{name}")
+        if group not in listed and place is not None:
+            added = Entry(group, name, group, False)
+            look_at(_files_of(place, added, dict(chosen), [path.parent]))
     return entries
 
 

@@ -12,6 +12,7 @@ from tnctl.cli.arguments import ARGUMENTS
 from tnctl.schema import NAME, Key
 
 WIDEST = 110
+GROUPS = ("data", "recipe", "cluster")  # of confs; a conf takes one file of each
 # What keys each command reads; a command that is not here reads all of them.
 SCORING = ("output", "data", "train.batch_size", "train.threads")
 USED = {
@@ -67,7 +68,7 @@ def command_help(command: str, sentence: str, module: ModuleType, whole: bool) -
     show = _entry("--cfg job", "show the conf as composed, and run nothing")
     sweep = _entry("-m", "train once for each of several values: -m seed=1,2 recipe=lr,fm")
     lines += ["", "options:", show, *([sweep] if command == "train" else [])]
-    groups = [_entry(f"{group}=", "|".join(options(group))) for group in ("data", "recipe")]
+    groups = [_entry(f"{group}=", "|".join(options(group))) for group in groups_of(command)]
     lines += ["", "groups (files in conf/):", *groups]
     if not whole:
         lines += ["", "keys of the conf, as key=value (--help lists them):"]
@@ -122,6 +123,11 @@ def shown_defaults(places: Places, name: str) -> str:
         if keys[name].default != first and NAME not in place
     ]
     return shown(first) + (f" ({', '.join(differing)})" if differing else "")
+
+
+def groups_of(command: str) -> list[str]:
+    """The groups of confs of which a command takes a choice."""
+    return [group for group in GROUPS if group != "cluster" or used(command, "cluster.start")]
 
 
 def options(group: str) -> list[str]:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tnctl import schema, shipped
+from tnctl.cli.help import GROUPS
 from tnctl.errors import UserError, did_you_mean
 
 ENTRIES = "schema, _self_, the name of a conf, or {GROUP: NAME} such as {recipe: deepfm}"
-CHOSEN = ("data", "recipe")  # groups of confs, of which a conf takes one file each
 
 
 def explained(
@@ -144,5 +144,5 @@ def _missing_file(path: str, options: Sequence[str]) -> UserError:
         way = did_you_mean(name, ["schema", *shipped.confs()])
         return UserError(f"the defaults name '{name}', and there is no such conf. {way}")
     if not options:
-        return UserError(f"no group '{group}' of confs. {did_you_mean(group, CHOSEN)}")
+        return UserError(f"no group '{group}' of confs. {did_you_mean(group, GROUPS)}")
     return UserError(f"no {group} '{name}'. {did_you_mean(name, options)}")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tnctl import schema, shipped
+from tnctl.cli.conf_files import Entry
 from tnctl.cli.help import options
 from tnctl.cli.mistakes import explained
 from tnctl.errors import UserError, did_you_mean, refuse_if
@@ -48,6 +49,17 @@ def is_choice(override: Any, folder: Path) -> bool:
     is_group = any((base / key).is_dir() for base in (folder, shipped.folder("conf")))
     # With a dict as value, the name is of a section whose keys it sets.
     return is_group and not isinstance(override.value(), dict)
+
+
+def line_of_choice(choice: Any, entries: Sequence[Entry]) -> str:
+    """A choice as Hydra takes it, for a conf whose defaults have these entries.
+
+    A group that they do not list is added at their end, so that its file is merged last.
+    """
+    group, line = choice.key_or_group, str(choice.input_line)
+    is_plain = choice.package is None and not (choice.is_add() or choice.is_delete())
+    is_listed = any(entry.group == group for entry in entries)
+    return line if is_listed or not is_plain or group.startswith("hydra") else f"+{line}"
 
 
 def check(override: Any, folder: Path) -> None:

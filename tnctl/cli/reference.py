@@ -7,9 +7,8 @@ from typing import Any, get_args, get_origin
 
 from tnctl import shipped
 from tnctl.cli.arguments import ARGUMENTS
-from tnctl.cli.help import Places, first_line, options, sections, shown_defaults
+from tnctl.cli.help import GROUPS, Places, first_line, options, sections, shown_defaults
 from tnctl.cli.main import COMMANDS
-from tnctl.cli.mistakes import CHOSEN
 from tnctl.cli.settings import settings_of
 from tnctl.schema import Declaration
 
@@ -105,7 +104,7 @@ def _recipes() -> str:
 
 
 def _groups() -> str:
-    files = {f"{group}=": [f"{group}/{name}" for name in options(group)] for group in CHOSEN}
+    files = {f"{group}=": [f"{group}/{name}" for name in options(group)] for group in GROUPS}
     rows = [
         _row(f"`{key}`", ", ".join(f"[`{Path(n).name}`](../conf/{n}.yaml)" for n in names))
         for key, names in {**files, "conf=": shipped.confs()}.items()

@@ -36,6 +36,10 @@ def train(
             conf = compose.compose(path, job.overrides)
         except UserError as error:
             raise UserError(f"{words(job.swept)}: {error}", error.exit_code) from None
+        refuse_if(
+            conf.cluster.start is not None,
+            "-m trains its runs in this process: leave cluster= out, or give one value of each key",
+        )
         runs.append((words(job.swept), replace(conf, output=files.join(conf.output, name))))
     quiet_tensorflow()
     from tnctl.training import sweeping

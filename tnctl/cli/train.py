@@ -16,10 +16,19 @@ def run(given: list[str]) -> int:
     accept = arguments.flag(taken, "accept")
     if arguments.options(overrides)[0].sweep:
         return sweep.train(path, overrides, overwrite, golden, accept)
-    return compose.with_conf(path, overrides, lambda conf: train(conf, overwrite, golden, accept))
+    return compose.with_conf(
+        path,
+        overrides,
+        lambda conf: train(conf, overwrite, golden, accept),
+        takes_cluster=True,
+    )
 
 
 def train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> int:
+    if conf.cluster.start is not None:
+        from tnctl.launch import local_workers
+
+        return local_workers.train(conf, overwrite=overwrite, golden=golden, accept=accept)
     quiet_tensorflow()
     from tnctl.training.terminal_tables import show_report
     from tnctl.training.training_run import train as train_conf

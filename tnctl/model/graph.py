@@ -43,8 +43,13 @@ class Input:
 
 
 def conf_to_json(conf: Conf) -> dict[str, Any]:
-    """A conf as plain values without secrets, to be saved, shown and compared."""
-    return masked_conf(dataclasses.asdict(conf))
+    """A conf as plain values without secrets, to be saved, shown and compared.
+
+    Without `cluster`: the model does not depend on which machines train it.
+    """
+    values = dataclasses.asdict(conf)
+    del values["cluster"]
+    return masked_conf(values)
 
 
 def packed_inputs(layout: Layout) -> list[Input]:

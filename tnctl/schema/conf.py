@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tnctl.errors import UserError, did_you_mean, refuse_if
+from tnctl.schema.cluster_section import Cluster
 from tnctl.schema.data_section import Data, Gate
 from tnctl.schema.declarations import Section, choice, key, number
 from tnctl.schema.input_sections import SLOT_NAME, Embedding, Numeric, Slot
@@ -47,6 +48,7 @@ class Conf(Section):
     life: Life = key(Life, "admission, show and click, eviction of rows")
     gate: Gate = key(Gate, "daily training: what a day must look like")
     warm: Warm = key(Warm, "starting from a checkpoint of another conf")
+    cluster: Cluster = key(Cluster, "training by several processes; no checkpoint keeps it")
 
     def check(self) -> None:
         refuse_if(not self.output.strip(), "output is empty. Give the folder or URL of the run")
@@ -64,6 +66,7 @@ class Conf(Section):
         self._check_groups()
         self._check_rows()
         self._check_life()
+        self._check_cluster()
 
     def _check_names(self) -> None:
         """Inputs become arguments of the graph, by their names."""
@@ -187,6 +190,20 @@ class Conf(Section):
                 f"{section} counts clicks, labels of 0 and 1; train.loss=mse has none. Leave "
                 "cvm and score out",
             )
+
+    def _check_cluster(self) -> None:
+        """Several workers do not train every row at each step, nor know the norm of a gradient."""
+        if self.cluster.start is None:
+            return
+        way = f"Leave it out, or train on one machine, without cluster={self.cluster.start}"
+        refuse_if(
+            self.optimizer.updates == "all",
+            f"optimizer.updates=all is not for several workers yet. {way}",
+        )
+        refuse_if(
+            self.optimizer.clip_norm > 0,
+            f"optimizer.clip_norm is not for several workers yet. {way}",
+        )
 
     def life_of(self, group: str) -> RowLife:
         """The life of a share group's rows: as set for the group, else for all.

@@ -39,6 +39,8 @@ ROWS_OF_OTHER_SPLITS = 1000
 # Each of its 64 shards takes rows in blocks of 64 KiB.
 LEAST_BYTES = 64 << 16
 DAYS_DIFFER = 1.25  # in rows, on the average
+# Of a process beside its model: 605 MiB after its imports (TensorFlow 2.21), and data on its way.
+PROCESS_BYTES = 700 << 20
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -82,6 +84,22 @@ class LifeFindings:
 
 
 @dataclass
+class WorkerMemory:
+    """The memory of each worker at the end of the data, where several train."""
+
+    workers: int
+    tables: tuple[float, float, float]  # bytes of its part of all tables: estimate, low, high
+    dense_bytes: int
+    process_bytes: int = PROCESS_BYTES
+
+    @property
+    def bytes(self) -> tuple[float, float, float]:
+        """All of it: estimate, low, high."""
+        estimate, low, high = (part + self.dense_bytes + self.process_bytes for part in self.tables)
+        return estimate, low, high
+
+
+@dataclass
 class Findings:
     """All that `tnctl check` reports."""
 
@@ -101,6 +119,7 @@ class Findings:
     dense_weights: int
     dense_bytes: int
     days: Days | None
+    workers: WorkerMemory | None  # None without a cluster
     warnings: list[str]
 
 
@@ -152,8 +171,11 @@ def inspect(conf: Conf, rows: int = ROWS) -> Findings:
         # Weights, the optimizer's state and gradients.
         dense_bytes=4 * sum(model.dense.sizes) * (2 + len(model.dense.states)),
         days=days,
+        workers=None,
         warnings=[],
     )
+    if conf.cluster.start is not None:
+        findings.workers = worker_memory(conf.cluster.workers, findings)
     findings.warnings = warnings(conf, layout, findings, sample)
     return findings
 
@@ -275,6 +297,15 @@ def table_findings(
     return TableFindings(table.stride + INDEX_BYTES, (estimate, low, high), sketch, overcount)
 
 
+def worker_memory(workers: int, findings: Findings) -> WorkerMemory:
+    """What each of several workers needs: its part of the tables, and all dense weights."""
+    estimate, low, high = (
+        sum(table.bytes[bound] for table in findings.tables.values()) / workers
+        for bound in range(3)
+    )
+    return WorkerMemory(workers, (estimate, low, high), findings.dense_bytes)
+
+
 def unused_columns(conf: Conf) -> list[str] | None:
     """The columns of the files of data.train that nothing reads; None when they are unknown."""
     if conf.data.prepared is not None:
@@ -341,14 +372,21 @@ def same_files(conf: Conf) -> list[str]:
 
 def memory_warnings(findings: Findings) -> list[str]:
     """Whether the tables may not fit."""
-    there = memory_of_machine()
-    estimate = sum(table.bytes[0] for table in findings.tables.values()) + findings.dense_bytes
-    highest = sum(table.bytes[2] for table in findings.tables.values()) + findings.dense_bytes
+    there, each = memory_of_machine(), findings.workers
+    if each is None:
+        estimate, highest = (
+            sum(table.bytes[bound] for table in findings.tables.values()) + findings.dense_bytes
+            for bound in (0, 2)
+        )
+        what = "the tables"
+    else:
+        estimate, highest = (each.workers * each.bytes[bound] for bound in (0, 2))
+        what = f"the {each.workers} workers"
     if highest <= there:
         return []
     sure = "will" if estimate > there else "may"
     return [
-        f"the tables {sure} need more than the {there / 2**30:,.1f} GiB of this machine: take a "
+        f"{what} {sure} need more than the {there / 2**30:,.1f} GiB of this machine: take a "
         "smaller embedding.width, or ids=modulo for the slots that grow most"
     ]
 

@@ -35,6 +35,7 @@ NOT_COMPARED = {
     "output",
     "save",
     "gate",
+    "cluster",
     "data.days",
     "train.threads",
     "train.tensorboard",

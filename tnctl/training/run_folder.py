@@ -11,7 +11,7 @@ from tnctl.documents import DocumentError
 from tnctl.errors import UserError
 from tnctl.folders import Place
 from tnctl.outputs import refuse_overlap
-from tnctl.ownership import CHECKPOINT, EMBEDDINGS, GRAPH, LISTS, RUN, Claims
+from tnctl.ownership import CHECKPOINT, EMBEDDINGS, GRAPH, LISTS, RUN, WORKER_LOGS, WORKERS, Claims
 from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.training.report import Report
@@ -51,7 +51,10 @@ def finish(claims: Claims) -> None:
 def refuse_no_folders(output: str) -> None:
     """Raise UserError when a file or link has the name of a folder that a run writes into."""
     for entry in files.listed(output):
-        if entry.name in (CHECKPOINTS, DAMAGED, TENSORBOARD) and entry.kind != "folder":
+        if (
+            entry.name in (CHECKPOINTS, DAMAGED, TENSORBOARD, WORKER_LOGS)
+            and entry.kind != "folder"
+        ):
             kind = "file" if entry.kind == "file" else "symbolic link"
             raise UserError(
                 f"{files.join(output, entry.name)} is a {kind}, and a run writes a folder of that "
@@ -64,7 +67,7 @@ def refuse_data_in_places(conf: Conf) -> None:
 
     For files by day the folder is checked that contains all of them.
     """
-    names = (CHECKPOINTS, DAMAGED, TENSORBOARD, LOG, REPORT, PAGE)
+    names = (CHECKPOINTS, DAMAGED, TENSORBOARD, WORKER_LOGS, LOG, REPORT, PAGE)
     written = [files.join(conf.output, name) for name in names]
     refuse_overlap(written, files_read(conf), "output")
     for folder in filter(files.exists, folders_of_days(conf.data)):
@@ -85,10 +88,11 @@ def refuse_foreign(output: str) -> ownership.Survey:
     return survey
 
 
-def remove(output: str) -> None:
+def remove(output: str, by_workers: bool = False) -> None:
     """Remove a run: the files that tnctl wrote, first the report, which marks it as finished.
 
-    Raises UserError, before anything is removed, when a new run could not write there.
+    The logs of workers stay when the new run is trained `by_workers`, whose supervisor has emptied
+    them. Raises UserError, before anything is removed, when a new run could not write there.
     """
     ownership.remove(refuse_foreign(output), RUN)
     for above in (CHECKPOINTS, DAMAGED):
@@ -97,6 +101,8 @@ def remove(output: str) -> None:
                 continue
             ownership.remove_inner(files.join(output, f"{above}/{entry.name}"), CHECKPOINT)
         files.remove_empty_folder(files.join(output, above))
+    if not by_workers:
+        ownership.remove_inner(files.join(output, WORKER_LOGS), WORKERS)
     for name, format_ in MADE_FROM_A_RUN.items():
         ownership.remove_inner(files.join(output, name), format_)
 

@@ -176,7 +176,7 @@ def begin_run(
         for split in SPLITS:
             if getattr(of_first_day.data, split) is not None:
                 next(windows(of_first_day, features_of(conf, model), split), None)
-        run_folder.remove(conf.output)
+        run_folder.remove(conf.output, by_workers=conf.cluster.start is not None)
         claims, log = run_folder.claims_of(conf.output), Log(conf.output)
     state = RunState(days=record if days is None else days.record)
     if start is not None:

@@ -1,0 +1,89 @@
+"""`cluster` on the command line: any conf takes it, and nothing that is saved has it."""
+
+import dataclasses
+
+import pytest
+from conftest import CONF
+
+from tnctl import saved_conf, schema, shipped
+from tnctl.cli import compose
+from tnctl.cli.main import COMMANDS
+from tnctl.errors import UserError
+from tnctl.training.resuming import NOT_COMPARED
+
+FOUR = ["cluster=local", "cluster.workers=3", "seed=7", "cluster.timeout=9"]
+OWN = "defaults: [schema, _self_]\nrecipe: {name: lr}\nslots: {a: {}}\n"
+
+
+def composed(path, *overrides):
+    return compose.compose(path, list(overrides))
+
+
+@pytest.mark.parametrize("start", range(len(FOUR)))
+def test_a_conf_that_does_not_list_the_group_takes_it_in_any_order(tmp_path, start):
+    (tmp_path / "own.yaml").write_text(CONF + "cluster: {workers: 5}\n")
+    conf = composed(tmp_path / "own.yaml", *FOUR[start:], *FOUR[:start])
+    assert conf.cluster == schema.Cluster(start="local", workers=3, timeout=9.0)
+    assert conf.seed == 7
+    assert composed(tmp_path / "own.yaml", "cluster=local").cluster.workers == 5
+
+
+def test_a_shipped_conf_and_one_that_lists_the_group_take_it(tmp_path):
+    deepfm = shipped.folder("conf") / "deepfm.yaml"
+    assert composed(deepfm, "cluster=local", "cluster.workers=2").cluster.start == "local"
+    assert composed(deepfm).cluster == schema.Cluster()
+    (tmp_path / "own.yaml").write_text(OWN.replace("schema,", "schema, {cluster: local},"))
+    assert composed(tmp_path / "own.yaml").cluster.start == "local"
+    assert composed(tmp_path / "own.yaml", "cluster=local").cluster.start == "local"
+    assert composed(tmp_path / "own.yaml", "cluster.start=null").cluster.start is None
+
+
+def test_other_groups_need_not_be_listed_either(tmp_path):
+    (tmp_path / "own.yaml").write_text(OWN)
+    conf = composed(tmp_path / "own.yaml", "data=generated", "recipe=deepfm", "recipe.hidden=[4]")
+    assert conf.recipe["name"] == "deepfm" and conf.recipe["hidden"] == [4]
+    assert conf.data.format == "generated" and list(conf.slots)[:2] == ["a", "user_id"]
+
+
+def test_a_file_of_the_users_own_group_is_checked(tmp_path):
+    (tmp_path / "own.yaml").write_text(OWN)
+    (tmp_path / "cluster").mkdir()
+    mine = tmp_path / "cluster" / "mine.yaml"
+    mine.write_text("start: local\nworkers: 4\n")
+    assert composed(tmp_path / "own.yaml", "cluster=mine").cluster.workers == 4
+    mine.write_text("start: local\nwokers: 4\n")
+    with pytest.raises(UserError, match=r"no key 'cluster\.wokers'"):
+        composed(tmp_path / "own.yaml", "cluster=mine")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict", "ablate", "split-graph", "prepare"])
+@pytest.mark.parametrize("key", ["cluster=local", "cluster.workers=2", "+cluster=local"])
+def test_commands_of_one_process_refuse_it(here, tmp_path, command, key):
+    assert command in COMMANDS
+    (tmp_path / "own.yaml").write_text(CONF)
+    done = here(command, "conf=own.yaml", key, cwd=tmp_path)
+    assert done.code == 2 and "is for train, and for check" in done.line
+
+
+def test_a_sweep_refuses_it(here, tmp_path):
+    (tmp_path / "own.yaml").write_text(CONF)
+    done = here("train", "conf=own.yaml", "-m", "seed=1,2", "cluster=local", cwd=tmp_path)
+    assert done.code == 2 and "leave cluster= out" in done.line
+
+
+def test_no_saved_conf_has_it():
+    from tnctl.model.graph import conf_to_json
+
+    conf = composed(shipped.folder("conf") / "deepfm.yaml", "cluster=local", "cluster.workers=2")
+    saved = conf_to_json(conf)
+    assert saved == conf_to_json(dataclasses.replace(conf, cluster=schema.Cluster()))
+    assert "cluster" not in saved and "cluster" in NOT_COMPARED
+    saved_conf.check(saved)
+    with pytest.raises(saved_conf.ForeignValueError, match="no checkpoint keeps it"):
+        saved_conf.check({**saved, "cluster": {"start": "local"}})
+
+
+def test_help_shows_the_group_of_the_commands_that_take_it(here, tmp_path):
+    assert "cluster=               local" in here("train", "-h", cwd=tmp_path).out
+    assert "cluster.workers=1" in here("train", "--help", cwd=tmp_path).out
+    assert "cluster" not in here("evaluate", "--help", cwd=tmp_path).out

@@ -1,0 +1,87 @@
+"""`tnctl train cluster=local` up to the workers, which here only write down what they are given."""
+
+import dataclasses
+import json
+import sys
+
+import pytest
+from conftest import CONF
+
+from tnctl import ownership
+from tnctl.cli import compose
+from tnctl.launch import local_workers
+from tnctl.launch.supervisor import Supervisor
+from tnctl.training import run_folder
+
+PROGRAM = """
+import json, os, sys, time
+from tnctl.cluster.assignment import Supervised
+given = Supervised().assignment
+with open(f"given-{given.generation}-{given.rank}", "w") as file:
+    json.dump(given.task, file)
+if given.task["golden"] == given.generation and given.rank == 0:
+    os.makedirs("run/checkpoints/step-0000000001")
+    open("run/checkpoints/step-0000000001/manifest.json", "w").close()
+print("rank", given.rank, flush=True)
+if given.generation < 3:
+    # Rank 0 waits for rank 1, which is lost as soon as rank 0 has written its file.
+    while given.rank == 0 or not os.path.exists(f"done-{given.generation}"):
+        open(f"done-{given.generation}", "w").close() if given.rank == 0 else None
+        time.sleep(0.01)
+    sys.exit(75)
+"""
+RUN = ("train", "conf=own.yaml", "output=run", "cluster=local", "cluster.workers=2")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "own.yaml").write_text(CONF)
+    command = (sys.executable, "-c", PROGRAM)
+    monkeypatch.setattr(
+        local_workers, "Supervisor", lambda *arguments: Supervisor(*arguments, command)
+    )
+    return tmp_path
+
+
+def given(folder, generation, rank=1):
+    return json.loads((folder / f"given-{generation}-{rank}").read_text())
+
+
+@pytest.mark.alone
+def test_workers_get_the_conf_and_overwrite_until_there_is_a_checkpoint(here, folder):
+    done = here(*RUN, "overwrite=true", "golden=2", cwd=folder)
+    assert done.code == 0, done.err
+    conf = compose.compose(folder / "own.yaml", list(RUN[2:]))
+    tasks = [given(folder, generation) for generation in (1, 2, 3)]
+    assert tasks[0]["conf"] == dataclasses.asdict(conf) and conf.cluster.workers == 2
+    assert [task["overwrite"] for task in tasks] == [True, True, False]
+    assert all(task["golden"] == 2 and task["accept"] is False for task in tasks)
+    log = (folder / "run/workers/rank-1.log").read_text()
+    assert log.count("rank 1") == 3 and "generation 3" in log
+    assert not (folder / "run/.tnctl-lock").exists()
+
+
+def test_logs_are_tnctls_files(tmp_path):
+    output = tmp_path / "run"
+    logs = local_workers.claim_logs(output / "workers", 2, overwrite=False)
+    logs[1].write_text("lines\n")
+    assert local_workers.claim_logs(output / "workers", 3, overwrite=False)[:2] == logs
+    assert logs[1].read_text() == "lines\n"
+    local_workers.claim_logs(output / "workers", 2, overwrite=True)
+    assert logs[1].read_text() == ""
+    run_folder.remove(str(output), by_workers=True)
+    assert logs[1].exists()
+    (output / "workers/notes.txt").write_text("mine")
+    run_folder.remove(str(output))
+    assert [path.name for path in (output / "workers").iterdir()] == ["notes.txt"]
+    logs[0].write_text("mine")
+    with pytest.raises(ownership.UserError, match=r"holds rank-0\.log, which tnctl did not write"):
+        local_workers.claim_logs(output / "workers", 1, overwrite=True)
+    assert logs[0].read_text() == "mine"
+
+
+def test_without_grpc_a_line_names_the_extra(here, folder, monkeypatch):
+    monkeypatch.setattr(local_workers, "find_spec", lambda _: None)
+    done = here(*RUN, cwd=folder)
+    assert done.code == 2 and "pip install 'tnctl[cluster]'" in done.line
+    assert not (folder / "run").exists()

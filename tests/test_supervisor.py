@@ -1,0 +1,300 @@
+"""Workers are started, watched, started again and ended; here they are small programs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tnctl.cluster.assignment import LOST
+from tnctl.errors import Failure, Stopped
+from tnctl.launch import supervisor as supervisor_module
+from tnctl.launch.supervisor import Supervisor
+from tnctl.launch.terminal_log import TerminalLog
+from tnctl.launch.worker_processes import shares
+
+pytestmark = pytest.mark.alone
+
+# Does what the task says of its generation and rank, and leaves a file that says who it is.
+PROGRAM = """
+import json, os, pathlib, signal, sys, time
+from tnctl.cluster.assignment import Supervised
+supervised = Supervised()
+given = supervised.assignment
+folder = pathlib.Path(given.task["folder"])
+saved = lambda *_: (print("saved", flush=True), os._exit(143))
+plan = given.task["plan"]
+part = folder / f"part-{given.generation}-{given.rank}"
+part.write_text(json.dumps({"pid": os.getpid(), "cpus": sorted(os.sched_getaffinity(0)),
+    "session": os.getsid(0), "terminal": os.isatty(2), "ranks": given.ranks}))
+part.rename(folder / f"{given.generation}-{given.rank}")
+for action in plan[min(given.generation, len(plan)) - 1][given.rank].split(";"):
+    word, _, value = action.strip().partition(" ")
+    if word == "say": print(value, file=sys.stderr, flush=True)
+    if word == "port": supervised.report_port(int(value))
+    if word == "address": print("address", supervised.address(), flush=True)
+    if word == "sleep": time.sleep(float(value))
+    if word == "kill": os.kill(os.getpid(), int(value))
+    if word == "save": signal.signal(signal.SIGTERM, saved)
+    if word == "ignore": signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if word == "exit": os._exit(int(value))
+    if word == "wait":
+        while not (folder / value).exists(): time.sleep(0.01)
+"""
+SLEEP = "sleep 60"
+
+
+class Run:
+    """A supervisor of such programs, and what they left behind."""
+
+    def __init__(self, folder, plan, newest=lambda: None):
+        self.folder, self.plan = folder, plan
+        (folder / "workers").mkdir()
+        logs = [folder / "workers" / f"rank-{rank}.log" for rank in range(len(plan[0]))]
+        self.logs = logs
+        task = {"folder": str(folder), "plan": plan}
+        self.supervisor = Supervisor(lambda _: task, logs, newest, (sys.executable, "-c", PROGRAM))
+
+    def __call__(self):
+        return self.supervisor.run()
+
+    def who(self, generation, rank):
+        path = self.folder / f"{generation}-{rank}"
+        until(path.exists)
+        return json.loads(path.read_text())
+
+    def generations(self):
+        return max(int(path.name.split("-")[0]) for path in self.folder.glob("[0-9]*-0"))
+
+    def all_ended(self):
+        pids = [json.loads(path.read_text())["pid"] for path in self.folder.glob("[0-9]*-*")]
+        return not any(map(lives, pids))
+
+
+def lives(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def until(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def later(job):
+    thread = threading.Thread(target=job, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("cpus", [[0], [3, 1], range(8), range(5)])
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+def test_shares_are_contiguous_and_use_every_cpu(cpus, workers):
+    parts = shares(cpus, workers)
+    assert len(parts) == workers and all(parts)
+    assert sorted({cpu for part in parts for cpu in part}) == sorted(cpus)
+    if workers <= len(cpus):
+        assert [cpu for part in parts for cpu in part] == sorted(cpus)
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    else:
+        assert all(len(part) == 1 for part in parts)
+
+
+def test_a_run_to_its_end(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("TNCTL_TEST", "1")
+    plan = [["say first line; port 12345; exit 0", "address; say only in its file; exit 0"]]
+    run = Run(tmp_path, plan)
+    assert run() == 0
+    assert capfd.readouterr().err == "first line\n"
+    begin = "== workers started, generation 1\n"
+    assert run.logs[0].read_text() == begin + "first line\n"
+    assert sorted(run.logs[1].read_text().splitlines()) == [
+        begin.strip(), "address 127.0.0.1:12345", "only in its file",
+    ]  # fmt: skip
+    parts = [run.who(1, rank) for rank in range(2)]
+    assert [part["cpus"] for part in parts] == list(map(list, shares(os.sched_getaffinity(0), 2)))
+    assert len({os.getsid(0), *(part["session"] for part in parts)}) == 3
+    assert run.all_ended()
+
+
+def test_the_token_is_in_no_list_of_processes(tmp_path):
+    run = Run(tmp_path, [["wait go; exit 0", "wait go; exit 0"]])
+    seen = []
+
+    def look():
+        for rank in range(2):
+            process = Path(f"/proc/{run.who(1, rank)['pid']}")
+            seen.append((process / "cmdline").read_bytes() + (process / "environ").read_bytes())
+        (tmp_path / "go").touch()
+
+    looking = later(look)
+    assert run() == 0
+    looking.join()
+    token = run.supervisor._token
+    assert len(seen) == 2 and len(token) > 40
+    assert not any(token.encode() in content for content in seen)
+    assert token not in "".join(log.read_text() for log in run.logs)
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ([[SLEEP, "kill 9"], ["exit 0", "exit 0"]], "worker 1 was killed by SIGKILL"),
+        ([["kill 9", SLEEP], ["exit 0", "exit 0"]], "worker 0 was killed by SIGKILL"),
+        ([["exit 75", "kill 19"], ["exit 0", "exit 0"]], "worker 0 has lost another one"),
+        ([[SLEEP, "say why;exit 75"], ["exit 0", "exit 0"]], "worker 1: why"),
+    ],
+)
+def test_lost_workers_are_started_again(tmp_path, capfd, plan, words):
+    run = Run(tmp_path, plan)
+    assert run() == 0
+    assert run.generations() == 2 and run.all_ended()
+    err = capfd.readouterr().err
+    assert words in err and "start again from the last checkpoint" in err
+    assert "generation 2" in run.logs[1].read_text()
+
+
+def test_three_losses_without_a_checkpoint_end_the_run(tmp_path):
+    run = Run(tmp_path, [["sleep 60", "kill 11"]])
+    with pytest.raises(Failure, match=r"lost 3 times .* worker 1 was killed by SIGSEGV"):
+        run()
+    assert run.generations() == 3 and run.all_ended()
+
+
+def test_a_new_checkpoint_begins_the_count_again(tmp_path):
+    plan = [["exit 75"]] * 2 + [["wait 3-0;exit 75"]] + [["exit 75"]] * 2 + [["exit 0"]]
+    run = Run(tmp_path, plan, newest=lambda: (tmp_path / "3-0").exists())
+    # The third loss has a new checkpoint, and is the first of the next count.
+    with pytest.raises(Failure, match="lost 3 times"):
+        run()
+    assert run.generations() == 5
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_an_error_of_rank_0_ends_all(tmp_path, capfd, code):
+    run = Run(tmp_path, [[f"say tnctl train: it is wrong;exit {code}", "ignore;" + SLEEP]])
+    assert run() == code
+    assert capfd.readouterr().err == "tnctl train: it is wrong\n"
+    assert run.generations() == 1 and run.all_ended()
+
+
+def test_an_error_of_another_worker_is_shown_once(tmp_path, capfd, monkeypatch):
+    run = Run(tmp_path, [["wait told;say worker 1: a bad row;exit 1", "say a bad row;exit 1"]])
+    monkeypatch.setattr(supervisor_module, "TO_REPORT", 20.0)
+    later(lambda: (run.who(1, 1), time.sleep(0.3), (tmp_path / "told").touch()))
+    assert run() == 1
+    assert capfd.readouterr().err == "worker 1: a bad row\n"
+
+
+def test_rank_0_need_not_report_it(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(supervisor_module, "TO_REPORT", 0.5)
+    run = Run(tmp_path, [[SLEEP, "say before;say a bad row;exit 2"]])
+    assert run() == 2
+    assert capfd.readouterr().err == "worker 1: a bad row\n" and run.all_ended()
+
+
+def test_workers_that_do_not_follow_are_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor_module, "TO_FOLLOW", 0.3)
+    run = Run(tmp_path, [["wait 1-1;exit 0", "ignore;kill 19"]])
+    assert run() == 0 and run.all_ended()
+
+
+def test_sigterm_lets_rank_0_save(tmp_path, capfd):
+    run = Run(tmp_path, [["save;say ready;" + SLEEP, SLEEP]])
+
+    def stop():
+        until(lambda: "ready" in run.logs[0].read_text() if run.logs[0].exists() else False)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    later(stop)
+    assert run() == 143
+    assert capfd.readouterr().err == "ready\nsaved\n" and run.all_ended()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_second_signal_ends_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor_module, "TO_END", 0.3)
+    run = Run(tmp_path, [["ignore;say ready;" + SLEEP, SLEEP]])
+
+    def stop():
+        until(lambda: "ready" in run.logs[0].read_text() if run.logs[0].exists() else False)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    later(stop)
+    with pytest.raises(Stopped, match="stopped by SIGTERM before") as caught:
+        run()
+    assert caught.value.exit_code == 143 and run.all_ended()
+
+
+DRIVER = """
+import json, sys
+from pathlib import Path
+from tnctl.launch.supervisor import Supervisor
+folder, program, plan = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+logs = [folder / f"rank-{rank}.log" for rank in range(len(plan[0]))]
+task = {"folder": str(folder), "plan": plan}
+sys.exit(Supervisor(lambda _: task, logs, lambda: None, (sys.executable, "-c", program)).run())
+"""
+
+
+def drive(folder, plan, **options):
+    command = [sys.executable, "-c", DRIVER, str(folder), PROGRAM, json.dumps(plan)]
+    return subprocess.Popen(command, **options)
+
+
+def test_nothing_is_left_when_the_driver_is_killed(tmp_path):
+    with drive(tmp_path, [["ignore;" + SLEEP, "kill 19"]]) as driver:
+        parts = [tmp_path / f"1-{rank}" for rank in range(2)]
+        until(lambda: all(part.exists() for part in parts))
+        driver.kill()
+    pids = [json.loads(part.read_text())["pid"] for part in parts]
+    until(lambda: not any(map(lives, pids)), seconds=5)
+
+
+def test_in_a_terminal_rank_0_has_one(tmp_path):
+    main, terminal = os.openpty()
+    plan = [["say \x1b[1mbold\x1b[0m;exit 0", "exit 0"]]
+    with drive(tmp_path, plan, stderr=terminal, stdout=terminal, stdin=terminal) as driver:
+        os.close(terminal)
+        assert driver.wait(30) == 0
+    shown = os.read(main, 1000)
+    os.close(main)
+    assert shown.replace(b"\r", b"") == b"\x1b[1mbold\x1b[0m\n"
+    who = [json.loads((tmp_path / f"1-{rank}").read_text()) for rank in range(2)]
+    assert [part["terminal"] for part in who] == [True, False]
+    assert (tmp_path / "rank-0.log").read_text().splitlines()[1:] == ["bold"]
+
+
+def test_a_worker_by_itself_says_how_it_is_started():
+    program = "from tnctl.cluster.assignment import Supervised; Supervised()"
+    done = subprocess.run([sys.executable, "-c", program], input=b"{}\n", capture_output=True)
+    assert b"started by `tnctl train cluster=local`" in done.stderr
+    assert done.returncode == 1 and LOST == 75
+
+
+def test_a_live_display_is_in_the_log_as_it_was_last(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("earlier\n")
+    log = TerminalLog(path)
+    frame = "\x1b[32mepoch\x1b[0m {}%\r\nloss {}"
+    erase = "\r\x1b[2K\x1b[1A\x1b[2K"
+    text = (
+        "begin\r\n\x1b[?25l" + frame.format(10, 0.7) + erase + frame.format(20, 0.6) + erase
+        + "a line\r\n" + frame.format(30, 0.5) + erase + "\x1b[?25hend\r\n50 %\r100 %\r\n"
+    )  # fmt: skip
+    for byte in text.encode():
+        log.write(bytes([byte]))
+    log.close()
+    assert path.read_text() == "earlier\nbegin\na line\nend\n100 %\n"

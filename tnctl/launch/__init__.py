@@ -1,0 +1,1 @@
+"""Starting and supervising the workers of a cluster. docs/design.md."""

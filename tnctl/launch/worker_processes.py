@@ -1,0 +1,144 @@
+"""The worker processes of one generation on this machine: started, heard, and killed."""
+
+import contextlib
+import fcntl
+import itertools
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import tty
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tnctl.cluster.assignment import Address, Assignment, line_of
+from tnctl.launch.terminal_log import TerminalLog
+
+HOST = "127.0.0.1"
+SHOW_CURSOR = b"\x1b[?25h"
+TAIL_BYTES = 65_536
+
+
+def shares(cpus: Iterable[int], workers: int) -> list[tuple[int, ...]]:
+    """The CPUs of each worker: contiguous parts of the sorted CPUs, none of them empty.
+
+    When there are more workers than CPUs, neighbours have the same one.
+    """
+    ordered = sorted(cpus)
+    bounds = [rank * len(ordered) // workers for rank in range(workers + 1)]
+    return [
+        tuple(ordered[start : max(end, start + 1)]) for start, end in itertools.pairwise(bounds)
+    ]
+
+
+class Display:
+    """Where rank 0 shows its lines and its live display: a terminal if this process has one.
+
+    What it shows is copied to this process's standard error, and into its log. `write` is for the
+    process that shows, and closed by whoever has started it.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self.is_terminal = os.isatty(2)
+        self.read, self.write = pty.openpty() if self.is_terminal else os.pipe()
+        if self.is_terminal:
+            tty.setraw(self.write)
+            self.resize()
+        os.set_blocking(self.read, False)
+        self._log = TerminalLog(log)
+
+    def resize(self) -> None:
+        """Give the size of this process's terminal to rank 0's."""
+        if self.is_terminal:
+            with contextlib.suppress(OSError):
+                size = fcntl.ioctl(2, termios.TIOCGWINSZ, bytes(8))
+                fcntl.ioctl(self.read, termios.TIOCSWINSZ, size)
+
+    def copy(self) -> bool:
+        """Copy what has come; False at the end."""
+        while True:
+            try:
+                content = os.read(self.read, 1 << 16)
+            except BlockingIOError:
+                return True
+            except OSError:  # of a terminal that no process has open
+                return False
+            if not content:
+                return False
+            self._log.write(content)
+            _write(content)
+
+    def close(self, is_cut: bool) -> None:
+        """`is_cut` says that rank 0 was killed, and may have left a terminal without a cursor."""
+        self.copy()
+        self._log.close()
+        os.close(self.read)
+        if self.is_terminal and is_cut:
+            _write(SHOW_CURSOR)
+
+
+def _write(content: bytes) -> None:
+    with contextlib.suppress(OSError, ValueError):  # nobody may read it any more
+        sys.stderr.flush()
+        while content:
+            content = content[os.write(2, content) :]
+
+
+class WorkerProcess:
+    """One worker: a process in a session of its own, so that Ctrl-C does not reach it."""
+
+    def __init__(
+        self, command: Sequence[str], rank: int, log: Path, output: int, passed: Sequence[int]
+    ) -> None:
+        """`output` is the descriptor of its standard output and error, `passed` are others."""
+        self.rank, self.log = rank, log
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            pass_fds=passed,
+            start_new_session=True,
+        )
+        self.ended = os.pidfd_open(self.process.pid)  # readable when it has ended
+
+    def send(self, document: Assignment | Address) -> None:
+        """Write a line to its standard input, unless it has ended."""
+        stdin: Any = self.process.stdin
+        with contextlib.suppress(BrokenPipeError):
+            stdin.write(line_of(document))
+            stdin.flush()
+
+    def signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill it with all processes of its session, stopped ones too, before it is waited for."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Wait for its end."""
+        self.process.wait()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()  # type: ignore[union-attr]
+        os.close(self.ended)
+
+    def last_lines(self, most: int) -> list[str]:
+        """The last lines of its output."""
+        with contextlib.suppress(OSError), self.log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            lines = file.read().decode("utf-8", "backslashreplace").splitlines()
+            return [line for line in lines if line.strip() and not line.startswith("== ")][-most:]
+        return []
+
+
+def begin_log(log: Path, generation: int) -> None:
+    """Write a line that parts the output of one generation from the one before."""
+    with log.open("ab") as file:
+        begin = "\n" if file.tell() else ""
+        file.write(f"{begin}== workers started, generation {generation}\n".encode())
