@@ -51,7 +51,7 @@ class PassSums:
 
     @property
     def loss(self) -> float:
-        return self.losses / self.examples
+        return self.losses / max(self.examples, 1)
 
     def area(self) -> float | None:
         """The AUC so far; None where there is none."""
@@ -59,7 +59,7 @@ class PassSums:
 
     def loss_since(self) -> float:
         """The mean loss since the last call."""
-        loss = self.since_losses / self.since_examples
+        loss = self.since_losses / max(self.since_examples, 1)
         self.since_losses, self.since_examples = 0.0, 0
         return loss
 

@@ -44,7 +44,7 @@ class Checkpoints:
         """`checkpoint` is the one that the run is resumed from."""
         self._conf, self._state, self._workers = conf, state, workers
         self._log, self._signals, self._stopwatch = log, signals, stopwatch
-        self.saver = Saver(conf, checkpoint)
+        self.saver = Saver(conf, checkpoint, workers.owners)
         self.saved = self.staged = "" if checkpoint is None else checkpoint.folder
         self._saved_at: tuple[int, Position] = (state.steps, state.position)
         self._best_is_due = False

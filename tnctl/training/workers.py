@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from tnctl.checkpoint.document import Position
 from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
+from tnctl.checkpoint.owners import LocalOwners, Owners
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.read_ahead import ReadAhead
@@ -89,6 +90,10 @@ class Workers(Protocol):
     @property
     def inference(self) -> Inference:
         """Logits of the current model, between steps."""
+
+    @property
+    def owners(self) -> Owners:
+        """The same processes, as those that write the rows of a checkpoint."""
 
     def figures(self) -> list[TableFigures]:
         """What the tables hold at the moment, of all processes together."""
@@ -188,6 +193,7 @@ class LocalWorkers:
         """`steps` were trained before."""
         self._conf, self._signals = conf, signals
         self.model, self.inference = model, Inference(model, conf.train.batch_size)
+        self.owners = LocalOwners(conf)
         self._features = features_of(conf, model)
         self._step: TrainingStep | None = TrainingStep(model, conf.train.batch_size, steps)
         self._trained_steps = steps  # as long as there is no step that knows it

@@ -1,0 +1,331 @@
+"""Rank 0's view of all workers: what the training loop, checkpoints and the report use."""
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from tnctl.checkpoint.document import Position
+from tnctl.checkpoint.load import Checkpoint
+from tnctl.cluster import commands, scores
+from tnctl.cluster.cluster_owners import ClusterOwners
+from tnctl.cluster.follower import set_days, table_counts
+from tnctl.cluster.frames import Body
+from tnctl.cluster.node import Node
+from tnctl.cluster.share import Share, built, dense_digest, loaded
+from tnctl.data import units
+from tnctl.data.bad_rows import Skipped
+from tnctl.data.statistics import Statistics
+from tnctl.documents import Document
+from tnctl.errors import Failure
+from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.metrics import Scored
+from tnctl.evaluation.split_scoring import BatchCounter, Counts, score, unshuffled
+from tnctl.model.building import Model
+from tnctl.model.table_figures import TableFigures
+from tnctl.progress import say, waiting
+from tnctl.schema import Conf
+from tnctl.tables import Figures
+from tnctl.training import eviction
+from tnctl.training.pass_position import PassPosition
+from tnctl.training.pass_sums import PassSums
+from tnctl.training.signals import Signals
+from tnctl.training.state import RunState
+from tnctl.training.workers import SplitMetrics
+
+T = TypeVar("T")
+
+
+class ClusterProcesses:
+    """The workers of a cluster, while the model of a run is made. Rank 0 has it."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def build(self, conf: Conf, statistics: Statistics) -> Model:
+        """A model with initial weights and this worker's part of every table."""
+        replies = _all(self._node, commands.Build(statistics=statistics.measured()))
+        model = built(conf, statistics, self._node.rank, self._node.workers)
+        _check_dense(model, replies)
+        return model
+
+    def load(self, checkpoint: Checkpoint, conf: Conf) -> Model:
+        """The model of a checkpoint with this worker's rows. Raises DamagedError."""
+        return self.load_folder(checkpoint.folder, conf)
+
+    def load_folder(self, folder: str, conf: Conf) -> Model:
+        """The same, of the checkpoint in a folder."""
+        replies = _all(self._node, commands.Load(folder=folder))
+        model = loaded(conf, folder, self._node.rank, self._node.workers)
+        _check_dense(model, replies)
+        return model
+
+    def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> "ClusterWorkers":
+        return ClusterWorkers(conf, model, steps, signals, self._node)
+
+
+def _all(node: Node, command: commands.Command) -> "list[Future[Body]]":
+    """Send a command to all other workers."""
+    return [node.command(rank, command) for rank in range(1, node.workers)]
+
+
+def _replies(kind: type[Document], futures: "Sequence[Future[Body]]") -> list[Document]:
+    return [commands.reply_of(kind, future.result()) for future in futures]
+
+
+def _check_dense(model: Model, replies: "Sequence[Future[Body]]") -> None:
+    digest = dense_digest(model)
+    for rank, reply in enumerate(_replies(commands.Built, replies), 1):
+        if reply.dense != digest:
+            raise Failure(
+                f"worker {rank} begins with other dense weights than worker 0. Use the same "
+                "recipe, TensorFlow and kind of CPU on all machines"
+            )
+
+
+class ClusterBatches:
+    """A pass over the training data by all workers."""
+
+    def __init__(self, workers: "ClusterWorkers", of_pass: PassPosition, has_batch: bool) -> None:
+        self._workers, self.of_pass = workers, of_pass
+        self._has_batch = has_batch  # whether some worker has one
+
+    @property
+    def rows(self) -> int:
+        """Rows of the next batch of this worker."""
+        return 0
+
+    @property
+    def seconds_waited(self) -> float:
+        return self._workers.share.seconds_waited
+
+    @property
+    def position(self) -> Position:
+        """As far as this worker knows it; `Workers.settle` completes it."""
+        return self.of_pass.position
+
+    def wait(self) -> bool:
+        self._workers.signals.check()
+        if not self._has_batch:
+            self._workers.pause()
+            self.of_pass.report_skipped()
+        return self._has_batch
+
+    def train(self, rate_factor: float, sums: PassSums) -> None:
+        self._has_batch = self._workers.train(rate_factor, sums)
+
+
+class ClusterWorkers:
+    """All workers, of which this one, rank 0, commands the others.
+
+    While they train, they exchange with each other and read no commands; `pause` ends that, with
+    all gradients applied, and is called by every method that needs it.
+    """
+
+    def __init__(self, conf: Conf, model: Model, steps: int, signals: Signals, node: Node) -> None:
+        self._conf, self.signals, self._node = conf, signals, node
+        self._training: list[Future[Body]] = []  # replies to `Train`, while workers train
+        self._batches: ClusterBatches | None = None
+        self._skipped: list[int] = []  # rows that each other worker has reported
+        self._last_metrics: tuple[int, SplitMetrics] | None = None
+        self._owners = ClusterOwners(conf, node)
+        self._begin(model, steps)
+
+    def _begin(self, model: Model, steps: int) -> None:
+        replies = _all(self._node, commands.Start(steps=steps))
+        self.share = Share(self._conf, model, self._node, steps, self.signals.next_of)
+        _replies(commands.Done, replies)
+        self._groups = self._counted()
+
+    @property
+    def steps(self) -> int:
+        return self.share.parameters.steps
+
+    @property
+    def model(self) -> Model:
+        return self.share.model
+
+    @property
+    def inference(self) -> Inference:
+        self.pause()
+        return self.share.inference
+
+    @property
+    def owners(self) -> ClusterOwners:
+        return self._owners
+
+    def figures(self) -> list[TableFigures]:
+        """Rows and bytes are those of the last exchange, counts of groups of the last pause."""
+        last = self.share.parameters.last
+        if not last:
+            return self._groups
+        return [
+            replace(table, rows=sum(o.rows for o in owned), bytes=sum(o.bytes for o in owned))
+            for table, owned in zip(
+                self._groups, zip(*(reply.owned for reply in last), strict=True), strict=True
+            )
+        ]
+
+    # ---- A pass ------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def batches(self, conf: Conf, position: Position, skipped: Skipped) -> Iterator[ClusterBatches]:
+        of_pass = PassPosition(conf, position, self._node.workers, skipped)
+        if warning := units.too_few(conf, "train", of_pass.remainders, self._node.workers):
+            say(f"warning: {warning}")
+        own, *others = of_pass.dealt()
+        replies = [
+            self._node.command(
+                rank,
+                commands.StartPass(
+                    day=position.day, passes=position.passes, remainders=tuple(remainders)
+                ),
+            )
+            for rank, remainders in enumerate(others, 1)
+        ]
+        self._skipped = [0] * len(others)
+        self.share.start_pass(conf, position.passes, own, skipped)
+        try:
+            has_batch = self.share.has_batches(1)
+            started = _replies(commands.PassStarted, replies)
+            has_batch = has_batch or any(reply.has_batch for reply in started)
+            self._of_pass, self._pass_skipped = of_pass, skipped
+            self._batches = ClusterBatches(self, of_pass, has_batch)
+            yield self._batches
+        finally:
+            self._batches = None
+            self.share.end_pass()
+        self.pause()
+        _replies(commands.Done, _all(self._node, commands.EndPass()))
+
+    def train(self, rate_factor: float, sums: PassSums) -> bool:
+        """A step of all workers; whether some worker has a batch for another one."""
+        if not self._training:
+            self._training = _all(self._node, commands.Train())
+        self._last_metrics = None
+        self.share.owned.sums = sums
+        self.share.train(rate_factor)
+        return self.share.parameters.last[0].any_next
+
+    def pause(self) -> None:
+        """Let all workers apply what is under way, and wait for commands."""
+        if not self._training and self.share.parameters.is_settled:
+            return
+        self.share.parameters.pause()
+        trained, self._training = self._training, []
+        for number, reply in enumerate(_replies(commands.Trained, trained)):
+            if reply.progress is not None:
+                self._of_pass.add(reply.progress)
+            self._pass_skipped.add(reply.skipped - self._skipped[number], reply.reason)
+            self._skipped[number] = reply.skipped
+        if (progress := self.share.take_progress()) is not None:
+            self._of_pass.add(progress)
+        self.share.parameters.read_dense()
+        self._groups = self._counted()
+
+    def settle(self, state: RunState) -> None:
+        self.pause()
+        if self._batches is not None:
+            state.position = self._batches.position
+
+    # ---- While training pauses -----------------------------------------------------
+
+    def evaluate(self, split: str) -> SplitMetrics:
+        self.pause()
+        if self._last_metrics is not None:
+            step, known = self._last_metrics
+            if (step, known.split) == (self.steps, split):
+                return replace(known, seconds=0.0)
+        started = time.perf_counter()
+        with waiting(f"evaluating on data.{split}"):
+            scored, counts = self._score(split)
+            metrics = scored.metrics()
+        measured = SplitMetrics(split, metrics, counts, time.perf_counter() - started)
+        self._last_metrics = self.steps, measured
+        return measured
+
+    def _score(self, split: str) -> tuple[Scored, Counts]:
+        """The examples of a split in the order of its units, each scored by one worker."""
+        workers, conf = self._node.workers, self._conf
+        all_units = units.units_of(conf, split, workers)
+        own, *others = (all_units[rank::workers] for rank in range(workers))
+        moving = tuple(tuple(map(float, array)) for array in self.share.moving)
+        replies = [
+            self._node.command(
+                rank, commands.Evaluate(split=split, units=tuple(of_worker), moving=moving)
+            )
+            for rank, of_worker in enumerate(others, 1)
+        ]
+        skipped, counts = Skipped(split, conf.data.bad_rows), Counts(self.model.layout)
+        scored = self.share.scored(split, own, skipped, counts, self.signals.check)
+        by_worker = [scored]
+        names = list(counts.present)
+        for reply in replies:
+            received = scores.from_bytes(reply.result(), names, scored[0])
+            counts.merge(received.examples, received.present, received.ids)
+            skipped.add(received.skipped, "by another worker")
+            by_worker.append(received.units)
+        in_order = itertools.chain.from_iterable(itertools.zip_longest(*by_worker))
+        return Scored.merged([unit for unit in in_order if unit is not None]), counts
+
+    def look(self, conf: Conf, counter: BatchCounter, *, scored: bool) -> dict[str, Any] | None:
+        """Rank 0 reads the day alone: what the counters keep depends on the order of rows."""
+        self.pause()
+        conf = replace(conf, data=replace(conf.data, negatives=1.0))
+        check = self.signals.check
+        if scored:
+            inference = self.share.inference
+            return score(inference, conf, "train", counter=counter, between=check).metrics()
+        with unshuffled(conf, self.model, "train") as ahead:
+            for batch in ahead:
+                counter.add(batch)
+                check()
+        return None
+
+    def set_days(self, days: Sequence[tuple[int, int]]) -> None:
+        self.pause()
+        replies = _all(self._node, commands.SetDays(days=tuple(days)))
+        set_days(self.model, days)
+        _replies(commands.Done, replies)
+        self._last_metrics = None
+
+    def end_of_period(self) -> dict[str, int]:
+        self.pause()
+        replies = _all(self._node, commands.EndPeriod())
+        removed = eviction.end_of_period(self.model)
+        for reply in _replies(commands.Counted, replies):
+            for name, rows in reply.rows.items():
+                removed[name] = removed.get(name, 0) + rows
+        if any(removed.values()):
+            self._last_metrics = None
+            self.share.parameters.last = []
+        self._groups = self._counted()
+        return removed
+
+    def load(self, folder: str) -> None:
+        self.pause()
+        steps = self.steps
+        self._last_metrics = None
+        self._node.own(None)
+        del self.share
+        model = ClusterProcesses(self._node).load_folder(folder, self._conf)
+        self._begin(model, steps)
+
+    def _counted(self) -> list[TableFigures]:
+        """The counts of all workers together."""
+        replies = _all(self._node, commands.CountRows())
+        parts = [table_counts(self.model)]
+        parts += [list(reply.tables) for reply in _replies(commands.TableCounts, replies)]
+        return [_together(of_table) for of_table in zip(*parts, strict=True)]
+
+
+def _together(parts: Sequence[commands.TableCount]) -> TableFigures:
+    groups = {}
+    for of_group in zip(*(part.groups for part in parts), strict=True):
+        rows, evicted = sum(g.rows for g in of_group), sum(g.evicted for g in of_group)
+        waiting_ = max(sum(g.waiting for g in of_group), 0)
+        groups[of_group[0].name] = Figures(rows, rows + evicted, waiting_, evicted)
+    return TableFigures(sum(p.rows for p in parts), sum(p.bytes for p in parts), groups)

@@ -1,0 +1,255 @@
+"""What rank 0 tells the other workers to do: JSON documents, checked where they come in."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal, Union, cast
+
+from pydantic import JsonValue
+
+from tnctl import documents
+from tnctl.checkpoint.parts import GroupPart, PartRequest
+from tnctl.data.statistics_document import Measured
+from tnctl.data.unit_records import Progress, Remainder, Unit
+from tnctl.documents import Count, Text, Uint32
+from tnctl.errors import Failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """Make a model with initial weights; the reply is a `Built`."""
+
+    command: Literal["build"] = "build"
+    statistics: Measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """Load this worker's shards and all dense weights of a checkpoint; the reply is a `Built`."""
+
+    command: Literal["load"] = "load"
+    folder: Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Take part from now on in the training of the model that was made."""
+
+    command: Literal["start"] = "start"
+    steps: Uint32
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartPass:
+    """Begin to read what is left of a pass for this worker; the reply is a `PassStarted`."""
+
+    command: Literal["start_pass"] = "start_pass"
+    day: Text | None
+    passes: Count
+    remainders: tuple[Remainder, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """Train steps until rank 0 pauses; the reply is a `Trained`."""
+
+    command: Literal["train"] = "train"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndPass:
+    """Read no further."""
+
+    command: Literal["end_pass"] = "end_pass"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    """Score units of a split; the reply is the bytes of scores.py.
+
+    `moving` has the moving statistics of batch norms, which rank 0 keeps.
+    """
+
+    command: Literal["evaluate"] = "evaluate"
+    split: Text
+    units: tuple[Unit, ...]
+    moving: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetDays:
+    """Set the days of the tables' clock: (day, first step)."""
+
+    command: Literal["set_days"] = "set_days"
+    days: tuple[tuple[Uint32, Uint32], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndPeriod:
+    """Evict as a day or an epoch ends; the reply is a `Counted` of the rows by group."""
+
+    command: Literal["end_period"] = "end_period"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountRows:
+    """Count rows and ids; the reply is a `TableCounts`."""
+
+    command: Literal["count_rows"] = "count_rows"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseStates:
+    """The reply is the optimizer's states of the dense slice, float32, one state after another."""
+
+    command: Literal["dense_states"] = "dense_states"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasurePart:
+    """The reply is the `PartSize` of this worker's part of a checkpoint."""
+
+    command: Literal["measure_part"] = "measure_part"
+    is_delta: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagePart:
+    """Write this worker's part of a checkpoint; the reply is its `StagedPart`."""
+
+    command: Literal["stage_part"] = "stage_part"
+    request: PartRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishPart:
+    """Bring the files of the part to their place; the reply is the `WrittenPart`."""
+
+    command: Literal["finish_part"] = "finish_part"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitPart:
+    """The manifest is there."""
+
+    command: Literal["commit_part"] = "commit_part"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbandonPart:
+    """There will be no manifest."""
+
+    command: Literal["abandon_part"] = "abandon_part"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """To rank 0: this worker received a signal that asks to stop, and rank 0 saves and ends all."""
+
+    command: Literal["stop"] = "stop"
+    signal: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """The run is finished: the process ends."""
+
+    command: Literal["end"] = "end"
+
+
+Command = Union[  # noqa: UP007 - a union of many lines
+    Build, Load, Start, StartPass, Train, EndPass, Evaluate, SetDays, EndPeriod, CountRows,
+    DenseStates, MeasurePart, StagePart, FinishPart, CommitPart, AbandonPart, Stop, End,
+]  # fmt: skip
+KINDS: dict[str, Any] = {
+    kind.__dataclass_fields__["command"].default: kind for kind in cast(Any, Command).__args__
+}
+# Run by the thread that completes checkpoints, while the main thread trains.
+OF_CHECKPOINTS = frozenset({"finish_part", "commit_part", "abandon_part"})
+
+
+# ---- Replies -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """The SHA-256 of the dense weights, which must be those of rank 0."""
+
+    dense: documents.Sha256
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassStarted:
+    """Whether there is a batch."""
+
+    has_batch: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """How far this worker is in the pass, None before its first batch.
+
+    `skipped` counts the rows so far that cannot be read, the first for the reason `reason`.
+    """
+
+    progress: Progress | None
+    skipped: Count
+    reason: Text
+    seconds_waited: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """Rows by share group."""
+
+    rows: dict[str, Count] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableCount:
+    """Rows and bytes of a worker's part of a table, and the counts of its share groups."""
+
+    rows: Count
+    bytes: Count
+    groups: tuple[GroupPart, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableCounts:
+    """The counts of each table."""
+
+    tables: tuple[TableCount, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """Nothing else to say."""
+
+
+def encode(document: Any) -> bytes:
+    """The JSON of a command or reply."""
+    return json.dumps(documents.plain(document)).encode()
+
+
+def name_of(body: bytes) -> str:
+    """The name of a command. Raises Failure for what is none."""
+    try:
+        value: JsonValue = json.loads(body)
+    except ValueError as error:
+        raise Failure("a command is no JSON") from error
+    name = value.get("command") if isinstance(value, dict) else None
+    if not isinstance(name, str) or name not in KINDS:
+        raise Failure("a command is unknown: do all workers have the same version of tnctl?")
+    return name
+
+
+def command_of(body: bytes) -> Command:
+    """The command in a body. Raises Failure."""
+    return cast(Command, reply_of(KINDS[name_of(body)], body))
+
+
+def reply_of(kind: type[documents.Document], body: Any) -> documents.Document:
+    """The document of a kind in a body. Raises Failure."""
+    try:
+        return documents.parse(kind, bytes(body))
+    except documents.DocumentError as error:
+        raise Failure(f"a message of another worker is wrong: {error}") from error

@@ -1,0 +1,199 @@
+"""A worker process among the others: what they request of it, and what it requests of them.
+
+One thread runs the protocol: it takes frames and requests from a queue, one at a time, and is the
+only one that touches the sessions and the tables that this worker owns. The main thread trains; it
+waits for replies as the results of futures, and runs the commands of rank 0.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any
+
+from tnctl.cluster.commands import Command, encode, name_of
+from tnctl.cluster.frames import REPLIES, REQUESTS, Body, Frame, FrameError, Kind
+from tnctl.cluster.owner import Owner
+from tnctl.cluster.session import Client, Request, Server
+from tnctl.errors import Failure, UserError
+from tnctl.tables import NotFiniteError
+
+Send = Callable[[int, Frame], None]
+Respond = Callable[[Body], None]
+
+
+class WorkerFailed(UserError):
+    """An error that ended another worker, as one process would report it."""
+
+
+class Node:
+    """The requests of one worker to the others and to itself, and theirs to it.
+
+    `send` takes a frame for another worker and returns at once. `commands` receives each command of
+    rank 0 with what takes its reply, and None when this worker has failed.
+    """
+
+    def __init__(self, rank: int, workers: int, generation: int, send: Send) -> None:
+        self.rank, self.workers, self.generation = rank, workers, generation
+        self.commands: SimpleQueue[Any] = SimpleQueue()
+        self._routes: dict[str, SimpleQueue[tuple[bytes, Respond]]] = {}
+        self._send = send
+        self._owner: Owner | None = None
+        others = [peer for peer in range(workers) if peer != rank]
+        self._clients = {peer: Client(generation, rank) for peer in others}
+        self._servers = {peer: Server(generation, rank) for peer in others}
+        self._futures: dict[tuple[int, int], Future[Body]] = {}
+        self._local: set[Future[Body]] = set()
+        self._exchanging: dict[int, Respond] = {}  # what takes the reply of each worker's exchange
+        self._early: list[tuple[int, Request, Respond]] = []  # before the owner is there
+        self._error: UserError | None = None
+        self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="tnctl-node", daemon=True)
+        self._thread.start()
+
+    # ---- Called by any thread ------------------------------------------------------
+
+    def own(self, owner: Owner | None) -> None:
+        """From now on exchanges and reads are answered by `owner`; without one they wait for it."""
+        self._inbox.put(lambda: self._start_owning(owner))
+
+    def route(self, names: Iterable[str], to: "SimpleQueue[tuple[bytes, Respond]]") -> None:
+        """Put the commands of these names into another queue than `commands`."""
+        self._routes |= dict.fromkeys(names, to)
+
+    def request(self, rank: int, kind: Kind, body: Body) -> "Future[Body]":
+        """Send a request to a worker; the reply is the result of the future, or its exception."""
+        future: Future[Body] = Future()
+        self._inbox.put(lambda: self._request(rank, kind, body, future))
+        return future
+
+    def command(self, rank: int, command: Command) -> "Future[Body]":
+        """Send a command to a worker."""
+        return self.request(rank, Kind.COMMAND, encode(command))
+
+    def receive(self, frame: Frame) -> None:
+        """Take a frame that another worker of this generation has sent."""
+        self._inbox.put(lambda: self._receive(frame))
+
+    def connected(self, peer: int) -> None:
+        """A connection to a worker is made, or made again."""
+        self._inbox.put(lambda: self._connected(peer))
+
+    def fail(self, error: UserError) -> None:
+        """Report an error of this worker, which ends all, to the others."""
+        self._inbox.put(lambda: self._fail(error))
+
+    def close(self) -> None:
+        """End the thread, after what is in its queue."""
+        self._inbox.put(None)
+        self._thread.join()
+
+    def heartbeats(self) -> dict[int, Frame]:
+        """A heartbeat for each of the other workers."""
+        return {peer: client.heartbeat() for peer, client in self._clients.items()}
+
+    # ---- In the thread of the protocol -----------------------------------------------
+
+    def _run(self) -> None:
+        while (action := self._inbox.get()) is not None:
+            try:
+                action()
+            except (FrameError, NotFiniteError) as error:
+                self._fail(Failure(f"worker {self.rank}: {error}"))
+            except UserError as error:
+                self._fail(error)
+            except Exception as error:
+                self._fail(Failure(f"worker {self.rank}: {type(error).__name__}: {error}"))
+
+    def _start_owning(self, owner: Owner | None) -> None:
+        self._owner = owner
+        early, self._early = ([], self._early) if owner is None else (self._early, [])
+        for peer, request, respond in early:
+            self._answer(peer, request, respond)
+
+    def _request(self, rank: int, kind: Kind, body: Body, future: "Future[Body]") -> None:
+        if self._error is not None:
+            future.set_exception(self._error)
+        elif rank == self.rank:
+            self._local.add(future)
+
+            def respond(reply: Body) -> None:
+                self._local.discard(future)
+                future.set_result(reply)
+
+            self._answer(rank, Request(0, kind, body), respond)
+        else:
+            frame = self._clients[rank].request(kind, body)
+            self._futures[rank, frame.number] = future
+            self._send(rank, frame)
+
+    def _receive(self, frame: Frame) -> None:
+        peer = frame.sender
+        if frame.kind in REQUESTS:
+            received = self._servers[peer].receive(frame)
+            if isinstance(received, Frame):
+                self._send(peer, received)
+            elif received is not None:
+                request = received
+                self._answer(peer, request, lambda reply: self._reply(peer, request, reply))
+        elif frame.kind in REPLIES:
+            if self._clients[peer].receive(frame):
+                self._futures.pop((peer, frame.number)).set_result(frame.body)
+        elif frame.kind is Kind.RESEND:
+            for unanswered in self._clients[peer].unanswered(frame.number):
+                self._send(peer, unanswered)
+        elif frame.kind is Kind.HEARTBEAT:
+            for missed in self._servers[peer].heartbeat(frame):
+                self._send(peer, missed)
+        elif frame.kind is Kind.FATAL:
+            fields = json.loads(bytes(frame.body))
+            self._end(WorkerFailed(str(fields["message"]), int(fields["exit_code"])))
+
+    def _connected(self, peer: int) -> None:
+        for unanswered in self._clients[peer].unanswered():
+            self._send(peer, unanswered)
+
+    def _answer(self, peer: int, request: Request, respond: Respond) -> None:
+        if request.kind is Kind.COMMAND:
+            body = bytes(request.body)
+            self._routes.get(name_of(body), self.commands).put((body, respond))
+        elif self._owner is None:
+            self._early.append((peer, request, respond))
+        elif request.kind is Kind.READ:
+            respond(self._owner.read(peer, request.body))
+        else:
+            self._exchanging[peer] = respond
+            for rank, reply in enumerate(self._owner.exchange(peer, request.body)):
+                self._exchanging.pop(rank)(reply)
+
+    def _reply(self, peer: int, request: Request, reply: Body) -> None:
+        # Replies of commands come from the main thread.
+        if threading.current_thread() is self._thread:
+            self._send(peer, self._servers[peer].reply(request.number, reply))
+        else:
+            self._inbox.put(lambda: self._reply(peer, request, reply))
+
+    def _fail(self, error: UserError) -> None:
+        if self._error is None:
+            document = {"message": str(error), "exit_code": error.exit_code}
+            body = json.dumps(document).encode()
+            for peer in self._clients:
+                self._send(peer, Frame(Kind.FATAL, self.generation, self.rank, body=body))
+        self._end(error)
+
+    def _end(self, error: UserError) -> None:
+        """From now on nothing is requested any more, and whoever waits gets the error."""
+        if self._error is not None:
+            return
+        self._error = error
+        for future in [*self._futures.values(), *self._local]:
+            future.set_exception(error)
+        self._futures.clear()
+        self._local.clear()
+        self.commands.put(None)
+
+    @property
+    def error(self) -> UserError | None:
+        """What has ended this worker, or another one."""
+        return self._error

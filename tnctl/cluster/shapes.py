@@ -1,0 +1,47 @@
+"""Which worker owns what, and what travels between a worker and an owner of a model."""
+
+import itertools
+
+from tnctl.cluster.exchange import Shape, TableShape
+from tnctl.model.building import Model, batch_norms
+from tnctl.model.layout import TableLayout
+from tnctl.tables import SparseTable
+from tnctl.tables.dense_table import FLOATS_PER_LINE
+from tnctl.tables.shards import SHARDS, shards_of
+
+
+def first_shards(workers: int) -> list[int]:
+    """The first shard of each worker, then 64."""
+    return [*(shards_of(rank, workers).first for rank in range(workers)), SHARDS]
+
+
+def first_floats(model: Model, workers: int) -> list[int]:
+    """The first dense float of each worker, then their number: slices of whole cache lines."""
+    total = len(model.dense.flat_weights)
+    lines = total // FLOATS_PER_LINE
+    ends = [lines * rank // workers * FLOATS_PER_LINE for rank in range(workers)]
+    return [*ends, total]
+
+
+def shapes(model: Model, workers: int) -> list[Shape]:
+    """What travels to and from each owner, by rank."""
+    tables = tuple(map(_table_shape, model.layout.tables, model.tables))
+    statistics = sum(
+        variable.value.shape.num_elements()
+        for layer in batch_norms(model.network)
+        for variable in (layer.moving_mean, layer.moving_variance)
+    )
+    slices = itertools.pairwise(first_floats(model, workers))
+    return [
+        Shape(tables, last - first, figures=rank == 0, statistics=statistics if rank == 0 else 0)
+        for rank, (first, last) in enumerate(slices)
+    ]
+
+
+def _table_shape(layout: TableLayout, table: SparseTable) -> TableShape:
+    return TableShape(
+        weights=0 if layout.kind.frozen else table.weights,
+        floats_read=table.read_floats,
+        counts=layout.kind.shows,
+        waits=layout.waits,
+    )
