@@ -3,7 +3,9 @@
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from importlib import import_module
+from typing import NoReturn
 
 from tnctl import __version__, shipped
 from tnctl.errors import Stopped, UserError, did_you_mean
@@ -31,10 +33,16 @@ OUT_OF_MEMORY = ("can't start new thread", "failed to map segment", "Cannot allo
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and leave with its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    command, code = arguments[0] if arguments else "", 1
+    command = arguments[0] if arguments else ""
     name = f"tnctl {command}" if command in COMMANDS else "tnctl"
+    leave_with(name, lambda: run(command, arguments[1:]))
+
+
+def leave_with(name: str, action: Callable[[], int]) -> NoReturn:
+    """Leave with the exit code of an action, or with the line of what it raises."""
+    code = 1
     try:
-        sys.exit(run(command, arguments[1:]))
+        sys.exit(action())
     except (UserError, Stopped) as error:
         message, code = f"{name}: {error}", error.exit_code
     except KeyboardInterrupt:

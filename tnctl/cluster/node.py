@@ -43,6 +43,7 @@ class Node:
         others = [peer for peer in range(workers) if peer != rank]
         self._clients = {peer: Client(generation, rank) for peer in others}
         self._servers = {peer: Server(generation, rank) for peer in others}
+        self._heartbeats = {peer: client.heartbeat() for peer, client in self._clients.items()}
         self._futures: dict[tuple[int, int], Future[Body]] = {}
         self._local: set[Future[Body]] = set()
         self._exchanging: dict[int, Respond] = {}  # what takes the reply of each worker's exchange
@@ -91,7 +92,7 @@ class Node:
 
     def heartbeats(self) -> dict[int, Frame]:
         """A heartbeat for each of the other workers."""
-        return {peer: client.heartbeat() for peer, client in self._clients.items()}
+        return dict(self._heartbeats)
 
     # ---- In the thread of the protocol -----------------------------------------------
 
@@ -126,6 +127,7 @@ class Node:
         else:
             frame = self._clients[rank].request(kind, body)
             self._futures[rank, frame.number] = future
+            self._heartbeats[rank] = self._clients[rank].heartbeat()
             self._send(rank, frame)
 
     def _receive(self, frame: Frame) -> None:
@@ -139,6 +141,7 @@ class Node:
                 self._answer(peer, request, lambda reply: self._reply(peer, request, reply))
         elif frame.kind in REPLIES:
             if self._clients[peer].receive(frame):
+                self._heartbeats[peer] = self._clients[peer].heartbeat()
                 self._futures.pop((peer, frame.number)).set_result(frame.body)
         elif frame.kind is Kind.RESEND:
             for unanswered in self._clients[peer].unanswered(frame.number):
