@@ -371,11 +371,13 @@ def test_too_few_units_are_reported(tmp_path):
 
     text = conf_of(tmp_path, "csv", write_csv(tmp_path, 1))
     assert words(text, 2) == (
-        f"data.train ({tmp_path}/part-0.csv) has 1 part for 2 workers, so 1 have nothing to do. "
+        f"data.train ({tmp_path}/part-0.csv) has 1 part for 2 workers. Workers without data: 1. "
         "Write it as 2 files or more of about the same size, or as Parquet, or train with fewer "
         "workers"
     )
-    assert "in the rest of this pass, so 2 wait" in words(text, 3, Position(window=1))
+    assert "in the rest of this pass. Workers that wait for the next one: 2" in words(
+        text, 3, Position(window=1)
+    )
     assert words(text, 1) is None
     table = conf_of(tmp_path, "parquet", write_parquet(tmp_path, 1, 400))
     assert "at least 3 row groups" in words(table, 3)
@@ -527,9 +529,9 @@ def test_a_split_is_scored_by_units(tmp_path, monkeypatch, name):
         scored, skipped = {}, []
         for rank in range(workers):
             skipped.append(Skipped("train", conf.data.bad_rows))
-            own = cut[rank::workers]
-            parts = split_scoring.score_units(inference, conf, "train", own, skipped[-1])
-            scored.update(zip([unit.index for unit in own], parts, strict=True))
+            of_rank = cut[rank::workers]
+            parts = split_scoring.score_units(inference, conf, "train", of_rank, skipped[-1])
+            scored.update(zip([unit.index for unit in of_rank], parts, strict=True))
         merged = Scored.merged([scored[index] for index in range(len(cut))])
         for array in ("logits", "labels", "reference"):
             assert getattr(merged, array).tobytes() == getattr(alone, array).tobytes()

@@ -118,9 +118,10 @@ def too_few(conf: Conf, split: str, remainders: Sequence[Remainder], workers: in
         return None
     count = f"{len(remainders)} part{'' if len(remainders) == 1 else 's'}"
     what = f"data.{split} ({_files_in_words(conf, split)}) has {count} for {workers} workers"
+    idle = workers - len(remainders)
     if any(left.window or left.offset for left in remainders):
-        return f"{what} in the rest of this pass, so {workers - len(remainders)} wait for the next"
-    return f"{what}, so {workers - len(remainders)} have nothing to do. {_way_out(conf, workers)}"
+        return f"{what} in the rest of this pass. Workers that wait for the next one: {idle}"
+    return f"{what}. Workers without data: {idle}. {_way_out(conf, workers)}"
 
 
 def _files_in_words(conf: Conf, split: str) -> str:
