@@ -117,6 +117,19 @@ static inline int check_rank(const tn_batch *batch, uint32_t rank, tn_batch_stat
     return rank < batch->pulled->n_ranks ? TN_OK : TN_BAD_VALUE;
 }
 
+#define FEW_KEYS 1024u /* fewer are not worth waking a thread for */
+
+/* Runs a job on the keys of a rank: on the pool, or on this thread, part after part. */
+static inline void run_on_keys(const tn_batch *batch, uint64_t keys, tn_job job, void *argument) {
+    if (keys >= FEW_KEYS) {
+        tn_pool_run(batch->table->pool, job, argument);
+        return;
+    }
+    for (int t = 0; t < batch->threads; t++) {
+        job(argument, t, batch->threads);
+    }
+}
+
 /* ---- Messages ------------------------------------------------------------ */
 
 /* Whether an array of a message may be used where it lies. */

@@ -199,7 +199,7 @@ int tn_pull_read(tn_batch *batch, uint32_t rank, float *rows) {
     if (code == TN_OK) {
         const uint64_t *first_key = batch->pulled->first_key + rank;
         read_call call = {batch, first_key[0], first_key[1] - first_key[0], rows};
-        tn_pool_run(batch->table->pool, read_part, &call);
+        run_on_keys(batch, call.n, read_part, &call);
     }
     pthread_mutex_unlock(&batch->table->lock);
     return code;

@@ -342,7 +342,9 @@ static void train(world *w) {
     set_clocks(w);
     for (uint32_t r = 0; r < w->ranks; r++) {
         uint32_t kinds = random_below(&w->random, 2) ? FEW_IDS : ID_KINDS;
-        fill_cells(&s.cells[r], &w->plan, &w->random, random_below(&w->random, 30), kinds);
+        /* One step is large enough for all calls to use threads. */
+        uint32_t examples = w->naive->step == 1 ? 500 : random_below(&w->random, 30);
+        fill_cells(&s.cells[r], &w->plan, &w->random, examples, kinds);
         send_keys(w, r, &s.cells[r]);
     }
     if (w->local != NULL) {
