@@ -1,5 +1,5 @@
 /* tn_batch.c - making the workspace of batches, and its memory. */
-#include "tn_exchange.h"
+#include "tn_batch.h"
 
 /* ---- Making a batch ----------------------------------------------------- */
 
@@ -60,8 +60,10 @@ void tn_batch_free(tn_batch *batch) {
         return;
     }
     free_memory(batch);
-    tn_key_set_free(batch->keys);
-    tn_pulled_free(batch->pulled);
+    tn_large_free(batch->keys_memory.start, batch->keys_memory.bytes);
+    tn_large_free(batch->pulled_memory.start, batch->pulled_memory.bytes);
+    TN_FREE(batch->keys);
+    TN_FREE(batch->pulled);
     TN_FREE(batch->slots);
     TN_FREE(batch);
 }

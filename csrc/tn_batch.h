@@ -63,6 +63,12 @@ typedef enum {
     BATCH_SUMMED    /* norm, apply */
 } tn_batch_state;
 
+/* Memory of arrays with room for so many ids or keys; NULL before the first. */
+typedef struct {
+    char *start;
+    uint64_t bytes, room;
+} tn_batch_memory;
+
 struct tn_batch {
     tn_table *table;
     tn_slot *slots;
@@ -100,18 +106,13 @@ struct tn_batch {
     tn_owner owners[MAX_THREADS];
     uint64_t distinct; /* rows of the last inserting tn_find */
 
-    struct tn_key_set *keys;     /* of tn_keys; NULL before the first */
-    struct tn_pulled *pulled;    /* of tn_pull; NULL before the first */
+    struct tn_key_set *keys;                    /* of tn_keys; NULL before the first */
+    struct tn_pulled *pulled;                   /* of tn_pull; NULL before the first */
+    tn_batch_memory keys_memory, pulled_memory; /* their arrays */
     const uint32_t *occurrences; /* of tn_pull: of each key; NULL: an entry is one occurrence */
     uint32_t *waits;             /* and how many of them wait */
 };
 
-/* Checks the ids of a batch and deals them out; with `hashed` as tn_deal.c says. TN_BAD_VALUE,
- * TN_NOT_OWNED, TN_NO_MEMORY. The batch is empty then. */
-int tn_deal(tn_batch *batch, const uint64_t *ids, const uint32_t *offsets, const float *weights,
-            uint32_t examples, int hashed);
-/* Finds the rows of the entries that were dealt out. */
-int tn_find_dealt(tn_batch *batch, int insert);
 /* Cuts the next array out of the memory; while `memory` is NULL it only adds up the bytes. */
 void *tn_cut(char *memory, uint64_t *used, uint64_t bytes);
 /* Makes the arrays large enough for so many cells and ids; what they held is lost. TN_NO_MEMORY. */

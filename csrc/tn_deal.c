@@ -1,7 +1,7 @@
 /* tn_deal.c - the ids of a batch, checked and dealt out to the threads that own their shards. */
-#include <math.h>
+#include "tn_deal.h"
 
-#include "tn_batch.h"
+#include <math.h>
 
 /* What the weighted sum of a cell is divided by. */
 static float weighted_divisor(uint16_t pooling, const float *weights, uint64_t count) {

@@ -2,17 +2,12 @@
  * tn_exchange.h. */
 #include "tn_exchange.h"
 
+#include "tn_deal.h"
+
 #define FEWEST_SLOTS UINT64_C(256)
 #define SLOTS_AHEAD 12 /* ids whose slot is announced to the cache */
 
 /* ---- Memory -------------------------------------------------------------- */
-
-void tn_key_set_free(tn_key_set *keys) {
-    if (keys != NULL) {
-        tn_large_free(keys->memory, keys->memory_bytes);
-        TN_FREE(keys);
-    }
-}
 
 static uint64_t cut_keys(tn_key_set *keys, char *memory, uint64_t places, int threads) {
     uint64_t used = 0;
@@ -28,19 +23,18 @@ static uint64_t cut_keys(tn_key_set *keys, char *memory, uint64_t places, int th
 }
 
 static int make_room(tn_batch *batch, uint64_t places) {
-    tn_key_set *keys = batch->keys;
-    if (keys->memory != NULL && places <= keys->room) {
+    tn_batch_memory *memory = &batch->keys_memory;
+    if (memory->start != NULL && places <= memory->room) {
         return TN_OK;
     }
-    tn_large_free(keys->memory, keys->memory_bytes);
-    places = places + places / 4;
-    keys->memory_bytes = cut_keys(keys, NULL, places, batch->threads);
-    keys->memory = tn_large_alloc(keys->memory_bytes);
-    if (keys->memory == NULL) {
+    tn_large_free(memory->start, memory->bytes);
+    memory->room = places + places / 4;
+    memory->bytes = cut_keys(batch->keys, NULL, memory->room, batch->threads);
+    memory->start = tn_large_alloc(memory->bytes);
+    if (memory->start == NULL) {
         return TN_NO_MEMORY;
     }
-    cut_keys(keys, keys->memory, places, batch->threads);
-    keys->room = places;
+    cut_keys(batch->keys, memory->start, memory->room, batch->threads);
     return TN_OK;
 }
 

@@ -64,8 +64,6 @@ typedef struct {
 } tn_key_slot;
 
 typedef struct tn_key_set {
-    char *memory; /* all arrays below */
-    uint64_t memory_bytes, room;
     /* By place. */
     uint64_t *hashes;
     uint32_t *occurrences, *waits;
@@ -78,8 +76,6 @@ typedef struct tn_key_set {
     uint32_t n_peers;
     uint64_t starts[MAX_THREADS][MAX_PEERS + 1]; /* in its part of `order` */
 } tn_key_set;
-
-void tn_key_set_free(tn_key_set *keys);
 
 /* The places of a peer's keys on a thread, in order[*first] .. order[*last - 1]. */
 static inline void keys_of(const tn_batch *batch, int thread, uint32_t peer, uint64_t *first,
@@ -108,21 +104,30 @@ static inline int check_keys(const tn_batch *batch, uint32_t peer, tn_batch_stat
 /* ---- Keys of ranks ------------------------------------------------------- */
 
 typedef struct tn_pulled {
-    char *memory; /* both arrays */
-    uint64_t memory_bytes, room;
     uint32_t *occurrences, *waits; /* per key */
     uint64_t first_key[MAX_PEERS + 1];
     uint32_t n_ranks;
     uint32_t summed, counted; /* ranks before these have pushed, or will not */
 } tn_pulled;
 
-void tn_pulled_free(tn_pulled *pulled);
-
 static inline int check_rank(const tn_batch *batch, uint32_t rank, tn_batch_state state) {
     if (state_of(batch, BATCH_PULLED) < state) {
         return TN_NO_BATCH;
     }
     return rank < batch->pulled->n_ranks ? TN_OK : TN_BAD_VALUE;
+}
+
+#define FEW_KEYS 1024u /* fewer are not worth waking a thread for */
+
+/* Runs a job on the keys of a rank: on the pool, or on this thread, part after part. */
+static inline void run_on_keys(const tn_batch *batch, uint64_t keys, tn_job job, void *argument) {
+    if (keys >= FEW_KEYS) {
+        tn_thread_pool_run(batch->table->pool, job, argument);
+        return;
+    }
+    for (int t = 0; t < batch->threads; t++) {
+        job(argument, t, batch->threads);
+    }
 }
 
 /* ---- Messages ------------------------------------------------------------ */

@@ -1,6 +1,8 @@
 /* tn_find.c - tn_find: the ids of a batch to rows. */
+#include "tn_find.h"
+
 #include "tn_admission.h"
-#include "tn_batch.h"
+#include "tn_deal.h"
 #include "tn_index.h"
 #include "tn_rows.h"
 

@@ -13,17 +13,11 @@
  * A key that a rank names twice is one row that gets both sums: as if its occurrences had been
  * split. */
 #include "tn_exchange.h"
+#include "tn_find.h"
 #include "tn_reading.h"
 #include "tn_shows.h"
 
 #define TOGETHER 64
-
-void tn_pulled_free(tn_pulled *pulled) {
-    if (pulled != NULL) {
-        tn_large_free(pulled->memory, pulled->memory_bytes);
-        TN_FREE(pulled);
-    }
-}
 
 /* ---- Keys ---------------------------------------------------------------- */
 
@@ -34,17 +28,17 @@ static int make_room(tn_batch *batch, uint64_t keys) {
             return TN_NO_MEMORY;
         }
     }
-    tn_pulled *pulled = batch->pulled;
-    if (pulled->memory == NULL || keys > pulled->room) {
-        tn_large_free(pulled->memory, pulled->memory_bytes);
-        pulled->room = keys + keys / 4;
-        pulled->memory_bytes = 2 * pulled->room * sizeof(uint32_t);
-        pulled->memory = tn_large_alloc(pulled->memory_bytes);
-        if (pulled->memory == NULL) {
+    tn_batch_memory *memory = &batch->pulled_memory;
+    if (memory->start == NULL || keys > memory->room) {
+        tn_large_free(memory->start, memory->bytes);
+        memory->room = keys + keys / 4;
+        memory->bytes = 2 * memory->room * sizeof(uint32_t);
+        memory->start = tn_large_alloc(memory->bytes);
+        if (memory->start == NULL) {
             return TN_NO_MEMORY;
         }
-        pulled->occurrences = (uint32_t *)(void *)pulled->memory;
-        pulled->waits = pulled->occurrences + pulled->room;
+        batch->pulled->occurrences = (uint32_t *)(void *)memory->start;
+        batch->pulled->waits = batch->pulled->occurrences + memory->room;
     }
     return tn_batch_make_room(batch, 1, keys);
 }
@@ -205,7 +199,7 @@ int tn_pull_read(tn_batch *batch, uint32_t rank, float *rows) {
     if (code == TN_OK) {
         const uint64_t *first_key = batch->pulled->first_key + rank;
         read_call call = {batch, first_key[0], first_key[1] - first_key[0], rows};
-        tn_thread_pool_run(batch->table->pool, read_part, &call);
+        run_on_keys(batch, call.n, read_part, &call);
     }
     pthread_mutex_unlock(&batch->table->lock);
     return code;

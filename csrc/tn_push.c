@@ -128,7 +128,7 @@ int tn_push_sums(tn_batch *batch, uint32_t rank, const float *sums, float weight
         if (!tn_all_below(sums, (call.last - call.first) * batch->table->weights, limit)) {
             code = TN_NOT_FINITE;
         } else {
-            tn_thread_pool_run(batch->table->pool, push_sums, &call);
+            run_on_keys(batch, call.last - call.first, push_sums, &call);
             batch->pulled->summed = rank + 1;
             batch->state = BATCH_SUMMED;
         }
@@ -158,7 +158,7 @@ int tn_push_shows(tn_batch *batch, uint32_t rank, const float *counts) {
         if (!counts_fit(counts, 2 * (call.last - call.first))) {
             code = TN_BAD_VALUE;
         } else {
-            tn_thread_pool_run(batch->table->pool, push_shows, &call);
+            run_on_keys(batch, call.last - call.first, push_shows, &call);
             batch->pulled->counted = rank + 1;
             batch->counted = 1;
         }

@@ -42,6 +42,7 @@ FAILING_MEMORY = '-DTN_MEMORY_HEADER="tests/failing_memory.h"'
 PROGRAMS = {
     "test_model": [],
     "test_admission": [],
+    "test_exchange": [],
     "test_columns": [],
     "test_oom": [FAILING_MEMORY],
     "test_far_rows": [],
@@ -54,6 +55,7 @@ PROGRAMS = {
 SHORT = {
     "test_model": ["32", "40", "200000"],
     "test_admission": ["12", "30"],
+    "test_exchange": ["16", "10"],
     "test_columns": ["300"],
     "test_oom": ["6", "16"],
     "test_far_rows": [],
@@ -66,12 +68,14 @@ SHORT = {
 SHORT_THREAD = SHORT | {
     "test_model": ["16", "40", "50000"],
     "test_admission": ["4", "30"],
+    "test_exchange": ["8", "6"],
     "test_oom": ["3", "16"],  # the third one has threads
     "test_dictionary": ["15", "40"],
 }
 LONG = {
     "test_model": ["600", "100", "1000000", "1000"],
     "test_admission": ["200", "60", "1000"],
+    "test_exchange": ["600", "30", "1000"],
     "test_columns": ["30000", "1000"],
     "test_oom": ["60", "40", "1000"],
     "test_far_rows": [],

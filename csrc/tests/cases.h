@@ -264,15 +264,22 @@ static inline void add_groups(tn_table *table, const test_plan *plan) {
     }
 }
 
-static inline tn_table *make_table(const test_plan *plan, tn_thread_pool *pool) {
+/* Groups with rules of admission need a sketch. */
+static inline tn_table *make_counting_table(const test_plan *plan, tn_thread_pool *pool,
+                                            uint64_t sketch) {
     tn_table *table = NULL;
     CHECK_OK(tn_table_new(plan->segments, plan->n_segments, plan->seed, pool, &table));
     CHECK_OK(tn_table_set_shows(table, plan->shows, plan->cvm));
+    CHECK_OK(tn_table_set_sketch(table, sketch));
     add_groups(table, plan);
     CHECK_OK(tn_table_set_updates(table, plan->all));
     CHECK(tn_table_record_size(table) == record_size_of(plan));
     CHECK(tn_table_stride(table) == (record_size_of(plan) + 4 + 7) / 8 * 8);
     return table;
+}
+
+static inline tn_table *make_table(const test_plan *plan, tn_thread_pool *pool) {
+    return make_counting_table(plan, pool, 0);
 }
 
 static inline tn_batch *make_batch(tn_table *table, const test_plan *plan) {

@@ -163,6 +163,63 @@ static void learn_rows(oom_case *test, const test_cells *cells, int one_thread) 
     CHECK(tn_table_rows(test->table) == test->naive->n_rows);
 }
 
+/* The rows of a batch by an exchange with the same table. A pull that fails is made again: rows
+ * that it inserted stay, and the others follow. */
+static void exchange(oom_case *test, const test_cells *cells, tn_batch *batch, tn_batch *pull) {
+    static const uint32_t ALL[2] = {0, 64};
+    uint64_t n = 0;
+    uint32_t weights = weights_of(&test->plan), read = 0;
+    for (uint32_t s = 0; s < test->plan.n_segments; s++) {
+        read += read_width(&test->plan, s);
+    }
+    while (!may_fail(
+        tn_keys(batch, cells->ids, cells->offsets, cells->weights, cells->examples, ALL, 1))) {
+        CHECK_CODE(tn_keys_count(batch, 0, &n), TN_NO_BATCH);
+    }
+    CHECK_OK(tn_keys_count(batch, 0, &n));
+    uint64_t *ids = test_memory(n * sizeof *ids);
+    uint16_t *groups = test_memory(n * sizeof *groups);
+    float *rows = test_memory(n * read * sizeof *rows), *sums = test_memory(n * weights * 4);
+    float *gradients[MAX_TEST_MATRICES];
+    CHECK_OK(tn_keys_write(batch, 0, ids, groups, NULL));
+    tn_rank_keys keys = {ids, groups, NULL, n};
+    while (!may_fail(tn_pull(pull, &keys, 1, 1))) {
+        CHECK_CODE(tn_pull_read(pull, 0, rows), TN_NO_BATCH);
+    }
+    naive_insert_cells(test->naive, cells);
+    CHECK_OK(tn_pull_read(pull, 0, rows));
+    CHECK_OK(tn_keys_set_rows(batch, (const float *const *)&rows, NULL, 1));
+    check_gather(batch, test->naive, cells, &test->random);
+    make_matrices(gradients, &test->plan, &test->random, cells->examples);
+    CHECK_OK(accumulate(batch, &test->plan, gradients));
+    CHECK_OK(tn_keys_sums(batch, 0, sums));
+    CHECK_OK(tn_push_sums(pull, 0, sums, 1));
+    CHECK_OK(tn_apply(pull, 1));
+    naive_accumulate(test->naive, cells, gradients);
+    CHECK(tn_batch_rows(pull) == naive_gradients(test->naive));
+    naive_apply(test->naive, 1);
+    free_matrices(gradients);
+    free(ids);
+    free(groups);
+    free(rows);
+    free(sums);
+}
+
+static void train_by_exchange(oom_case *test) {
+    test_cells cells;
+    tn_batch *batch = batch_at_last(test->table, &test->plan);
+    tn_batch *pull = batch_at_last(test->table, &test->plan);
+    for (int i = 0; i < 2; i++) {
+        fill_cells(&cells, &test->plan, &test->random, 100u << i, ID_KINDS);
+        test->naive->step++;
+        CHECK_OK(tn_table_set_step(test->table, test->naive->step));
+        exchange(test, &cells, batch, pull);
+        free_cells(&cells);
+    }
+    tn_batch_free(batch);
+    tn_batch_free(pull);
+}
+
 static void train(oom_case *test, int one_thread) {
     test_cells cells;
     fill_cells(&cells, &test->plan, &test->random, random_below(&test->random, 200), ID_KINDS);
@@ -287,6 +344,9 @@ static void run_case(uint64_t seed, uint64_t rounds) {
     for (uint64_t i = 0; i < rounds; i++) {
         train(&test, threads == 1);
         read_only(&test);
+        if (i % 4 == 2) {
+            train_by_exchange(&test);
+        }
         encode(&test);
         if (i % 4 == 3) {
             remove_rows(&test);

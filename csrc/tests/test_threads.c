@@ -77,12 +77,25 @@ static void *train_task(void *argument) {
     return NULL;
 }
 
+/* What an owner reads for an evaluation of another process: the ids of the first slot. */
+static void read_as_owner(const task *t, tn_batch *pull, const test_cells *cells) {
+    float rows[20 * (MAX_TEST_SEGMENTS * 66)];
+    uint16_t groups[20];
+    tn_rank_keys keys = {.ids = cells->ids, .groups = groups, .n = 0};
+    while (keys.n < 20 && keys.n < cells->n_ids) {
+        groups[keys.n++] = t->plan->slots[0].group;
+    }
+    CHECK_OK(tn_pull(pull, &keys, 1, 0));
+    int code = tn_pull_read(pull, 0, rows);
+    CHECK(code == TN_OK || code == TN_NO_BATCH); /* rows were removed since */
+}
+
 /* Reads that may run beside a step of the same table: a batch that does not insert, and all calls
  * without a batch. */
 static void *read_task(void *argument) {
     const task *t = argument;
     random_source random = {~t->seed};
-    tn_batch *batch = make_batch(t->table, t->plan);
+    tn_batch *batch = make_batch(t->table, t->plan), *pull = make_batch(t->table, t->plan);
     for (int last = 0; !last;) {
         last = atomic_load(t->done) > 0;
         test_cells cells;
@@ -94,6 +107,7 @@ static void *read_task(void *argument) {
         CHECK_OK(find(batch, &cells, 0));
         int code = gather(batch, t->plan, outputs, 0);
         CHECK(code == TN_OK || code == TN_NO_BATCH); /* rows were removed since */
+        read_as_owner(t, pull, &cells);
         CHECK_OK(tn_table_lookup(t->table, t->plan->slots[0].group, 50, weights, &found));
         CHECK(tn_table_index_bytes(t->table) > 0);
         bytes += tn_table_row_bytes(t->table);
@@ -107,6 +121,7 @@ static void *read_task(void *argument) {
         free_cells(&cells);
     }
     tn_batch_free(batch);
+    tn_batch_free(pull);
     return NULL;
 }
 

@@ -115,12 +115,12 @@ class KeyWorkspace(Workspace):
                 for array, n in zip(waits, self._counts, strict=True)
             ]
             waiting = ffi.new("const uint32_t *[]", arrays)
-        self._rows = pointers
         check(
             lib.tn_keys_set_rows(
                 self.handle, ffi.new("const float *[]", pointers), waiting, training
             )
         )
+        self._rows = pointers
 
     def write_sums(self, peer: int, sums: Any) -> None:
         """After `accumulate`: write the summed gradients of a peer's keys, [n, table.weights]."""

@@ -61,7 +61,7 @@ def items(buffer: Any, dtype: type[np.generic], count: int, write: bool = False)
     """The memory of a bytes-like object or array that holds `count` items of a dtype, for C.
 
     Raises TypeError for an array of another dtype, and ValueError for another size, and for a
-    buffer that is not contiguous, or is read-only and to be written.
+    buffer that is not contiguous, is read-only and to be written, or starts within an item.
     """
     if isinstance(buffer, np.ndarray):
         array: NDArray[Any] = buffer
@@ -70,6 +70,11 @@ def items(buffer: Any, dtype: type[np.generic], count: int, write: bool = False)
         array = np.frombuffer(view, dtype) if view.nbytes else np.empty(0, dtype)
     if array.size != count:
         raise ValueError(f"expected {count} items of {np.dtype(dtype)}. Received: {array.size}")
+    if not array.flags.aligned:
+        raise ValueError(
+            f"expected items of {np.dtype(dtype)} at a multiple of their size in memory. "
+            f"Received: a buffer at {array.ctypes.data % array.itemsize} bytes beyond one"
+        )
     return pointer(array, dtype, write)
 
 

@@ -1,0 +1,505 @@
+"""Rows in the tables of other processes, against a model in numpy and against one table."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tnctl.tables import (
+    DenseTable,
+    Initial,
+    KeyWorkspace,
+    Life,
+    NotFiniteError,
+    NotOwnedError,
+    Optimizer,
+    Pool,
+    PullWorkspace,
+    RankKeys,
+    Segment,
+    SlotPlan,
+    SparseTable,
+    Workspace,
+    key_hashes,
+    weighted_sum,
+)
+from tnctl.tables.optimizer_kinds import NAMES, for_dense_weights
+
+GROUPS = {0: "user", 5: "item"}
+SLOTS = [SlotPlan(0, "sum", 0), SlotPlan(5, "mean", 3), SlotPlan(5, "sqrtn", 6, apart=True)]
+SGD = Optimizer("sgd", learning_rate=0.5)
+ALL = (0, 64)
+Array = NDArray[Any]
+Batch = tuple[Array, Array, int]
+
+
+def make_table(
+    shards: tuple[int, int] = ALL, threads: int = 1, rule: Optimizer = SGD, **settings: Any
+) -> SparseTable:
+    segments = [Segment("linear", 1, "sum", rule), Segment("embedding", 3, "concat", rule)]
+    table = SparseTable(segments, 7, Pool(threads), **settings)
+    table.set_shards(*shards)
+    for number, name in GROUPS.items():
+        table.add_group(number, name, [Initial("zeros", 0), Initial("uniform", 0.5)])
+    return table
+
+
+def ranges(ranks: int) -> list[int]:
+    return [64 * rank // ranks for rank in range(ranks + 1)]
+
+
+def make_batch(rng: np.random.Generator, examples: int) -> Batch:
+    """ids, offsets and examples: zero to three ids a cell, many of them the same."""
+    counts = rng.integers(0, 4, examples * len(SLOTS))
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
+    return rng.zipf(1.4, offsets[-1]).astype(np.uint64) % 500, offsets, examples
+
+
+def outputs_of(examples: int, cvm: bool = False) -> tuple[list[Array], Array]:
+    width = 3 + 2 * cvm
+    return [
+        np.zeros((examples, 1), np.float32),
+        np.zeros((examples, 3 + width), np.float32),
+    ], np.zeros((examples, 6 + width), np.float32)
+
+
+def random_like(rng: np.random.Generator, arrays: list[Array]) -> list[Array]:
+    return [rng.standard_normal(array.shape).astype(np.float32) for array in arrays]
+
+
+class Exchange:
+    """Ranks that own a range of a table each; what they send lies in one message per pair."""
+
+    def __init__(self, ranks: int, threads: int = 1, **settings: Any) -> None:
+        self.first_shards = ranges(ranks)
+        shards = [
+            (first, last - first)
+            for first, last in zip(self.first_shards, self.first_shards[1:], strict=False)
+        ]
+        self.tables = [make_table(owned, threads, **settings) for owned in shards]
+        self.workers = [KeyWorkspace(table, SLOTS, ranks) for table in self.tables]
+        self.pulls = [PullWorkspace(table) for table in self.tables]
+        self.shows = bool(settings.get("shows"))
+
+    def pull(self, batches: list[Batch], weights: list[Array | None], training: bool) -> None:
+        requests = [
+            self._request(*sent) for sent in zip(self.workers, batches, weights, strict=True)
+        ]
+        replies = []
+        for owner, pull in enumerate(self.pulls):
+            counts = pull.find([request[owner] for request in requests], training)
+            replies.append([self._reply(pull, rank, n) for rank, n in enumerate(counts)])
+        for rank, worker in enumerate(self.workers):
+            rows, waits = zip(*(reply[rank] for reply in replies), strict=True)
+            worker.set_rows(rows, waits if training else None, training)
+
+    def _request(self, worker: KeyWorkspace, batch: Batch, weights: Array | None) -> list[RankKeys]:
+        ids, offsets, examples = batch
+        counts = worker.number_keys(ids, offsets, examples, self.first_shards, weights)
+        requests = []
+        for peer, n in enumerate(counts):
+            message = bytearray(8 + 14 * n)  # a header, then ids, occurrences and groups
+            body = memoryview(message)[8:]
+            keys = RankKeys(body[: 8 * n], body[12 * n :], body[8 * n : 12 * n])
+            worker.write_keys(peer, keys.ids, keys.groups, keys.occurrences)
+            received = memoryview(bytes(message))[8:]
+            requests.append(
+                RankKeys(received[: 8 * n], received[12 * n :], received[8 * n : 12 * n])
+            )
+        return requests
+
+    def _reply(self, pull: PullWorkspace, rank: int, n: int) -> tuple[bytes, Array]:
+        rows, waits = bytearray(4 * n * pull.table.read_floats), np.empty(n, np.uint32)
+        pull.read(rank, rows)
+        pull.write_waits(rank, waits)
+        return bytes(rows), waits
+
+    def push(self, weights: list[float]) -> None:
+        """After each worker's `accumulate` (and `count`)."""
+        for rank, (worker, weight) in enumerate(zip(self.workers, weights, strict=True)):
+            for peer, pull in enumerate(self.pulls):
+                n = worker._counts[peer]
+                sums = np.empty((n, pull.table.weights), np.float32)
+                worker.write_sums(peer, sums)
+                pull.push_sums(rank, memoryview(sums.tobytes()), weight)
+                if self.shows:
+                    counts = np.empty((n, 2), np.float32)
+                    worker.write_shows(peer, counts)
+                    pull.push_shows(rank, counts)
+        for pull in self.pulls:
+            pull.apply()
+
+    def records(self) -> Array:
+        return records_of(*self.tables)
+
+
+def records_of(*tables: SparseTable) -> Array:
+    return np.concatenate([*(part for table in tables for part in table.records())])
+
+
+def settings() -> Iterator[Any]:
+    for kind in NAMES:
+        rule = Optimizer(kind, 0.1, epsilon=1e-6, beta1=0.9, beta2=0.99, decay=0.01, clip=0.5)
+        yield pytest.param({"rule": rule}, id=kind)
+    yield pytest.param({"shows": True, "cvm": True}, id="cvm")
+    yield pytest.param({"sketch_bytes": 1 << 20}, id="admission")
+
+
+@pytest.mark.parametrize("given", settings())
+def test_one_rank_is_the_local_path(given: dict[str, Any]) -> None:
+    """Gathered inputs and records, bit for bit; with weights of ids in every other step."""
+    rng = np.random.default_rng(1)
+    exchange, local = Exchange(1, threads=3, **given), make_table(threads=2, **given)
+    workspace = Workspace(local, SLOTS)
+    for table in (local, *exchange.tables):
+        if "sketch_bytes" in given:
+            table.set_life(0, Life(admit_after=3))
+            table.set_life(5, Life(admit_probability=0.4))
+    for step in range(1, 7):
+        for table in (local, *exchange.tables):
+            table.set_step(step)
+        ids, offsets, examples = make_batch(rng, int(rng.integers(1, 80)))
+        weights = rng.standard_normal(len(ids)).astype(np.float32) if step % 2 else None
+        workspace.find(ids, offsets, examples, True, weights)
+        exchange.pull([(ids, offsets, examples)], [weights], True)
+        [worker] = exchange.workers
+        gathered = []
+        for workspace_of in (workspace, worker):
+            outputs, apart = outputs_of(examples, bool(given.get("cvm")))
+            workspace_of.gather(outputs, apart)
+            gathered.append([*outputs, apart])
+        for ours, theirs in zip(*gathered, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        *gradients, apart = random_like(rng, gathered[0])
+        clicks = rng.integers(0, 2, examples).astype(np.float32)
+        for workspace_of in (workspace, worker):
+            workspace_of.accumulate(gradients, apart)
+            if given.get("shows"):
+                workspace_of.count(clicks)
+        exchange.push([1.0])
+        workspace.apply()
+    assert np.array_equal(exchange.records(), records_of(local))
+    assert np.array_equal(exchange.tables[0].sketch, local.sketch)
+    assert local.rows > 10
+
+
+def test_ranks_are_reduced_in_their_order() -> None:
+    """Three ranks against dictionaries of float32: show, click, weights by examples, SGD."""
+    rng = np.random.default_rng(2)
+    exchange = Exchange(3, threads=2, shows=True)
+    fresh = make_table()
+    rows: dict[tuple[int, int], Array] = {}
+    shows: dict[tuple[int, int], Array] = {}
+    for step in range(1, 5):
+        batches = [make_batch(rng, n) for n in (40, 0, 25)]
+        for table in exchange.tables:
+            table.set_step(step)
+        exchange.pull(batches, [None] * 3, True)
+        reduced: dict[tuple[int, int], Array] = {}
+        weights = [float(np.float32(examples) / np.float32(65)) for _, _, examples in batches]
+        for worker, batch, weight in zip(exchange.workers, batches, weights, strict=True):
+            outputs, apart = outputs_of(batch[2])
+            worker.gather(outputs, apart)
+            gradients = random_like(rng, [*outputs, apart])
+            clicks = rng.integers(0, 2, batch[2]).astype(np.float32)
+            worker.accumulate(gradients[:2], gradients[2])
+            worker.count(clicks)
+            sums: dict[tuple[int, int], Array] = {}
+            for cell, slot, values in cells_of(batch):
+                example = cell // len(SLOTS)
+                divisor = {"sum": 1, "mean": len(values), "sqrtn": np.sqrt(np.float32(len(values)))}
+                matrix = gradients[2] if slot.apart else gradients[1]
+                wide = matrix[example, slot.column : slot.column + 3]
+                gradient = np.append(wide, gradients[0][example]) / np.float32(
+                    divisor[slot.pooling]
+                )
+                for id_ in values:
+                    key = (slot.group, int(id_))
+                    if key not in rows:
+                        record = fresh.fresh_records(
+                            np.array([key[0]], np.uint16), np.array([key[1]], np.uint64)
+                        )
+                        rows[key] = np.append(record["embedding"][0], record["linear"][0])
+                    sums[key] = sums.get(key, np.zeros(4, np.float32)) + gradient
+                    shows.setdefault(key, np.zeros(2, np.float32))
+                    shows[key] += [1, clicks[example]]
+            for key, total in sums.items():
+                part = reduced.setdefault(key, np.zeros(4, np.float32))
+                part += np.float32(weight) * total
+        exchange.push(weights)
+        for key, total in reduced.items():
+            rows[key] = rows[key] - np.float32(0.5) * total
+    records = exchange.records()
+    assert len(records) == len(rows)
+    for record in records:
+        key = int(record["group"]), int(record["id"])
+        np.testing.assert_array_equal(np.append(record["embedding"], record["linear"]), rows[key])
+        np.testing.assert_array_equal(np.append(record["show"], record["click"]), shows[key])
+
+
+def cells_of(batch: Batch) -> Iterator[tuple[int, SlotPlan, Array]]:
+    """The cells that have ids: their number, slot and ids."""
+    ids, offsets, examples = batch
+    for cell in range(examples * len(SLOTS)):
+        if offsets[cell] < offsets[cell + 1]:
+            yield cell, SLOTS[cell % len(SLOTS)], ids[offsets[cell] : offsets[cell + 1]]
+
+
+def test_reading_inserts_nothing() -> None:
+    rng = np.random.default_rng(3)
+    exchange = Exchange(2)
+    batches = [make_batch(rng, 30), make_batch(rng, 20)]
+    exchange.pull(batches, [None, None], False)
+    outputs, apart = outputs_of(30)
+    exchange.workers[0].gather(outputs, apart)
+    assert not any(output.any() for output in (*outputs, apart))
+    assert [table.rows for table in exchange.tables] == [0, 0]
+    with pytest.raises(ValueError, match="TN_NO_BATCH"):
+        exchange.workers[0].accumulate(outputs, apart)
+    with pytest.raises(ValueError, match="TN_NO_BATCH"):
+        exchange.pulls[0].apply()
+
+
+# ---- Shards ------------------------------------------------------------------
+
+
+def test_a_table_refuses_keys_of_other_shards() -> None:
+    whole, part = make_table(threads=2), make_table((0, 20), threads=2)
+    ids = np.arange(1000, dtype=np.uint64)
+    groups = np.zeros(1000, np.uint16)
+    shards = key_hashes(GROUPS, groups, ids) >> np.uint64(58)
+    offsets = np.arange(1001, dtype=np.uint32)
+    for table in (whole, part):
+        workspace = Workspace(table, [SlotPlan(0, "sum", 0)])
+        owned = ids if table is whole else ids[shards < 20]
+        workspace.find(owned, offsets[: len(owned) + 1], len(owned), True)
+        if table is part:
+            for insert in (True, False):
+                with pytest.raises(NotOwnedError, match="TN_NOT_OWNED"):
+                    workspace.find(ids, offsets, 1000, insert)
+            with pytest.raises(NotOwnedError):
+                PullWorkspace(part).find([RankKeys(ids, groups)], True)
+            assert part.rows == len(owned)
+            with pytest.raises(NotOwnedError):
+                make_table((0, 20)).insert_records(records_of(whole).tobytes())
+    records = records_of(whole)
+    split = [records[: part.rows], records[part.rows :]]
+    assert np.array_equal(split[0], records_of(part))
+    other = make_table((20, 44), threads=3)
+    other.reserve(len(split[1]))
+    other.insert_records(split[1].tobytes())
+    assert np.array_equal(records_of(part, other), records)
+
+
+@pytest.mark.parametrize("shards", [(0, 0), (0, 65), (64, 1), (40, 25), (63, 2**32 - 1)])
+def test_ranges_of_shards_are_checked(shards: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+        make_table().set_shards(*shards)
+
+
+def test_shards_are_set_before_rows() -> None:
+    table = make_table()
+    Workspace(table, SLOTS).find(*make_batch(np.random.default_rng(1), 10), True)
+    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+        table.set_shards(0, 32)
+
+
+# ---- What is not a message ----------------------------------------------------
+
+
+def pulled(ranks: int = 1) -> tuple[PullWorkspace, int]:
+    """A pull of 5 keys per rank."""
+    pull = PullWorkspace(make_table(threads=2, shows=True))
+    ids, groups = np.arange(5, dtype=np.uint64), np.array([0, 5, 0, 5, 0], np.uint16)
+    pull.find([RankKeys(ids, groups)] * ranks, True)
+    return pull, 5
+
+
+WRONG_PUSHES: dict[str, tuple[Callable[[PullWorkspace], None], str]] = {
+    "NaN": (lambda p: p.push_sums(0, np.full((5, 4), np.nan, np.float32)), "TN_NOT_FINITE"),
+    "too large": (lambda p: p.push_sums(0, np.full((5, 4), 2.0**57, np.float32)), "TN_NOT_FINITE"),
+    "size": (lambda p: p.push_sums(0, np.zeros((4, 4), np.float32)), "expected 20 items"),
+    "bytes": (lambda p: p.push_sums(0, b"abc"), "buffer size"),
+    "rank": (lambda p: p.push_sums(2, np.zeros((5, 4), np.float32)), "expected a rank below 2"),
+    "weight": (lambda p: p.push_sums(0, np.zeros((5, 4), np.float32), 1.5), "TN_BAD_VALUE"),
+    "no weight": (lambda p: p.push_sums(0, np.zeros((5, 4), np.float32), np.nan), "TN_BAD_VALUE"),
+    "counts": (lambda p: p.push_shows(0, np.full((5, 2), -1, np.float32)), "TN_BAD_VALUE"),
+    "no counts": (lambda p: p.push_shows(0, np.full((5, 2), np.inf, np.float32)), "TN_BAD_VALUE"),
+    "unaligned": (lambda p: p.push_sums(0, memoryview(bytes(81))[1:]), "multiple of their size"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_PUSHES)
+def test_a_wrong_push_changes_nothing(wrong: str) -> None:
+    pull, n = pulled(ranks=2)
+    fresh = records_of(pull.table)
+    push, message = WRONG_PUSHES[wrong]
+    with pytest.raises((ValueError, NotFiniteError), match=message):
+        push(pull)
+    for rank in range(2):
+        pull.push_sums(rank, np.ones((n, 4), np.float32), 0.5)
+    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+        pull.push_sums(0, np.ones((n, 4), np.float32), 0.5)  # again
+    pull.apply()
+    np.testing.assert_array_equal(
+        records_of(pull.table)["embedding"], fresh["embedding"] - np.float32(0.5)
+    )
+
+
+def test_a_push_after_an_eviction_is_refused() -> None:
+    pull, n = pulled()
+    pull.table.set_life(0, Life(unseen_steps=1))
+    pull.table.set_step(9)
+    assert pull.table.evict() == 3
+    with pytest.raises(ValueError, match="TN_NO_BATCH"):
+        pull.push_sums(0, np.ones((n, 4), np.float32))
+
+
+def test_a_key_that_is_sent_twice_has_one_row() -> None:
+    pull = PullWorkspace(make_table())
+    pull.find([RankKeys(np.array([7, 7], np.uint64), np.zeros(2, np.uint16))], True)
+    before = records_of(pull.table)
+    assert len(before) == pull.rows == 1
+    pull.push_sums(0, np.ones((2, 4), np.float32))
+    pull.apply()
+    np.testing.assert_array_equal(records_of(pull.table)["linear"], before["linear"] - 1)
+
+
+def test_mutated_keys_are_refused_or_found() -> None:
+    """4,000 messages, some bytes of which are not as they were sent."""
+    rng = np.random.default_rng(5)
+    table = make_table((0, 32), sketch_bytes=1 << 16)
+    table.set_life(5, Life(admit_after=200))
+    pull, refused = PullWorkspace(table), 0
+    ids = np.arange(200, dtype=np.uint64)
+    groups = np.where(ids % 2 == 1, 5, 0).astype(np.uint16)
+    owned = key_hashes(GROUPS, groups, ids) >> np.uint64(63) == 0
+    ids, groups = ids[owned][:40], groups[owned][:40]
+    for _ in range(4000):
+        parts = [bytearray(part.tobytes()) for part in (ids, groups, np.ones(40, np.uint32))]
+        for _ in range(rng.integers(0, 3)):
+            part = parts[rng.integers(3)]
+            part[rng.integers(len(part))] = rng.integers(256)
+        before = table.rows
+        try:
+            pull.find([RankKeys(*parts), RankKeys(*parts)], True)
+        except ValueError:
+            refused += 1
+            assert table.rows == before
+            continue
+        waits, rows = np.empty(40, np.uint32), np.empty((40, 4), np.float32)
+        pull.write_waits(1, waits)
+        pull.read(1, rows)
+        assert (waits <= np.frombuffer(parts[2], np.uint32)).all()
+        for rank in range(2):
+            pull.push_sums(rank, rows, 0.5)
+        pull.apply()
+    assert 500 < refused < 3500
+    found = records_of(table)
+    assert len(found) == table.rows and np.isfinite(found["embedding"]).all()
+
+
+def test_keys_are_used_in_their_order() -> None:
+    table = make_table()
+    worker = KeyWorkspace(table, SLOTS)
+    ids, offsets, examples = make_batch(np.random.default_rng(1), 10)
+    [n] = worker.number_keys(ids, offsets, examples, ALL)
+    rows = np.zeros((n, 4), np.float32)
+    outputs, apart = outputs_of(examples)
+    with pytest.raises(ValueError, match="TN_NO_BATCH"):
+        worker.gather(outputs, apart)
+    with pytest.raises(ValueError, match="expected rows of 1 peers"):
+        worker.set_rows([rows, rows])
+    with pytest.raises(ValueError, match=f"expected {4 * n} items"):
+        worker.set_rows([rows[1:]])
+    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+        worker.set_rows([rows], [np.full(n, 1000, np.uint32)])
+    with pytest.raises(ValueError, match="can be written"):
+        worker.write_keys(0, bytes(8 * n), bytearray(2 * n))
+    with pytest.raises(ValueError, match="expected a peer below 1"):
+        worker.write_keys(1, rows, rows)
+    worker.set_rows([rows])
+    with pytest.raises(ValueError, match="TN_NO_BATCH"):
+        worker.set_rows([rows])
+    worker.gather(outputs, apart)
+    with pytest.raises(ValueError, match="TN_NO_BATCH"):
+        worker.write_sums(0, rows)
+    worker.accumulate(outputs, apart)
+    for call in (worker.apply, worker.squares):
+        with pytest.raises(ValueError, match="TN_NO_BATCH"):
+            call()
+    assert table.rows == 0
+    for first_shards in ([0], [0, 63], [1, 64], [0, 32, 32, 64], [0, 40, 30, 64], [0, 65]):
+        with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+            worker.number_keys(ids, offsets, examples, first_shards)
+
+
+def test_the_limit_of_gradients_is_divided_by_the_ranks() -> None:
+    for ranks in (1, 3):
+        worker = KeyWorkspace(make_table(), [SlotPlan(0, "sum", 0)], ranks)
+        offsets = np.arange(2, dtype=np.uint32)
+        worker.number_keys(np.ones(1, np.uint64), offsets, 1, ALL)
+        worker.set_rows([np.zeros(4, np.float32)])
+        gradients = [np.zeros((1, 1), np.float32), np.full((1, 3), 2.0**57, np.float32)]
+        if ranks == 1:
+            worker.accumulate(gradients)
+        else:
+            with pytest.raises(NotFiniteError):
+                worker.accumulate(gradients)
+    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+        KeyWorkspace(make_table(), SLOTS, 65)
+
+
+# ---- Dense slices -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slices", [1, 2, 3, 7])
+@pytest.mark.parametrize("kind", [kind for kind in NAMES if for_dense_weights(kind)])
+def test_dense_slices_are_the_whole(kind: str, slices: int) -> None:
+    rng = np.random.default_rng(4)
+    sizes = [5, 3000, 16, 0, 1, 47]
+    rule = Optimizer(kind, 0.1, epsilon=1e-6, beta1=0.9, beta2=0.99, decay=0.01, bound=0.8)
+    whole, *parts = [DenseTable(sizes, rule, Pool(threads)) for threads in (2, *[1] * slices)]
+    total = len(whole.flat_weights)
+    bounds = [total * i // slices // 16 * 16 for i in range(slices)] + [total]
+    for _ in range(4):
+        flat = rng.standard_normal(total).astype(np.float32)
+        whole.apply([flat[o : o + n].copy() for o, n in zip(whole.offsets, sizes, strict=True)])
+        for part, first, last in zip(parts, bounds, bounds[1:], strict=False):
+            part.check_slice(flat[first:last], first)
+            part.apply_slice(memoryview(flat[first:last].tobytes()), first)
+    for part, first, last in zip(parts, bounds, bounds[1:], strict=False):
+        assert part.step == whole.step == 4
+        for ours, theirs in zip(
+            [part.flat_weights, *part.flat_states],
+            [whole.flat_weights, *whole.flat_states],
+            strict=True,
+        ):
+            assert ours[first:last].tobytes() == theirs[first:last].tobytes()
+    assert whole.weights[1].any()
+
+
+def test_dense_slices_are_checked() -> None:
+    table = DenseTable([20], SGD, Pool(1))
+    for first, count in [(-1, 4), (0, 33), (32, 1)]:
+        with pytest.raises(ValueError, match="expected a slice of 32 floats"):
+            table.apply_slice(np.zeros(count, np.float32), first)
+    with pytest.raises(NotFiniteError):
+        table.check_slice(np.full(4, np.inf, np.float32), 10)
+    table.check_slice(np.full(4, np.inf, np.float32), 20)  # between variables
+    assert table.step == 0
+
+
+def test_weighted_sum_is_numpys() -> None:
+    rng = np.random.default_rng(6)
+    out = rng.standard_normal(1003).astype(np.float32)
+    values = rng.standard_normal(1003).astype(np.float32)
+    wanted = out + np.float32(0.3) * values
+    weighted_sum(out, memoryview(values.tobytes()), 0.3)
+    np.testing.assert_array_equal(out, wanted)
+    with pytest.raises(ValueError, match="expected 1003 items"):
+        weighted_sum(out, values[1:], 0.3)
+    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
+        weighted_sum(out, values, -0.1)
