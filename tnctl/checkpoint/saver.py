@@ -151,7 +151,8 @@ class Saver:
                 entries = parts.merged_files(staged, written, dtypes)
                 if len(written) > 1:
                     check_there(spool.folder, entries)
-                manifest = spool.complete(content, others=entries)
+                spool.include(entries)
+                manifest = spool.complete(content)
             except BaseException:
                 self._abandon(spool)
                 raise

@@ -165,29 +165,29 @@ class Spool(StagedFiles):
     def __init__(self, folder: str, root: Path) -> None:
         self._claims = Claims(folder, CHECKPOINT)
         super().__init__(folder, root, self._claims.add)
-        self._of_others: list[str] = []
+        self._claimed: list[str] = []
+        self._included: dict[str, FileEntry] = {}
 
     def claim(self, names: Iterable[str], *, staged: bool = False) -> None:
         """List files that owners may write; with `staged`, only if they stage in place.
 
         Elsewhere they are listed before they are uploaded, for the list itself is an upload.
         """
-        self._of_others = list(names)
+        self._claimed = list(names)
         if self._local is not None:
-            self._claim(names_in_place(self._of_others))
+            self._claim(names_in_place(self._claimed))
         elif not staged:
-            self._claim(self._of_others)
+            self._claim(self._claimed)
 
-    def complete(
-        self, document: Kind, name: str = NAME, others: Mapping[str, FileEntry] | None = None
-    ) -> Kind:
-        """Finish all files and write the manifest. Raises what goes wrong with any of them.
+    def include(self, entries: Mapping[str, FileEntry]) -> None:
+        """Take files into the manifest that owners have finished; they come first."""
+        self._included = dict(entries)
 
-        `others` are the files that other processes have finished; they come first.
-        """
+    def complete(self, document: Kind, name: str = NAME) -> Kind:
+        """Finish all files and write the manifest. Raises what goes wrong with any of them."""
         finished = self.finish()
-        self.files = {**(others or {}), **finished}
-        unwritten = [name for name in self._of_others if name not in self.files]
+        self.files = {**self._included, **finished}
+        unwritten = [path for path in self._claimed if path not in self.files]
         self._claims.drop(names_in_place(unwritten))
         return self._retrying(lambda: super(Spool, self).complete(document, name))
 
