@@ -220,8 +220,15 @@ class World:
             self.after(6, lambda: [self.kill(each) for each in round_])
 
     def expect_notice(self, generation):
-        """A lost process ends its generation, but for processes that do not run meanwhile."""
-        alive = [each for each in self.processes.values() if each.generation == generation]
+        """A lost process ends its generation, but for processes that do not run meanwhile.
+
+        One that is stopped receives the last heartbeats of the lost one when it is resumed.
+        """
+        alive = [
+            each
+            for each in self.processes.values()
+            if each.generation == generation and not each.is_stopped
+        ]
         stops = [each.stops for each in alive]
 
         def check():
