@@ -24,7 +24,8 @@ from tnctl.errors import Failure, Stopped
 from tnctl.launch.worker_processes import HOST, Display, WorkerProcess, begin_log, shares
 from tnctl.progress import say
 
-COMMAND = (sys.executable, "-m", "tnctl.cluster.process")
+# -P: no module is imported from the folder in which the command was given.
+COMMAND = (sys.executable, "-P", "-m", "tnctl.cluster.process")
 MOST_LOSSES = 3  # without a new checkpoint between them
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 POLL_SECONDS = 0.2
