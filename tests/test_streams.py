@@ -309,6 +309,35 @@ def test_parts_that_do_not_fit_are_refused():
             assert all(joiner.add(part) is None for part in parts)
 
 
+def test_mutated_parts_never_make_a_frame_that_was_not_sent():
+    rng = np.random.default_rng(13)
+    whole = cut([bytes(range(256)) * 8200], BULK)  # three parts
+    made = refused = 0
+    for _ in range(300):
+        parts = [bytearray(part) for part in whole]
+        for _ in range(rng.integers(0, 3)):
+            part = parts[rng.integers(len(parts))]
+            match rng.integers(4):
+                case 0:
+                    part[rng.integers(HEADER.size)] ^= 1 << rng.integers(8)
+                case 1:
+                    del part[rng.integers(len(part)) :]
+                case 2:
+                    part += bytes(rng.integers(1, 50))
+                case 3:
+                    parts.insert(rng.integers(len(parts) + 1), bytearray(part))
+        joiner = Joiner(1 << 23)
+        try:
+            frames = [joiner.add(bytes(part)) for part in parts]
+        except PartError:
+            refused += 1
+            continue
+        whole_frames = [frame for frame in frames if frame is not None]
+        made += len(whole_frames)
+        assert all(len(frame) == 256 * 8200 for frame in whole_frames)
+    assert made > 50 and refused > 100
+
+
 def test_what_waits_is_bounded():
     outgoing = Outgoing(10)
     assert outgoing.put([bytes(11)], BULK) and not outgoing.put([b"x"], BULK)

@@ -112,7 +112,8 @@ class Supervisor:
                         task=task,
                     )
                 )
-        if self._signals:  # it came while the processes were started
+        if self._signals:  # it came before rank 0 was started
+            self._deadline = time.monotonic() + TO_END
             self._workers[0].signal(self._signals[-1])
 
     def _watch(self) -> int:
