@@ -259,11 +259,16 @@ sys.stdin.read()
 def test_a_killed_peer_is_noticed_at_once_and_a_stopped_one_by_its_silence(make):
     accepts = make(0)
     command = [sys.executable, "-c", PROGRAM, accepts.address]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as peer:
+    peer = subprocess.Popen(command, stdin=subprocess.PIPE)
+    try:
         accepts.until_event("connected", 1)
         accepts.endpoint.send(1, [b"a" * 3_000_000])
         accepts.until(lambda: accepts.frames)
         peer.send_signal(signal.SIGSTOP)
+        status = Path(f"/proc/{peer.pid}/status")
+        deadline = time.monotonic() + SECONDS
+        while "State:\tT" not in status.read_text() and time.monotonic() < deadline:
+            time.sleep(0.01)
         heard = accepts.endpoint.heard(1)
         assert accepts.endpoint.send(1, [b"b"], urgent=True)
         time.sleep(0.5)
@@ -274,6 +279,9 @@ def test_a_killed_peer_is_noticed_at_once_and_a_stopped_one_by_its_silence(make)
         peer.kill()
         accepts.until_event("lost", 1)
         assert time.monotonic() - killed < 3
+    finally:
+        peer.kill()
+        peer.communicate()
 
 
 # ---- Parts, without a network ------------------------------------------------
