@@ -68,7 +68,7 @@ def test_commands_of_one_process_refuse_it(here, tmp_path, command, key):
 def test_a_sweep_refuses_it(here, tmp_path):
     (tmp_path / "own.yaml").write_text(CONF)
     done = here("train", "conf=own.yaml", "-m", "seed=1,2", "cluster=local", cwd=tmp_path)
-    assert done.code == 2 and "leave cluster= out" in done.line
+    assert done.code == 2 and "Give cluster.start=null" in done.line
 
 
 def test_no_saved_conf_has_it():

@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+import subprocess
 import sys
 
 import pytest
 from conftest import CONF
 
-from tnctl import ownership
+from tnctl import files
 from tnctl.cli import compose
+from tnctl.errors import UserError
 from tnctl.launch import local_workers
 from tnctl.launch.supervisor import Supervisor
 from tnctl.training import run_folder
@@ -61,13 +63,18 @@ def test_workers_get_the_conf_and_overwrite_until_there_is_a_checkpoint(here, fo
     assert not (folder / "run/.tnctl-lock").exists()
 
 
+def kept(output, workers, overwrite=False):
+    with local_workers.kept_logs(str(output), workers, overwrite) as logs:
+        return logs
+
+
 def test_logs_are_tnctls_files(tmp_path):
     output = tmp_path / "run"
-    logs = local_workers.claim_logs(output / "workers", 2, overwrite=False)
+    logs = kept(output, 2)
     logs[1].write_text("lines\n")
-    assert local_workers.claim_logs(output / "workers", 3, overwrite=False)[:2] == logs
+    assert kept(output, 3)[:2] == logs
     assert logs[1].read_text() == "lines\n"
-    local_workers.claim_logs(output / "workers", 2, overwrite=True)
+    kept(output, 2, overwrite=True)
     assert logs[1].read_text() == ""
     run_folder.remove(str(output), by_workers=True)
     assert logs[1].exists()
@@ -75,9 +82,24 @@ def test_logs_are_tnctls_files(tmp_path):
     run_folder.remove(str(output))
     assert [path.name for path in (output / "workers").iterdir()] == ["notes.txt"]
     logs[0].write_text("mine")
-    with pytest.raises(ownership.UserError, match=r"holds rank-0\.log, which tnctl did not write"):
-        local_workers.claim_logs(output / "workers", 1, overwrite=True)
+    with pytest.raises(UserError, match=r"holds rank-0\.log, which tnctl did not write"):
+        kept(output, 1, overwrite=True)
     assert logs[0].read_text() == "mine"
+
+
+def test_logs_of_another_storage_are_written_at_the_end():
+    with local_workers.kept_logs("memory://logs/run", 2, False) as logs:
+        logs[1].write_text("lines\n")
+    assert files.read_bytes("memory://logs/run/workers/rank-1.log") == b"lines\n"
+    assert not logs[1].exists()
+    kept("memory://logs/run", 2)  # they are tnctl's
+
+
+def test_the_supervisor_imports_nothing_heavy():
+    program = "import sys, tnctl.launch.local_workers; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "tnctl.launch.supervisor" in done.stdout, done.stderr
+    assert not {"tensorflow", "keras", "grpc", "ray"} & set(done.stdout.split())
 
 
 def test_without_grpc_a_line_names_the_extra(here, folder, monkeypatch):

@@ -259,11 +259,16 @@ sys.stdin.read()
 def test_a_killed_peer_is_noticed_at_once_and_a_stopped_one_by_its_silence(make):
     accepts = make(0)
     command = [sys.executable, "-c", PROGRAM, accepts.address]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as peer:
+    peer = subprocess.Popen(command, stdin=subprocess.PIPE)
+    try:
         accepts.until_event("connected", 1)
         accepts.endpoint.send(1, [b"a" * 3_000_000])
         accepts.until(lambda: accepts.frames)
         peer.send_signal(signal.SIGSTOP)
+        status = Path(f"/proc/{peer.pid}/status")
+        deadline = time.monotonic() + SECONDS
+        while "State:\tT" not in status.read_text() and time.monotonic() < deadline:
+            time.sleep(0.01)
         heard = accepts.endpoint.heard(1)
         assert accepts.endpoint.send(1, [b"b"], urgent=True)
         time.sleep(0.5)
@@ -274,6 +279,9 @@ def test_a_killed_peer_is_noticed_at_once_and_a_stopped_one_by_its_silence(make)
         peer.kill()
         accepts.until_event("lost", 1)
         assert time.monotonic() - killed < 3
+    finally:
+        peer.kill()
+        peer.communicate()
 
 
 # ---- Parts, without a network ------------------------------------------------
@@ -307,6 +315,35 @@ def test_parts_that_do_not_fit_are_refused():
         joiner = Joiner(3 * PART_BYTES)
         with pytest.raises(PartError):
             assert all(joiner.add(part) is None for part in parts)
+
+
+def test_mutated_parts_never_make_a_frame_that_was_not_sent():
+    rng = np.random.default_rng(13)
+    whole = cut([bytes(range(256)) * 8200], BULK)  # three parts
+    made = refused = 0
+    for _ in range(300):
+        parts = [bytearray(part) for part in whole]
+        for _ in range(rng.integers(0, 3)):
+            part = parts[rng.integers(len(parts))]
+            match rng.integers(4):
+                case 0:
+                    part[rng.integers(HEADER.size)] ^= 1 << rng.integers(8)
+                case 1:
+                    del part[rng.integers(len(part)) :]
+                case 2:
+                    part += bytes(rng.integers(1, 50))
+                case 3:
+                    parts.insert(rng.integers(len(parts) + 1), bytearray(part))
+        joiner = Joiner(1 << 23)
+        try:
+            frames = [joiner.add(bytes(part)) for part in parts]
+        except PartError:
+            refused += 1
+            continue
+        whole_frames = [frame for frame in frames if frame is not None]
+        made += len(whole_frames)
+        assert all(len(frame) == 256 * 8200 for frame in whole_frames)
+    assert made > 50 and refused > 100
 
 
 def test_what_waits_is_bounded():

@@ -36,6 +36,7 @@ part.rename(folder / f"{given.generation}-{given.rank}")
 for action in plan[min(given.generation, len(plan)) - 1][given.rank].split(";"):
     word, _, value = action.strip().partition(" ")
     if word == "say": print(value, file=sys.stderr, flush=True)
+    if word == "begin": print(value, file=sys.stderr, end="", flush=True)
     if word == "port": supervised.report_port(int(value))
     if word == "address": print("address", supervised.address(), flush=True)
     if word == "sleep": time.sleep(float(value))
@@ -69,7 +70,7 @@ class Run:
         return json.loads(path.read_text())
 
     def generations(self):
-        return max(int(path.name.split("-")[0]) for path in self.folder.glob("[0-9]*-0"))
+        return self.logs[0].read_text().count("== workers started")
 
     def all_ended(self):
         pids = [json.loads(path.read_text())["pid"] for path in self.folder.glob("[0-9]*-*")]
@@ -162,6 +163,18 @@ def test_lost_workers_are_started_again(tmp_path, capfd, plan, words):
     err = capfd.readouterr().err
     assert words in err and "start again from the last checkpoint" in err
     assert "generation 2" in run.logs[1].read_text()
+
+
+def test_what_a_killed_rank_0_has_begun_to_show_is_a_line(tmp_path, capfd):
+    run = Run(tmp_path, [["begin epoch 1  20%;kill 9"], ["say end;exit 0"]])
+    assert run() == 0
+    assert capfd.readouterr().err.splitlines() == [
+        "epoch 1  20%",
+        "worker 0 was killed by SIGKILL: all workers start again from the last checkpoint",
+        "end",
+    ]
+    start = "== workers started, generation"
+    assert run.logs[0].read_text() == f"{start} 1\nepoch 1  20%\n{start} 2\nend\n"
 
 
 def test_three_losses_without_a_checkpoint_end_the_run(tmp_path):

@@ -38,7 +38,7 @@ def train(
             raise UserError(f"{words(job.swept)}: {error}", error.exit_code) from None
         refuse_if(
             conf.cluster.start is not None,
-            "-m trains its runs in this process: leave cluster= out, or give one value of each key",
+            "-m trains its runs in this process, without workers. Give cluster.start=null",
         )
         runs.append((words(job.swept), replace(conf, output=files.join(conf.output, name))))
     quiet_tensorflow()

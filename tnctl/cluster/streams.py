@@ -143,7 +143,10 @@ class Endpoint:
         return self._attempts.get(peer)
 
     def close(self) -> None:
-        """End all streams, without callbacks; frames that wait are dropped."""
+        """End all streams, without callbacks; frames that wait are dropped.
+
+        Until then the threads of streams keep the interpreter from ending (os._exit does end it).
+        """
         self._closed.set()
         with self._lock:
             streams, self._streams = list(self._streams.values()), {}

@@ -2,7 +2,8 @@
 
 import dataclasses
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -42,27 +43,38 @@ def train(conf: Conf, *, overwrite: bool, golden: int, accept: bool) -> int:
             "accept": accept,
         }
 
-    with ExitStack() as stack:
-        folder = files.local_path(files.join(conf.output, WORKER_LOGS))
-        if folder is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tnctl-")))
-            say(f"until the end of the run, the output of each worker is in {folder}")
-        logs = claim_logs(folder, conf.cluster.workers, overwrite)
+    with kept_logs(conf.output, conf.cluster.workers, overwrite) as logs:
         return Supervisor(task, logs, lambda: newest_checkpoint(conf.output)).run()
 
 
-def claim_logs(folder: Path, workers: int, overwrite: bool) -> list[Path]:
+@contextmanager
+def kept_logs(output: str, workers: int, overwrite: bool) -> Iterator[list[Path]]:
     """The files that the output of each worker is appended to, on the list of tnctl's files.
 
-    With `overwrite` they are emptied. Raises UserError when one of them is not tnctl's.
+    They are in the folder `workers` of the output; with `overwrite` they are emptied. Where the
+    output is on another storage, they are written there when the block ends. Raises UserError when
+    one of them is not tnctl's.
     """
     names = [f"rank-{rank}.log" for rank in range(workers)]
-    folder.mkdir(parents=True, exist_ok=True)
-    Claims(str(folder), WORKERS).add(names)
-    logs = [folder / name for name in names]
-    for log in logs:
-        log.open("wb" if overwrite else "ab").close()
-    return logs
+    above = files.join(output, WORKER_LOGS)
+    folder = files.local_path(above)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    Claims(above, WORKERS).add(names)
+    if folder is not None:
+        logs = [folder / name for name in names]
+        for log in logs:
+            log.open("wb" if overwrite else "ab").close()
+        yield logs
+        return
+    with tempfile.TemporaryDirectory(prefix="tnctl-workers-") as temporary:
+        logs = [Path(temporary) / name for name in names]
+        say(f"the output of each worker is in {temporary}, and at the end in {above}")
+        try:
+            yield logs
+        finally:
+            for log in filter(Path.exists, logs):
+                files.write_bytes(files.join(above, log.name), log.read_bytes())
 
 
 def newest_checkpoint(output: str) -> object:

@@ -24,7 +24,8 @@ from tnctl.errors import Failure, Stopped
 from tnctl.launch.worker_processes import HOST, Display, WorkerProcess, begin_log, shares
 from tnctl.progress import say
 
-COMMAND = (sys.executable, "-m", "tnctl.cli.worker")
+# -P: no module is imported from the folder in which the command was given.
+COMMAND = (sys.executable, "-P", "-m", "tnctl.cli.worker")
 MOST_LOSSES = 3  # without a new checkpoint between them
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 POLL_SECONDS = 0.2
@@ -111,7 +112,8 @@ class Supervisor:
                         task=task,
                     )
                 )
-        if self._signals:  # it came while the processes were started
+        if self._signals:  # it came before rank 0 was started
+            self._deadline = time.monotonic() + TO_END
             self._workers[0].signal(self._signals[-1])
 
     def _watch(self) -> int:

@@ -42,8 +42,15 @@ class TerminalLog:
                 self._text(token[0])
         self._file.flush()
 
+    @property
+    def is_in_a_row(self) -> bool:
+        """Whether the last line has no end yet."""
+        return self._file.tell() > self._rows[-1]
+
     def close(self) -> None:
-        """Close the file."""
+        """End the last line, and close the file."""
+        if self.is_in_a_row:
+            self._file.write(b"\n")
         self._file.close()
 
     def _control(self, parameters: bytes, final: bytes) -> None:

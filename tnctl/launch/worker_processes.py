@@ -72,12 +72,12 @@ class Display:
             _write(content)
 
     def close(self, is_cut: bool) -> None:
-        """`is_cut` says that rank 0 was killed, and may have left a terminal without a cursor."""
+        """`is_cut` says that rank 0 was killed, and may have left a display in the terminal."""
         self.copy()
+        end = SHOW_CURSOR if self.is_terminal and is_cut else b""
+        _write(end + b"\n" if self._log.is_in_a_row else end)
         self._log.close()
         os.close(self.read)
-        if self.is_terminal and is_cut:
-            _write(SHOW_CURSOR)
 
 
 def _write(content: bytes) -> None:
@@ -139,6 +139,8 @@ class WorkerProcess:
 
 def begin_log(log: Path, generation: int) -> None:
     """Write a line that parts the output of one generation from the one before."""
-    with log.open("ab") as file:
-        begin = "\n" if file.tell() else ""
-        file.write(f"{begin}== workers started, generation {generation}\n".encode())
+    with log.open("a+b") as file:
+        if file.tell():  # the worker may have been killed in the middle of a line
+            file.seek(-1, os.SEEK_END)
+            file.write(b"" if file.read(1) == b"\n" else b"\n")
+        file.write(f"== workers started, generation {generation}\n".encode())
