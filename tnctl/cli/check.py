@@ -122,7 +122,7 @@ def show(conf: Conf, findings: "Findings") -> None:
     table("", ("at the end", "rows", "memory"), rows)
     say("")
     show_lives(findings)
-    show_inputs(conf, findings)
+    show_inputs(conf.recipe["name"], findings)
     if findings.unused is not None:
         say(f"columns that nothing reads: {', '.join(findings.unused) or 'none'}")
     for warning in findings.warnings:
@@ -167,11 +167,11 @@ def show_lives(findings: "Findings") -> None:
         say("")
 
 
-def show_inputs(conf: Conf, findings: "Findings") -> None:
+def show_inputs(recipe: str, findings: "Findings") -> None:
     """The order of the inputs of the recipe."""
     from tnctl.progress import say
 
-    lines = [f"inputs of recipe {conf.recipe['name']}:"]
+    lines = [f"inputs of recipe {recipe}:"]
     columns = ", ".join(
         f"{name} {column}" + (f"-{column + width - 1}" if width > 1 else "")
         for name, column, width in findings.x

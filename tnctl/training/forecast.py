@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from tnctl.data.sources import columns_of, files_of
 from tnctl.evaluation.input_figures import INDEX_BYTES
 from tnctl.model.building import Model, build
 from tnctl.model.layout import Layout, TableLayout, most_rows
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Slot
 from tnctl.tables import SparseTable
 from tnctl.training import early_stopping, eviction
 from tnctl.training.sample_ids import (
@@ -127,7 +127,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Findings:
     labels = np.concatenate([batch.labels for batch in sample])
     total = total_rows(conf, len(labels), rows, days)
     means = dict(zip(conf.data.all_labels, labels.mean(0), strict=True))
-    trained = trained_rows(conf, total, means)
+    trained = trained_rows(conf.data.negatives, total, means)
     groups = look_at_groups(conf, sample, measured, trained)
     lives = look_at_lives(conf, sample, model, groups, trained)
     layout = model.layout
@@ -135,7 +135,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Findings:
         sample_rows=len(labels),
         skipped_rows=skipped.rows,
         rows=total,
-        slots=look_at_slots(conf, sample),
+        slots=look_at_slots(conf.slots, sample),
         groups=groups,
         lives=lives,
         tables={
@@ -171,11 +171,11 @@ def total_rows(conf: Conf, sampled: int, wanted: int, days: Days | None) -> RowC
     )
 
 
-def look_at_slots(conf: Conf, sample: list[Batch]) -> dict[str, SlotFindings]:
+def look_at_slots(slots: Mapping[str, Slot], sample: list[Batch]) -> dict[str, SlotFindings]:
     """Coverage and ids of every slot."""
     findings = {}
-    for number, (name, slot) in enumerate(conf.slots.items()):
-        cells = spread(conf, name)
+    for number, (name, slot) in enumerate(slots.items()):
+        cells = spread(slot)
         counts = np.concatenate([ids_per_row(batch, number, cells) for batch in sample])
         findings[name] = SlotFindings(
             float((counts > 0).mean()),
@@ -193,10 +193,10 @@ def look_at_groups(
     """The growth of the ids of every share group, over all slots of it."""
     rows = sum(batch.rows for batch in sample)
     growths = {}
-    for group, numbers in members(conf).items():
+    for group, numbers in members(conf.slots).items():
         name = list(conf.slots)[numbers[0]]
         most = counted_ids(name, conf.slots[name], measured)
-        first_rows, times = first_met(*occurrences(conf, sample, numbers))
+        first_rows, times = first_met(*occurrences(conf.slots, sample, numbers))
         grown = grown_to(first_rows, times, rows, total, math.inf if most is None else most)
         if most is not None and conf.optimizer.updates == "all":
             grown = replace(grown, end=most, low=most, high=most)
@@ -224,7 +224,7 @@ def look_at_lives(
 ) -> dict[str, LifeFindings]:
     """The effect of the rules for rows on every share group that has any."""
     rows = sum(batch.rows for batch in sample)
-    numbers = members(conf)
+    numbers = members(conf.slots)
     findings = {}
     for layout, table in zip(model.layout.tables, model.tables, strict=True):
         for group, life in zip(layout.groups, layout.lives, strict=True):
@@ -233,7 +233,7 @@ def look_at_lives(
             grown, counted = groups[group], 0.0
             if life.waits:
                 first_rows, times, waited = admitted(
-                    *occurrences(conf, sample, numbers[group]), life, conf.seed
+                    *occurrences(conf.slots, sample, numbers[group]), life, conf.seed
                 )
                 grown = grown_to(first_rows, times, rows, total, grown.high)
                 counted = waited * max(total.estimate / rows, 1)
@@ -248,14 +248,14 @@ def look_at_lives(
     return findings
 
 
-def trained_rows(conf: Conf, total: RowCount | None, labels: Mapping[str, float]) -> RowCount:
+def trained_rows(negatives: float, total: RowCount | None, labels: Mapping[str, float]) -> RowCount:
     """The rows of data.train that are trained on; none beyond the sample when nobody knows."""
     if total is None:
         return RowCount(0.0, 0.0, 0.0)
-    if conf.data.negatives == 1:
+    if negatives == 1:
         return total
     [rate] = labels.values()
-    share = float(rate + (1 - rate) * conf.data.negatives)
+    share = float(rate + (1 - rate) * negatives)
     return RowCount(total.estimate * share, total.low * share, total.high * share)
 
 
@@ -294,7 +294,7 @@ def warnings(conf: Conf, layout: Layout, findings: Findings, sample: list[Batch]
     ]
     said += [
         f"numeric.{name} is the same number in every row of the sample"
-        for name in constant_numbers(conf, layout, sample)
+        for name in constant_numbers(conf.numeric, layout, sample)
     ]
     said += [
         f"label {name} is {label[0]:g} in every row of the sample: is it sorted?"
@@ -312,16 +312,14 @@ def warnings(conf: Conf, layout: Layout, findings: Findings, sample: list[Batch]
     return said + same_files(conf) + memory_warnings(findings)
 
 
-def constant_numbers(conf: Conf, layout: Layout, sample: list[Batch]) -> list[str]:
-    """The numeric inputs that do not vary."""
+def constant_numbers(inputs: Collection[str], layout: Layout, sample: list[Batch]) -> list[str]:
+    """The names of `inputs`, the numeric ones, that do not vary."""
     numeric = np.concatenate([batch.numeric for batch in sample])
     equal = (numeric == numeric[0]).all(axis=0)
     return [
         name
         for name, (column, width) in layout.numeric_columns.items()
-        if name in conf.numeric
-        and len(numeric) > 1
-        and equal[column - layout.numeric_at :][:width].all()
+        if name in inputs and len(numeric) > 1 and equal[column - layout.numeric_at :][:width].all()
     ]
 
 

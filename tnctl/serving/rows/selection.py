@@ -96,7 +96,7 @@ def select(
     What is not known from the checkpoint's manifest is counted in a pass over the rows. Raises
     UserError for a filter that is impossible, and for an export `since` of another training.
     """
-    chosen = chosen_groups(checkpoint, conf, filter)
+    chosen = chosen_groups(checkpoint, conf.slots, filter)
     if since is not None:
         check_since(checkpoint, filter, precision, since)
     tables = [
