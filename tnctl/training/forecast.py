@@ -43,7 +43,7 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass
-class SlotFindings:
+class SlotFigures:
     """One slot in the sample."""
 
     coverage: float  # examples with an id
@@ -54,7 +54,7 @@ class SlotFindings:
 
 
 @dataclass
-class TableFindings:
+class TableForecast:
     """One table at the end of the data."""
 
     row_bytes: float  # with its part of the index
@@ -72,7 +72,7 @@ class TableFindings:
 
 
 @dataclass
-class LifeFindings:
+class LifeForecast:
     """The effect of the rules for the rows of a share group."""
 
     rules: list[str]
@@ -82,16 +82,16 @@ class LifeFindings:
 
 
 @dataclass
-class Findings:
+class Forecast:
     """All that `tnctl check` reports."""
 
     sample_rows: int
     skipped_rows: int
     rows: RowCount | None  # of data.train
-    slots: dict[str, SlotFindings]
+    slots: dict[str, SlotFigures]
     groups: dict[str, Growth]
-    lives: dict[str, LifeFindings]
-    tables: dict[str, TableFindings]
+    lives: dict[str, LifeForecast]
+    tables: dict[str, TableForecast]
     labels: dict[str, float]
     unused: list[str] | None
     x: list[tuple[str, int, int]]  # name, first column, columns
@@ -104,7 +104,7 @@ class Findings:
     warnings: list[str]
 
 
-def inspect(conf: Conf, rows: int = ROWS) -> Findings:
+def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
     """Read the first `rows` rows of data.train, and the beginning of the other splits.
 
     Raises `UserError` or `Failure` for whatever would keep the conf from being trained.
@@ -131,7 +131,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Findings:
     groups = look_at_groups(conf, sample, measured, trained)
     lives = look_at_lives(conf, sample, model, groups, trained)
     layout = model.layout
-    findings = Findings(
+    findings = Forecast(
         sample_rows=len(labels),
         skipped_rows=skipped.rows,
         rows=total,
@@ -171,13 +171,13 @@ def total_rows(conf: Conf, sampled: int, wanted: int, days: Days | None) -> RowC
     )
 
 
-def look_at_slots(slots: Mapping[str, Slot], sample: list[Batch]) -> dict[str, SlotFindings]:
+def look_at_slots(slots: Mapping[str, Slot], sample: list[Batch]) -> dict[str, SlotFigures]:
     """Coverage and ids of every slot."""
     findings = {}
     for number, (name, slot) in enumerate(slots.items()):
         cells = spread(slot)
         counts = np.concatenate([ids_per_row(batch, number, cells) for batch in sample])
-        findings[name] = SlotFindings(
+        findings[name] = SlotFigures(
             float((counts > 0).mean()),
             float(counts.mean()),
             int(counts.max()),
@@ -221,7 +221,7 @@ def grown_to(
 
 def look_at_lives(
     conf: Conf, sample: list[Batch], model: Model, groups: dict[str, Growth], total: RowCount
-) -> dict[str, LifeFindings]:
+) -> dict[str, LifeForecast]:
     """The effect of the rules for rows on every share group that has any."""
     rows = sum(batch.rows for batch in sample)
     numbers = members(conf.slots)
@@ -244,7 +244,7 @@ def look_at_lives(
                 low=min(grown.low, most),
                 high=min(grown.high, most),
             )
-            findings[group] = LifeFindings(eviction.rules(life), groups[group], grown, counted)
+            findings[group] = LifeForecast(eviction.rules(life), groups[group], grown, counted)
     return findings
 
 
@@ -263,8 +263,8 @@ def table_findings(
     layout: TableLayout,
     table: SparseTable,
     groups: dict[str, Growth],
-    lives: dict[str, LifeFindings],
-) -> TableFindings:
+    lives: dict[str, LifeForecast],
+) -> TableForecast:
     """The size of a table from the growth of its groups."""
     each = [lives[name].rows if name in lives else groups[name] for name in layout.groups]
     estimate, low, high = (sum(getattr(g, key) for g in each) for key in ("end", "low", "high"))
@@ -272,7 +272,7 @@ def table_findings(
     counted = sum(lives[name].counted for name in layout.groups if name in lives)
     # Cormode & Muthukrishnan 2005, theorem 1: e / width * occurrences, but for e^-lines of all ids.
     overcount = math.e * eviction.SKETCH_LINES / sketch * counted if sketch else 0.0
-    return TableFindings(table.stride + INDEX_BYTES, (estimate, low, high), sketch, overcount)
+    return TableForecast(table.stride + INDEX_BYTES, (estimate, low, high), sketch, overcount)
 
 
 def unused_columns(conf: Conf) -> list[str] | None:
@@ -284,7 +284,7 @@ def unused_columns(conf: Conf) -> list[str] | None:
     return None if present is None else [name for name in present if name not in used]
 
 
-def warnings(conf: Conf, layout: Layout, findings: Findings, sample: list[Batch]) -> list[str]:
+def warnings(conf: Conf, layout: Layout, findings: Forecast, sample: list[Batch]) -> list[str]:
     """What can be trained and is probably a mistake."""
     labels = np.concatenate([batch.labels for batch in sample])
     said = [
@@ -337,7 +337,7 @@ def same_files(conf: Conf) -> list[str]:
     ]
 
 
-def memory_warnings(findings: Findings) -> list[str]:
+def memory_warnings(findings: Forecast) -> list[str]:
     """Whether the tables may not fit."""
     there = memory_of_machine()
     estimate = sum(table.bytes[0] for table in findings.tables.values()) + findings.dense_bytes
