@@ -58,7 +58,7 @@ class Run:
             self.model = building.build(self.conf, Statistics())
         self.saver = Saver(self.conf, self.last)
         self.batches = [
-            Workspace(table, slot_plans(self.conf, layout))
+            Workspace(table, slot_plans(self.conf.slots, layout))
             for table, layout in zip(self.model.tables, self.model.layout.tables, strict=True)
         ]
 

@@ -13,6 +13,7 @@ from tnctl.errors import UserError
 HEAD = "defaults: [schema, {recipe: lr}, _self_]\n"
 SLOTS = HEAD + "slots: {a: {}}\n"
 REST = CONF.partition("\n")[2]
+OTHER_FORM = "defaults: [schema, {recipe: deepfm}, _self_]\nrecipe: {hidden: {a: 1}}\n"
 FILES = {
     # Its defaults.
     REST: "does not name the schema",
@@ -54,7 +55,8 @@ FILES = {
     HEAD + "slots: a\n": "slots takes no value, its names do",
     HEAD + "slots: {a: [b]}\n": "slots.a takes no value, its keys do",
     HEAD + "slots: {a: 3}\n": "slots.a takes no value, its keys do",
-    HEAD + "slots: {3: {}}\n": "slots has the name 3",
+    HEAD + "slots: {a: }\n": "slots.a needs a value, and null is none. Write {} for its defaults",
+    HEAD + "slots: {3: {}}\n": "slots has the name 3. YAML reads numbers, yes, no and null as",
     HEAD + "slots: {yes: {}}\n": "slots has the name True",
     HEAD + "slots: {null: {}}\n": "slots has the name null",
     SLOTS + "data: clicks\n": "data takes no value, its keys do",
@@ -76,7 +78,8 @@ FILES = {
     SLOTS + "warm: {rename: [a]}\n": "warm.rename holds names and values",
     SLOTS + "output: [a]\n": "output must be text",
     SLOTS + "train: {batch_size: big}\n": "train.batch_size must be a whole number",
-    SLOTS + "train:\n": "train needs a value",
+    SLOTS + "train:\n": "train needs a value, and null is none. Leave it out for the default",
+    OTHER_FORM: "own.yaml: recipe.hidden is a mapping, and a list in deepfm.yaml. Write a list",
     SLOTS + "optimizer: {embedding: '${optimizer.linear}'}\n": "optimizer.embedding takes no value",
     SLOTS + "output: !!binary aGk=\n": "output must be text",
     SLOTS + "save: !!set {a, b}\n": "save: Value 'set' is not a supported primitive type",
@@ -143,6 +146,11 @@ def test_a_wrong_file_of_a_group_or_below(here, tmp_path):
     ):
         (tmp_path / "data/mine.yaml").write_text(content)
         assert words in here("train", "conf=own.yaml", cwd=tmp_path).line
+    base = "defaults: [schema, {recipe: lr}, _self_]\ndata: {train: {files: [a]}}\n"
+    (tmp_path / "base.yaml").write_text(base)
+    (tmp_path / "own.yaml").write_text("defaults: [base, _self_]\ndata: {train: [a]}\n")
+    words = "own.yaml: data.train is a list, and a mapping in base.yaml. Write a mapping"
+    assert words in here("train", "conf=own.yaml", cwd=tmp_path).line
     (tmp_path / "own.yaml").write_text("defaults: [base, _self_]\n")
     (tmp_path / "base.yaml").write_text("defaults: [_self_]\nseed: 3\n")
     assert "base.yaml does not name the schema" in here("train", "conf=own.yaml", cwd=tmp_path).line
@@ -182,13 +190,14 @@ OVERRIDES = {
     "train.batch_size=choice(1,2)": "has several values",
     "train.batch_size=${nope}": "train.batch_size: ${nope} names no key",
     "output=[a]": "output must be text",
-    "recipe.hidden={}": "recipe.hidden has keys where the conf has a list",
+    "recipe.hidden={}": "recipe.hidden is a mapping where the conf has a list",
+    "+slots.new=null": "slots.new needs a value, and null is none. Write {} for its defaults",
     "recipe.hidden.x=3": "recipe.hidden is a value and has no keys",
-    "warm.rename=3": "give warm.rename.OLD=NEW",
+    "warm.rename=3": "give warm.rename.NEW=OLD",
     "~train.bach_size": "Did you mean 'train.batch_size'?",
     "hydra.x=3": "no key 'hydra.x'",
     "data.train.files=a": "data.train is a value and has no keys",
-    "warm.rename=[a]": "give warm.rename.OLD=NEW",
+    "warm.rename=[a]": "give warm.rename.NEW=OLD",
     "warm.rename.a={b:c}": "warm.rename.a must be text",
 }
 

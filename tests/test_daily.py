@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from tnctl.data.days import Days, conf_of_day, day_number, days_of, in_order
 from tnctl.data.sources import files_of
 from tnctl.errors import Failure, UserError
 
+DAILY_PAGE = Path(__file__).parent.parent / "docs/daily.md"
 ROWS = 900
 DAILY = CONF.replace("train: train.csv", 'train: "day={day}/part-*.csv"').replace(
     "  validation: validation.csv\n  test: test.csv\n", ""
@@ -357,6 +359,15 @@ def test_an_empty_day(three, here, content):
     assert report_of(three)["steps"] == step + 4
 
 
+def worst_and_way_out(refusal):
+    """The first finding of a refusal and its last sentences, without figures and names of slots."""
+    words = re.sub(
+        r"[\d.-]*\d", "0", re.sub(r"slots\.\w+", "slots.NAME", " ".join(refusal.split()))
+    )
+    words = words.replace("0% to 0%", "0%")
+    return words.partition("(gate.")[0], words.rpartition("). ")[2]
+
+
 def test_a_broken_day_is_refused_before_it_is_trained(three, here):
     whole = write_day(three, "2024-01-04", 4 * ROWS).read_bytes()
     empty = ("item_id", lambda table: pa.nulls(len(table), pa.string()))
@@ -369,6 +380,9 @@ def test_a_broken_day_is_refused_before_it_is_trained(three, here):
         "tnctl train: 2024-01-04 looks broken: slots.item_id: 100.0% of its occurrences are of ids "
         "without a row, "
     )
+    example = re.search(r"((?:    .*\n)+)\n\(on one line\)", DAILY_PAGE.read_text("utf-8"))[1]
+    # The worst finding and the way out; a day may have more findings between them.
+    assert worst_and_way_out(example) == worst_and_way_out(done.last)
     assert "days before (gate.new_ids=0.5)" in done.last and "accept=true" in done.last
     assert newest(str(three / "run")).manifest == before.manifest
     # Accepted, mended, or with the gate off: it is trained, and the next day after it.

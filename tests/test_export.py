@@ -249,7 +249,7 @@ def test_a_delta_is_what_differs(lives, precision, name):
     for first, last in ((0, 1), (1, 2), (0, 3), (2, 3), (3, 3)):
         (base, was), (checkpoint, now) = opened[first], opened[last]
         filter, before = FILTERS[name], {}
-        selected = select(base, run.conf, filter, precision)
+        selected = select(base, run.conf.slots, filter, precision)
         since = exporting.described(
             RowsManifest,
             exporting.Request(
@@ -267,7 +267,7 @@ def test_a_delta_is_what_differs(lives, precision, name):
             payload = encode(part.rows, part.group.shape)
             for id_, one in zip(part.ids.tolist(), payload, strict=True):
                 before[part.group.name, id_] = one.tobytes()
-        delta = select(checkpoint, run.conf, filter, precision, since)
+        delta = select(checkpoint, run.conf.slots, filter, precision, since)
         after, counts = dict(before), {}
         changed = {
             (group, id_)
@@ -294,7 +294,7 @@ def test_a_delta_is_what_differs(lives, precision, name):
         for group in delta.groups:
             assert counts.get(group.name, (0, 0)) == (group.removed, group.rows)
         expected = {}
-        for part in select(checkpoint, run.conf, filter, precision).parts():
+        for part in select(checkpoint, run.conf.slots, filter, precision).parts():
             payload = encode(part.rows, part.group.shape)
             for id_, one in zip(part.ids.tolist(), payload, strict=True):
                 expected[part.group.name, id_] = one.tobytes()

@@ -257,7 +257,7 @@ def test_chains_that_are_none(broken, told):
 
     # The base was exported again: the same rows, under another manifest.
     base = (parquet / "1").rename(parquet / "kept")
-    refused("2 is a delta of", "1 has no manifest.json", "not a complete tnctl embeddings")
+    refused("2 is a delta of", "1 has no manifest.json", "so it holds no complete tnctl embeddings")
     export(checkpoints[1], conf, str(parquet / "1"), golden=0)
     refused("2 is a delta of what was in", "1, which holds another export now. Export in full")
     shutil.rmtree(parquet / "1")

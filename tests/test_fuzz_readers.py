@@ -342,7 +342,7 @@ def test_warm_starts(run_copy, long):
     def read():
         with contextlib.redirect_stderr(io.StringIO()):
             start = warm.begin(conf)
-            model = build(conf, start.statistics(lambda _: saved.statistics))
+            model = build(conf, start.statistics(lambda: saved.statistics))
             start.fill(model)
         return [b"".join(some.tobytes() for some in table.records()) for table in model.tables]
 

@@ -229,6 +229,44 @@ def test_file_names_are_unique():
     assert {name for name, count in counts.items() if count > 1} == set()
 
 
+def readers_of_one_section(tree):
+    """The functions that take a Conf, pass it to nobody, and read one section of it."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        for argument in [*function.args.args, *function.args.kwonlyargs]:
+            if argument.annotation is None or ast.unparse(argument.annotation) != "Conf":
+                continue
+            inside = [node for statement in function.body for node in ast.walk(statement)]
+            is_conf = [isinstance(node, ast.Name) and node.id == argument.arg for node in inside]
+            sections = [
+                node.attr
+                for node in inside
+                if isinstance(node, ast.Attribute) and ast.unparse(node.value) == argument.arg
+            ]
+            if sum(is_conf) == len(sections) and len(set(sections)) == 1:
+                yield function.name
+
+
+# But for `data`, whose readers of files take a whole conf.
+TAKING_SECTIONS = [path for path in FILES if part_of(name_of(path)) != "data"]
+
+
+@pytest.mark.parametrize("path", TAKING_SECTIONS, ids=name_of)
+def test_a_function_takes_the_section_that_it_reads(path):
+    assert list(readers_of_one_section(ast.parse(path.read_text()))) == []
+
+
+def test_a_reader_of_one_section_is_seen():
+    tree = ast.parse(
+        "def one(conf: Conf, name):\n    return [conf.slots[name], *conf.slots]\n"
+        "def several(conf: Conf):\n    return conf.slots, conf.data\n"
+        "def passes_on(conf: Conf):\n    return conf.slots, f(conf)\n"
+        "def section(slots: Slots):\n    return slots.user\n"
+    )
+    assert list(readers_of_one_section(tree)) == ["one"]
+
+
 def test_python_files_and_functions_are_short():
     for path in FILES:
         text = path.read_text()

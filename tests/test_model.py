@@ -326,7 +326,7 @@ def test_a_slot_may_have_its_own_initial_scale():
     conf.slots[first].initial_scale = 0.0
     model = building.build(conf, Statistics())
     [table], [layout] = model.tables, model.layout.tables
-    batch = Workspace(table, slot_plans(conf, layout))
+    batch = Workspace(table, slot_plans(conf.slots, layout))
     ids = np.arange(1, len(layout.slots) + 1, dtype=np.uint64)
     batch.find(ids, np.arange(len(ids) + 1, dtype=np.uint32), 1, insert=True)
     weights = {

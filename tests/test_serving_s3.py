@@ -98,7 +98,7 @@ def test_a_server_that_dies_while_it_is_written_to(served, proxy, name):
         proxy.cut and f"{HERE}/{name}" in str(caught.value) and "could not be" in str(caught.value)
     )
     proxy.restore()
-    with pytest.raises(Failure, match="so it is not a complete"):
+    with pytest.raises(Failure, match="so it holds no complete"):
         open_embeddings(f"{HERE}/{name}")
     served.complete(name, f"{HERE}/{name}")
 
@@ -149,7 +149,7 @@ def test_a_large_file_breaks_in_its_second_part(tmp_path, monkeypatch):
             job(to)
         assert passed > 5_500_000
         assert files.list_folder(to) == [] or "item.dictionary" in files.list_folder(to)
-        with pytest.raises(Failure, match="so it is not a complete"):
+        with pytest.raises(Failure, match="so it holds no complete"):
             open_embeddings(to)
         job(to)
         assert data("fold", to) == data("fold", f"{tmp_path}/here")

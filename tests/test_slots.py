@@ -1050,7 +1050,7 @@ def test_keys_of_a_slot_that_do_not_go_together(keys, words):
         ({"clip": [1.0]}, r"clip must be \[low, high\]"),
         ({"clip": [0.0, 1.0], "default": 2.0}, "default must be inside of clip"),
         ({"mean": 1.0, "transform": "standardize"}, "given together"),
-        ({"mean": 1.0, "deviation": 1.0}, "are for transform=standardize"),
+        ({"mean": 1.0, "deviation": 1.0}, "mean is for transform=standardize"),
         ({"mean": 1.0, "deviation": 0.0, "transform": "standardize"}, "must be above 0"),
         ({"columns": ["a"], "width": 2}, "columns excludes column"),
         ({"columns": []}, "must name a column"),

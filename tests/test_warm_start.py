@@ -54,7 +54,7 @@ def begun(folder, change=None, **of_warm):
     return model, documents.plain(start.report)
 
 
-def no_measuring(_):
+def no_measuring():
     raise AssertionError("nothing starts anew that needs statistics")
 
 
