@@ -215,7 +215,7 @@ static double squares_of(const tn_dense *dense, uint64_t at, const float *g, uin
 #define CHUNK 4096
 
 /* The job of tn_dense_norm: each thread takes a share of the chunks of every gradient and sums
- * their squares in a tn_squares of its own, which it adds to the caller's under the lock. Those
+ * their squares in a tn_exact_sum of its own, which it adds to the caller's under the lock. Those
  * additions are exact, so the order in which threads get the lock does not matter. */
 static void norm_part(void *argument, int thread, int threads) {
     dense_call *call = argument;

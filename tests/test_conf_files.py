@@ -99,10 +99,10 @@ FILES = {
 
 
 @pytest.mark.parametrize("content", FILES, ids=lambda content: repr(content)[:60])
-def test_a_wrong_file_is_one_line(here, tmp_path, content):
+def test_a_wrong_file_is_one_line(cli, tmp_path, content):
     path = tmp_path / "own.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    done = here("train", "conf=own.yaml", cwd=tmp_path)
+    done = cli("train", "conf=own.yaml", cwd=tmp_path)
     assert done.code == 2, done.err
     assert FILES[content] in done.line
     assert len(done.line) < 500
@@ -133,7 +133,7 @@ def test_what_can_be_written_too(tmp_path, content):
         assert getattr(conf, key) == value
 
 
-def test_a_wrong_file_of_a_group_or_below(here, tmp_path):
+def test_a_wrong_file_of_a_group_or_below(cli, tmp_path):
     """Files that a conf of one's own names are looked at, too."""
     (tmp_path / "data").mkdir()
     (tmp_path / "own.yaml").write_text("defaults: [schema, {recipe: lr}, {data: mine}, _self_]\n")
@@ -145,15 +145,15 @@ def test_a_wrong_file_of_a_group_or_below(here, tmp_path):
         ("columns: 3\n", "data.columns is a list"),
     ):
         (tmp_path / "data/mine.yaml").write_text(content)
-        assert words in here("train", "conf=own.yaml", cwd=tmp_path).line
+        assert words in cli("train", "conf=own.yaml", cwd=tmp_path).line
     base = "defaults: [schema, {recipe: lr}, _self_]\ndata: {train: {files: [a]}}\n"
     (tmp_path / "base.yaml").write_text(base)
     (tmp_path / "own.yaml").write_text("defaults: [base, _self_]\ndata: {train: [a]}\n")
     words = "own.yaml: data.train is a list, and a mapping in base.yaml. Write a mapping"
-    assert words in here("train", "conf=own.yaml", cwd=tmp_path).line
+    assert words in cli("train", "conf=own.yaml", cwd=tmp_path).line
     (tmp_path / "own.yaml").write_text("defaults: [base, _self_]\n")
     (tmp_path / "base.yaml").write_text("defaults: [_self_]\nseed: 3\n")
-    assert "base.yaml does not name the schema" in here("train", "conf=own.yaml", cwd=tmp_path).line
+    assert "base.yaml does not name the schema" in cli("train", "conf=own.yaml", cwd=tmp_path).line
 
 
 OVERRIDES = {
@@ -203,18 +203,18 @@ OVERRIDES = {
 
 
 @pytest.mark.parametrize("override", OVERRIDES)
-def test_a_wrong_override_is_one_line(here, tmp_path, override):
+def test_a_wrong_override_is_one_line(cli, tmp_path, override):
     (tmp_path / "own.yaml").write_text(CONF)
-    done = here("train", "conf=own.yaml", override, cwd=tmp_path)
+    done = cli("train", "conf=own.yaml", override, cwd=tmp_path)
     assert done.code == 2, done.err
     assert OVERRIDES[override] in done.line
     assert len(done.line) < 500 and "full_key" not in done.line
 
 
 @pytest.mark.parametrize("name", ["own.yml", "schema.yaml"])
-def test_a_file_of_another_name(here, tmp_path, name):
+def test_a_file_of_another_name(cli, tmp_path, name):
     (tmp_path / name).write_text(CONF)
-    done = here("train", f"conf={name}", cwd=tmp_path)
+    done = cli("train", f"conf={name}", cwd=tmp_path)
     assert done.code == 2 and f"Rename {name}" in done.line
 
 
@@ -244,27 +244,27 @@ def mutated(rng, text):
     lines = text.split("\n")
     keys = re.findall(r"\w+(?=:)", text)
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
-        one, other = rng.randrange(len(lines)), rng.randrange(len(lines))
-        line = lines[one]
+        first, second = rng.randrange(len(lines)), rng.randrange(len(lines))
+        line = lines[first]
         at = rng.randrange(len(line) + 1)
         kind = rng.randrange(8)
         if kind == 0 and len(lines) > 1:
-            del lines[one]
+            del lines[first]
         elif kind == 1:
-            lines[one], lines[other] = lines[other], line
+            lines[first], lines[second] = lines[second], line
         elif kind == 2:
-            lines.insert(other, line)
+            lines.insert(second, line)
         elif kind == 3:
-            lines[one] = rng.choice(["", " ", "    ", "\t"]) + line.lstrip()
+            lines[first] = rng.choice(["", " ", "    ", "\t"]) + line.lstrip()
         elif kind == 4:
-            lines[one] = line[:at] + rng.choice("{}[]:,#\"'&*!|>%@ \t-") + line[at:]
+            lines[first] = line[:at] + rng.choice("{}[]:,#\"'&*!|>%@ \t-") + line[at:]
         elif kind == 5:
-            lines[one] = re.sub(r"\w+(?=:)", rng.choice(keys), line, count=1)
+            lines[first] = re.sub(r"\w+(?=:)", rng.choice(keys), line, count=1)
         else:
             values = list(re.finditer(r"(?<=: )[\[{].*[\]}]|(?<=: )[^,{}\[\]]+|(?<=, )\w+", line))
             if values:
                 value = rng.choice(values)
-                lines[one] = line[: value.start()] + rng.choice(VALUES) + line[value.end() :]
+                lines[first] = line[: value.start()] + rng.choice(VALUES) + line[value.end() :]
     return "\n".join(lines)
 
 

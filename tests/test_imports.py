@@ -55,19 +55,19 @@ def part_of(module):
 
 def imports_of(path):
     """Every module that a file imports, wherever in it, `from a import b` as a and as a.b."""
-    found = set()
+    modules = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
-            found.add(node.module)
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+            modules.add(node.module)
+            modules |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             argument = node.args[0]
             text = argument.values[0] if isinstance(argument, ast.JoinedStr) else argument
-            found.add(text.value.rstrip("."))
-    return found
+            modules.add(text.value.rstrip("."))
+    return modules
 
 
 FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "_tables.py"]

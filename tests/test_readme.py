@@ -94,12 +94,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tour(here: Any, folder: Path) -> list[tuple[Step, Any]]:
+def tour(cli: Any, folder: Path) -> list[tuple[Step, Any]]:
     """Each command of README.md with its result."""
     with pytest.MonkeyPatch.context() as patch:
         # A slow machine prints a line of progress every ten seconds.
         patch.setattr(progress, "SECONDS_BETWEEN_LINES", float("inf"))
-        return [(step, here(*step.command.split()[1:], cwd=folder)) for step in steps_of(README)]
+        return [(step, cli(*step.command.split()[1:], cwd=folder)) for step in steps_of(README)]
 
 
 def check_output(step: Step, result: Any) -> None:
@@ -173,10 +173,10 @@ def test_every_key_of_report_and_log_is_documented(folder: Path) -> None:
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
 @pytest.mark.usefixtures("tour")
-def test_outputs_in_documents_are_what_is_printed(page: Path, here: Any, folder: Path) -> None:
+def test_outputs_in_documents_are_what_is_printed(page: Path, cli: Any, folder: Path) -> None:
     for step in steps_of(page):
         if step.shown:
-            check_output(step, here(*step.command.split()[1:], cwd=folder))
+            check_output(step, cli(*step.command.split()[1:], cwd=folder))
 
 
 @pytest.mark.parametrize(

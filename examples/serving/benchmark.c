@@ -98,8 +98,8 @@ static const struct {
 
 /* ---- Times -------------------------------------------------------------- */
 
-static int compare_doubles(const void *one, const void *other) {
-    double a = *(const double *)one, b = *(const double *)other;
+static int compare_doubles(const void *left, const void *right) {
+    double a = *(const double *)left, b = *(const double *)right;
     return (a > b) - (a < b);
 }
 

@@ -34,9 +34,9 @@ static void differs(golden_check *check, uint32_t row, const char *what, const c
 }
 
 /* The same float32; 0 and -0 count as equal. */
-static int is_float(const json_value *value, float found) {
+static int is_float(const json_value *value, float actual) {
     double expected;
-    return take_double(value, &expected) && (float)expected == found;
+    return take_double(value, &expected) && (float)expected == actual;
 }
 
 /* The value of a key that is a text of another object; NULL when there is none. */
@@ -96,27 +96,27 @@ static void compare_ids(golden_check *check, uint32_t row, const json_value *gol
 static void compare_inputs(golden_check *check, uint32_t row, const json_value *golden) {
     const raw_inputs *inputs = check->scorer->inputs;
     for (uint32_t i = 0; i < inputs->n_packed; i++) {
-        const packed_input *one = &inputs->packed[i];
-        const json_value *expected = json_get(golden, one->name);
-        const uint8_t *filled = raw_inputs_filled(inputs, one->name);
+        const packed_input *input = &inputs->packed[i];
+        const json_value *expected = json_get(golden, input->name);
+        const uint8_t *filled = raw_inputs_filled(inputs, input->name);
         int is_list = expected != NULL && expected->kind == JSON_LIST;
-        int same = expected != NULL && (is_list ? items(expected) : 1) == one->columns;
-        for (uint32_t j = 0; same && j < one->columns; j++) {
+        int same = expected != NULL && (is_list ? items(expected) : 1) == input->columns;
+        for (uint32_t j = 0; same && j < input->columns; j++) {
             const json_value *value = is_list ? expected + 1 + j : expected;
-            size_t at = (size_t)row * one->columns + j;
+            size_t at = (size_t)row * input->columns + j;
             if (filled != NULL && !filled[j]) {
                 continue;
             }
-            if (one->integers) {
+            if (input->integers) {
                 uint64_t length;
                 same = value->text && json_integer(value->text, value->length, &length) &&
-                       (int32_t)length == ((const int32_t *)one->data)[at];
+                       (int32_t)length == ((const int32_t *)input->data)[at];
             } else {
-                same = is_float(value, ((const float *)one->data)[at]);
+                same = is_float(value, ((const float *)input->data)[at]);
             }
         }
         if (!same) {
-            differs(check, row, one->name, NULL);
+            differs(check, row, input->name, NULL);
         }
     }
 }
@@ -125,16 +125,16 @@ static void compare_logits(golden_check *check, uint32_t row, const json_value *
     const raw_inputs *inputs = check->scorer->inputs;
     const json_value *logits = json_get(golden, "logits");
     for (uint32_t head = 0; head < inputs->n_heads; head++) {
-        double expected, found = check->scorer->logits[(size_t)head * inputs->rows + row];
+        double expected, actual = check->scorer->logits[(size_t)head * inputs->rows + row];
         const json_value *value = json_get(logits, inputs->heads[head].name);
         if (!take_double(value, &expected)) {
             differs(check, row, "logit", "none is given");
             continue;
         }
-        double deviation = fabs(found - expected) / (TOLERANCE * (1 + fabs(expected)));
+        double deviation = fabs(actual - expected) / (TOLERANCE * (1 + fabs(expected)));
         if (!(deviation <= 1)) {
             char detail[ERROR_BYTES];
-            refuse(detail, "%.9g, not %.9g", found, expected);
+            refuse(detail, "%.9g, not %.9g", actual, expected);
             differs(check, row, "logit", detail);
         }
         check->worst = deviation > check->worst ? deviation : check->worst;

@@ -138,11 +138,11 @@ static int run_model(void *graph, const raw_inputs *inputs, float *logits, float
     TF_Tensor *in[4] = {NULL}, *out[2 * MOST_HEADS] = {NULL};
     int n_outputs = 2 * (int)model->n_heads, ran = 0;
     for (uint32_t i = 0; i < inputs->n_packed; i++) {
-        const packed_input *one = &inputs->packed[i];
-        const int64_t shape[] = {inputs->rows, one->columns};
-        size_t bytes = (size_t)inputs->rows * one->columns * sizeof(float);
-        in[i] = TF_NewTensor(one->integers ? TF_INT32 : TF_FLOAT, shape, 2, one->data, bytes, keep,
-                             NULL);
+        const packed_input *input = &inputs->packed[i];
+        const int64_t shape[] = {inputs->rows, input->columns};
+        size_t bytes = (size_t)inputs->rows * input->columns * sizeof(float);
+        in[i] = TF_NewTensor(input->integers ? TF_INT32 : TF_FLOAT, shape, 2, input->data, bytes,
+                             keep, NULL);
     }
     TF_SessionRun(model->session, model->run_options, model->inputs, in, (int)inputs->n_packed,
                   model->outputs, out, n_outputs, NULL, 0, NULL, model->status);

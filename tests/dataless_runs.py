@@ -104,4 +104,7 @@ class Run:
 
     def records(self):
         """The rows of all tables as they are."""
-        return [b"".join(some.tobytes() for some in table.records()) for table in self.model.tables]
+        return [
+            b"".join(records.tobytes() for records in table.records())
+            for table in self.model.tables
+        ]
