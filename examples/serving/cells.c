@@ -37,6 +37,8 @@ static int make_room(id_list *list, size_t more) {
 
 typedef enum { REFUSED, MISSING, FOUND } outcome;
 
+/* The id of a hash: the word's place, or one of the slot's `oov` ids after the last word. Probes
+ * from the hash on; ends, because make_vocabulary leaves at least half of the entries empty. */
 static outcome place_in_vocabulary(const slot *slot, uint64_t hash, uint64_t *id) {
     const vocabulary *known = &slot->vocabulary;
     for (uint64_t at = hash;; at++) {
@@ -70,6 +72,8 @@ static uint64_t bucket_of(const slot *slot, double value) {
     return low;
 }
 
+/* The id of one value, in *id when FOUND. After MISSING *id may be anything; REFUSED comes with
+ * a message that names the column. */
 static outcome id_of(const raw_inputs_parts *parts, const slot *slot, const json_value *value,
                      int several, uint64_t *id, char *error) {
     if (slot->ids == IDS_BUCKETS) {
@@ -162,6 +166,9 @@ static int pair_weights(const raw_inputs_parts *parts, const slot *slot, raw_val
                   quoted(name, column->text, column->length), weights->n, values->n);
 }
 
+/* Appends the ids of the row's cell in one slot to `list`, with a weight each. Room for all
+ * values and one more is made first: finish_cell may add the id of missing values to an empty
+ * cell. */
 static int encode_slot(raw_inputs_parts *parts, const slot *slot, id_list *list, char *error) {
     raw_values values, weights = {NULL, 0, 0};
     size_t first = list->used;

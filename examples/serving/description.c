@@ -61,6 +61,9 @@ separator separator_of(const json_value *entry) {
 
 /* ---- Numbers ------------------------------------------------------------ */
 
+/* Reads the entry of one number into `number`, whose fields are zeros before. Also after a
+ * failure description_free frees what it allocated, since the number is counted in `out`
+ * already. */
 static int describe_number(description *out, number *number, const json_value *entry, char *error) {
     static const char *const transforms[] = {"none", "log1p", "standardize"};
     const json_value *columns = texts_of(entry, "columns"), *column = text_of(entry, "column");
@@ -99,6 +102,7 @@ static int describe_number(description *out, number *number, const json_value *e
     return 1;
 }
 
+/* Reads all numbers. Each points into the document of `out`, which lives as long as they do. */
 static int describe_numbers(description *out, const json_value *entries, char *error) {
     uint32_t room = entries ? entries->values : 0;
     out->numbers = zeros(room, sizeof *out->numbers, error);
@@ -157,6 +161,8 @@ static int place_input(description *out, const json_value *input, char *error) {
                                                     "that is neither slot nor number");
 }
 
+/* Reads both signatures. Called after the slots and numbers are described, which by_slot places;
+ * an input of packed that this program does not know is refused, for nothing would fill it. */
 static int describe_signatures(description *out, const json_value *signatures, char *error) {
     static const char *const names[] = {"x", "linear", "sequences", "lengths"};
     const json_value *by_slot = list_of(signatures, "by_slot");
@@ -259,6 +265,8 @@ static int is_blank(char c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
+/* Reads the texts that mean a missing value, as they are and without the blanks around them.
+ * Both lists point into the document. */
 static int describe_missing(description *out, const json_value *data, char *error) {
     const json_value *list = texts_of(data, "missing");
     out->strip = is_true(data, "strip");

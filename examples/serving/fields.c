@@ -10,6 +10,8 @@
 
 /* ---- Files -------------------------------------------------------------- */
 
+/* A whole file, which the caller frees, with a 0 behind it for the parser; NULL when it cannot
+ * be read. The size is found by reading, so the file need not be one that can be sought in. */
 static char *read_file(const char *path, size_t *length) {
     FILE *file = fopen(path, "rb");
     if (file == NULL) {

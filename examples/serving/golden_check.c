@@ -71,6 +71,7 @@ static int same_weights(const json_value *expected, const float *weights, int64_
     return same;
 }
 
+/* Compares the ids and weights of every slot of a golden row that the graph reads, bit by bit. */
 static void compare_ids(golden_check *check, uint32_t row, const json_value *golden) {
     const json_value *slots = json_get(golden, "ids"), *of_weights = json_get(golden, "weights");
     if (slots == NULL || slots->kind != JSON_OBJECT) {
@@ -93,6 +94,8 @@ static void compare_ids(golden_check *check, uint32_t row, const json_value *gol
     }
 }
 
+/* Compares the inputs of the graph with the golden ones, bit by bit. Columns of x that no slot
+ * or number of this graph fills are skipped: they may hold anything. */
 static void compare_inputs(golden_check *check, uint32_t row, const json_value *golden) {
     const raw_inputs *inputs = check->scorer->inputs;
     for (uint32_t i = 0; i < inputs->n_packed; i++) {
@@ -121,6 +124,8 @@ static void compare_inputs(golden_check *check, uint32_t row, const json_value *
     }
 }
 
+/* Compares the logit of each head, with a tolerance that grows with the logit: another library
+ * may add up a layer's products in another order. NaN is never within it. */
 static void compare_logits(golden_check *check, uint32_t row, const json_value *golden) {
     const raw_inputs *inputs = check->scorer->inputs;
     const json_value *logits = json_get(golden, "logits");
@@ -141,6 +146,8 @@ static void compare_logits(golden_check *check, uint32_t row, const json_value *
     }
 }
 
+/* Scores the rows collected so far, compares each with its golden line, and begins the next
+ * batch. 0 and a message when scoring fails; differences are only counted. */
 static int compare_batch(golden_check *check, char *error) {
     raw_inputs *inputs = check->scorer->inputs;
     if (inputs->rows > 0 && !score_batch(check->scorer, error)) {
@@ -157,6 +164,8 @@ static int compare_batch(golden_check *check, char *error) {
     return 1;
 }
 
+/* Adds a golden line to the batch, and compares the batch when it is full. The line is copied,
+ * because its values point into it until then and the reader's buffer moves. */
 static int take_line(golden_check *check, const char *line, size_t length, size_t number,
                      char *error) {
     uint32_t at = check->scorer->inputs->rows;
@@ -179,6 +188,8 @@ static int take_line(golden_check *check, const char *line, size_t length, size_
     return at + 1 < check->scorer->inputs->most_rows || compare_batch(check, error);
 }
 
+/* Compares all lines of the file; the last, smaller batch at the end. Closes the file on all
+ * ways. */
 static int compare_file(golden_check *check, const char *path, char *error) {
     line_reader lines = {.file = open(path, O_RDONLY)};
     line_state state = BROKEN;

@@ -19,6 +19,7 @@ static inline uint64_t word_of(const char *bytes) {
            (uint64_t)at[7] << 56;
 }
 
+/* The id of a text (docs/formats/ids.md): eight bytes at a time, then the rest, then the length. */
 static inline uint64_t value_id(const char *bytes, size_t length, uint64_t seed) {
     uint64_t h = seed;
     size_t at = 0;

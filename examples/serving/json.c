@@ -59,6 +59,8 @@ static inline void skip_blanks(reader *in) {
 
 /* ---- Texts -------------------------------------------------------------- */
 
+/* The four hexadecimal digits of an escape. The text ends with a 0, which is no digit, so
+ * nothing behind its end is read. */
 static int hexadecimal(const char *at, uint32_t *out) {
     *out = 0;
     for (int i = 0; i < 4; i++) {
@@ -159,6 +161,8 @@ static inline int is_plain(unsigned char c) {
     return c >= 0x20 && c < 0x80 && c != '"' && c != '\\';
 }
 
+/* A text, unescaped in place: the result is never longer than what it is read from, so `to`
+ * never passes in->at. Ends at the 0 behind the document, which is a control character. */
 static int read_text(reader *in) {
     json_value *value = add(in, JSON_TEXT);
     if (value == NULL) {
@@ -205,6 +209,8 @@ static char *digits(char *at) {
     return at;
 }
 
+/* A number, as the characters of the document and not converted: whether it is an id of 64 bits
+ * or a float depends on who uses it. */
 static int read_number(reader *in) {
     char *from = in->at, *at = from + (*from == '-'), *end = digits(at);
     json_kind kind = JSON_INTEGER;
@@ -305,6 +311,8 @@ static int read_several(reader *in, json_kind kind) {
     return 1;
 }
 
+/* Any value, by its first character. read_several, which it calls for lists and objects, limits
+ * the depth, so that no document can exhaust the stack. */
 static int read_value(reader *in) {
     switch (*in->at) {
     case '"':

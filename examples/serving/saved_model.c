@@ -93,6 +93,8 @@ static void close_model(void *graph) {
     free(model);
 }
 
+/* graph_runner.open for a SavedModel. close_model accepts a model without a session, so every
+ * failure after the first ends there. */
 static void *open_model(const char *folder, const raw_inputs *inputs, uint32_t threads,
                         char error[ERROR_BYTES]) {
     if (inputs->n_heads > MOST_HEADS || threads > 127) {
@@ -132,6 +134,8 @@ static void *open_model(const char *folder, const raw_inputs *inputs, uint32_t t
     return model;
 }
 
+/* graph_runner.run for a SavedModel. The tensors use the inputs' memory as it is; `keep` leaves
+ * it to its owner when they are deleted. */
 static int run_model(void *graph, const raw_inputs *inputs, float *logits, float *predictions,
                      char error[ERROR_BYTES]) {
     saved_model *model = graph;

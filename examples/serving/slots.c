@@ -9,6 +9,8 @@
 
 /* ---- Slots -------------------------------------------------------------- */
 
+/* The hash table of a slot's words, at most half full, so that probing ends. Words of one hash
+ * get an entry each, of which the first is found. */
 static int make_vocabulary(slot *slot, const json_value *list, char *error) {
     vocabulary *known = &slot->vocabulary;
     uint64_t room = 16;
@@ -35,6 +37,8 @@ static int make_vocabulary(slot *slot, const json_value *list, char *error) {
     return 1;
 }
 
+/* Reads how a slot makes ids of its values. Called once the slot is counted in `out`, so
+ * description_free frees what it allocates, also after a failure. */
 static int describe_ids(slot *slot, const json_value *entry, char *error) {
     static const char *const kinds[] = {"hash",       "modulo",     "integer",
                                         "vocabulary", "boundaries", "quantiles"};
@@ -62,6 +66,8 @@ static int describe_ids(slot *slot, const json_value *entry, char *error) {
     return slot->boundaries != NULL;
 }
 
+/* Reads the entry of a slot whose name, or cross, is set already. `plain` marks slots that need
+ * none of separators, weights, sequences and padding: encode_plain serves them without asking. */
 static int describe_slot(description *out, slot *slot, const json_value *entry, char *error) {
     static const char *const poolings[] = {"sum", "mean", "sqrtn", "none"};
     const json_value *padding = json_get(entry, "padding");
