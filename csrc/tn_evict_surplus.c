@@ -187,8 +187,8 @@ static int is_over(const tn_group *group) {
     return group->life.most_rows > 0 && atomic_load(&group->rows) > group->life.most_rows;
 }
 
-/* tn_evict_surplus for the `over` groups that have too many rows. Beyond the surplus a sixteenth of the
- * bound is removed, so that the next step does not have to search again. Frees what it
+/* tn_evict_surplus for the `over` groups that have too many rows. Beyond the surplus a sixteenth of
+ * the bound is removed, so that the next step does not have to search again. Frees what it
  * allocates; when memory runs out no row is removed. */
 static int evict_surplus_of_groups(tn_table *table, uint32_t over, uint64_t *evicted) {
     uint64_t parts = (uint64_t)tn_thread_pool_size(table->pool) * PARTS;

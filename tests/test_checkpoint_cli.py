@@ -197,7 +197,8 @@ def test_verify(cli, home):
 DAMAGED = (
     "manifest.json", "dense.bin", "conf.json", "golden.jsonl", "extra/running",
     "graph/saved_model.pb", f"tables/{dict_checkpoints.TABLE}/00001.rows",
-    f"tables/{dict_checkpoints.TABLE}/tombstones.bin", f"tables/{dict_checkpoints.TABLE}/sketch.bin",
+    f"tables/{dict_checkpoints.TABLE}/tombstones.bin",
+    f"tables/{dict_checkpoints.TABLE}/sketch.bin",
 )  # fmt: skip
 
 
