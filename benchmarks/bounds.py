@@ -52,9 +52,9 @@ def long_record(path: Path, _: str, size: int) -> None:
 
 def bomb(path: Path, kind: str, size: int, row: bytes = b"\0") -> None:
     """`size` MB of one row again and again, gzip's members of 100 MB one after the other."""
-    before = {"csv": b"a,y\n"}.get(kind, b"")
+    header = {"csv": b"a,y\n"}.get(kind, b"")
     member = gzip.compress(row * (100 * MB // len(row)), 6)
-    path.write_bytes(gzip.compress(before) + member * (size // 100))
+    path.write_bytes(gzip.compress(header) + member * (size // 100))
 
 
 def bomb_of_lines(path: Path, kind: str, size: int) -> None:
@@ -217,11 +217,11 @@ def measured(url: Path, kind: str) -> dict[str, object]:
     if kind == "tfrecord":
         many_ids(url.with_suffix(".small"), kind, 1)
         read(url.with_suffix(".small"), kind)
-    before, start = peak(), time.perf_counter()
+    peak_before, start = peak(), time.perf_counter()
     outcome = read(url, kind)
     return {
         "seconds": time.perf_counter() - start,
-        "MiB": peak() - before,
+        "MiB": peak() - peak_before,
         "outcome": outcome.replace(str(url.parent) + "/", ""),
     }
 
@@ -260,9 +260,9 @@ def main() -> None:
             last = (done.stderr.strip().splitlines() or [""])[-1]
             print(f"{name:34} failed ({done.returncode}): {last}", flush=True)
             continue
-        found = json.loads(done.stdout.splitlines()[-1])
+        result = json.loads(done.stdout.splitlines()[-1])
         print(
-            f"{name:34} {found['seconds']:8.2f} {found['MiB']:7.0f}  {found['outcome'][:150]}",
+            f"{name:34} {result['seconds']:8.2f} {result['MiB']:7.0f}  {result['outcome'][:150]}",
             flush=True,
         )
 

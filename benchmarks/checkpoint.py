@@ -104,7 +104,7 @@ def made(rows: int, folder: Path, compression: str):
     )
     model = building.build(conf, Statistics())
     [table], [layout] = model.tables, model.layout.tables
-    batch, rng = Workspace(table, slot_plans(conf, layout)), np.random.default_rng(1)
+    batch, rng = Workspace(table, slot_plans(conf.slots, layout)), np.random.default_rng(1)
     table.set_step(1)
     for first in range(0, rows, INSERTED_AT_ONCE):
         count = min(INSERTED_AT_ONCE, rows - first)

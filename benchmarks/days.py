@@ -44,19 +44,19 @@ def main() -> None:
     if given.life:
         print(json.dumps(simulate(LIVES[given.life], given.examples, given.ids)))
         return
-    found = {name: run(name, given.examples, given.ids) for name in LIVES}
+    results = {name: run(name, given.examples, given.ids) for name in LIVES}
     print(f"{SLOTS} slots of {given.ids:,} ids, {given.examples:,} examples a day, {NEW:.0%} new\n")
-    print("day  " + "".join(f"{name:>14}{'MiB':>8}{'AUC':>9}" for name in found))
+    print("day  " + "".join(f"{name:>14}{'MiB':>8}{'AUC':>9}" for name in results))
     for day in range(DAYS):
-        cells = [f"{one['rows'][day]:>14,}{one['resident'][day] / 2**20:>8,.0f}"
-                 f"{one['auc'][day]:>9.4f}" for one in found.values()]  # fmt: skip
+        cells = [f"{result['rows'][day]:>14,}{result['resident'][day] / 2**20:>8,.0f}"
+                 f"{result['auc'][day]:>9.4f}" for result in results.values()]  # fmt: skip
         print(f"{day + 1:<5}" + "".join(cells))
     print()
-    for name, one in found.items():
-        memory = one["resident"][-1] / one["resident"][2]
-        tables = one["tables"][-1] / one["tables"][2]
+    for name, result in results.items():
+        memory = result["resident"][-1] / result["resident"][2]
+        tables = result["tables"][-1] / result["tables"][2]
         print(f"{name:<8} day {DAYS} / day 3: resident {memory:.3f}, tables {tables:.3f}")
-    differences = np.subtract(found["evicted"]["auc"], found["kept"]["auc"])
+    differences = np.subtract(results["evicted"]["auc"], results["kept"]["auc"])
     print(
         f"AUC with eviction - without: {differences[2:].min():+.5f} to {differences[2:].max():+.5f}"
     )
@@ -67,8 +67,8 @@ def run(name: str, examples: int, ids: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.days", "--life", name]
     command += ["--examples", str(examples), "--ids", str(ids)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def simulate(rules: Life, examples: int, ids: int, threads: int = 0) -> dict[str, list[float]]:
@@ -86,7 +86,7 @@ def simulate(rules: Life, examples: int, ids: int, threads: int = 0) -> dict[str
     model = build(conf, Statistics())
     step, [table] = TrainingStep(model, BATCH), model.tables
     calendar: list[tuple[int, int]] = []
-    found: dict[str, list[float]] = {"rows": [], "tables": [], "resident": [], "auc": []}
+    figures: dict[str, list[float]] = {"rows": [], "tables": [], "resident": [], "auc": []}
     for day in range(1, DAYS + 1):
         calendar.append((day, step.steps + 1))
         table.set_days(calendar)
@@ -100,11 +100,11 @@ def simulate(rules: Life, examples: int, ids: int, threads: int = 0) -> dict[str
         eviction.end_of_period(model)
         table.take_removed()  # as a checkpoint does
         gc.collect()
-        found["rows"].append(table.rows)
-        found["tables"].append(table.index_bytes + table.row_bytes)
-        found["resident"].append(resident())
-        found["auc"].append(auc.result())
-    return found
+        figures["rows"].append(table.rows)
+        figures["tables"].append(table.index_bytes + table.row_bytes)
+        figures["resident"].append(resident())
+        figures["auc"].append(auc.result())
+    return figures
 
 
 def batch_of_day(day: int, number: int, ids: int) -> Batch:
@@ -129,10 +129,10 @@ def in_use(ranks: NDArray[np.int64], day: int) -> NDArray[np.uint64]:
     Each day's change is a draw of its own, so an id lasts for as long as chance has it.
     """
     since = np.zeros(ranks.shape, np.uint64)
-    for one in range(2, day + 1):
-        state = ranks.astype(np.uint64) << np.uint64(8) | np.uint64(one)
+    for number in range(2, day + 1):
+        state = ranks.astype(np.uint64) << np.uint64(8) | np.uint64(number)
         changes = splitmix64(state) < np.uint64(int(NEW * 2**64))
-        since[changes] = one
+        since[changes] = number
     return ranks.astype(np.uint64) << np.uint64(8) | since
 
 

@@ -52,7 +52,7 @@ static tn_dictionary *opened(const char *path, const char *index) {
 }
 
 static float rows[BATCH * MOST_COLUMNS];
-static uint8_t found[BATCH];
+static uint8_t states[BATCH];
 
 static uint64_t singly(const tn_dictionary *dictionary, const numbers *ids) {
     uint64_t known = 0;
@@ -64,9 +64,9 @@ static uint64_t singly(const tn_dictionary *dictionary, const numbers *ids) {
 static uint64_t in_batches(const tn_dictionary *dictionary, const numbers *ids) {
     uint64_t known = 0;
     for (uint64_t i = 0; i + BATCH <= ids->n; i += BATCH) {
-        tn_dictionary_lookup(dictionary, ids->items + i, BATCH, rows, found);
+        tn_dictionary_lookup(dictionary, ids->items + i, BATCH, rows, states);
         for (int k = 0; k < BATCH; k++)
-            known += found[k] == TN_DICTIONARY_KNOWN;
+            known += states[k] == TN_DICTIONARY_KNOWN;
     }
     return known;
 }
@@ -83,9 +83,9 @@ static uint64_t by_slot(const tn_dictionary *dictionary, const numbers *ids) {
         each[k] = rows + (uint64_t)k * facts.columns;
     }
     for (uint64_t i = 0; i + BATCH <= ids->n; i += BATCH) {
-        tn_dictionary_lookup_each(dictionaries, ids->items + i, BATCH, each, found);
+        tn_dictionary_lookup_each(dictionaries, ids->items + i, BATCH, each, states);
         for (int k = 0; k < BATCH; k++)
-            known += found[k] == TN_DICTIONARY_KNOWN;
+            known += states[k] == TN_DICTIONARY_KNOWN;
     }
     return known;
 }

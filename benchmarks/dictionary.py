@@ -71,11 +71,11 @@ def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
     names = ["rows.dictionary", "rows.index", "known", "unknown", "places"]
     command = [compiled(folder), *(folder / name for name in names), str(rounds)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    found = defaultdict(list)
+    rates = defaultdict(list)
     for line in printed.splitlines():
         name, number = line.split("\t")
-        found[name].append(float(number))
-    return found
+        rates[name].append(float(number))
+    return rates
 
 
 def main() -> None:
@@ -86,13 +86,13 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         size = write(Path(name), given.rows)
-        found = measure(Path(name), given.rounds)
-    (opening,) = found.pop("open")
+        measured = measure(Path(name), given.rounds)
+    (opening,) = measured.pop("open")
     lines = [["lookups", "M/s", "ns each", "of memory alone", "95 % interval"]]
-    for way, rates in found.items():
+    for way, rates in measured.items():
         rate = timing.interval_of_median(rates)
-        pairs = zip(rates, found[BASE], strict=True)
-        ratio = timing.interval_of_median([own / base for own, base in pairs])
+        pairs = zip(rates, measured[BASE], strict=True)
+        ratio = timing.interval_of_median([of_way / base for of_way, base in pairs])
         between = f"{ratio.low:.0%} - {ratio.high:.0%}" if way != BASE else ""
         line = [f"{rate.median / 1e6:.1f}", f"{1e9 / rate.median:.0f}", f"{ratio.median:.0%}"]
         lines.append([way, *line, between])

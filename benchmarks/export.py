@@ -97,20 +97,20 @@ def measure(rounds: int, root: Path) -> None:
         took["pyarrow alone"].append(
             seconds(lambda: write_again(tables, root / "alone", BlockFormat.rows_per_block))
         )
-        before = time.process_time()
+        start = time.process_time()
         took["parquet"].append(run("export"))
-        used.append(time.process_time() - before)
+        used.append(time.process_time() - start)
     for name, more in OTHERS.items():
         took[name] = [run("other", **more) for _ in range(max(rounds // 2, 1))]
     print(timing.machine())
     lines = [["", "rows/s", "of pyarrow"]]
-    for name, found in took.items():
+    for name, of_way in took.items():
         shown = ""
         if name == "parquet":
-            pairs = zip(found, took["pyarrow alone"], strict=True)
-            ratio = timing.interval_of_median([base / one for one, base in pairs])
+            pairs = zip(of_way, took["pyarrow alone"], strict=True)
+            ratio = timing.interval_of_median([base / own_time for own_time, base in pairs])
             shown = f"{ratio.median:.0%} ({ratio.low:.0%} - {ratio.high:.0%})"
-        lines.append([name, f"{rows / statistics.median(found):,.0f}", shown])
+        lines.append([name, f"{rows / statistics.median(of_way):,.0f}", shown])
     print(timing.table(lines))
     print(
         f"{rows:,} rows, {size / MIB:,.0f} MiB of Parquet; the export takes "

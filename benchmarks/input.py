@@ -189,8 +189,8 @@ def whole_batches(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 def in_turns(passes: dict[str, Callable[[], int]], rounds: int) -> timing.Comparison:
     """Time whole passes; each returns how many rows it read."""
-    for one in passes.values():
-        one()
+    for run_pass in passes.values():
+        run_pass()
     rates: dict[str, list[float]] = {name: [] for name in passes}
     others = []
     for number in range(rounds):

@@ -40,10 +40,10 @@ def main() -> None:
     starts = [["", "first score after", "resident memory"]]
     for name, shown in PROGRAMS.items():
         program = built(name, f"GRAPH={RUN / 'graph'}")
-        for one in timed(program, rows, given.rounds):
-            times = [f"{one[f'{way}_us']:.1f}" for way in WAYS]
-            ratios = [f"{one[f'{way}_ratio']:.2f}" for way in ("values", "lines")]
-            table.append([f"{shown}  B={one['batch']}", *times, *ratios])
+        for times_of_batch in timed(program, rows, given.rounds):
+            times = [f"{times_of_batch[f'{way}_us']:.1f}" for way in WAYS]
+            ratios = [f"{times_of_batch[f'{way}_ratio']:.2f}" for way in ("values", "lines")]
+            table.append([f"{shown}  B={times_of_batch['batch']}", *times, *ratios])
         runs = [first_score(program, rows.partition("\n")[0]) for _ in range(9)]
         seconds, mebibytes = (statistics.median(values) for values in zip(*runs, strict=True))
         starts.append([shown, f"{1e3 * seconds:.1f} ms", f"{mebibytes:.0f} MiB"])

@@ -165,7 +165,7 @@ def measure_files(table: SparseTable, folder: Path, rounds: int) -> list[list[st
     lines = [["files", "GB/s", "of the copy", "95 % interval"]]
     for name, times in taken.items():
         pairs = zip(taken["plain copy"], times, strict=True)
-        ratio = timing.interval_of_median([plain / own for plain, own in pairs])
+        ratio = timing.interval_of_median([plain / tnctl_rate for plain, tnctl_rate in pairs])
         rate = f"{size * table.rows / statistics.median(times) / 1e9:.2f}"
         between = f"{ratio.low:.0%} - {ratio.high:.0%}" if name != "plain copy" else ""
         lines.append([name, rate, f"{ratio.median:.0%}", between])

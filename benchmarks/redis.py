@@ -118,9 +118,9 @@ def key_per_row(client: Redis, rows: Rows) -> None:
 
 def memory_of(client: Redis, write: Any, rows: int) -> float:
     client.flushall()
-    before = client.info("memory")["used_memory"]
+    used = client.info("memory")["used_memory"]
     write(0)
-    return float(client.info("memory")["used_memory"] - before) / rows
+    return float(client.info("memory")["used_memory"] - used) / rows
 
 
 def latency(url: str, rows: Rows) -> list[float]:
@@ -165,17 +165,17 @@ def main() -> None:
         }
         memory = {name: memory_of(client, write, given.rows) for name, write in ways.items()}
         client.flushall()
-        found = timing.compare(ways, given.rows, given.rounds, warm_up=0)
+        result = timing.compare(ways, given.rows, given.rounds, warm_up=0)
         for name in ways:
-            ratio = found.ratio("export", name)
+            ratio = result.ratio("export", name)
             print(
-                f"{name:<14} {found.rate(name) / 1e6:6.2f} M rows/s  {memory[name]:6.1f} B a row  "
+                f"{name:<14} {result.rate(name) / 1e6:6.2f} M rows/s  {memory[name]:6.1f} B a row  "
                 f"export is {ratio.median:.2f} times as fast ({ratio.low:.2f} to {ratio.high:.2f})"
             )
         taken = latency(url, rows)
         median, high = statistics.median(taken), taken[int(0.99 * len(taken))]
         print(f"lookup of {PER_LOOKUP} ids from Python: {median:.0f} µs, p99 {high:.0f} µs")
-        others = statistics.median(found.others)
+        others = statistics.median(result.others)
         print(f"cores that others used, the server among them: {others:.2f}")
     finally:
         server.kill()

@@ -62,21 +62,21 @@ def fill(table: SparseTable, sizes: NDArray[np.int64]) -> Filling:
     ids = np.concatenate([keys_of(slot, np.arange(size)) for slot, size in enumerate(sizes)])
     groups = np.repeat(np.arange(SLOTS), sizes)
     order = np.random.default_rng(2).permutation(len(ids))
-    batch, readings, seconds, before = new_batch(table), [], 0.0, resident()
+    batch, readings, seconds, resident_before = new_batch(table), [], 0.0, resident()
     for first in range(0, len(ids), CELLS):
         chosen = order[first : first + CELLS]
         chosen = chosen[np.argsort(groups[chosen], kind="stable")]
         # one example, whose 26 cells hold as many ids as fell to their groups
         ends = np.cumsum(np.bincount(groups[chosen], minlength=SLOTS))
         offsets = np.concatenate([[0], ends]).astype(np.uint32)
-        some = ids[chosen]
+        part = ids[chosen]
         start = time.perf_counter()
-        batch.find(some, offsets, 1, insert=True)
+        batch.find(part, offsets, 1, insert=True)
         seconds += time.perf_counter() - start
         readings.append((table.rows, table.index_bytes + table.row_bytes))
     if table.rows != len(ids):
         raise AssertionError(f"{table.rows:,} rows after inserting {len(ids):,} keys")
-    return Filling(len(ids) / seconds, readings, resident() - before)
+    return Filling(len(ids) / seconds, readings, resident() - resident_before)
 
 
 def resident() -> int:

@@ -43,6 +43,10 @@ typedef struct {
     uint32_t example[TOGETHER], column[TOGETHER], apart[TOGETHER];
 } gradient_paths;
 
+/* For each of up to TOGETHER entries of the calling owner: the sums of its row, the row and
+ * column of its gradient in the matrices, and what the gradient is divided by. Reads only what
+ * tn_find wrote; without a row of its own an entry has the owner's unused place of the sums
+ * (no_row). */
 TN_INLINE void find_paths(const tn_batch *batch, const tn_entry *entries, uint64_t n,
                           gradient_paths *paths, way_through way) {
     uint32_t n_slots = batch->n_slots;
@@ -66,6 +70,9 @@ TN_INLINE void find_paths(const tn_batch *batch, const tn_entry *entries, uint64
     }
 }
 
+/* Adds segment s of the gradients of n entries to the sums of their rows, one entry after the
+ * other. Gradients of a TN_SUM segment are the same for all slots, so their column is masked to
+ * 0 and set 0 serves the slots set apart too. */
 TN_INLINE void accumulate_segment(const pooling_call *call, uint32_t s, const gradient_paths *paths,
                                   uint64_t n, uint32_t width, way_through way) {
     const tn_layout *segment = &call->batch->table->layout[s];
@@ -115,6 +122,10 @@ static void accumulate_weighted(const pooling_call *call, const tn_entry *entrie
     accumulate_entries(call, entries, n, WEIGHTED);
 }
 
+/* The job of tn_accumulate: thread o sums the gradients of the rows it owns, and writes only to
+ * their part of the sums and to owners[o]. It takes its lists part by part, which is the order
+ * of the batch, so the sums have the same bits for any number of threads. The code is
+ * TN_NOT_FINITE when a sum is not finite or nearly overflows. */
 static void accumulate_owned(void *argument, int thread, int threads) {
     const pooling_call *call = argument;
     tn_batch *batch = call->batch;

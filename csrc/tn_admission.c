@@ -24,6 +24,9 @@
 
 /* ---- The sketch --------------------------------------------------------- */
 
+/* tn_table_set_sketch under the table's lock. A table gets its sketch once: other sizes would
+ * put the counters of an id in other places. The width is rounded down, so no more than `bytes`
+ * are used. */
 static int set_sketch(tn_table *table, uint64_t bytes) {
     uint64_t width = bytes / (LINES * SHARDS);
     if (table->sketch != NULL || (bytes > 0 && width == 0) || width > UINT32_MAX) {

@@ -74,6 +74,8 @@ void *tn_cut(char *memory, uint64_t *used, uint64_t bytes) {
     return array;
 }
 
+/* Points the arrays of the batch into `memory`, and returns the bytes they take together. Called
+ * twice with the same sizes: with NULL to learn the bytes, then with memory of so many. */
 static uint64_t cut_arrays(tn_batch *batch, char *memory, uint64_t cells, uint64_t ids) {
     uint64_t used = 0;
     batch->offsets = tn_cut(memory, &used, (cells + 1) * sizeof *batch->offsets);

@@ -91,6 +91,9 @@ static void own_shards(tn_table *table, uint32_t first, uint32_t count) {
     table->per_shard = ((1u << PER_SHARD_BITS) + count - 1) / count;
 }
 
+/* The part of tn_table_new that can fail: the layout, the corrections of each optimizer, the row
+ * of zeros and the index of each shard. On failure the caller frees the table; tn_table_free
+ * accepts one that is only partly filled. */
 static int fill_table(tn_table *table, const tn_segment *segments) {
     int code = plan_layout(table, segments);
     for (uint32_t s = 0; s < table->n_segments && code == TN_OK; s++) {
@@ -184,6 +187,9 @@ static int grow_groups(tn_table *table, uint32_t n) {
     return TN_OK;
 }
 
+/* tn_table_add_group under the table's lock. Everything is checked before anything is changed.
+ * The seed of each segment depends on the table's seed and the group's name alone, not on its
+ * number, so initial weights do not depend on the order in which groups are declared. */
 static int add_group(tn_table *table, uint16_t number, const char *name,
                      const tn_initial *initial) {
     for (uint32_t s = 0; s < table->n_segments; s++) {

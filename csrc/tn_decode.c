@@ -127,6 +127,9 @@ static int make_room(record_reader *reader) {
     return code;
 }
 
+/* The second job of tn_decode: each thread inserts the records of the shards it owns, whose
+ * range make_room found. The code of tn_row_place is dropped because it cannot fail: the records
+ * are checked and there is room for their rows. */
 static void insert_owned(void *argument, int thread, int threads) {
     record_reader *reader = argument;
     tn_table *table = reader->table;

@@ -174,6 +174,9 @@ static void update_with_extras(const tn_dense *dense, float rate, uint64_t at, c
     }
 }
 
+/* The job of tn_dense_apply: each thread updates its part of every gradient's weights. Every
+ * weight is updated from its own gradient and state alone, so where the parts meet changes no
+ * bit. Gradients as given, with a scale of 1, go to the kernel directly. */
 static void apply_part(void *argument, int thread, int threads) {
     const dense_call *call = argument;
     const tn_dense *dense = call->dense;
@@ -211,6 +214,9 @@ static double squares_of(const tn_dense *dense, uint64_t at, const float *g, uin
  * in each gradient, so the doubles that tn_exact_sum adds exactly do not depend on the threads. */
 #define CHUNK 4096
 
+/* The job of tn_dense_norm: each thread takes a share of the chunks of every gradient and sums
+ * their squares in a tn_exact_sum of its own, which it adds to the caller's under the lock. Those
+ * additions are exact, so the order in which threads get the lock does not matter. */
 static void norm_part(void *argument, int thread, int threads) {
     dense_call *call = argument;
     const tn_dense *dense = call->dense;

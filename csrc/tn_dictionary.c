@@ -77,6 +77,11 @@ static int sensible(const file_header *header) {
            header->record == 8u + 4u * header->delta + header->stride;
 }
 
+/* Checks the header and trailer of a file of `bytes` bytes and describes it in `dictionary`,
+ * which from then on points into `file` and owns nothing of it. The size must be exactly that of
+ * the header's records, so later reads of records and checksums stay inside. The records
+ * themselves are not read here (tn_dictionary_verify does): opening takes the same time for any
+ * number of them, apart from the checksums in the trailer. */
 static int read_file(tn_dictionary *dictionary, const uint8_t *file, uint64_t bytes,
                      const tn_dictionary_crc_tables *tables) {
     file_header header;
@@ -129,6 +134,9 @@ static void use_index(tn_dictionary *dictionary, const uint8_t *index) {
     only->lines = only->n ? index + HEADER : NULL; /* so that whoever asks one has a record */
 }
 
+/* Checks that `index` was made for the dictionary that read_file described, by its size and by
+ * the checksums of the file's header and trailer that it repeats. Its lines are not read:
+ * lookups clamp what they take from them. */
 static int read_index(tn_dictionary *dictionary, const uint8_t *index, uint64_t bytes,
                       const tn_dictionary_crc_tables *tables) {
     index_header header;
@@ -302,6 +310,9 @@ static int right_record(const tn_dictionary *dictionary, const uint8_t *record, 
 
 /* ---- Making an index ---------------------------------------------------- */
 
+/* Makes the index of the first layer's records in new memory, which the caller frees. Hashes out
+ * of order are TN_DICTIONARY_DAMAGED. tn_dictionary_verify also calls it, to compare the bytes
+ * with the index that is there: equal records give equal bytes. */
 static int make_index(const tn_dictionary *dictionary, uint8_t **out) {
     const layer *in = &dictionary->layers[0];
     uint64_t bytes = tn_dictionary_index_size(in->n), hashes[CHUNK], last_hash = 0;

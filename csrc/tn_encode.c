@@ -53,6 +53,9 @@ static void stop_before(record_writer *writer, uint64_t hash) {
     writer->full = 1;
 }
 
+/* Sorts the rows collected so far and writes their records until the output is full. Runs are
+ * flushed in the order of their hashes (encode_shard), so sorting within each makes the whole
+ * output sorted. */
 static void flush_run(record_writer *writer) {
     sort_run(writer->run, writer->run_rows);
     for (uint64_t i = 0; i < writer->run_rows && !writer->full; i++) {
@@ -68,6 +71,8 @@ static void flush_run(record_writer *writer) {
     writer->run_rows = 0;
 }
 
+/* Makes room for `more` rows at the end of the run, doubling its memory. tn_encode frees the run
+ * at the end, also after TN_NO_MEMORY, which leaves it as it was. */
 static int room_in_run(record_writer *writer, uint64_t more) {
     uint64_t room = writer->run_room == 0 ? 2 * WINDOW : writer->run_room;
     while (room < writer->run_rows + more) {

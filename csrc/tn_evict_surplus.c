@@ -65,6 +65,9 @@ static void set_interval(tn_choice *choice, uint64_t least, uint64_t most) {
     }
 }
 
+/* Adds a row to the count of its part of the group's interval, unless it is outside: rows below
+ * the interval go and rows above it stay, whatever the next passes find. `thread` owns the row's
+ * shard and counts in parts of its own, so counting needs no atomics. */
 static void count_row(const tn_table *table, const tn_row *row, tn_choice *choices, int thread) {
     tn_choice *choice = &choices[row->group];
     if (!choice->bounded || choice->done) {
@@ -136,6 +139,10 @@ static void narrow(tn_choice *choice, int threads) {
     memset(choice->parts, 0, (uint64_t)threads * PARTS * sizeof *choice->parts);
 }
 
+/* Finds the first row that stays of each bounded group: passes over all rows, each followed by
+ * one narrowing per group on the calling thread, until no group has rows left to tell apart.
+ * Ends because every pass makes the interval smaller, one of a single worth is followed by one
+ * of hashes, and no two rows of a group share a hash. */
 static void choose_rows(surplus_call *call) {
     tn_table *table = call->table;
     int threads = tn_thread_pool_size(table->pool), left;
@@ -180,6 +187,9 @@ static int is_over(const tn_group *group) {
     return group->life.most_rows > 0 && atomic_load(&group->rows) > group->life.most_rows;
 }
 
+/* tn_evict_surplus for the `over` groups that have too many rows. Beyond the surplus a sixteenth of
+ * the bound is removed, so that the next step does not have to search again. Frees what it
+ * allocates; when memory runs out no row is removed. */
 static int evict_surplus_of_groups(tn_table *table, uint32_t over, uint64_t *evicted) {
     uint64_t parts = (uint64_t)tn_thread_pool_size(table->pool) * PARTS;
     surplus_call call = {table, TN_CALLOC(table->n_groups, sizeof *call.choices)};

@@ -137,6 +137,8 @@ TN_INLINE void gather_segment(const pooling_call *call, uint32_t s, uint64_t b, 
     }
 }
 
+/* Pools examples first .. last - 1 into their rows of the outputs. The rows of an example are
+ * collected once and then read for every segment, while they are in the cache. */
 TN_INLINE void gather_examples(const pooling_call *call, uint64_t first, uint64_t last,
                                way_through way) {
     const tn_batch *batch = call->batch;
@@ -168,6 +170,9 @@ static void gather_weighted(const pooling_call *call, uint64_t first, uint64_t l
     gather_examples(call, first, last, WEIGHTED);
 }
 
+/* The job of tn_gather: each thread writes the output rows of its part of the examples, and the
+ * part of row_of and copies that belongs to their ids. Table rows are only read, whoever owns
+ * them. */
 static void gather_part(void *argument, int thread, int threads) {
     const pooling_call *call = argument;
     uint64_t first = tn_part(call->batch->examples, thread, threads);

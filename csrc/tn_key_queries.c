@@ -41,6 +41,8 @@ static int run_on_keys(keys_call *keys, tn_job job) {
     return code;
 }
 
+/* The job of tn_table_contains: sets has_row for this thread's part of the keys. KEYS_AHEAD keys
+ * later are announced to the cache, since nearly every lookup misses it. */
 static void find_part(void *argument, int thread, int threads) {
     keys_call *keys = argument;
     const tn_table *table = keys->table;
@@ -62,6 +64,8 @@ int tn_table_contains(tn_table *table, const uint16_t *groups, const uint64_t *i
     return run_on_keys(&keys, find_part);
 }
 
+/* The job of tn_initial_records: starts each key of this thread's part as a row outside of the
+ * table, the same one again and again, and writes its record. Nothing of the table changes. */
 static void start_part(void *argument, int thread, int threads) {
     keys_call *keys = argument;
     const tn_table *table = keys->table;

@@ -20,6 +20,8 @@ static int life_fits(const tn_table *table, const tn_life *life) {
            (!life->both || (life->show > 0 && unseen));
 }
 
+/* tn_table_set_life under the table's lock. The rules take effect together or not at all: the
+ * life is stored only after tn_admission_of has accepted it. */
 static int set_life(tn_table *table, uint16_t number, const tn_life *life) {
     if (!tn_group_declared(table, number)) {
         return TN_NO_GROUP;

@@ -36,6 +36,9 @@
 
 /* ---- AdaGrad ------------------------------------------------------------ */
 
+/* Row-wise AdaGrad: one accumulator per row, of the mean square of its gradients. The squares
+ * are added in order (a compiler may not reorder additions of floats), so the bits of a row do
+ * not depend on the vectors of the machine. */
 TN_INLINE void adagrad(const tn_segment_update *segment, float *restrict state, float *restrict w,
                        const float *restrict g, uint32_t width) {
     const tn_optimizer *o = segment->optimizer;
@@ -182,6 +185,8 @@ int tn_corrections(const tn_optimizer *optimizer, double **corrections, uint64_t
 
 /* ---- SGD ---------------------------------------------------------------- */
 
+/* SGD, with momentum or Nesterov's, of rows and of dense weights. `m` is read and written only
+ * where there is momentum: without it an optimizer has no state, and `m` may be anything. */
 TN_INLINE void sgd_weights(const tn_optimizer *o, float *restrict w, float *restrict m,
                            const float *restrict g, uint64_t n) {
     float rate = o->learning_rate, momentum = o->momentum;
@@ -373,6 +378,8 @@ const tn_setting *tn_optimizer_extras(void) {
     return EXTRAS;
 }
 
+/* A setting as a double, exact for all three types. memcpy because the offset of a member says
+ * nothing to the compiler about the type that is there. */
 static double value_of(const tn_optimizer *o, const tn_setting *setting) {
     const char *member = (const char *)o + setting->offset;
     if (setting->type == TN_DOUBLE) {

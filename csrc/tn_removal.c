@@ -62,6 +62,10 @@ static void free_row(const tn_table *table, tn_row *row, tn_removed_list *list) 
     row->uidx = FREE_ROW;
 }
 
+/* Removes the marked rows of shard i, on the thread that owns it: from the index, then from
+ * memory, where each becomes free, and notes their keys for tn_take_removed. Cannot fail:
+ * mark_owned made room for the keys. Rows that stay do not move, so pointers to them remain
+ * right. */
 static void remove_marked(removal_call *removal, uint32_t i, uint64_t *rows_of_group) {
     tn_table *table = removal->table;
     tn_shard *shard = &table->shards[i];
@@ -125,6 +129,10 @@ static void count_removed(const removal_call *removal) {
     }
 }
 
+/* Both passes of tn_remove_rows, which frees what they allocated. Between them every shard's
+ * code is looked at, so no row is removed unless there is memory for all. Counting a removal in
+ * the table makes the batches of earlier calls empty (state_of), for their pointers may be to
+ * rows now free. */
 static int mark_and_remove(removal_call *removal, uint64_t *removed) {
     tn_table *table = removal->table;
     int code = make_marks(removal);

@@ -29,6 +29,9 @@ static int room_for_pointer(char ***pointers, uint64_t used, uint64_t *room) {
     return TN_OK;
 }
 
+/* The next block of memory for rows, of the last chunk or of a new one. The caller holds
+ * arena_lock. Chunks belong to the table and are freed with it; what a chunk has left when the
+ * next block does not fit is never used. */
 static int take_block(tn_table *table, char **block) {
     uint64_t bytes = (uint64_t)table->stride << table->block_log;
     if (table->chunk_left < bytes) {

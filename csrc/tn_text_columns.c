@@ -70,6 +70,8 @@ static uint64_t character(const byte *at, uint64_t left) {
     return left < 4 || !continues(at[3]) ? 0 : 4;
 }
 
+/* Whether a text is UTF-8. Eight ASCII bytes are passed over at a time where so many are left;
+ * no byte after the text is read. */
 static int is_utf8(const byte *at, uint64_t size) {
     uint64_t i = 0;
     while (i < size) {
@@ -116,6 +118,8 @@ TN_INLINE int is_quoted(const column_reader *reader, span field) {
            field.start[0] == (byte)reader->format->quote;
 }
 
+/* Whether a value is one of the texts that mean a missing number. The bit of its size rules out
+ * nearly every value without a comparison. */
 static int is_missing(const column_reader *reader, span value) {
     uint64_t bit = value.size < 63 ? value.size : 63;
     if ((reader->missing_sizes >> bit & 1) == 0) {
@@ -131,6 +135,10 @@ static int is_missing(const column_reader *reader, span value) {
     return 0;
 }
 
+/* Rows first .. last - 1 of a column of text, one after the other in Arrow's layout. Called for
+ * rows in order: each starts where the offset of the one before ends. The 16 bytes copied at
+ * once may pass the end of the value: the next value overwrites them, and `text` has 16 bytes
+ * more than all values need (tnctl.h). */
 static void read_texts(const column_reader *reader, tn_text_column *column, uint64_t first,
                        uint64_t last) {
     int strip = reader->format->strip;
@@ -157,6 +165,9 @@ static void read_texts(const column_reader *reader, tn_text_column *column, uint
     }
 }
 
+/* Rows first .. last - 1 of a column of numbers. `first` is a multiple of 8, so bits of `valid`
+ * that other rows have set are not cleared. What only a slower reader can decide (quotes within
+ * quotes, long or unusual numbers) is marked TN_HARD_NUMBER and left to the caller. */
 static void read_numbers(const column_reader *reader, tn_text_column *column, uint64_t first,
                          uint64_t last) {
     int strip = reader->format->strip;

@@ -82,6 +82,9 @@ static int wait_for_job(tn_thread_pool *pool, unsigned seen, tn_job *job, void *
     return go;
 }
 
+/* The main function of a worker thread: one job after the other until the pool stops. `seen` is
+ * the generation of the last job it did; no generation is skipped, because the caller starts the
+ * next job only after all workers have finished this one. */
 static void *work(void *argument) {
     worker_start start = *(worker_start *)argument;
     TN_FREE(argument);

@@ -225,6 +225,9 @@ typedef struct {
     pthread_mutex_t lock; /* of squares */
 } update_call;
 
+/* The job of tn_apply: each thread updates the rows that it owns, those of the batch or, where
+ * all rows train at every step, of all its shards. No other thread reads or writes these rows or
+ * their sums, so the updates need no locks. */
 static void apply_owned(void *argument, int thread, int threads) {
     const update_call *call = argument;
     const tn_table *table = call->batch->table;
@@ -303,6 +306,10 @@ static int has_l2(const tn_table *table) {
     return any;
 }
 
+/* The job of tn_norm: the squares of the final gradients of the rows that this thread owns,
+ * added to the caller's under the lock. Rows outside of the batch have a gradient only where all
+ * rows train and an l2 pulls at them; otherwise only rows of the batch are read. Sums are exact,
+ * so the order of the threads does not matter. */
 static void norm_owned(void *argument, int thread, int threads) {
     update_call *call = argument;
     const tn_table *table = call->batch->table;

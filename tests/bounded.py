@@ -99,5 +99,5 @@ def memory_of(named):
     command = [sys.executable, "-c", MEMORY, str(Path(__file__).parent), *pairs]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = [line.partition(" ") for line in done.stdout.splitlines()]
-    return sum(float(peak) for peak, _, _ in found), [outcome for _, _, outcome in found]
+    lines = [line.partition(" ") for line in done.stdout.splitlines()]
+    return sum(float(peak) for peak, _, _ in lines), [outcome for _, _, outcome in lines]

@@ -178,7 +178,7 @@ WRONG = [
 
 def commands() -> dict[str, list[str]]:
     """What is run, in this order, by name."""
-    asked = {
+    arguments_of = {
         "help": ["--help"],
         "version": ["--version"],
         "check": ["check", "conf=small.yaml", "rows=1000"],
@@ -189,25 +189,25 @@ def commands() -> dict[str, list[str]]:
         "train", "evaluate", "predict", "ablate", "split-graph", "export-embeddings", "fold",
         "verify-serving", "score", "checkpoint", "prepare", "check", "completion",
     ):  # fmt: skip
-        asked[f"help_{name}"] = [name, "--help"]
+        arguments_of[f"help_{name}"] = [name, "--help"]
     for name, arguments in TRAINED.items():
-        asked[f"train_{name}"] = ["train", f"output=runs/{name}", *arguments]
-    asked["train_again"] = ["train", "output=runs/deepfm", "conf=small.yaml"]
-    asked["prepare"] = ["prepare", "conf=small.yaml", "to=prepared"]
-    asked["train_prepared"] = [
+        arguments_of[f"train_{name}"] = ["train", f"output=runs/{name}", *arguments]
+    arguments_of["train_again"] = ["train", "output=runs/deepfm", "conf=small.yaml"]
+    arguments_of["prepare"] = ["prepare", "conf=small.yaml", "to=prepared"]
+    arguments_of["train_prepared"] = [
         "train", *SMALL, "output=runs/prepared", "data.prepared=prepared", "data.train=null",
         "data.validation=null", "data.test=null", "data.root=null",
     ]  # fmt: skip
-    asked["sweep"] = ["train", *SMALL, "output=runs/sweep", "-m", "seed=1,2", "recipe=lr,fm"]
-    asked["days_1"] = ["train", *DAYS, "data.days=2024-01-01..2024-01-02"]
-    asked["days_gate"] = ["train", *DAYS]
-    asked["days_accept"] = ["train", *DAYS, "accept=true"]
+    arguments_of["sweep"] = ["train", *SMALL, "output=runs/sweep", "-m", "seed=1,2", "recipe=lr,fm"]
+    arguments_of["days_1"] = ["train", *DAYS, "data.days=2024-01-01..2024-01-02"]
+    arguments_of["days_gate"] = ["train", *DAYS]
+    arguments_of["days_accept"] = ["train", *DAYS, "accept=true"]
     for name, arguments in EXPORTED.items():
-        asked[f"export_{name}"] = ["export-embeddings", *arguments, f"to=exports/{name}"]
-    asked["fold"] = ["fold", "embeddings=exports/days_2", "to=exports/folded"]
+        arguments_of[f"export_{name}"] = ["export-embeddings", *arguments, f"to=exports/{name}"]
+    arguments_of["fold"] = ["fold", "embeddings=exports/days_2", "to=exports/folded"]
     for name, arguments in SPLIT.items():
-        asked[f"split_{name}"] = ["split-graph", *arguments, f"to=graphs/{name}"]
-    asked |= {
+        arguments_of[f"split_{name}"] = ["split-graph", *arguments, f"to=graphs/{name}"]
+    arguments_of |= {
         "verify": [
             "verify-serving", "output=runs/deepfm", "graph=graphs/deepfm",
             "embeddings=exports/parquet",
@@ -233,8 +233,8 @@ def commands() -> dict[str, list[str]]:
         "prune": ["checkpoint", "prune", "runs/two_passes", "keep=2"],
         "prune_yes": ["checkpoint", "prune", "runs/days", "keep=1", "yes=true"],
     }  # fmt: skip
-    asked |= {f"wrong_{number}": arguments for number, arguments in enumerate(WRONG)}
-    return asked
+    arguments_of |= {f"wrong_{number}": arguments for number, arguments in enumerate(WRONG)}
+    return arguments_of
 
 
 def write_data(folder: Path) -> None:
@@ -410,22 +410,22 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", help="a pattern: commands whose names match")
     parser.add_argument("--compare", action="store_true", help="what was run before")
-    asked = parser.parse_args()
-    checkouts = {"old": asked.old.resolve(), "new": asked.new.resolve()}
-    folders = {side: asked.folder.resolve() / side for side in checkouts}
-    if not asked.compare:
+    given = parser.parse_args()
+    checkouts = {"old": given.old.resolve(), "new": given.new.resolve()}
+    folders = {side: given.folder.resolve() / side for side in checkouts}
+    if not given.compare:
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             sides = [
-                pool.submit(run_all, checkouts[side], folders[side], asked.only) for side in folders
+                pool.submit(run_all, checkouts[side], folders[side], given.only) for side in folders
             ]
             for side in sides:
                 side.result()
-        if asked.only is None:
+        if given.only is None:
             resume_across(checkouts, folders)
     print_messages(*folders.values())
     differences = differing(*folders.values())
     for begun, ended in (("old", "new"), ("new", "old")):
-        crossed = asked.folder.resolve() / f"{begun}-by-{ended}"
+        crossed = given.folder.resolve() / f"{begun}-by-{ended}"
         for name in RESUMED:
             runs = [folder / "runs" / name / "checkpoints" for folder in (crossed, folders["old"])]
             if all(path.is_dir() for path in runs):

@@ -52,7 +52,7 @@ ROWS = {"train": (0, 3000), "validation": (10_000, 10_900), "test": (20_000, 20_
 def pytest_collection_modifyitems(items):
     """Files that take long come first; the others stay in their order."""
     places = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+    items.sort(key=lambda test: places.get(test.path.stem, len(places)))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -102,7 +102,7 @@ def run_process(*arguments, cwd, env=None, **options) -> Result:
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-def run_here(*arguments, cwd) -> Result:
+def run_in_process(*arguments, cwd) -> Result:
     """`tnctl ARGUMENTS` in this process: the same code, without three seconds of imports."""
     from tnctl.cli.main import main
 
@@ -128,8 +128,8 @@ def process():
 
 
 @pytest.fixture(scope="session")
-def here():
-    return run_here
+def cli():
+    return run_in_process
 
 
 def write_clicks(folder: Path) -> None:

@@ -153,7 +153,7 @@ def mutations(document: dict[str, Any], seed: int) -> Iterator[tuple[str, dict[s
     levels = list(by_level)
     while True:
         damaged = copy.deepcopy(document)
-        told = []
+        changes = []
         for _ in range(chance.choice((1, 1, 1, 2))):
             path = chance.choice(by_level[chance.choice(levels)])
             try:
@@ -166,8 +166,8 @@ def mutations(document: dict[str, Any], seed: int) -> Iterator[tuple[str, dict[s
                 AttributeError,
             ):  # an earlier damage took it away
                 continue
-            told.append(f"{'.'.join(map(str, path))} {words}")
-        yield "; ".join(told), damaged
+            changes.append(f"{'.'.join(map(str, path))} {words}")
+        yield "; ".join(changes), damaged
 
 
 def json_text(document: Any) -> bytes:

@@ -130,11 +130,11 @@ class Proxy:
                         self._left, self.cut, self._cuts = 0, self.cut + 1, self._cuts - 1
                         if self._cuts <= 0:
                             self._left = None
-                        for one in (client, server):  # a reset, not an end
-                            one.setsockopt(
+                        for connection in (client, server):  # a reset, not an end
+                            connection.setsockopt(
                                 socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
                             )
-                            one.close()
+                            connection.close()
                         return
                     self._left -= len(data)
                 server.sendall(data)
@@ -148,7 +148,7 @@ class Proxy:
 
 
 @contextlib.contextmanager
-def before(port, bucket, monkeypatch):
+def proxy_before(port, bucket, monkeypatch):
     """A proxy before a server, whose address is the storage's; an empty bucket is there."""
     proxy = Proxy(port)
     for key, value in settings(proxy.port).items():

@@ -66,16 +66,16 @@ PLACES = {"a": (0, [0]), "seq": (0, [1, 2, 3]), "b": (0, [4]), "c": (1, [0])}
 @pytest.mark.parametrize("name", PLACES)
 def test_without_a_slot_its_cells_are_empty(name):
     batch = random_batch()
-    before = [cells_of(batch, table) for table in (0, 1)]
-    found = ablation.without(batch, LAYOUT, name)
+    cells = [cells_of(batch, table) for table in (0, 1)]
+    without = ablation.without(batch, LAYOUT, name)
     table, places = PLACES[name]
-    for row in before[table]:
+    for row in cells[table]:
         for place in places:
             row[place] = []
-    assert [cells_of(found, one) for one in (0, 1)] == before
-    assert found.weights[1] is None
-    assert [part.dtype for part in found.offsets] == [np.uint32] * 2
-    assert found.numeric is batch.numeric
+    assert [cells_of(without, table) for table in (0, 1)] == cells
+    assert without.weights[1] is None
+    assert [part.dtype for part in without.offsets] == [np.uint32] * 2
+    assert without.numeric is batch.numeric
     # The batch itself is as it was.
     assert len(batch.ids[0]) == len(random_batch().ids[0])
 
@@ -86,9 +86,9 @@ def test_without_numbers_their_columns_are_zeros(name, columns):
     batch = random_batch()
     expected = batch.numeric.copy()
     expected[:, columns] = 0
-    found = ablation.without(batch, LAYOUT, name)
-    assert np.array_equal(found.numeric, expected)
-    assert found.ids is not batch.ids or found.ids == batch.ids
+    without = ablation.without(batch, LAYOUT, name)
+    assert np.array_equal(without.numeric, expected)
+    assert without.ids is not batch.ids or without.ids == batch.ids
     assert np.array_equal(batch.numeric, random_batch().numeric)
 
 
@@ -111,8 +111,8 @@ def test_counts_of_inputs():
     assert counts.ids["hot"] == int(numeric[:, 3:].sum())
 
 
-def evaluated(here, folder, *overrides):
-    done = here("evaluate", "output=run", "data.test=null", *overrides, cwd=folder)
+def evaluated(cli, folder, *overrides):
+    done = cli("evaluate", "output=run", "data.test=null", *overrides, cwd=folder)
     assert done.code == 0, done.err
     return json.loads(done.out)
 
@@ -133,44 +133,46 @@ def emptied(folder, column):
     return "data.validation=emptied.csv"
 
 
-def test_every_input_is_worth_what_its_absence_costs(run_copy, here):
-    done = here("ablate", "output=run", cwd=run_copy)
+def test_every_input_is_worth_what_its_absence_costs(run_copy, cli):
+    done = cli("ablate", "output=run", cwd=run_copy)
     assert done.code == 0, done.err
-    found = json.loads(done.out)
-    whole = evaluated(here, run_copy)
-    assert (found["split"], found["examples"]) == ("validation", 900)
-    assert (found["metric"], found["whole"]) == ("auc", whole["auc"])
-    inputs = {one["name"]: one for one in found["inputs"]}
+    printed = json.loads(done.out)
+    whole = evaluated(cli, run_copy)
+    assert (printed["split"], printed["examples"]) == ("validation", 900)
+    assert (printed["metric"], printed["whole"]) == ("auc", whole["auc"])
+    inputs = {entry["name"]: entry for entry in printed["inputs"]}
     assert set(inputs) == {*SLOTS, "price", "quality"}
-    losses = [one["loss"] for one in found["inputs"]]
+    losses = [entry["loss"] for entry in printed["inputs"]]
     assert losses == sorted(losses, reverse=True)
     assert losses[0] > 0.001
-    for one in inputs.values():
-        assert one["loss"] == whole["auc"] - one["metric"]
+    for entry in inputs.values():
+        assert entry["loss"] == whole["auc"] - entry["metric"]
     # item_id has missing=value and price is read twice, so for these the file says another thing.
     for name in ("user_id", "device", "region", "interests", "quality"):
-        assert inputs[name]["metric"] == evaluated(here, run_copy, emptied(run_copy, name))["auc"]
+        assert inputs[name]["metric"] == evaluated(cli, run_copy, emptied(run_copy, name))["auc"]
     report = json.loads((run_copy / "run/report.json").read_text())
     rows = report["tables"]["embedding4"]["rows"]
-    own = [inputs[name] for name in SLOTS if name != "region"]  # region shares with device
+    of_slots = [inputs[name] for name in SLOTS if name != "region"]  # region shares with device
     assert inputs["region"]["rows"] == inputs["device"]["rows"]
-    assert sum(one["rows"] for one in own) == rows
-    assert abs(sum(one["bytes"] for one in own) - report["tables"]["embedding4"]["bytes"]) < 5
+    assert sum(entry["rows"] for entry in of_slots) == rows
+    assert (
+        abs(sum(entry["bytes"] for entry in of_slots) - report["tables"]["embedding4"]["bytes"]) < 5
+    )
     assert inputs["price"]["rows"] is None
     # A person sees the same, sorted.
     shown = [line.split()[0] for line in done.err.splitlines() if "+0." in line or "-0." in line]
-    assert shown == [one["name"] for one in found["inputs"]]
+    assert shown == [entry["name"] for entry in printed["inputs"]]
 
 
-def test_in_parts_as_at_once(trained, here, monkeypatch):
-    whole = here("ablate", "output=run", cwd=trained).out
+def test_in_parts_as_at_once(trained, cli, monkeypatch):
+    whole = cli("ablate", "output=run", cwd=trained).out
     monkeypatch.setattr(ablation, "FLOATS_KEPT", 900 * 3)
-    assert here("ablate", "output=run", cwd=trained).out == whole
+    assert cli("ablate", "output=run", cwd=trained).out == whole
 
 
-def test_without_data_it_says_so(trained, here):
-    done = here("ablate", "output=run", "data.validation=null", "data.test=null", cwd=trained)
+def test_without_data_it_says_so(trained, cli):
+    done = cli("ablate", "output=run", "data.validation=null", "data.test=null", cwd=trained)
     assert done.code == 2
     assert "data.validation=FILES" in done.last
-    done = here("ablate", "output=run", "data.validation=null", cwd=trained)
+    done = cli("ablate", "output=run", "data.validation=null", cwd=trained)
     assert json.loads(done.out)["split"] == "test"

@@ -223,14 +223,14 @@ def test_a_waiting_id_reads_zeros_and_takes_no_gradient_within_a_batch() -> None
 
 def test_a_gradient_that_reaches_no_row_may_be_anything() -> None:
     table, batch = new_table(1)
-    one = Cells(
+    cells = Cells(
         np.array([1], np.uint64),
         np.array([0, 0, 1, 1, 1, 1], np.uint32),
         np.full((1, len(SLOTS) * WIDTH), np.nan, np.float32),
     )
     for step in (1, 2):
-        one.gradients[:] = np.nan if step == 1 else 1
-        assert not np.isnan(train(table, batch, one, step)).any()
+        cells.gradients[:] = np.nan if step == 1 else 1
+        assert not np.isnan(train(table, batch, cells, step)).any()
     assert table.rows == 1
     np.testing.assert_allclose(weights_of(table, 5, 1), start_of(table, 5, 1) - 1, rtol=1e-6)
 

@@ -46,7 +46,7 @@ def bytes_below(folder):
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def test_twenty_days_take_bounded_room(here, tmp_path, monkeypatch):
+def test_twenty_days_take_bounded_room(cli, tmp_path, monkeypatch):
     """Disk, files, threads and descriptors after each day, in one process with all commands."""
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
@@ -55,23 +55,23 @@ def test_twenty_days_take_bounded_room(here, tmp_path, monkeypatch):
         + "life: {shows: {keep: true}, eviction: {unseen_days: 3}}\n"
         + "save: {full_every: 4, keep: 2, tombstone_days: 4}\n"
     )
-    run, before, taken = tmp_path / "run", None, []
+    run, last_export, taken = tmp_path / "run", None, []
     for number in range(20):
         day = (datetime.date(2024, 1, 1) + datetime.timedelta(number)).isoformat()
         write_rows(tmp_path / f"data/{day}.parquet", number)
-        since = () if before is None else (f"since={before}",)
-        before = f"exports/{day}"
+        since = () if last_export is None else (f"since={last_export}",)
+        last_export = f"exports/{day}"
         export = ("export-embeddings", "output=run", "format=dictionary")
         commands = [
             ("train", "conf=days.yaml", "output=run", "golden=20"),
-            (*export, f"to={before}", *since),
+            (*export, f"to={last_export}", *since),
             (*export, "to=online"),
         ]
         if number % 8 == 7:
-            commands.append(("fold", f"embeddings={before}", f"to=folded/{day}"))
-            before = f"folded/{day}"
+            commands.append(("fold", f"embeddings={last_export}", f"to=folded/{day}"))
+            last_export = f"folded/{day}"
         for command in commands:
-            done = here(*command, cwd=tmp_path)
+            done = cli(*command, cwd=tmp_path)
             assert done.code == 0, done.err
         hidden = [
             path.name for path in tmp_path.rglob(".tnctl*") if path.name != ".tnctl-files.json"
@@ -95,7 +95,7 @@ def test_twenty_days_take_bounded_room(here, tmp_path, monkeypatch):
         assert max(day[key] for day in second) <= 1.1 * most + 2, (key, taken)
 
 
-def test_clocks_that_go_backwards(trained, here, tmp_path, monkeypatch):
+def test_clocks_that_go_backwards(trained, cli, tmp_path, monkeypatch):
     """Every look at the time of day is days before the last one; the run is killed in between."""
     from tnctl.checkpoint import saver
 
@@ -122,12 +122,12 @@ def test_clocks_that_go_backwards(trained, here, tmp_path, monkeypatch):
     for step in (5, 8):
         with monkeypatch.context() as patch, contextlib.suppress(Killed):
             stop_at(patch, step, kill)
-            here(*command, cwd=folder)
-    done = here(*command, cwd=folder)
+            cli(*command, cwd=folder)
+    done = cli(*command, cwd=folder)
     assert done.code == 0, done.err
     assert outcome(folder / "run")["digest"] == outcome(trained / "run")["digest"]
     for words in ("list run", "inspect run", "verify run", "prune run keep=1 yes=true"):
-        done = here("checkpoint", *words.split(), cwd=folder)
+        done = cli("checkpoint", *words.split(), cwd=folder)
         assert done.code == 0 and "Traceback" not in done.err, done.err
 
 
@@ -146,7 +146,7 @@ def ended(process):
     return process.returncode
 
 
-def test_two_commands_at_once(here, tmp_path):
+def test_two_commands_at_once(cli, tmp_path):
     write_rows(tmp_path / "data/train.parquet", 0)
     write_rows(tmp_path / "data/test.parquet", 1)
     conf = CONF.replace("data: {", "data: {train: train.parquet, test: test.parquet, ")
@@ -175,19 +175,17 @@ def test_two_commands_at_once(here, tmp_path):
         second = start(tmp_path, *command)
         codes = [ended(first), ended(second)]
         assert 0 in codes or (name == "compacted" and (tmp_path / name).exists()), codes
-    assert here("checkpoint", "verify", "run", cwd=tmp_path).code == 0
-    assert here("checkpoint", "verify", "compacted", cwd=tmp_path).code == 0
-    done = here(
-        "verify-serving", "output=run", "graph=graph", "embeddings=embeddings", cwd=tmp_path
-    )
+    assert cli("checkpoint", "verify", "run", cwd=tmp_path).code == 0
+    assert cli("checkpoint", "verify", "compacted", cwd=tmp_path).code == 0
+    done = cli("verify-serving", "output=run", "graph=graph", "embeddings=embeddings", cwd=tmp_path)
     assert done.code == 0, done.err
     assert len((tmp_path / "scores.csv").read_text().splitlines()) == ROWS + 1
     command = ("train", "conf=two.yaml", "data.prepared=prepared", "output=second")
-    assert here(*command, cwd=tmp_path).code == 0
+    assert cli(*command, cwd=tmp_path).code == 0
 
 
 @pytest.mark.parametrize("limit", ["RLIMIT_DATA", "RLIMIT_AS"])
-def test_training_at_a_limit_of_memory(here, tmp_path, limit):
+def test_training_at_a_limit_of_memory(cli, tmp_path, limit):
     """Tables outgrow a limit: one line, a checkpoint, and with more memory the rest."""
     for part in range(4):
         write_rows(tmp_path / f"data/{part}.parquet", part, 1_000_000, users=10**9, new=0)
@@ -205,5 +203,5 @@ def test_training_at_a_limit_of_memory(here, tmp_path, limit):
     line = limited.stderr.splitlines()[-1]
     assert "before memory runs out: ulimit -" in line and "the tables hold" in line
     assert len(list(tmp_path.glob("run/checkpoints/*/manifest.json"))) == 1
-    done = here(*command, cwd=tmp_path)
+    done = cli(*command, cwd=tmp_path)
     assert done.code == 0 and "resuming from" in done.err, done.err

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from google.protobuf import text_format
 from hostile_graphs import model_of, written
-from sealing import reseal
+from resealed_manifests import reseal
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tnctl import schema
@@ -155,7 +155,10 @@ def test_files_are_the_savers_alone(artefacts, tmp_path):
     shutil.copytree(artefacts / "graph", tmp_path / "graph")
     whole = model_of(tmp_path / "graph")
     [saving, restoring] = allowed_ops._saver_functions(whole.meta_graphs[0])
-    functions = {one.signature.name: one for one in whole.meta_graphs[0].graph_def.library.function}
+    functions = {
+        function.signature.name: function
+        for function in whole.meta_graphs[0].graph_def.library.function
+    }
     assert {"SaveV2"} <= {node.op for node in functions[saving].node_def}
     assert {"RestoreV2"} <= {node.op for node in functions[restoring].node_def}
 
@@ -163,13 +166,18 @@ def test_files_are_the_savers_alone(artefacts, tmp_path):
         model = saved_model_pb2.SavedModel()
         model.CopyFrom(whole)
         [graph] = model.meta_graphs
-        change(graph, {one.signature.name: one for one in graph.graph_def.library.function})
+        change(
+            graph,
+            {function.signature.name: function for function in graph.graph_def.library.function},
+        )
         written(tmp_path / "graph", model)
         with pytest.raises(Failure, match=reason):
             allowed_ops.check(str(tmp_path / "graph"))
 
     def called(_, library):
-        wrapper = next(one for name, one in library.items() if "signature_wrapper" in name)
+        wrapper = next(
+            function for name, function in library.items() if "signature_wrapper" in name
+        )
         call = next(node for node in wrapper.node_def if node.op == "StatefulPartitionedCall")
         call.attr["f"].func.name = restoring
 
@@ -177,7 +185,9 @@ def test_files_are_the_savers_alone(artefacts, tmp_path):
         next(iter(library.values())).node_def.add(name="n", op=saving)
 
     def nested(_, library):
-        wrapper = next(one for name, one in library.items() if "signature_wrapper" in name)
+        wrapper = next(
+            function for name, function in library.items() if "signature_wrapper" in name
+        )
         call = next(node for node in wrapper.node_def if node.op == "StatefulPartitionedCall")
         call.attr["f"].func.attr["h"].list.func.add(name=restoring)
 
@@ -204,7 +214,7 @@ def test_files_are_the_savers_alone(artefacts, tmp_path):
     )
 
 
-def test_commands_load_none(here, artefacts, trained, tmp_path):
+def test_commands_load_none(cli, artefacts, trained, tmp_path):
     """Checksums made to fit: score, verify-serving and split-graph say which op, and write none."""
     evil = saved(tmp_path / "evil", write_file(tmp_path / "target"))
     shutil.copytree(artefacts / "graph", tmp_path / "graph")
@@ -225,7 +235,7 @@ def test_commands_load_none(here, artefacts, trained, tmp_path):
         ("split-graph", "output=run", "to=split", "golden=0", "aot=[1]"),
         ("split-graph", "output=run", "to=split", "frozen=true"),
     ):
-        done = here(*command, cwd=tmp_path)
+        done = cli(*command, cwd=tmp_path)
         assert done.code == 1, (command, done.err)
         if "made from another checkpoint" not in done.last:
             assert "is not loaded: op 'WriteFile' in function" in done.last, command

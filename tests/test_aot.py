@@ -35,7 +35,7 @@ def test_no_sizes(given):
 
 
 @pytest.fixture(scope="module")
-def served(_trained, here, tmp_path_factory):
+def served(_trained, cli, tmp_path_factory):
     """A run with graph/, compiled for SIZES, and embeddings/ as dictionaries."""
     folder = tmp_path_factory.mktemp("aot")
     shutil.copytree(_trained / "run", folder / "run")
@@ -43,7 +43,7 @@ def served(_trained, here, tmp_path_factory):
         ("split-graph", "aot=[4,1]"),
         ("export-embeddings", "format=dictionary"),
     ):
-        done = here(*command, "output=run", cwd=folder)
+        done = cli(*command, "output=run", cwd=folder)
         assert done.code == 0, done.err
     return folder
 
@@ -88,18 +88,18 @@ def test_what_was_compiled_is_described(served):
     content = json.loads((folder / "serving.json").read_text())
     document = manifest.read(str(folder), GraphManifest, "serving.json")
     described = content["aot"]
-    assert [one["rows"] for one in described["sizes"]] == SIZES
+    assert [size["rows"] for size in described["sizes"]] == SIZES
     assert described["target_cpu"] == "x86-64-v3"
     assert described["target_triple"].startswith("x86_64")
-    for one in described["sizes"]:
-        for path in (one["header"], *one["objects"]):
+    for size in described["sizes"]:
+        for path in (size["header"], *size["objects"]):
             manifest.check_stored(str(folder), document, path)
-        assert one["feeds"] == {"x": "feed_x", "linear": "feed_linear"}
-        assert one["fetches"] == {"logits": "fetch_logits", "predictions": "fetch_predictions"}
-        header = (folder / one["header"]).read_text()
-        for name in (*one["feeds"].values(), *one["fetches"].values()):
+        assert size["feeds"] == {"x": "feed_x", "linear": "feed_linear"}
+        assert size["fetches"] == {"logits": "fetch_logits", "predictions": "fetch_predictions"}
+        header = (folder / size["header"]).read_text()
+        for name in (*size["feeds"].values(), *size["fetches"].values()):
             assert f'"{name}"' in header
-        assert f"class {one['class']} final" in header
+        assert f"class {size['class']} final" in header
         assert str(served) not in header  # nothing of the machine that compiled
     for name in ("aot/compiled.h", "aot/compiled.mk"):
         manifest.check_stored(str(folder), document, name)
@@ -112,20 +112,20 @@ def test_the_program_gives_the_scores_of_golden_rows(served, program):
         done = score(program, graph, embeddings, "--check", golden)
         assert done.returncode == 0, done.stderr
     rows = golden_rows(embeddings)
-    text = "".join(json.dumps(one["row"]) + "\n" for one in rows)
-    expected = np.array([one["logits"]["label"] for one in rows])
+    text = "".join(json.dumps(row["row"]) + "\n" for row in rows)
+    expected = np.array([row["logits"]["label"] for row in rows])
     for batch in (1, 3, 4, 7, 200):
         done = score(program, graph, embeddings, "--batch", str(batch), rows=text)
         assert done.returncode == 0, done.stderr
-        found = [json.loads(line) for line in done.stdout.splitlines()]
-        logits = np.array([one["logit"] for one in found])
+        scores = [json.loads(line) for line in done.stdout.splitlines()]
+        logits = np.array([score["logit"] for score in scores])
         assert np.all(np.abs(logits - expected) <= TOLERANCE * (1 + np.abs(expected))), batch
-        predictions = np.array([one["prediction"] for one in found])
+        predictions = np.array([score["prediction"] for score in scores])
         np.testing.assert_allclose(predictions, 1 / (1 + np.exp(-logits)), rtol=1e-5)
 
 
-def swapped(text, one, other):
-    return text.replace(one, "\0").replace(other, one).replace("\0", other)
+def swapped(text, first, second):
+    return text.replace(first, "\0").replace(second, first).replace("\0", second)
 
 
 def built_from_swapped(served, program, folder, *names):
@@ -134,7 +134,7 @@ def built_from_swapped(served, program, folder, *names):
     graph = shutil.copytree(served / "run/graph", folder / "graph")
     for header in graph.glob("aot/*/graph.h"):
         text = header.read_text()
-        assert all(text.count(one) == 1 for one in names)
+        assert all(text.count(name) == 1 for name in names)
         header.write_text(swapped(text, *names))
     return graph, make(graph, build)
 
@@ -231,7 +231,7 @@ def build(tmp_path_factory):
 
 @pytest.mark.long
 @pytest.mark.parametrize("recipe", ["din", "esmm"])
-def test_sequences_and_several_heads(recipe, here, build, tmp_path):
+def test_sequences_and_several_heads(recipe, cli, build, tmp_path):
     """Inputs that are integers, matrix products of Eigen, an output per head; sizes far apart."""
     rows = ("data.train=0:6000", "data.validation=10000:10200", "data.test=20000:20200")
     for command in (
@@ -239,14 +239,14 @@ def test_sequences_and_several_heads(recipe, here, build, tmp_path):
         ("split-graph", "aot=[1,32,100]"),
         ("export-embeddings", "format=dictionary"),
     ):
-        done = here(*command, "output=run", cwd=tmp_path)
+        done = cli(*command, "output=run", cwd=tmp_path)
         assert done.code == 0, done.err
     graph, embeddings = tmp_path / "run/graph", tmp_path / "run/embeddings"
     described = json.loads((graph / "serving.json").read_text())
-    assert any(one.endswith("dot_lib_f32.cc") for one in described["aot"]["runtime"])
-    for one in described["aot"]["sizes"]:
-        assert set(one["feeds"]) == {given["name"] for given in described["signatures"]["packed"]}
-        assert set(one["fetches"]) == {given["name"] for given in described["outputs"]}
+    assert any(path.endswith("dot_lib_f32.cc") for path in described["aot"]["runtime"])
+    for size in described["aot"]["sizes"]:
+        assert set(size["feeds"]) == {given["name"] for given in described["signatures"]["packed"]}
+        assert set(size["fetches"]) == {given["name"] for given in described["outputs"]}
     program = make(graph, build)
     for batch in ("1", "45", "200"):  # 45: one of 32 and thirteen of 1
         golden = graph / "golden.jsonl"

@@ -31,19 +31,19 @@ def nothing_counts(folder):
     assert not (folder / "run/report.json").exists()
 
 
-def works(here, folder):
-    done = here(*TRAIN, cwd=folder)
+def works(cli, folder):
+    done = cli(*TRAIN, cwd=folder)
     assert done.code == 0, done.err
     assert (folder / "run/report.json").exists()
 
 
 def edited(path, line, change):
     """Change one line (from 1) of a file; returns its old bytes."""
-    before = path.read_bytes()
-    lines = before.splitlines(keepends=True)
+    content = path.read_bytes()
+    lines = content.splitlines(keepends=True)
     lines[line - 1] = change(lines[line - 1])
     path.write_bytes(b"".join(lines))
-    return before
+    return content
 
 
 def cell(path, name, value):
@@ -80,59 +80,59 @@ FAULTS = {
     ("split", "fault"),
     [*(("train", fault) for fault in FAULTS), ("validation", "a label of 2")],
 )
-def test_a_bad_row(workspace, here, fault, split):
+def test_a_bad_row(workspace, cli, fault, split):
     path = workspace / f"clicks/{split}.csv"
     name, change, words = FAULTS[fault]
-    before = edited(path, 500, change if name is None else cell(path, name, change))
-    done = here(*TRAIN, cwd=workspace)
+    original = edited(path, 500, change if name is None else cell(path, name, change))
+    done = cli(*TRAIN, cwd=workspace)
     refused(done, f"clicks/{split}.csv", *words)
     assert any(f"{word} 500" in done.last for word in ("line", "row")), done.last
     nothing_counts(workspace)
     if fault == "a label of 2":
-        path.write_bytes(before)
-        works(here, workspace)
+        path.write_bytes(original)
+        works(cli, workspace)
 
 
-def test_a_missing_column(workspace, here):
+def test_a_missing_column(workspace, cli):
     edited(workspace / "clicks/train.csv", 1, lambda line: line.replace(b"region", b"regoin"))
-    refused(here(*TRAIN, cwd=workspace), "clicks/train.csv", "'region'", "'regoin'")
+    refused(cli(*TRAIN, cwd=workspace), "clicks/train.csv", "'region'", "'regoin'")
     nothing_counts(workspace)
     overrides = ["slots.region.column=regoin", "data.validation=null", "data.test=null"]
-    assert here(*TRAIN, *overrides, cwd=workspace).code == 0
+    assert cli(*TRAIN, *overrides, cwd=workspace).code == 0
 
 
 @pytest.mark.parametrize("content", ["", "header only"])
-def test_an_empty_file(workspace, here, content):
+def test_an_empty_file(workspace, cli, content):
     path = workspace / "clicks/train.csv"
-    before = path.read_bytes()
-    path.write_bytes(before.splitlines(keepends=True)[0] if content else b"")
+    original = path.read_bytes()
+    path.write_bytes(original.splitlines(keepends=True)[0] if content else b"")
     words = ["no rows", "train.csv"] if content else ["clicks/train.csv is empty"]
-    refused(here(*TRAIN, cwd=workspace), *words)
+    refused(cli(*TRAIN, cwd=workspace), *words)
     nothing_counts(workspace)
-    path.write_bytes(before)
-    works(here, workspace)
+    path.write_bytes(original)
+    works(cli, workspace)
 
 
-def test_a_missing_file(workspace, here):
+def test_a_missing_file(workspace, cli):
     path = workspace / "clicks/train.csv"
     path.rename(workspace / "elsewhere")
-    refused(here(*TRAIN, cwd=workspace), "clicks/train.csv was not found", "data.root")
-    refused(here(*TRAIN, "data.train=*.tsv", cwd=workspace), "clicks/*.tsv matches no file")
-    refused(here(*TRAIN, "data.train=.", cwd=workspace), "clicks/. is a folder")
+    refused(cli(*TRAIN, cwd=workspace), "clicks/train.csv was not found", "data.root")
+    refused(cli(*TRAIN, "data.train=*.tsv", cwd=workspace), "clicks/*.tsv matches no file")
+    refused(cli(*TRAIN, "data.train=.", cwd=workspace), "clicks/. is a folder")
     nothing_counts(workspace)
     (workspace / "elsewhere").rename(path)
-    works(here, workspace)
+    works(cli, workspace)
 
 
-def test_a_damaged_file(workspace, here):
+def test_a_damaged_file(workspace, cli):
     import gzip
 
     path = workspace / "clicks/train.csv.gz"
     path.write_bytes(gzip.compress((workspace / "clicks/train.csv").read_bytes())[:-2000])
-    done = here(*TRAIN, "data.train=train.csv.gz", cwd=workspace)
+    done = cli(*TRAIN, "data.train=train.csv.gz", cwd=workspace)
     refused(done, "clicks/train.csv.gz", "damaged or cut short")
     (workspace / "clicks/train.parquet").write_bytes(b"PAR1 no parquet")
-    done = here(*TRAIN, "data.train=train.parquet", "data.format=parquet", cwd=workspace)
+    done = cli(*TRAIN, "data.train=train.parquet", "data.format=parquet", cwd=workspace)
     refused(done, "clicks/train.parquet is not a whole Parquet file")
     nothing_counts(workspace)
 
@@ -184,7 +184,7 @@ def the_line(done):
     return done.stderr.splitlines()[-1]
 
 
-def test_a_file_that_may_not_be_read(open_folder, here):
+def test_a_file_that_may_not_be_read(open_folder, cli):
     (open_folder / "clicks/closed.csv").touch(mode=0)
     arguments = [*TRAIN, f"output={open_folder}/home/run"]
     line = the_line(as_nobody(open_folder, *arguments, "data.train=closed.csv"))
@@ -193,10 +193,10 @@ def test_a_file_that_may_not_be_read(open_folder, here):
     nothing_counts(open_folder / "home")
     shutil.copy(open_folder / "clicks/train.csv", open_folder / "clicks/closed.csv")
     (open_folder / "clicks/closed.csv").chmod(0o644)
-    assert here(*arguments, "data.train=closed.csv", cwd=open_folder).code == 0
+    assert cli(*arguments, "data.train=closed.csv", cwd=open_folder).code == 0
 
 
-def test_an_output_that_may_not_be_written(open_folder, here):
+def test_an_output_that_may_not_be_written(open_folder, cli):
     (open_folder / "closed").mkdir(mode=0o555)
     output = f"output={open_folder}/closed/run"
     line = the_line(as_nobody(open_folder, *TRAIN, output))
@@ -204,20 +204,20 @@ def test_an_output_that_may_not_be_written(open_folder, here):
     assert "could not be written: permission denied" in line
     assert not list((open_folder / "closed").iterdir())
     (open_folder / "closed").chmod(0o777)
-    assert here(*TRAIN, output, cwd=open_folder).code == 0
+    assert cli(*TRAIN, output, cwd=open_folder).code == 0
     assert (open_folder / "closed/run/report.json").exists()
 
 
-def test_an_output_below_a_file(workspace, here):
+def test_an_output_below_a_file(workspace, cli):
     (workspace / "run").write_text("a file")
-    refused(here(*TRAIN, cwd=workspace), "run", "a part of its path is a file")
+    refused(cli(*TRAIN, cwd=workspace), "run", "a part of its path is a file")
     (workspace / "run").unlink()
-    works(here, workspace)
+    works(cli, workspace)
 
 
 @pytest.mark.parametrize("full_at", ["log.jsonl", "00000.rows", "dense.bin", "saved_model.pb",
                                      "manifest.json", "report.json"])  # fmt: skip
-def test_a_full_output(workspace, here, monkeypatch, full_at):
+def test_a_full_output(workspace, cli, monkeypatch, full_at):
     """The disk refuses the first bytes of one file."""
     write = files.OutputFile.write
 
@@ -229,17 +229,17 @@ def test_a_full_output(workspace, here, monkeypatch, full_at):
         return write(self, data)
 
     monkeypatch.setattr(files.OutputFile, "write", failing)
-    done = here(*TRAIN, cwd=workspace)
+    done = cli(*TRAIN, cwd=workspace)
     refused(done, full_at, "no space is left there. Free some, or choose another")
     monkeypatch.undo()
     if full_at != "report.json":
         nothing_counts(workspace)
     assert not list(workspace.rglob(full_at))
     if full_at in ("00000.rows", "report.json"):
-        works(here, workspace)
+        works(cli, workspace)
 
 
-def test_a_full_disk(trained, tmp_path, here):
+def test_a_full_disk(trained, tmp_path, cli):
     """A real one: a file system of 700 KiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -249,11 +249,11 @@ def test_a_full_disk(trained, tmp_path, here):
     try:
         ballast = disk / "ballast"
         ballast.write_bytes(b"\0" * (650 << 10))
-        done = here("train", "conf=small.yaml", f"output={disk}/run", cwd=trained)
+        done = cli("train", "conf=small.yaml", f"output={disk}/run", cwd=trained)
         refused(done, f"{disk}/run", "no space is left there")
         nothing_counts(disk)
         ballast.unlink()
-        done = here("train", "conf=small.yaml", f"output={disk}/run", cwd=trained)
+        done = cli("train", "conf=small.yaml", f"output={disk}/run", cwd=trained)
         assert done.code == 0, done.err
     finally:
         subprocess.run(["umount", str(disk)], check=True)

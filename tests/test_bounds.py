@@ -49,19 +49,19 @@ def opened(monkeypatch):
 def test_a_line_at_the_limit_and_one_beyond(tmp_path, opened, format):
     """Rows before it, so that the line starts anywhere in a block; after it a gigabyte of hole."""
     path, head = tmp_path / "a", TEXT[format][0]
-    before = row_of(format, b"x" * 100) * 3_000
+    short_rows = row_of(format, b"x" * 100) * 3_000
     overhead = len(row_of(format, b"")) - 1
     conf = conf_of(path, format)
     after = row_of(format, b"z")
-    path.write_bytes(head + before + row_of(format, b"x" * (LINE - overhead)) + after)
+    path.write_bytes(head + short_rows + row_of(format, b"x" * (LINE - overhead)) + after)
     assert sum(window.rows for window in read(conf)) == 3_002
     opened.clear()
-    path.write_bytes(head + before + row_of(format, b"x" * (LINE - overhead + 1)) + after)
+    path.write_bytes(head + short_rows + row_of(format, b"x" * (LINE - overhead + 1)) + after)
     with path.open("r+b") as file:
         file.truncate(1 << 30)
     number = 3_001 + bool(head)
     refused(conf, f"a, line {number}: longer than 16 MiB", "Split the row", "data.format")
-    assert opened[0].bytes_read <= len(before) + LINE + 2 * BLOCK_BYTES
+    assert opened[0].bytes_read <= len(short_rows) + LINE + 2 * BLOCK_BYTES
 
 
 @pytest.mark.parametrize("format", TEXT)
@@ -193,7 +193,7 @@ def test_values_in_other_cells(tmp_path):
     half = VALUES // 2
     for count, slots in ((VALUES, {"a": Slot()}), (half, {"a": Slot(), "b": Slot(column="a")})):
         pq.write_table(pa.table({"a": [[1], [5] * count], "y": [0, 0]}), path)
-        assert sum(len(one.ids[0]) for one in read(conf_of(path, "parquet", slots)))
+        assert sum(len(part.ids[0]) for part in read(conf_of(path, "parquet", slots)))
         pq.write_table(pa.table({"a": [[1], [5] * (count + 1)], "y": [0, 0]}), path)
         refused(conf_of(path, "parquet", slots), "a, row 2", "at most 262,144")
         [window] = read(conf_of(path, "parquet", slots, bad_rows=1))

@@ -17,9 +17,9 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_confs_of_too_many_values(tmp_path, here, name):
+def test_confs_of_too_many_values(tmp_path, cli, name):
     (tmp_path / "own.yaml").write_text(BOMBS[name])
-    done = here("train", "conf=own.yaml", cwd=tmp_path)
+    done = cli("train", "conf=own.yaml", cwd=tmp_path)
     assert done.code == 2
     assert "own.yaml has over 100,000 keys and values" in done.line
 
@@ -35,18 +35,18 @@ def test_a_conf_at_the_limit_of_values_and_one_beyond(tmp_path, monkeypatch):
         conf_files.read(path)
 
 
-def test_a_conf_at_the_limit_of_bytes_and_one_beyond(tmp_path, here):
+def test_a_conf_at_the_limit_of_bytes_and_one_beyond(tmp_path, cli):
     path = tmp_path / "own.yaml"
     path.write_text(HEAD + "#" * (limits.CONF_BYTES - len(HEAD)))
-    assert here("train", "conf=own.yaml", "--cfg", "job", cwd=tmp_path).code == 0
+    assert cli("train", "conf=own.yaml", "--cfg", "job", cwd=tmp_path).code == 0
     with path.open("a") as file:
         file.write("#")
-    done = here("train", "conf=own.yaml", cwd=tmp_path)
+    done = cli("train", "conf=own.yaml", cwd=tmp_path)
     assert "own.yaml has 1,048,577 bytes, and a conf at most 1,048,576" in done.line
     assert done.code == 2
 
 
-def test_aliases_within_the_limit_and_bombs_in_groups(tmp_path, here):
+def test_aliases_within_the_limit_and_bombs_in_groups(tmp_path, cli):
     shared = "x: &x {ids: integer}\n"
     (tmp_path / "own.yaml").write_text(
         "defaults: [schema, {recipe: own}, _self_]\n"
@@ -54,8 +54,8 @@ def test_aliases_within_the_limit_and_bombs_in_groups(tmp_path, here):
     )
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe/own.yaml").write_text("name: lr\n")
-    done = here("train", "conf=own.yaml", "--cfg", "job", cwd=tmp_path)
+    done = cli("train", "conf=own.yaml", "--cfg", "job", cwd=tmp_path)
     assert (done.code, done.out.count("ids: integer")) == (0, 3), done.err
     (tmp_path / "recipe/own.yaml").write_text("name: lr\nx0: &x0 [ha]\n" + LAUGHS + shared)
-    done = here("train", "conf=own.yaml", cwd=tmp_path)
+    done = cli("train", "conf=own.yaml", cwd=tmp_path)
     assert "own.yaml has over 100,000 keys and values" in done.line

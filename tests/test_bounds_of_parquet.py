@@ -24,9 +24,9 @@ def lists(values, rows):
 def test_the_rows_of_a_batch_follow_their_values(tmp_path):
     """2^23 values in a row group come in parts of 2^22, and not of 65,536 rows."""
     pq.write_table(pa.table({"a": lists(512, 1 << 14), "y": np.zeros(1 << 14)}), tmp_path / "a")
-    found = list(sources.pieces(conf_of(tmp_path / "a", "parquet"), "train", ["a", "y"]))
-    assert [piece.table.num_rows for piece in found] == [1 << 13] * 2
-    assert found[1].where(0) == (str(tmp_path / "a"), (1 << 13) + 1)
+    pieces = list(sources.pieces(conf_of(tmp_path / "a", "parquet"), "train", ["a", "y"]))
+    assert [piece.table.num_rows for piece in pieces] == [1 << 13] * 2
+    assert pieces[1].where(0) == (str(tmp_path / "a"), (1 << 13) + 1)
     plain = list(sources.pieces(conf_of(tmp_path / "a", "parquet"), "train", ["y"]))
     assert [piece.table.num_rows for piece in plain] == [1 << 14]
 

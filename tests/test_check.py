@@ -41,13 +41,13 @@ def test_growth_is_within_its_bounds(truth, times):
     draw = np.random.default_rng(list(TRUTHS).index(truth))
     ids = TRUTHS[truth](draw, SAMPLE * times)
     _, first, counts = np.unique(ids[:SAMPLE], return_index=True, return_counts=True)
-    found = growth(first, counts, SAMPLE, SAMPLE * times)
+    estimate = growth(first, counts, SAMPLE, SAMPLE * times)
     true = len(np.unique(ids))
-    assert found.now == len(first)
-    assert found.now <= found.low <= found.end <= found.high
-    assert found.low * 0.99 <= true <= found.high * 1.01
+    assert estimate.now == len(first)
+    assert estimate.now <= estimate.low <= estimate.end <= estimate.high
+    assert estimate.low * 0.99 <= true <= estimate.high * 1.01
     if times == 2:
-        assert found.end == pytest.approx(true, rel=0.15)
+        assert estimate.end == pytest.approx(true, rel=0.15)
 
 
 def test_growth_at_its_edges():
@@ -68,10 +68,10 @@ def test_first_met_is_what_a_loop_finds():
     owners = np.sort(draw.integers(0, 100, 300))
     shuffled = draw.permutation(300)
     firsts, times = first_met(ids[shuffled], owners[shuffled])
-    for number, one in enumerate(np.unique(ids)):
-        assert firsts[number] == owners[ids == one].min()
-        assert times[number] == (ids == one).sum()
-    assert [len(one) for one in first_met(ids[:0], owners[:0])] == [0, 0]
+    for number, id_ in enumerate(np.unique(ids)):
+        assert firsts[number] == owners[ids == id_].min()
+        assert times[number] == (ids == id_).sum()
+    assert [len(array) for array in first_met(ids[:0], owners[:0])] == [0, 0]
 
 
 @pytest.mark.parametrize("width", [1, 8, 17])
@@ -98,20 +98,20 @@ def test_figures_for_people():
     assert span(2e6, 1e6, 3e6) == "2 M (1 M to 3 M)"
 
 
-def check(here, cwd, *arguments):
-    done = here("check", *arguments, "format=json", cwd=cwd)
+def check(cli, cwd, *arguments):
+    done = cli("check", *arguments, "format=json", cwd=cwd)
     assert done.code == 0, done.err
     return json.loads(done.out)
 
 
 @pytest.fixture(scope="module")
-def found(here, _workspace):
-    return check(here, _workspace, "conf=small.yaml", "rows=2000")
+def checked(cli, _workspace):
+    return check(cli, _workspace, "conf=small.yaml", "rows=2000")
 
 
-def test_slots_of_the_sample(found):
-    assert found["sample_rows"] == 2000
-    slots = found["slots"]
+def test_slots_of_the_sample(checked):
+    assert checked["sample_rows"] == 2000
+    slots = checked["slots"]
     assert slots["user_id"]["coverage"] == 1
     assert slots["item_id"] | {"distinct": 0} == {
         "coverage": 1.0, "mean_ids": 1.0, "most_ids": 1, "distinct": 0, "group": "item_id",
@@ -123,52 +123,59 @@ def test_slots_of_the_sample(found):
     assert slots["price_range"]["distinct"] == 8
 
 
-def test_growth_of_the_data(found):
-    assert found["rows"]["low"] <= 3000 <= found["rows"]["high"]
-    groups = found["groups"]
+def test_growth_of_the_data(checked):
+    assert checked["rows"]["low"] <= 3000 <= checked["rows"]["high"]
+    groups = checked["groups"]
     assert set(groups) == {"user_id", "item_id", "shared", "interests", "price_range"}
     assert groups["price_range"]["at_end"] == {"estimate": 8, "low": 8, "high": 8}
     assert groups["user_id"]["distinct"] <= groups["user_id"]["at_end"]["low"]
     assert 5 + 40 <= groups["shared"]["distinct"] <= 5 + 50
 
 
-def test_tables_and_dense_part(found):
-    [(name, table)] = found["tables"].items()
+def test_tables_and_dense_part(checked):
+    [(name, table)] = checked["tables"].items()
     assert name == "embedding4"
-    at_end = sum(group["at_end"]["estimate"] for group in found["groups"].values())
+    at_end = sum(group["at_end"]["estimate"] for group in checked["groups"].values())
     assert table["rows"]["estimate"] == pytest.approx(at_end, abs=5)
     assert table["row_bytes"] == pytest.approx(20 + 4 * (1 + 1 + 1 + 4) + INDEX_BYTES, abs=7)
     assert table["bytes"]["estimate"] == 4 << 20  # a table takes no less
     # x is 6 slots of 4 and 2 numbers: 16 + 8 + 1 units with their biases, at least.
-    assert found["dense_weights"] >= 26 * 16 + 16 + 16 * 8 + 8 + 8 + 1
+    assert checked["dense_weights"] >= 26 * 16 + 16 + 16 * 8 + 8 + 8 + 1
 
 
-def test_the_order_of_the_inputs(found):
-    assert [one["input"] for one in found["x"]] == [
+def test_the_order_of_the_inputs(checked):
+    assert [entry["input"] for entry in checked["x"]] == [
         "user_id", "item_id", "device", "region", "interests", "price_range", "price", "quality",
     ]  # fmt: skip
-    assert [one["column"] for one in found["x"]] == [0, 4, 8, 12, 16, 20, 24, 25]
-    assert found["linear"] == ["user_id", "item_id", "device", "region", "interests", "price_range"]
-    assert found["heads"] == ["label"]
+    assert [entry["column"] for entry in checked["x"]] == [0, 4, 8, 12, 16, 20, 24, 25]
+    assert checked["linear"] == [
+        "user_id",
+        "item_id",
+        "device",
+        "region",
+        "interests",
+        "price_range",
+    ]
+    assert checked["heads"] == ["label"]
 
 
-def test_labels_and_columns(found, _workspace):
-    rate = found["labels"]["label"]
+def test_labels_and_columns(checked, _workspace):
+    rate = checked["labels"]["label"]
     assert 0.15 < rate < 0.35
-    assert found["unused"] == []
-    assert found["warnings"] == []
+    assert checked["unused"] == []
+    assert checked["warnings"] == []
 
 
-def test_what_it_says_of_rows_holds(_trained, found):
+def test_what_it_says_of_rows_holds(_trained, checked):
     """The run that was trained has as many rows as the check said beforehand."""
     report = json.loads((_trained / "run/report.json").read_text())
-    [table] = found["tables"].values()
+    [table] = checked["tables"].values()
     assert table["rows"]["low"] <= report["tables"]["embedding4"]["rows"] <= table["rows"]["high"]
-    assert found["dense_weights"] == report["dense_weights"]
+    assert checked["dense_weights"] == report["dense_weights"]
 
 
-def test_as_text(here, workspace):
-    done = here("check", "conf=small.yaml", cwd=workspace)
+def test_as_text(cli, workspace):
+    done = cli("check", "conf=small.yaml", cwd=workspace)
     assert done.code == 0, done.err
     assert done.out == ""
     assert "read 3,000 rows of 3,000 in data.train" in done.err
@@ -177,14 +184,14 @@ def test_as_text(here, workspace):
     assert {path.name for path in workspace.iterdir()} == {"small.yaml", "clicks"}
 
 
-def test_columns_that_nothing_uses(here, workspace):
-    found = check(here, workspace, "conf=small.yaml", "~slots.device", "~numeric.quality")
-    assert found["unused"] == ["device", "quality"]
-    found = check(here, workspace, "conf=small.yaml", "~slots.device", "data.carry=[device]")
-    assert found["unused"] == []
+def test_columns_that_nothing_uses(cli, workspace):
+    checked = check(cli, workspace, "conf=small.yaml", "~slots.device", "~numeric.quality")
+    assert checked["unused"] == ["device", "quality"]
+    checked = check(cli, workspace, "conf=small.yaml", "~slots.device", "data.carry=[device]")
+    assert checked["unused"] == []
 
 
-def test_warnings(here, workspace):
+def test_warnings(cli, workspace):
     clicks = workspace / "clicks"
     lines = (clicks / "train.csv").read_text().splitlines()
     head = lines[0].replace('"', "").split(",")
@@ -193,46 +200,46 @@ def test_warnings(here, workspace):
     for row in rows:
         row[place], row[price], row[label] = "", "7", "0"
     (clicks / "odd.csv").write_text("\n".join([lines[0], *map(",".join, rows)]) + "\n")
-    found = check(
-        here, workspace, "conf=small.yaml", "data.train=odd.csv", "data.test=odd.csv",
+    checked = check(
+        cli, workspace, "conf=small.yaml", "data.train=odd.csv", "data.test=odd.csv",
         "~slots.price_range",
     )  # fmt: skip
-    said = "\n".join(found["warnings"])
+    said = "\n".join(checked["warnings"])
     assert "slots.device has no id in the sample" in said
     assert "numeric.price is the same number" in said
     assert "label label is 0 in every row" in said
     assert "data.test reads clicks/odd.csv, which is trained on" in said
-    assert len(found["warnings"]) == 4
+    assert len(checked["warnings"]) == 4
 
 
-def test_memory_that_the_machine_does_not_have(here, workspace, monkeypatch):
+def test_memory_that_the_machine_does_not_have(cli, workspace, monkeypatch):
     from tnctl.training import forecast
 
     monkeypatch.setattr(forecast, "memory_of_machine", lambda: 1000)
-    found = check(here, workspace, "conf=small.yaml")
-    assert any("will need more than" in warning for warning in found["warnings"])
-    assert "workers" not in found
-    many = check(here, workspace, "conf=small.yaml", "cluster=local", "cluster.workers=4")
+    checked = check(cli, workspace, "conf=small.yaml")
+    assert any("will need more than" in warning for warning in checked["warnings"])
+    assert "workers" not in checked
+    many = check(cli, workspace, "conf=small.yaml", "cluster=local", "cluster.workers=4")
     assert any("the 4 workers will need more than" in warning for warning in many["warnings"])
     each = many["workers"]
-    assert each["workers"] == 4 and each["dense_bytes"] == found["dense_bytes"]
-    assert each["tables"]["high"] == found["tables"]["embedding4"]["bytes"]["high"] // 4
+    assert each["workers"] == 4 and each["dense_bytes"] == checked["dense_bytes"]
+    assert each["tables"]["high"] == checked["tables"]["embedding4"]["bytes"]["high"] // 4
     parts = each["tables"]["high"], each["dense_bytes"], each["process_bytes"]
     assert each["bytes"]["high"] == sum(parts)
-    said = here("check", "conf=small.yaml", "cluster=local", "cluster.workers=4", cwd=workspace).err
+    said = cli("check", "conf=small.yaml", "cluster=local", "cluster.workers=4", cwd=workspace).err
     assert "each of 4 workers" in said and "its part of the tables" in said
 
 
-def test_several_tables_sequences_and_numbers(here, workspace):
-    found = check(
-        here, workspace, "conf=small.yaml", "recipe=wide_deep", "slots.user_id.width=2",
+def test_several_tables_sequences_and_numbers(cli, workspace):
+    checked = check(
+        cli, workspace, "conf=small.yaml", "recipe=wide_deep", "slots.user_id.width=2",
         "slots.interests.pooling=none", "slots.interests.max_length=3",
         "slots.price_range.indicator=true", "~numeric.quality",
     )  # fmt: skip
-    assert found["sequences"] == [{"input": "interests", "length": 3, "width": 4}]
-    assert found["slots"]["interests"]["most_ids"] == 3
-    assert set(found["tables"]) == {"embedding2", "embedding4"}
-    widths = {one["input"]: one["width"] for one in found["x"]}
+    assert checked["sequences"] == [{"input": "interests", "length": 3, "width": 4}]
+    assert checked["slots"]["interests"]["most_ids"] == 3
+    assert set(checked["tables"]) == {"embedding2", "embedding4"}
+    widths = {entry["input"]: entry["width"] for entry in checked["x"]}
     assert widths == {
         "user_id": 2, "item_id": 4, "device": 4, "region": 4, "price": 1, "price_range": 8,
     }  # fmt: skip
@@ -250,19 +257,19 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), REFUSED, ids=lambda v: str(v)[:40])
-def test_what_cannot_work_is_refused(here, workspace, arguments, code, words):
-    done = here("check", "conf=small.yaml", *arguments, cwd=workspace)
+def test_what_cannot_work_is_refused(cli, workspace, arguments, code, words):
+    done = cli("check", "conf=small.yaml", *arguments, cwd=workspace)
     assert done.code == code
     assert words in done.last
     assert done.last.startswith("tnctl check: ")
 
 
-def test_generated_data(here, tmp_path):
-    found = check(here, tmp_path, "conf=deepfm", "rows=20000")
-    assert found["rows"] == {"estimate": 5_000_000, "low": 5_000_000, "high": 5_000_000}
-    assert found["groups"]["user_id"]["at_end"]["low"] <= 300
-    assert found["groups"]["user_id"]["at_end"]["high"] >= 300
-    assert "planted_additive" in found["unused"]
+def test_generated_data(cli, tmp_path):
+    checked = check(cli, tmp_path, "conf=deepfm", "rows=20000")
+    assert checked["rows"] == {"estimate": 5_000_000, "low": 5_000_000, "high": 5_000_000}
+    assert checked["groups"]["user_id"]["at_end"]["low"] <= 300
+    assert checked["groups"]["user_id"]["at_end"]["high"] >= 300
+    assert "planted_additive" in checked["unused"]
     assert not list(tmp_path.iterdir())
 
 
@@ -318,27 +325,27 @@ FORMS = ["csv", "csv.gz", "csv.zst", "parquet", "jsonl", "paddle", "tfrecord"]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_rows_of_every_format(here, tmp_path, form):
+def test_rows_of_every_format(cli, tmp_path, form):
     write(tmp_path, form)
     kind = form.split(".")[0]
     (tmp_path / "my.yaml").write_text(
         "defaults: [schema, {recipe: lr}, _self_]\nslots: {user: {}}\n"
         f"data: {{train: train.{form}, format: {kind}}}\n"
     )
-    found = check(here, tmp_path, "conf=my.yaml", "rows=5000")
-    rows = found["rows"]
+    checked = check(cli, tmp_path, "conf=my.yaml", "rows=5000")
+    rows = checked["rows"]
     assert rows["estimate"] == pytest.approx(ROWS, rel=0 if kind == "parquet" else 0.05)
     assert rows["low"] <= ROWS <= rows["high"]
-    assert found["unused"] == ["price"]
+    assert checked["unused"] == ["price"]
     true = len(set(np.random.default_rng(3).zipf(1.3, ROWS)))
-    grown = found["groups"]["user"]["at_end"]
+    grown = checked["groups"]["user"]["at_end"]
     assert grown["low"] <= true <= grown["high"]
 
 
-def test_files_of_several_sizes(here, workspace):
+def test_files_of_several_sizes(cli, workspace):
     clicks = workspace / "clicks"
     for number in range(6):
         shutil.copy(clicks / "train.csv", clicks / f"part-{number}.csv")
-    found = check(here, workspace, "conf=small.yaml", "data.train=part-*.csv", "rows=1000")
-    assert found["rows"]["estimate"] == pytest.approx(18_000, rel=0.02)
-    assert math.isfinite(found["rows"]["high"])
+    checked = check(cli, workspace, "conf=small.yaml", "data.train=part-*.csv", "rows=1000")
+    assert checked["rows"]["estimate"] == pytest.approx(18_000, rel=0.02)
+    assert math.isfinite(checked["rows"]["high"])

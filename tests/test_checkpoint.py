@@ -47,9 +47,9 @@ def saved_again(checkpoint, model, folder):
 
 def test_the_last_line_of_a_manifest_is_its_checksum(trained):
     text = (trained / STEP / "manifest.json").read_bytes()
-    *before, line, brace = text.splitlines(keepends=True)
+    *body, line, brace = text.splitlines(keepends=True)
     assert brace == b"}\n"
-    digest = hashlib.sha256(b"".join(before)).hexdigest()
+    digest = hashlib.sha256(b"".join(body)).hexdigest()
     assert line == f'  "sha256": "{digest}"\n'.encode()
     content = json.loads(text)
     assert content["sha256"] == digest
@@ -105,13 +105,13 @@ def test_floats_are_exact(trained, tmp_path):
     saved_again(checkpoint, model, tmp_path / "odd")
     checkpoint, conf = opened(tmp_path / "odd")
     back = loading.load(checkpoint, conf)
-    for one, other in zip(model.dense.weights, back.dense.weights, strict=True):
-        assert one.tobytes() == other.tobytes()
-    for one, other in zip(model.dense.states, back.dense.states, strict=True):
-        assert [a.tobytes() for a in one] == [b.tobytes() for b in other]
+    for array, other in zip(model.dense.weights, back.dense.weights, strict=True):
+        assert array.tobytes() == other.tobytes()
+    for state, other in zip(model.dense.states, back.dense.states, strict=True):
+        assert [a.tobytes() for a in state] == [b.tobytes() for b in other]
     assert back.dense.step == model.dense.step
-    before = b"".join(part.tobytes() for part in model.tables[0].records())
-    assert b"".join(part.tobytes() for part in back.tables[0].records()) == before
+    records = b"".join(part.tobytes() for part in model.tables[0].records())
+    assert b"".join(part.tobytes() for part in back.tables[0].records()) == records
 
 
 TABLE = "tables/embedding4/00000.rows"
@@ -130,10 +130,10 @@ TABLE = "tables/embedding4/00000.rows"
         ("manifest.json", "evaluate"),
     ],
 )
-def test_a_damaged_file_is_refused_by_name(run_copy, here, name, command, damage):
+def test_a_damaged_file_is_refused_by_name(run_copy, cli, name, command, damage):
     path = run_copy / STEP / name
     damaged(path, damage)
-    done = here(command, "output=run", cwd=run_copy)
+    done = cli(command, "output=run", cwd=run_copy)
     assert done.code == 1, done.err
     if not (name == "manifest.json" and damage == "gone"):
         assert name in done.last
@@ -178,32 +178,32 @@ def test_golden_rows_are_the_first_of_the_validation_data(trained):
     golden = checkpoint.golden()
     assert len(golden) == 200
     header, *lines = (trained / "clicks/validation.csv").read_text().replace('"', "").splitlines()
-    for one, line in zip(golden, lines, strict=False):
-        row, cells = one.row, dict(zip(header.split(","), line.split(","), strict=True))
+    for example, line in zip(golden, lines, strict=False):
+        row, cells = example.row, dict(zip(header.split(","), line.split(","), strict=True))
         assert row["user_id"] == cells["user_id"]
         assert row["item_id"] == cells["item_id"]
         assert float(row["price"]) == float(cells["price"])
 
 
-def test_without_its_manifest_a_checkpoint_does_not_count(run_copy, here):
+def test_without_its_manifest_a_checkpoint_does_not_count(run_copy, cli):
     """As after a crash in the middle of saving: the one before is the model."""
     newer = run_copy / "run/checkpoints/step-0000000024"
     shutil.copytree(run_copy / STEP, newer)
     (newer / "manifest.json").unlink()
     (newer / "dense.bin").write_bytes(b"half")
-    done = here("evaluate", "output=run", cwd=run_copy)
+    done = cli("evaluate", "output=run", cwd=run_copy)
     assert done.code == 0, done.err
     assert json.loads(done.out)["checkpoint"] == STEP
     os.remove(run_copy / STEP / "manifest.json")
-    done = here("evaluate", "output=run", cwd=run_copy)
+    done = cli("evaluate", "output=run", cwd=run_copy)
     assert done.code == 1
     assert "no complete checkpoint" in done.line
-    done = here("evaluate", f"checkpoint={STEP}", cwd=run_copy)
+    done = cli("evaluate", f"checkpoint={STEP}", cwd=run_copy)
     assert done.code == 1
     assert "no manifest.json" in done.line
 
 
-def test_a_crash_while_saving_leaves_the_one_before(run_copy, here, monkeypatch):
+def test_a_crash_while_saving_leaves_the_one_before(run_copy, cli, monkeypatch):
     """Whatever file the crash comes at, the earlier checkpoint stays the model."""
     more = ["train", "conf=small.yaml", "output=run2", "train.epochs=2"]
     count = len(manifest.read(str(run_copy / STEP), CheckpointManifest).files)
@@ -224,44 +224,44 @@ def test_a_crash_while_saving_leaves_the_one_before(run_copy, here, monkeypatch)
 
         for module in (files, output_files):
             monkeypatch.setattr(module, "open_output", failing)
-        assert here(*more, "overwrite=true", cwd=run_copy).code == 130
+        assert cli(*more, "overwrite=true", cwd=run_copy).code == 130
         monkeypatch.undo()
-        done = here("evaluate", "output=run2", cwd=run_copy)
+        done = cli("evaluate", "output=run2", cwd=run_copy)
         assert json.loads(done.out)["checkpoint"] == "run2/checkpoints/step-0000000012"
-    done = here(*more, cwd=run_copy)
+    done = cli(*more, cwd=run_copy)
     assert done.code == 0, done.err
-    assert json.loads(here("evaluate", "output=run2", cwd=run_copy).out)["checkpoint"] == (
+    assert json.loads(cli("evaluate", "output=run2", cwd=run_copy).out)["checkpoint"] == (
         "run2/checkpoints/step-0000000024"
     )
 
 
-def test_a_checkpoint_on_another_storage(run_copy, here):
+def test_a_checkpoint_on_another_storage(run_copy, cli):
     """A whole run under a URL."""
     url = "memory://runs/a"
-    done = here("train", "conf=small.yaml", f"output={url}", cwd=run_copy)
+    done = cli("train", "conf=small.yaml", f"output={url}", cwd=run_copy)
     assert done.code == 0, done.err
     for command in ("evaluate", "split-graph", "export-embeddings", "verify-serving"):
-        done = here(command, f"output={url}", cwd=run_copy)
+        done = cli(command, f"output={url}", cwd=run_copy)
         assert done.code == 0, (command, done.err)
-    assert "finished" in here("train", "conf=small.yaml", f"output={url}", cwd=run_copy).err
+    assert "finished" in cli("train", "conf=small.yaml", f"output={url}", cwd=run_copy).err
 
 
-def test_the_conf_comes_with_the_checkpoint(run_copy, here):
+def test_the_conf_comes_with_the_checkpoint(run_copy, cli):
     moved = run_copy / "elsewhere"
     os.rename(run_copy / STEP, moved)
-    done = here("evaluate", "checkpoint=elsewhere", "data.test=null", cwd=run_copy)
+    done = cli("evaluate", "checkpoint=elsewhere", "data.test=null", cwd=run_copy)
     assert done.code == 0, done.err
     assert json.loads(done.out)["split"] == "validation"
-    done = here("evaluate", "checkpoint=elsewhere", "data.tset=x", cwd=run_copy)
+    done = cli("evaluate", "checkpoint=elsewhere", "data.tset=x", cwd=run_copy)
     assert done.code == 2
     assert "'data.test'" in done.line
-    done = here("evaluate", "conf=deepfm", "checkpoint=elsewhere", cwd=run_copy)
+    done = cli("evaluate", "conf=deepfm", "checkpoint=elsewhere", cwd=run_copy)
     assert done.code == 2
     assert "trained with another conf" in done.line
     assert "slots" in done.line
 
 
-def test_a_manifest_cut_short_leaves_the_one_before(run_copy, here):
+def test_a_manifest_cut_short_leaves_the_one_before(run_copy, cli):
     """What a storage may leave of a manifest when it crashes: the folder does not count."""
     last = run_copy / "run/checkpoints/step-0000000099"
     shutil.copytree(run_copy / STEP, last)
@@ -269,7 +269,7 @@ def test_a_manifest_cut_short_leaves_the_one_before(run_copy, here):
     for size in (0, 1, len(whole) // 2, len(whole) - 1):
         (last / "manifest.json").write_bytes(whole[:size])
         assert loading.newest(str(run_copy / "run")).folder == str(run_copy / STEP)
-    done = here("evaluate", "output=run", cwd=run_copy)
+    done = cli("evaluate", "output=run", cwd=run_copy)
     assert done.code == 0
     assert json.loads(done.out)["checkpoint"] == STEP
     assert "step-0000000099" in done.err and "; using" in done.err

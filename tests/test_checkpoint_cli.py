@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import made
+import dict_checkpoints
 import numpy as np
 import pytest
 
@@ -20,7 +20,7 @@ from tnctl.cli.checkpoint import PARTS
 @pytest.fixture(scope="module")
 def _history(tmp_path_factory):
     output = tmp_path_factory.mktemp("history") / "run"
-    return made.history(str(output), files=4)
+    return dict_checkpoints.history(str(output), files=4)
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def step(number):
     return f"run/checkpoints/step-{number:010d}"
 
 
-def asked(here, *arguments, cwd, code=0):
+def report_of(cli, *arguments, cwd, code=0):
     """What a command says as JSON."""
-    done = here("checkpoint", *arguments, "--json", cwd=cwd)
+    done = cli("checkpoint", *arguments, "--json", cwd=cwd)
     assert done.code == code, done.err
     return json.loads(done.out)
 
@@ -56,88 +56,93 @@ def resealed(folder, change):
     path.write_bytes(manifest.sealed(content))
 
 
-def test_list(here, saved, home):
-    entries = asked(here, "list", "run", cwd=home)
-    assert [one["step"] for one in entries] == [10, 20, 30, 40]
-    assert [one["kind"] for one in entries] == ["full", "delta", "delta", "delta"]
-    assert [one["parent"] for one in entries][1] == "step-0000000010"
-    assert [one["rows"] for one in entries] == [len(one.rows) for one in saved]
-    assert [one["best"] for one in entries] == [False, True, False, False]
-    assert [one["value"] for one in entries] == [0.51, 0.52, 0.53, 0.54]
-    for one in entries:
-        stored = [p for p in (home / one["folder"]).rglob("*") if p.is_file()]
+def test_list(cli, saved, home):
+    entries = report_of(cli, "list", "run", cwd=home)
+    assert [entry["step"] for entry in entries] == [10, 20, 30, 40]
+    assert [entry["kind"] for entry in entries] == ["full", "delta", "delta", "delta"]
+    assert [entry["parent"] for entry in entries][1] == "step-0000000010"
+    assert [entry["rows"] for entry in entries] == [len(checkpoint.rows) for checkpoint in saved]
+    assert [entry["best"] for entry in entries] == [False, True, False, False]
+    assert [entry["value"] for entry in entries] == [0.51, 0.52, 0.53, 0.54]
+    for entry in entries:
+        stored = [p for p in (home / entry["folder"]).rglob("*") if p.is_file()]
         stored = [p for p in stored if p.name != "manifest.json"]
-        assert one["bytes"] == sum(p.stat().st_size for p in stored)
-        assert one["day"] == "2021-07-24"
+        assert entry["bytes"] == sum(p.stat().st_size for p in stored)
+        assert entry["day"] == "2021-07-24"
     for url in ("run/", "run/checkpoints", str(home / "run"), f"file://{home}/run"):
-        assert [one["step"] for one in asked(here, "list", url, cwd=home)] == [10, 20, 30, 40]
-    done = here("checkpoint", "list", "run", cwd=home)
+        assert [checkpoint["step"] for checkpoint in report_of(cli, "list", url, cwd=home)] == [
+            10,
+            20,
+            30,
+            40,
+        ]
+    done = cli("checkpoint", "list", "run", cwd=home)
     assert (done.code, done.out) == (0, "")
     assert "delta of 30" in done.err
     assert done.err.count("best") == 1
 
 
-def test_list_names_what_cannot_be_used(here, home):
+def test_list_names_what_cannot_be_used(cli, home):
     data = bytearray((home / step(20) / "manifest.json").read_bytes())
     data[100] ^= 1
     (home / step(20) / "manifest.json").write_bytes(data)
     (home / step(50)).mkdir()
-    problems = [one["problem"] for one in asked(here, "list", "run", cwd=home)]
+    problems = [entry["problem"] for entry in report_of(cli, "list", "run", cwd=home)]
     assert problems[0] is None
     assert "is damaged" in problems[1]
     assert problems[2] == f"{step(30)} is a delta of step-0000000020, which is not there or damaged"
     assert "step-0000000030" in problems[3]
     assert "never completed" in problems[4]
-    done = here("checkpoint", "list", "run", cwd=home)
+    done = cli("checkpoint", "list", "run", cwd=home)
     assert done.err.count("not usable: ") == 4
     # What the others work on is the newest that can be used, but for verify.
-    done = here("checkpoint", "inspect", "run", "--json", cwd=home)
+    done = cli("checkpoint", "inspect", "run", "--json", cwd=home)
     assert json.loads(done.out)["step"] == 10
     assert f"; using {step(10)}" in done.err
-    done = here("checkpoint", "verify", "run", cwd=home)
+    done = cli("checkpoint", "verify", "run", cwd=home)
     assert (done.code, "step-0000000020" in done.line) == (1, True)
 
 
-def test_list_without_the_conf(here, home):
+def test_list_without_the_conf(cli, home):
     (home / step(40) / "conf.json").write_text("{}")
-    entries = asked(here, "list", "run", cwd=home)
-    assert {(one["monitor"], one["problem"]) for one in entries} == {(None, None)}
+    entries = report_of(cli, "list", "run", cwd=home)
+    assert {(entry["monitor"], entry["problem"]) for entry in entries} == {(None, None)}
 
 
-def test_a_parent_that_was_replaced_is_noticed(here, home):
+def test_a_parent_that_was_replaced_is_noticed(cli, home):
     resealed(home / step(10), lambda content: content.update(finished=True))
-    problems = [one["problem"] for one in asked(here, "list", "run", cwd=home)]
+    problems = [entry["problem"] for entry in report_of(cli, "list", "run", cwd=home)]
     assert "another step-0000000010" in problems[1]
-    done = here("checkpoint", "verify", step(40), cwd=home)
+    done = cli("checkpoint", "verify", step(40), cwd=home)
     assert done.code == 1
     assert done.line.startswith(f"{step(20)} is a delta of another")
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_inspect(here, saved, home, number):
+def test_inspect(cli, saved, home, number):
     was = saved[number]
-    found = asked(here, "inspect", step(was.step), cwd=home)
-    assert found["step"] == was.step
-    assert len(found["chain"]) == number + 1
-    [table] = found["tables"]
-    rows = np.array(list(was.rows.values()), made.DTYPE)
+    inspection = report_of(cli, "inspect", step(was.step), cwd=home)
+    assert inspection["step"] == was.step
+    assert len(inspection["chain"]) == number + 1
+    [table] = inspection["tables"]
+    rows = np.array(list(was.rows.values()), dict_checkpoints.DTYPE)
     norms = np.sqrt((rows["embedding"].astype(np.float64) ** 2).sum(1))
     assert table["rows"] == len(rows)
     assert table["tombstones"] == len(was.removed)
-    assert table["record_bytes"] == made.DTYPE.itemsize
+    assert table["record_bytes"] == dict_checkpoints.DTYPE.itemsize
     assert table["not_finite"] == 0
-    day_of = {s: max([d for d, first in made.DAYS if first <= s]) for s in range(1, 41)}
-    unseen = np.array([day_of[was.step] - day_of[int(one)] for one in rows["changed"]])
-    shows = rows["show"][:, 0] * made.DECAY**unseen
+    day_of = {s: max([d for d, first in dict_checkpoints.DAYS if first <= s]) for s in range(1, 41)}
+    unseen = np.array([day_of[was.step] - day_of[int(changed)] for changed in rows["changed"]])
+    shows = rows["show"][:, 0] * dict_checkpoints.DECAY**unseen
     for group in table["groups"]:
-        mine = rows["group"] == made.GROUPS[group["name"]]
+        mine = rows["group"] == dict_checkpoints.GROUPS[group["name"]]
         assert group["rows"] == mine.sum()
         assert group["admitted"] == mine.sum() + 7
         assert (group["waiting"], group["evicted"]) == (3, 7)
         assert group["mean_norm"] == pytest.approx(norms[mine].mean())
         assert group["most_norm"] == pytest.approx(norms[mine].max())
         assert group["shows"] == pytest.approx(shows[mine].sum())
-        clicks = rows["click"][mine, 0] * made.DECAY ** unseen[mine]
+        clicks = rows["click"][mine, 0] * dict_checkpoints.DECAY ** unseen[mine]
         assert group["clicks"] == pytest.approx(clicks.sum())
     for name, values in (
         ("norms", norms),
@@ -145,59 +150,62 @@ def test_inspect(here, saved, home, number):
         ("age_steps", was.step - rows["changed"].astype(int)),
         ("age_days", unseen),
     ):
-        assert sum(one["rows"] for one in table[name]) == len(rows)
-        for one in table[name]:
-            inside = (values >= one["from"]) & (values < max(one["below"], 1e-300))
-            assert one["rows"] == inside.sum(), (name, one)
+        assert sum(entry["rows"] for entry in table[name]) == len(rows)
+        for entry in table[name]:
+            inside = (values >= entry["from"]) & (values < max(entry["below"], 1e-300))
+            assert entry["rows"] == inside.sum(), (name, entry)
     order = np.argsort(-norms, kind="stable")[:10]
-    assert [one["norm"] for one in table["largest"]] == pytest.approx(norms[order])
-    assert {one["id"] for one in table["largest"]} == set(rows["id"][order].tolist())
-    kernel, bias = found["dense"]["variables"]
+    assert [entry["norm"] for entry in table["largest"]] == pytest.approx(norms[order])
+    assert {entry["id"] for entry in table["largest"]} == set(rows["id"][order].tolist())
+    kernel, bias = inspection["dense"]["variables"]
     assert kernel["norm"] == pytest.approx(np.sqrt((was.kernel.astype(np.float64) ** 2).sum()))
     assert bias["norm"] == 0
-    assert found["metrics"]["validation.auc"] == 0.5 + was.step / 1000
+    assert inspection["metrics"]["validation.auc"] == 0.5 + was.step / 1000
 
 
-def test_inspect_draws(here, home):
-    done = here("checkpoint", "inspect", "run", cwd=home)
+def test_inspect_draws(cli, home):
+    done = cli("checkpoint", "inspect", "run", cwd=home)
     assert (done.code, done.out) == (0, "")
     for word in ("█", "0.5 to 1", "largest norms", "days since", "is finite", "deep/kernel"):
         assert word in done.err
 
 
-def test_inspect_finds_what_is_not_finite(here, tmp_path):
+def test_inspect_finds_what_is_not_finite(cli, tmp_path):
     chance = np.random.default_rng(0)
-    rows = {(0, i): made.record(chance, (0, i), 3) for i in range(50)}
+    rows = {(0, i): dict_checkpoints.record(chance, (0, i), 3) for i in range(50)}
     rows[0, 7]["embedding"][1] = np.nan
     rows[0, 9]["linear.accumulator"] = np.inf
-    made.write(tmp_path / step(10), 10, list(rows.values()), rows, {}, np.full(6, np.inf, "<f4"))
-    found = asked(here, "inspect", "run", cwd=tmp_path)
-    [table] = found["tables"]
+    dict_checkpoints.write(
+        tmp_path / step(10), 10, list(rows.values()), rows, {}, np.full(6, np.inf, "<f4")
+    )
+    inspection = report_of(cli, "inspect", "run", cwd=tmp_path)
+    [table] = inspection["tables"]
     assert table["not_finite"] == 2
     assert table["not_finite_first"]["id"] in (7, 9)
-    assert found["dense"]["not_finite"] == 6
-    assert "2 rows are not finite" in here("checkpoint", "inspect", "run", cwd=tmp_path).err
+    assert inspection["dense"]["not_finite"] == 6
+    assert "2 rows are not finite" in cli("checkpoint", "inspect", "run", cwd=tmp_path).err
 
 
-def test_verify(here, home):
-    found = asked(here, "verify", "run", cwd=home)
-    assert found["findings"] == []
-    assert found["chain"] == [step(number) for number in (10, 20, 30, 40)]
-    done = here("checkpoint", "verify", "run", cwd=home)
+def test_verify(cli, home):
+    report = report_of(cli, "verify", "run", cwd=home)
+    assert report["findings"] == []
+    assert report["chain"] == [step(number) for number in (10, 20, 30, 40)]
+    done = cli("checkpoint", "verify", "run", cwd=home)
     assert (done.code, "is whole" in done.line) == (0, True)
 
 
 DAMAGED = (
     "manifest.json", "dense.bin", "conf.json", "golden.jsonl", "extra/running",
-    "graph/saved_model.pb", f"tables/{made.TABLE}/00001.rows",
-    f"tables/{made.TABLE}/tombstones.bin", f"tables/{made.TABLE}/sketch.bin",
+    "graph/saved_model.pb", f"tables/{dict_checkpoints.TABLE}/00001.rows",
+    f"tables/{dict_checkpoints.TABLE}/tombstones.bin",
+    f"tables/{dict_checkpoints.TABLE}/sketch.bin",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DAMAGED)
 @pytest.mark.parametrize("damage", ["cut", "longer", "gone", "empty", "flip"])
 @pytest.mark.parametrize("number", [20, 40])
-def test_verify_names_a_damaged_file(here, home, name, damage, number):
+def test_verify_names_a_damaged_file(cli, home, name, damage, number):
     path = home / step(number) / name
     data = bytearray(path.read_bytes())
     if damage == "flip":
@@ -205,15 +213,15 @@ def test_verify_names_a_damaged_file(here, home, name, damage, number):
     path.write_bytes({"cut": data[:-3], "longer": data + b"\0", "empty": b""}.get(damage, data))
     if damage == "gone":
         path.unlink()
-    done = here("checkpoint", "verify", step(40), cwd=home)
+    done = cli("checkpoint", "verify", step(40), cwd=home)
     assert done.code == 1
     assert str(Path(step(number)) / (name if name != "manifest.json" else "")) in done.line
 
 
-def test_verify_has_a_line_for_every_finding(here, home):
+def test_verify_has_a_line_for_every_finding(cli, home):
     for name in DAMAGED[1:]:
         (home / step(40) / name).write_bytes(b"nothing")
-    done = here("checkpoint", "verify", "run", cwd=home)
+    done = cli("checkpoint", "verify", "run", cwd=home)
     assert done.code == 1
     assert len(done.err.splitlines()) == len(DAMAGED) - 1
     for name in DAMAGED[1:]:
@@ -224,24 +232,24 @@ def test_verify_has_a_line_for_every_finding(here, home):
 def tiny(tmp_path):
     """A checkpoint of two rows and a removed one."""
     chance = np.random.default_rng(0)
-    rows = {(0, i): made.record(chance, (0, i), 3) for i in range(2)}
+    rows = {(0, i): dict_checkpoints.record(chance, (0, i), 3) for i in range(2)}
     folder = tmp_path / step(10)
-    made.write(folder, 10, list(rows.values()), rows, {(1, 5): 4}, np.ones(6, "<f4"))
+    dict_checkpoints.write(folder, 10, list(rows.values()), rows, {(1, 5): 4}, np.ones(6, "<f4"))
     return folder
 
 
 def flipped_bytes(folder, every):
     """Flip a bit of a byte of a file, again and again; what was flipped and was not found."""
     missed = []
-    for path in sorted(one for one in folder.rglob("*") if one.is_file()):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         data = path.read_bytes()
         for at in sorted({*range(0, len(data), every), len(data) - 1}):
             damaged = bytearray(data)
             damaged[at] ^= 1 << (at % 8)
             path.write_bytes(damaged)
-            found = verification.verify(str(folder))
-            if len(found.findings) != 1 or str(folder) not in found.findings[0]:
-                missed.append((path.name, at, found.findings))
+            report = verification.verify(str(folder))
+            if len(report.findings) != 1 or str(folder) not in report.findings[0]:
+                missed.append((path.name, at, report.findings))
         path.write_bytes(data)
     return missed
 
@@ -269,8 +277,8 @@ def changed(name, change):
     return apply
 
 
-ROWS = f"tables/{made.TABLE}/00000.rows"
-SIZE = made.DTYPE.itemsize
+ROWS = f"tables/{dict_checkpoints.TABLE}/00000.rows"
+SIZE = dict_checkpoints.DTYPE.itemsize
 
 
 def swap_rows(data):
@@ -282,7 +290,7 @@ def put(at, value):
 
 
 def golden_with(**more):
-    return changed("golden.jsonl", lambda _: made.golden_line("u1", **more) * 2)
+    return changed("golden.jsonl", lambda _: dict_checkpoints.golden_line("u1", **more) * 2)
 
 
 def table_of(change):
@@ -316,83 +324,85 @@ def table_of(change):
         ),
     ],
 )  # fmt: skip
-def test_verify_finds_what_checksums_cannot(here, tiny, tmp_path, damage, said):
+def test_verify_finds_what_checksums_cannot(cli, tiny, tmp_path, damage, said):
     damage(tiny)
-    done = here("checkpoint", "verify", "run", cwd=tmp_path)
+    done = cli("checkpoint", "verify", "run", cwd=tmp_path)
     assert done.code == 1
     assert said in done.err
     assert "Traceback" not in done.err
 
 
-def test_verify_finds_rows_that_the_parent_must_have(here, home):
-    found = sorted((home / step(40) / "tables" / made.TABLE).glob("*.rows"))
-    path = next(one for one in found if one.stat().st_size > 32)
+def test_verify_finds_rows_that_the_parent_must_have(cli, home):
+    files = sorted((home / step(40) / "tables" / dict_checkpoints.TABLE).glob("*.rows"))
+    path = next(file for file in files if file.stat().st_size > 32)
     name = path.relative_to(home / step(40)).as_posix()
     changed(name, put(32 + 12, b"\x02\0\0\0"))(home / step(40))
-    done = here("checkpoint", "verify", "run", cwd=home)
+    done = cli("checkpoint", "verify", "run", cwd=home)
     assert (done.code, "its parent, of step 30" in done.line) == (1, True)
 
 
-def test_diff(here, saved, home):
-    found = asked(here, "diff", step(10), "run", cwd=home)
-    one, other = saved[0].rows, saved[3].rows
-    assert found["steps"] == [10, 40]
-    both = [key for key in one if key in other]
-    moved = {key for key in both if one[key].tobytes()[16:] != other[key].tobytes()[16:]}
-    for group in found["groups"]:
-        number = made.GROUPS[group["group"]]
-        assert group["removed"] == sum(k[0] == number and k not in other for k in one)
-        assert group["added"] == sum(k[0] == number and k not in one for k in other)
+def test_diff(cli, saved, home):
+    difference = report_of(cli, "diff", step(10), "run", cwd=home)
+    old, new = saved[0].rows, saved[3].rows
+    assert difference["steps"] == [10, 40]
+    both = [key for key in old if key in new]
+    moved = {key for key in both if old[key].tobytes()[16:] != new[key].tobytes()[16:]}
+    for group in difference["groups"]:
+        number = dict_checkpoints.GROUPS[group["group"]]
+        assert group["removed"] == sum(k[0] == number and k not in new for k in old)
+        assert group["added"] == sum(k[0] == number and k not in old for k in new)
         assert group["changed"] == sum(k[0] == number for k in moved)
         assert group["same"] == sum(k[0] == number for k in both) - group["changed"]
     far = sorted(
         (
-            float(np.linalg.norm(other[k]["embedding"].astype(float) - one[k]["embedding"])),
-            {v: n for n, v in made.GROUPS.items()}[k[0]],
+            float(np.linalg.norm(new[k]["embedding"].astype(float) - old[k]["embedding"])),
+            {v: n for n, v in dict_checkpoints.GROUPS.items()}[k[0]],
             k[1],
         )
         for k in moved
     )[::-1][:10]
-    assert [(row["name"], row["id"]) for row in found["largest"]] == [f[1:] for f in far]
-    assert [row["distance"] for row in found["largest"]] == pytest.approx([f[0] for f in far])
-    assert found["dense"][0]["distance"] == pytest.approx(0.75 * np.sqrt(6), rel=1e-6)
-    assert found["conf"] == {"seed": [10, 40]}
-    assert found["metrics"]["validation.auc"] == [0.51, 0.54]
-    done = here("checkpoint", "diff", step(10), "run", cwd=home)
+    assert [(row["name"], row["id"]) for row in difference["largest"]] == [f[1:] for f in far]
+    assert [row["distance"] for row in difference["largest"]] == pytest.approx([f[0] for f in far])
+    assert difference["dense"][0]["distance"] == pytest.approx(0.75 * np.sqrt(6), rel=1e-6)
+    assert difference["conf"] == {"seed": [10, 40]}
+    assert difference["metrics"]["validation.auc"] == [0.51, 0.54]
+    done = cli("checkpoint", "diff", step(10), "run", cwd=home)
     assert done.code == 0
     assert "seed: 10 -> 40" in done.err
 
 
-def test_diff_with_itself_is_nothing(here, home):
-    found = asked(here, "diff", "run", step(40), cwd=home)
-    assert not any(one[k] for one in found["groups"] for k in ("added", "removed", "changed"))
-    assert found["largest"] == []
-    assert found["conf"] == {}
+def test_diff_with_itself_is_nothing(cli, home):
+    difference = report_of(cli, "diff", "run", step(40), cwd=home)
+    assert not any(
+        group[k] for group in difference["groups"] for k in ("added", "removed", "changed")
+    )
+    assert difference["largest"] == []
+    assert difference["conf"] == {}
 
 
 LEFT_OUT = ("show", "click", "linear.accumulator")
 
 
 def test_diff_of_runs_whose_groups_have_other_numbers_and_rows_other_fields(
-    here, saved, home, monkeypatch
+    cli, saved, home, monkeypatch
 ):
-    monkeypatch.setattr(made, "GROUPS", {"item": 0, "brand": 1, "user": 2})
-    names = [name for name in made.DTYPE.names if name not in LEFT_OUT]
-    fields = [(name, made.DTYPE.fields[name][0]) for name in names]
-    monkeypatch.setattr(made, "DTYPE", np.dtype(fields))
+    monkeypatch.setattr(dict_checkpoints, "GROUPS", {"item": 0, "brand": 1, "user": 2})
+    names = [name for name in dict_checkpoints.DTYPE.names if name not in LEFT_OUT]
+    fields = [(name, dict_checkpoints.DTYPE.fields[name][0]) for name in names]
+    monkeypatch.setattr(dict_checkpoints, "DTYPE", np.dtype(fields))
     numbers = {0: 2, 1: 0}  # of user and item in the one, in the other
     there = {}
     for (group, id_), row in list(saved[3].rows.items())[::2]:
         if group in numbers:
-            there[numbers[group], id_] = other = np.zeros((), made.DTYPE)
+            there[numbers[group], id_] = other = np.zeros((), dict_checkpoints.DTYPE)
             for name in names:
                 other[name] = row[name]
             other["group"] = numbers[group]
     there[1, 1] = other.copy()
     there[1, 1]["group"], there[1, 1]["id"] = 1, 1
-    made.write(home / "other", 40, list(there.values()), there, {}, saved[3].kernel)
-    found = asked(here, "diff", "run", "other", cwd=home)
-    by_name = {one["group"]: one for one in found["groups"]}
+    dict_checkpoints.write(home / "other", 40, list(there.values()), there, {}, saved[3].kernel)
+    difference = report_of(cli, "diff", "run", "other", cwd=home)
+    by_name = {group["group"]: group for group in difference["groups"]}
     for name, number in (("user", 0), ("item", 1)):
         mine = sum(group == number for group, _ in saved[3].rows)
         kept = sum(group == numbers[number] for group, _ in there)
@@ -403,16 +413,16 @@ def test_diff_of_runs_whose_groups_have_other_numbers_and_rows_other_fields(
     assert by_name["brand"]["added"] == 1
 
 
-def test_diff_of_other_tables_and_variables(here, saved, home, monkeypatch):
-    monkeypatch.setattr(made, "TABLE", "embedding7")
-    monkeypatch.setattr(made, "VARIABLES", [{"name": "deep/other", "shape": [8]}])
+def test_diff_of_other_tables_and_variables(cli, saved, home, monkeypatch):
+    monkeypatch.setattr(dict_checkpoints, "TABLE", "embedding7")
+    monkeypatch.setattr(dict_checkpoints, "VARIABLES", [{"name": "deep/other", "shape": [8]}])
     rows = dict(list(saved[0].rows.items())[:5])
-    made.write(home / "other", 10, list(rows.values()), rows, {}, np.ones(6, "<f4"))
-    found = asked(here, "diff", "run", "other", cwd=home)
-    assert sum(one["removed"] for one in found["groups"]) == len(saved[3].rows)
-    assert sum(one["added"] for one in found["groups"]) == 5
-    assert "dense deep/kernel" in found["incomparable"]
-    assert "dense deep/other" in found["incomparable"]
+    dict_checkpoints.write(home / "other", 10, list(rows.values()), rows, {}, np.ones(6, "<f4"))
+    difference = report_of(cli, "diff", "run", "other", cwd=home)
+    assert sum(group["removed"] for group in difference["groups"]) == len(saved[3].rows)
+    assert sum(group["added"] for group in difference["groups"]) == 5
+    assert "dense deep/kernel" in difference["incomparable"]
+    assert "dense deep/other" in difference["incomparable"]
 
 
 def test_blocks_of_any_size_match(saved):
@@ -420,27 +430,29 @@ def test_blocks_of_any_size_match(saved):
     from tnctl.checkpoint.matching import matched
 
     checkpoints = [open_checkpoint(saved[n].folder) for n in (0, 3)]
-    parts = [one.manifest.tables[0] for one in checkpoints]
-    arrays = [made.as_array(saved[n].rows.values()) for n in (0, 3)]
+    parts = [checkpoint.manifest.tables[0] for checkpoint in checkpoints]
+    arrays = [dict_checkpoints.as_array(saved[n].rows.values()) for n in (0, 3)]
     expected = len({*saved[0].rows} & {*saved[3].rows})
     for size in (1, 2, 3, 7, 100, 10_000):
         streams = [
             iter([array[at : at + size] for at in range(0, len(array), size)]) for array in arrays
         ]
-        pairs, one, other = [], 0, 0
-        for block in matched(streams[0], parts[0], streams[1], parts[1], [*made.GROUPS]):
-            one, other = one + len(block.first), other + len(block.second)
+        pairs, first, second = [], 0, 0
+        for block in matched(
+            streams[0], parts[0], streams[1], parts[1], [*dict_checkpoints.GROUPS]
+        ):
+            first, second = first + len(block.first), second + len(block.second)
             left, right = block.first[block.first_places], block.second[block.second_places]
             assert (left["id"] == right["id"]).all()
             assert (left["group"] == right["group"]).all()
             pairs += left["id"].tolist()
-        assert (len(pairs), one, other) == (expected, len(saved[0].rows), len(saved[3].rows))
+        assert (len(pairs), first, second) == (expected, len(saved[0].rows), len(saved[3].rows))
 
 
 @pytest.mark.parametrize("suffix", ["", ".zst"])
-def test_compact(here, tmp_path, suffix):
-    saved = made.history(str(tmp_path / "run"), suffix=suffix)
-    made.write(
+def test_compact(cli, tmp_path, suffix):
+    saved = dict_checkpoints.history(str(tmp_path / "run"), suffix=suffix)
+    dict_checkpoints.write(
         tmp_path / "whole",
         40,
         list(saved[3].rows.values()),
@@ -449,45 +461,45 @@ def test_compact(here, tmp_path, suffix):
         saved[3].kernel,
         suffix=suffix,
     )
-    assert asked(here, "compact", "run", "to=folded", cwd=tmp_path)["links"] == 4
+    assert report_of(cli, "compact", "run", "to=folded", cwd=tmp_path)["links"] == 4
     folded = manifest.read(str(tmp_path / "folded"), CheckpointManifest)
     whole = manifest.read(str(tmp_path / "whole"), CheckpointManifest)
     # But for the order of files, and so the checksum.
     assert replace(folded, sha256="") == replace(whole, sha256="")
     from tnctl.checkpoint.load import digest
 
-    digests = {digest(open_checkpoint(str(tmp_path / one))) for one in (step(40), "folded")}
+    digests = {digest(open_checkpoint(str(tmp_path / name))) for name in (step(40), "folded")}
     assert len(digests) == 1
-    assert here("checkpoint", "verify", "folded", cwd=tmp_path).code == 0
+    assert cli("checkpoint", "verify", "folded", cwd=tmp_path).code == 0
 
 
-def test_compact_refuses(here, home):
-    before = {path: path.read_bytes() for path in (home / "run").rglob("*") if path.is_file()}
-    done = here("checkpoint", "compact", "run", cwd=home)
+def test_compact_refuses(cli, home):
+    contents = {path: path.read_bytes() for path in (home / "run").rglob("*") if path.is_file()}
+    done = cli("checkpoint", "compact", "run", cwd=home)
     assert (done.code, "needs to=URL" in done.line) == (2, True)
     for to in (step(10), f"./{step(40)}", f"nowhere/../{step(10)}"):
-        done = here("checkpoint", "compact", "run", f"to={to}", cwd=home)
+        done = cli("checkpoint", "compact", "run", f"to={to}", cwd=home)
         assert (done.code, "holds a checkpoint already" in done.line) == (2, True)
     (home / "mine").mkdir()
     (home / "mine/notes.txt").write_text("mine")
-    done = here("checkpoint", "compact", "run", "to=mine", cwd=home)
+    done = cli("checkpoint", "compact", "run", "to=mine", cwd=home)
     assert (done.code, "notes.txt" in done.line) == (2, True)
-    assert before == {
+    assert contents == {
         path: path.read_bytes() for path in (home / "run").rglob("*") if path.is_file()
     }
 
 
 @pytest.mark.parametrize("name", DAMAGED[1:])
-def test_compact_of_a_damaged_chain_leaves_no_checkpoint(here, home, name):
+def test_compact_of_a_damaged_chain_leaves_no_checkpoint(cli, home, name):
     number = 20 if name.endswith((".rows", "tombstones.bin")) else 40
     path = home / step(number) / name
     path.write_bytes(path.read_bytes()[:-1] + b"\1")
-    done = here("checkpoint", "compact", "run", "to=folded", cwd=home)
+    done = cli("checkpoint", "compact", "run", "to=folded", cwd=home)
     assert (done.code, name in done.last) == (1, True)
     assert not (home / "folded/manifest.json").exists()
 
 
-def test_rows_that_the_manifest_does_not_count(here, home):
+def test_rows_that_the_manifest_does_not_count(cli, home):
     """A sound file too many or too few is no checkpoint, whoever reads it."""
 
     def change(content):
@@ -498,14 +510,14 @@ def test_rows_that_the_manifest_does_not_count(here, home):
 
     resealed(home / step(40), change)
     for command in (("compact", "run", "to=folded"), ("diff", step(30), step(40))):
-        done = here("checkpoint", *command, cwd=home)
+        done = cli("checkpoint", *command, cwd=home)
         assert done.code == 1 and "rows, the manifest says 1" in done.last, done.err
     assert not (home / "folded/manifest.json").exists()
 
 
-def test_compact_takes_no_older_one_for_a_damaged_newest(here, home):
+def test_compact_takes_no_older_one_for_a_damaged_newest(cli, home):
     resealed(home / step(40), lambda content: content["parent"].update(sha256="0"))
-    done = here("checkpoint", "compact", "run", "to=folded", cwd=home)
+    done = cli("checkpoint", "compact", "run", "to=folded", cwd=home)
     assert done.code == 1 and "step-0000000040" in done.last
     assert not (home / "folded").exists()
 
@@ -517,7 +529,7 @@ def stored(number, parent=None, problem=None):
 
 
 @pytest.mark.parametrize(
-    ("found", "keep", "protected", "removed"),
+    ("checkpoints", "keep", "protected", "removed"),
     [
         ([stored(n) for n in (1, 2, 3)], 1, (), [2, 1]),
         ([stored(n) for n in (1, 2, 3)], 3, (), []),
@@ -533,46 +545,48 @@ def stored(number, parent=None, problem=None):
         ([], 3, (1,), []),
     ],
 )  # fmt: skip
-def test_what_is_pruned(found, keep, protected, removed):
-    plan = pruning.plan(listing.with_chains(found), keep, protected)
-    assert [one.step for one in plan.removed] == removed
-    assert {*plan.kept} == {one.name for one in found if one.step not in removed}
+def test_what_is_pruned(checkpoints, keep, protected, removed):
+    plan = pruning.plan(listing.with_chains(checkpoints), keep, protected)
+    assert [checkpoint.step for checkpoint in plan.removed] == removed
+    assert {*plan.kept} == {
+        checkpoint.name for checkpoint in checkpoints if checkpoint.step not in removed
+    }
 
 
-def test_prune(here, tmp_path):
-    made.history(str(tmp_path / "run"), steps=(10, 20, 30, 40, 50), full_every=2)
+def test_prune(cli, tmp_path):
+    dict_checkpoints.history(str(tmp_path / "run"), steps=(10, 20, 30, 40, 50), full_every=2)
     folders = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
-    done = here("checkpoint", "prune", "run", "keep=1", cwd=tmp_path)
+    done = cli("checkpoint", "prune", "run", "keep=1", cwd=tmp_path)
     assert done.code == 0
     assert "nothing was removed: give yes=true" in done.err
     assert sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir()) == folders
-    found = asked(here, "prune", "run", "keep=1", "yes=true", cwd=tmp_path)
-    assert found["removed"] == [step(40), step(30)]
-    assert found["kept"]["step-0000000010"] == "step-0000000020 is built on it"
+    pruned = report_of(cli, "prune", "run", "keep=1", "yes=true", cwd=tmp_path)
+    assert pruned["removed"] == [step(40), step(30)]
+    assert pruned["kept"]["step-0000000010"] == "step-0000000020 is built on it"
     left = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
     assert left == [f"step-{number:010d}" for number in (10, 20, 50)]
     for number in (20, 50):
-        assert here("checkpoint", "verify", step(number), cwd=tmp_path).code == 0
-    assert asked(here, "prune", "run", "keep=1", "yes=true", cwd=tmp_path)["removed"] == []
+        assert cli("checkpoint", "verify", step(number), cwd=tmp_path).code == 0
+    assert report_of(cli, "prune", "run", "keep=1", "yes=true", cwd=tmp_path)["removed"] == []
 
 
 def test_pruning_as_the_saver_does_it(tmp_path):
-    made.history(str(tmp_path), full_every=1)
+    dict_checkpoints.history(str(tmp_path), full_every=1)
     removed = pruning.prune(str(tmp_path), 2, {10})
     assert removed == [str(tmp_path / "checkpoints/step-0000000020")]
     assert pruning.prune(str(tmp_path / "nothing"), 2, ()) == []
 
 
-def test_on_another_storage(here, home):
+def test_on_another_storage(cli, home):
     url = f"memory://{home.name}/run"
     files.upload_folder(str(home / "run"), url)
-    assert [one["step"] for one in asked(here, "list", url, cwd=home)] == [10, 20, 30, 40]
-    found = asked(here, "diff", url, "run", cwd=home)
-    assert not any(one["changed"] + one["added"] for one in found["groups"])
-    assert asked(here, "verify", f"{url}/checkpoints", cwd=home)["findings"] == []
-    asked(here, "compact", url, f"to={url}-folded", cwd=home)
-    assert asked(here, "verify", f"{url}-folded", cwd=home)["findings"] == []
-    assert asked(here, "prune", url, "keep=4", cwd=home)["removed"] == []
+    assert [entry["step"] for entry in report_of(cli, "list", url, cwd=home)] == [10, 20, 30, 40]
+    difference = report_of(cli, "diff", url, "run", cwd=home)
+    assert not any(group["changed"] + group["added"] for group in difference["groups"])
+    assert report_of(cli, "verify", f"{url}/checkpoints", cwd=home)["findings"] == []
+    report_of(cli, "compact", url, f"to={url}-folded", cwd=home)
+    assert report_of(cli, "verify", f"{url}-folded", cwd=home)["findings"] == []
+    assert report_of(cli, "prune", url, "keep=4", cwd=home)["removed"] == []
 
 
 @pytest.mark.parametrize(
@@ -592,34 +606,34 @@ def test_on_another_storage(here, home):
         (["list", step(10)], "is one checkpoint"),
     ],
 )
-def test_asked_wrongly(here, home, arguments, said):
-    done = here("checkpoint", *arguments, cwd=home)
+def test_asked_wrongly(cli, home, arguments, said):
+    done = cli("checkpoint", *arguments, cwd=home)
     assert (done.code, done.out) == (2, "")
     assert said in done.line
 
 
 @pytest.mark.parametrize("command", ["list", "inspect", "verify"])
-def test_where_nothing_is(here, tmp_path, command):
-    done = here("checkpoint", command, "nowhere", cwd=tmp_path)
+def test_where_nothing_is(cli, tmp_path, command):
+    done = cli("checkpoint", command, "nowhere", cwd=tmp_path)
     assert (done.code, done.out) == (1, "")
     assert "nowhere has no checkpoint" in done.line
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_help_of_each(here, tmp_path, name):
-    done = here("checkpoint", name, "--help", cwd=tmp_path)
+def test_help_of_each(cli, tmp_path, name):
+    done = cli("checkpoint", name, "--help", cwd=tmp_path)
     assert (done.code, done.err) == (0, "")
     assert f"usage: tnctl checkpoint {name} URL" in done.out
     assert "--json" in done.out
 
 
-def test_a_run(here, process, trained):
+def test_a_run(cli, process, trained):
     """Of a run that was really trained; and nothing needs TensorFlow."""
-    found = asked(here, "list", "run", cwd=trained)
-    assert found[-1]["finished"]
-    assert asked(here, "verify", "run", cwd=trained)["findings"] == []
-    inspected = asked(here, "inspect", "run", cwd=trained)
-    assert inspected["tables"][0]["rows"] == found[-1]["rows"]
+    entries = report_of(cli, "list", "run", cwd=trained)
+    assert entries[-1]["finished"]
+    assert report_of(cli, "verify", "run", cwd=trained)["findings"] == []
+    inspected = report_of(cli, "inspect", "run", cwd=trained)
+    assert inspected["tables"][0]["rows"] == entries[-1]["rows"]
     assert inspected["dense"]["weights"] > 0
     done = process(
         "checkpoint", "diff", "run", "run", cwd=trained, env={"PYTHONPROFILEIMPORTTIME": "1"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from saving import LIFE, Run, conf_of
+from dataless_runs import LIFE, Run, conf_of
 
 from tnctl import documents, files, manifest
 from tnctl.checkpoint import (

@@ -76,7 +76,9 @@ def test_help_of_a_command(process, tmp_path, command):
     keys = {line.split("=")[0] for line in lines if re.match(r"[\w.]+=\S", line)}
     for key in schema.all_keys() if command in ("train", "check") else ():
         owner = schema.all_keys()[key].owner
-        alike = [one for one, found in schema.all_keys().items() if found.owner is owner]
+        alike = [
+            name for name, declaration in schema.all_keys().items() if declaration.owner is owner
+        ]
         assert keys & set(alike), key
     for key in FIXED_KEYS if command in ("train", "check") else ():
         assert key.replace("slots", "slots.NAME.column") in keys
@@ -105,7 +107,7 @@ def test_help_fits_a_terminal(process, tmp_path):
     assert all(line.startswith("usage") for line in too_long)
 
 
-def test_every_conf_and_group_composes(here, tmp_path):
+def test_every_conf_and_group_composes(cli, tmp_path):
     folder = shipped.folder("conf")
     data = sorted(path.stem for path in (folder / "data").glob("*.yaml"))
     recipes = sorted(path.stem for path in (folder / "recipe").glob("*.yaml"))
@@ -114,9 +116,7 @@ def test_every_conf_and_group_composes(here, tmp_path):
     cases += [("deepfm", [f"data={name}"]) for name in data]
     cases += [("adult", [f"recipe={name}"]) for name in recipes]
     for conf, overrides in cases:
-        done = here(
-            "train", f"conf={conf}", *overrides, "data.root=x", "--cfg", "job", cwd=tmp_path
-        )
+        done = cli("train", f"conf={conf}", *overrides, "data.root=x", "--cfg", "job", cwd=tmp_path)
         assert (done.code, done.err) == (0, ""), (conf, overrides, done.err)
         composed = yaml.safe_load(done.out)
         assert composed["recipe"]["name"] in recipes
@@ -137,8 +137,8 @@ def test_cfg_job_prints_and_runs_nothing(process, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_overrides_of_every_form(here, tmp_path):
-    done = here(
+def test_overrides_of_every_form(cli, tmp_path):
+    done = cli(
         "train", "conf=deepfm", "recipe=lr", "~slots.user_id", "slots.item_id.pooling=mean",
         "optimizer.dense.learning_rate=1e-5", "data.validation=null", "data.train=[a.csv,b.csv]",
         "data.test={files: c.csv, skip_rows: 1}", "data.delimiter='\\t'", "--cfg", "job",
@@ -172,18 +172,18 @@ ADDED = [
 
 
 @pytest.mark.parametrize(("argument", "path", "value"), ADDED)
-def test_a_plus_adds_a_name(here, tmp_path, argument, path, value):
-    done = here("train", "conf=deepfm", argument, "--cfg", "job", cwd=tmp_path)
+def test_a_plus_adds_a_name(cli, tmp_path, argument, path, value):
+    done = cli("train", "conf=deepfm", argument, "--cfg", "job", cwd=tmp_path)
     assert done.code == 0, done.err
-    found = composed = yaml.safe_load(done.out)
+    setting = composed = yaml.safe_load(done.out)
     for part in path:
-        found = found[part]
-    assert found == value
+        setting = setting[part]
+    assert setting == value
     assert composed["slots"]["user_id"]["pooling"] == "sum"
 
 
-def test_keys_of_a_new_name_add_up(here, tmp_path):
-    done = here(
+def test_keys_of_a_new_name_add_up(cli, tmp_path):
+    done = cli(
         "train", "conf=deepfm", "+slots.new.column=x", "+slots.new.pooling=mean",
         "slots.new.width=3", "--cfg", "job", cwd=tmp_path,
     )  # fmt: skip
@@ -192,25 +192,25 @@ def test_keys_of_a_new_name_add_up(here, tmp_path):
     assert (new["column"], new["pooling"], new["width"]) == ("x", "mean", 3)
 
 
-def test_another_recipe_leaves_out_what_it_does_not_have(here, tmp_path):
+def test_another_recipe_leaves_out_what_it_does_not_have(cli, tmp_path):
     (tmp_path / "mine.py").write_text("def build(inputs, *, depth: int = 2): ...\n")
     for override, recipe in (
         (["recipe=lr"], {"name": "lr", "l2": 0.0}),
         (["recipe=mine.py"], {"name": "mine.py"}),
         (["recipe.name=mine.py", "recipe.depth=3"], {"name": "mine.py", "depth": 3}),
     ):
-        done = here("train", "conf=deepfm", *override, "--cfg", "job", cwd=tmp_path)
+        done = cli("train", "conf=deepfm", *override, "--cfg", "job", cwd=tmp_path)
         assert done.code == 0, done.err
         assert yaml.safe_load(done.out)["recipe"] == recipe
-    assert "'recipe.depth'" in here(
+    assert "'recipe.depth'" in cli(
         "train", "conf=deepfm", "recipe=mine.py", "recipe.dept=3", cwd=tmp_path
     ).line  # fmt: skip
 
 
-def test_a_conf_of_ones_own_starts_from_a_shipped_one(here, tmp_path):
+def test_a_conf_of_ones_own_starts_from_a_shipped_one(cli, tmp_path):
     (tmp_path / "my").mkdir()
     (tmp_path / "my/run.yaml").write_text("defaults: [deepfm, _self_]\ntrain: {batch_size: 33}\n")
-    done = here("train", "conf=my/run.yaml", "--cfg", "job", cwd=tmp_path)
+    done = cli("train", "conf=my/run.yaml", "--cfg", "job", cwd=tmp_path)
     assert done.code == 0, done.err
     composed = yaml.safe_load(done.out)
     assert composed["train"]["batch_size"] == 33
@@ -218,14 +218,14 @@ def test_a_conf_of_ones_own_starts_from_a_shipped_one(here, tmp_path):
     assert composed["data"]["format"] == "generated"
 
 
-def test_ones_own_file_wins_over_a_shipped_one_of_its_name(here, tmp_path):
+def test_ones_own_file_wins_over_a_shipped_one_of_its_name(cli, tmp_path):
     (tmp_path / "my/data").mkdir(parents=True)
-    own = "# @package _global_\ndata: {train: '0:7', format: generated}\nslots: {user_id: {}}\n"
-    (tmp_path / "my/data/generated.yaml").write_text(own)
+    text = "# @package _global_\ndata: {train: '0:7', format: generated}\nslots: {user_id: {}}\n"
+    (tmp_path / "my/data/generated.yaml").write_text(text)
     (tmp_path / "my/deepfm.yaml").write_text(
         "defaults: [schema, recipe: deepfm, data: generated, _self_]\nseed: 5\n"
     )
-    done = here("train", "conf=my/deepfm.yaml", "--cfg", "job", cwd=tmp_path)
+    done = cli("train", "conf=my/deepfm.yaml", "--cfg", "job", cwd=tmp_path)
     assert done.code == 0, done.err
     composed = yaml.safe_load(done.out)
     assert composed["seed"] == 5
@@ -305,8 +305,8 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=lambda v: " ".join(v)[:40])
-def test_a_mistake_is_one_line(here, tmp_path, arguments, words):
-    done = here(*arguments, cwd=tmp_path)
+def test_a_mistake_is_one_line(cli, tmp_path, arguments, words):
+    done = cli(*arguments, cwd=tmp_path)
     assert done.code == 2
     assert done.out == ""
     assert done.line.startswith("tnctl")
@@ -325,15 +325,15 @@ def test_a_mistake_is_one_line_of_a_real_process(process, tmp_path, arguments):
     assert done.line.startswith("tnctl")
 
 
-def test_a_wrong_conf_file_is_one_line(here, tmp_path):
+def test_a_wrong_conf_file_is_one_line(cli, tmp_path):
     (tmp_path / "a.yaml").write_text("defaults: [schema, _self_]\nx: [1\n")
-    assert "YAML" in here("train", "conf=a.yaml", cwd=tmp_path).line
+    assert "YAML" in cli("train", "conf=a.yaml", cwd=tmp_path).line
     (tmp_path / "b.yaml").write_text("defaults: [schema, _self_]\nsede: 3\n")
-    done = here("train", "conf=b.yaml", cwd=tmp_path)
+    done = cli("train", "conf=b.yaml", cwd=tmp_path)
     assert "'sede'" in done.line
     assert "'seed'" in done.line
     (tmp_path / "c.yaml").write_text("defaults: [schema, _self_]\nrecipe: {name: lr}\n")
-    assert "slots" in here("train", "conf=c.yaml", cwd=tmp_path).line
+    assert "slots" in cli("train", "conf=c.yaml", cwd=tmp_path).line
 
 
 PATHS = ["{day}", "day=2024-01-01/", "part-[0-9]", "?a=b", "#"]
@@ -355,11 +355,9 @@ MORE_PATHS = [
 
 
 @pytest.mark.parametrize("path", PATHS + MORE_PATHS)
-def test_a_path_reaches_tnctl_as_it_is(here, tmp_path, path):
+def test_a_path_reaches_tnctl_as_it_is(cli, tmp_path, path):
     keys = ["data.root", "data.train", "data.validation", "data.test", "output"]
-    done = here(
-        "train", "conf=deepfm", *(f"{k}={path}" for k in keys), "--cfg", "job", cwd=tmp_path
-    )
+    done = cli("train", "conf=deepfm", *(f"{k}={path}" for k in keys), "--cfg", "job", cwd=tmp_path)
     assert done.code == 0, done.err
     composed = yaml.safe_load(done.out)
     assert composed["output"] == path
@@ -369,19 +367,19 @@ def test_a_path_reaches_tnctl_as_it_is(here, tmp_path, path):
 
 # In data.train {day} stands for the days that are there: tests/test_daily.py.
 @pytest.mark.parametrize("path", [path for path in PATHS if "{day}" not in path])
-def test_real_files_of_such_names(here, workspace, path):
+def test_real_files_of_such_names(cli, workspace, path):
     """Read from, and written to, as they are; `evaluate` finds the run by the same name."""
     name = f"{path}in.csv"
     (workspace / "clicks" / name).parent.mkdir(parents=True, exist_ok=True)
     os.replace(workspace / "clicks/validation.csv", workspace / "clicks" / name)
-    done = here(
+    done = cli(
         "train", "conf=small.yaml", f"data.train={name}", "data.validation=null", "data.test=null",
         f"output={path}out", cwd=workspace,
     )  # fmt: skip
     assert done.code == 0, done.err
     report = json.loads((workspace / f"{path}out/report.json").read_text())
     assert report["epochs"][0]["examples"] == 900
-    done = here("evaluate", f"output={path}out", f"data.test={name}", cwd=workspace)
+    done = cli("evaluate", f"output={path}out", f"data.test={name}", cwd=workspace)
     assert done.code == 0, done.err
     assert json.loads(done.out)["examples"] == 900
 
@@ -394,8 +392,8 @@ def test_real_files_of_such_names(here, workspace, path):
         ("recipe.hidden=[-5]", "at least 1 wide. Received: -5"),
     ],
 )
-def test_values_that_make_no_model(here, tmp_path, argument, words):
-    done = here("train", "conf=deepfm", "data.train=0:2000", argument, cwd=tmp_path)
+def test_values_that_make_no_model(cli, tmp_path, argument, words):
+    done = cli("train", "conf=deepfm", "data.train=0:2000", argument, cwd=tmp_path)
     assert done.code == 2
     assert words in done.err.splitlines()[-1]
     assert "Traceback" not in done.err

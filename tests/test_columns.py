@@ -269,10 +269,10 @@ def test_cross_is_the_product_of_each_row(kinds: str) -> None:
 
 def test_cross_never_changes() -> None:
     """Written down once: every dictionary in the field depends on it."""
-    one, two = np.array([1], np.uint64), np.array([2], np.uint64)
-    ids, offsets = columns.cross([one, two], [None, None], 1)
+    first, second = np.array([1], np.uint64), np.array([2], np.uint64)
+    ids, offsets = columns.cross([first, second], [None, None], 1)
     assert ids.tolist() == [12176528023714092370] and offsets is None
-    assert columns.cross([two, one], [None, None], 1)[0].tolist() != ids.tolist()
+    assert columns.cross([second, first], [None, None], 1)[0].tolist() != ids.tolist()
 
 
 def test_cross_refuses_what_does_not_fit() -> None:

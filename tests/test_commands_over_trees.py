@@ -6,10 +6,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import command_folders
 import pytest
-import worlds
-from conftest import run_here
-from faulty import Fault, Forked, armed
+from conftest import run_in_process
+from io_faults import Fault, Forked, armed
 
 COMMANDS_PER_WORLD = 4
 SEED = 465  # of the short form; the long form draws one
@@ -21,13 +21,13 @@ REFUSED = re.compile(r"(?:tnctl [a-z-]+: )?(\S+) holds (.+), which tnctl did not
 def template(tmp_path_factory):
     """What every world begins as, and whose paths are tnctl's."""
     root = tmp_path_factory.mktemp("template") / "world"
-    return root, worlds.make_template(root, run_here)
+    return root, command_folders.make_template(root, run_in_process)
 
 
-def here(arguments, cwd, fault):
+def run_with_fault(arguments, cwd, fault):
     """A command in this process, with a fault or without."""
     with armed(fault):
-        return run_here(*arguments, cwd=cwd)
+        return run_in_process(*arguments, cwd=cwd)
 
 
 def fault_of(world, errors):
@@ -53,35 +53,37 @@ def follow(world, run, errors):
 
 def judged(world, command, run, fault):
     """Run a command and look at everything: nothing foreign changed, and the old one is whole."""
-    before = worlds.stored(world.root)
+    before = command_folders.stored(world.root)
     done = run(command.arguments, world.work, fault)
-    after = worlds.stored(world.root)
-    told = (command.arguments, fault, done)
-    assert done.code in CODES | ({-9} if fault and fault.error == "kill" else set()), told
-    assert "Traceback" not in done.err + done.out, told
+    after = command_folders.stored(world.root)
+    case = (command.arguments, fault, done)
+    assert done.code in CODES | ({-9} if fault and fault.error == "kill" else set()), case
+    assert "Traceback" not in done.err + done.out, case
     wrong = world.judge(command, before, after)
-    assert not wrong, (wrong, told)
+    assert not wrong, (wrong, case)
     said = done.err.splitlines()
     if fault is None:
         if done.code != 0:
             # But what a killed command left in the temporary folder.
             left = {key for key in before.keys() - after.keys() if key.startswith("tmp/tnctl.")}
-            assert after == {key: before[key] for key in before.keys() - left}, told
-            assert said, told
+            assert after == {key: before[key] for key in before.keys() - left}, case
+            assert said, case
         if done.code == 0:
             left = [key for key in after.keys() - before.keys() if ".tnctl-" in key]
             names = (".tnctl-files.json", ".tnctl-predictions.json")
-            assert all(key.endswith(names) or key.startswith("tmp/") for key in left), (told, left)
+            assert all(key.endswith(names) or key.startswith("tmp/") for key in left), (case, left)
         if match := REFUSED.search(said[-1] if said else ""):
             # What it names is there, and not tnctl's, or belongs to an output around the folder.
             key = world.key(f"{match[1]}/{match[2]}".removeprefix("file://"))
             around = list(Path(world.key(match[1].removeprefix("file://"))).parents)
             belongs = any(
-                (world.root / p / name).exists() for p in around for name in worlds.MANIFESTS
+                (world.root / p / name).exists()
+                for p in around
+                for name in command_folders.MANIFESTS
             )
-            assert belongs or not world.may_replace(command, key), told
-    if command.checks is not None and worlds.is_whole(before, command.checks):
-        assert worlds.is_whole(after, command.checks), told
+            assert belongs or not world.may_replace(command, key), case
+    if command.checks is not None and command_folders.is_whole(before, command.checks):
+        assert command_folders.is_whole(after, command.checks), case
     return done
 
 
@@ -92,7 +94,7 @@ def over_trees(template, folder, run, count, seed, errors):
     while ran < count:
         place = folder / f"world-{number}"
         try:
-            world = worlds.new_world(root, owner, place, random.Random(f"{seed} {number}"))
+            world = command_folders.new_world(root, owner, place, random.Random(f"{seed} {number}"))
             tempfile.tempdir = str(place / "tmp")
             for _ in range(COMMANDS_PER_WORLD):
                 ran += follow(world, run, errors)
@@ -105,7 +107,9 @@ def over_trees(template, folder, run, count, seed, errors):
 
 
 def test_40_commands(template, tmp_path):
-    over_trees(template, tmp_path, here, 40, SEED, ["ENOSPC", "EIO", "EACCES", "interrupt"])
+    over_trees(
+        template, tmp_path, run_with_fault, 40, SEED, ["ENOSPC", "EIO", "EACCES", "interrupt"]
+    )
 
 
 @pytest.mark.long

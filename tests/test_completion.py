@@ -15,7 +15,7 @@ from tnctl.cli.main import COMMANDS
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "completions"),
     [
         ("tnctl tra", ["train"]),
         ("tnctl trai", ["train"]),
@@ -63,9 +63,9 @@ from tnctl.cli.main import COMMANDS
         ("tnctl checkpoint prune run keep=1 yes=t", ["yes=true"]),
     ],
 )  # fmt: skip
-def test_words(line, found, tmp_path, monkeypatch):
+def test_words(line, completions, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert words(line) == found
+    assert words(line) == completions
 
 
 def test_words_of_every_command_and_group():
@@ -124,7 +124,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "completions"),
     [
         ("tnctl tra", ["train"]),
         # What stands before = is a word of its own to bash, and stays.
@@ -133,10 +133,10 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         ("tnctl train -m recipe=lr,deepf", ["lr,deepfm"]),
     ],
 )
-def test_bash(line, found):
+def test_bash(line, completions):
     first, *rest = ask("bash", BASH.format(line=line))
     assert first == "complete -F _tnctl tnctl"
-    assert rest == found
+    assert rest == completions
 
 
 def test_bash_without_breaks():
@@ -166,22 +166,22 @@ def test_zsh_of_a_real_start():
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "completions"),
     [("tnctl tra", ["train"]), ("tnctl train conf=deepf", ["conf=deepfm"])],
 )
-def test_fish(line, found):
-    assert ask("fish", f"tnctl completion fish | source; complete -C '{line}'") == found
+def test_fish(line, completions):
+    assert ask("fish", f"tnctl completion fish | source; complete -C '{line}'") == completions
 
 
-def test_the_command(here, tmp_path):
+def test_the_command(cli, tmp_path):
     for shell, script in SCRIPTS.items():
-        done = here("completion", shell, cwd=tmp_path)
+        done = cli("completion", shell, cwd=tmp_path)
         assert (done.code, done.out, done.err) == (0, script, "")
-    done = here("completion", "tcsh", cwd=tmp_path)
+    done = cli("completion", "tcsh", cwd=tmp_path)
     assert (done.code, done.out) == (2, "")
     assert "'tcsh'" in done.line
     assert "bash" in done.line
-    assert "bash" in here("completion", cwd=tmp_path).line
+    assert "bash" in cli("completion", cwd=tmp_path).line
 
 
 def test_it_is_quick():

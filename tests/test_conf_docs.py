@@ -1,5 +1,6 @@
 """docs/conf.md is what the schema says, and says every key."""
 
+import importlib
 import math
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ from tnctl.cli import help as helping
 from tnctl.cli import reference
 from tnctl.errors import UserError
 
+TRAIN = "tnctl.cli.train"
 PAGE = Path(__file__).parent.parent / "docs/conf.md"
 
 
@@ -44,6 +46,54 @@ def test_declarations():
     assert keys["life.sketch"].declaration.limit.endswith(" bytes")
     assert keys["data.skip_rows"].declaration.limit == "at least 0"
     assert keys["data.root"].declaration.limit == ""
+
+
+def test_help_and_the_page_have_ranges_and_conditions(monkeypatch):
+    """Of every key its sentence, its range and what it is only for, in both."""
+    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setattr(helping, "WIDEST", 1000)
+    text = helping.command_help("train", "", importlib.import_module(TRAIN), whole=True)
+    text = " ".join(text.split())
+    page = reference.page().replace("\\|", "|")
+    for path, key in schema.all_keys().items():
+        limit, meaning = key.declaration.limit, key.declaration.meaning
+        assert f"{meaning} ({limit})" in text if limit else meaning in text, path
+        assert meaning in page and limit in page, path
+    assert "train.batch_size=4096 examples per step (between 1 and 1,048,576)" in text
+    assert "(default: 0); only for name=sgd (between 0 and 0.9999)" in text
+    assert "ids=hash or modulo or vocabulary (between 0" in text
+    assert keys_only_for("optimizer.dense", "name") >= {"epsilon", "beta1", "l1", "momentum"}
+    assert keys_only_for("optimizer.schedule", "name") == {
+        "decay_steps", "decay_rate", "boundaries", "factors", "end", "reduce", "patience",
+    }  # fmt: skip
+    assert keys_only_for("train.loss", "name") == {"smoothing", "gamma", "alpha"}
+    assert keys_only_for("numeric.NAME", "transform") == {"mean", "deviation"}
+
+
+def keys_only_for(section, selector):
+    return {
+        key.name
+        for path, key in schema.all_keys().items()
+        if path == f"{section}.{key.name}" and key.declaration.only_for[0] == selector
+    }
+
+
+def test_conditions_leave_out_what_compat_chooses():
+    declaration = schema.all_keys()["optimizer.linear.l1"].declaration
+    assert "tensornet_ftrl" in declaration.only_for[1]
+    assert declaration.condition == "name=ftrl"
+    assert declaration.meaning == "makes weights exactly zero (default: 0); only for name=ftrl"
+
+
+def test_defaults_of_optimizers_are_those_of_the_table_in_c():
+    sentences = {path: key.declaration.sentence for path, key in schema.all_keys().items()}
+    for setting in ("epsilon", "initial_accumulator", "beta1", "beta2", "momentum", "l1", "beta"):
+        for name in ("adagrad", "adam", "ftrl", "sgd"):
+            if setting not in schema.RULES[name]:
+                continue
+            default = f"{schema.RULES[name][setting]:g}"
+            sentence = sentences[f"optimizer.linear.{setting}"]
+            assert f"{name} {default}" in sentence or f"(default: {default})" in sentence
 
 
 def test_every_default_is_allowed_and_no_value_beyond_a_range_is():

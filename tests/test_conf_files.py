@@ -13,6 +13,7 @@ from tnctl.errors import UserError
 HEAD = "defaults: [schema, {recipe: lr}, _self_]\n"
 SLOTS = HEAD + "slots: {a: {}}\n"
 REST = CONF.partition("\n")[2]
+OTHER_FORM = "defaults: [schema, {recipe: deepfm}, _self_]\nrecipe: {hidden: {a: 1}}\n"
 FILES = {
     # Its defaults.
     REST: "does not name the schema",
@@ -54,7 +55,8 @@ FILES = {
     HEAD + "slots: a\n": "slots takes no value, its names do",
     HEAD + "slots: {a: [b]}\n": "slots.a takes no value, its keys do",
     HEAD + "slots: {a: 3}\n": "slots.a takes no value, its keys do",
-    HEAD + "slots: {3: {}}\n": "slots has the name 3",
+    HEAD + "slots: {a: }\n": "slots.a needs a value, and null is none. Write {} for its defaults",
+    HEAD + "slots: {3: {}}\n": "slots has the name 3. YAML reads numbers, yes, no and null as",
     HEAD + "slots: {yes: {}}\n": "slots has the name True",
     HEAD + "slots: {null: {}}\n": "slots has the name null",
     SLOTS + "data: clicks\n": "data takes no value, its keys do",
@@ -76,7 +78,8 @@ FILES = {
     SLOTS + "warm: {rename: [a]}\n": "warm.rename holds names and values",
     SLOTS + "output: [a]\n": "output must be text",
     SLOTS + "train: {batch_size: big}\n": "train.batch_size must be a whole number",
-    SLOTS + "train:\n": "train needs a value",
+    SLOTS + "train:\n": "train needs a value, and null is none. Leave it out for the default",
+    OTHER_FORM: "own.yaml: recipe.hidden is a mapping, and a list in deepfm.yaml. Write a list",
     SLOTS + "optimizer: {embedding: '${optimizer.linear}'}\n": "optimizer.embedding takes no value",
     SLOTS + "output: !!binary aGk=\n": "output must be text",
     SLOTS + "save: !!set {a, b}\n": "save: Value 'set' is not a supported primitive type",
@@ -96,10 +99,10 @@ FILES = {
 
 
 @pytest.mark.parametrize("content", FILES, ids=lambda content: repr(content)[:60])
-def test_a_wrong_file_is_one_line(here, tmp_path, content):
+def test_a_wrong_file_is_one_line(cli, tmp_path, content):
     path = tmp_path / "own.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    done = here("train", "conf=own.yaml", cwd=tmp_path)
+    done = cli("train", "conf=own.yaml", cwd=tmp_path)
     assert done.code == 2, done.err
     assert FILES[content] in done.line
     assert len(done.line) < 500
@@ -130,7 +133,7 @@ def test_what_can_be_written_too(tmp_path, content):
         assert getattr(conf, key) == value
 
 
-def test_a_wrong_file_of_a_group_or_below(here, tmp_path):
+def test_a_wrong_file_of_a_group_or_below(cli, tmp_path):
     """Files that a conf of one's own names are looked at, too."""
     (tmp_path / "data").mkdir()
     (tmp_path / "own.yaml").write_text("defaults: [schema, {recipe: lr}, {data: mine}, _self_]\n")
@@ -142,10 +145,15 @@ def test_a_wrong_file_of_a_group_or_below(here, tmp_path):
         ("columns: 3\n", "data.columns is a list"),
     ):
         (tmp_path / "data/mine.yaml").write_text(content)
-        assert words in here("train", "conf=own.yaml", cwd=tmp_path).line
+        assert words in cli("train", "conf=own.yaml", cwd=tmp_path).line
+    base = "defaults: [schema, {recipe: lr}, _self_]\ndata: {train: {files: [a]}}\n"
+    (tmp_path / "base.yaml").write_text(base)
+    (tmp_path / "own.yaml").write_text("defaults: [base, _self_]\ndata: {train: [a]}\n")
+    words = "own.yaml: data.train is a list, and a mapping in base.yaml. Write a mapping"
+    assert words in cli("train", "conf=own.yaml", cwd=tmp_path).line
     (tmp_path / "own.yaml").write_text("defaults: [base, _self_]\n")
     (tmp_path / "base.yaml").write_text("defaults: [_self_]\nseed: 3\n")
-    assert "base.yaml does not name the schema" in here("train", "conf=own.yaml", cwd=tmp_path).line
+    assert "base.yaml does not name the schema" in cli("train", "conf=own.yaml", cwd=tmp_path).line
 
 
 OVERRIDES = {
@@ -189,30 +197,31 @@ OVERRIDES = {
     "train.batch_size=choice(1,2)": "has several values",
     "train.batch_size=${nope}": "train.batch_size: ${nope} names no key",
     "output=[a]": "output must be text",
-    "recipe.hidden={}": "recipe.hidden has keys where the conf has a list",
+    "recipe.hidden={}": "recipe.hidden is a mapping where the conf has a list",
+    "+slots.new=null": "slots.new needs a value, and null is none. Write {} for its defaults",
     "recipe.hidden.x=3": "recipe.hidden is a value and has no keys",
-    "warm.rename=3": "give warm.rename.OLD=NEW",
+    "warm.rename=3": "give warm.rename.NEW=OLD",
     "~train.bach_size": "Did you mean 'train.batch_size'?",
     "hydra.x=3": "no key 'hydra.x'",
     "data.train.files=a": "data.train is a value and has no keys",
-    "warm.rename=[a]": "give warm.rename.OLD=NEW",
+    "warm.rename=[a]": "give warm.rename.NEW=OLD",
     "warm.rename.a={b:c}": "warm.rename.a must be text",
 }
 
 
 @pytest.mark.parametrize("override", OVERRIDES)
-def test_a_wrong_override_is_one_line(here, tmp_path, override):
+def test_a_wrong_override_is_one_line(cli, tmp_path, override):
     (tmp_path / "own.yaml").write_text(CONF)
-    done = here("train", "conf=own.yaml", override, cwd=tmp_path)
+    done = cli("train", "conf=own.yaml", override, cwd=tmp_path)
     assert done.code == 2, done.err
     assert OVERRIDES[override] in done.line
     assert len(done.line) < 500 and "full_key" not in done.line
 
 
 @pytest.mark.parametrize("name", ["own.yml", "schema.yaml"])
-def test_a_file_of_another_name(here, tmp_path, name):
+def test_a_file_of_another_name(cli, tmp_path, name):
     (tmp_path / name).write_text(CONF)
-    done = here("train", f"conf={name}", cwd=tmp_path)
+    done = cli("train", f"conf={name}", cwd=tmp_path)
     assert done.code == 2 and f"Rename {name}" in done.line
 
 
@@ -242,27 +251,27 @@ def mutated(rng, text):
     lines = text.split("\n")
     keys = re.findall(r"\w+(?=:)", text)
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
-        one, other = rng.randrange(len(lines)), rng.randrange(len(lines))
-        line = lines[one]
+        first, second = rng.randrange(len(lines)), rng.randrange(len(lines))
+        line = lines[first]
         at = rng.randrange(len(line) + 1)
         kind = rng.randrange(8)
         if kind == 0 and len(lines) > 1:
-            del lines[one]
+            del lines[first]
         elif kind == 1:
-            lines[one], lines[other] = lines[other], line
+            lines[first], lines[second] = lines[second], line
         elif kind == 2:
-            lines.insert(other, line)
+            lines.insert(second, line)
         elif kind == 3:
-            lines[one] = rng.choice(["", " ", "    ", "\t"]) + line.lstrip()
+            lines[first] = rng.choice(["", " ", "    ", "\t"]) + line.lstrip()
         elif kind == 4:
-            lines[one] = line[:at] + rng.choice("{}[]:,#\"'&*!|>%@ \t-") + line[at:]
+            lines[first] = line[:at] + rng.choice("{}[]:,#\"'&*!|>%@ \t-") + line[at:]
         elif kind == 5:
-            lines[one] = re.sub(r"\w+(?=:)", rng.choice(keys), line, count=1)
+            lines[first] = re.sub(r"\w+(?=:)", rng.choice(keys), line, count=1)
         else:
             values = list(re.finditer(r"(?<=: )[\[{].*[\]}]|(?<=: )[^,{}\[\]]+|(?<=, )\w+", line))
             if values:
                 value = rng.choice(values)
-                lines[one] = line[: value.start()] + rng.choice(VALUES) + line[value.end() :]
+                lines[first] = line[: value.start()] + rng.choice(VALUES) + line[value.end() :]
     return "\n".join(lines)
 
 

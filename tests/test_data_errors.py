@@ -59,11 +59,11 @@ GOOD = b"x,1,0\n"
         (b"x,1,yes\n", ["column 'y'", "'yes' is not a number"]),
     ],
 )
-@pytest.mark.parametrize("before", [3, 30])
+@pytest.mark.parametrize("good_rows", [3, 30])
 @pytest.mark.parametrize("strip", [False, True])
-def test_a_bad_row_is_named(tmp_path, monkeypatch, line, words, before, strip):
+def test_a_bad_row_is_named(tmp_path, monkeypatch, line, words, good_rows, strip):
     monkeypatch.setattr("tnctl.data.formats.text_lines.BLOCK_BYTES", 64)
-    text = b"remark\n\na,n,y\n\n" + GOOD * before + b"\n" + line + GOOD * 5
+    text = b"remark\n\na,n,y\n\n" + GOOD * good_rows + b"\n" + line + GOOD * 5
     (tmp_path / "a.csv").write_bytes(text)
     conf = conf_of(tmp_path, skip_rows=1, strip=strip)
     refused(conf, "a.csv", *words)
@@ -96,8 +96,8 @@ def test_empty_files_and_splits(tmp_path):
     words = ("no row of data.train is left: 1 cannot be read. The first: ", "bad.csv, line 2: ")
     refused(conf_of(tmp_path, "bad.csv", bad_rows=5), *words)
     conf = conf_of(tmp_path, ["header.csv", "a.csv"])
-    found = list(windows(conf, Features(conf, [(["a"], [1])], Statistics()), "train"))
-    assert [window.rows for window in found] == [1]
+    read = list(windows(conf, Features(conf, [(["a"], [1])], Statistics()), "train"))
+    assert [window.rows for window in read] == [1]
 
 
 def test_files_that_cannot_be_read(tmp_path):

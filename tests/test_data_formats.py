@@ -412,15 +412,15 @@ def test_columns_that_cannot_be(tmp_path):
     ],
 )
 def test_a_column_without_values_is_told_once(tmp_path, monkeypatch, format, data):
-    told = []
-    monkeypatch.setattr(file_pieces, "say", told.append)
+    lines = []
+    monkeypatch.setattr(file_pieces, "say", lines.append)
     monkeypatch.setattr(file_pieces, "_met", set())
     data = data or framed(example(label=[1], user=[2]))
     for _ in range(2):
         read_bytes(tmp_path, data, format, ["label", "user", "usr"])
-    assert len(told) == 1
-    assert "'usr'" in told[0]
-    assert "Did you mean 'user'?" in told[0]
+    assert len(lines) == 1
+    assert "'usr'" in lines[0]
+    assert "Did you mean 'user'?" in lines[0]
 
 
 @pytest.mark.parametrize("first", ["null", " null ", "null null", "nullx", "3", "[1]", '"a"'])
@@ -434,11 +434,11 @@ def test_a_line_that_is_no_object(tmp_path, first):
 
 
 def test_a_column_of_nulls_is_not_like_itself(tmp_path, monkeypatch):
-    told = []
-    monkeypatch.setattr(file_pieces, "say", told.append)
+    lines = []
+    monkeypatch.setattr(file_pieces, "say", lines.append)
     monkeypatch.setattr(file_pieces, "_met", set())
     read_bytes(tmp_path, b'{"label": 1, "user": null}\n{"label": 0}', "jsonl", ["label", "user"])
-    assert [line.rpartition(": ")[2] for line in told] == [
+    assert [line.rpartition(": ")[2] for line in lines] == [
         "no value of column 'user' yet. All were null"
     ]
 
@@ -446,9 +446,9 @@ def test_a_column_of_nulls_is_not_like_itself(tmp_path, monkeypatch):
 def test_numbers_beyond_64_bits_are_floats(tmp_path):
     """Wherever in the file they stand."""
     for lines_of in ([b"1", str(2**70).encode()], [b"1.5"] * 70 + [str(2**70).encode()]):
-        data = b"\n".join(b'{"label": 1, "p": ' + one + b"}" for one in lines_of)
+        data = b"\n".join(b'{"label": 1, "p": ' + number + b"}" for number in lines_of)
         rows, _, _ = read_bytes(tmp_path, data, "jsonl", ["p"])
-        assert [float(row["p"]) for row in rows] == [float(one) for one in lines_of]
+        assert [float(row["p"]) for row in rows] == [float(number) for number in lines_of]
 
 
 # ---- Fuzz
@@ -605,7 +605,7 @@ def test_large_files_of_a_server_without_ranges(tmp_path, monkeypatch, format):
     if format == "parquet":
         pq.write_table(pa.table({"1": ids}), tmp_path / "a", row_group_size=5_000)
     else:
-        (tmp_path / "a").write_text("".join(f"1 {one}:1\n" for one in ids))
+        (tmp_path / "a").write_text("".join(f"1 {id_}:1\n" for id_ in ids))
     assert (tmp_path / "a").stat().st_size > 200_000
     with served(tmp_path) as url:
         rows, _, _ = read(conf_of(url, format), ["1"])
@@ -646,9 +646,9 @@ def s3():
 def test_s3(s3):
     write_everywhere(f"{s3}/formats")
     read_everywhere(f"{s3}/formats")
-    found = files.expand("*.txt*", f"{s3}/formats")
-    assert [url.rsplit("/", 1)[1] for url in found] == ["a.txt", "a.txt.gz", "a.txt.zst"]
-    assert all(url.startswith("s3://") for url in found)
+    urls = files.expand("*.txt*", f"{s3}/formats")
+    assert [url.rsplit("/", 1)[1] for url in urls] == ["a.txt", "a.txt.gz", "a.txt.zst"]
+    assert all(url.startswith("s3://") for url in urls)
 
 
 # ---- The shipped confs
@@ -721,16 +721,16 @@ def test_shipped_confs_read_their_files(tmp_path, name):
         data = content if isinstance(content, bytes) else content.encode()
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_bytes(data)
-    found = []
+    confs = []
 
     def job(conf):
-        found.append(conf)
+        confs.append(conf)
         return 0
 
     root = [] if name == "generated" else [f"data.root={tmp_path}"]
     given = [f"data={name.split()[0]}", *root, *overrides]
     assert compose.with_conf(compose.conf_file("lr"), given, job) == 0
-    [conf] = found
+    [conf] = confs
     assert len(conf.slots) == slots
     measured = measure(conf)
     [window] = windows(conf, Features(conf, [(list(conf.slots), [1] * slots)], measured), "train")

@@ -78,9 +78,9 @@ def read(conf, split="train", tables=None):
     return list(windows(conf, features, split))
 
 
-def same(one, other):
-    assert [w.rows for w in one] == [w.rows for w in other]
-    for a, b in zip(one, other, strict=True):
+def same(first, second):
+    assert [w.rows for w in first] == [w.rows for w in second]
+    for a, b in zip(first, second, strict=True):
         for x, y in zip([*a.ids, *a.offsets], [*b.ids, *b.offsets], strict=True):
             np.testing.assert_array_equal(x, y)
         np.testing.assert_array_equal(a.numeric, b.numeric)
@@ -212,8 +212,8 @@ def test_numbers(transform, default):
     moments = (1.25, 3.5)
     expected = np.array([model_number(v, numeric, moments) for v in values], np.float32)
     array = np.array([math.nan if v is None else v for v in values])
-    found = transformed(array[:, None], numeric, moments)
-    np.testing.assert_allclose(found[:, 0], expected, rtol=1e-7)
+    numbers = transformed(array[:, None], numeric, moments)
+    np.testing.assert_allclose(numbers[:, 0], expected, rtol=1e-7)
     conf = conf_of(numeric={"n": numeric})
     for kind in (pa.array(values), pa.array([None if v is None else repr(v) for v in values])):
         table = pa.table({"a": ["x"] * 6, "n": kind, "y": [0] * 6})
@@ -272,21 +272,21 @@ def conf_of_rows(**data):
 
 def test_csv_is_what_the_csv_module_reads(tmp_path):
     write_csv(str(tmp_path / "a.csv"))
-    found = read(conf_of_rows(root=str(tmp_path), train="a.csv"))
-    assert [w.rows for w in found] == [8, 8, 5]
+    read_windows = read(conf_of_rows(root=str(tmp_path), train="a.csv"))
+    assert [w.rows for w in read_windows] == [8, 8, 5]
     with (tmp_path / "a.csv").open() as stream:
         rows = list(csv.DictReader(stream))
-    hashed = [cell for w in found for cell in cells_of(w)]
+    hashed = [cell for w in read_windows for cell in cells_of(w)]
     assert hashed[0::3] == [[model_hash(row["a"])] for row in rows]
     assert hashed[1::3] == [[model_hash(row["b"])] for row in rows]
     present = np.array([float(row["n"]) for row in rows if row["n"]])
     expected = [(float(r["n"]) - present.mean()) / present.std() if r["n"] else 0 for r in rows]
-    numeric = np.concatenate([w.numeric for w in found])
+    numeric = np.concatenate([w.numeric for w in read_windows])
     np.testing.assert_allclose(numeric[:, 0], expected, rtol=1e-6)
     bounds = np.quantile(np.unique(present), [1 / 3, 2 / 3])
     for cell, row in zip(hashed[2::3], rows, strict=True):
         assert cell == ([int((bounds <= float(row["n"])).sum())] if row["n"] else [])
-    labels = np.concatenate([w.labels for w in found])[:, 0]
+    labels = np.concatenate([w.labels for w in read_windows])[:, 0]
     assert labels.tolist() == [float(r["y"]) for r in rows]
 
 
@@ -359,10 +359,10 @@ def test_blocks_of_a_long_file_join(tmp_path, monkeypatch):
     small = read(conf)
     assert sum(w.rows for w in small) == expected
     monkeypatch.undo()
-    for one, other in zip(small, read(conf), strict=True):
-        np.testing.assert_array_equal(one.ids[0], other.ids[0])
-        np.testing.assert_array_equal(one.offsets[0], other.offsets[0])
-        np.testing.assert_allclose(one.numeric, other.numeric, rtol=1e-6)
+    for window, other in zip(small, read(conf), strict=True):
+        np.testing.assert_array_equal(window.ids[0], other.ids[0])
+        np.testing.assert_array_equal(window.offsets[0], other.offsets[0])
+        np.testing.assert_allclose(window.numeric, other.numeric, rtol=1e-6)
 
 
 def test_bytes_that_are_not_utf8_hash_as_bytes(tmp_path):

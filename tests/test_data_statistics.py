@@ -77,34 +77,34 @@ def test_measure_and_encode(tmp_path):
     table = pa.table({"q": q, "q2": np.arange(n), "s": s, "y": np.zeros(n)})
     pq.write_table(table, tmp_path / "a.parquet")
     conf = conf_of(tmp_path, missing="value")
-    found = measure(conf)
-    assert list(found.standardize) == ["s"]
-    np.testing.assert_allclose(found.standardize["s"], [s.mean(), s.std()], rtol=1e-12)
+    statistics = measure(conf)
+    assert list(statistics.standardize) == ["s"]
+    np.testing.assert_allclose(statistics.standardize["s"], [s.mean(), s.std()], rtol=1e-12)
     np.testing.assert_array_equal(
-        found.boundaries["q"], np.quantile(np.arange(37), [0.25, 0.5, 0.75])
+        statistics.boundaries["q"], np.quantile(np.arange(37), [0.25, 0.5, 0.75])
     )
-    window = Features(conf, [(["q"], [1])], found).encode(table, lambda row: ("x", row))
-    bounds = found.boundaries["q"]
+    window = Features(conf, [(["q"], [1])], statistics).encode(table, lambda row: ("x", row))
+    bounds = statistics.boundaries["q"]
     expected = [4 if v is None else int((bounds <= v).sum()) for v in q]
     assert window.ids[0].tolist() == expected
     conf = conf_of(tmp_path)
-    window = Features(conf, [(["q"], [1])], found).encode(table, lambda row: ("x", row))
+    window = Features(conf, [(["q"], [1])], statistics).encode(table, lambda row: ("x", row))
     assert window.ids[0].tolist() == [k for k, v in zip(expected, q, strict=True) if v is not None]
 
 
 def test_json_is_exact():
     rng = np.random.default_rng(0)
-    one = Statistics(
+    statistics = Statistics(
         {"a": (0.1 + 0.2, 1 / 3), "v": ([0.1, 0.7], [1 / 3, 2 / 3])},
         {"b": np.sort(rng.normal(size=50) ** 9)},
         {"c": ["ü", 'a"b', " x"]},
     )
     other = Statistics.from_measured(
-        documents.parse(Measured, json.dumps(documents.plain(one.measured())).encode())
+        documents.parse(Measured, json.dumps(documents.plain(statistics.measured())).encode())
     )
-    assert other.standardize == one.standardize
-    assert other.vocabularies == one.vocabularies
-    np.testing.assert_array_equal(other.boundaries["b"], one.boundaries["b"])
+    assert other.standardize == statistics.standardize
+    assert other.vocabularies == statistics.vocabularies
+    np.testing.assert_array_equal(other.boundaries["b"], statistics.boundaries["b"])
     assert other.boundaries["b"].dtype == np.float64
 
 
@@ -130,10 +130,10 @@ def test_vectors_are_measured_number_by_number(tmp_path):
         },
         data=Data(root=str(tmp_path), train="a.parquet", format="parquet"),
     )
-    found = measure(conf).standardize
+    moments = measure(conf).standardize
     shown = np.array([[np.nan] * 2 if row is None else row for row in rows], float)
-    np.testing.assert_allclose(found["v"], [np.nanmean(shown, 0), np.nanstd(shown, 0)])
-    np.testing.assert_allclose(found["c"], [values[:, ::-1].mean(0), values[:, ::-1].std(0)])
+    np.testing.assert_allclose(moments["v"], [np.nanmean(shown, 0), np.nanstd(shown, 0)])
+    np.testing.assert_allclose(moments["c"], [values[:, ::-1].mean(0), values[:, ::-1].std(0)])
 
 
 def test_bad_numbers_are_left_out_up_to_the_limit(tmp_path):

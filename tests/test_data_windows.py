@@ -47,7 +47,7 @@ def shipped(name, window=262_144, batch_size=4096, **data):
 def features_of(conf):
     moments = dict.fromkeys(conf.numeric, (0.0, 1.0))
     names = list(conf.slots)
-    tables = [(one, [1] * len(one)) for one in (names[:1], names[1:])]
+    tables = [(slots, [1] * len(slots)) for slots in (names[:1], names[1:])]
     return Features(conf, tables, Statistics(moments))
 
 
@@ -67,17 +67,17 @@ def rows_of(window):
 
 def test_windows_are_exact_and_do_not_change_the_rows():
     whole = shipped("generated", train="0:1000", window=1000, batch_size=1)
-    (one,) = windows.windows(whole, features_of(whole), "train")
+    (window,) = windows.windows(whole, features_of(whole), "train")
     conf = shipped("generated", train="0:1000", window=250, batch_size=64)
     assert windows.window_rows(conf.data.window, conf.train.batch_size) == 256
     parts = list(windows.windows(conf, features_of(conf), "train"))
     assert [part.rows for part in parts] == [256, 256, 256, 232]
-    assert [row for part in parts for row in rows_of(part)] == rows_of(one)
+    assert [row for part in parts for row in rows_of(part)] == rows_of(window)
     later = list(windows.windows(conf, features_of(conf), "train", start=2))
     assert [rows_of(w) for w in later] == [rows_of(w) for w in parts[2:]]
     for limit, sizes in ((256, [256]), (300, [256, 44]), (5000, [256, 256, 256, 232])):
-        found = windows.windows(conf, features_of(conf), "train", limit=limit)
-        assert [w.rows for w in found] == sizes
+        cut = windows.windows(conf, features_of(conf), "train", limit=limit)
+        assert [w.rows for w in cut] == sizes
 
 
 def test_windows_span_pieces(monkeypatch):
@@ -95,8 +95,8 @@ def mix64(x):
 
 def test_negatives_are_sampled_by_seed_and_row(monkeypatch):
     whole = shipped("generated", train="0:3000", validation="0:3000", window=5000)
-    (one,) = windows.windows(whole, features_of(whole), "train")
-    rows = rows_of(one)
+    (all_rows,) = windows.windows(whole, features_of(whole), "train")
+    rows = rows_of(all_rows)
     conf = shipped("generated", train="0:3000", validation="0:3000", negatives=0.3, window=512)
     conf.train.batch_size = 64
     conf.seed = 12345
@@ -104,12 +104,12 @@ def test_negatives_are_sampled_by_seed_and_row(monkeypatch):
     kept = [
         row
         for number, row in enumerate(rows)
-        if one.labels[number, 0] == 1 or mix64(start ^ number) / 2**64 < 0.3
+        if all_rows.labels[number, 0] == 1 or mix64(start ^ number) / 2**64 < 0.3
     ]
-    assert 0.25 < (len(kept) - one.labels.sum()) / (3000 - one.labels.sum()) < 0.35
-    found = list(windows.windows(conf, features_of(conf), "train"))
-    assert [window.rows for window in found[:-1]] == [512] * (len(found) - 1)
-    assert [row for window in found for row in rows_of(window)] == kept
+    assert 0.25 < (len(kept) - all_rows.labels.sum()) / (3000 - all_rows.labels.sum()) < 0.35
+    sampled = list(windows.windows(conf, features_of(conf), "train"))
+    assert [window.rows for window in sampled[:-1]] == [512] * (len(sampled) - 1)
+    assert [row for window in sampled for row in rows_of(window)] == kept
     monkeypatch.setattr(generated, "PIECE_ROWS", 77)
     again = list(windows.windows(conf, features_of(conf), "train", start=1))
     assert [row for window in again for row in rows_of(window)] == kept[512:]
@@ -145,11 +145,11 @@ def test_bad_rows_are_left_out_and_counted(tmp_path, capsys):
     conf = with_bad_rows(tmp_path, 5)
     features = Features(conf, [(["a"], [1])], Statistics())
     skipped = Skipped("train", conf.data.bad_rows)
-    found = list(windows.windows(conf, features, "train", skipped=skipped))
-    assert [window.rows for window in found] == [8, 8, 8, 1]
+    read = list(windows.windows(conf, features, "train", skipped=skipped))
+    assert [window.rows for window in read] == [8, 8, 8, 1]
     good = [k for k in range(30) if k not in BAD]
-    assert np.concatenate([window.ids[0] for window in found]).tolist() == good
-    assert np.concatenate([window.numeric[:, 0] for window in found]).tolist() == good
+    assert np.concatenate([window.ids[0] for window in read]).tolist() == good
+    assert np.concatenate([window.numeric[:, 0] for window in read]).tolist() == good
     assert skipped.rows == 5
     assert "a.jsonl, line 4, column 'a': 'x' is not an integer" in skipped.first
     said = capsys.readouterr().err.splitlines()
@@ -173,12 +173,12 @@ def test_more_bad_rows_than_allowed_are_a_failure(tmp_path):
 def test_bad_rows_among_sampled_negatives(tmp_path):
     conf = with_bad_rows(tmp_path, 5, negatives=0.5)
     features = Features(conf, [(["a"], [1])], Statistics())
-    found = list(windows.windows(conf, features, "train"))
+    read = list(windows.windows(conf, features, "train"))
     start = mix64(conf.seed ^ 0x6E65676174697665)
     # Numbered among the rows that can be read, so that prepared data samples the same.
     good = [k for k in range(30) if k not in BAD]
     expected = [k for n, k in enumerate(good) if k % 2 or mix64(start ^ n) / 2**64 < 0.5]
-    assert np.concatenate([window.ids[0] for window in found]).tolist() == expected
+    assert np.concatenate([window.ids[0] for window in read]).tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -218,8 +218,8 @@ def test_batches_have_every_part_of_a_window(tmp_path):
         assert window.weights[0].tolist() == [w for row in expected for w in row["w"]]
         assert np.diff(window.offsets[0]).tolist() == [len(row["w"]) for row in expected]
         assert window.weights[1] is None
-        for found in (window.ids[1], window.weight, window.reference, window.numeric[:, 0]):
-            assert found.tolist() == [row["n"] for row in expected]
+        for column in (window.ids[1], window.weight, window.reference, window.numeric[:, 0]):
+            assert column.tolist() == [row["n"] for row in expected]
         assert window.labels[:, 0].tolist() == [row["y"] for row in expected]
         names = {row["g"] for row in expected}
         assert len(
@@ -229,11 +229,11 @@ def test_batches_have_every_part_of_a_window(tmp_path):
 
 
 def test_order_is_a_permutation_of_seed_epoch_and_window():
-    found = {(e, n): order(7, e, n, 1000, True).tolist() for e in range(3) for n in range(3)}
-    assert all(sorted(one) == list(range(1000)) for one in found.values())
-    assert len({tuple(one) for one in found.values()}) == 9
-    assert order(7, 1, 2, 1000, True).tolist() == found[1, 2]
-    assert order(8, 1, 2, 1000, True).tolist() != found[1, 2]
+    orders = {(e, n): order(7, e, n, 1000, True).tolist() for e in range(3) for n in range(3)}
+    assert all(sorted(permutation) == list(range(1000)) for permutation in orders.values())
+    assert len({tuple(permutation) for permutation in orders.values()}) == 9
+    assert order(7, 1, 2, 1000, True).tolist() == orders[1, 2]
+    assert order(8, 1, 2, 1000, True).tolist() != orders[1, 2]
     plain = order(8, 1, 2, 5, False)
     assert plain.tolist() == [0, 1, 2, 3, 4]
     assert plain.dtype == np.uint32
@@ -243,10 +243,10 @@ def test_batches_are_the_rows_in_that_order():
     conf = shipped("generated", train="0:300", window=300, batch_size=1)
     (window,) = windows.windows(conf, features_of(conf), "train")
     chosen = order(conf.seed, 0, 0, window.rows, conf.data.shuffle)
-    found = list(batches(window, chosen, 64))
-    assert [batch.rows for batch in found] == [64, 64, 64, 64, 44]
+    parts = list(batches(window, chosen, 64))
+    assert [batch.rows for batch in parts] == [64, 64, 64, 64, 44]
     rows = rows_of(window)
-    assert [row for batch in found for row in rows_of(batch)] == [rows[k] for k in chosen]
+    assert [row for batch in parts for row in rows_of(batch)] == [rows[k] for k in chosen]
 
 
 def test_read_ahead_gives_everything_in_order():
@@ -291,12 +291,12 @@ def test_read_ahead_stays_within_its_depth_and_closes_the_iterator():
 
 
 def test_a_forgotten_read_ahead_ends_its_thread():
-    before = threading.active_count()
+    threads = threading.active_count()
     ahead = ReadAhead(iter(range(10**9)), depth=1)
     next(ahead)
     del ahead
     gc.collect()
-    assert threading.active_count() == before
+    assert threading.active_count() == threads
 
 
 def test_the_interpreter_exits_with_a_reader_running():
@@ -401,8 +401,8 @@ def _scores(train, test, known):
         cells = window.ids[0].reshape(-1, slots)
         at = np.stack([np.searchsorted(k, c) for k, c in zip(known, cells.T, strict=True)], 1)
         at = np.minimum(at, np.diff(starts) - 1)
-        found = np.stack([k[a] for k, a in zip(known, at.T, strict=True)], 1) == cells
-        return np.where(found, at + starts[:-1], starts[-1])
+        has_row = np.stack([k[a] for k, a in zip(known, at.T, strict=True)], 1) == cells
+        return np.where(has_row, at + starts[:-1], starts[-1])
 
     x, weights, squares = places(train), np.zeros(starts[-1] + 1), np.full(starts[-1] + 1, 0.1)
     rng = np.random.default_rng(0)

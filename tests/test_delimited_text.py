@@ -89,9 +89,9 @@ def number_of(value, missing):
 def slowly(data, conf):
     """What `read` gives, byte by byte; a bad line is its number and what is said of it."""
     delimiter = conf.data.delimiter.encode()
-    missing = [one.encode() for one in conf.data.missing]
+    missing = [text.encode() for text in conf.data.missing]
     if conf.data.strip:
-        missing = [one.strip() for one in missing]
+        missing = [text.strip() for text in missing]
     rows, lines, bad = [], [], []
     for number, line in enumerate(data.split(b"\n"), 1):
         line = line.rstrip(b"\r")
@@ -116,9 +116,9 @@ def slowly(data, conf):
     return rows, lines, bad
 
 
-def same(one, other):
+def same(first, second):
     """Equal rows, to the bit of each number."""
-    return repr(one) == repr(other)
+    return repr(first) == repr(second)
 
 
 VALUES = [
@@ -168,12 +168,12 @@ def fuzz(path, monkeypatch, cases, seed):
             bad_rows=ANY,
         )
         rows, lines, bad = slowly(data, conf)
-        found = read(conf, path)
-        assert same(found[0], rows), (data, conf.data)
-        assert found[1] == lines, data
-        assert found[2] == len(bad), (data, bad, found[3])
+        result = read(conf, path)
+        assert same(result[0], rows), (data, conf.data)
+        assert result[1] == lines, data
+        assert result[2] == len(bad), (data, bad, result[3])
         if bad:
-            assert f"line {bad[0][0]}" in found[3][0]
+            assert f"line {bad[0][0]}" in result[3][0]
         conf.data.bad_rows = 0
         if not bad:
             assert same(read(conf, path)[0], rows)
@@ -244,11 +244,11 @@ def test_numbers_are_rounded_as_arrow_rounds_them(tmp_path):
     texts += [f"{source.randrange(10 ** source.randrange(1, 22))}" for _ in range(3000)]
     texts += [f"{source.randrange(2**64)}e{source.randrange(-40, 40)}" for _ in range(3000)]
     texts += [f"{source.uniform(-99, 99):.{source.randrange(20)}f}" for _ in range(3000)]
-    (tmp_path / "a.csv").write_text("".join(f"z,a,{one},0\n" for one in texts))
+    (tmp_path / "a.csv").write_text("".join(f"z,a,{text},0\n" for text in texts))
     pieces = csv_reader(conf_of(tmp_path)).pieces(str(tmp_path / "a.csv"), NEEDED)
-    found = np.concatenate([piece.table.column("n").to_numpy() for piece in pieces])
+    numbers = np.concatenate([piece.table.column("n").to_numpy() for piece in pieces])
     expected = pc.cast(pa.array(texts), pa.float64()).to_numpy()
-    np.testing.assert_array_equal(found.view(np.uint64), expected.view(np.uint64))
+    np.testing.assert_array_equal(numbers.view(np.uint64), expected.view(np.uint64))
 
 
 def test_every_character_is_utf8_and_nothing_else_is(tmp_path):
@@ -258,15 +258,15 @@ def test_every_character_is_utf8_and_nothing_else_is(tmp_path):
     tries = [value.encode() for value in values]
     ends = (b"", b"\x80", b"\x8f\x80", b"\x9f\x80\x80", b"\x90\x80\x80")
     tries += [bytes([first, *end]) for first in range(0x80, 0x100) for end in ends]
-    tries += [one[:-1] + tail for one in tries[:40] for tail in tails]
+    tries += [text[:-1] + tail for text in tries[:40] for tail in tails]
     path = tmp_path / "a.csv"
-    path.write_bytes(b"".join(b"z," + one + b",1,0\n" for one in tries))
+    path.write_bytes(b"".join(b"z," + text + b",1,0\n" for text in tries))
     conf = conf_of(tmp_path, bad_rows=ANY)
     rows, lines, bad = slowly(path.read_bytes(), conf)
-    found = read(conf, path)
-    assert same(found[0], rows)
-    assert found[1:3] == (lines, len(bad))
-    assert "not UTF-8" in found[3][0]
+    result = read(conf, path)
+    assert same(result[0], rows)
+    assert result[1:3] == (lines, len(bad))
+    assert "not UTF-8" in result[3][0]
 
 
 def test_bad_rows_are_left_out_and_named(tmp_path):

@@ -127,10 +127,10 @@ def test_a_far_step_is_set_at_once() -> None:
 
 def test_learning_rate() -> None:
     table = make_table(ADAM)
-    before = [weights.copy() for weights in table.weights]
+    weights_before = [weights.copy() for weights in table.weights]
     table.set_learning_rate(0.0)
     table.apply(random_gradients(np.random.default_rng(6)))
-    for a, b in zip(table.weights, before, strict=True):
+    for a, b in zip(table.weights, weights_before, strict=True):
         np.testing.assert_array_equal(a, b)
     for wrong in (-1.0, np.nan, np.inf):
         with pytest.raises(ValueError, match="TN_BAD_VALUE"):
@@ -156,11 +156,11 @@ def test_variables_lie_on_64_byte_boundaries_and_apart() -> None:
     for flats in (table.weights, *table.states):
         assert [flat.size for flat in flats] == SIZES
         assert all(flat.ctypes.data % 64 == 0 for flat in flats if flat.size)
-    before = [weights.copy() for weights in table.weights]
+    weights_before = [weights.copy() for weights in table.weights]
     gradients = [np.zeros(n, np.float32) for n in SIZES]
     gradients[1][:] = 1
     table.apply(gradients)
-    for i, (a, b) in enumerate(zip(table.weights, before, strict=True)):
+    for i, (a, b) in enumerate(zip(table.weights, weights_before, strict=True)):
         assert (a == b).all() == (i != 1)
 
 

@@ -119,9 +119,9 @@ def test_every_shape_by_every_reader(tmp_path, linear, width, cvm, precision):
         assert (dictionary.rows, dictionary.removed, dictionary.delta) == (len(ids), 0, False)
         assert (dictionary.salt, dictionary.columns) == (SALT, rows.shape[1])
         dictionary.verify()
-        found, known, removed = dictionary.lookup(np.concatenate([ids, unknown, ids[:5]]))
+        floats, known, removed = dictionary.lookup(np.concatenate([ids, unknown, ids[:5]]))
         assert (
-            found.tobytes() == np.concatenate([rows, np.zeros_like(rows[:20]), rows[:5]]).tobytes()
+            floats.tobytes() == np.concatenate([rows, np.zeros_like(rows[:20]), rows[:5]]).tobytes()
         )
         assert (known == [True] * len(ids) + [False] * 20 + [True] * 5).all()
         assert not removed.any()
@@ -333,8 +333,8 @@ def test_an_index_that_is_not_there_is_made(small):
     Path(index).unlink()
     dictionary = Dictionary(path, index)
     with ThreadPoolExecutor(8) as threads:
-        for found, known, _ in threads.map(lambda _: dictionary.lookup(ids), range(32)):
-            assert known.all() and (found == rows).all()
+        for payload, known, _ in threads.map(lambda _: dictionary.lookup(ids), range(32)):
+            assert known.all() and (payload == rows).all()
     dictionary.verify()
     dictionary.close()
     dictionary.close()

@@ -10,7 +10,7 @@ import time
 import zipfile
 from pathlib import Path
 
-import made
+import dict_checkpoints
 import numpy as np
 import pytest
 from mutated_documents import json_text, mutations, places, sealed
@@ -97,23 +97,23 @@ def read(kind, document):
     return documents.parse(kind, json_text(document))
 
 
-def checked(kind, document, told):
+def checked(kind, document, change):
     """Read a damaged document: whether it was refused, and that in one line."""
     try:
-        found = read(kind, document)
+        document_read = read(kind, document)
     except (Failure, documents.DocumentError) as error:
         line = str(error)
-        assert line.isprintable() and len(line) < LONGEST_LINE, told
+        assert line.isprintable() and len(line) < LONGEST_LINE, change
         return True
     except Exception as error:
-        raise AssertionError(f"{told}: {type(error).__name__}: {error}") from error
-    for path in getattr(found, "files", None) or ():
+        raise AssertionError(f"{change}: {type(error).__name__}: {error}") from error
+    for path in getattr(document_read, "files", None) or ():
         if issubclass(kind, manifest.Manifest):
-            assert FORMATS[kind.FORMAT].is_file(path) and documents.is_relative_path(path), told
+            assert FORMATS[kind.FORMAT].is_file(path) and documents.is_relative_path(path), change
     # What was read is written, and read again: NaN, which reports may have, is never itself.
-    written = documents.plain(found)
+    written = documents.plain(document_read)
     again = documents.plain(read(kind, written))
-    assert json_text(again | {"sha256": ""}) == json_text(written | {"sha256": ""}), told
+    assert json_text(again | {"sha256": ""}) == json_text(written | {"sha256": ""}), change
     return False
 
 
@@ -121,22 +121,22 @@ def parsed(rounds, seed):
     """Damage every kind of document so often; how many were refused."""
     refused = 0
     for name, (kind, document) in DOCUMENTS.items():
-        for told, damaged in itertools.islice(mutations(document, seed), rounds):
-            refused += checked(kind, damaged, f"{name}, seed {seed}: {told}")
+        for change, damaged in itertools.islice(mutations(document, seed), rounds):
+            refused += checked(kind, damaged, f"{name}, seed {seed}: {change}")
     return refused
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_a_whole_document_is_read_and_written_as_it_was(name):
     kind, document = DOCUMENTS[name]
-    found = documents.plain(read(kind, document))
+    written = documents.plain(read(kind, document))
     expected = document
     if issubclass(kind, manifest.Manifest):
-        found = {key: value for key, value in found.items() if key != "sha256"}
+        written = {key: value for key, value in written.items() if key != "sha256"}
         expected = {key: value for key, value in document.items() if key != "sha256"}
         assert json.dumps(read(kind, document).body()) == json.dumps(expected)
     for path in places(expected):
-        value, received = expected, found
+        value, received = expected, written
         for key in path:
             value, received = value[key], received[key]
         if not isinstance(value, dict | list):
@@ -158,12 +158,12 @@ def test_many_damaged_documents_are_refused_in_one_line():
 def test_golden_manifests_keep_their_bytes(folder):
     """Written again, the text is the same, but for keys that are newer than the files."""
     text = (GOLDEN / folder / "manifest.json").read_bytes()
-    found = manifest.unsealed(text, folder, folder, CheckpointManifest).body()
+    body = manifest.unsealed(text, folder, folder, CheckpointManifest).body()
     known = json.loads(text)
     del known["sha256"]
     for key in ("evaluations", "watch", "log_lines"):
-        del found["metrics"][key]
-    assert json.dumps(found) == json.dumps(known)
+        del body["metrics"][key]
+    assert json.dumps(body) == json.dumps(known)
 
 
 WRONG = {
@@ -248,8 +248,8 @@ def test_a_large_manifest_is_read_fast():
         )
     text = sealed(document)
     started = time.process_time()
-    found = manifest.unsealed(text, "folder", "folder/manifest.json", CheckpointManifest)
-    assert len(found.tables[0].files) == count
+    content = manifest.unsealed(text, "folder", "folder/manifest.json", CheckpointManifest)
+    assert len(content.tables[0].files) == count
     assert time.process_time() - started < 2  # some 0.15 s; the bound is for a busy machine
 
 
@@ -261,13 +261,13 @@ def tree(folder):
     return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
 
 
-def commands(here, tmp_path, rounds, seed):
+def commands(cli, tmp_path, rounds, seed):
     """Damage a manifest, run a command over it, and put it back; counts of exit codes."""
     home = tmp_path / "a" / "b" / "c"
-    made.history(str(home / "run"), steps=(10, 20, 30), full_every=2, count=30)
+    dict_checkpoints.history(str(home / "run"), steps=(10, 20, 30), full_every=2, count=30)
     last, first = (home / f"run/checkpoints/step-{step:010d}" for step in (20, 10))
     codes = dict.fromkeys((0, 1, 2), 0)
-    asked = itertools.cycle(
+    next_commands = itertools.cycle(
         [
             ("list", "run"), ("inspect", str(last)), ("verify", str(last)),
             ("diff", str(first), str(last)), ("compact", str(last), "to=folded"),
@@ -280,52 +280,52 @@ def commands(here, tmp_path, rounds, seed):
     ]
     for number in range(rounds):
         folder = (last, first)[number % 3 == 0]
-        told, damaged = next(generators[number % 3 == 0])
+        change, damaged = next(generators[number % 3 == 0])
         path = folder / "manifest.json"
         whole = path.read_bytes()
         path.write_bytes(sealed(damaged))
-        before = tree(tmp_path)
-        command = next(asked)
-        done = here("checkpoint", *command, cwd=home)
-        where = f"round {number}, seed {seed}, {command}: {told}"
+        files_before = tree(tmp_path)
+        command = next(next_commands)
+        done = cli("checkpoint", *command, cwd=home)
+        where = f"round {number}, seed {seed}, {command}: {change}"
         assert done.code in codes and "Traceback" not in done.err, f"{where}\n{done.err}"
         codes[done.code] += 1
         shutil.rmtree(home / "folded", ignore_errors=True)
-        assert tree(tmp_path) == before, where
+        assert tree(tmp_path) == files_before, where
         path.write_bytes(whole)
     return codes
 
 
-def test_commands_over_damaged_manifests(here, tmp_path):
-    codes = commands(here, tmp_path, 160, 7)
+def test_commands_over_damaged_manifests(cli, tmp_path):
+    codes = commands(cli, tmp_path, 160, 7)
     assert codes[0] and codes[1]
 
 
 @pytest.mark.long
-def test_many_commands_over_damaged_manifests(here, tmp_path):
-    commands(here, tmp_path, 500, 70)
+def test_many_commands_over_damaged_manifests(cli, tmp_path):
+    commands(cli, tmp_path, 500, 70)
 
 
-def test_a_bad_checkpoint_is_listed_as_bad(here, tmp_path):
+def test_a_bad_checkpoint_is_listed_as_bad(cli, tmp_path):
     """The others are listed as usual, and pruning keeps it."""
-    made.history(str(tmp_path / "run"), steps=(10, 20, 30), full_every=1, count=30)
+    dict_checkpoints.history(str(tmp_path / "run"), steps=(10, 20, 30), full_every=1, count=30)
     path = tmp_path / "run/checkpoints/step-0000000020/manifest.json"
     content = json.loads(path.read_text())
     del content["clock"]["step"]
     path.write_bytes(sealed(content))
-    done = here("checkpoint", "list", "run", "--json", cwd=tmp_path)
+    done = cli("checkpoint", "list", "run", "--json", cwd=tmp_path)
     entries = json.loads(done.out)
-    assert done.code == 0 and [one["step"] for one in entries] == [10, 20, 30]
-    problems = [one["problem"] for one in entries]
+    assert done.code == 0 and [entry["step"] for entry in entries] == [10, 20, 30]
+    problems = [entry["problem"] for entry in entries]
     assert problems[0] is problems[2] is None
     assert re.search(r"step-0000000020/manifest\.json .*key 'clock\.step' is missing", problems[1])
-    assert here("checkpoint", "prune", "run", "keep=1", "yes=true", cwd=tmp_path).code == 0
+    assert cli("checkpoint", "prune", "run", "keep=1", "yes=true", cwd=tmp_path).code == 0
     left = sorted(folder.name for folder in (tmp_path / "run/checkpoints").iterdir())
     assert left == ["step-0000000020", "step-0000000030"]
 
 
 def test_the_one_before_a_bad_checkpoint_is_taken(tmp_path, capsys):
-    made.history(str(tmp_path / "run"), steps=(10, 20), full_every=1, count=30)
+    dict_checkpoints.history(str(tmp_path / "run"), steps=(10, 20), full_every=1, count=30)
     path = tmp_path / "run/checkpoints/step-0000000020/manifest.json"
     content = json.loads(path.read_text())
     content["tables"][0]["name"] = "../../x"

@@ -41,7 +41,7 @@ def made(folder, encoding, groups, base=None, number=0):
         ids = np.array(list(rows), np.uint64)
         hashes = file_format.hashes_of(name, ids)
         order = np.argsort(hashes)
-        removed = np.array([rows[int(one)] is None for one in ids], bool)
+        removed = np.array([rows[int(id_)] is None for id_ in ids], bool)
         floats = np.array(
             [np.zeros(shape.columns) if row is None else row for row in rows.values()], np.float32
         ).reshape(len(ids), shape.columns)
@@ -87,7 +87,7 @@ def model(shape, seed, count=3000, edges=True):
 
 def expected(rows, shape, ids):
     """What a lookup must give."""
-    known = np.array([rows.get(int(one)) is not None for one in ids])
+    known = np.array([rows.get(int(id_)) is not None for id_ in ids])
     floats = np.zeros((len(ids), shape.columns), np.float32)
     for place in np.flatnonzero(known):
         floats[place] = rows[int(ids[place])]
@@ -95,19 +95,19 @@ def expected(rows, shape, ids):
 
 
 def same(embeddings, group, rows, shape, ids):
-    found, known = embeddings.lookup(group, ids)
+    payload, known = embeddings.lookup(group, ids)
     want, is_known = expected(rows, shape, ids)
-    assert found.dtype == np.float32 and known.dtype == bool
+    assert payload.dtype == np.float32 and known.dtype == bool
     assert (known == is_known).all()
-    assert found.tobytes() == want.astype(np.float32).tobytes()
+    assert payload.tobytes() == want.astype(np.float32).tobytes()
 
 
-def asked(rows, seed=9):
+def ids_of(rows, seed=9):
     """Known and unknown ids, some of them twice, in an order of chance."""
     random = np.random.default_rng(seed)
-    some = np.array(list(rows), np.uint64)
+    ids = np.array(list(rows), np.uint64)
     other = random.integers(0, 2**64, 500, dtype=np.uint64)
-    return random.permutation(np.concatenate([some, some[:50], other, EDGES]))
+    return random.permutation(np.concatenate([ids, ids[:50], other, EDGES]))
 
 
 CASES = [
@@ -135,10 +135,10 @@ def test_lookups(tmp_path, monkeypatch, encoding, name, small):
     with closing(open_embeddings(str(tmp_path / "a"))) as embeddings:
         assert embeddings.groups == dict.fromkeys(groups, shape)
         for group, (_, rows) in groups.items():
-            same(embeddings, group, rows, shape, asked(rows))
+            same(embeddings, group, rows, shape, ids_of(rows))
             same(embeddings, group, rows, shape, EDGES[:1])
             same(embeddings, group, rows, shape, EDGES[:0])
-            same(embeddings, group, rows, shape, asked(rows)[::2])  # not contiguous
+            same(embeddings, group, rows, shape, ids_of(rows)[::2])  # not contiguous
         with pytest.raises(Failure, match="a has no group shop"):
             embeddings.lookup("shop", EDGES)
 
@@ -152,21 +152,21 @@ def test_stacks(tmp_path, encoding):
         if number:
             ids = [*rows, *random.integers(0, 2**64, 50, dtype=np.uint64).tolist()]
             changes = {
-                int(one): None if random.random() < 0.3 else random.normal(size=shape.columns)
-                for one in random.choice(np.array(ids, np.uint64), 0 if number == 3 else 60)
+                int(id_): None if random.random() < 0.3 else random.normal(size=shape.columns)
+                for id_ in random.choice(np.array(ids, np.uint64), 0 if number == 3 else 60)
             }
         else:
             changes = rows
         groups = {"user": (shape, changes), "item": (shape, {})}
         content = export(tmp_path / str(number), encoding, groups, base, number)
         base = Base(folder=str(number), sha256=content.sha256)
-        there |= {one: row if row is None else np.float32(row) for one, row in changes.items()}
-        rows = {one: row for one, row in there.items() if row is not None}
+        there |= {id_: row if row is None else np.float32(row) for id_, row in changes.items()}
+        rows = {id_: row for id_, row in there.items() if row is not None}
         with closing(open_embeddings(str(tmp_path / str(number)))) as embeddings:
             assert len(embeddings.exports) == number + 1
             assert embeddings.manifest == content
-            same(embeddings, "user", rows, shape, asked(there))
-            same(embeddings, "item", {}, shape, asked(there)[:9])
+            same(embeddings, "user", rows, shape, ids_of(there))
+            same(embeddings, "item", {}, shape, ids_of(there)[:9])
 
 
 @pytest.mark.parametrize("encoding", file_formats())
@@ -180,8 +180,8 @@ def test_what_is_written_is_read_before_it_counts(tmp_path, encoding):
         written, _ = made(tmp_path / "1", encoding, {"user": (shape, changes)}, base, 1)
         exports = [*since.exports, (str(tmp_path / "1"), written)]
         with closing(FileEmbeddings(exports)) as embeddings:
-            same(embeddings, "user", first | changes, shape, asked(first))
-        same(since, "user", first, shape, asked(first))
+            same(embeddings, "user", first | changes, shape, ids_of(first))
+        same(since, "user", first, shape, ids_of(first))
     assert not (tmp_path / "1" / manifest.NAME).exists()
 
 
@@ -194,7 +194,7 @@ def test_a_dictionary_elsewhere_is_fetched_and_removed(tmp_path, monkeypatch):
     (tmp_path / "temporary").mkdir()
     embeddings = open_embeddings("memory://reading/a/")
     assert [path.name for path in (tmp_path / "temporary").rglob("user.*")]
-    same(embeddings, "user", rows, shape, asked(rows))
+    same(embeddings, "user", rows, shape, ids_of(rows))
     embeddings.close()
     assert list((tmp_path / "temporary").iterdir()) == []
     # Nor does anything stay when it cannot be opened.
@@ -211,10 +211,10 @@ def edit(folder, **data):
     """Other bytes in files of an export, with a manifest that agrees."""
     content = json.loads((folder / manifest.NAME).read_text())
     inventory = Inventory(str(folder))
-    for name, some in data.items():
+    for name, file_bytes in data.items():
         name = name.replace("_", ".", 1)
         (folder / name).unlink()
-        inventory.write(name, some)
+        inventory.write(name, file_bytes)
     content["files"] |= documents.plain(inventory.files)
     content.pop("sha256")
     (folder / manifest.NAME).write_bytes(manifest.sealed(content))
@@ -238,7 +238,7 @@ def test_files_that_agree_with_their_manifest_and_are_wrong(tmp_path):
         suffix = {"text": "txt"}.get(encoding, encoding)
         edit(folder, **{f"user_{suffix}": change((folder / f"user.{suffix}").read_bytes())})
         with pytest.raises(Failure) as caught, closing(open_embeddings(str(folder))) as embeddings:
-            embeddings.lookup("user", asked(rows))
+            embeddings.lookup("user", ids_of(rows))
         for word in words or (f"user.{suffix} is damaged", "Export again"):
             assert word in str(caught.value), caught.value
 
@@ -291,7 +291,7 @@ def test_foreign_row_groups(tmp_path):
     pq.write_table(table, sink, row_group_size=123, compression="zstd", data_page_size=500)
     edit(tmp_path / "a", user_parquet=sink.getvalue().to_pybytes())
     with closing(open_embeddings(str(tmp_path / "a"))) as embeddings:
-        same(embeddings, "user", rows, shape, asked(rows))
+        same(embeddings, "user", rows, shape, ids_of(rows))
 
 
 def test_ids_from_hashes():

@@ -66,8 +66,8 @@ class Service:
             columns = {name: [row[name] for row in rows] for name in rows[0]}
         if set(columns) != set(wanted):
             return 400, {"error": f"inputs are {sorted(wanted)}"}
-        given = {name: tf.constant(columns[name], one.dtype) for name, one in wanted.items()}
-        outputs = {name: one.numpy().tolist() for name, one in signature(**given).items()}
+        given = {name: tf.constant(columns[name], tensor.dtype) for name, tensor in wanted.items()}
+        outputs = {name: tensor.numpy().tolist() for name, tensor in signature(**given).items()}
         if "inputs" in body:
             return 200, {"outputs": outputs}
         names = sorted(outputs)
@@ -87,43 +87,45 @@ class Service:
 
 
 @pytest.fixture(scope="module")
-def folder(trained, here, tmp_path_factory):
+def folder(trained, cli, tmp_path_factory):
     """A split graph of the trained model."""
     to = tmp_path_factory.mktemp("endpoint") / "graph"
-    done = here("split-graph", "output=run", f"to={to}", "golden=70", cwd=trained)
+    done = cli("split-graph", "output=run", f"to={to}", "golden=70", cwd=trained)
     assert done.code == 0, done.err
     return to
 
 
-def verify(here, folder, service):
-    return here("verify-serving", f"graph={folder}", f"endpoint={service.url}", cwd=folder)
+def verify(cli, folder, service):
+    return cli("verify-serving", f"graph={folder}", f"endpoint={service.url}", cwd=folder)
 
 
-def test_a_right_service(folder, here):
+def test_a_right_service(folder, cli):
     with Service(folder) as service:
-        done = verify(here, folder, service)
+        done = verify(cli, folder, service)
     assert done.code == 0, done.err
     assert "by columns" in done.err and "by rows" in done.err and "FAILED" not in done.err
-    assert [len(one["instances"]) for one in service.requests if "instances" in one] == [32, 32, 6]
-    assert {one["signature_name"] for one in service.requests} == {"by_slot"}
+    assert [
+        len(request["instances"]) for request in service.requests if "instances" in request
+    ] == [32, 32, 6]
+    assert {request["signature_name"] for request in service.requests} == {"by_slot"}
 
 
-def test_a_service_with_another_model(folder, here):
+def test_a_service_with_another_model(folder, cli):
     """Whose weights are not those of the golden rows: every way of asking shows it."""
 
     def change(code, content):
         if "outputs" in content:
-            content["outputs"]["logits"] = [one + 0.001 for one in content["outputs"]["logits"]]
+            content["outputs"]["logits"] = [logit + 0.001 for logit in content["outputs"]["logits"]]
         return code, content
 
     with Service(folder, change) as service:
-        done = verify(here, folder, service)
+        done = verify(cli, folder, service)
     assert done.code == 1
     assert done.err.count("FAILED") == 1 and "serving differs" in done.last
 
 
 @pytest.mark.parametrize("key", ["inputs", "instances"])
-def test_a_service_may_speak_one_form_only(folder, here, key):
+def test_a_service_may_speak_one_form_only(folder, cli, key):
     class One(Service):
         def answer(self, path, body):
             if key in body:
@@ -131,7 +133,7 @@ def test_a_service_may_speak_one_form_only(folder, here, key):
             return super().answer(path, body)
 
     with One(folder) as service:
-        done = verify(here, folder, service)
+        done = verify(cli, folder, service)
     assert done.code == 0, done.err
     assert "not supported there" in done.err
 
@@ -139,7 +141,7 @@ def test_a_service_may_speak_one_form_only(folder, here, key):
 def described(folder, outputs):
     """The graph as if it had no other outputs."""
     content = document(folder)
-    return SimpleNamespace(outputs=[one for one in content.outputs if one.name in outputs])
+    return SimpleNamespace(outputs=[output for output in content.outputs if output.name in outputs])
 
 
 def document(folder):
@@ -149,8 +151,8 @@ def document(folder):
 def zeros_for(folder):
     """Inputs of 40 examples."""
     return {
-        one.name: np.zeros((40, *one.shape), one.dtype)
-        for one in document(folder).signatures.by_slot
+        spec.name: np.zeros((40, *spec.shape), spec.dtype)
+        for spec in document(folder).signatures.by_slot
     }
 
 
@@ -161,7 +163,9 @@ def test_of_one_output_there_is_no_name(folder):
     def change(code, content):
         if "outputs" in content:
             return code, {"outputs": content["outputs"]["predictions"]}
-        return code, {"predictions": [[one["predictions"]] for one in content["predictions"]]}
+        return code, {
+            "predictions": [[prediction["predictions"]] for prediction in content["predictions"]]
+        }
 
     with Service(folder, change) as service:
         endpoint = Endpoint(service.url, described(folder, ["predictions"]))
@@ -220,20 +224,20 @@ ODD = {
 
 
 @pytest.mark.parametrize("case", ODD)
-def test_what_goes_wrong_is_one_line(folder, here, case):
+def test_what_goes_wrong_is_one_line(folder, cli, case):
     change, said = ODD[case]
     with Service(folder, change) as service:
-        done = verify(here, folder, service)
+        done = verify(cli, folder, service)
     assert done.code == 1
     assert service.url in done.last
     for text in said:
         assert text in done.last
 
 
-def test_a_service_that_is_not_there(folder, here):
+def test_a_service_that_is_not_there(folder, cli):
     with Service(folder) as service:
         pass
-    done = verify(here, folder, service)
+    done = verify(cli, folder, service)
     assert done.code == 1
     assert "cannot be reached" in done.last and "refused" in done.last
 
@@ -268,18 +272,18 @@ def test_a_url_that_is_none(url):
         Endpoint(url, {"outputs": []})
 
 
-def test_without_golden_rows_there_is_nothing_to_send(trained, here, tmp_path, folder):
+def test_without_golden_rows_there_is_nothing_to_send(trained, cli, tmp_path, folder):
     to = tmp_path / "graph"
-    done = here("split-graph", "output=run", f"to={to}", "golden=0", cwd=trained)
+    done = cli("split-graph", "output=run", f"to={to}", "golden=0", cwd=trained)
     assert done.code == 0, done.err
     with Service(folder) as service:
-        done = verify(here, to, service)
+        done = verify(cli, to, service)
         assert done.code == 1 and "no golden rows" in done.last
         # The checkpoint has one.
         shutil.copytree(trained / "run", tmp_path / "run")
         shutil.copytree(to, tmp_path / "run/graph")
-        here("export-embeddings", "output=run", cwd=tmp_path)
-        done = here(
+        cli("export-embeddings", "output=run", cwd=tmp_path)
+        done = cli(
             "verify-serving", "output=run", f"data.root={trained / 'clicks'}",
             f"endpoint={service.url}", cwd=tmp_path,
         )  # fmt: skip

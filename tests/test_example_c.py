@@ -163,7 +163,7 @@ def random_rows(n, seed):
     def choice(values):
         return values[random.integers(len(values))]
 
-    def some(values, most):
+    def choices(values, most):
         return [choice(values) for _ in range(random.integers(0, most + 1))]
 
     def gap(value):
@@ -171,28 +171,30 @@ def random_rows(n, seed):
 
     integers = [0, 3, 7, 23, 24, 2**63, 2**64 - 1, -1, -(2**63), 12]
     for _ in range(n):
-        tags = some([" t1", "t2", "?", "", "t3 ", "t4"], 5)
-        days = some(range(9), 4)
-        likes = some([0, 1, 2, 3, "9"], 4)
+        tags = choices([" t1", "t2", "?", "", "t3 ", "t4"], 5)
+        days = choices(range(9), 4)
+        likes = choices([0, 1, 2, 3, "9"], 4)
         numbers = [str(choice([1, 2.5, "nan", -3, ""])) for _ in tags]
         row = {
             "user": gap(choice(TEXTS)),
             "tags": "|".join(tags),
-            "tag_weights": "|".join("1.5" if one in ("nan", "") else one for one in numbers),
-            "text": gap("; ".join(some(TEXTS, 4))),
-            "listed": gap(json.dumps(some(["7", 7, None, -1, 2**70, "0.5", "?"], 6))),
+            "tag_weights": "|".join(
+                "1.5" if number in ("nan", "") else number for number in numbers
+            ),
+            "text": gap("; ".join(choices(TEXTS, 4))),
+            "listed": gap(json.dumps(choices(["7", 7, None, -1, 2**70, "0.5", "?"], 6))),
             "item": gap(choice([1, -1, 2**64 - 1, 77, 5])),
             "count": gap(choice(integers)),
-            "hour": gap(",".join(str(one) for one in some([0, 5, 23, 24, ""], 3))),
+            "hour": gap(",".join(str(value) for value in choices([0, 5, 23, 24, ""], 3))),
             "land": gap(choice(["de", "it", "es", "pt", "7", "", "?"])),
-            "city": gap(",".join(some(["a", " b", "ü", "-3", "other"], 4))),
+            "city": gap(",".join(choices(["a", " b", "ü", "-3", "other"], 4))),
             "age": gap(choice(NUMBERS[7:])),
             "days": gap(days),
             "likes": None,
             "sums": gap(choice([0.5, 2.0, -3.25])),
             "summed": gap(choice(TEXTS)),
-            "history": gap(" ".join(some(["h1", "h2", "?", ""], 6))),
-            "recent": gap(json.dumps(some(["r1", 5, "r\u00e9", None], 7))),
+            "history": gap(" ".join(choices(["h1", "h2", "?", ""], 6))),
+            "recent": gap(json.dumps(choices(["r1", 5, "r\u00e9", None], 7))),
             "kind": gap(choice(["x", "y", "z"])),
             "raw": gap(choice(TEXTS)),
             "price": gap(choice([0.5, -1.25, 3.0, 0.0, 1e3, -7.0, 49.999, 1e-9])),
@@ -205,7 +207,7 @@ def random_rows(n, seed):
         row["day_weights"] = None if row["days"] is None else [choice([0.5, 2, -2]) for _ in days]
         if row["tags"] in ("", "?"):
             row["tag_weights"] = row["tags"]
-        row["liked"] = "|".join(str(one) for one in likes)
+        row["liked"] = "|".join(str(value) for value in likes)
         row["likes"] = "|".join(str(choice([1, 0.25, -2, 3])) for _ in likes)
         if not likes:
             row["likes"] = ""
@@ -234,7 +236,7 @@ def build(tmp_path_factory):
 
 
 def run(program, *arguments, rows):
-    text = "".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in rows)
+    text = "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
     done = subprocess.run(
         [program, *map(str, arguments)], input=text.encode("utf-8", "surrogateescape"),
         capture_output=True, timeout=120,
@@ -264,17 +266,17 @@ def folders(description, tmp_path_factory):
 
 def test_rows_become_the_same_inputs(build, folders):
     lines, _ = run(build, folders.graph, folders.embeddings, rows=folders.rows)
-    found = [json.loads(line) for line in lines]
-    assert len(found) == len(folders.rows)
+    inputs = [json.loads(line) for line in lines]
+    assert len(inputs) == len(folders.rows)
     for name, cells in folders.encoded.cells.items():
         ends = np.concatenate([[0], np.cumsum(cells.lengths())]).tolist()
         for row, (first, end) in enumerate(pairwise(ends)):
-            ids, weights = found[row]["ids"][name]
+            ids, weights = inputs[row]["ids"][name]
             assert ids == cells.ids[first:end].tolist(), (name, folders.rows[row])
             if cells.weights is not None:
                 assert np.float32(weights).tolist() == cells.weights[first:end].tolist()
     for name, array in folders.inputs.items():
-        given = np.array([one[name] for one in found], array.dtype)
+        given = np.array([line[name] for line in inputs], array.dtype)
         wrong = np.argwhere(given != array)
         assert not len(wrong), (name, wrong[:5], folders.rows[int(wrong[0][0])])
 
@@ -295,19 +297,19 @@ LISTS = ["[]", " [1 ] ", "null", "[null]", '["a", 1.5]', "[true]", "[-0]", "[1e3
          "[01]", "[1] x", '["a\tb"]', '["\\x"]', "[123456789012345678901234567890]", "",
          "a"]  # fmt: skip
 EDGES = (
-    [{"age": one} for one in [*NUMBER_TEXTS, 1, -1, 2**64 - 1, 1.5, True, [], [3], [3, 4], [None]]]
-    + [{"plain": one} for one in [*NUMBER_TEXTS, True, [1.5], [1, 2], 10**15 + 1, 3e38, 4e38]]
-    + [{"price": one} for one in [*NUMBER_TEXTS, [1.5], [1, 2], [[1]], {"a": 1}]]
-    + [{"count": one} for one in [*INTEGER_TEXTS, 1.5, True, [], [1], [1, None, 2], [1.5]]]
-    + [{"listed": one} for one in LISTS]
-    + [{"recent": one} for one in LISTS]
-    + [{"bare": one} for one in [True, False, 7, "?", "", "a", [True], [], [1, "?"], [[1]], 1.5]]
-    + [{"vector": one} for one in ["[1, 2, 3]", "[1]", "[]", "[1, 2, 1e400]", [1, 2, 3], [1.5], 3]]
-    + [{"split": one} for one in ["1 2", "1  2", "1 2 ", "?", "", "1 x", [1, 2]]]
-    + [{"user": one} for one in [1.5, True, [1, "a", None, ""], [[1]], {}, "\ufffd", "a\u0000b"]]
-    + [{"tags": one} for one in ["|", "||", " ?| -1 |-1", "a", 7, -1]]
-    + [{"land": one} for one in [7, -3, "7 ", "de"]]
-    + [{"summed": one, "sums": two} for one, two in
+    [{"age": raw} for raw in [*NUMBER_TEXTS, 1, -1, 2**64 - 1, 1.5, True, [], [3], [3, 4], [None]]]
+    + [{"plain": raw} for raw in [*NUMBER_TEXTS, True, [1.5], [1, 2], 10**15 + 1, 3e38, 4e38]]
+    + [{"price": raw} for raw in [*NUMBER_TEXTS, [1.5], [1, 2], [[1]], {"a": 1}]]
+    + [{"count": raw} for raw in [*INTEGER_TEXTS, 1.5, True, [], [1], [1, None, 2], [1.5]]]
+    + [{"listed": raw} for raw in LISTS]
+    + [{"recent": raw} for raw in LISTS]
+    + [{"bare": raw} for raw in [True, False, 7, "?", "", "a", [True], [], [1, "?"], [[1]], 1.5]]
+    + [{"vector": raw} for raw in ["[1, 2, 3]", "[1]", "[]", "[1, 2, 1e400]", [1, 2, 3], [1.5], 3]]
+    + [{"split": raw} for raw in ["1 2", "1  2", "1 2 ", "?", "", "1 x", [1, 2]]]
+    + [{"user": raw} for raw in [1.5, True, [1, "a", None, ""], [[1]], {}, "\ufffd", "a\u0000b"]]
+    + [{"tags": raw} for raw in ["|", "||", " ?| -1 |-1", "a", 7, -1]]
+    + [{"land": raw} for raw in [7, -3, "7 ", "de"]]
+    + [{"summed": raw, "sums": two} for raw, two in
        [("a", "x"), ("a", None), (None, 1.0), (None, None), ("a", ""), ("a", [2]), (["a"], 2),
         ([], None), (None, [1]), ("a", 1e39), ("a", "nan"), ("?", "nan")]]
 )  # fmt: skip
@@ -319,22 +321,22 @@ def refused_of(build, folders, description, rows, encode):
     lines, _ = run(build, folders.graph, folders.embeddings, rows=rows)
     refused = 0
     for row, line in zip(rows, lines, strict=True):
-        found = json.loads(line)
+        answer = json.loads(line)
         try:
             encoded = encode(row)
         except (BadRowsError, UserError, Failure):
             refused += 1
-            assert "error" in found, row
+            assert "error" in answer, row
             continue
-        assert "error" not in found, row
+        assert "error" not in answer, row
         for name, cells in encoded.cells.items():
-            assert found["ids"][name][0] == cells.ids.tolist(), (row, name)
+            assert answer["ids"][name][0] == cells.ids.tolist(), (row, name)
         numbers = description.signatures.by_slot
         x = pooled_inputs(description, encoded, table.lookup)["x"][0]
-        for one in numbers:
-            if one.name in description.numeric:
-                place = slice(one.at, one.end)
-                assert np.float32(found["x"][place]).tolist() == x[place].tolist(), row
+        for number in numbers:
+            if number.name in description.numeric:
+                place = slice(number.at, number.end)
+                assert np.float32(answer["x"][place]).tolist() == x[place].tolist(), row
     return refused
 
 
@@ -348,15 +350,15 @@ def test_edges_are_taken_or_refused_alike(build, folders, description):
 ODD = [math.nan, math.inf, -math.inf, 2**64 - 1, 2**64, -(2**63) - 1, 1 - 2**64, -(2**64), 10**30]
 ODD_ROWS = [
     row
-    for one in ODD
+    for odd in ODD
     for row in [
-        *({name: one} for name in ("user", "item", "count", "land", "age", "price", "plain", "raw",
+        *({name: odd} for name in ("user", "item", "count", "land", "age", "price", "plain", "raw",
                                    "vector", "split", "unused")),
-        *({name: [one]} for name in ("user", "count", "age", "price", "count_text", "unused")),
-        {"vector": [1.5, one, 2]}, {"recent": ["a", one]}, {"listed": f"[{json.dumps(one)}]"},
-        {"vector": f"[1, {json.dumps(one)}, 2]"}, {"tags": "a", "tag_weights": one},
-        {"summed": "a", "sums": one}, {"summed": None, "sums": one}, {"days": one},
-        {"days": [1, 2], "day_weights": [one, 2]}, {"days": [None], "day_weights": [one]},
+        *({name: [odd]} for name in ("user", "count", "age", "price", "count_text", "unused")),
+        {"vector": [1.5, odd, 2]}, {"recent": ["a", odd]}, {"listed": f"[{json.dumps(odd)}]"},
+        {"vector": f"[1, {json.dumps(odd)}, 2]"}, {"tags": "a", "tag_weights": odd},
+        {"summed": "a", "sums": odd}, {"summed": None, "sums": odd}, {"days": odd},
+        {"days": [1, 2], "day_weights": [odd, 2]}, {"days": [None], "day_weights": [odd]},
     ]
 ]  # fmt: skip
 
@@ -388,8 +390,8 @@ def test_lines_that_are_no_rows_are_refused(build, folders):
 def test_texts_are_their_bytes(build, folders):
     """Escapes, pairs of surrogates, and bytes that are not UTF-8 as golden rows have them."""
     texts = ['é\U0001f600\n"\\/\t\b', "\udc80x\udcff", "a\u0000b", "퟿￿"]
-    rows = [json.dumps({"user": one}) for one in texts]
-    rows += [json.dumps({"user": one}, ensure_ascii=False) for one in texts[:1] + texts[3:]]
+    rows = [json.dumps({"user": text}) for text in texts]
+    rows += [json.dumps({"user": text}, ensure_ascii=False) for text in texts[:1] + texts[3:]]
     rows += ['{"user": "wrong", "user": "a"}', '{ "\\u0075ser" :"a" }\r']
     lines, _ = run(build, folders.graph, folders.embeddings, rows=rows)
     texts += [texts[0], texts[3], "a", "a"]
@@ -539,7 +541,7 @@ def program(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def exported(here, tmp_path_factory):
+def exported(cli, tmp_path_factory):
     """A run of two heads, the exports of its checkpoints, and graphs of the last one."""
     folder = tmp_path_factory.mktemp("exported")
     (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in clicks(640)))
@@ -547,11 +549,11 @@ def exported(here, tmp_path_factory):
     (folder / "conf.yaml").write_text(TRAINED)
 
     def command(*arguments):
-        done = here(*arguments, cwd=folder)
+        done = cli(*arguments, cwd=folder)
         assert done.code == 0, done.err
 
     command("train", "conf=conf.yaml", "output=run")
-    first, last = sorted(str(one) for one in (folder / "run" / "checkpoints").iterdir())
+    first, last = sorted(str(path) for path in (folder / "run" / "checkpoints").iterdir())
     export = "export-embeddings", "format=dictionary"
     command(*export, f"checkpoint={first}", "to=base")
     command(*export, f"checkpoint={last}", "to=whole")
@@ -564,7 +566,7 @@ def exported(here, tmp_path_factory):
 
 
 def score(program, folder, *arguments, rows=(), graph="graph", embeddings="whole", code=0):
-    text = "".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in rows)
+    text = "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
     done = subprocess.run(
         [program, graph, embeddings, *arguments], cwd=folder, input=text, capture_output=True,
         text=True, timeout=120, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
@@ -609,25 +611,25 @@ def test_other_golden_rows_fail(program, exported):
         wrong = json.dumps(changed | {key: value})
         (exported / "wrong.jsonl").write_text("\n".join([*lines[:3], wrong]))
         _, err = score(program, exported, "--check", "wrong.jsonl", code=1)
-        told = [line for line in err if line.startswith("line 4:")]
-        assert len(told) == 1, (key, err)
+        errors = [line for line in err if line.startswith("line 4:")]
+        assert len(errors) == 1, (key, err)
         assert "1 differences in 4 rows" in err[-1]
 
 
-def test_rows_are_scored_as_tnctl_does(here, program, exported):
+def test_rows_are_scored_as_tnctl_does(cli, program, exported):
     rows = list(clicks(100))
     out, _ = score(program, exported, "--batch", "32", "--threads", "2", rows=rows)
     (exported / "some.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    done = here(
+    done = cli(
         "score", "graph=graph", "embeddings=whole", "input=some.jsonl", "to=scores.jsonl",
         cwd=exported,
     )  # fmt: skip
     assert done.code == 0, done.err
     expected = (exported / "scores.jsonl").read_text().splitlines()
-    for one, other in zip(map(json.loads, out), map(json.loads, expected), strict=True):
-        assert list(one) == list(other)
+    for line, other in zip(map(json.loads, out), map(json.loads, expected), strict=True):
+        assert list(line) == list(other)
         for name, value in other.items():
-            assert math.isclose(one[name], value, rel_tol=2e-5, abs_tol=2e-5)
+            assert math.isclose(line[name], value, rel_tol=2e-5, abs_tol=2e-5)
 
 
 def test_scores_come_before_more_rows_do(program, exported):
@@ -651,9 +653,9 @@ def test_bad_rows_end_the_program_or_are_told(program, exported):
     assert len(out) == 2
     assert err[-1].endswith("line 3: column 'user': '1.5' is no id, which are texts and integers")
     out, _ = score(program, exported, "--keep-going", rows=rows)
-    told = [json.loads(line).get("error") for line in out]
-    assert [one is not None for one in told] == [False, False, True, False, True, False]
-    assert told[4].startswith("line 5: no JSON")
+    errors = [json.loads(line).get("error") for line in out]
+    assert [error is not None for error in errors] == [False, False, True, False, True, False]
+    assert errors[4].startswith("line 5: no JSON")
 
 
 @pytest.mark.parametrize(

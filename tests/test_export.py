@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from saving import Run, conf_of
+from dataless_runs import Run, conf_of
 
 from tnctl import manifest
 from tnctl.checkpoint import rows
@@ -50,7 +50,7 @@ def export(folder, run, to, **more):
 def history(output, conf_more, stops=4):
     """A run of some days, and its checkpoints: [(folder, rows as they read then)]."""
     run = Run(conf_of(output, save={"full_every": 2}, **conf_more))
-    found = []
+    snapshots = []
     for day in range(stops):
         run.days.append((10 + day, run.steps + 1))
         for table in run.model.tables:
@@ -58,31 +58,31 @@ def history(output, conf_more, stops=4):
         run.train(3)
         run.evict()
         # These runs have no golden rows: nothing here is served.
-        found.append((run.save(golden=[]), as_read(run)))
-    return run, found
+        snapshots.append((run.save(golden=[]), as_read(run)))
+    return run, snapshots
 
 
 def as_read(run):
     """{group: {id: (show, floats)}}, by looking up one key after the other."""
-    found = {}
+    rows_ = {}
     for layout, table in zip(run.model.layout.tables, run.model.tables, strict=True):
         decay = {name: run.conf.life_of(name).shows.decay for name in layout.groups}
         for name, number in layout.groups.items():
-            found[name] = {}
+            rows_[name] = {}
             for id_ in range(60):
                 if (floats := table.lookup(number, id_)) is not None:
-                    found[name][id_] = (0.0, floats)
+                    rows_[name][id_] = (0.0, floats)
         if layout.kind.shows:
             names = {number: name for name, number in layout.groups.items()}
             firsts = [first for _, first in run.days]
             for record in np.concatenate(list(table.records())).tolist():
-                one = dict(zip(table.record_dtype.names, record, strict=True))
-                day = np.searchsorted(firsts, one["changed"], side="right") - 1
+                row = dict(zip(table.record_dtype.names, record, strict=True))
+                day = np.searchsorted(firsts, row["changed"], side="right") - 1
                 unseen = run.days[-1][0] - run.days[max(day, 0)][0]
-                name = names[one["group"]]
-                show = float(one["show"][0]) * decay[name] ** unseen
-                found[name][one["id"]] = (show, found[name][one["id"]][1])
-    return found
+                name = names[row["group"]]
+                show = float(row["show"][0]) * decay[name] ** unseen
+                rows_[name][row["id"]] = (show, rows_[name][row["id"]][1])
+    return rows_
 
 
 def passing(state, run, filter):
@@ -119,10 +119,10 @@ def check_equal(url, expected):
     assert set(embeddings.groups) == set(expected)
     ids = np.arange(60, dtype=np.uint64)
     for name, shape in embeddings.groups.items():
-        found, known = embeddings.lookup(name, ids)
+        payload, known = embeddings.lookup(name, ids)
         assert sorted(ids[known].tolist()) == sorted(expected[name])
         for id_, floats in expected[name].items():
-            assert found[id_].tobytes() == stored(shape, floats).tobytes(), (name, id_)
+            assert payload[id_].tobytes() == stored(shape, floats).tobytes(), (name, id_)
     embeddings.close()
 
 
@@ -180,7 +180,7 @@ def test_a_filter_lets_through_what_it_says(lives, tmp_path, name):
     check_equal(tmp_path / "a", expected)
     assert content.filter == FILTERS[name]
     assert {entry.group: entry.rows for entry in content.groups} == {
-        group: len(some) for group, some in expected.items()
+        group: len(rows_of_group) for group, rows_of_group in expected.items()
     }
     everything = passing(state, run, Filter())
     assert sum(map(len, expected.values())) < sum(map(len, everything.values()))
@@ -197,11 +197,11 @@ def test_selecting_of_many_with_equal_shows(monkeypatch):
         for first in range(0, 100, 9):
             best.add(shows[first : first + 9], hashes[first : first + 9])
         last = sorted(zip(-shows, hashes, strict=True))[min(top, 100) - 1]
-        found = best.threshold()
+        threshold = best.threshold()
         if top >= 100:
-            assert found is None
+            assert threshold is None
         else:
-            assert (found.show, found.hash) == (-last[0], str(last[1]))
+            assert (threshold.show, threshold.hash) == (-last[0], str(last[1]))
 
 
 @pytest.mark.parametrize("encoding", ["parquet", "text", "dictionary"])
@@ -248,8 +248,8 @@ def test_a_delta_is_what_differs(lives, precision, name):
     opened = [(open_checkpoint(folder), state) for folder, state in checkpoints]
     for first, last in ((0, 1), (1, 2), (0, 3), (2, 3), (3, 3)):
         (base, was), (checkpoint, now) = opened[first], opened[last]
-        filter, before = FILTERS[name], {}
-        selected = select(base, run.conf, filter, precision)
+        filter, old = FILTERS[name], {}
+        selected = select(base, run.conf.slots, filter, precision)
         since = exporting.described(
             RowsManifest,
             exporting.Request(
@@ -265,15 +265,16 @@ def test_a_delta_is_what_differs(lives, precision, name):
         for part in selected.parts():
             assert part.removed is None
             payload = encode(part.rows, part.group.shape)
-            for id_, one in zip(part.ids.tolist(), payload, strict=True):
-                before[part.group.name, id_] = one.tobytes()
-        delta = select(checkpoint, run.conf, filter, precision, since)
-        after, counts = dict(before), {}
+            for id_, row in zip(part.ids.tolist(), payload, strict=True):
+                old[part.group.name, id_] = row.tobytes()
+        delta = select(checkpoint, run.conf.slots, filter, precision, since)
+        after, counts = dict(old), {}
         changed = {
             (group, id_)
-            for group, some in now.items()
-            for id_ in some
-            if id_ not in was[group] or was[group][id_][1].tobytes() != some[id_][1].tobytes()
+            for group, rows_of_group in now.items()
+            for id_ in rows_of_group
+            if id_ not in was[group]
+            or was[group][id_][1].tobytes() != rows_of_group[id_][1].tobytes()
         }
         for part in delta.parts():
             assert (part.hashes[1:] > part.hashes[:-1]).all()
@@ -283,21 +284,21 @@ def test_a_delta_is_what_differs(lives, precision, name):
             more = int(removed.sum())
             counts[part.group.name] = gone + more, there + len(removed) - more
             payload = encode(part.rows, part.group.shape)
-            for id_, out, one in zip(part.ids.tolist(), removed, payload, strict=True):
+            for id_, out, row in zip(part.ids.tolist(), removed, payload, strict=True):
                 key = part.group.name, id_
                 if out:
                     after.pop(key, None)
                 else:
                     # Nothing is told again that nobody has changed.
-                    assert key in changed or key not in before, key
-                    after[key] = one.tobytes()
+                    assert key in changed or key not in old, key
+                    after[key] = row.tobytes()
         for group in delta.groups:
             assert counts.get(group.name, (0, 0)) == (group.removed, group.rows)
         expected = {}
-        for part in select(checkpoint, run.conf, filter, precision).parts():
+        for part in select(checkpoint, run.conf.slots, filter, precision).parts():
             payload = encode(part.rows, part.group.shape)
-            for id_, one in zip(part.ids.tolist(), payload, strict=True):
-                expected[part.group.name, id_] = one.tobytes()
+            for id_, row in zip(part.ids.tolist(), payload, strict=True):
+                expected[part.group.name, id_] = row.tobytes()
         assert after == expected
 
 
@@ -509,8 +510,8 @@ def test_parquet_columns_of_lower_precision(lives, tmp_path):
     }  # fmt: skip
     for precision, expected in types.items():
         export(checkpoints[0][0], run, tmp_path / precision, precision=precision)
-        found = pq.read_schema(tmp_path / precision / "item.parquet")
-        assert {field.name: str(field.type) for field in found} == expected
+        schema = pq.read_schema(tmp_path / precision / "item.parquet")
+        assert {field.name: str(field.type) for field in schema} == expected
 
 
 def test_text_lines(lives, tmp_path):
@@ -535,12 +536,12 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def read_group(folder, entry, encoding):
     """{id: floats, or None where removed}, in their order; written from docs/formats alone."""
-    width, found, removed = entry.width, {}, []
+    width, rows_of_group, removed = entry.width, {}, []
     if encoding == "text":
         for line in (folder / entry.file).read_text().splitlines():
             id_, dim, *floats = line.split("\t")
             assert int(dim) == len(floats)
-            found[int(id_)] = np.array(floats, np.float32)
+            rows_of_group[int(id_)] = np.array(floats, np.float32)
         if entry.removed_file:
             removed = map(int, (folder / entry.removed_file).read_text().splitlines())
     elif encoding == "parquet":
@@ -548,7 +549,7 @@ def read_group(folder, entry, encoding):
         rows_ = zip(*(table[key] for key in ("id", "linear", "scale", "embedding")), strict=True)
         for id_, linear, scale, steps in rows_:
             weights = np.array(steps, np.float32) * np.float32(scale)
-            found[id_] = np.array([linear, *weights], np.float32)
+            rows_of_group[id_] = np.array([linear, *weights], np.float32)
         if entry.removed_file:
             removed = pq.read_table(folder / entry.removed_file)["id"].to_pylist()
     else:
@@ -560,11 +561,11 @@ def read_group(folder, entry, encoding):
         for at in range(start, start + count * size, size):
             id_ = inverse[struct.unpack_from("<Q", data, at)[0]]
             if delta and struct.unpack_from("<I", data, at + 8)[0]:
-                found[id_] = None
+                rows_of_group[id_] = None
                 continue
             floats = struct.unpack_from(f"<f{width}e", data, at + 8 + 4 * delta)
-            found[id_] = np.array(floats, np.float32)
-    return found | dict.fromkeys(removed)
+            rows_of_group[id_] = np.array(floats, np.float32)
+    return rows_of_group | dict.fromkeys(removed)
 
 
 def known_ids():
@@ -582,7 +583,7 @@ def known_ids():
     [("text", "float32"), ("dictionary", "float16"), ("parquet", "int8")],
 )
 def test_golden_exports(encoding, precision):
-    found = {}
+    groups = {}
     for name, step in ((encoding, 2), (f"{encoding}-2", 4)):
         folder = GOLDEN / "exports" / name
         content = manifest.read(str(folder), ExportManifest)
@@ -591,10 +592,10 @@ def test_golden_exports(encoding, precision):
         for file in content.files:
             manifest.check_stored(str(folder), content, file)
         for entry in content.groups:
-            own = read_group(folder, entry, encoding)
-            lost = [id_ for id_, floats in own.items() if floats is None]
-            assert (len(own) - len(lost), len(lost)) == (entry.rows, entry.removed)
-            found.setdefault(entry.group, {}).update(own)
+            rows_ = read_group(folder, entry, encoding)
+            lost = [id_ for id_, floats in rows_.items() if floats is None]
+            assert (len(rows_) - len(lost), len(lost)) == (entry.rows, entry.removed)
+            groups.setdefault(entry.group, {}).update(rows_)
         [part] = checkpoint.manifest.tables
         names = {group.number: group.name for group in part.groups}
         expected = {name: {} for name in names.values()}
@@ -603,8 +604,10 @@ def test_golden_exports(encoding, precision):
             floats = np.array([*record["linear"], *record["embedding"]], np.float32)
             expected[names[record["group"]]][int(record["id"])] = stored(shape, floats).tobytes()
         kept = {
-            group: {id_: floats.tobytes() for id_, floats in some.items() if floats is not None}
-            for group, some in found.items()
+            group: {
+                id_: floats.tobytes() for id_, floats in rows_of_group.items() if floats is not None
+            }
+            for group, rows_of_group in groups.items()
         }
         assert kept == expected
 
@@ -612,16 +615,16 @@ def test_golden_exports(encoding, precision):
 # ---- The command ------------------------------------------------------------
 
 
-def test_the_command_line(run_copy, here):
+def test_the_command_line(run_copy, cli):
     """What it takes, where it writes, and what it says of what does not go together."""
-    done = here(
+    done = cli(
         "export-embeddings", "output=run", "precision=int8", "only=item_id,interests", cwd=run_copy
     )
     assert done.code == 0, done.err
     assert "int8" in done.err
     content = manifest.read(str(run_copy / "run/embeddings"), ExportManifest)
     assert {entry.group for entry in content.groups} == {"item_id", "interests"}
-    done = here(
+    done = cli(
         "export-embeddings", "output=run", "since=run/embeddings", "precision=int8",
         "only=item_id,interests", cwd=run_copy,
     )  # fmt: skip
@@ -639,6 +642,6 @@ def test_the_command_line(run_copy, here):
         (["to=redis://h:1/0", "format=text"], "format= is of files"),
         (["format=text", "precision=int8"], "no precision=int8 of it"),
     ):
-        done = here("export-embeddings", "output=run", *arguments, cwd=run_copy)
+        done = cli("export-embeddings", "output=run", *arguments, cwd=run_copy)
         assert done.code == 2, (arguments, done.err)
         assert text in done.last

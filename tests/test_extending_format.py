@@ -9,7 +9,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from saving import IDS, Run, conf_of
+from dataless_runs import IDS, Run, conf_of
 
 from tnctl import manifest, ownership
 from tnctl.checkpoint.chain import open_checkpoint

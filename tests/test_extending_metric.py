@@ -35,10 +35,10 @@ def toy(monkeypatch):
 
 
 @pytest.mark.usefixtures("toy")
-def test_a_toy_metric_is_reported_and_chooses_the_best_model(workspace, here):
+def test_a_toy_metric_is_reported_and_chooses_the_best_model(workspace, cli):
     overrides = ("evaluation.monitor=recall", "evaluation.keep=best", "evaluation.every_steps=2",
                  "optimizer.embedding.learning_rate=0.5")  # fmt: skip
-    done = here(*TRAIN, *overrides, cwd=workspace)
+    done = cli(*TRAIN, *overrides, cwd=workspace)
     assert done.code == 0, done.err
     assert "recall 0." in done.err and "Recall" in done.err
     lines = map(json.loads, (workspace / "run/log.jsonl").read_text().splitlines())
@@ -48,7 +48,7 @@ def test_a_toy_metric_is_reported_and_chooses_the_best_model(workspace, here):
     assert (report["best"]["monitor"], report["best"]["value"]) == ("recall", max(logged))
     assert report["best"]["kept"]
     assert ">recall<" in (workspace / "run/report.html").read_text()
-    evaluated = here("evaluate", "output=run", "data.test=null", cwd=workspace)
+    evaluated = cli("evaluate", "output=run", "data.test=null", cwd=workspace)
     assert json.loads(evaluated.out)["recall"] == max(logged)
 
 

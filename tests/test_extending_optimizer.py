@@ -116,12 +116,12 @@ def test_an_optimizer_is_an_entry_of_the_table_in_c(tmp_path):
         text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    trained = json.loads(done.stdout)
     w, m = lion(gradients.astype(float), **SETTINGS)
     assert len(set(np.abs(w).round(3))) > 1  # some steps were below the threshold
-    np.testing.assert_allclose(found["row"], w, 1e-5, 1e-6)
-    np.testing.assert_allclose(found["m"], m, 1e-5, 1e-6)
-    np.testing.assert_allclose(found["dense"], w, 1e-5, 1e-6)
-    assert found["saved"] == {
+    np.testing.assert_allclose(trained["row"], w, 1e-5, 1e-6)
+    np.testing.assert_allclose(trained["m"], m, 1e-5, 1e-6)
+    np.testing.assert_allclose(trained["dense"], w, 1e-5, 1e-6)
+    assert trained["saved"] == {
         "name": "lion", "learning_rate": 0.1, "beta1": 0.9, "beta2": 0.99, "threshold": 0.3
     }  # fmt: skip

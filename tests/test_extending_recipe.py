@@ -20,7 +20,7 @@ def blocks(section):
     return re.findall(r"([^\n]*):\n\n```(\w+)\n(.*?)```", text, re.S)
 
 
-def test_a_recipe_is_two_files(here, workspace, monkeypatch):
+def test_a_recipe_is_two_files(cli, workspace, monkeypatch):
     home = workspace / "home"
     for folder in ("conf", "recipes"):
         shutil.copytree(shipped.folder(folder), home / folder)
@@ -33,7 +33,7 @@ def test_a_recipe_is_two_files(here, workspace, monkeypatch):
     assert "mlp" in shipped.recipes()
     assert settings_of("mlp")["hidden"] == "(64, 32)"
 
-    done = here(
+    done = cli(
         "train", "conf=small.yaml", "recipe=mlp", "recipe.hidden=[8]", "recipe.l2=0.001",
         "evaluation.ablate=false", "output=run", cwd=workspace,
     )  # fmt: skip
@@ -46,5 +46,5 @@ def test_a_recipe_is_two_files(here, workspace, monkeypatch):
         "name": "mlp", "hidden": [8], "activation": "relu", "batch_norm": False, "dropout": 0.0,
         "residual": False, "l2": 0.001,
     }  # fmt: skip
-    done = here("train", "conf=small.yaml", "recipe=mlp", "recipe.hiden=[8]", cwd=workspace)
+    done = cli("train", "conf=small.yaml", "recipe=mlp", "recipe.hiden=[8]", cwd=workspace)
     assert "'recipe.hidden'" in done.last

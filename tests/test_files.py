@@ -354,12 +354,12 @@ def test_what_a_killed_process_left_is_removed(tmp_path, monkeypatch):
 
 def test_a_temporary_folder_goes_with_its_object(tmp_path):
     folder = files.TemporaryFolder("test", tmp_path / "new")
-    before = len(os.listdir("/proc/self/fd"))
+    open_files = len(os.listdir("/proc/self/fd"))
     Path(folder.name, "a").write_bytes(b"x")
     folder.cleanup()
     folder.cleanup()
     assert os.listdir(tmp_path / "new") == []
-    assert len(os.listdir("/proc/self/fd")) == before - 1
+    assert len(os.listdir("/proc/self/fd")) == open_files - 1
     folder = files.TemporaryFolder("test", tmp_path)
     del folder
     assert os.listdir(tmp_path) == ["new"]
@@ -446,8 +446,8 @@ def test_unreadable_and_unwritable_files_are_told():
         (folder / "a.csv").chmod(0)
         (folder / "closed").mkdir(mode=0o555)
         command = [sys.executable, "-c", CHILD, f"{name}/a.csv", f"{name}/closed/b/c"]
-        here = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[2])}
-        done = subprocess.run(command, capture_output=True, text=True, env=here)
+        environment = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[2])}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     read, written = done.stdout.splitlines()
     assert "a.csv could not be read: permission denied" in read

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from saving import IDS, Run, conf_of
+from dataless_runs import IDS, Run, conf_of
 
 from tnctl import files, manifest
 from tnctl.checkpoint import load as loading
@@ -81,7 +81,7 @@ def story(folder, seed, saves=7, decay=True):
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def chain_of_exports(tmp_path_factory):
     seed = random.SystemRandom().randrange(1000)
     return seed, *story(tmp_path_factory.mktemp("story"), seed)
 
@@ -105,9 +105,9 @@ def chain(conf, checkpoints, folder, **how):
 
 def contents(folder):
     """The bytes of all files but the manifest."""
-    found = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-    del found[manifest.NAME]
-    return found
+    bytes_of = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    del bytes_of[manifest.NAME]
+    return bytes_of
 
 
 def lookups(url):
@@ -122,8 +122,8 @@ def lookups(url):
 
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("how", CHAINS.values(), ids=CHAINS)
-def test_a_chain_is_a_full_export(tmp_path, told, how):
-    unchanged_by_stacking_and_folding(tmp_path, *told, how)
+def test_a_chain_is_a_full_export(tmp_path, chain_of_exports, how):
+    unchanged_by_stacking_and_folding(tmp_path, *chain_of_exports, how)
 
 
 @pytest.mark.long
@@ -131,9 +131,11 @@ def test_a_chain_is_a_full_export(tmp_path, told, how):
 @pytest.mark.parametrize("decay", [True, False])
 def test_many_chains_are_full_exports(tmp_path, decay):
     for seed in random.SystemRandom().sample(range(100_000), 12):
-        told = story(tmp_path / f"{seed}", seed, decay=decay)
+        chain_of_exports = story(tmp_path / f"{seed}", seed, decay=decay)
         for name, how in CHAINS.items():
-            unchanged_by_stacking_and_folding(tmp_path / f"{seed}/{name}", seed, *told, how)
+            unchanged_by_stacking_and_folding(
+                tmp_path / f"{seed}/{name}", seed, *chain_of_exports, how
+            )
         shutil.rmtree(tmp_path / f"{seed}")
 
 
@@ -176,9 +178,9 @@ def unchanged_by_stacking_and_folding(tmp_path, seed, conf, checkpoints, how):
 
 
 @pytest.fixture(scope="module")
-def chained(told, tmp_path_factory):
+def chained(chain_of_exports, tmp_path_factory):
     """A folder with a chain of every encoding; nobody writes to it."""
-    _, conf, checkpoints = told
+    _, conf, checkpoints = chain_of_exports
     folder = tmp_path_factory.mktemp("chains")
     for encoding in file_formats():
         chain(conf, checkpoints[:4], folder / encoding, encoding=encoding)
@@ -218,7 +220,7 @@ def test_folding_needs_no_tensorflow(chained, tmp_path, process):
 
 
 @pytest.mark.parametrize("encoding", file_formats())
-def test_every_changed_byte_is_found(broken, here, encoding):
+def test_every_changed_byte_is_found(broken, cli, encoding):
     """One line, and nothing that counts; whichever part of the chain it is."""
     chance = random.Random(3)
     for path in sorted((broken / encoding).glob("[0-3]/*")):
@@ -227,12 +229,12 @@ def test_every_changed_byte_is_found(broken, here, encoding):
         changed[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
         for bad in (bytes(changed), whole[:-1], None):
             path.unlink() if bad is None else path.write_bytes(bad)
-            done = here("fold", f"embeddings={encoding}/3", "to=folded", cwd=broken)
+            done = cli("fold", f"embeddings={encoding}/3", "to=folded", cwd=broken)
             assert done.code == 1, done.err
             assert f"{encoding}/{path.parent.name}" in done.line and path.name in done.line
             assert not (broken / "folded").exists()
         path.write_bytes(whole)
-    done = here("fold", f"embeddings={encoding}/3", "to=folded", cwd=broken)
+    done = cli("fold", f"embeddings={encoding}/3", "to=folded", cwd=broken)
     assert done.code == 0, done.err
     assert contents(broken / "folded") == contents(broken / encoding / "full")
 
@@ -245,8 +247,8 @@ def edited(folder, **changed):
     path.write_bytes(manifest.sealed(content | changed))
 
 
-def test_chains_that_are_none(broken, told):
-    _, conf, checkpoints = told
+def test_chains_that_are_none(broken, chain_of_exports):
+    _, conf, checkpoints = chain_of_exports
     parquet = broken / "parquet"
 
     def refused(*words):
@@ -257,35 +259,38 @@ def test_chains_that_are_none(broken, told):
 
     # The base was exported again: the same rows, under another manifest.
     base = (parquet / "1").rename(parquet / "kept")
-    refused("2 is a delta of", "1 has no manifest.json", "not a complete tnctl embeddings")
+    refused("2 is a delta of", "1 has no manifest.json", "so it holds no complete tnctl embeddings")
     export(checkpoints[1], conf, str(parquet / "1"), golden=0)
     refused("2 is a delta of what was in", "1, which holds another export now. Export in full")
     shutil.rmtree(parquet / "1")
     base.rename(parquet / "1")
-    own = json.loads((parquet / "3" / manifest.NAME).read_text())
+    document = json.loads((parquet / "3" / manifest.NAME).read_text())
     edited(parquet / "3", base=None)
     refused("3/manifest.json is no manifest", "a delta has a base and a number")
-    edited(parquet / "3", base=own["base"], encoding="text")
+    edited(parquet / "3", base=document["base"], encoding="text")
     refused("3/manifest.json is no manifest", "file of group")
-    lower = [entry | {"precision": "int8"} for entry in own["groups"]]
+    lower = [entry | {"precision": "int8"} for entry in document["groups"]]
     edited(parquet / "3", encoding="parquet", precision="int8", groups=lower)
     refused("3 has precision int8", "has float32")
     edited(
-        parquet / "3", precision="float32", filter=own["filter"] | {"top": 3}, groups=own["groups"]
+        parquet / "3",
+        precision="float32",
+        filter=document["filter"] | {"top": 3},
+        groups=document["groups"],
     )
     refused("3 has filter top=3", "has none. Export in full")
-    wider = [entry | {"width": 9} for entry in own["groups"]]
-    edited(parquet / "3", filter=own["filter"], groups=wider)
+    wider = [entry | {"width": 9} for entry in document["groups"]]
+    edited(parquet / "3", filter=document["filter"], groups=wider)
     refused("3 has rows or groups that its base", "2 has not")
 
 
 def test_a_chain_can_be_moved(broken, tmp_path):
-    before = lookups(broken / "dictionary/3")
+    rows = lookups(broken / "dictionary/3")
     shutil.move(broken / "dictionary", tmp_path / "elsewhere")
-    assert lookups(tmp_path / "elsewhere/3") == before
+    assert lookups(tmp_path / "elsewhere/3") == rows
 
 
-def test_no_more_than_eight_deltas(tmp_path, here):
+def test_no_more_than_eight_deltas(tmp_path, cli):
     run = Run(conf_of(tmp_path / "run", life=LIFE))
     made = []
     for number in range(10):
@@ -298,7 +303,7 @@ def test_no_more_than_eight_deltas(tmp_path, here):
         export(checkpoint, run.conf, to, since=made[-1] if made else None, golden=0)
         made.append(to)
     lookups(made[-1])
-    done = here("fold", "embeddings=8", "to=folded", cwd=tmp_path)
+    done = cli("fold", "embeddings=8", "to=folded", cwd=tmp_path)
     assert done.code == 0, done.err
     assert "of 9 exports to folded" in done.err
     export(checkpoint, run.conf, to, since=str(tmp_path / "folded"), golden=0)
@@ -306,9 +311,9 @@ def test_no_more_than_eight_deltas(tmp_path, here):
     assert lookups(to) == lookups(tmp_path / "full")
 
 
-def test_what_fold_refuses(broken, here):
+def test_what_fold_refuses(broken, cli):
     def refused(*arguments):
-        done = here("fold", *arguments, cwd=broken)
+        done = cli("fold", *arguments, cwd=broken)
         assert done.code == 2, done.err
         return done.line
 
@@ -317,7 +322,7 @@ def test_what_fold_refuses(broken, here):
     assert "takes no graph=" in refused("embeddings=parquet/3", "to=a", "graph=b")
     assert "Received: seed=1" in refused("embeddings=parquet/3", "to=a", "seed=1")
     assert "applied in place" in refused("embeddings=redis://localhost", "to=a")
-    before = lookups(broken / "parquet/3")
+    rows = lookups(broken / "parquet/3")
     for to in ("parquet/3", "parquet/0/", "parquet", "./text/../parquet/2/inner",
                broken / "parquet/1", f"file://{broken}/parquet/1"):  # fmt: skip
         line = refused("embeddings=parquet/3", f"to={to}")
@@ -327,13 +332,13 @@ def test_what_fold_refuses(broken, here):
     assert "mine holds notes.txt, which tnctl did not write there" in refused(
         "embeddings=parquet/3", "to=mine"
     )
-    assert lookups(broken / "parquet/3") == before
-    done = here("fold", "embeddings=run", "to=a", cwd=broken)
+    assert lookups(broken / "parquet/3") == rows
+    done = cli("fold", "embeddings=run", "to=a", cwd=broken)
     assert done.code == 1 and "run has no manifest.json" in done.line
 
 
-def test_what_was_folded_before_is_replaced(broken, here):
+def test_what_was_folded_before_is_replaced(broken, cli):
     for encoding in ("dictionary", "parquet", "text", "dictionary"):
-        done = here("fold", f"embeddings={encoding}/3", "to=folded", cwd=broken)
+        done = cli("fold", f"embeddings={encoding}/3", "to=folded", cwd=broken)
         assert done.code == 0, done.err
         assert contents(broken / "folded") == contents(broken / encoding / "full")

@@ -26,15 +26,15 @@ def stored(folder):
 
 
 @pytest.fixture
-def refused(here):
+def refused(cli):
     """A command that must be refused in one line, and change nothing below a folder."""
 
     def run(folder, *arguments, said):
-        before = stored(folder)
-        done = here(*arguments, cwd=folder)
+        contents = stored(folder)
+        done = cli(*arguments, cwd=folder)
         assert done.code == 2, done.err
         assert said in done.last
-        assert stored(folder) == before
+        assert stored(folder) == contents
 
     return run
 
@@ -95,10 +95,10 @@ def test_a_foreign_manifest(run_copy, refused, files_):
             refused(run_copy, command, "output=run", "to=mine", said="did not write there")
 
 
-def test_overwrite_leaves_what_is_not_of_the_run(workspace, here):
+def test_overwrite_leaves_what_is_not_of_the_run(workspace, cli):
     """Folders named like checkpoints, links among them, and files beside ours."""
     train = ["train", "conf=small.yaml", "output=run", "recipe=lr", "data.train=test.csv"]
-    assert here(*train, cwd=workspace).code == 0
+    assert cli(*train, cwd=workspace).code == 0
     run = workspace / "run"
     outside = workspace / "outside"
     (outside / "tables").mkdir(parents=True)
@@ -108,7 +108,7 @@ def test_overwrite_leaves_what_is_not_of_the_run(workspace, here):
     (run / "checkpoints/step-by-step/dense.bin").write_text("mine")
     (run / "notes.txt").write_text("mine")
     (run / "checkpoints/notes.txt").write_text("mine")
-    assert here("export-embeddings", "output=run", "to=outside/embeddings", cwd=workspace).code == 0
+    assert cli("export-embeddings", "output=run", "to=outside/embeddings", cwd=workspace).code == 0
     (run / "embeddings").symlink_to(outside / "embeddings")
     newest = max((run / "checkpoints").glob("step-00000000[0-8]*"))
     for name in ("best", f"{newest.name}-kept", "step-colleague"):
@@ -117,8 +117,8 @@ def test_overwrite_leaves_what_is_not_of_the_run(workspace, here):
     (run / "tensorboard").mkdir(exist_ok=True)
     (run / "tensorboard/events.out.tfevents.mine").write_text("mine")
     kept = stored(outside)
-    assert here("evaluate", "output=run", cwd=workspace).code == 0
-    assert here(*train, "overwrite=true", "seed=2", cwd=workspace).code == 0
+    assert cli("evaluate", "output=run", cwd=workspace).code == 0
+    assert cli(*train, "overwrite=true", "seed=2", cwd=workspace).code == 0
     assert stored(outside) == kept
     assert (run / "checkpoints/step-0000000099").is_symlink()
     for name in ("best", f"{newest.name}-kept", "step-colleague"):
@@ -129,13 +129,13 @@ def test_overwrite_leaves_what_is_not_of_the_run(workspace, here):
         "tensorboard/events.out.tfevents.mine",
     ):  # fmt: skip
         assert (run / name).read_text() == "mine"
-    assert here("evaluate", "output=run", cwd=workspace).code == 0
+    assert cli("evaluate", "output=run", cwd=workspace).code == 0
     # And a file at a path that the run writes to is refused before anything.
     shutil.rmtree(run)
     run.mkdir()
     (run / "log.jsonl").write_text("mine")
     for more in ([], ["overwrite=true"]):
-        done = here(*train, *more, cwd=workspace)
+        done = cli(*train, *more, cwd=workspace)
         assert done.code == 2 and "run holds log.jsonl" in done.last
         assert stored(run) == {"log.jsonl": b"mine"}
 
@@ -168,32 +168,32 @@ def test_a_resumed_run_replaces_no_link(run_copy, refused):
     refused(run_copy, "train", "conf=small.yaml", "output=run", said="run holds report.html")
 
 
-def test_a_checkpoint_that_is_a_link_is_not_pruned(run_copy, here):
+def test_a_checkpoint_that_is_a_link_is_not_pruned(run_copy, cli):
     checkpoints = run_copy / "run/checkpoints"
     [newest] = sorted(checkpoints.iterdir())[-1:]
     shutil.copytree(newest, run_copy / "elsewhere")
     for name in ("step-0000000001", "step-0000000098"):  # neither is counted
         (checkpoints / name).symlink_to(run_copy / "elsewhere")
-    before = stored(run_copy)
-    done = here("checkpoint", "prune", "run", "keep=1", "yes=true", cwd=run_copy)
+    contents = stored(run_copy)
+    done = cli("checkpoint", "prune", "run", "keep=1", "yes=true", cwd=run_copy)
     assert done.code == 0
     for name in ("step-0000000001", "step-0000000098"):
         assert f"kept {name}: a symbolic link" in done.err
-    assert stored(run_copy) == before
+    assert stored(run_copy) == contents
 
 
-def test_overwrite_keeps_the_old_run_until_a_model_can_be_made(run_copy, refused, here):
+def test_overwrite_keeps_the_old_run_until_a_model_can_be_made(run_copy, refused, cli):
     train = ["train", "conf=small.yaml", "output=run", "overwrite=true"]
     refused(run_copy, *train, "slots.user_id.widht=3", said="widht")
-    before = stored(run_copy)
+    contents = stored(run_copy)
     for wrong, said in {
         "data.train=nowhere.csv": "was not found",
         "data.root=nowhere": "was not found",
         "+slots.more={column: none}": "has no column 'none'",
     }.items():
-        done = here(*train, wrong, cwd=run_copy)
+        done = cli(*train, wrong, cwd=run_copy)
         assert done.code == 1 and said in done.last
-        assert stored(run_copy) == before
+        assert stored(run_copy) == contents
 
 
 def test_a_checkpoint_alone_does_not_say_where_to_write(run_copy, refused):
@@ -231,7 +231,7 @@ def test_a_warm_start_from_a_checkpoint_around_the_output(run_copy, refused):
     )  # fmt: skip
 
 
-def test_predictions_over_other_files(run_copy, here, refused):
+def test_predictions_over_other_files(run_copy, cli, refused):
     predict = ["predict", "output=run", "data.test=test.csv", "format=csv"]
     (run_copy / "mine.csv").write_text("mine")
     for to in ("mine.csv", "nowhere/../mine.csv"):
@@ -241,35 +241,35 @@ def test_predictions_over_other_files(run_copy, here, refused):
     refused(run_copy, *predict, said="run/predictions.csv is there already")
     (run_copy / "run/predictions.csv").unlink()
     for _ in range(2):
-        done = here(*predict, cwd=run_copy)
+        done = cli(*predict, cwd=run_copy)
         assert done.code == 0, done.err
     assert (run_copy / "run/predictions.csv").read_text().startswith('"prediction"')
     (run_copy / "run/predictions.csv").write_text("changed")
     refused(run_copy, *predict, said="run/predictions.csv is there already")
-    assert here(*predict, "overwrite=true", cwd=run_copy).code == 0
-    assert here(*predict, "to=mine.csv", "overwrite=true", cwd=run_copy).code == 0
+    assert cli(*predict, "overwrite=true", cwd=run_copy).code == 0
+    assert cli(*predict, "to=mine.csv", "overwrite=true", cwd=run_copy).code == 0
 
 
-def test_predictions_over_the_code_of_the_recipe(workspace, here, refused):
+def test_predictions_over_the_code_of_the_recipe(workspace, cli, refused):
     (workspace / "my.py").write_text((ROOT / "recipes/lr.py").read_text())
     train = ["train", "conf=small.yaml", "recipe=my.py", "data.train=test.csv", "output=run"]
-    assert here(*train, cwd=workspace).code == 0
+    assert cli(*train, cwd=workspace).code == 0
     refused(
         workspace, "predict", "output=run", "recipe.name=my.py", "to=my.py", "format=csv",
         "overwrite=true", said="to=my.py is my.py, which this command reads",
     )  # fmt: skip
 
 
-def test_scores_over_the_file_of_the_standard_input(run_copy, here):
-    assert here("split-graph", "output=run", "to=graph", "golden=1", cwd=run_copy).code == 0
-    assert here("export-embeddings", "output=run", "to=emb", "golden=1", cwd=run_copy).code == 0
+def test_scores_over_the_file_of_the_standard_input(run_copy, cli):
+    assert cli("split-graph", "output=run", "to=graph", "golden=1", cwd=run_copy).code == 0
+    assert cli("export-embeddings", "output=run", "to=emb", "golden=1", cwd=run_copy).code == 0
     rows = run_copy / "rows.csv"
     shutil.copy(run_copy / "clicks/test.csv", rows)
     standard_input = os.dup(0)
     try:
         with rows.open() as stream:
             os.dup2(stream.fileno(), 0)
-        done = here(
+        done = cli(
             "score", "graph=graph", "embeddings=emb", "format=csv", "to=rows.csv",
             "overwrite=true", cwd=run_copy,
         )  # fmt: skip
@@ -293,10 +293,10 @@ def test_a_file_of_a_run_that_was_changed_since(run_copy, refused):
     refused(run_copy, *train, "slots.user_id.width=9", said="run of another conf")
 
 
-def test_a_failed_export_leaves_the_old_one(run_copy, here, monkeypatch):
+def test_a_failed_export_leaves_the_old_one(run_copy, cli, monkeypatch):
     export = ["export-embeddings", "output=run", "format=text"]
-    assert here(*export, cwd=run_copy).code == 0
-    before = stored(run_copy / "run")
+    assert cli(*export, cwd=run_copy).code == 0
+    contents = stored(run_copy / "run")
 
     def failing(self, _):
         with files.translated(self._url, "written"):
@@ -304,6 +304,6 @@ def test_a_failed_export_leaves_the_old_one(run_copy, here, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(files.OutputFile, "write", failing)
-        done = here(*export, cwd=run_copy)
+        done = cli(*export, cwd=run_copy)
     assert done.code == 1 and "no space is left" in done.last
-    assert stored(run_copy / "run") == before
+    assert stored(run_copy / "run") == contents

@@ -105,29 +105,29 @@ def read_dense(folder: Path, part: dict[str, Any]) -> dict[str, dict[str, np.nda
     data = (folder / part["file"]).read_bytes()
     assert struct.unpack_from("<8sII", data) == (b"tnctlden", 1, len(part["variables"]))
     floats, at = np.frombuffer(data, "<f4", offset=16), 0
-    found: dict[str, dict[str, np.ndarray]] = {v["name"]: {} for v in part["variables"]}
+    variables: dict[str, dict[str, np.ndarray]] = {v["name"]: {} for v in part["variables"]}
     for kind in ["weights", *part["states"]]:
         for variable in part["variables"]:
             end = at + math.prod(variable["shape"])
-            found[variable["name"]][kind] = floats[at:end].reshape(variable["shape"])
+            variables[variable["name"]][kind] = floats[at:end].reshape(variable["shape"])
             at = end
     assert at == len(floats)
-    return found
+    return variables
 
 
 def read_embeddings(folder: Path) -> dict[str, dict[int, np.ndarray]]:
     """Of each group: id -> linear weight and embedding, float32 [1 + width]."""
-    found = {}
+    groups = {}
     for group in read_manifest(folder)["groups"]:
         table = pq.read_table(folder / group["file"])
         assert table.column_names == ["id", "linear", "embedding"]
         assert table.num_rows == group["rows"]
         ids, linear, embedding = (column.to_pylist() for column in table.columns)
-        found[group["group"]] = {
+        groups[group["group"]] = {
             id_: np.array([w, *v], np.float32)
             for id_, w, v in zip(ids, linear, embedding, strict=True)
         }
-    return found
+    return groups
 
 
 def ids_of(slot: dict[str, Any], value: Any, missing: list[str]) -> list[int]:
@@ -305,13 +305,13 @@ def test_golden_rows_hold_the_ids_of_the_golden_rows() -> None:
     }
     table, records = golden_records()
     names = {group["number"]: group["name"] for group in table["groups"]}
-    found = {
+    ids = {
         (names[int(group)], int(id_))
         for group, id_ in zip(records["group"][:, 0], records["id"][:, 0], strict=True)
     }
-    assert found == expected
+    assert ids == expected
     # -1 and 2^64 - 1 are one id.
-    assert ("campaign", MASK) in found
+    assert ("campaign", MASK) in ids
 
 
 def record_of(group: str, id_: int) -> np.void:
@@ -387,12 +387,12 @@ def test_golden_graph_scores_in_a_strangers_hands() -> None:
     examples = [inputs_of(serving, embeddings, row) for row in golden_rows()]
     by_slot = {name: [example[name] for example in examples] for name in examples[0]}
     inputs = serving["signatures"]["by_slot"]
-    assert set(by_slot) == {one["name"] for one in inputs}
-    packed_x = next(one for one in serving["signatures"]["packed"] if one["name"] == "x")
+    assert set(by_slot) == {entry["name"] for entry in inputs}
+    packed_x = next(entry for entry in serving["signatures"]["packed"] if entry["name"] == "x")
     x = np.zeros((len(examples), packed_x["columns"]), np.float32)
-    for one in inputs:
-        if one["source"] == "x":
-            x[:, one["at"] : one["at"] + one["columns"]] = by_slot[one["name"]]
+    for entry in inputs:
+        if entry["source"] == "x":
+            x[:, entry["at"] : entry["at"] + entry["columns"]] = by_slot[entry["name"]]
     packed = {"x": x.tolist(), "linear": by_slot["linear"]}
     expected = deep_fm(x, np.array(by_slot["linear"]))
     for signature, columns in (
@@ -408,7 +408,7 @@ def test_golden_graph_scores_in_a_strangers_hands() -> None:
 def test_golden_lines_are_what_a_stranger_finds() -> None:
     serving = read_manifest(GOLDEN / "graph", "serving.json")
     embeddings = read_embeddings(GOLDEN / "embeddings")
-    places = {one["name"]: one for one in serving["signatures"]["by_slot"]}
+    places = {entry["name"]: entry for entry in serving["signatures"]["by_slot"]}
     for line in golden_lines():
         for name, slot in serving["slots"].items():
             ids = ids_of(slot, line["row"][slot["column"]], serving["data"]["missing"])
@@ -501,12 +501,12 @@ def test_tnctl_still_writes_the_same_bytes(tmp_path: Path, threads: int) -> None
     maker.save(maker.trained(with_root(maker.CONF, threads)), str(tmp_path / "new"))
     for name in ("tables/embedding3/00000.rows", "dense.bin"):
         same_file(tmp_path / "new", name)
-    for line, before in zip(golden_lines(tmp_path / "new"), golden_lines(), strict=True):
-        logit = before.pop("logits")["label"]
+    for line, golden in zip(golden_lines(tmp_path / "new"), golden_lines(), strict=True):
+        logit = golden.pop("logits")["label"]
         # TensorFlow's sums differ from machine to machine.
         assert math.isclose(line.pop("logits")["label"], logit, rel_tol=2e-5, abs_tol=2e-5)
-        assert line.pop("predictions").keys() == before.pop("predictions").keys()
-        assert line == before
+        assert line.pop("predictions").keys() == golden.pop("predictions").keys()
+        assert line == golden
     now, then = read_manifest(tmp_path / "new"), read_manifest(GOLDEN / "checkpoint")
     for key in ("format", "version", "clock", "position", "statistics", "tables"):
         assert now[key] == then[key], key
@@ -522,13 +522,13 @@ CHAIN = GOLDEN / "chain/checkpoints"
 
 def test_golden_chain() -> None:
     full, delta = sorted(CHAIN.iterdir())
-    before, none = read_chain(full)
+    base, none = read_chain(full)
     assert not none and read_manifest(full)["kind"] == "full"
     rows, removed = read_chain(delta)
     [table] = read_manifest(delta)["tables"]
     assert read_manifest(delta)["kind"] == "delta" and table["files"][0]["file"].endswith(".zst")
     # Rows of the first two steps alone were unseen for 2 steps, which is more than 1.
-    assert removed and set(removed) == set(before) - set(rows) and set(removed.values()) == {4}
+    assert removed and set(removed) == set(base) - set(rows) and set(removed.values()) == {4}
     assert sum(group["evicted"] for group in table["groups"]) == len(removed)
     names = {group["number"]: group["name"] for group in table["groups"]}
     # u2 is in example 1 alone, which the last two steps did not train on.
@@ -600,12 +600,12 @@ def test_tnctl_reads_and_writes_the_golden_chain(tmp_path: Path) -> None:
         table = then.manifest.tables[0].name
         assert now.table(table) == then.table(table)
         mine, removed = read_chain(Path(then.folder))
-        found = np.concatenate(list(rows.stream(then, table)))
-        keys = [(int(one["group"]), int(one["id"])) for one in found]
+        records = np.concatenate(list(rows.stream(then, table)))
+        keys = [(int(row["group"]), int(row["id"])) for row in records]
         assert set(keys) == set(mine)
-        for key, record in zip(keys, found, strict=True):
+        for key, record in zip(keys, records, strict=True):
             assert record.tobytes() == mine[key].tobytes()
-        kept = [one for some in rows.tombstones(then, table) for one in some.tolist()]
+        kept = [key for block in rows.tombstones(then, table) for key in block.tolist()]
         assert {(group, id_): step for id_, group, step in kept} == removed
         load.load(then, schema.from_values(conf))
 

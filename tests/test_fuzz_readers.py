@@ -14,7 +14,7 @@ import signal
 from pathlib import Path
 from types import SimpleNamespace
 
-import made
+import dict_checkpoints
 import numpy as np
 import pytest
 
@@ -71,11 +71,11 @@ def zeros(chance, data, _):
 
 def swap(chance, data, _):
     count = int(chance.integers(1, 65))
-    one, other = sorted(int(at) for at in chance.integers(len(data), size=2))
-    count = min(count, other - one, len(data) - other)
-    data[one : one + count], data[other : other + count] = (
-        data[other : other + count],
-        data[one : one + count],
+    first, second = sorted(int(at) for at in chance.integers(len(data), size=2))
+    count = min(count, second - first, len(data) - second)
+    data[first : first + count], data[second : second + count] = (
+        data[second : second + count],
+        data[first : first + count],
     )
 
 
@@ -93,13 +93,13 @@ def in_time():
     def late(*_):
         raise AssertionError(f"still reading after {SECONDS} seconds")
 
-    before = signal.signal(signal.SIGALRM, late)
+    handler = signal.signal(signal.SIGALRM, late)
     signal.alarm(SECONDS)
     try:
         yield
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, handler)
 
 
 def fuzz(folder, read, rounds, seed, names=None, reseal=False):
@@ -125,38 +125,38 @@ def fuzz(folder, read, rounds, seed, names=None, reseal=False):
             continue
         path.write_bytes(data)
         sealed = resealed(path) if reseal else {}
-        told = f"{path.relative_to(folder)}: {damage.__name__}, round {number}, seed {seed}"
+        case = f"{path.relative_to(folder)}: {damage.__name__}, round {number}, seed {seed}"
         try:
             with in_time():
-                found = read()
+                result = read()
         except UserError as error:
             refused += 1
-            assert "\n" not in str(error), told
+            assert "\n" not in str(error), case
         except BaseException as error:
-            raise AssertionError(f"{told} ({type(error).__name__}: {error})") from error
+            raise AssertionError(f"{case} ({type(error).__name__}: {error})") from error
         else:
-            assert reseal or found == right, told
+            assert reseal or result == right, case
         finally:
             path.write_bytes(whole[path])
-            for changed, before in sealed.items():
-                changed.write_bytes(before)
+            for changed, content in sealed.items():
+                changed.write_bytes(content)
     assert refused
     return refused
 
 
 def resealed(path):
     """Give the manifest of a file its size and checksum as they are; what was there before."""
-    folder = next(one for one in path.parents if (one / manifest.NAME).exists())
+    folder = next(parent for parent in path.parents if (parent / manifest.NAME).exists())
     inventory = manifest.Inventory(str(folder))
     inventory.write(path.relative_to(folder).as_posix(), path.read_bytes())
     stored = folder / manifest.NAME
-    before = stored.read_bytes()
-    content = json.loads(before)
+    old_bytes = stored.read_bytes()
+    content = json.loads(old_bytes)
     del content["sha256"]
     content["files"] |= documents.plain(inventory.files)
     stored.write_bytes(manifest.sealed(content))
     # What is built on it would be refused for that alone.
-    changed, digest = {stored: before}, json.loads(stored.read_bytes())["sha256"]
+    changed, digest = {stored: old_bytes}, json.loads(stored.read_bytes())["sha256"]
     for child in sorted(folder.parent.glob(f"*/{manifest.NAME}")):
         content = json.loads(child.read_bytes())
         if (content.get("parent") or {}).get("folder") == folder.name:
@@ -179,7 +179,9 @@ BOTH = pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.m
 def run(request, tmp_path):
     """The output of a run: a full checkpoint and two deltas."""
     output = tmp_path / "run"
-    made.history(str(output), steps=(10, 20, 30), count=60, suffix=request.param, files=2)
+    dict_checkpoints.history(
+        str(output), steps=(10, 20, 30), count=60, suffix=request.param, files=2
+    )
     return output
 
 
@@ -195,8 +197,8 @@ def everything(folder):
     sketch_file.read(checkpoint, part, table)
     return (
         checkpoint.manifest,
-        b"".join(some.tobytes() for some in rows.stream(checkpoint, part.name)),
-        b"".join(some.tobytes() for some in rows.tombstones(checkpoint, part.name)),
+        b"".join(records.tobytes() for records in rows.stream(checkpoint, part.name)),
+        b"".join(block.tobytes() for block in rows.tombstones(checkpoint, part.name)),
         dense_file.floats(folder, checkpoint.manifest).tobytes(),
         checkpoint.conf(),
         checkpoint.golden(),
@@ -232,12 +234,12 @@ def test_inspect(run, long):
 
 @BOTH
 def test_diff(run, tmp_path, long):
-    made.history(str(tmp_path / "other"), steps=(10, 20), count=60, seed=4)
+    dict_checkpoints.history(str(tmp_path / "other"), steps=(10, 20), count=60, seed=4)
     other = str(tmp_path / "other/checkpoints/step-0000000020")
 
     def read():
-        found = difference.compare(open_checkpoint(newest(run)), open_checkpoint(other))
-        return json.dumps(dataclasses.asdict(found))
+        compared = difference.compare(open_checkpoint(newest(run)), open_checkpoint(other))
+        return json.dumps(dataclasses.asdict(compared))
 
     fuzz(run, read, many(long), 5)
     names = lambda path: path.name != manifest.NAME  # noqa: E731
@@ -263,10 +265,10 @@ def test_list(run, long):
 
     def refusing():
         """What cannot be used is listed as such."""
-        found = read()
-        if any(one.problem or one.monitor is None for one in found):
+        entries = read()
+        if any(entry.problem or entry.monitor is None for entry in entries):
             raise UserError("damaged")
-        return found
+        return entries
 
     names = lambda path: path.name in (manifest.NAME, "conf.json")  # noqa: E731
     fuzz(run, refusing, many(long), 8, names)
@@ -277,9 +279,9 @@ def test_verify(run, long):
     """It finds all damage, and is never at a loss."""
 
     def read():
-        found = verification.verify(newest(run))
-        if found.findings:
-            raise UserError(found.findings[0])
+        compared = verification.verify(newest(run))
+        if compared.findings:
+            raise UserError(compared.findings[0])
 
     chance = many(long)
     assert fuzz(run, read, chance, 9) > 0.9 * chance
@@ -299,7 +301,7 @@ def test_models(run_copy, long):
         with contextlib.redirect_stderr(io.StringIO()):
             model = load(checkpoint, schema.from_values(checkpoint.conf()))
         return (
-            [b"".join(some.tobytes() for some in table.records()) for table in model.tables],
+            [b"".join(records.tobytes() for records in table.records()) for table in model.tables],
             [memory.tobytes() for part in model.dense.states for memory in part],
             [memory.tobytes() for memory in model.dense.weights],
         )
@@ -342,9 +344,11 @@ def test_warm_starts(run_copy, long):
     def read():
         with contextlib.redirect_stderr(io.StringIO()):
             start = warm.begin(conf)
-            model = build(conf, start.statistics(lambda _: saved.statistics))
+            model = build(conf, start.statistics(lambda: saved.statistics))
             start.fill(model)
-        return [b"".join(some.tobytes() for some in table.records()) for table in model.tables]
+        return [
+            b"".join(records.tobytes() for records in table.records()) for table in model.tables
+        ]
 
     fuzz(folder, read, many(long) // 3, 18, is_read)
     names = lambda path: path.suffix in (".rows", ".bin")  # noqa: E731
@@ -352,42 +356,42 @@ def test_warm_starts(run_copy, long):
 
 
 @BOTH
-def test_exports(run_copy, here, long):
+def test_exports(run_copy, cli, long):
     from tnctl.serving.rows.embeddings import open_embeddings
 
-    done = here("export-embeddings", "output=run", "to=out", cwd=run_copy)
+    done = cli("export-embeddings", "output=run", "to=out", cwd=run_copy)
     assert done.code == 0, done.err
     content = json.loads((run_copy / "out/manifest.json").read_text())
     wanted = np.arange(1000, dtype=np.uint64)
 
     def read():
-        with contextlib.closing(open_embeddings(str(run_copy / "out"))) as found:
-            of_groups = [found.lookup(group["group"], wanted) for group in content["groups"]]
+        with contextlib.closing(open_embeddings(str(run_copy / "out"))) as compared:
+            of_groups = [compared.lookup(group["group"], wanted) for group in content["groups"]]
             return [(rows.tobytes(), known.tobytes()) for rows, known in of_groups]
 
     fuzz(run_copy / "out", read, many(long), 13)
 
 
 @BOTH
-def test_graphs(run_copy, here, long):
+def test_graphs(run_copy, cli, long):
     """Nothing of a damaged graph reaches TensorFlow."""
     from tnctl.serving.graph.loaded_graph import open_graph
 
-    assert here("split-graph", "output=run", "to=out", cwd=run_copy).code == 0
+    assert cli("split-graph", "output=run", "to=out", cwd=run_copy).code == 0
     fuzz(run_copy / "out", lambda: open_graph(str(run_copy / "out")).description, many(long), 14)
 
 
 @BOTH
-def test_prepared_data(workspace, here, long):
+def test_prepared_data(workspace, cli, long):
     from tnctl.data import statistics
     from tnctl.data.features import Features
     from tnctl.data.windows import windows
 
-    done = here("prepare", "conf=small.yaml", "to=out", cwd=workspace)
+    done = cli("prepare", "conf=small.yaml", "to=out", cwd=workspace)
     assert done.code == 0, done.err
     saved = json.loads((workspace / "out/manifest.json").read_text())
     assert saved["format"] == "tnctl prepared"
-    composed = here("train", "conf=small.yaml", "data.prepared=out", "--cfg", "job", cwd=workspace)
+    composed = cli("train", "conf=small.yaml", "data.prepared=out", "--cfg", "job", cwd=workspace)
     import yaml
 
     values = yaml.safe_load(composed.out)
@@ -398,8 +402,11 @@ def test_prepared_data(workspace, here, long):
     def read():
         features = Features(conf, tables, statistics.measure(conf))
         return [
-            [array.tobytes() for array in (*one.ids, *one.offsets, one.numeric, one.labels)]
-            for one in windows(conf, features, "train")
+            [
+                array.tobytes()
+                for array in (*window.ids, *window.offsets, window.numeric, window.labels)
+            ]
+            for window in windows(conf, features, "train")
         ]
 
     fuzz(workspace / "out", read, many(long), 15)

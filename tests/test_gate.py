@@ -49,27 +49,30 @@ def renewed(name, ids, day, new):
     born = np.zeros(len(ids), int)
     for number in range(1, day + 1):
         keys = np.array(
-            [hash_bytes(f"{name} {one} {number}".encode()) for one in range(ids.max() + 1)]
+            [
+                hash_bytes(f"{name} {id_number} {number}".encode())
+                for id_number in range(ids.max() + 1)
+            ]
         )
         born[(mix64(keys.astype(np.uint64)) / 2.0**64 < new)[ids]] = number
-    return [f"{name}{one}.{age}" for one, age in zip(ids, born, strict=True)]
+    return [f"{name}{id_}.{age}" for id_, age in zip(ids, born, strict=True)]
 
 
 def columns_of(day, rows=ROWS, new=0.3):
     """A day of clicks: columns of texts and numbers."""
     random = np.random.default_rng(day)
-    item, tags = zipf(random, rows, 500), random.integers(0, 5, rows)
+    items, tags = zipf(random, rows, 500), random.integers(0, 5, rows)
     return {
         "user": renewed("u", random.integers(0, 800, rows), day, new),
-        "item": renewed("i", item, day, new),
+        "item": renewed("i", items, day, new),
         "campaign": renewed("c", zipf(random, rows, 50, 0.7), day, new),
-        "device": [f"d{one}" for one in zipf(random, rows, 3)],
-        "tags": ["|".join(f"t{one}" for one in random.integers(0, 100, n)) for n in tags],
-        "rare": [f"r{one}" if one < 50 else None for one in random.integers(0, 800, rows)],
-        "size": [("s", "m", "l")[one] for one in random.integers(0, 3, rows)],
+        "device": [f"d{drawn}" for drawn in zipf(random, rows, 3)],
+        "tags": ["|".join(f"t{number}" for number in random.integers(0, 100, n)) for n in tags],
+        "rare": [f"r{number}" if number < 50 else None for number in random.integers(0, 800, rows)],
+        "size": [("s", "m", "l")[number] for number in random.integers(0, 3, rows)],
         "price": random.lognormal(2, 1, rows),
         "age": random.integers(18, 80, rows).astype(float),
-        "label": (random.random(rows) < 0.1 + 0.3 * (item % 7 == 0)).astype(float),
+        "label": (random.random(rows) < 0.1 + 0.3 * (items % 7 == 0)).astype(float),
     }
 
 
@@ -85,12 +88,12 @@ def looked(model, columns, edges=None, insert=True, batch=256):
     order = np.arange(window.rows, dtype=np.uint32)
     batches = [taken(window, order[at : at + batch]) for at in range(0, window.rows, batch)]
     figures, parameters = DayFigures(model, edges or {}), LocalParameters(model)
-    for one in batches:
-        figures.add(one)
-    found = figures.result()
-    for one in batches if insert else []:
-        parameters.find(one, insert=True)
-    return found
+    for part in batches:
+        figures.add(part)
+    day = figures.result()
+    for part in batches if insert else []:
+        parameters.find(part, insert=True)
+    return day
 
 
 @pytest.fixture(scope="module")
@@ -99,50 +102,50 @@ def week():
     model, days = model_of(), []
     for day in range(4):
         rows = ROWS + 500 * (day % 3)
-        found = looked(model, columns_of(day, rows), days[0].edges() if days else None)
-        assert not findings(Gate(), found, days), day
-        days.append(found)
+        figures = looked(model, columns_of(day, rows), days[0].edges() if days else None)
+        assert not findings(Gate(), figures, days), day
+        days.append(figures)
     return model, days
 
 
 def judged(week, columns, **thresholds):
     model, days = week
-    found = looked(model, columns, days[0].edges(), insert=False)
-    return [one.sentence for one in findings(replace(Gate(), **thresholds), found, days)]
+    day = looked(model, columns, days[0].edges(), insert=False)
+    return [finding.sentence for finding in findings(replace(Gate(), **thresholds), day, days)]
 
 
 def test_what_is_taken_is_what_counting_finds(week, monkeypatch):
     monkeypatch.setattr(day_figures, "ROWS_AT_A_TIME", 300)
     model, days = week
     columns = columns_of(7)
-    found = looked(model, columns, days[0].edges(), insert=False, batch=100)
-    assert found.examples == ROWS
-    assert found.labels == {"label": pytest.approx(np.mean(columns["label"]))}
+    day = looked(model, columns, days[0].edges(), insert=False, batch=100)
+    assert day.examples == ROWS
+    assert day.labels == {"label": pytest.approx(np.mean(columns["label"]))}
     known = {
-        (layout.slots[number], int(one))
+        (layout.slots[number], int(id_))
         for layout, table in zip(model.layout.tables, model.tables, strict=True)
         for records in table.records()
-        for one, group in zip(records["id"], records["group"], strict=True)
+        for id_, group in zip(records["id"], records["group"], strict=True)
         for number in range(len(layout.slots))
         if layout.group_of[number] == group
     }
     for name in ("user", "item", "device", "tags", "rare"):
-        cells = [[] if not one else one.split("|") for one in columns[name]]
+        cells = [[] if not cell else cell.split("|") for cell in columns[name]]
         ids = [hash_bytes(text.encode()) for cell in cells for text in cell]
-        one = found.inputs[name]
-        assert one.occurrences == len(ids)
-        assert one.coverage == sum(map(bool, cells)) / ROWS
-        assert one.length == len(ids) / sum(map(bool, cells))
-        assert one.distinct == len(set(ids))
-        assert one.known == pytest.approx(sum((name, text) in known for text in ids) / len(ids))
+        figures = day.inputs[name]
+        assert figures.occurrences == len(ids)
+        assert figures.coverage == sum(map(bool, cells)) / ROWS
+        assert figures.length == len(ids) / sum(map(bool, cells))
+        assert figures.distinct == len(set(ids))
+        assert figures.known == pytest.approx(sum((name, text) in known for text in ids) / len(ids))
         buckets = mix64(np.array(ids, np.uint64)) >> np.uint64(58)
-        assert one.histogram == np.bincount(buckets.astype(int), minlength=64).tolist()
+        assert figures.histogram == np.bincount(buckets.astype(int), minlength=64).tolist()
     price = np.log1p(columns["price"]).astype(np.float32)
-    places = np.searchsorted(found.inputs["price"].edges, price)
-    assert found.inputs["price"].histogram == np.bincount(places, minlength=10).tolist()
-    assert found.inputs["size"].histogram == [columns["size"].count(one) for one in "sml"]
-    assert documents.parse(OfDay, json.dumps(documents.plain(found)).encode()) == found
-    assert found.same_rows(found) and not found.same_rows(days[0])
+    places = np.searchsorted(day.inputs["price"].edges, price)
+    assert day.inputs["price"].histogram == np.bincount(places, minlength=10).tolist()
+    assert day.inputs["size"].histogram == [columns["size"].count(size) for size in "sml"]
+    assert documents.parse(OfDay, json.dumps(documents.plain(day)).encode()) == day
+    assert day.same_rows(day) and not day.same_rows(days[0])
 
 
 def test_a_day_like_the_others_passes(week):
@@ -157,9 +160,9 @@ def test_days_of_other_sizes_pass(sizes):
     """What few examples say by chance is not held against a day, nor what few said before."""
     model, days = model_of(), []
     for day, rows in enumerate(sizes):
-        found = looked(model, columns_of(day, rows), days[0].edges() if days else None)
-        assert findings(Gate(), found, days) == [], day
-        days.append(found)
+        figures = looked(model, columns_of(day, rows), days[0].edges() if days else None)
+        assert findings(Gate(), figures, days) == [], day
+        days.append(figures)
 
 
 def hashed_again(texts):
@@ -194,9 +197,9 @@ def test_a_broken_day_is_found(week, fault):
     name, change, sentence = BROKEN[fault]
     columns = columns_of(4)
     columns[name] = change(columns[name])
-    [found] = judged(week, columns)
-    assert found.startswith(sentence)
-    assert "days before (gate." in found or "from day to day before (gate." in found
+    [reason] = judged(week, columns)
+    assert reason.startswith(sentence)
+    assert "days before (gate." in reason or "from day to day before (gate." in reason
 
 
 def test_ids_hashed_again_on_the_second_day():
@@ -206,9 +209,9 @@ def test_ids_hashed_again_on_the_second_day():
     columns = columns_of(1)
     assert findings(Gate(), looked(model, columns, first.edges(), insert=False), [first]) == []
     columns["item"] = hashed_again(columns["item"])
-    [found] = findings(Gate(), looked(model, columns, first.edges(), insert=False), [first])
-    assert found.sentence.startswith("slots.item: 100.0% of its occurrences")
-    assert "on the day before" in found.sentence
+    [finding] = findings(Gate(), looked(model, columns, first.edges(), insert=False), [first])
+    assert finding.sentence.startswith("slots.item: 100.0% of its occurrences")
+    assert "on the day before" in finding.sentence
 
 
 def test_the_worst_is_told_first_and_four_are_told(week):
@@ -217,9 +220,11 @@ def test_the_worst_is_told_first_and_four_are_told(week):
         columns[name] = [None] * ROWS
     columns["label"] = columns["label"] * 0
     model, days = week
-    found = findings(Gate(), looked(model, columns, days[0].edges(), insert=False), days)
-    assert [one.weight for one in found] == sorted((one.weight for one in found), reverse=True)
-    said = gate.in_words(found)
+    worst_first = findings(Gate(), looked(model, columns, days[0].edges(), insert=False), days)
+    assert [finding.weight for finding in worst_first] == sorted(
+        (finding.weight for finding in worst_first), reverse=True
+    )
+    said = gate.in_words(worst_first)
     assert said.count("; ") == 4 and said.endswith("; and 3 more")
 
 
@@ -251,8 +256,8 @@ def test_numbers_as_labels():
         days.append(looked(model, columns, days[0].edges() if days else None))
         assert findings(Gate(), days[-1], days[:-1]) == []
     columns["label"] = columns["label"] + 3
-    [found] = findings(Gate(), looked(model, columns, days[0].edges()), days)
-    assert found.sentence.startswith("label label: population stability index")
+    [finding] = findings(Gate(), looked(model, columns, days[0].edges()), days)
+    assert finding.sentence.startswith("label label: population stability index")
 
 
 def test_stability_index():

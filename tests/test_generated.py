@@ -38,8 +38,8 @@ def test_they_come_when_asked_for_and_change_nothing():
     assert few.equals(whole.select(few.column_names).slice(500, 100))
     assert not {"history", "purchase"} & set(few.column_names)
     for names in (generated.PURCHASES, generated.HISTORIES):
-        some = generated.rows(1500, 1600, names[:1]).select(names)
-        assert some.equals(whole.select(names).slice(500, 100))
+        part = generated.rows(1500, 1600, names[:1]).select(names)
+        assert part.equals(whole.select(names).slice(500, 100))
 
 
 def test_purchases_follow_clicks_by_the_planted_truth():

@@ -141,11 +141,11 @@ class Tables:
 
     def lookup(self, group, ids):
         table, number, columns = self.groups[group]
-        found = [table.lookup(number, id_) for id_ in ids.tolist()]
-        known = np.array([one is not None for one in found], bool)
+        rows_or_none = [table.lookup(number, id_) for id_ in ids.tolist()]
+        known = np.array([row is not None for row in rows_or_none], bool)
         rows = np.zeros((len(ids), columns), np.float32)
         for place in np.flatnonzero(known):
-            rows[place] = found[place]
+            rows[place] = rows_or_none[place]
         return rows if self._change is None else self._change(group, rows), known
 
 
@@ -183,11 +183,11 @@ def test_cells_are_pooled_in_the_order_of_their_ids(pooling, weighted):
     rows = rows.astype(np.float32)
     weights = chance.normal(size=offsets[-1]).astype(np.float32) if weighted else None
     cells = Cells(np.arange(offsets[-1], dtype=np.uint64), offsets, weights)
-    found = graph_inputs.pooled(rows, cells, pooling)
+    pooled = graph_inputs.pooled(rows, cells, pooling)
     for number, (first, end) in enumerate(itertools.pairwise(offsets)):
         of_cell = None if weights is None else weights[first:end]
         expected = slowly_pooled(rows[first:end], pooling, of_cell)
-        np.testing.assert_array_equal(found[number], expected)
+        np.testing.assert_array_equal(pooled[number], expected)
 
 
 def test_no_cell_is_pooled_to_nothing():
@@ -212,7 +212,7 @@ def test_golden_rows_are_what_the_tables_and_the_network_say(everything):
         assert set(example.ids) == set(layout.slots)
         for name in layout.slots:  # the order of the sum
             slot = everything.conf.slots[name]
-            ids = np.array([int(one) for one in example.ids[name]], np.uint64)
+            ids = np.array([int(id_) for id_ in example.ids[name]], np.uint64)
             rows, _ = tables.lookup(slot.group or name, ids)
             has_linear = int(everything.conf.has_linear(slot))
             if name == "h":
@@ -267,7 +267,7 @@ def test_lines_change_with_the_model_and_nothing_changes_with_them(everything):
     """As the trainer does: the same rows again, after a step; the model is only read."""
     model = loading.load(everything.checkpoint, everything.conf)
     golden, inference = GoldenRows(everything.conf, model, 9), Inference(model, 4)
-    before = [table.rows for table in model.tables]
+    counts = [table.rows for table in model.tables]
     lines = golden.lines(inference)
     kept = everything.golden.examples[:9]
     for line, example in zip(lines, kept, strict=True):
@@ -281,7 +281,7 @@ def test_lines_change_with_the_model_and_nothing_changes_with_them(everything):
     assert apart == pytest.approx(1, abs=1e-5)
     model.dense.weights[-1][:] = np.float32("nan")
     assert golden.lines(inference) == []
-    assert before == [table.rows for table in model.tables]
+    assert counts == [table.rows for table in model.tables]
 
 
 def test_prepared_data_keeps_the_raw_rows(everything, tmp_path):
@@ -303,8 +303,8 @@ def test_rows_that_cannot_be_read_are_no_golden_rows(everything, tmp_path):
     fields[9] = "many"
     Path(tmp_path, "validation.csv").write_text("\n".join([*lines[:2], ",".join(fields), lines[3]]))
     conf = conf_of(tmp_path)
-    found = GoldenRows(conf, everything.model, 10).lines(Inference(everything.model, 64))
-    assert [line.x for line in found] == [everything.golden.examples[i].x for i in (0, 2)]
+    golden_lines = GoldenRows(conf, everything.model, 10).lines(Inference(everything.model, 64))
+    assert [line.x for line in golden_lines] == [everything.golden.examples[i].x for i in (0, 2)]
 
 
 def test_bytes_that_are_not_utf8_come_through(everything, tmp_path):
@@ -366,8 +366,8 @@ def test_raw_rows_of_every_type_come_to_the_same_ids_and_numbers(tmp_path):
     again = features.encode(
         as_table(rows, cutters(conf), features.columns), lambda row: ("rows", row)
     )
-    for one, other in ((window.ids, again.ids), (window.offsets, again.offsets)):
-        np.testing.assert_array_equal(one[0], other[0])
+    for arrays, other in ((window.ids, again.ids), (window.offsets, again.offsets)):
+        np.testing.assert_array_equal(arrays[0], other[0])
     np.testing.assert_array_equal(window.numeric, again.numeric)
 
 
@@ -377,12 +377,12 @@ def test_raw_rows_of_every_type_come_to_the_same_ids_and_numbers(tmp_path):
 def test_a_scorer_has_the_trainers_inputs(everything):
     """From raw rows by serving.json, and rows by their ids: the same bits."""
     encoded = golden_checks.encoded_rows(everything.golden, everything.description)
-    found = graph_inputs.pooled_inputs(
+    inputs = graph_inputs.pooled_inputs(
         everything.description, encoded, Tables(everything.model).lookup
     )
     expected = everything.golden.inputs(everything.description)
-    assert set(found) == set(expected) == {"x", "linear", "sequences", "lengths"}
-    for name, array in found.items():
+    assert set(inputs) == set(expected) == {"x", "linear", "sequences", "lengths"}
+    for name, array in inputs.items():
         assert array.dtype == expected[name].dtype
         np.testing.assert_array_equal(array, expected[name])
 
@@ -415,10 +415,10 @@ def test_an_export_has_the_golden_rows_of_the_checkpoint(everything):
 
 @pytest.mark.parametrize("rows", [200, 0])
 def test_an_export_with_a_wrong_float_fails(everything, rows):
-    def change(group, found):
+    def change(group, payload):
         if group == "c":
-            found[:, 2] = np.nextafter(found[:, 2], np.float32(9))
-        return found
+            payload[:, 2] = np.nextafter(payload[:, 2], np.float32(9))
+        return payload
 
     files = Kept()
     with pytest.raises(Failure, match=r"line \d+: c2? \(column \d+ of x\) is"):
@@ -430,12 +430,12 @@ def test_an_export_with_a_wrong_float_fails(everything, rows):
 
 
 def test_golden_rows_of_rounded_rows_are_of_those_rows(everything, capsys):
-    def change(group, found):
+    def change(group, payload):
         linear = int(everything.conf.has_linear(everything.conf.slots[group]))
-        width = found.shape[1] - linear - CVM_COLUMNS * (found.shape[1] > 1)
+        width = payload.shape[1] - linear - CVM_COLUMNS * (payload.shape[1] > 1)
         part = slice(linear, linear + width)
-        found[:, part] = found[:, part].astype(np.float16)
-        return found
+        payload[:, part] = payload[:, part].astype(np.float16)
+        return payload
 
     files, tables = Kept(), Tables(everything.model, change)
     entry = golden_checks.check_embeddings(
@@ -443,15 +443,15 @@ def test_golden_rows_of_rounded_rows_are_of_those_rows(everything, capsys):
     )
     assert entry.exact is False
     golden = GoldenFile("new", files["golden.jsonl"])
-    old, new = (one.inputs(everything.description)["x"] for one in (everything.golden, golden))
+    old, new = (rows.inputs(everything.description)["x"] for rows in (everything.golden, golden))
     assert entry.deviation.x == np.abs(old.astype(float) - new).max() > 0
     assert 0 < entry.deviation.logit < 0.01
     encoded = golden_checks.encoded_rows(golden, everything.description)
-    found = graph_inputs.pooled_inputs(everything.description, encoded, tables.lookup)
-    np.testing.assert_array_equal(found["x"], new)
+    pooled = graph_inputs.pooled_inputs(everything.description, encoded, tables.lookup)
+    np.testing.assert_array_equal(pooled["x"], new)
     assert f"{entry.deviation.x:.2g}" in capsys.readouterr().err
     inference = Inference(everything.model, 200)
-    for name, array in found.items():
+    for name, array in pooled.items():
         getattr(inference.buffers, name)[:] = array
     logits = inference.of_inputs(200)[:, 0]
     np.testing.assert_allclose(golden.outputs("logits", "label"), logits, rtol=2e-5, atol=2e-5)
@@ -506,10 +506,10 @@ def test_golden_0_keeps_nothing_and_checks_nothing(tmp_path):
     conf = conf_of(tmp_path, data={"validation": None})
     model = Model(conf, golden=0)
     assert model.golden.lines == []
-    found = golden_checks.check_embeddings(
+    checked = golden_checks.check_embeddings(
         model.checkpoint, conf, Tables(model.model), Kept(), 200, exact=True
     )
-    assert found is None
+    assert checked is None
 
 
 def test_all_of_it_is_served_as_it_was_trained(everything, tmp_path):
@@ -519,9 +519,11 @@ def test_all_of_it_is_served_as_it_was_trained(everything, tmp_path):
     splitting.split(*given, graph)
     export.export(*given, rows, encoding="dictionary")
     findings = parity.verify(*given, graph, rows) + parity.verify_artefacts(graph, rows)
-    assert [one for one in findings if not one.held] == []
+    assert [finding for finding in findings if not finding.held] == []
     names = ("x", "linear", "sequences", "lengths")
-    assert [one.what for one in findings[:4]] == [f"{n} from the files, bit by bit" for n in names]
+    assert [finding.what for finding in findings[:4]] == [
+        f"{n} from the files, bit by bit" for n in names
+    ]
     features = features_of(conf, everything.model, labelled=False)
     [window] = windows(replace(conf, data=replace(conf.data, window=1024)), features, "validation")
     expected = Inference(everything.model, window.rows)(window)[:, 0]

@@ -249,7 +249,7 @@ def deep(model):
 def bare_of(model):
     nodes = objects_of(model).nodes
     return next(
-        one for one in nodes if one.WhichOneof("kind") == "bare_concrete_function"
+        node for node in nodes if node.WhichOneof("kind") == "bare_concrete_function"
     ).bare_concrete_function
 
 
@@ -312,11 +312,11 @@ REFUSED = [
         for name in ("__class__", "__call__", "_restore_from_tensors", "_serialize_to_tensors",
                      "_gather_saveables_for_checkpoint", "_initialize", "_create_resource")
     ),
-    (of_objects(lambda one: one.saveable_objects["a"].SetInParent()), "by custom code"),
-    (of_objects(lambda one: setattr(one, "registered_saver", "a")), "by custom code"),
-    (of_objects(lambda one: one.slot_variables.add()), "by custom code"),
-    (of_objects(lambda one: one.children.add(local_name="a", node_id=999)), "that is not there"),
-    (of_objects(lambda one: one.dependencies.add(local_name="a", node_id=-1)), "is not there"),
+    (of_objects(lambda node: node.saveable_objects["a"].SetInParent()), "by custom code"),
+    (of_objects(lambda node: setattr(node, "registered_saver", "a")), "by custom code"),
+    (of_objects(lambda node: node.slot_variables.add()), "by custom code"),
+    (of_objects(lambda node: node.children.add(local_name="a", node_id=999)), "that is not there"),
+    (of_objects(lambda node: node.dependencies.add(local_name="a", node_id=-1)), "is not there"),
     (tensor_of_saver, f"'{hostile.SAVER}' is not one of its functions"),
     (concrete_saver, f"'{hostile.SAVER}' is not one of its functions"),
     (constant, "object of the kind 'constant'"),
@@ -380,9 +380,9 @@ def fuzzed(graph, tmp_path, seeds):
         random = np.random.default_rng(seed)
         hostile.written(folder, hostile.damaged(whole, random, random.integers(1, 7), words))
         try:
-            found = scored(folder)
+            outputs = scored(folder)
             scores += 1
-            assert np.shape(found) == np.shape(expected)
+            assert np.shape(outputs) == np.shape(expected)
         except Failure as error:
             assert "\n" not in str(error), seed
         except Exception as error:

@@ -22,6 +22,8 @@ LAYERS = [
     "data", "model", "checkpoint", "evaluation", "training", "serving",
     "cluster", "launch", "cli",
 ]  # fmt: skip
+# Parts that stand beside each other: neither imports the other, whatever their order above.
+SIBLINGS = [{"training", "serving"}]
 
 # Library -> the parts that may import it.
 OWNERS = {
@@ -54,19 +56,19 @@ def part_of(module):
 
 def imports_of(path):
     """Every module that a file imports, wherever in it, `from a import b` as a and as a.b."""
-    found = set()
+    modules = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
-            found.add(node.module)
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+            modules.add(node.module)
+            modules |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             argument = node.args[0]
             text = argument.values[0] if isinstance(argument, ast.JoinedStr) else argument
-            found.add(text.value.rstrip("."))
-    return found
+            modules.add(text.value.rstrip("."))
+    return modules
 
 
 FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "_tables.py"]
@@ -76,19 +78,44 @@ def test_there_are_files():
     assert {part_of(name_of(path)) for path in FILES} == set(LAYERS)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_imports_point_downwards(path):
-    part = part_of(name_of(path))
-    for module in imports_of(path):
+def violations(part, modules):
+    """The modules, of those that a file of `part` imports, that it must not import."""
+    for module in sorted(modules):
         if not module.startswith("tnctl."):
             continue
         other = module.split(".")[1]
         if other in ("__version__", "_tables", "recipes") or other == part:
             continue
         assert other in LAYERS, f"{module} is of no known part"
-        assert LAYERS.index(other) < LAYERS.index(part), f"{part} imports {module}"
-        of_ground = ("errors", "masking", "limits", "file_urls")
-        assert part not in GROUND or other in of_ground, f"{part} imports {module}"
+        if (
+            LAYERS.index(other) > LAYERS.index(part)
+            or {part, other} in SIBLINGS
+            or (part in GROUND and other not in ("errors", "masking", "limits", "file_urls"))
+        ):
+            yield module
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_point_downwards(path):
+    part = part_of(name_of(path))
+    assert list(violations(part, imports_of(path))) == [], f"imported by a file of {part}"
+
+
+@pytest.mark.parametrize(
+    ("part", "line", "module"),
+    [
+        ("serving", "from tnctl.training.training_run import Run", "tnctl.training.training_run"),
+        ("serving", "import tnctl.training", "tnctl.training"),
+        ("training", "from tnctl.serving.rows import export", "tnctl.serving.rows"),
+        ("data", "from tnctl.model import building", "tnctl.model"),
+        ("files", "from tnctl.progress import Display", "tnctl.progress"),
+    ],
+)
+def test_a_forbidden_import_is_seen(tmp_path, part, line, module):
+    file = tmp_path / "importing.py"
+    file.write_text(f"from tnctl.errors import Failure\n\n\ndef f():\n    {line}\n")
+    assert module in list(violations(part, imports_of(file)))
+    assert not any(name.startswith("tnctl.errors") for name in violations(part, imports_of(file)))
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
@@ -233,6 +260,44 @@ def test_a_circle_of_python_files_is_seen(tmp_path):
 def test_file_names_are_unique():
     counts = Counter(path.name for path in FILES if path.name != "__init__.py")
     assert {name for name, count in counts.items() if count > 1} == set()
+
+
+def readers_of_one_section(tree):
+    """The functions that take a Conf, pass it to nobody, and read one section of it."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        for argument in [*function.args.args, *function.args.kwonlyargs]:
+            if argument.annotation is None or ast.unparse(argument.annotation) != "Conf":
+                continue
+            inside = [node for statement in function.body for node in ast.walk(statement)]
+            is_conf = [isinstance(node, ast.Name) and node.id == argument.arg for node in inside]
+            sections = [
+                node.attr
+                for node in inside
+                if isinstance(node, ast.Attribute) and ast.unparse(node.value) == argument.arg
+            ]
+            if sum(is_conf) == len(sections) and len(set(sections)) == 1:
+                yield function.name
+
+
+# But for `data`, whose readers of files take a whole conf.
+TAKING_SECTIONS = [path for path in FILES if part_of(name_of(path)) != "data"]
+
+
+@pytest.mark.parametrize("path", TAKING_SECTIONS, ids=name_of)
+def test_a_function_takes_the_section_that_it_reads(path):
+    assert list(readers_of_one_section(ast.parse(path.read_text()))) == []
+
+
+def test_a_reader_of_one_section_is_seen():
+    tree = ast.parse(
+        "def one(conf: Conf, name):\n    return [conf.slots[name], *conf.slots]\n"
+        "def several(conf: Conf):\n    return conf.slots, conf.data\n"
+        "def passes_on(conf: Conf):\n    return conf.slots, f(conf)\n"
+        "def section(slots: Slots):\n    return slots.user\n"
+    )
+    assert list(readers_of_one_section(tree)) == ["one"]
 
 
 def test_python_files_and_functions_are_short():

@@ -89,9 +89,9 @@ def installed(wheel, tmp_path_factory):
 
 
 def relative(folder, *patterns):
-    found = [path for pattern in patterns for path in (ROOT / folder).rglob(pattern)]
-    assert found
-    return {path.relative_to(ROOT).as_posix() for path in found}
+    paths = [path for pattern in patterns for path in (ROOT / folder).rglob(pattern)]
+    assert paths
+    return {path.relative_to(ROOT).as_posix() for path in paths}
 
 
 FOLDERS = ("benchmarks", "conf", "csrc", "docs", "examples", "recipes", "tests", "tnctl")

@@ -23,16 +23,16 @@ SAVES = {
 
 
 @pytest.fixture(scope="module")
-def whole(trained, here, tmp_path_factory):
+def whole(trained, cli, tmp_path_factory):
     """A folder with the data, and what a run comes to that nothing happens to."""
     folder = tmp_path_factory.mktemp("whole")
     shutil.copytree(trained / "clicks", folder / "clicks")
     shutil.copy(trained / "small.yaml", folder)
-    done = here(*TRAIN, cwd=folder)
+    done = cli(*TRAIN, cwd=folder)
     assert done.code == 0, done.err
-    found = outcome(folder / "run")
+    result = outcome(folder / "run")
     shutil.rmtree(folder / "run")
-    return folder, found
+    return folder, result
 
 
 def started(folder, *overrides):
@@ -53,14 +53,14 @@ def incomplete(run):
 def killed(folder, moment, *overrides):
     """Start training and kill it; False when it was done before that."""
     run = folder / "run"
-    before, wait = set(names(run)), random.uniform(0, 1.5)
+    checkpoints, wait = set(names(run)), random.uniform(0, 1.5)
     running = started(folder, *overrides)
     due = None
     try:
         while running.poll() is None:
             if moment == "starting":
                 due = due or time.monotonic() + 3 * wait
-            elif due is None and set(names(run)) - before:
+            elif due is None and set(names(run)) - checkpoints:
                 due = time.monotonic() + (0 if moment == "saving" else wait)
             over = due is not None and time.monotonic() >= due
             if over and (moment != "saving" or incomplete(run)):

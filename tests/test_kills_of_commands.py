@@ -5,10 +5,10 @@ import random
 import shutil
 import time
 
+import command_folders
 import pytest
-import worlds
-from conftest import run_here
-from faulty import Fault, Forked
+from conftest import run_in_process
+from io_faults import Fault, Forked
 
 NEWEST = "checkpoint=run/checkpoints/step-0000000003"
 OLDER = "checkpoint=run/checkpoints/step-0000000001"
@@ -37,21 +37,21 @@ class Killing:
 
     def __init__(self, folder):
         self.folder = folder
-        self.owner = worlds.make_template(folder / "template", run_here)
+        self.owner = command_folders.make_template(folder / "template", run_in_process)
         self.forked = Forked(folder)
         self.old, self.new, self.seconds, self.bytes = {}, {}, {}, {}
         self.counts = collections.Counter()
-        for name, (command, before) in COMMANDS.items():
+        for name, (command, preparation) in COMMANDS.items():
             root = folder / name
             shutil.copytree(folder / "template", root, symlinks=True)
-            if before is not None:
-                self.run(root, before)
-            self.old[name] = self.made(worlds.stored(root))
+            if preparation is not None:
+                self.run(root, preparation)
+            self.old[name] = self.made(command_folders.stored(root))
             place = self.copy(name)
             began = time.monotonic()
             self.run(place, command)
             self.seconds[name] = time.monotonic() - began
-            self.new[name] = self.made(worlds.stored(place))
+            self.new[name] = self.made(command_folders.stored(place))
             self.bytes[name] = sum(len(data) for data in self.new[name].values() if data)
 
     def run(self, root, arguments, fault=None):
@@ -69,7 +69,7 @@ class Killing:
     @staticmethod
     def made(held):
         """What lies in the output."""
-        return {key: data for key, data in held.items() if worlds.below(key, "work/made")}
+        return {key: data for key, data in held.items() if command_folders.below(key, "work/made")}
 
     def kill(self, name, chance):
         """Kill the command at a random moment in a new world; its root, and before and after."""
@@ -81,10 +81,10 @@ class Killing:
                 "time": int(1000 * chance.uniform(0, self.seconds[name])),
             }[kind]
             root = self.copy(name)
-            before = worlds.stored(root)
+            contents = command_folders.stored(root)
             fault = Fault(str(root), kind, number, "kill")
             if self.run(root, COMMANDS[name][0], fault) == -9:
-                return root, before, worlds.stored(root)
+                return root, contents, command_folders.stored(root)
 
     def survives(self, name, chance):
         """One kill, and the command again: only the old output or the new one is ever there."""
@@ -101,27 +101,27 @@ class Killing:
         if name == "compact" and state == "new":
             return  # it replaces no checkpoint
         self.run(root, COMMANDS[name][0])
-        again = worlds.stored(root)
+        again = command_folders.stored(root)
         self.judge(name, root, before, again)
         self.is_new(name, self.made(again))
-        assert not any(worlds.below(key, place) for key in again for place in BESIDE)
+        assert not any(command_folders.below(key, place) for key in again for place in BESIDE)
 
     def is_new(self, name, held):
         """All files of a command that nothing happened to are there, and no other."""
-        assert worlds.is_whole(held, "work/made")
+        assert command_folders.is_whole(held, "work/made")
         assert held.keys() == self.new[name].keys()
         # TensorFlow does not write the same bytes twice, and manifests have times.
         if name != "split-graph":
             for key, data in self.new[name].items():
-                assert key.endswith(worlds.MANIFESTS) or held[key] == data
+                assert key.endswith(command_folders.MANIFESTS) or held[key] == data
 
     def judge(self, name, root, before, after):
         """Nothing is changed but the output and what is beside it."""
         format_ = FORMATS.get(name, "embeddings")
         may = {"work/made": {format_}} | {place: {format_} for place in BESIDE}
         owner = self.owner | dict.fromkeys(self.old[name], format_)
-        world = worlds.World(root, random.Random(), owner)
-        command = worlds.Command(COMMANDS[name][0], may)
+        world = command_folders.World(root, random.Random(), owner)
+        command = command_folders.Command(COMMANDS[name][0], may)
         assert world.judge(command, before, after) == []
 
 

@@ -24,12 +24,12 @@ def test_numbers_too_large_to_standardize(tmp_path, value):
     conf = conf_of(tmp_path / "a", "csv", {}, inputs)
     with pytest.raises(Failure, match=r"a, line 6, column 'n': .* is too large for float32"):
         measure(conf)
-    found = measure(conf_of(tmp_path / "a", "csv", {}, inputs, bad_rows=1))
-    assert found.standardize["n"] == (4.0, pytest.approx(np.std(np.arange(9))))
+    statistics = measure(conf_of(tmp_path / "a", "csv", {}, inputs, bad_rows=1))
+    assert statistics.standardize["n"] == (4.0, pytest.approx(np.std(np.arange(9))))
     clipped = {"n": Numeric(transform="standardize", clip=[0.0, 8.0])}
     assert np.isfinite(measure(conf_of(tmp_path / "a", "csv", {}, clipped)).standardize["n"]).all()
     # Training refuses the same row, whoever measured.
-    features = Features(conf, [([], [])], found)
+    features = Features(conf, [([], [])], statistics)
     with pytest.raises(Failure, match="a, line 6, column 'n'"):
         list(windows(conf, features, "train"))
 
@@ -38,9 +38,11 @@ def test_numbers_at_the_limit_of_float32(tmp_path):
     most = float(np.finfo(np.float32).max)
     (tmp_path / "a").write_text("n,y\n" + f"{most!r},0\n{-most!r},1\n" * 1000)
     conf = conf_of(tmp_path / "a", "csv", {}, {"n": Numeric(transform="standardize")})
-    found = measure(conf)
-    assert found.standardize["n"] == (0.0, pytest.approx(most))
-    numbers = [one.numeric for one in windows(conf, Features(conf, [([], [])], found), "train")]
+    statistics = measure(conf)
+    assert statistics.standardize["n"] == (0.0, pytest.approx(most))
+    numbers = [
+        window.numeric for window in windows(conf, Features(conf, [([], [])], statistics), "train")
+    ]
     assert np.concatenate(numbers).tolist() == [[1.0], [-1.0]] * 1000
 
 
@@ -51,13 +53,13 @@ def test_quantiles_and_logarithms_of_any_number(tmp_path):
     (tmp_path / "a").write_text("n,y\n" + "".join(f"{value!r},0\n" for value in values))
     slots = {"n": Slot(ids="quantiles", buckets=4)}
     conf = conf_of(tmp_path / "a", "csv", slots, {"l": Numeric(column="n", transform="log1p")})
-    found = measure(conf)
-    boundaries = found.boundaries["n"]
+    statistics = measure(conf)
+    boundaries = statistics.boundaries["n"]
     assert np.isfinite(boundaries).all() and (np.diff(boundaries) > 0).all()
     assert boundaries.tolist() == [-5e299, 0.0, 5e299]
-    text = json.dumps(documents.plain(found.measured()), allow_nan=False)
+    text = json.dumps(documents.plain(statistics.measured()), allow_nan=False)
     assert Statistics.from_measured(documents.parse(Measured, text.encode()))
-    [window] = windows(conf, Features(conf, [(["n"], [1])], found), "train")
+    [window] = windows(conf, Features(conf, [(["n"], [1])], statistics), "train")
     assert window.ids[0].tolist() == [0, 0, 1, 2, 2, 3, 3]
     expected = np.sign(values) * np.log1p(np.abs(values))
     assert window.numeric[:, 0].tolist() == expected.astype(np.float32).tolist()

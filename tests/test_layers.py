@@ -78,7 +78,7 @@ def check(layer, model, *inputs, training=True, rtol=2e-5, **options):
     probe = np.random.default_rng(9).normal(size=expected.shape)
 
     floats = [n for n, array in enumerate(inputs) if array.dtype == np.float32]
-    trained = [one.value for one in layer.trainable_variables]
+    trained = [variable.value for variable in layer.trainable_variables]
 
     @tf.function(autograph=False)
     def function(*tensors):
@@ -91,7 +91,7 @@ def check(layer, model, *inputs, training=True, rtol=2e-5, **options):
 
     output, gradients = function(*map(tf.constant, inputs))
     np.testing.assert_allclose(output, expected, rtol=rtol, atol=rtol)
-    paths = [one.path.partition("/")[2] for one in layer.trainable_variables]
+    paths = [variable.path.partition("/")[2] for variable in layer.trainable_variables]
     arrays = [*(given[n] for n in floats), *(weights[path] for path in paths)]
     for name, gradient, array in zip(
         [*(f"input {n}" for n in floats), *paths], gradients, arrays, strict=True
@@ -180,7 +180,7 @@ def test_batch_norm_hands_out_its_statistics_and_assigns_nothing():
     theirs.build(X.shape)
     for seed in range(3):
         x = drawn(ROWS, WIDTH, seed=seed) * 3 + 1
-        before = [one.numpy() for one in layer.non_trainable_variables]
+        old_values = [variable.numpy() for variable in layer.non_trainable_variables]
         got, mean, variance = tf.function(
             lambda x: (call(layer, x), *layer.batch_statistics), autograph=False
         )(x)
@@ -189,10 +189,10 @@ def test_batch_norm_hands_out_its_statistics_and_assigns_nothing():
         np.testing.assert_allclose(mean, x.mean(axis=0), rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(variance, x.var(axis=0), rtol=1e-5)
         moving = (layer.moving_mean, layer.moving_variance)
-        for one, kept in zip(moving, before, strict=True):
-            np.testing.assert_array_equal(one.numpy(), kept)
-        for one, measured in zip(moving, (mean, variance), strict=True):
-            one.assign(layer.momentum * one + (1 - layer.momentum) * measured)
+        for statistic, kept in zip(moving, old_values, strict=True):
+            np.testing.assert_array_equal(statistic.numpy(), kept)
+        for statistic, measured in zip(moving, (mean, variance), strict=True):
+            statistic.assign(layer.momentum * statistic + (1 - layer.momentum) * measured)
     np.testing.assert_allclose(
         call(layer, X, training=False), theirs(X, training=False), rtol=1e-4, atol=1e-5
     )
@@ -289,7 +289,7 @@ def test_l2_adds_itself_times_the_kernel_to_the_gradient():
         randomize(layer)
         with tf.GradientTape() as tape:
             loss = tf.add_n(layer.losses)
-        gradients = tape.gradient(loss, [one.value for one in layer.trainable_variables])
+        gradients = tape.gradient(loss, [variable.value for variable in layer.trainable_variables])
         norms = 0.0
         for variable, gradient in zip(layer.trainable_variables, gradients, strict=True):
             if "bias" in variable.name:
@@ -360,11 +360,11 @@ def mixture_cross(count, rank, experts):
             scores = np.exp(x @ w[f"gates_{layer}"])
             gates = scores / scores.sum(axis=1, keepdims=True)
             total = x
-            for one in range(experts):
-                of = slice(one * rank, (one + 1) * rank)
-                h = np.tanh(np.tanh(x @ w[f"v_{layer}"][:, of]) @ w[f"c_{layer}"][one])
+            for number in range(experts):
+                of = slice(number * rank, (number + 1) * rank)
+                h = np.tanh(np.tanh(x @ w[f"v_{layer}"][:, of]) @ w[f"c_{layer}"][number])
                 expert = start * (h @ w[f"u_{layer}"][of] + w[f"bias_{layer}"])
-                total = total + gates[:, one : one + 1] * expert
+                total = total + gates[:, number : number + 1] * expert
             x = total
         return x
 
@@ -410,10 +410,10 @@ def attention(softmax, activation):
         scores = (h @ w["score/kernel"] + w["score/bias"]).reshape(count, longest)
         output = np.zeros((count, width))
         for row in range(count):
-            own = scores[row, : lengths[row]]
+            weights_of_row = scores[row, : lengths[row]]
             if softmax:
-                own = np.exp(own) / np.exp(own).sum()
-            output[row] = own @ sequence[row, : lengths[row]]
+                weights_of_row = np.exp(weights_of_row) / np.exp(weights_of_row).sum()
+            output[row] = weights_of_row @ sequence[row, : lengths[row]]
         return output
 
     return model
@@ -500,7 +500,7 @@ def whole(make, count, compiled):
 
     @tf.function(autograph=False, jit_compile=compiled)
     def function(x, *others):
-        variables = [one.value for one in layer.trainable_variables]
+        variables = [variable.value for variable in layer.trainable_variables]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([x, *variables])
             y = tf.cast(call(layer, x, *others), tf.float32)
@@ -508,7 +508,7 @@ def whole(make, count, compiled):
         return y, tape.gradient(loss, [x, *variables])
 
     y, gradients = function(*map(tf.constant, inputs))
-    return [np.asarray(one, np.float32) for one in (y, *gradients)]
+    return [np.asarray(array, np.float32) for array in (y, *gradients)]
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -519,8 +519,8 @@ def test_bfloat16_is_near(name):
         rough = whole(*EVERY[name], compiled=False)
     finally:
         keras.config.set_dtype_policy("float32")
-    for one, other in zip(rough, exact, strict=True):
-        assert np.abs(one - other).max() <= 0.1 * max(1, np.abs(other).max())
+    for array, other in zip(rough, exact, strict=True):
+        assert np.abs(array - other).max() <= 0.1 * max(1, np.abs(other).max())
 
 
 LONG = pytest.mark.long  # seconds of compiling each
@@ -531,8 +531,8 @@ LONG = pytest.mark.long  # seconds of compiling each
 )
 def test_xla_computes_the_same(name):
     plain, compiled = (whole(*EVERY[name], compiled) for compiled in (False, True))
-    for one, other in zip(compiled, plain, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+    for array, other in zip(compiled, plain, strict=True):
+        np.testing.assert_allclose(array, other, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(

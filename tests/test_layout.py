@@ -196,7 +196,7 @@ def test_the_rate_factor_reaches_every_table(tmp_path):
     batch = batch_of(model, 5, 1)
     step(batch)
     step.rate_factor = 0.0
-    before = [part.tobytes() for table in model.tables for part in table.records()]
+    records = [part.tobytes() for table in model.tables for part in table.records()]
     model.tables[0].set_step(1)
     step(batch)
     weights = [
@@ -205,7 +205,7 @@ def test_the_rate_factor_reaches_every_table(tmp_path):
         for part in table.records()
     ]
     step.rate_factor = 1.0
-    assert before and weights
+    assert records and weights
     step(batch)
     moved = [
         {name: part[name].tobytes() for name in ("linear", "embedding") if name in part.dtype.names}
@@ -213,8 +213,8 @@ def test_the_rate_factor_reaches_every_table(tmp_path):
         for part in table.records()
     ]
     frozen = [table.kind.frozen for table in model.layout.tables]
-    for one, other, is_frozen in zip(weights, moved, frozen, strict=True):
-        assert (one == other) == is_frozen
+    for array, other, is_frozen in zip(weights, moved, frozen, strict=True):
+        assert (array == other) == is_frozen
 
 
 def test_one_width_where_a_recipe_needs_it(tmp_path):

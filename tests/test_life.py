@@ -110,11 +110,11 @@ class Naive:
         kind = self.model.layout.tables[key[0]].kind
         if key not in self.rows:
             return np.zeros(1 + kind.columns)
-        found = self.rows[key]["weights"]
+        weights = self.rows[key]["weights"]
         if not kind.cvm:
-            return found
+            return weights
         show, click = self.counts(key)
-        return np.append(found, [show, math.log(click + 1) - math.log(show + 1)])
+        return np.append(weights, [show, math.log(click + 1) - math.log(show + 1)])
 
     def positions(self, batch):
         """(example, slot, place, key, share) of every id, in the order of the batch."""
@@ -140,9 +140,9 @@ class Naive:
         ):
             linear[example] += share * read[0]
             if slot in layout.sequences:
-                one = layout.sequences[slot]
-                at = one.column + place * one.width
-                apart[example, at : at + one.width] = read[1:]
+                sequence = layout.sequences[slot]
+                at = sequence.column + place * sequence.width
+                apart[example, at : at + sequence.width] = read[1:]
             else:
                 at, width = layout.pooled[slot]
                 x[example, at : at + width] += share * read[1:]
@@ -214,31 +214,31 @@ class Naive:
 
 def sequence_weights(model, apart):
     """The columns of sequences that are weights."""
-    one = model.layout.sequences["history"]
-    places = apart.reshape(len(apart), one.length, one.width)
-    return places[:, :, : 2 if one.cvm else one.width].reshape(len(apart), -1)
+    sequence = model.layout.sequences["history"]
+    places = apart.reshape(len(apart), sequence.length, sequence.width)
+    return places[:, :, : 2 if sequence.cvm else sequence.width].reshape(len(apart), -1)
 
 
 def rows_of(model):
     """Every row of a model's tables by its key."""
     return {
-        (number, int(one["group"]), int(one["id"])): one
+        (number, int(row["group"]), int(row["id"])): row
         for number, table in enumerate(model.tables)
         for part in table.records()
-        for one in part
+        for row in part
     }
 
 
 def assert_equal(model, naive):
-    found = rows_of(model)
-    assert found.keys() == naive.rows.keys()
+    rows_ = rows_of(model)
+    assert rows_.keys() == naive.rows.keys()
     for key, expected in naive.rows.items():
-        weights = np.concatenate([found[key]["linear"], found[key]["embedding"]])
+        weights = np.concatenate([rows_[key]["linear"], rows_[key]["embedding"]])
         np.testing.assert_allclose(weights, expected["weights"], rtol=1e-4, atol=1e-5)
-        assert found[key]["changed"] == expected["changed"]
-        if "show" in found[key].dtype.names:
-            np.testing.assert_allclose(found[key]["show"], expected["show"], rtol=1e-5)
-            np.testing.assert_allclose(found[key]["click"], expected["click"], rtol=1e-5, atol=1e-6)
+        assert rows_[key]["changed"] == expected["changed"]
+        if "show" in rows_[key].dtype.names:
+            np.testing.assert_allclose(rows_[key]["show"], expected["show"], rtol=1e-5)
+            np.testing.assert_allclose(rows_[key]["click"], expected["click"], rtol=1e-5, atol=1e-6)
 
 
 RULES = {
@@ -269,7 +269,7 @@ def test_training_is_what_a_naive_table_does(tmp_path, name):
                 by_group, gone = eviction.end_of_period(model), naive.evict()
                 assert sum(by_group.values()) == gone
                 removed += gone
-            naive.days = [one for one in DAYS if one[1] <= number]
+            naive.days = [day for day in DAYS if day[1] <= number]
             for table in model.tables:
                 table.set_days(naive.days)
         batch = batch_of(model, number)
@@ -290,14 +290,14 @@ def test_training_is_what_a_naive_table_does(tmp_path, name):
 
 def check_figures(model, naive, removed):
     """What is told is what happened."""
-    found = eviction.figures(model.layout, table_figures(model))
-    if found.keys() == {"user", "tags", "items"}:
-        assert sum(one.admitted for one in found.values()) == naive.admitted
-        assert sum(one.rows for one in found.values()) == len(naive.rows)
+    figures = eviction.figures(model.layout, table_figures(model))
+    if figures.keys() == {"user", "tags", "items"}:
+        assert sum(of_group.admitted for of_group in figures.values()) == naive.admitted
+        assert sum(of_group.rows for of_group in figures.values()) == len(naive.rows)
         waiting = sum(key not in naive.rows for key in naive.met)
         if model.layout.tables[0].waits and not removed:
-            assert sum(one.waiting for one in found.values()) == waiting
-    assert sum(one.evicted for one in found.values()) == removed
+            assert sum(of_group.waiting for of_group in figures.values()) == waiting
+    assert sum(of_group.evicted for of_group in figures.values()) == removed
     shown = eviction.totals(model.layout, table_figures(model))
     assert ("waiting" in shown) == any(table.waits for table in model.layout.tables)
     assert shown.get("evicted", "0") == f"{removed:,}"
@@ -305,7 +305,7 @@ def check_figures(model, naive, removed):
 
 def check_reading(model, naive):
     """Inference reads the counts of today, zeros for ids without a row, and changes nothing."""
-    before = [part.tobytes() for table in model.tables for part in table.records()]
+    records = [part.tobytes() for table in model.tables for part in table.records()]
     inference, batch = Inference(model, BATCH), batch_of(model, 99)
     inference(batch)
     reads = [naive.read(key) for _, _, _, key, _ in naive.positions(batch)]
@@ -313,7 +313,7 @@ def check_reading(model, naive):
     np.testing.assert_allclose(inference.buffers.x, x, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(inference.buffers.sequences, apart, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(inference.buffers.linear[:, 0], linear, rtol=1e-4, atol=1e-5)
-    assert before == [part.tobytes() for table in model.tables for part in table.records()]
+    assert records == [part.tobytes() for table in model.tables for part in table.records()]
 
 
 def test_rules_hold_every_so_many_steps(tmp_path):
@@ -340,20 +340,20 @@ def test_a_bound_holds_after_every_step(tmp_path, shows):
     layout, table = model.layout.tables[0], model.tables[0]
     number, gone = layout.groups["user"], 0
     for seed in range(1, 20):
-        before = {key: one for key, one in rows_of(model).items() if key[:2] == (0, number)}
+        before = {key: row for key, row in rows_of(model).items() if key[:2] == (0, number)}
         batch = batch_of(model, seed)
         step(batch)
-        after = {key: one for key, one in rows_of(model).items() if key[:2] == (0, number)}
+        after = {key: row for key, row in rows_of(model).items() if key[:2] == (0, number)}
         lost = before.keys() - after.keys()
         gone += len(lost)
         assert table.group_rows(number) == len(after) <= 17
         if lost:
             assert len(after) <= 17 - 17 // 16
 
-            def worth(one):
+            def worth(row):
                 if not shows:
-                    return one["changed"]
-                return (one["show"][0] - one["click"][0]) * 0.1 + one["click"][0]
+                    return row["changed"]
+                return (row["show"][0] - row["click"][0]) * 0.1 + row["click"][0]
 
             # What was lost did not change in this step, or it would not be in `before` alike.
             assert max(worth(before[key]) for key in lost) <= max(map(worth, after.values()))
@@ -374,7 +374,7 @@ def test_a_bound_in_bytes_is_one_in_rows(tmp_path):
 
 def test_the_chance_of_a_row(tmp_path):
     """About so many occurrences make a row, the same in another batch size and thread count."""
-    found = []
+    runs = []
     for threads in (1, 3):
         conf = conf_of(
             tmp_path,
@@ -388,10 +388,10 @@ def test_the_chance_of_a_row(tmp_path):
             batch = batch_of(model, seed, ids=1_000_000)
             occurrences += sum(map(len, batch.ids))
             step(batch)
-        found.append([part.tobytes() for table in model.tables for part in table.records()])
+        runs.append([part.tobytes() for table in model.tables for part in table.records()])
         share = sum(table.rows for table in model.tables) / occurrences
         assert 0.05 < share < 0.16
-    assert found[0] == found[1]
+    assert runs[0] == runs[1]
 
 
 def test_groups_of_another_rhythm_are_tables_of_their_own(tmp_path):
@@ -408,8 +408,8 @@ def test_groups_of_another_rhythm_are_tables_of_their_own(tmp_path):
     step = TrainingStep(model, BATCH)
     for seed in range(6):
         step(batch_of(model, seed))
-    found = eviction.figures(model.layout, table_figures(model))
-    assert found["user"].evicted == 0 < found["items"].evicted
+    figures = eviction.figures(model.layout, table_figures(model))
+    assert figures["user"].evicted == 0 < figures["items"].evicted
     assert eviction.end_of_period(model)["user"] > 0
 
 
@@ -608,14 +608,14 @@ def group_records(checkpoint, name):
     raise AssertionError(name)
 
 
-def test_train_with_admission_and_counts(workspace, here):
+def test_train_with_admission_and_counts(workspace, cli):
     """Rows of ids met three times and more; shows from the third on; serving reads the same."""
     rules = [
         "life.admission.after=3",
         "life.shows.cvm=true",
         "+life.groups.shared={admission: {after: 1}, shows: {keep: true}}",
     ]
-    done = here("train", "conf=small.yaml", "output=run", *rules, cwd=workspace)
+    done = cli("train", "conf=small.yaml", "output=run", *rules, cwd=workspace)
     assert done.code == 0, done.err
     checkpoint = loading.newest(str(workspace / "run"))
     met, clicked = occurrences(workspace / "clicks/train.csv")
@@ -633,10 +633,10 @@ def test_train_with_admission_and_counts(workspace, here):
     assert report["life"]["user_id"]["waiting"] == group.waiting
 
     for command in ("split-graph", "export-embeddings", "verify-serving", "evaluate"):
-        done = here(command, "output=run", cwd=workspace)
+        done = cli(command, "output=run", cwd=workspace)
         assert done.code == 0, done.err
     served = json.loads((workspace / "run/graph/serving.json").read_text())
-    [user] = [one for one in served["signatures"]["by_slot"] if one["name"] == "user_id"]
+    [user] = [entry for entry in served["signatures"]["by_slot"] if entry["name"] == "user_id"]
     assert user["shape"] == [6]
     assert served["slots"]["user_id"]["cvm"] is True
     assert served["slots"]["device"]["cvm"] is False
@@ -654,33 +654,35 @@ def test_train_with_admission_and_counts(workspace, here):
     with open(workspace / "clicks/test.csv") as file:
         names, cells = list(csv.reader(file))[:2]
     at = names.index("user_id")
-    asked = [[*cells[:at], one, *cells[at + 1 :]] for one in (waiting, "never_seen", often[0])]
+    rows_ = [
+        [*cells[:at], user_id, *cells[at + 1 :]] for user_id in (waiting, "never_seen", often[0])
+    ]
     with open(workspace / "clicks/asked.csv", "w") as file:
-        csv.writer(file).writerows([names, *asked])
-    done = here("predict", "output=run", "data.test=asked.csv", "to=asked.parquet", cwd=workspace)
+        csv.writer(file).writerows([names, *rows_])
+    done = cli("predict", "output=run", "data.test=asked.csv", "to=asked.parquet", cwd=workspace)
     assert done.code == 0, done.err
     logits = pq.read_table(workspace / "asked.parquet").column("logit").to_pylist()
     assert logits[0] == logits[1] != logits[2]
 
 
-def test_a_checkpoint_has_the_whole_life(workspace, here):
+def test_a_checkpoint_has_the_whole_life(workspace, cli):
     """Loaded, a model has the same rows, counts, sketch and figures, and trains on the same."""
     rules = ["life.admission.after=2", "life.shows.keep=true", "life.eviction.unseen_steps=5"]
-    done = here("train", "conf=small.yaml", "output=run", *rules, cwd=workspace)
+    done = cli("train", "conf=small.yaml", "output=run", *rules, cwd=workspace)
     assert done.code == 0, done.err
     checkpoint = loading.newest(str(workspace / "run"))
     model = loading.load(checkpoint, schema.from_values(checkpoint.conf()))
-    told = eviction.figures(model.layout, table_figures(model))
-    assert sum(one.evicted for one in told.values()) > 0
-    for name, one in told.items():
+    figures = eviction.figures(model.layout, table_figures(model))
+    assert sum(of_group.evicted for of_group in figures.values()) > 0
+    for name, of_group in figures.items():
         records, group = group_records(checkpoint, name)
-        assert {key: getattr(group, key) for key in vars(one)} == vars(one)
-        assert len(records) == one.rows
+        assert {key: getattr(group, key) for key in vars(of_group)} == vars(of_group)
+        assert len(records) == of_group.rows
     [table] = model.tables
     assert table.sketch.any()
 
 
-def test_days_pass_for_rows(workspace, here):
+def test_days_pass_for_rows(workspace, cli):
     """Daily training by files: unseen rows go at a day's end, and counts decay day by day."""
     lines = (workspace / "clicks/train.csv").read_text().splitlines()
     days = ["2024-01-01", "2024-01-02", "2024-01-03", "2024-01-05"]
@@ -698,17 +700,17 @@ def test_days_pass_for_rows(workspace, here):
         expected = {value: row for value, row in expected.items() if today - row[2] <= 1}
     rules = ["life.eviction.unseen_days=1", "life.shows.cvm=true", "life.shows.decay=0.5"]
     settings = ["data.train=train-{day}.csv", "train.batch_size=64", "gate.enabled=false"]
-    done = here("train", "conf=small.yaml", "output=run", *rules, *settings, cwd=workspace)
+    done = cli("train", "conf=small.yaml", "output=run", *rules, *settings, cwd=workspace)
     assert done.code == 0, done.err
     checkpoint = loading.newest(str(workspace / "run"))
     records, group = group_records(checkpoint, "user_id")
     assert len(records) == len(expected) == group.rows
     assert group.evicted > 0
     for field, at in (("show", 0), ("click", 1)):
-        found = np.sort(records[field][:, 0])
-        np.testing.assert_allclose(found, sorted(row[at] for row in expected.values()), rtol=1e-5)
+        counts = np.sort(records[field][:, 0])
+        np.testing.assert_allclose(counts, sorted(row[at] for row in expected.values()), rtol=1e-5)
     for command in ("split-graph", "export-embeddings", "verify-serving"):
-        done = here(command, "output=run", cwd=workspace)
+        done = cli(command, "output=run", cwd=workspace)
         assert done.code == 0, done.err
     shows = pq.read_table(workspace / "run/embeddings/user_id.parquet").column("embedding")
     read = np.array(shows.to_pylist())[:, -2]
@@ -716,28 +718,28 @@ def test_days_pass_for_rows(workspace, here):
     np.testing.assert_allclose(np.sort(read), np.sort(kept), rtol=1e-5)
 
 
-def test_check_tells_the_rules(workspace, here):
+def test_check_tells_the_rules(workspace, cli):
     rules = [
         "life.admission.after=3", "life.shows.cvm=true", "life.eviction.rows=100",
         "life.sketch=65536",
     ]  # fmt: skip
-    done = here("check", "conf=small.yaml", *rules, "format=json", cwd=workspace)
+    done = cli("check", "conf=small.yaml", *rules, "format=json", cwd=workspace)
     assert done.code == 0, done.err
-    found = json.loads(done.out)
+    report = json.loads(done.out)
     met, _ = occurrences(workspace / "clicks/train.csv")
-    user = found["lives"]["user_id"]
+    user = report["lives"]["user_id"]
     assert user["ids"]["estimate"] == len(met)
     assert user["rows"]["estimate"] == min(100, sum(count >= 3 for count in met.values()))
     assert "a row from occurrence 3 on" in user["rules"]
     assert "at most 100 rows" in user["rules"]
-    [table] = found["tables"].values()
+    [table] = report["tables"].values()
     assert table["sketch_bytes"] == 65536
     assert 0 < table["overcount"] < 1
-    plain = json.loads(here("check", "conf=small.yaml", "format=json", cwd=workspace).out)
+    plain = json.loads(cli("check", "conf=small.yaml", "format=json", cwd=workspace).out)
     [without] = plain["tables"].values()
     assert table["row_bytes"] == pytest.approx(without["row_bytes"] + 8)
     assert plain["lives"] == {}
-    done = here("check", "conf=small.yaml", *rules, cwd=workspace)
+    done = cli("check", "conf=small.yaml", *rules, cwd=workspace)
     assert "show and ln(click+1) - ln(show+1) are inputs" in done.out + done.err
     assert "sketch of embedding4: 64 KiB" in done.out + done.err
 
@@ -746,32 +748,32 @@ def test_who_is_admitted_is_what_a_loop_finds():
     draw = np.random.default_rng(3)
     ids = draw.integers(0, 60, 300).astype(np.uint64)
     owners = np.sort(draw.integers(0, 100, 300))
-    own = schema.RowLife(schema.Admission(after=4), schema.Shows(), schema.Eviction())
-    firsts, times, waited = sample_ids.admitted(ids, owners, own, 1)
-    expected = [owners[ids == one] for one in np.unique(ids)]
+    life = schema.RowLife(schema.Admission(after=4), schema.Shows(), schema.Eviction())
+    firsts, times, waited = sample_ids.admitted(ids, owners, life, 1)
+    expected = [owners[ids == id_] for id_ in np.unique(ids)]
     assert list(firsts) == [rows_[3] for rows_ in expected if len(rows_) > 3]
     assert list(times) == [len(rows_) - 3 for rows_ in expected if len(rows_) > 3]
     assert waited == sum(min(len(rows_), 4) for rows_ in expected)
-    own = schema.RowLife(schema.Admission(probability=0.3), schema.Shows(), schema.Eviction())
+    life = schema.RowLife(schema.Admission(probability=0.3), schema.Shows(), schema.Eviction())
     many = np.arange(10_000, dtype=np.uint64)
-    firsts, times, waited = sample_ids.admitted(many, np.arange(10_000), own, 1)
+    firsts, times, waited = sample_ids.admitted(many, np.arange(10_000), life, 1)
     assert 2800 < len(firsts) < 3200
     assert waited == 10_000
     none = np.empty(0, np.uint64), np.empty(0, np.int64)
-    assert [len(one) for one in sample_ids.admitted(*none, own, 1)[:2]] == [0, 0]
+    assert [len(array) for array in sample_ids.admitted(*none, life, 1)[:2]] == [0, 0]
 
 
 @pytest.mark.long
 def test_ten_days_of_new_ids_take_the_memory_of_three():
     """30 % of the ids are new each day: evicted, tables stay as they are and so does the AUC."""
-    found = {}
+    results = {}
     for name in ("kept", "evicted"):
         command = [sys.executable, "-m", "benchmarks.days", "--life", name]
         command += ["--examples", "100000", "--ids", "50000"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
-        found[name] = json.loads(done.stdout.splitlines()[-1])
-    kept, evicted = found["kept"], found["evicted"]
+        results[name] = json.loads(done.stdout.splitlines()[-1])
+    kept, evicted = results["kept"], results["evicted"]
     assert kept["rows"][-1] > 2 * kept["rows"][2]
     for figure in ("rows", "tables", "resident"):
         assert evicted[figure][-1] <= 1.05 * evicted[figure][2], figure

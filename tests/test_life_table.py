@@ -178,7 +178,7 @@ def hash_of(key: tuple[int, int]) -> int:
 
 def check_rows(table: SparseTable, model: Model) -> None:
     records = records_of(table)
-    rows = sorted(model.rows.items(), key=lambda item: (hash_of(item[0]), item[0][0]))
+    rows = sorted(model.rows.items(), key=lambda entry: (hash_of(entry[0]), entry[0][0]))
     assert [(r["group"], r["id"], r["changed"]) for r in records] == [
         (*key, row.changed) for key, row in rows
     ]
@@ -315,11 +315,11 @@ def test_rows_that_all_train_keep_their_counts_through_days() -> None:
     """With updates=all each step sets every row's `changed`: decay must not be lost by it."""
     table = new_table(2, {0: Life(show_decay=0.5), 5: OFF}, updates="all")
     batch = new_batch(table)
-    one, none = np.array([1], np.uint64), np.zeros(0, np.uint64)
+    id_, none = np.array([1], np.uint64), np.zeros(0, np.uint64)
     offsets = np.minimum(np.arange(EXAMPLES * len(SLOTS) + 1), 1).astype(np.uint32)
     for number in range(1, 7):
         table.set_days([(day, day) for day in range(1, number + 1)])
-        ids, ends = (one, offsets) if number == 1 else (none, np.zeros_like(offsets))
+        ids, ends = (id_, offsets) if number == 1 else (none, np.zeros_like(offsets))
         step(batch, number, ids, ends, np.ones(EXAMPLES, np.float32))
     row = records_of(table)[0]
     assert (row["changed"], row["show"][0], row["click"][0]) == (6, 0.5**5, 0.5**5)
@@ -380,7 +380,7 @@ def test_cvm_columns_are_pooled_as_weights_are(weighted: bool, apart: bool) -> N
     matrix = np.zeros((EXAMPLES, COLUMNS * len(SLOTS)), np.float32)
     reader.gather(outputs, matrix if apart else None)
     stored = {(int(r["group"]), int(r["id"])): r for r in records_of(table)}
-    found = 0
+    known_ids = 0
     for cell in range(EXAMPLES * len(SLOTS)):
         example, slot = divmod(cell, len(SLOTS))
         group, kind = SLOTS[slot]
@@ -390,7 +390,7 @@ def test_cvm_columns_are_pooled_as_weights_are(weighted: bool, apart: bool) -> N
             total, squares = total + weight, squares + weight**2
             row = stored.get((group, int(ids[k])))
             if row is not None:
-                found += 1
+                known_ids += 1
                 left = 0.5 ** (5 - int(row["changed"]))
                 show, click = row["show"][0] * left, row["click"][0] * left
                 read = [*row["embedding"], show, math.log(click + 1) - math.log(show + 1)]
@@ -402,7 +402,7 @@ def test_cvm_columns_are_pooled_as_weights_are(weighted: bool, apart: bool) -> N
         source = matrix if slots[slot].apart else outputs[1]
         got = source[example, slot * COLUMNS : (slot + 1) * COLUMNS]
         np.testing.assert_allclose(got, sums / by, rtol=2e-6, atol=1e-6)
-    assert found > 20
+    assert known_ids > 20
 
 
 def test_gradients_of_counts_are_ignored() -> None:

@@ -111,7 +111,7 @@ def test_a_model_that_has_no_room(monkeypatch):
     )
 
 
-def test_training_stops_before_memory_runs_out(workspace, trained, here, monkeypatch):
+def test_training_stops_before_memory_runs_out(workspace, trained, cli, monkeypatch):
     importlib.import_module("tnctl.training.training_run")  # with the real table_bytes
     held, calls = itertools.count(0, MIB), itertools.count(1)
     # Between two steps 1 MiB more is held, so as many more are asked to be there.
@@ -124,22 +124,22 @@ def test_training_stops_before_memory_runs_out(workspace, trained, here, monkeyp
         patch.setattr(memory_watch, "SECONDS_BETWEEN_CHECKS", 0.0)
         patch.setattr(memory_watch, "table_bytes", lambda _: next(held))
         patch.setattr(memory_limits, "tightest", limit)
-        done = here("train", "conf=small.yaml", "output=run", cwd=workspace)
+        done = cli("train", "conf=small.yaml", "output=run", cwd=workspace)
     assert done.code == 1
     begin = "tnctl train: stopped after step 4 before memory runs out: ulimit -v (1.0 GiB) leaves "
     assert done.last.startswith(begin)
     saved = "rows) and grow. run/checkpoints/step-0000000004 is saved. Run the same command again"
     assert saved in done.last
-    assert here("train", "conf=small.yaml", "output=run", cwd=workspace).code == 0
+    assert cli("train", "conf=small.yaml", "output=run", cwd=workspace).code == 0
     assert outcome(workspace / "run") == outcome(trained / "run")
 
 
-def test_an_allocation_that_fails(workspace, here, monkeypatch):
+def test_an_allocation_that_fails(workspace, cli, monkeypatch):
     def fail():
         raise MemoryError("TN_NO_MEMORY: an allocation failed")
 
     stop_at(monkeypatch, 4, fail)
-    done = train(here, workspace, "save.every_steps=2", expected=1)
+    done = train(cli, workspace, "save.every_steps=2", expected=1)
     message = "out of memory after step 3 (TN_NO_MEMORY: an allocation failed): the tables hold"
     assert message in done.last
     assert "step-0000000002 is saved. Run the same command again with more memory" in done.last
@@ -162,13 +162,13 @@ def test_memory_is_looked_at_once_a_second_and_only_where_tables_grow(monkeypatc
         assert watch.shortage(None) is None
     assert looked == []
     held[0] += 1
-    found = []
+    shortages = []
     for _ in range(1000):
         clock[0] += 0.01
         held[0] += 1
-        found.append(watch.shortage(None))
+        shortages.append(watch.shortage(None))
     expected = "ulimit -v (1.0 GiB) leaves 1 B, and the tables hold 9 GiB and grow"
-    assert {line for line in found if line is not None} == {expected}
+    assert {line for line in shortages if line is not None} == {expected}
     assert len(looked) in (9, 10)
 
 

@@ -71,8 +71,8 @@ def test_auc_at_the_edges():
     none = np.empty(0, np.float32)
     assert metrics.auc(none, none) == 0.5
     assert metrics.gauc(none, none, none) == 0.5
-    one = np.ones(1, np.float32)
-    assert metrics.auc(one, one) == 0.5
+    ones = np.ones(1, np.float32)
+    assert metrics.auc(ones, ones) == 0.5
     assert metrics.auc(np.arange(4.0), np.ones(4)) == 0.5
     assert metrics.auc(np.zeros(4), np.array([0, 1, 0, 1.0])) == 0.5
     assert metrics.auc(np.arange(4.0), np.array([0, 0, 0.5, 1])) == 1.0
@@ -131,11 +131,11 @@ def test_logloss_and_means():
 def test_all_figures_of_a_head(weighted, squared):
     logits, labels, weights, groups = examples()
     weight = weights if weighted else None
-    found = metrics.of_head(HeadExamples(logits, labels, weight, groups, squared))
+    figures = metrics.of_head(HeadExamples(logits, labels, weight, groups, squared))
     w = weights.astype(float) if weighted else np.ones(len(logits))
     z, y = logits.astype(float), labels.astype(float)
     p = z if squared else 1 / (1 + np.exp(-z))
-    some = y != 0
+    not_zero = y != 0
     expected = {
         "auc": slow_auc(logits, labels, w),
         "gauc": slow_gauc(logits, labels, groups, w),
@@ -146,22 +146,22 @@ def test_all_figures_of_a_head(weighted, squared):
         "accuracy": np.average((p >= 0.5) == (y >= 0.5), weights=w),
         "mse": np.average((p - y) ** 2, weights=w),
         "mae": np.average(np.abs(p - y), weights=w),
-        "mape": np.average(np.abs(p - y)[some] / y[some], weights=w[some]),
+        "mape": np.average(np.abs(p - y)[not_zero] / y[not_zero], weights=w[not_zero]),
     }
     if squared:
         del expected["logloss"]
-    assert {**found, "calibration": None} == pytest.approx({**expected, "calibration": None})
-    assert all(type(value) is float for name, value in found.items() if name != "calibration")
+    assert {**figures, "calibration": None} == pytest.approx({**expected, "calibration": None})
+    assert all(type(value) is float for name, value in figures.items() if name != "calibration")
 
 
 def test_labels_that_are_numbers():
     logits = np.array([2.5, 3.0, 4.0], np.float32)
     labels = np.array([2.0, 4.0, 0.0], np.float32)
-    found = metrics.of_head(HeadExamples(logits, labels, squared=True))
-    assert not {"auc", "accuracy", "logloss"} & found.keys()
-    assert found["mse"] == pytest.approx((0.25 + 1 + 16) / 3)
-    assert found["mae"] == pytest.approx((0.5 + 1 + 4) / 3)
-    assert found["mape"] == pytest.approx((0.25 + 0.25) / 2)  # the label 0 is left out
+    figures = metrics.of_head(HeadExamples(logits, labels, squared=True))
+    assert not {"auc", "accuracy", "logloss"} & figures.keys()
+    assert figures["mse"] == pytest.approx((0.25 + 1 + 16) / 3)
+    assert figures["mae"] == pytest.approx((0.5 + 1 + 4) / 3)
+    assert figures["mape"] == pytest.approx((0.25 + 0.25) / 2)  # the label 0 is left out
     assert metrics.of_head(HeadExamples(logits, 0 * labels))["mape"] is None
 
 
@@ -171,11 +171,11 @@ def slow_calibration(predictions, labels, weights, bins):
     ]
     means = [weights[predictions == p].mean() for p in predictions]
     order = sorted(range(len(predictions)), key=lambda i: predictions[i])
-    found, at = [], 0
+    buckets, at = [], 0
     for number in range(bins):
         size = len(order) // bins + (number < len(order) % bins)
         part, at = order[at : at + size], at + size
-        found.append(
+        buckets.append(
             {
                 "prediction": np.average([predictions[i] for i in part],
                                          weights=[means[i] for i in part]),
@@ -183,7 +183,7 @@ def slow_calibration(predictions, labels, weights, bins):
                 "count": size,
             }
         )  # fmt: skip
-    return found
+    return buckets
 
 
 @pytest.mark.parametrize("n", [10, 37, 120])
@@ -192,16 +192,16 @@ def test_calibration(n, distinct):
     logits, labels, weights, _ = examples(n, distinct=distinct)
     p, w = logits.astype(float), weights.astype(float)
     for given, used in ((None, np.ones(n)), (weights, w)):
-        found = metrics.calibration(p, labels, given)
+        buckets = metrics.calibration(p, labels, given)
         expected = slow_calibration(p, labels, used, 10)
-        assert len(found) == 10
-        for one, other in zip(found, expected, strict=True):
-            assert one == pytest.approx(other)
+        assert len(buckets) == 10
+        for bucket, other in zip(buckets, expected, strict=True):
+            assert bucket == pytest.approx(other)
     # The order of the examples does not matter.
     shuffled = np.random.default_rng(1).permutation(n)
     again = metrics.calibration(p[shuffled], labels[shuffled])
-    for one, other in zip(metrics.calibration(p, labels), again, strict=True):
-        assert one == pytest.approx(other)
+    for bucket, other in zip(metrics.calibration(p, labels), again, strict=True):
+        assert bucket == pytest.approx(other)
 
 
 def test_calibration_of_few():
@@ -227,14 +227,14 @@ def scored(**changes):
 def test_several_heads():
     logits, labels, weights, groups = examples(60)
     assert "head" not in scored(heads=("ctr",)).metrics()
-    found = scored(reference=np.where(labels > 0, 2.0, np.nan)).metrics()
+    figures = scored(reference=np.where(labels > 0, 2.0, np.nan)).metrics()
     main = metrics.of_head(HeadExamples(logits, labels, weights, groups))
     other = metrics.of_head(HeadExamples(logits * 2, 1 - labels, weights, groups))
-    assert (found["head"], found["heads"]) == ("ctr", {"ctcvr": other})
-    assert {**found, **main} == found
-    assert found["examples"] == 60
-    assert found["reference_auc"] == 0.5
-    kept = metrics.scalars(found)
+    assert (figures["head"], figures["heads"]) == ("ctr", {"ctcvr": other})
+    assert {**figures, **main} == figures
+    assert figures["examples"] == 60
+    assert figures["reference_auc"] == 0.5
+    kept = metrics.scalars(figures)
     assert "calibration" not in kept
     assert "calibration" not in kept["heads"]["ctcvr"]
     assert kept["heads"]["ctcvr"]["auc"] == other["auc"]
@@ -244,6 +244,6 @@ def test_the_reference_where_it_is_known():
     logits, labels, _, _ = examples(60)
     reference = logits.astype(np.float64)
     reference[::3] = np.nan
-    found = scored(reference=reference, weight=None).metrics()
+    figures = scored(reference=reference, weight=None).metrics()
     known = ~np.isnan(reference)
-    assert found["reference_auc"] == metrics.auc(logits[known], labels[known])
+    assert figures["reference_auc"] == metrics.auc(logits[known], labels[known])

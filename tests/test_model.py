@@ -60,7 +60,7 @@ def loss_of(weights, x, linear, labels):
 
 def named(model):
     """The dense variables under the names that `forward` uses, float64, from the C memory."""
-    found, dense = {}, 0
+    variables, dense = {}, 0
     for path, variable, memory in zip(
         model.variable_names, model.variables, model.dense.weights, strict=True
     ):
@@ -68,8 +68,8 @@ def named(model):
         if path.split("/")[0] not in ("numeric", "deep_logit"):
             name = f"deep/{dense // 2}/{path.split('/')[-1]}"
             dense += 1
-        found[name] = memory.reshape(tuple(variable.shape)).astype(np.float64)
-    return found
+        variables[name] = memory.reshape(tuple(variable.shape)).astype(np.float64)
+    return variables
 
 
 def difference(function, array, at, step=1e-6):
@@ -183,9 +183,9 @@ def test_a_step_is_adagrad_on_rows_and_adam_on_dense_weights(pooling, several):
     sums = {}
     for example, slot, keys, divisor in cells:
         for key in keys:
-            one = sums.setdefault(key, [np.zeros(1), np.zeros(WIDTH)])
-            one[0] += of_linear[example] / divisor
-            one[1] += of_x[example, slot * WIDTH : (slot + 1) * WIDTH] / divisor
+            sums_of_row = sums.setdefault(key, [np.zeros(1), np.zeros(WIDTH)])
+            sums_of_row[0] += of_linear[example] / divisor
+            sums_of_row[1] += of_x[example, slot * WIDTH : (slot + 1) * WIDTH] / divisor
     for key, gradients in sums.items():
         before, after = state[key], table.lookup(*key)
         for name, gradient, got in (
@@ -235,11 +235,13 @@ def test_variables_live_in_the_memory_of_the_dense_table():
             np.testing.assert_array_equal(variable.numpy().reshape(-1), memory)
             assert memory.ctypes.data % 64 == 0
         step = TrainingStep(model, BATCH)
-        before = [memory.copy() for memory in model.dense.weights]
+        old_weights = [memory.copy() for memory in model.dense.weights]
         step(batch_of(BATCH))
         for network in (model.network, model.inference_network):
             variables = [variable.value for variable in network.trainable_variables]
-            for variable, memory, old in zip(variables, model.dense.weights, before, strict=True):
+            for variable, memory, old in zip(
+                variables, model.dense.weights, old_weights, strict=True
+            ):
                 np.testing.assert_array_equal(variable.numpy().reshape(-1), memory)
                 assert not np.array_equal(memory, old)
         model.check_aliases()
@@ -267,7 +269,7 @@ def test_inference_writes_nothing_and_unknown_ids_read_zeros():
     model = make()
     TrainingStep(model, BATCH)(batch_of(BATCH))
     [table] = model.tables
-    before = [part.tobytes() for part in table.records()]
+    records = [part.tobytes() for part in table.records()]
     inference = Inference(model, BATCH)
     batch = batch_of(BATCH, 5)
     batch.ids[0][:] += np.uint64(1000)
@@ -275,7 +277,7 @@ def test_inference_writes_nothing_and_unknown_ids_read_zeros():
     x[:, SLOTS * WIDTH :] = batch.numeric
     expected = forward(named(model), x, linear)
     np.testing.assert_allclose(inference(batch)[:, 0], expected, rtol=1e-4, atol=1e-6)
-    assert [part.tobytes() for part in table.records()] == before
+    assert [part.tobytes() for part in table.records()] == records
 
 
 def test_a_batch_in_parts_has_the_logits_of_the_whole():
@@ -299,12 +301,12 @@ def test_a_gradient_that_is_not_finite_changes_nothing():
                  r["embedding.accumulator"].tobytes())
                 for part in table.records() for r in part]  # fmt: skip
 
-    before, dense = rows(), [memory.copy() for memory in model.dense.weights]
+    old_rows, dense = rows(), [memory.copy() for memory in model.dense.weights]
     batch = batch_of(BATCH)
     batch.numeric[2, 0] = np.nan
     with pytest.raises(Failure, match="step 2: a gradient is NaN, infinite"):
         step(batch)
-    assert rows() == before
+    assert rows() == old_rows
     for old, memory in zip(dense, model.dense.weights, strict=True):
         np.testing.assert_array_equal(old, memory)
     step(batch_of(BATCH))
@@ -326,7 +328,7 @@ def test_a_slot_may_have_its_own_initial_scale():
     conf.slots[first].initial_scale = 0.0
     model = building.build(conf, Statistics())
     [table], [layout] = model.tables, model.layout.tables
-    batch = Workspace(table, slot_plans(conf, layout))
+    batch = Workspace(table, slot_plans(conf.slots, layout))
     ids = np.arange(1, len(layout.slots) + 1, dtype=np.uint64)
     batch.find(ids, np.arange(len(ids) + 1, dtype=np.uint32), 1, insert=True)
     weights = {

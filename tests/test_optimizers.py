@@ -348,24 +348,24 @@ def test_a_large_sum_of_ftrl_still_moves() -> None:
 def test_ftrl_rests_at_learning_rate_zero() -> None:
     for rule in ("ftrl", "tensornet_ftrl"):
         table = make_table(RULES[rule], 3, 1)
-        before = train(table, 1)
+        trained = train(table, 1)
         table.set_learning_rate(0, 0.0)
-        assert train(table, 1) == before
+        assert train(table, 1) == trained
 
 
 def test_decayed_rows_are_read_by_the_clock() -> None:
     """A step reads what the step before left; a reader at rest reads the clock's own step."""
     table = make_table(Optimizer("sgd", 0.5, decay=0.5), 2, 1)
     batch = Workspace(table, [SlotPlan(4, "sum", 0)])
-    one, ends, output = np.array([7], np.uint64), np.array([0, 1], np.uint32), np.zeros((1, 2))
+    id_, ends, output = np.array([7], np.uint64), np.array([0, 1], np.uint32), np.zeros((1, 2))
     output = output.astype(np.float32)
     table.set_step(10)
-    batch.find(one, ends, 1, insert=True)
+    batch.find(id_, ends, 1, insert=True)
     start = table.lookup(4, 7)
     for now, past in ((10, 0), (11, 1), (13, 3), (1010, 1000)):
         table.set_step(now)
         for insert, steps in ((False, past), (True, max(past - 1, 0))):
-            batch.find(one, ends, 1, insert)
+            batch.find(id_, ends, 1, insert)
             batch.gather([output])
             wanted = start * np.float32(0.75**steps)
             np.testing.assert_array_equal(output[0], wanted)
@@ -442,7 +442,7 @@ def test_dense_weights_equal_the_model(rule: str, extra: str) -> None:
             table.set_learning_rate(optimizer.learning_rate)
         g = [rng.normal(size=size).astype(np.float32) for size in SIZES]
         final = [final_gradient(optimizer, a, b.astype(float)) for a, b in zip(w, g, strict=True)]
-        wanted = sum((one**2).sum() for one in final)
+        wanted = sum((part**2).sum() for part in final)
         np.testing.assert_allclose(table.squares(g), wanted, 1e-4)
         table.apply(g, scale)
         kept = 1 - optimizer.learning_rate * optimizer.decay
@@ -475,7 +475,10 @@ def test_dense_threads_and_copied_state(rule: str) -> None:
     for table in (*tables, copy):
         squares.add(table.squares(g))
         table.apply(g)
-    assert len({b"".join(one.tobytes() for one in table.weights) for table in (*tables, copy)}) == 1
+    assert (
+        len({b"".join(array.tobytes() for array in table.weights) for table in (*tables, copy)})
+        == 1
+    )
     assert len(squares) == 1
 
 

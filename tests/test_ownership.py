@@ -10,8 +10,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import generated_folders
 import pytest
-import trees
 
 from tnctl import files, folders, manifest, outputs, ownership
 from tnctl.errors import Failure, UserError
@@ -44,7 +44,7 @@ def stored(folder):
 
 def survives(root, outside, chance):
     """Look at one generated folder, then empty it: only what is tnctl's may go."""
-    tree = trees.grow(root / "tree", outside, chance)
+    tree = generated_folders.grow(root / "tree", outside, chance)
     survey = ownership.survey(str(tree.folder), tree.format)
     assert {*survey.owned, *survey.lists} == set(tree.owned)
     assert bool(survey.foreign) == bool(tree.foreign or tree.links)
@@ -60,13 +60,13 @@ def survives(root, outside, chance):
 
 def test_only_files_of_tnctl_are_known_and_removed(root):
     outside = root / "outside"
-    trees.put(outside / "secret", b"secret")
+    generated_folders.put(outside / "secret", b"secret")
     for name in ("embedding8/00000.rows", "variables.index", "part-00000.parquet"):
-        trees.put(outside / name, b"theirs")
-    before = stored(outside)
+        generated_folders.put(outside / name, b"theirs")
+    contents = stored(outside)
     for seed in range(20_000):
         survives(root, outside, random.Random(seed))
-    assert stored(outside) == before
+    assert stored(outside) == contents
 
 
 # ---- Writing a folder in the place of another ---------------------------------
@@ -137,7 +137,7 @@ def test_a_kill_at_any_moment_leaves_one_of_both(root, monkeypatch, way, old):
         shutil.rmtree(to, ignore_errors=True)
         if old:
             write_graph(str(to), old)
-        trees.put(root / "notes.txt", b"mine")
+        generated_folders.put(root / "notes.txt", b"mine")
         died = killed_at(number, root, lambda: write_graph(str(to), NEW))
         if way == "exchange" or (way == "mount point" and not old):
             assert whole(to) in (old or None, NEW)
@@ -183,8 +183,8 @@ def test_what_fails_leaves_the_old_one(root, monkeypatch, storage):
             assert survey.complete and not survey.foreign
             assert sorted(name for name, _ in folders.contents(to, {"variables"})) == listing
     assert number > 5
-    found = ownership.survey(to, GRAPH)
-    assert found.complete and set(found.owned) == {*NEW, "serving.json"}
+    surveyed = ownership.survey(to, GRAPH)
+    assert surveyed.complete and set(surveyed.owned) == {*NEW, "serving.json"}
 
 
 def test_what_a_killed_upload_left_goes(root):
@@ -256,10 +256,10 @@ def test_what_has_the_name_of_the_folder_beside(root):
     (root / "outside").mkdir()
     for make in (lambda: beside.write_text("mine"), lambda: beside.symlink_to(root / "outside")):
         make()
-        before = stored(root)
+        contents = stored(root)
         with pytest.raises(UserError, match=r"holds \.graph\.tnctl-new"):
             write_graph(str(root / "graph"), NEW)
-        assert stored(root) == before
+        assert stored(root) == contents
         beside.unlink()
 
 
@@ -276,10 +276,10 @@ def test_what_has_the_name_of_the_folder_inside(there, root):
     assert whole(to) == NEW and not inside.exists()
     inside.mkdir()
     (inside / "thesis").write_text("mine")
-    before = stored(root)
+    contents = stored(root)
     with pytest.raises(UserError, match=r"\.tnctl-new holds thesis"):
         write_graph(str(to), OLD)
-    assert stored(root) == before
+    assert stored(root) == contents
 
 
 def test_folders_made_for_what_fails_go(root):
@@ -324,12 +324,14 @@ def test_no_output_overlaps_what_is_read(root):
     os.link(root / "a/b.csv", root / "d/hard.csv")
     spellings = ["{}", "{}/", "x/../{}", "./{}", "file://{root}/{}", "{root}/{}"]
     for _ in range(500):
-        one, other = (chance.choice(names) for _ in range(2))
-        to, read = (chance.choice(spellings).format(n, root=root) for n in (one, other))
+        first_name, second_name = (chance.choice(names) for _ in range(2))
+        to, read = (
+            chance.choice(spellings).format(n, root=root) for n in (first_name, second_name)
+        )
         to, read = (
             url if "/" in url[:1] or "://" in url else f"{root}/{url}" for url in (to, read)
         )
-        first, second = ((root / name).resolve() for name in (one, other))
+        first, second = ((root / name).resolve() for name in (first_name, second_name))
         overlaps = first.is_relative_to(second) or second.is_relative_to(first)
         if overlaps:
             with pytest.raises(UserError, match="which this command reads"):

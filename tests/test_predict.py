@@ -18,46 +18,46 @@ from tnctl.schema import Loss, Train
 CARRY = "data.carry=[user_id,label]"
 
 
-def predicted(here, folder, *arguments):
-    done = here("predict", "output=run", *arguments, cwd=folder)
+def predicted(cli, folder, *arguments):
+    done = cli("predict", "output=run", *arguments, cwd=folder)
     assert done.code == 0, done.err
     return done
 
 
-def test_the_scores_are_those_of_evaluate(run_copy, here):
-    done = predicted(here, run_copy, CARRY)
+def test_the_scores_are_those_of_evaluate(run_copy, cli):
+    done = predicted(cli, run_copy, CARRY)
     assert "700 predictions of step 12 written to run/predictions.parquet" in done.err
     assert done.out == ""
-    found = pq.read_table(run_copy / "run/predictions.parquet")
-    assert found.column_names == ["user_id", "label", "prediction", "logit"]
+    table = pq.read_table(run_copy / "run/predictions.parquet")
+    assert table.column_names == ["user_id", "label", "prediction", "logit"]
     text = pyarrow.csv.read_csv(run_copy / "clicks/test.csv")
-    assert found["user_id"].cast(pa.string()) == text["user_id"].cast(pa.string())
-    labels = np.array(found["label"].to_pylist()).astype(np.float32)
-    logits = found["logit"].to_numpy()
+    assert table["user_id"].cast(pa.string()) == text["user_id"].cast(pa.string())
+    labels = np.array(table["label"].to_pylist()).astype(np.float32)
+    logits = table["logit"].to_numpy()
     assert logits.dtype == np.float32
     report = json.loads((run_copy / "run/report.json").read_text())
     assert metrics.auc(logits, labels) == report["auc"]
     assert metrics.logloss(logits, labels) == report["logloss"]
-    np.testing.assert_array_equal(found["prediction"].to_numpy(), metrics.sigmoid(logits))
+    np.testing.assert_array_equal(table["prediction"].to_numpy(), metrics.sigmoid(logits))
 
 
-def test_labels_are_not_needed(run_copy, here):
-    predicted(here, run_copy, "to=with.parquet")
+def test_labels_are_not_needed(run_copy, cli):
+    predicted(cli, run_copy, "to=with.parquet")
     path = run_copy / "clicks/test.csv"
     table = pyarrow.csv.read_csv(
         path, convert_options=pyarrow.csv.ConvertOptions(column_types={"user_id": pa.string()})
     ).drop_columns(["label", "planted"])
     pyarrow.csv.write_csv(table, path, pyarrow.csv.WriteOptions(quoting_style="none"))
-    predicted(here, run_copy, "to=without.parquet")
+    predicted(cli, run_copy, "to=without.parquet")
     assert pq.read_table(run_copy / "with.parquet") == pq.read_table(run_copy / "without.parquet")
 
 
-def test_every_format_and_window_says_the_same(run_copy, here):
-    predicted(here, run_copy, CARRY, "to=whole.parquet")
+def test_every_format_and_window_says_the_same(run_copy, cli):
+    predicted(cli, run_copy, CARRY, "to=whole.parquet")
     whole = pq.read_table(run_copy / "whole.parquet").to_pylist()
-    predicted(here, run_copy, CARRY, "to=rows.csv", "data.window=256")
-    predicted(here, run_copy, CARRY, "to=rows.jsonl", "data.window=256")
-    predicted(here, run_copy, CARRY, "to=named", "format=jsonl", "train.batch_size=100")
+    predicted(cli, run_copy, CARRY, "to=rows.csv", "data.window=256")
+    predicted(cli, run_copy, CARRY, "to=rows.jsonl", "data.window=256")
+    predicted(cli, run_copy, CARRY, "to=named", "format=jsonl", "train.batch_size=100")
     with (run_copy / "rows.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     lines = [json.loads(line) for line in (run_copy / "rows.jsonl").read_text().splitlines()]
@@ -70,15 +70,15 @@ def test_every_format_and_window_says_the_same(run_copy, here):
         assert float(row["prediction"]) == expected["prediction"]
 
 
-def test_other_files_and_storages(run_copy, here):
-    predicted(here, run_copy, "data.test=validation.csv", "to=memory://scores/a.parquet")
+def test_other_files_and_storages(run_copy, cli):
+    predicted(cli, run_copy, "data.test=validation.csv", "to=memory://scores/a.parquet")
     import fsspec
 
     with fsspec.open("memory://scores/a.parquet") as stream:
         assert pq.read_table(stream).num_rows == 900
 
 
-def test_what_is_asked_wrongly_is_one_line(trained, here):
+def test_what_is_asked_wrongly_is_one_line(trained, cli):
     for arguments, words in {
         ("format=xml",): "no format 'xml'",
         ("data.test=null",): "data.test=FILES",
@@ -86,7 +86,7 @@ def test_what_is_asked_wrongly_is_one_line(trained, here):
         ("data.carry=[user_ip]",): "no column 'user_ip'",
         ("data.test=nothing.csv",): "was not found",
     }.items():
-        done = here("predict", "output=run", *arguments, cwd=trained)
+        done = cli("predict", "output=run", *arguments, cwd=trained)
         assert done.code in (1, 2), arguments
         assert words in done.last, arguments
     assert not (trained / "run/predictions.parquet").exists()
@@ -161,12 +161,12 @@ def test_odd_values_in_text(tmp_path):
 def test_lists_of_one_value_are_carried_as_values():
     several: set[str] = set()
     table = pa.table({"id": [["u0"], [], None], "tags": [["a"], ["b", "c"], []], "n": [[1]] * 3})
-    found = predictions._unpacked(table, several)
-    assert found.to_pydict() == {
+    unpacked = predictions._unpacked(table, several)
+    assert unpacked.to_pydict() == {
         "id": ["u0", None, None], "tags": [["a"], ["b", "c"], []], "n": [1, 1, 1],
     }  # fmt: skip
     # The next table is written into the same columns.
-    assert predictions._unpacked(table.slice(0, 1), several).schema == found.schema
+    assert predictions._unpacked(table.slice(0, 1), several).schema == unpacked.schema
 
 
 def test_a_column_that_changes_its_type(tmp_path):

@@ -104,8 +104,8 @@ def same(a, b):
         return
     if isinstance(a, list):
         assert len(a) == len(b)
-        for one, other in zip(a, b, strict=True):
-            same(one, other)
+        for value, other in zip(a, b, strict=True):
+            same(value, other)
     elif isinstance(a, pa.Table):
         assert a.to_pylist() == b.to_pylist()
     else:
@@ -116,13 +116,13 @@ def same(a, b):
 
 def same_windows(conf, other, split, **options):
     """Whether two confs give the same bytes; how many windows."""
-    found = list(windows(conf, features_of(conf, **options), split))
+    read = list(windows(conf, features_of(conf, **options), split))
     others = list(windows(other, features_of(other, **options), split))
-    assert len(found) == len(others)
-    for a, b in zip(found, others, strict=True):
+    assert len(read) == len(others)
+    for a, b in zip(read, others, strict=True):
         for field in dataclasses.fields(a):
             same(getattr(a, field.name), getattr(b, field.name))
-    return len(found)
+    return len(read)
 
 
 @pytest.mark.parametrize("root", ["local", "memory"])
@@ -159,7 +159,7 @@ def test_negatives_are_chosen_when_reading(conf, tmp_path):
     assert manifest.read(prepared.data.prepared, PreparedManifest).splits["train"].rows == 230
     windows_left = same_windows(conf, prepared, "train")
     assert windows_left < 8
-    more = [changed(one, negatives=0.8) for one in (conf, prepared)]
+    more = [changed(source, negatives=0.8) for source in (conf, prepared)]
     assert same_windows(*more, "train") > windows_left
 
 
@@ -196,7 +196,7 @@ def test_a_stranger_reads_it(conf, tmp_path):
         column = [row for table in tables for row in table["ids_sequence"].to_pylist()]
         sequence = np.diff(window.offsets[2]).reshape(-1, 2).sum(axis=1)
         assert [len(ids or []) for ids in column] == sequence.tolist()
-        assert [one for ids in column for one in ids or []] == window.ids[2].tolist()
+        assert [id_ for ids in column for id_ in ids or []] == window.ids[2].tolist()
         numbers = b"".join(value for table in tables for value in table["numeric"].to_pylist())
         assert numbers == window.numeric.tobytes()
         for number, name in enumerate(conf.data.labels):
@@ -217,13 +217,13 @@ def test_the_golden_files_are_read(monkeypatch):
     monkeypatch.chdir(GOLDEN)
     conf = schema.from_values(importlib.import_module("make").CONF)
     prepared = changed(conf, prepared="prepared")
-    found = []
-    for one in (conf, prepared):
-        features = Features(one, [(list(conf.slots), [1] * 5)], statistics.measure(one))
-        found += windows(one, features, "train")
-    assert len(found) == 2
-    for field in dataclasses.fields(found[0]):
-        same(getattr(found[0], field.name), getattr(found[1], field.name))
+    read = []
+    for source in (conf, prepared):
+        features = Features(source, [(list(conf.slots), [1] * 5)], statistics.measure(source))
+        read += windows(source, features, "train")
+    assert len(read) == 2
+    for field in dataclasses.fields(read[0]):
+        same(getattr(read[0], field.name), getattr(read[1], field.name))
     assert raw_rows(prepared, "train", 9) == raw_rows(conf, "train", 9)
 
 
@@ -252,11 +252,11 @@ def test_columns_are_as_narrow_as_their_rows(tmp_path):
     fields = [pq.read_schema(tmp_path / "to" / name).field("ids_s") for name in parts]
     assert [field.type for field in fields] == [pa.uint64(), pa.uint64(), pa.list_(pa.uint64())]
     assert [field.nullable for field in fields[:2]] == [False, True]
-    found = []
-    for one in (conf, changed(conf, prepared=str(tmp_path / "to"))):
-        features = Features(one, [(["s", "t"], [1, 1])], statistics.measure(one))
-        found.append(list(windows(one, features, "train")))
-    for a, b in zip(*found, strict=True):
+    read = []
+    for source in (conf, changed(conf, prepared=str(tmp_path / "to"))):
+        features = Features(source, [(["s", "t"], [1, 1])], statistics.measure(source))
+        read.append(list(windows(source, features, "train")))
+    for a, b in zip(*read, strict=True):
         same([*a.ids, *a.offsets], [*b.ids, *b.offsets])
 
 
@@ -348,26 +348,26 @@ def lists(array, kind):
 
 COLUMNS = {
     "no ids": ("ids_plain", None, "should be there once"),
-    "ids of another type": ("ids_plain", lambda one: one.cast(pa.int64(), safe=False), "int64"),
-    "texts": ("ids_many", lambda one: pa.array(["x"] * len(one)), "lists of it. It has string"),
-    "lists of numbers": ("ids_plain", lambda one: lists(pa.nulls(len(one)), pa.float64()),
+    "ids of another type": ("ids_plain", lambda old: old.cast(pa.int64(), safe=False), "int64"),
+    "texts": ("ids_many", lambda old: pa.array(["x"] * len(old)), "lists of it. It has string"),
+    "lists of numbers": ("ids_plain", lambda old: lists(pa.nulls(len(old)), pa.float64()),
                          "lists of it"),
-    "nulls in lists": ("ids_plain", lambda one: lists(pa.nulls(len(one)), pa.uint64()),
+    "nulls in lists": ("ids_plain", lambda old: lists(pa.nulls(len(old)), pa.uint64()),
                        "a value in every row"),
-    "fewer weights": ("weights_weighed", lambda one: pa.array([[1.0]] * len(one), pa.list_(
+    "fewer weights": ("weights_weighed", lambda old: pa.array([[1.0]] * len(old), pa.list_(
         pa.float32())), "a weight for each id"),
-    "wide numbers": ("numeric", lambda one: pa.array([b"1234" * 99] * len(one), pa.binary(396)),
+    "wide numbers": ("numeric", lambda old: pa.array([b"1234" * 99] * len(old), pa.binary(396)),
                      "99 numbers in each row"),
-    "odd numbers": ("numeric", lambda one: pa.array([b"123"] * len(one), pa.binary(3)), "4 bytes"),
-    "a label beyond 1": ("label_click", lambda one: pa.array([2.0] * len(one), pa.float32()),
+    "odd numbers": ("numeric", lambda old: pa.array([b"123"] * len(old), pa.binary(3)), "4 bytes"),
+    "a label beyond 1": ("label_click", lambda old: pa.array([2.0] * len(old), pa.float32()),
                          "labels from 0 to 1"),
-    "a label of no number": ("label_click", lambda one: pa.array([np.nan] * len(one), pa.float32()),
+    "a label of no number": ("label_click", lambda old: pa.array([np.nan] * len(old), pa.float32()),
                              "labels from 0 to 1"),
     "no label": ("label_long", None, "should be there once"),
-    "a negative weight": ("weight", lambda one: pa.array([-1.0] * len(one), pa.float32()),
+    "a negative weight": ("weight", lambda old: pa.array([-1.0] * len(old), pa.float32()),
                           "at least 0"),
-    "a group as text": ("group", lambda one: pa.array(["g"] * len(one)), "should be uint64"),
-    "null references": ("reference", lambda one: pa.nulls(len(one), pa.float64()), "every row"),
+    "a group as text": ("group", lambda old: pa.array(["g"] * len(old)), "should be uint64"),
+    "null references": ("reference", lambda old: pa.nulls(len(old), pa.float64()), "every row"),
 }  # fmt: skip
 
 
@@ -440,8 +440,8 @@ def checkpoint_files(run: Path):
     }
 
 
-def test_training_gives_the_same_bytes(workspace, process, here):
-    done = here("prepare", "conf=small.yaml", "to=prepared", cwd=workspace)
+def test_training_gives_the_same_bytes(workspace, process, cli):
+    done = cli("prepare", "conf=small.yaml", "to=prepared", cwd=workspace)
     assert done.code == 0, done.err
     assert "data.prepared=prepared" in done.err
     command = ("train", "conf=small.yaml", "train.deterministic=true")
@@ -456,10 +456,10 @@ def test_training_gives_the_same_bytes(workspace, process, here):
     assert reports[0] == reports[1]
 
 
-def test_mistakes_are_one_line(workspace, here):
-    assert "give to=URL" in here("prepare", "conf=small.yaml", cwd=workspace).line
-    assert here("prepare", "to=x", cwd=workspace).code == 2
-    done = here("prepare", "conf=small.yaml", "to=clicks", cwd=workspace)
+def test_mistakes_are_one_line(workspace, cli):
+    assert "give to=URL" in cli("prepare", "conf=small.yaml", cwd=workspace).line
+    assert cli("prepare", "to=x", cwd=workspace).code == 2
+    done = cli("prepare", "conf=small.yaml", "to=clicks", cwd=workspace)
     assert "contains clicks/train.csv, which this command reads" in done.last
-    done = here("train", "conf=small.yaml", "data.prepared=clicks", "output=c", cwd=workspace)
+    done = cli("train", "conf=small.yaml", "data.prepared=clicks", "output=c", cwd=workspace)
     assert "clicks has no manifest.json" in done.last

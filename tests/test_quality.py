@@ -14,15 +14,15 @@ TEST_ROWS = (5_200_000, 5_600_000)  # data.test of conf/data/generated.yaml
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory, here):
+def reports(tmp_path_factory, cli):
     """The reports of `train conf=deepfm` and `conf=lr`, nothing changed."""
     folder = tmp_path_factory.mktemp("quality")
-    found = {}
+    report_of = {}
     for conf in ("deepfm", "lr"):
-        done = here("train", f"conf={conf}", cwd=folder)
+        done = cli("train", f"conf={conf}", cwd=folder)
         assert done.code == 0, done.err
-        found[conf] = json.loads((folder / "runs" / conf / "report.json").read_text())
-    return found
+        report_of[conf] = json.loads((folder / "runs" / conf / "report.json").read_text())
+    return report_of
 
 
 @pytest.fixture(scope="module")
@@ -68,19 +68,19 @@ ADULT = {"lr": 0.920, "wide_deep": 0.921, "deepfm": 0.918, "dcn": 0.918}
 
 
 @pytest.fixture(scope="module")
-def adult(tmp_path_factory, here):
+def adult(tmp_path_factory, cli):
     """The test AUC of conf=adult with a recipe and a seed; each is trained once."""
     root = os.environ.get("TNCTL_TEST_DATA")
     if not root:
         pytest.skip("TNCTL_TEST_DATA is not set: the folder that has adult/")
     folder = tmp_path_factory.mktemp("adult")
     data = (Path(root) / "adult").resolve()
-    found = {}
+    measured = {}
 
     def auc_of(recipe, seed):
-        if (recipe, seed) not in found:
+        if (recipe, seed) not in measured:
             output = folder / f"{recipe}-{seed}"
-            done = here(
+            done = cli(
                 "train", "conf=adult", f"recipe={recipe}", f"seed={seed}", f"data.root={data}",
                 f"output={output}", cwd=folder,
             )  # fmt: skip
@@ -89,8 +89,8 @@ def adult(tmp_path_factory, here):
             assert report["split"] == "test"
             assert report["examples"] == 16_281
             assert report["epochs"][0]["examples"] == 32_561
-            found[recipe, seed] = report["auc"]
-        return found[recipe, seed]
+            measured[recipe, seed] = report["auc"]
+        return measured[recipe, seed]
 
     return auc_of
 

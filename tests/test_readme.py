@@ -94,12 +94,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tour(here: Any, folder: Path) -> list[tuple[Step, Any]]:
+def tour(cli: Any, folder: Path) -> list[tuple[Step, Any]]:
     """Each command of README.md with its result."""
     with pytest.MonkeyPatch.context() as patch:
         # A slow machine prints a line of progress every ten seconds.
         patch.setattr(progress, "SECONDS_BETWEEN_LINES", float("inf"))
-        return [(step, here(*step.command.split()[1:], cwd=folder)) for step in steps_of(README)]
+        return [(step, cli(*step.command.split()[1:], cwd=folder)) for step in steps_of(README)]
 
 
 def check_output(step: Step, result: Any) -> None:
@@ -113,6 +113,13 @@ def check_output(step: Step, result: Any) -> None:
     )
 
 
+def aucs(lines: list[str]) -> list[float]:
+    """Every AUC in lines of output: after the word, and in the table of a sweep below it."""
+    text = "\n".join(lines)
+    names = re.findall(r"(?:^AUC .*|\bauc|\breference)  *(0\.\d+)", text, re.M)
+    return [float(auc) for auc in names + re.findall(r"^recipe=\w+ +(0\.\d+)", text, re.M)]
+
+
 def test_the_first_two_commands_do_all_the_set_up() -> None:
     commands = re.findall(r"^    (make \S+|pip .*|source \S+)", README.read_text(), re.M)
     assert commands == ["make demo", "make test", "source .venv/bin/activate"]
@@ -121,8 +128,16 @@ def test_the_first_two_commands_do_all_the_set_up() -> None:
 def test_every_command_of_the_readme_runs_and_prints_what_is_shown(tour: Any, folder: Path) -> None:
     assert len(tour) >= 14
     assert sum(bool(step.shown) for step, _ in tour) >= 4
+    compared = 0
     for step, result in tour:
         check_output(step, result)
+        if "deepfm" in step.command and step.shown:  # generated clicks, the same everywhere
+            shown = aucs(step.shown)
+            # What the page leaves out by `…` comes before the lines that it shows.
+            printed = aucs((result.out + result.err).splitlines())[-len(shown) :]
+            assert printed == pytest.approx(shown, abs=0.003), step.command
+            compared += len(shown)
+    assert compared == 9
     for name in ("report.json", "predictions.parquet", "graph/serving.json",
                  "embeddings/manifest.json"):  # fmt: skip
         assert (folder / "runs/first" / name).is_file(), name
@@ -158,10 +173,10 @@ def test_every_key_of_report_and_log_is_documented(folder: Path) -> None:
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
 @pytest.mark.usefixtures("tour")
-def test_outputs_in_documents_are_what_is_printed(page: Path, here: Any, folder: Path) -> None:
+def test_outputs_in_documents_are_what_is_printed(page: Path, cli: Any, folder: Path) -> None:
     for step in steps_of(page):
         if step.shown:
-            check_output(step, here(*step.command.split()[1:], cwd=folder))
+            check_output(step, cli(*step.command.split()[1:], cwd=folder))
 
 
 @pytest.mark.parametrize(

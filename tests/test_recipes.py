@@ -50,7 +50,9 @@ def network_of(recipe, slots=SLOTS, numeric=NUMBERS, precision="float32", **conf
     for variable in network.variables:
         value = random.normal(size=variable.shape) * 0.5
         variable.assign(np.abs(value) + 0.5 if "variance" in variable.name else value)
-    weights = {one.path: np.asarray(one).astype(np.float64) for one in network.variables}
+    weights = {
+        variable.path: np.asarray(variable).astype(np.float64) for variable in network.variables
+    }
     return network, heads, weights
 
 
@@ -58,8 +60,8 @@ def arrays_of(network):
     """Something for each input of a network, by name."""
     random = np.random.default_rng(4)
     arrays = {
-        one.name: random.normal(size=(ROWS, *one.shape[1:])).astype(np.float32)
-        for one in network.inputs
+        tensor.name: random.normal(size=(ROWS, *tensor.shape[1:])).astype(np.float32)
+        for tensor in network.inputs
     }
     if "lengths" in arrays:
         arrays["lengths"] = np.array([[0], [1], [4], [3], [2], [4]], np.int32)
@@ -69,7 +71,7 @@ def arrays_of(network):
 def run(network, arrays):
     """The logits of a network by head, in a graph, where written-out gradients want to be."""
     function = tf.function(lambda *inputs: network(list(inputs), training=False), autograph=False)
-    return function(*(tf.constant(arrays[one.name]) for one in network.inputs))
+    return function(*(tf.constant(arrays[tensor.name]) for tensor in network.inputs))
 
 
 def logits_of(recipe, **conf):
@@ -77,8 +79,8 @@ def logits_of(recipe, **conf):
     network, heads, weights = network_of(recipe, **conf)
     arrays = arrays_of(network)
     outputs = run(network, arrays)
-    found = {head: np.asarray(outputs[head])[:, 0] for head in heads}
-    return found, weights, {name: array.astype(np.float64) for name, array in arrays.items()}
+    logits = {head: np.asarray(outputs[head])[:, 0] for head in heads}
+    return logits, weights, {name: array.astype(np.float64) for name, array in arrays.items()}
 
 
 def tower(w, name, x, first=0, activation=np.tanh, batch_norm=False):
@@ -115,44 +117,44 @@ def parts(x, slots=3):
 TOWER = {"hidden": [5, 4], "activation": "tanh"}
 
 
-def near(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+def near(array, expected):
+    np.testing.assert_allclose(array, expected, rtol=2e-5, atol=2e-5)
 
 
 def test_lr():
-    found, w, given = logits_of({"name": "lr"})
+    logits, w, given = logits_of({"name": "lr"})
     _, numbers = parts(given["x"])
-    near(found["label"], given["linear"][:, 0] + logit(w, "numeric", numbers) + w["bias/bias"])
-    found, w, given = logits_of({"name": "lr"}, numeric={})
-    near(found["label"], given["linear"][:, 0] + w["bias/bias"])
+    near(logits["label"], given["linear"][:, 0] + logit(w, "numeric", numbers) + w["bias/bias"])
+    logits, w, given = logits_of({"name": "lr"}, numeric={})
+    near(logits["label"], given["linear"][:, 0] + w["bias/bias"])
 
 
 def test_fm():
-    found, w, given = logits_of({"name": "fm"})
+    logits, w, given = logits_of({"name": "fm"})
     vectors, numbers = parts(given["x"])
     both = np.concatenate([vectors, numbers[:, :, None] * w["factors/factors"]], axis=1)
     first = given["linear"][:, 0] + logit(w, "numeric", numbers)
-    near(found["label"], w["bias/bias"] + first + pairs(both))
-    found, w, given = logits_of({"name": "fm"}, numeric={}, linear=False)
-    near(found["label"], w["bias/bias"] + pairs(parts(given["x"])[0]))
+    near(logits["label"], w["bias/bias"] + first + pairs(both))
+    logits, w, given = logits_of({"name": "fm"}, numeric={}, linear=False)
+    near(logits["label"], w["bias/bias"] + pairs(parts(given["x"])[0]))
 
 
 def test_wide_deep():
     """The wide part is what the rows' linear weights sum to, a cross's among them."""
     slots = {**SLOTS, "ab": Slot(cross=["a", "b"], width=0)}
-    found, w, given = logits_of({"name": "wide_deep", **TOWER}, slots=slots)
+    logits, w, given = logits_of({"name": "wide_deep", **TOWER}, slots=slots)
     wide = given["linear"][:, 0] + logit(w, "numeric", parts(given["x"])[1])
-    near(found["label"], wide + logit(w, "deep_logit", tower(w, "deep", given["x"])))
+    near(logits["label"], wide + logit(w, "deep_logit", tower(w, "deep", given["x"])))
 
 
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_deepfm(batch_norm):
     recipe = {"name": "deepfm", **TOWER, "batch_norm": batch_norm, "dropout": 0.5}
-    found, w, given = logits_of(recipe)
+    logits, w, given = logits_of(recipe)
     vectors, numbers = parts(given["x"])
     first = given["linear"][:, 0] + logit(w, "numeric", numbers)
     deep = tower(w, "deep", given["x"], batch_norm=batch_norm)
-    near(found["label"], first + pairs(vectors) + logit(w, "deep_logit", deep))
+    near(logits["label"], first + pairs(vectors) + logit(w, "deep_logit", deep))
 
 
 CROSSES = [
@@ -179,11 +181,11 @@ def crossed(w, x, version, low_rank=0, experts=1, count=2):
             scores = np.exp(x @ w[f"cross/gates_{layer}"])
             gates = scores / scores.sum(axis=1, keepdims=True)
             mixed = np.zeros_like(x)
-            for one in range(experts):
-                of = slice(one * low_rank, (one + 1) * low_rank)
+            for number in range(experts):
+                of = slice(number * low_rank, (number + 1) * low_rank)
                 h = np.tanh(x @ w[f"cross/v_{layer}"][:, of])
-                h = np.tanh(h @ w[f"cross/c_{layer}"][one]) @ w[f"cross/u_{layer}"][of]
-                mixed += gates[:, one : one + 1] * start * (h + bias)
+                h = np.tanh(h @ w[f"cross/c_{layer}"][number]) @ w[f"cross/u_{layer}"][of]
+                mixed += gates[:, number : number + 1] * start * (h + bias)
             x = mixed + x
     return x
 
@@ -192,7 +194,7 @@ def crossed(w, x, version, low_rank=0, experts=1, count=2):
 @pytest.mark.parametrize("structure", ["parallel", "stacked"])
 def test_dcn(structure, cross):
     recipe = {"name": "dcn", "structure": structure, "layers": 2, **cross, **TOWER}
-    found, w, given = logits_of(recipe, linear=False)
+    logits, w, given = logits_of(recipe, linear=False)
     assert "linear" not in given
     x = given["x"]
     x_l = crossed(w, x, **cross)
@@ -201,14 +203,14 @@ def test_dcn(structure, cross):
     else:
         deep = logit(w, "deep_logit", tower(w, "deep", x))
         expected = logit(w, "cross_logit", x_l) + deep
-    near(found["label"], expected)
+    near(logits["label"], expected)
 
 
 @pytest.mark.parametrize("softmax", [False, True])
 def test_din(softmax):
     recipe = {"name": "din", "behavior": "past", "target": "a", "softmax": softmax,
               "attention": [5, 4], "attention_activation": "tanh", **TOWER}  # fmt: skip
-    found, w, given = logits_of(recipe, slots=HISTORY, linear=False)
+    logits, w, given = logits_of(recipe, slots=HISTORY, linear=False)
     sequences = given["sequences"].reshape(ROWS, LONGEST, WIDTH)
     target = given["x"][:, :WIDTH]  # slot a is the first
     interest = np.zeros((ROWS, WIDTH))
@@ -221,13 +223,13 @@ def test_din(softmax):
             weights = np.exp(scores) / np.exp(scores).sum() if softmax else scores
             interest[row] = weights @ past
     x = np.hstack([interest, given["x"]])
-    near(found["label"], logit(w, "logit", tower(w, "deep", x, first=2)))
+    near(logits["label"], logit(w, "logit", tower(w, "deep", x, first=2)))
 
 
 def test_din_runs_with_its_own_activation():
     recipe = {"name": "din", "behavior": ["past"], "target": ["a"], "hidden": [4], "attention": [4]}
-    found, w, _ = logits_of(recipe, slots=HISTORY)
-    assert np.isfinite(found["label"]).all()
+    logits, w, _ = logits_of(recipe, slots=HISTORY)
+    assert np.isfinite(logits["label"]).all()
     assert [path for path in w if path.endswith("standardized/moving_mean")]
 
 
@@ -235,14 +237,14 @@ LABELS = {"ctr": Label("click"), "ctcvr": Label("buy")}
 
 
 def test_esmm():
-    found, w, given = logits_of({"name": "esmm", **TOWER}, labels=LABELS, linear=False)
-    assert list(found) == ["ctr", "ctcvr", "cvr"]
+    logits, w, given = logits_of({"name": "esmm", **TOWER}, labels=LABELS, linear=False)
+    assert list(logits) == ["ctr", "ctcvr", "cvr"]
     ctr = logit(w, "ctr_logit", tower(w, "ctr", given["x"]))
     cvr = logit(w, "cvr_logit", tower(w, "cvr", given["x"], first=2))
-    near(found["ctr"], ctr)
-    near(found["cvr"], cvr)
+    near(logits["ctr"], ctr)
+    near(logits["cvr"], cvr)
     product = 1 / (1 + np.exp(-ctr)) / (1 + np.exp(-cvr))
-    near(1 / (1 + np.exp(-found["ctcvr"])), product)
+    near(1 / (1 + np.exp(-logits["ctcvr"])), product)
 
 
 EVERY = {
@@ -267,13 +269,15 @@ def test_bfloat16_trains_the_same_variables(name):
     recipe = {"name": name, **EVERY[name]}
     exact, _, _ = network_of(recipe, slots, labels=labels)
     rough, _, _ = network_of(recipe, slots, precision="bfloat16", labels=labels)
-    assert [one.path for one in rough.variables] == [one.path for one in exact.variables]
+    assert [variable.path for variable in rough.variables] == [
+        variable.path for variable in exact.variables
+    ]
     arrays = arrays_of(exact)
     ours, theirs = run(rough, arrays), run(exact, arrays)
     assert ours.keys() == theirs.keys()
-    for head, one in ours.items():
-        assert keras.backend.standardize_dtype(one.dtype) == "float32"
-        np.testing.assert_allclose(one, theirs[head], rtol=0.1, atol=0.2)
+    for head, values in ours.items():
+        assert keras.backend.standardize_dtype(values.dtype) == "float32"
+        np.testing.assert_allclose(values, theirs[head], rtol=0.1, atol=0.2)
 
 
 def settings_of(name):
@@ -294,11 +298,11 @@ def test_the_conf_of_a_recipe_spells_all_its_settings(name):
         group |= yaml.safe_load(shared.read_text())["recipe"]
     assert group.pop("name") == name
     parameters = settings_of(name).values()
-    assert list(group) == [one.name for one in parameters]
-    for one in parameters:
-        default = "???" if one.default is one.empty else one.default
-        assert group[one.name] == (list(default) if isinstance(default, tuple) else default)
-        assert one.kind is one.KEYWORD_ONLY
+    assert list(group) == [parameter.name for parameter in parameters]
+    for parameter in parameters:
+        default = "???" if parameter.default is parameter.empty else parameter.default
+        assert group[parameter.name] == (list(default) if isinstance(default, tuple) else default)
+        assert parameter.kind is parameter.KEYWORD_ONLY
 
 
 def declared(
@@ -368,8 +372,8 @@ def test_the_fields_of_a_tower_are_settings():
     assert list(recipes.declared(build)) == [*vars(Tower()), "depth"]
     assert recipes.declared(build)["dropout"].default == 0.5
     assert recipes.settings_of({"name": "x"}, build) == {"deep": Tower((2,), dropout=0.5)}
-    found = recipes.settings_of({"name": "x", "hidden": [3], "l2": 1, "depth": 2}, build)
-    assert found == {"deep": Tower([3], dropout=0.5, l2=1), "depth": 2}
+    settings = recipes.settings_of({"name": "x", "hidden": [3], "l2": 1, "depth": 2}, build)
+    assert settings == {"deep": Tower([3], dropout=0.5, l2=1), "depth": 2}
     with pytest.raises(UserError, match=r"recipe\.batch_norm must be true or false"):
         recipes.settings_of({"name": "x", "batch_norm": 1}, build)
     with pytest.raises(UserError, match=r"recipe x has no setting 'deep'"):
@@ -403,14 +407,14 @@ OWN = """\
 def test_a_recipe_of_ones_own_is_the_path_of_a_file(tmp_path, monkeypatch):
     path = written(tmp_path, OWN)
     recipe = {"name": str(path), "hidden": [5]}
-    found, w, given = logits_of(recipe)
+    logits, w, given = logits_of(recipe)
     h = np.maximum(given["x"] @ w["mlp/dense/kernel"] + w["mlp/dense/bias"], 0)
-    near(found["label"], given["linear"][:, 0] + logit(w, "logit", h))
+    near(logits["label"], given["linear"][:, 0] + logit(w, "logit", h))
     assert recipes.digest_of(str(path)) == hashlib.sha256(path.read_bytes()).hexdigest()
     monkeypatch.chdir(tmp_path)
     relative, _, _ = logits_of({"name": "mine.py", "hidden": [5]})
-    np.testing.assert_array_equal(relative["label"], found["label"])
-    assert [one.name for one in tmp_path.iterdir()] == ["mine.py"]  # no __pycache__
+    np.testing.assert_array_equal(relative["label"], logits["label"])
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]  # no __pycache__
     with pytest.raises(UserError, match=r"recipe\.scale must be a number"):
         logits_of({"name": "mine.py", "scale": "x"})
     with pytest.raises(UserError, match=r"no setting 'hiden'\. Did you mean 'hidden'"):
@@ -422,8 +426,8 @@ def test_the_recipe_in_the_documentation(tmp_path):
     [code] = [
         part for part in re.findall(r"```python\n(.*?)```", page, re.S) if "def build" in part
     ]
-    found, w, _ = logits_of({"name": str(written(tmp_path, code)), "hidden": [4]})
-    assert np.isfinite(found["label"]).all()
+    logits, w, _ = logits_of({"name": str(written(tmp_path, code)), "hidden": [4]})
+    assert np.isfinite(logits["label"]).all()
     assert w["mlp/dense/kernel"].shape == (3 * WIDTH + 2, 4)
     for name in shipped.recipes():
         assert f"\n## {name}\n" in page
@@ -471,32 +475,32 @@ SMALL = ["data.train=0:12000", "data.validation=12000:15000", "data.test=null",
 
 
 @pytest.mark.parametrize("conf", ["dcn", "din", "esmm", "fm", "wide_deep"])
-def test_a_recipe_trains_and_is_served(here, tmp_path, conf):
+def test_a_recipe_trains_and_is_served(cli, tmp_path, conf):
     extra = []
     if conf == "dcn":
         extra = ["recipe.batch_norm=true", "recipe.dropout=0.1", "recipe.l2=1e-4",
                  "recipe.low_rank=8", "recipe.experts=2", "recipe.activation=dice",
                  "train.batch_size=128", "optimizer.dense.learning_rate=0.005"]  # fmt: skip
-    done = here("train", f"conf={conf}", *SMALL, "output=run", *extra, cwd=tmp_path)
+    done = cli("train", f"conf={conf}", *SMALL, "output=run", *extra, cwd=tmp_path)
     assert done.code == 0, done.err
     assert report_of(tmp_path / "run")["auc"] > 0.6
     for command in ("split-graph", "export-embeddings", "verify-serving"):
-        done = here(command, "output=run", cwd=tmp_path)
+        done = cli(command, "output=run", cwd=tmp_path)
         assert done.code == 0, (command, done.err)
 
 
-def test_batch_norm_and_dropout_go_on_where_they_were(here, tmp_path):
+def test_batch_norm_and_dropout_go_on_where_they_were(cli, tmp_path):
     """Two epochs at once are two epochs with a stop between them, to the bit."""
     arguments = ["conf=deepfm", *SMALL, "recipe.batch_norm=true", "recipe.dropout=0.3"]
-    whole = here("train", *arguments, "train.epochs=2", "output=whole", cwd=tmp_path)
+    whole = cli("train", *arguments, "train.epochs=2", "output=whole", cwd=tmp_path)
     assert whole.code == 0, whole.err
-    again = here("train", *arguments, "train.epochs=2", "output=again", cwd=tmp_path)
+    again = cli("train", *arguments, "train.epochs=2", "output=again", cwd=tmp_path)
     assert again.code == 0, again.err
     # As if the process had ended after the first epoch: its checkpoint is the newest.
     checkpoints = sorted((tmp_path / "again/checkpoints").iterdir())
     shutil.rmtree(checkpoints[-1])
     (tmp_path / "again/report.json").unlink()
-    resumed = here("train", *arguments, "train.epochs=2", "output=again", cwd=tmp_path)
+    resumed = cli("train", *arguments, "train.epochs=2", "output=again", cwd=tmp_path)
     assert resumed.code == 0, resumed.err
     assert "resuming from" in resumed.err
     reports = [report_of(tmp_path / name) for name in ("whole", "again")]
@@ -510,7 +514,7 @@ OWN_CONF = """\
 """
 
 
-def test_a_recipe_of_ones_own_from_training_to_serving(process, here, tmp_path):
+def test_a_recipe_of_ones_own_from_training_to_serving(process, cli, tmp_path):
     source = written(tmp_path, OWN)
     written(tmp_path, OWN_CONF, "own.yaml")
     done = process("train", "conf=own.yaml", *SMALL, "output=run", cwd=tmp_path)
@@ -521,33 +525,33 @@ def test_a_recipe_of_ones_own_from_training_to_serving(process, here, tmp_path):
     assert recorded == {"name": "mine.py", "hidden": [16], "sha256": digest}
     # What only serves the model needs no code of the recipe, what builds it is given the file.
     for command in ("split-graph", "export-embeddings"):
-        done = here(command, "output=run", cwd=tmp_path)
+        done = cli(command, "output=run", cwd=tmp_path)
         assert done.code == 0, (command, done.err)
     for command, given in (
         ("evaluate", ["output=run", "recipe.name=mine.py"]),
         ("evaluate", ["conf=own.yaml", *SMALL, "output=run"]),
         ("verify-serving", ["output=run", "recipe=mine.py"]),
     ):
-        done = here(command, *given, cwd=tmp_path)
+        done = cli(command, *given, cwd=tmp_path)
         assert done.code == 0, (command, done.err)
         assert "has changed" not in done.err
     with source.open("a") as file:
         file.write("# another remark\n")
-    done = here("evaluate", "output=run", "recipe.name=mine.py", cwd=tmp_path)
+    done = cli("evaluate", "output=run", "recipe.name=mine.py", cwd=tmp_path)
     assert done.code == 0, done.err
     assert "mine.py has changed since run/checkpoints/" in done.err
     # The split graph needs the file no more; what builds the model says so.
     source.unlink()
-    done = here("split-graph", "output=run", "to=elsewhere", cwd=tmp_path)
+    done = cli("split-graph", "output=run", "to=elsewhere", cwd=tmp_path)
     assert done.code == 0, done.err
-    done = here("evaluate", "output=run", "recipe.name=mine.py", cwd=tmp_path)
+    done = cli("evaluate", "output=run", "recipe.name=mine.py", cwd=tmp_path)
     assert done.code == 2
     assert "recipe.name=mine.py: cannot read" in done.last
 
 
-def test_a_mistake_in_a_recipe_of_ones_own_is_one_line(here, tmp_path):
+def test_a_mistake_in_a_recipe_of_ones_own_is_one_line(cli, tmp_path):
     written(tmp_path, "def build(inputs):\n    return inputs.linear * two\n")
     written(tmp_path, OWN_CONF.replace(", hidden: [16]", ""), "own.yaml")
-    done = here("train", "conf=own.yaml", *SMALL, "output=run", cwd=tmp_path)
+    done = cli("train", "conf=own.yaml", *SMALL, "output=run", cwd=tmp_path)
     assert done.code == 2
     assert "recipe mine.py, line 2: NameError: name 'two' is not defined" in done.last

@@ -108,10 +108,10 @@ def test_reserving_takes_the_memory_that_growing_takes() -> None:
     table = filled_table(200_000)
     copy = new_table(1)
     copy.reserve(table.rows)
-    before = copy.index_bytes
+    index_bytes = copy.index_bytes
     copy.insert_records(all_records(table).view("u1"))
     # beside the index these are the lists of blocks, which grow with the rows
-    assert copy.index_bytes - before < 0.01 * before
+    assert copy.index_bytes - index_bytes < 0.01 * index_bytes
     assert abs(copy.index_bytes - table.index_bytes) < 0.25 * table.index_bytes
 
 

@@ -111,7 +111,7 @@ def _short_locks(monkeypatch):
 
 
 @pytest.fixture
-def own():
+def own_server():
     """Starts servers of the test's own."""
     servers = []
 
@@ -120,8 +120,8 @@ def own():
         return servers[-1]
 
     yield start
-    for one in servers:
-        one.close()
+    for server in servers:
+        server.close()
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ class Selected:
         for number, at in enumerate(range(0, longest, self.size)):
             for group in self.groups:
                 hashes, ids, rows, removed = (
-                    one[at : at + self.size] for one in self.rows[group.name]
+                    array[at : at + self.size] for array in self.rows[group.name]
                 )
                 if self.meanwhile:
                     self.meanwhile(number)
@@ -268,7 +268,8 @@ SHAPES = {
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
 def test_rows_come_back(server, precision):
     shapes = {
-        name: RowShape(one.linear, one.width, one.cvm, precision) for name, one in SHAPES.items()
+        name: RowShape(shape.linear, shape.width, shape.cvm, precision)
+        for name, shape in SHAPES.items()
     }
     selected = made(1500, shapes)
     export(server, selected)
@@ -316,17 +317,17 @@ def test_buckets_are_exact():
     edges = np.array([0, 1, 2**63, 2**64 - 1, 2**32 - 1, 2**32], np.uint64)
     hashes = np.concatenate([hashes, edges])
     for count in (1, 2, 3, 1563, 10**7 + 1, 2**32 - 1):
-        found = buckets_of(hashes, count).tolist()
-        assert found == [int(hash_) * count >> 64 for hash_ in hashes]
+        buckets = buckets_of(hashes, count).tolist()
+        assert buckets == [int(hash_) * count >> 64 for hash_ in hashes]
 
 
 def test_memory(server):
     with server.client() as client:
-        before = client.info("memory")["used_memory"]
+        used = client.info("memory")["used_memory"]
         selected = made(200_000)
         selected.size = 1 << 16
         export(server, selected)
-        assert (client.info("memory")["used_memory"] - before) / 200_000 < 58
+        assert (client.info("memory")["used_memory"] - used) / 200_000 < 58
     assert encodings(server) == {b"listpack"}
 
 
@@ -350,16 +351,16 @@ def test_a_row_of_too_many_parts_is_refused(server):
 
 
 @pytest.mark.parametrize("setting", [("value", 32), ("entries", 16)])
-def test_a_server_without_listpacks_is_named(own, said, setting):
-    server = own(f"--hash-max-listpack-{setting[0]}", str(setting[1]))
+def test_a_server_without_listpacks_is_named(own_server, said, setting):
+    server = own_server(f"--hash-max-listpack-{setting[0]}", str(setting[1]))
     selected = made(1000)
     export(server, selected)
     assert holds(server, selected)
     assert encodings(server) == {b"hashtable"}
-    told = [line for line in said if "listpack" in line]
+    warnings = [line for line in said if "listpack" in line]
     wanted = {"value": 64, "entries": 512}[setting[0]]
-    assert len(told) == 1
-    assert f"Set hash-max-listpack-{setting[0]} {wanted} (it is {setting[1]}) in" in told[0]
+    assert len(warnings) == 1
+    assert f"Set hash-max-listpack-{setting[0]} {wanted} (it is {setting[1]}) in" in warnings[0]
 
 
 # As docs/formats/redis.md has them: what a writer cannot do without.
@@ -369,8 +370,8 @@ COMMANDS = (
 )  # fmt: skip
 
 
-def test_a_user_who_may_do_little(own, said):
-    server = own()
+def test_a_user_who_may_do_little(own_server, said):
+    server = own_server()
     with server.client() as client:
         client.acl_setuser(
             "exporter",
@@ -421,14 +422,14 @@ def test_another_version_takes_the_place_of_the_one_before(server):
 
 
 def test_prefixes_are_apart(server):
-    one, other = made(500), made(400, seed=2)
-    export(server, one, prefix="one")
-    export(server, other, prefix="team:other", grace=0)
-    assert holds(server, one, "one") and holds(server, other, "team:other")
+    first, second = made(500), made(400, seed=2)
+    export(server, first, prefix="one")
+    export(server, second, prefix="team:other", grace=0)
+    assert holds(server, first, "one") and holds(server, second, "team:other")
     with pytest.raises(Failure, match="no complete export under prefix tnctl"):
         RedisEmbeddings(server.url)
     with pytest.raises(UserError, match="prefix must be without blanks"):
-        export(server, one, prefix="a b")
+        export(server, first, prefix="a b")
 
 
 def test_a_reader_under_switches_sees_one_version(server):
@@ -441,8 +442,8 @@ def test_a_reader_under_switches_sees_one_version(server):
         rng = np.random.default_rng(0)
         while not stop.is_set():
             ids = rng.integers(0, rows, 26).astype(np.uint64)
-            found, known = embeddings.lookup("user", ids)
-            seen.append((bool(known.all()), len(np.unique(found)), float(found.max())))
+            floats, known = embeddings.lookup("user", ids)
+            seen.append((bool(known.all()), len(np.unique(floats)), float(floats.max())))
         embeddings.close()
 
     thread = threading.Thread(target=read)
@@ -468,9 +469,9 @@ def test_deltas_go_in_place(server):
     version = RedisEmbeddings(server.url).manifest
     for number in range(1, 11):  # more than the deltas of a chain of folders
         changed = [*range(100 * number, 100 * number + 50), *range(5000 + number, 5020 + number)]
-        one = delta(changed, removed=[number, 10**9 + number], seed=number)
-        content = applied(server, one, 7 + number)
-        expected |= as_dict(one)
+        change = delta(changed, removed=[number, 10**9 + number], seed=number)
+        content = applied(server, change, 7 + number)
+        expected |= as_dict(change)
         del expected[number]
         assert content.sequence == number and content.kind == "full"
         assert content.groups[0].rows == len(expected)
@@ -488,9 +489,9 @@ def test_deltas_of_rows_in_parts(server):
     shape = SHAPES["dim64"]
     base = made(1000, {"user": shape})
     export(server, base)
-    one = delta([1, 2, 5000], removed=[3, 4], shape=shape)
-    applied(server, one, 8)
-    expected = as_dict(base) | as_dict(one)
+    change = delta([1, 2, 5000], removed=[3, 4], shape=shape)
+    applied(server, change, 8)
+    expected = as_dict(base) | as_dict(change)
     del expected[3], expected[4]
     is_there(server, expected)
 
@@ -527,26 +528,26 @@ def interrupting(at):
 def test_an_interrupted_delta(server):
     base = made(3000)
     export(server, base)
-    one = delta(range(2000), removed=range(2900, 3000))
-    one.meanwhile = interrupting(2)
+    change = delta(range(2000), removed=range(2900, 3000))
+    change.meanwhile = interrupting(2)
     with pytest.raises(Interrupted):
-        applied(server, one, 8)
+        applied(server, change, 8)
     assert redis_embeddings.current(server.url).checkpoint.step == 7
     with pytest.raises(Failure, match=r"delta to step 8, which was interrupted. Complete it first"):
         applied(server, delta([1]), 9)
-    one.meanwhile = None
-    applied(server, one, 8)
-    expected = as_dict(base) | as_dict(one)
+    change.meanwhile = None
+    applied(server, change, 8)
+    expected = as_dict(base) | as_dict(change)
     for gone in range(2900, 3000):
         del expected[gone]
     is_there(server, expected)
     assert not keys_of(server, "*:delta")
     applied(server, delta([1]), 9)
 
-    one = delta(range(10))
-    one.meanwhile = interrupting(0)
+    change = delta(range(10))
+    change.meanwhile = interrupting(0)
     with pytest.raises(Interrupted):
-        applied(server, one, 10)
+        applied(server, change, 10)
     export(server, base, 10, grace=0)
     is_there(server, as_dict(base))
     assert not keys_of(server, "*:delta")
@@ -565,8 +566,8 @@ def test_buckets_that_grow_too_much(server, said):
     applied(server, delta(range(1000, 1400)), 8)
     assert not any("listpack" in line for line in said)
     applied(server, delta(range(2000, 2100)), 9)
-    (told,) = [line for line in said if "listpack" in line]
-    assert "They have grown by deltas: export in full without since=" in told
+    (warning,) = [line for line in said if "listpack" in line]
+    assert "They have grown by deltas: export in full without since=" in warning
 
 
 # ---- Golden rows ----
@@ -600,14 +601,14 @@ def test_golden_rows_are_kept_and_the_check_sees_what_was_written(server):
 def test_a_check_that_fails(server):
     old = made(300)
     export(server, old)
-    before = keys_of(server)
+    keys = keys_of(server)
 
     def check(*_):
         raise Failure("x differs")
 
     with pytest.raises(Failure, match="x differs"):
         export(server, made(400, seed=1), 8, check=check)
-    assert keys_of(server) == before
+    assert keys_of(server) == keys
     assert holds(server, old)
 
 
@@ -624,8 +625,8 @@ def fails(server, selected, match, url=None, step=8):
     return str(failed.value)
 
 
-def test_a_server_that_is_dead(own):
-    server = own()
+def test_a_server_that_is_dead(own_server):
+    server = own_server()
     export(server, made(100))
     embeddings = RedisEmbeddings(server.url)
     server.kill()
@@ -652,8 +653,8 @@ def at_part(number, action):
 
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("event", ["kill", "restart"])
-def test_a_server_that_is_killed_in_the_middle(own, event, durable):
-    server = own(*(("--appendonly", "yes") if durable else ()))
+def test_a_server_that_is_killed_in_the_middle(own_server, event, durable):
+    server = own_server(*(("--appendonly", "yes") if durable else ()))
     old, new = made(2000), made(9000, seed=1)
     export(server, old)
     time.sleep(1.1 if durable else 0)  # appendfsync everysec
@@ -671,9 +672,9 @@ def test_a_server_that_is_killed_in_the_middle(own, event, durable):
     assert len({key.split(":")[1] for key in keys_of(server, "tnctl:*:user:*")}) == 1
 
 
-def test_a_server_that_is_restarted_behind_a_proxy(own):
+def test_a_server_that_is_restarted_behind_a_proxy(own_server):
     """The connection lives on, so only the server's own words tell."""
-    server = own()
+    server = own_server()
     proxy = Proxy(str(server.socket))
     selected = made(200)
 
@@ -744,8 +745,8 @@ def test_rows_that_vanish_on_the_way(server):
     assert not keys_of(server, "tnctl:8-*")
 
 
-def test_a_server_that_hangs(own):
-    server = own()
+def test_a_server_that_hangs(own_server):
+    server = own_server()
     old = made(100)
     export(server, old)
     new = made(9000, seed=1)
@@ -756,8 +757,8 @@ def test_a_server_that_hangs(own):
     assert holds(server, new)
 
 
-def test_logins(own):
-    server = own("--requirepass", "right-secret")
+def test_logins(own_server):
+    server = own_server("--requirepass", "right-secret")
     url = f"unix://{server.socket}"
     selected = made(100)
     fails(server, selected, "refused the login", url)
@@ -772,28 +773,28 @@ def test_logins(own):
         RedisEmbeddings(url)
 
 
-def test_no_memory(own):
-    server = own("--maxmemory", "3mb")
+def test_no_memory(own_server):
+    server = own_server("--maxmemory", "3mb")
     old = made(1000)
     export(server, old)
-    before = keys_of(server)
+    keys = keys_of(server)
     fails(server, made(90_000, seed=1), "has no memory left .* Raise its maxmemory")
     # What was half-written is gone, and the memory can be used again.
-    assert keys_of(server) == before
+    assert keys_of(server) == keys
     assert holds(server, old)
     applied(server, delta([1]), 8)
 
 
-def test_a_server_that_evicts(own, said):
-    server = own("--maxmemory", "3mb", "--maxmemory-policy", "allkeys-lru")
+def test_a_server_that_evicts(own_server, said):
+    server = own_server("--maxmemory", "3mb", "--maxmemory-policy", "allkeys-lru")
     fails(server, made(90_000), "or evicts keys|given the lock")
     assert any("maxmemory-policy allkeys-lru it may remove rows" in line for line in said)
     export(server, made(1000))
     assert holds(server, made(1000))
 
 
-def test_a_replica(own):
-    server = own("--replicaof", "127.0.0.1 1")
+def test_a_replica(own_server):
+    server = own_server("--replicaof", "127.0.0.1 1")
     fails(server, made(100), "is a replica, which cannot be written to. Name its primary")
 
 

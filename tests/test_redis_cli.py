@@ -23,19 +23,19 @@ STEPS = (6, 12)
 
 
 @pytest.fixture(scope="module")
-def folder(here, tmp_path_factory):
+def folder(cli, tmp_path_factory):
     """A run with two checkpoints, and the graph of the newest."""
     from conftest import CONF, write_clicks
 
     folder = tmp_path_factory.mktemp("redis")
     write_clicks(folder / "clicks")
     (folder / "small.yaml").write_text(CONF)
-    done = here(
+    done = cli(
         "train", "conf=small.yaml", "output=run", "save.every_steps=6", "save.keep=0",
         "evaluation.ablate=false", "data.test=null", cwd=folder,
     )  # fmt: skip
     assert done.code == 0, done.err
-    assert here("split-graph", "output=run", "to=graph", cwd=folder).code == 0
+    assert cli("split-graph", "output=run", "to=graph", cwd=folder).code == 0
     return folder
 
 
@@ -58,49 +58,49 @@ def checkpoint(step):
     return f"checkpoint=run/checkpoints/step-{step:010}"
 
 
-def export(here, folder, step, to, *more):
-    return here("export-embeddings", checkpoint(step), f"to={to}", *more, cwd=folder)
+def export(cli, folder, step, to, *more):
+    return cli("export-embeddings", checkpoint(step), f"to={to}", *more, cwd=folder)
 
 
 def rows_of(server, prefix):
     """All fields of the current version: (group, field) -> value."""
     with server.client() as client:
         version = client.get(f"{prefix}:current").split()[0]
-        found = {}
+        rows = {}
         for key in client.keys(f"{prefix}:{version.decode()}:*:*"):
             group = key.split(b":")[-2]
-            found |= {(group, name): value for name, value in client.hgetall(key).items()}
-        return found
+            rows |= {(group, name): value for name, value in client.hgetall(key).items()}
+        return rows
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_full_and_delta_are_a_full_export(here, folder, server, precision):
+def test_full_and_delta_are_a_full_export(cli, folder, server, precision):
     how = [] if precision == "float32" else [f"precision={precision}"]
     first, last = STEPS
-    done = export(here, folder, first, server.url, *how, "grace=0")
+    done = export(cli, folder, first, server.url, *how, "grace=0")
     assert done.code == 0, done.err
     assert str(server.socket) in done.err
-    done = export(here, folder, last, server.url, *how, "since=current")
+    done = export(cli, folder, last, server.url, *how, "since=current")
     assert done.code == 0, done.err
-    done = export(here, folder, last, server.url, *how, "prefix=whole")
+    done = export(cli, folder, last, server.url, *how, "prefix=whole")
     assert done.code == 0, done.err
     assert rows_of(server, "tnctl") == rows_of(server, "whole")
     manifests = [redis_embeddings.current(server.url, prefix) for prefix in ("tnctl", "whole")]
-    assert [one.sequence for one in manifests] == [1, 0]
-    counts = [[(e.group, e.rows) for e in one.groups] for one in manifests]
+    assert [manifest.sequence for manifest in manifests] == [1, 0]
+    counts = [[(e.group, e.rows) for e in manifest.groups] for manifest in manifests]
     assert counts[0] == counts[1]
     lines = [redis_embeddings.RedisEmbeddings(server.url, p).golden() for p in ("tnctl", "whole")]
     assert lines[0] == lines[1] and len(lines[0].splitlines()) == 200
 
-    done = here(
+    done = cli(
         "verify-serving", checkpoint(last), "graph=graph", f"embeddings={server.url}", cwd=folder
     )
     assert done.code == 0, done.err
 
 
-def test_scores_are_those_of_files(here, folder, server):
-    assert export(here, folder, STEPS[1], server.url, "prefix=ctr").code == 0
-    assert export(here, folder, STEPS[1], "files").code == 0
+def test_scores_are_those_of_files(cli, folder, server):
+    assert export(cli, folder, STEPS[1], server.url, "prefix=ctr").code == 0
+    assert export(cli, folder, STEPS[1], "files").code == 0
     rows = (folder / "clicks" / "validation.csv").read_text().splitlines()[:30]
     (folder / "few.csv").write_text("\n".join(rows) + "\n")
     scores = {}
@@ -109,53 +109,53 @@ def test_scores_are_those_of_files(here, folder, server):
         "files": ["embeddings=files"],
     }.items():
         to = folder / f"{name}.scores"
-        done = here("score", "graph=graph", *where, "input=few.csv", f"to={to}", cwd=folder)
+        done = cli("score", "graph=graph", *where, "input=few.csv", f"to={to}", cwd=folder)
         assert done.code == 0, done.err
         scores[name] = to.read_text()
     assert scores["redis"] == scores["files"] and len(scores["redis"].splitlines()) >= 29
 
 
-def test_without_golden_rows(here, folder, server):
-    assert export(here, folder, STEPS[1], server.url, "golden=0").code == 0
+def test_without_golden_rows(cli, folder, server):
+    assert export(cli, folder, STEPS[1], server.url, "golden=0").code == 0
     assert redis_embeddings.RedisEmbeddings(server.url).golden() is None
 
 
-def test_what_is_refused(here, folder, server):
+def test_what_is_refused(cli, folder, server):
     first, last = STEPS
     secret = f"unix://me:secret@{server.socket}"
-    done = export(here, folder, first, secret)
+    done = export(cli, folder, first, secret)
     assert done.code == 1 and "refused the login" in done.last and "secret" not in done.err
-    done = export(here, folder, first, server.url, "since=current")
+    done = export(cli, folder, first, server.url, "since=current")
     assert done.code == 1 and "no complete export under prefix tnctl" in done.last
-    assert export(here, folder, last, server.url).code == 0
-    done = export(here, folder, first, server.url, "since=current")
+    assert export(cli, folder, last, server.url).code == 0
+    done = export(cli, folder, first, server.url, "since=current")
     assert done.code in (1, 2) and "since" in done.last
-    assert export(here, folder, first, "old").code == 0
-    done = export(here, folder, last, server.url, "since=old")
+    assert export(cli, folder, first, "old").code == 0
+    done = export(cli, folder, last, server.url, "since=old")
     assert done.code == 2 and "so it is out of order" in done.last
-    done = export(here, folder, last, server.url, f"since={secret}")
+    done = export(cli, folder, last, server.url, f"since={secret}")
     assert done.code == 2 and "another Redis" in done.last and "secret" not in done.err
-    done = export(here, folder, first, "elsewhere", f"since={secret}")
+    done = export(cli, folder, first, "elsewhere", f"since={secret}")
     assert done.code == 2 and "secret" not in done.err
-    done = export(here, folder, first, secret, f"to={secret}")
+    done = export(cli, folder, first, secret, f"to={secret}")
     assert done.code == 2 and "given twice" in done.last and "secret" not in done.err
-    done = here("split-graph", "output=run", f"to={secret}", cwd=folder)
+    done = cli("split-graph", "output=run", f"to={secret}", cwd=folder)
     assert done.code == 1 and "secret" not in done.err
-    done = export(here, folder, first, "elsewhere", "grace=5")
+    done = export(cli, folder, first, "elsewhere", "grace=5")
     assert done.code == 2 and "grace" in done.last
-    done = export(here, folder, first, server.url, "grace=soon")
+    done = export(cli, folder, first, server.url, "grace=soon")
     assert done.code == 2 and "grace" in done.last
-    done = export(here, folder, first, server.url, "format=parquet")
+    done = export(cli, folder, first, server.url, "format=parquet")
     assert done.code == 2 and "format" in done.last
 
 
 @pytest.mark.long
-def test_the_command_is_killed_at_random_moments(here, folder, server):
+def test_the_command_is_killed_at_random_moments(cli, folder, server):
     """The command as a process: whatever it was at, the next one completes the export."""
     random.seed(seed := random.SystemRandom().randrange(1000))
-    assert export(here, folder, STEPS[0], server.url, "grace=0").code == 0
-    before = rows_of(server, "tnctl")
-    assert export(here, folder, STEPS[1], server.url, "prefix=whole").code == 0
+    assert export(cli, folder, STEPS[0], server.url, "grace=0").code == 0
+    base = rows_of(server, "tnctl")
+    assert export(cli, folder, STEPS[1], server.url, "prefix=whole").code == 0
     whole = rows_of(server, "whole")
     command = [
         sys.executable, "-m", "tnctl", "export-embeddings", checkpoint(STEPS[1]),
@@ -169,10 +169,10 @@ def test_the_command_is_killed_at_random_moments(here, folder, server):
         time.sleep(random.uniform(seconds / 2, seconds))
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        assert rows_of(server, "tnctl") in (before, whole), seed
-    done = export(here, folder, STEPS[1], server.url, "grace=0")
+        assert rows_of(server, "tnctl") in (base, whole), seed
+    done = export(cli, folder, STEPS[1], server.url, "grace=0")
     assert done.code == 0, (seed, done.err)
     assert rows_of(server, "tnctl") == whole
     with server.client() as client:
         versions = client.hgetall("tnctl:versions")
-        assert [json.loads(one)["state"] for one in versions.values()] == ["complete"]
+        assert [json.loads(version)["state"] for version in versions.values()] == ["complete"]

@@ -94,12 +94,15 @@ def report(**changes):
 
 
 def events():
-    found = [
+    logged = [
         {"event": "step", "step": n, "epoch": 1, "loss": 0.7 - n / 100, "running_auc": 0.5 + n / 99,
          "rate_factor": 1 / n, "rows": 50 * n, "timing": {}}
         for n in range(1, 21)
     ]  # fmt: skip
-    return [*found, *({"event": "evaluation", **one} for one in report()["evaluations"])]
+    return [
+        *logged,
+        *({"event": "evaluation", **evaluation} for evaluation in report()["evaluations"]),
+    ]
 
 
 INPUTS = [
@@ -133,8 +136,12 @@ def test_the_page_of_little():
     numbers = report(auc=None, logloss=None)
     for key in ("auc", "logloss", "accuracy", "heads", "best"):
         del numbers[key]
-    for one in numbers["evaluations"]:
-        del one["validation"]["auc"], one["validation"]["logloss"], one["validation"]["accuracy"]
+    for evaluation in numbers["evaluations"]:
+        del (
+            evaluation["validation"]["auc"],
+            evaluation["validation"]["logloss"],
+            evaluation["validation"]["accuracy"],
+        )
     seen = checked(render("run", conf(), typed(numbers), logged(events()[:1]), INPUTS[2:]))
     assert "MSE" in seen.text
 
@@ -163,7 +170,7 @@ def test_the_charts_data_is_what_was_given():
     html = lines("loss", "step", [Series("a", [(1, 0.5), (2, 0.25)], 1), Series("none", [], 2)])
     figure = ElementTree.fromstring(html)
     data = json.loads(figure.find("svg").get("data-series"))
-    assert [one["name"] for one in data] == ["a"]
+    assert [curve["name"] for curve in data] == ["a"]
     assert [at[2:] for at in data[0]["at"]] == [[1, 0.5], [2, 0.25]]
     assert lines("loss", "step", [Series("none", [], 1)]) == ""
     assert lines("loss", "step", [Series("nan", [(1, math.nan)], 1)]) == ""
@@ -175,32 +182,32 @@ def test_the_charts_data_is_what_was_given():
     ("low", "high"), [(0, 1), (0.61234, 0.61301), (-3, 7), (1, 1_000_000), (5, 5), (1e-9, 2e-9)]
 )
 def test_ticks_are_round_and_inside(low, high):
-    found = ticks(low, high)
-    assert 1 <= len(found) <= 11
+    places = ticks(low, high)
+    assert 1 <= len(places) <= 11
     span = high - low
-    assert all(low - 1e-6 * span <= value <= high + 1e-6 * span for value in found)
+    assert all(low - 1e-6 * span <= value <= high + 1e-6 * span for value in places)
     if span:
-        assert len(found) >= 3
-        step = (found[1] - found[0]) / 10 ** math.floor(math.log10(found[1] - found[0]) + 1e-9)
+        assert len(places) >= 3
+        step = (places[1] - places[0]) / 10 ** math.floor(math.log10(places[1] - places[0]) + 1e-9)
         assert min(abs(step - k) for k in (1, 2, 5, 10)) < 1e-6
         # Their texts can be told apart.
         if span > 1e-6:
-            assert len({number(value) for value in found}) == len(found)
+            assert len({number(value) for value in places}) == len(places)
 
 
 def test_scales():
     scale = scale_of([1.0, 3.0], 100, 0, 0.0)
     assert (scale(1.0), scale(2.0), scale(3.0)) == (100, 50, 0)
     for values in ([0.0], [5.0], [-2.0, -2.0]):
-        one = scale_of(values, 0, 10, 0.05)
-        assert 0 <= one(values[0]) <= 10
+        position = scale_of(values, 0, 10, 0.05)
+        assert 0 <= position(values[0]) <= 10
 
 
 def test_long_curves_are_thinned_to_their_ends():
     points = [(float(n), math.sin(n)) for n in range(100_000)]
-    found = thinned(points)
-    assert len(found) == charts.MOST_POINTS
-    assert (found[0], found[-1]) == (points[0], points[-1])
+    kept = thinned(points)
+    assert len(kept) == charts.MOST_POINTS
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
     assert thinned(points[:7]) == points[:7]
 
 
@@ -222,8 +229,8 @@ def test_a_runs_page(trained):
     ]
 
 
-def test_importance_on_the_page(workspace, here):
-    done = here("train", "conf=small.yaml", "output=run", "evaluation.ablate=true", cwd=workspace)
+def test_importance_on_the_page(workspace, cli):
+    done = cli("train", "conf=small.yaml", "output=run", "evaluation.ablate=true", cwd=workspace)
     assert done.code == 0, done.err
     content = json.loads((workspace / "run/report.json").read_text())
     inputs = ["user_id", "item_id", "device", "region", "interests", "price_range", "price",

@@ -59,12 +59,12 @@ def terminate():
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def train(here, folder, *overrides, expected=0, killed=False):
+def train(cli, folder, *overrides, expected=0, killed=False):
     if killed:
         with pytest.raises(Killed):
-            here(*TRAIN, *overrides, cwd=folder)
+            cli(*TRAIN, *overrides, cwd=folder)
         return None
-    done = here(*TRAIN, *overrides, cwd=folder)
+    done = cli(*TRAIN, *overrides, cwd=folder)
     assert done.code == expected, done.err
     return done
 
@@ -102,12 +102,12 @@ USUAL = ("train.epochs=2", "evaluation.every_steps=5")
 
 
 @pytest.fixture(scope="module")
-def usual(trained, here, tmp_path_factory):
+def usual(trained, cli, tmp_path_factory):
     """What a run of two passes comes to that nothing happens to."""
     folder = tmp_path_factory.mktemp("usual")
     (folder / "clicks").symlink_to(trained / "clicks")
     (folder / "small.yaml").symlink_to(trained / "small.yaml")
-    train(here, folder, *USUAL, "save.every_minutes=null")
+    train(cli, folder, *USUAL, "save.every_minutes=null")
     assert names(folder / "run") == ["step-0000000012", "step-0000000024"]
     return outcome(folder / "run")
 
@@ -139,24 +139,24 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_that_was_killed_ends_as_one_that_was_not(way, workspace, here, at_step, tmp_path):
+def test_a_run_that_was_killed_ends_as_one_that_was_not(way, workspace, cli, at_step, tmp_path):
     """Twice: in the middle of the first pass, and of the second."""
     overrides = [*WAYS[way], "train.epochs=2", "train.batch_size=200"]
     if "data.bad_rows=50" in overrides:
         break_rows(workspace / "clicks/train.csv")
-    train(here, workspace, *overrides)
+    train(cli, workspace, *overrides)
     whole = outcome(workspace / "run")
     os.rename(workspace / "run", tmp_path / "whole")
     saving = [*overrides, "save.every_steps=4"]
     at_step(9, kill)
-    train(here, workspace, *saving, killed=True)
+    train(cli, workspace, *saving, killed=True)
     assert names(workspace / "run")[-1] == "step-0000000008"
     assert content_of(workspace / "run")["position"]["offset"] > 0
     if whole["report"]["steps"] > 20:
         at_step(21, kill)
-        train(here, workspace, *saving, "train.threads=1", killed=True)
+        train(cli, workspace, *saving, "train.threads=1", killed=True)
     at_step(0, nothing)
-    done = train(here, workspace, *saving, "train.threads=3")
+    done = train(cli, workspace, *saving, "train.threads=3")
     assert "resuming from run/checkpoints/step-" in done.err
     assert outcome(workspace / "run") == whole
 
@@ -205,7 +205,7 @@ def break_rows(path):
     path.write_text("".join(lines))
 
 
-def test_days_go_on_too(workspace, here, at_step, tmp_path):
+def test_days_go_on_too(workspace, cli, at_step, tmp_path):
     """Stopped by signals and without: at days' ends rows go, and counts decay."""
     header, *lines = (workspace / "clicks/train.csv").read_text().splitlines(keepends=True)
     for day in range(3):
@@ -216,22 +216,22 @@ def test_days_go_on_too(workspace, here, at_step, tmp_path):
         "life.admission.after=2", "life.shows={keep: true, cvm: true, decay: 0.9}",
         "life.eviction={unseen_days: 1, show: 1.5}", "data.test=null",
     ]  # fmt: skip
-    train(here, workspace, *overrides)
+    train(cli, workspace, *overrides)
     whole = outcome(workspace / "run")
-    assert sum(one["evicted"] for one in whole["report"]["life"].values()) > 50
+    assert sum(of_group["evicted"] for of_group in whole["report"]["life"].values()) > 50
     os.rename(workspace / "run", tmp_path / "whole")
     saving = [*overrides, "save.every_steps=3", "save.full_every=3", "save.keep=1"]
     for step, what, code in ((17, terminate, 143), (33, kill, 0), (40, interrupt, 130)):
         at_step(step, what)
-        train(here, workspace, *saving, expected=code, killed=what is kill)
+        train(cli, workspace, *saving, expected=code, killed=what is kill)
     at_step(0, nothing)
-    train(here, workspace, *saving)
+    train(cli, workspace, *saving)
     assert outcome(workspace / "run") == whole
 
 
-def test_saves_change_nothing(usual, workspace, here):
+def test_saves_change_nothing(usual, workspace, cli):
     """Neither how often, nor how: only what is kept differs."""
-    train(here, workspace, *USUAL, "save.every_steps=1", "save.keep=0", "save.full_every=4")
+    train(cli, workspace, *USUAL, "save.every_steps=1", "save.keep=0", "save.full_every=4")
     assert outcome(workspace / "run") == usual
     assert names(workspace / "run") == [f"step-{step:010d}" for step in range(1, 25)]
     for number, name in enumerate(names(workspace / "run")):
@@ -243,10 +243,10 @@ def test_saves_change_nothing(usual, workspace, here):
     assert 0 < timing["save_stalled_seconds"] <= timing["save_seconds"]
 
 
-def test_the_newest_and_the_best_stay(workspace, here):
+def test_the_newest_and_the_best_stay(workspace, cli):
     overrides = ["train.epochs=5", "optimizer.embedding.learning_rate=0.5", "train.batch_size=512",
                  "evaluation.every_steps=2", "save.every_steps=2", "save.keep=2"]  # fmt: skip
-    train(here, workspace, *overrides)
+    train(cli, workspace, *overrides)
     report = json.loads((workspace / "run/report.json").read_text())
     best = report["best"]["step"]
     assert best < 26
@@ -254,21 +254,21 @@ def test_the_newest_and_the_best_stay(workspace, here):
     assert names(workspace / "run") == kept
 
 
-def test_a_checkpoint_every_so_many_minutes(workspace, here, monkeypatch):
+def test_a_checkpoint_every_so_many_minutes(workspace, cli, monkeypatch):
     from tnctl.training import saving
 
     now = iter(range(0, 1_000_000, 25))
     monkeypatch.setattr(saving.time, "monotonic", lambda: next(now))
-    train(here, workspace, "save.every_minutes=1", "save.keep=0")
+    train(cli, workspace, "save.every_minutes=1", "save.keep=0")
     assert 3 < len(names(workspace / "run")) < 12
 
 
 @pytest.mark.parametrize(("ask", "code"), [(interrupt, 130), (terminate, 143)])
-def test_a_signal_saves_the_step_that_is_done(ask, code, usual, workspace, here, at_step):
+def test_a_signal_saves_the_step_that_is_done(ask, code, usual, workspace, cli, at_step):
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     for step in (7, 8):
         at_step(step, ask)
-        done = train(here, workspace, *USUAL, expected=code)
+        done = train(cli, workspace, *USUAL, expected=code)
         assert done.last == (
             f"tnctl train: stopped after step {step}: run/checkpoints/step-{step:010d} is saved. "
             "Run the same command again to resume"
@@ -276,11 +276,11 @@ def test_a_signal_saves_the_step_that_is_done(ask, code, usual, workspace, here,
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
     assert names(workspace / "run") == ["step-0000000007", "step-0000000008"]
     at_step(0, nothing)
-    train(here, workspace, *USUAL)
+    train(cli, workspace, *USUAL)
     assert outcome(workspace / "run") == usual
 
 
-def test_a_signal_in_an_evaluation_ends_it(usual, workspace, here, monkeypatch):
+def test_a_signal_in_an_evaluation_ends_it(usual, workspace, cli, monkeypatch):
     """The evaluation on the way, and that at the end of a pass; both are made up for."""
     from tnctl.training import workers
 
@@ -291,29 +291,29 @@ def test_a_signal_in_an_evaluation_ends_it(usual, workspace, here, monkeypatch):
             if batch.rows == GOLDEN_ROWS:
                 return super().__call__(batch)
             seen.append(batch)
-            if len(seen) in asked:
+            if len(seen) in batches:
                 terminate()
             return super().__call__(batch)
 
     # The first batch of the first evaluation; and, of the second time, that of the third.
-    for asked, step in (({1}, 5), ({10}, 12)):
+    for batches, step in (({1}, 5), ({10}, 12)):
         seen.clear()
         with monkeypatch.context() as patch:
             patch.setattr(workers, "Inference", Inference)
-            done = here(*TRAIN, *USUAL, cwd=workspace)
+            done = cli(*TRAIN, *USUAL, cwd=workspace)
         assert done.code == 143
-        assert len(seen) in asked
+        assert len(seen) in batches
         assert content_of(workspace / "run")["clock"]["step"] == step
         assert f"stopped after step {step}: " in done.last
     assert content_of(workspace / "run")["position"]["epoch"] == 0
-    train(here, workspace, *USUAL)
+    train(cli, workspace, *USUAL)
     assert names(workspace / "run")[-3:] == [
         "step-0000000012", "step-0000000012-02", "step-0000000024",
     ]  # fmt: skip
     assert outcome(workspace / "run") == usual
 
 
-def test_a_second_signal_leaves_at_once(workspace, here, at_step, monkeypatch):
+def test_a_second_signal_leaves_at_once(workspace, cli, at_step, monkeypatch):
     from tnctl.training import saving
 
     class Saver(saving.Saver):
@@ -323,12 +323,12 @@ def test_a_second_signal_leaves_at_once(workspace, here, at_step, monkeypatch):
 
     monkeypatch.setattr(saving, "Saver", Saver)
     at_step(7, terminate)
-    done = train(here, workspace, expected=143)
+    done = train(cli, workspace, expected=143)
     assert "stopped after step 7: nothing is saved yet" in done.last
     assert names(workspace / "run") == []
 
 
-def test_nothing_is_left_to_be_finished_once_the_model_is_saved(workspace, here, monkeypatch):
+def test_nothing_is_left_to_be_finished_once_the_model_is_saved(workspace, cli, monkeypatch):
     """A signal while the report is made leaves at once; the report is made up for."""
     from tnctl.training import final_report
 
@@ -338,18 +338,18 @@ def test_nothing_is_left_to_be_finished_once_the_model_is_saved(workspace, here,
 
     with monkeypatch.context() as patch:
         patch.setattr(final_report, "ablate", ablate)
-        done = here(*TRAIN, "evaluation.ablate=true", cwd=workspace)
+        done = cli(*TRAIN, "evaluation.ablate=true", cwd=workspace)
     assert done.code == 143
     assert "stopped after step 12: run/checkpoints/step-0000000012 is saved" in done.last
     assert not (workspace / "run/report.json").exists()
-    train(here, workspace, "evaluation.ablate=true")
+    train(cli, workspace, "evaluation.ablate=true")
     assert (workspace / "run/report.json").exists()
     assert names(workspace / "run") == ["step-0000000012"]
 
 
 @pytest.mark.parametrize("when", ["before it is begun", "while it is written"])
 def test_a_full_disk_stops_training_and_the_same_command_goes_on(
-    when, usual, workspace, here, at_step, monkeypatch
+    when, usual, workspace, cli, at_step, monkeypatch
 ):
     from tnctl import files
 
@@ -361,17 +361,17 @@ def test_a_full_disk_stops_training_and_the_same_command_goes_on(
             at_step(7, lambda: patch.setattr(files, "free_bytes", lambda _: 5_000))
         else:
             at_step(7, lambda: patch.setattr(files.output_files.os, "fsync", full))
-        done = train(here, workspace, *USUAL, "save.every_steps=3", expected=1)
+        done = train(cli, workspace, *USUAL, "save.every_steps=3", expected=1)
         assert "Traceback" not in done.err
         assert "free" in done.last.lower()
     assert names(workspace / "run")[-1] in ("step-0000000003", "step-0000000006")
     at_step(0, nothing)
-    train(here, workspace, *USUAL, "save.every_steps=3")
+    train(cli, workspace, *USUAL, "save.every_steps=3")
     assert outcome(workspace / "run") == usual
 
 
 @pytest.fixture(scope="module")
-def stopped(trained, here, tmp_path_factory):
+def stopped(trained, cli, tmp_path_factory):
     """A run that was killed in the middle of its first pass, with a full checkpoint and a delta."""
     folder = tmp_path_factory.mktemp("stopped")
     shutil.copytree(trained / "clicks", folder / "clicks")
@@ -379,7 +379,7 @@ def stopped(trained, here, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         stop_at(patch, 9, kill)
         saving = ("save.every_steps=3", "save.keep=0", "save.full_every=2")
-        train(here, folder, *USUAL, *saving, killed=True)
+        train(cli, folder, *USUAL, *saving, killed=True)
     assert names(folder / "run") == ["step-0000000003", "step-0000000006"]
     return folder
 
@@ -392,46 +392,46 @@ def stopped_copy(stopped, tmp_path):
     return folder
 
 
-def test_a_changed_file_is_refused(stopped_copy, here):
+def test_a_changed_file_is_refused(stopped_copy, cli):
     clicks, run = stopped_copy / "clicks/train.csv", stopped_copy / "run"
     text, times = clicks.read_text(), (clicks.stat().st_atime_ns, clicks.stat().st_mtime_ns)
-    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    modified = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     clicks.write_text(text + text.splitlines()[-1] + "\n")
-    done = train(here, stopped_copy, *USUAL, expected=1)
+    done = train(cli, stopped_copy, *USUAL, expected=1)
     for words in ("clicks/train.csv", f"{len(text.encode()):,} bytes", "overwrite=true"):
         assert words in done.last
     # Of the same size, too.
     clicks.write_text(text)
-    assert "modified" in train(here, stopped_copy, *USUAL, expected=1).last
-    assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert "modified" in train(cli, stopped_copy, *USUAL, expected=1).last
+    assert modified == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     os.utime(clicks, ns=times)
-    train(here, stopped_copy, *USUAL)
+    train(cli, stopped_copy, *USUAL)
     # What was passed over whole is not read again.
     clicks.write_text(text)
-    assert "finished" in train(here, stopped_copy, *USUAL).err
+    assert "finished" in train(cli, stopped_copy, *USUAL).err
 
 
-def test_other_files_are_refused(workspace, here, at_step):
+def test_other_files_are_refused(workspace, cli, at_step):
     clicks = workspace / "clicks"
     shutil.copy(clicks / "train.csv", clicks / "train-2.csv")
     overrides = ["data.train=train*.csv", "save.every_steps=4"]
     at_step(9, kill)
-    train(here, workspace, *overrides, killed=True)
+    train(cli, workspace, *overrides, killed=True)
     at_step(0, nothing)
     shutil.copy(clicks / "train.csv", clicks / "train-3.csv")
-    done = train(here, workspace, *overrides, expected=1)
+    done = train(cli, workspace, *overrides, expected=1)
     words = "train-3.csv differs from when training stopped in the middle of the data: it was not"
     assert words in done.last
     (clicks / "train-3.csv").unlink()
     (clicks / "train-2.csv").rename(clicks / "train-4.csv")
-    done = train(here, workspace, *overrides, expected=1)
+    done = train(cli, workspace, *overrides, expected=1)
     assert "and is not among the files of data.train" in done.last
 
 
-def test_of_other_data_the_way_back_is_the_pass_before(usual, workspace, here, at_step):
+def test_of_other_data_the_way_back_is_the_pass_before(usual, workspace, cli, at_step):
     saving = (*USUAL, "save.every_steps=4", "save.keep=0")
     at_step(22, kill)
-    train(here, workspace, *saving, killed=True)
+    train(cli, workspace, *saving, killed=True)
     at_step(0, nothing)
     clicks, run = workspace / "clicks/train.csv", workspace / "run"
     text = clicks.read_text()
@@ -441,30 +441,30 @@ def test_of_other_data_the_way_back_is_the_pass_before(usual, workspace, here, a
         f"remove the checkpoints of this pass ({' to '.join(this_pass)}) and run the same command "
         "again: it resumes from the end of the pass before"
     )
-    done = train(here, workspace, *saving, expected=1)
+    done = train(cli, workspace, *saving, expected=1)
     assert "train.csv is missing, and training stopped in the middle of it. Put it" in done.last
     assert done.last.endswith(way)
     clicks.write_text(text)  # of another time
-    assert train(here, workspace, *saving, expected=1).last.endswith(
+    assert train(cli, workspace, *saving, expected=1).last.endswith(
         f"Put the old one back, or {way}"
     )
     for name in this_pass:
         shutil.rmtree(run / "checkpoints" / name)
-    done = train(here, workspace, *saving)
+    done = train(cli, workspace, *saving)
     assert "resuming from run/checkpoints/step-0000000012" in done.err
     assert outcome(run) == usual
 
 
-def test_keys_that_change_no_figure_may_change(usual, stopped_copy, here):
-    done = train(here, stopped_copy, *USUAL, "seed=3", expected=2)
+def test_keys_that_change_no_figure_may_change(usual, stopped_copy, cli):
+    done = train(cli, stopped_copy, *USUAL, "seed=3", expected=2)
     assert "these keys differ: seed." in done.last
-    train(here, stopped_copy, *USUAL, "save.every_steps=5", "save.keep=2", "train.threads=1",
+    train(cli, stopped_copy, *USUAL, "save.every_steps=5", "save.keep=2", "train.threads=1",
           "save.compression=zstd", "train.tensorboard=true", "save.full_every=9")  # fmt: skip
     assert outcome(stopped_copy / "run") == usual
 
 
-def test_of_a_damaged_checkpoint_the_one_before_is_taken(usual, stopped, tmp_path, here):
-    [*_, before, damaged] = names(stopped / "run")
+def test_of_a_damaged_checkpoint_the_one_before_is_taken(usual, stopped, tmp_path, cli):
+    [*_, previous, damaged] = names(stopped / "run")
     for kind in ("00000.rows", "dense.bin", "conf.json", "running", "manifest.json"):
         folder = tmp_path / kind
         shutil.copytree(stopped, folder)
@@ -472,13 +472,13 @@ def test_of_a_damaged_checkpoint_the_one_before_is_taken(usual, stopped, tmp_pat
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
-        done = train(here, folder, *USUAL)
+        done = train(cli, folder, *USUAL)
         assert str(path.relative_to(folder)) in done.err
-        assert f"resuming from run/checkpoints/{before}" in done.err
+        assert f"resuming from run/checkpoints/{previous}" in done.err
         aside = folder / "run/damaged" / damaged
         assert (aside / "manifest.json").exists()
         assert outcome(folder / "run") == usual, kind
-    train(here, folder, "overwrite=true")
+    train(cli, folder, "overwrite=true")
     assert not (folder / "run/damaged").exists()
 
 
@@ -491,21 +491,21 @@ def best_of(run):
 
 
 @pytest.fixture(scope="module")
-def overfitted(trained, here, tmp_path_factory):
+def overfitted(trained, cli, tmp_path_factory):
     """A run that was killed when its best checkpoint was not its newest; and that step."""
     folder = tmp_path_factory.mktemp("overfitted")
     shutil.copytree(trained / "clicks", folder / "clicks")
     shutil.copy(trained / "small.yaml", folder)
     with pytest.MonkeyPatch.context() as patch:
         stop_at(patch, 23, kill)
-        train(here, folder, *OVERFITS, "save.every_steps=7", "save.keep=1", killed=True)
+        train(cli, folder, *OVERFITS, "save.every_steps=7", "save.keep=1", killed=True)
     best = content_of(folder / "run")["metrics"]["watch"]["best_step"]
     assert names(folder / "run") == [f"step-{best:010d}", "step-0000000021"]
     return folder, best
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone"])
-def test_without_the_best_training_goes_on(damage, overfitted, here, tmp_path):
+def test_without_the_best_training_goes_on(damage, overfitted, cli, tmp_path):
     source, best = overfitted
     folder = tmp_path / "copy"
     shutil.copytree(source, folder)
@@ -516,13 +516,15 @@ def test_without_the_best_training_goes_on(damage, overfitted, here, tmp_path):
     else:
         path = checkpoint / "dense.bin"
         path.write_bytes(path.read_bytes()[:-1])
-    done = train(here, folder, *OVERFITS)
+    done = train(cli, folder, *OVERFITS)
     assert f"the best model, of step {best}, is lost; " in done.err
     assert (run / "damaged" / checkpoint.name).exists() == (damage == "cut")
     assert ("dense.bin is damaged" in done.err) == (damage == "cut")
     # Of what is evaluated from there on, for nothing else is left.
     report = json.loads((run / "report.json").read_text())
-    later = {one["step"]: one["validation"]["auc"] for one in report["evaluations"]}
+    later = {
+        evaluation["step"]: evaluation["validation"]["auc"] for evaluation in report["evaluations"]
+    }
     later = {step: auc for step, auc in later.items() if step > 21}
     assert report["best"]["kept"] is True
     assert report["best"]["step"] == max(later, key=later.get)
@@ -530,17 +532,19 @@ def test_without_the_best_training_goes_on(damage, overfitted, here, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut"])
-def test_of_checkpoints_that_are_left_the_best_is_taken(damage, workspace, here, at_step):
+def test_of_checkpoints_that_are_left_the_best_is_taken(damage, workspace, cli, at_step):
     """What the newest is built on stays where it is, whatever it lacks itself."""
     saving = (*OVERFITS, "save.every_steps=2", "save.keep=0")
     saving += ("save.full_every=100",) if damage == "cut" else ()
     at_step(23, kill)
-    train(here, workspace, *saving, killed=True)
+    train(cli, workspace, *saving, killed=True)
     at_step(0, nothing)
     run = workspace / "run"
     metrics = content_of(run)["metrics"]
     best = metrics["watch"]["best_step"]
-    left = {one["step"]: one["validation"]["auc"] for one in metrics["evaluations"]}
+    left = {
+        evaluation["step"]: evaluation["validation"]["auc"] for evaluation in metrics["evaluations"]
+    }
     del left[best]
     second = max(left, key=left.get)
     [checkpoint] = run.glob(f"checkpoints/step-{best:010d}*")
@@ -548,14 +552,18 @@ def test_of_checkpoints_that_are_left_the_best_is_taken(damage, workspace, here,
         shutil.rmtree(checkpoint)
     else:
         (checkpoint / "dense.bin").unlink()
-    done = train(here, workspace, *saving)
+    done = train(cli, workspace, *saving)
     assert not (run / "damaged").exists()
     assert f"is lost; the best is now the model of step {second}" in done.err
-    found = best_of(run)
-    assert (found["step"], found["value"], found["kept"]) == (second, left[second], True)
+    best_checkpoint = best_of(run)
+    assert (best_checkpoint["step"], best_checkpoint["value"], best_checkpoint["kept"]) == (
+        second,
+        left[second],
+        True,
+    )
 
 
-def test_the_best_that_is_lost_at_the_end_leaves_the_last(workspace, here, at_step):
+def test_the_best_that_is_lost_at_the_end_leaves_the_last(workspace, cli, at_step):
     """The last one is whole, though those before were deltas of the best."""
     run = workspace / "run"
     damaged = []
@@ -570,7 +578,7 @@ def test_the_best_that_is_lost_at_the_end_leaves_the_last(workspace, here, at_st
 
     at_step(29, flip)
     saving = (*OVERFITS, "save.every_steps=7", "save.full_every=100")
-    done = train(here, workspace, *saving)
+    done = train(cli, workspace, *saving)
     at_step(0, nothing)
     [(best, path)] = damaged
     assert f"{path} is damaged" in done.err
@@ -579,18 +587,18 @@ def test_the_best_that_is_lost_at_the_end_leaves_the_last(workspace, here, at_st
     assert (report["best"]["step"], report["best"]["kept"]) == (best, False)
     assert report["auc"] == report["evaluations"][-1]["validation"]["auc"]
     assert content_of(run)["finished"] and content_of(run)["clock"]["step"] == 30
-    assert json.loads(here("evaluate", "output=run", cwd=workspace).out)["auc"] == report["auc"]
+    assert json.loads(cli("evaluate", "output=run", cwd=workspace).out)["auc"] == report["auc"]
     # It stays so when the report is made again.
     (run / "report.json").unlink()
-    train(here, workspace, *saving)
+    train(cli, workspace, *saving)
     assert best_of(run) == report["best"]
 
 
-def test_two_cannot_train_into_one_output(workspace, here):
+def test_two_cannot_train_into_one_output(workspace, cli):
     from tnctl import files
 
     with files.locked(str(workspace / "run")):
-        done = train(here, workspace, expected=1)
+        done = train(cli, workspace, expected=1)
     assert done.last == (
         f"tnctl train: another `tnctl train` (process {os.getpid()}) is working in run. Wait for "
         "it, or choose another output"
@@ -598,56 +606,56 @@ def test_two_cannot_train_into_one_output(workspace, here):
     assert not (workspace / "run").exists()
 
 
-def test_who_was_killed_locks_nothing(workspace, here):
+def test_who_was_killed_locks_nothing(workspace, cli):
     code = "import os\nfrom tnctl import files\nwith files.locked('run'): os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", code], cwd=workspace)
     assert done.returncode == -signal.SIGKILL
     assert [path.name for path in (workspace / "run").iterdir()] == [".tnctl-lock"]
-    train(here, workspace)
+    train(cli, workspace)
     assert not (workspace / "run/.tnctl-lock").exists()
 
 
 @pytest.mark.parametrize("spool", ["small.yaml/below", "/proc/none"])
-def test_a_spool_that_cannot_be_is_told_before_training(spool, workspace, here, at_step):
+def test_a_spool_that_cannot_be_is_told_before_training(spool, workspace, cli, at_step):
     at_step(1, lambda: pytest.fail("it trains"))
-    done = here(*TRAIN, "output=memory://spool", f"save.spool={spool}", cwd=workspace)
+    done = cli(*TRAIN, "output=memory://spool", f"save.spool={spool}", cwd=workspace)
     assert done.code == 1 and "Traceback" not in done.err
     assert f"save.spool: {spool} could not be written" in done.last
 
 
-def test_without_room_for_a_checkpoint_nothing_is_begun(workspace, here, at_step, monkeypatch):
+def test_without_room_for_a_checkpoint_nothing_is_begun(workspace, cli, at_step, monkeypatch):
     from tnctl import files
 
     at_step(1, lambda: pytest.fail("it trains"))
     monkeypatch.setattr(files, "free_bytes", lambda _: 100)
-    assert "no space is left there for a checkpoint" in train(here, workspace, expected=1).last
+    assert "no space is left there for a checkpoint" in train(cli, workspace, expected=1).last
 
 
 @pytest.mark.parametrize("text", ["", '{"steps": 1', "{}"])
-def test_a_report_that_was_cut_is_made_again(text, run_copy, here):
+def test_a_report_that_was_cut_is_made_again(text, run_copy, cli):
     path = run_copy / "run/report.json"
     whole = json.loads(path.read_text())
     ownership.Claims(str(run_copy / "run"), ownership.RUN).add(["report.json"])  # it is written to
     path.write_text(text)
-    done = here("train", "conf=small.yaml", "output=run", cwd=run_copy)
+    done = cli("train", "conf=small.yaml", "output=run", cwd=run_copy)
     assert done.code == 0, done.err
     assert "run/report.json is damaged and is written again" in done.err
     made = json.loads(path.read_text())
     assert {**made, "timing": 0} == {**whole, "timing": 0}
 
 
-def test_a_signal_while_waiting_for_data_saves(usual, workspace, here, monkeypatch):
+def test_a_signal_while_waiting_for_data_saves(usual, workspace, cli, monkeypatch):
     """The storage hangs; training does not."""
     from tnctl.training import workers
 
     whole = workers.training_batches
-    gone, found = threading.Event(), []
+    gone, checkpoints = threading.Event(), []
 
     def look():
         until = time.monotonic() + 30
         while not names(workspace / "run") and time.monotonic() < until:
             time.sleep(0.05)
-        found.extend(names(workspace / "run"))
+        checkpoints.extend(names(workspace / "run"))
         gone.set()
 
     def hangs(*arguments, **named):
@@ -660,37 +668,37 @@ def test_a_signal_while_waiting_for_data_saves(usual, workspace, here, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr(workers, "training_batches", hangs)
-        done = train(here, workspace, *USUAL, expected=143)
+        done = train(cli, workspace, *USUAL, expected=143)
     assert "stopped after step 4: run/checkpoints/step-0000000004 is saved" in done.last
     # To leave is to wait for what is being read; to save is not.
-    assert found == ["step-0000000004"]
-    train(here, workspace, *USUAL)
+    assert checkpoints == ["step-0000000004"]
+    train(cli, workspace, *USUAL)
     assert outcome(workspace / "run") == usual
 
 
-def test_without_a_whole_checkpoint(stopped_copy, here):
+def test_without_a_whole_checkpoint(stopped_copy, cli):
     """The delta needs the full one."""
-    before = names(stopped_copy / "run")
-    path = stopped_copy / "run/checkpoints" / before[0] / "tables/embedding4/00000.rows"
+    checkpoints = names(stopped_copy / "run")
+    path = stopped_copy / "run/checkpoints" / checkpoints[0] / "tables/embedding4/00000.rows"
     path.write_bytes(path.read_bytes()[:-1])
-    done = train(here, stopped_copy, *USUAL, expected=1)
+    done = train(cli, stopped_copy, *USUAL, expected=1)
     for words in ("no checkpoint that is whole", "00000.rows", "overwrite=true"):
         assert words in done.last
-    assert names(stopped_copy / "run") == before
+    assert names(stopped_copy / "run") == checkpoints
 
 
 def test_signals_in_another_thread_are_not_ours():
     """Whoever trains in a thread of their own program keeps their handlers."""
     from tnctl.training.signals import Signals
 
-    before, found = signal.getsignal(signal.SIGTERM), []
+    handler, handlers = signal.getsignal(signal.SIGTERM), []
 
     def use():
         with Signals() as signals:
-            found.append(signal.getsignal(signal.SIGTERM))
+            handlers.append(signal.getsignal(signal.SIGTERM))
             signals.check()
 
     thread = threading.Thread(target=use)
     thread.start()
     thread.join()
-    assert found == [before]
+    assert handlers == [handler]

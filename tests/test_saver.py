@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from saving import LIFE, Run, conf_of
+from dataless_runs import LIFE, Run, conf_of
 
 from tnctl import files, manifest
 from tnctl.checkpoint import dense_file, merging, rows, sketch_file, spool, staging
@@ -34,8 +34,8 @@ def opened(folder):
 
 
 def all_of(parts, dtype=None):
-    found = list(parts)
-    return np.concatenate(found) if found else np.empty(0, dtype)
+    arrays = list(parts)
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype)
 
 
 def full_copy(checkpoint, conf, folder):
@@ -73,7 +73,9 @@ def test_a_chain_is_the_full_checkpoint(tmp_path, compression, life):
         assert sum(f.evicted for f in map(run.model.tables[0].figures, (0, 1))) > 0
     for number, folder in enumerate(folders):
         checkpoint = opened(folder)
-        assert [one.folder for one in checkpoint.chain()] == folders[4 * (number // 4) : number + 1]
+        assert [link.folder for link in checkpoint.chain()] == folders[
+            4 * (number // 4) : number + 1
+        ]
         assert checkpoint.extra("running") == b"\0\1" and checkpoint.extra("other") is None
         again = loading.load(checkpoint, conf)
         assert Run(conf, model=again).records() == records[number]
@@ -102,9 +104,9 @@ def test_training_goes_on_from_a_chain_as_if_it_had_not_stopped(tmp_path):
         model = loading.load(checkpoint, conf)
         stopped = Run(conf, checkpoint, model, stopped.steps)
     assert loading.digest(opened(last)) == loading.digest(opened(folder))
-    for one, other in zip(opened(last).chain(), opened(folder).chain(), strict=True):
-        assert one.table(TABLE) == other.table(TABLE)
-        kept = [all_of(rows.tombstones(c, TABLE), REMOVED_DTYPE) for c in (one, other)]
+    for link, other in zip(opened(last).chain(), opened(folder).chain(), strict=True):
+        assert link.table(TABLE) == other.table(TABLE)
+        kept = [all_of(rows.tombstones(c, TABLE), REMOVED_DTYPE) for c in (link, other)]
         np.testing.assert_array_equal(*kept)
 
 
@@ -125,9 +127,9 @@ def test_any_number_of_ranges(tmp_path, count, monkeypatch):
         for parts in (1, 3, 16, 256):
             edges = [2**64 * i // parts for i in range(parts + 1)]
             slices = [
-                some
+                records
                 for first, end in itertools.pairwise(edges)
-                for some in rows.stream(checkpoint, TABLE, first, end - 1)
+                for records in rows.stream(checkpoint, TABLE, first, end - 1)
             ]
             np.testing.assert_array_equal(all_of(slices), whole)
     assert Run(run.conf, model=loading.load(opened(delta), run.conf)).records() == run.records()
@@ -148,25 +150,25 @@ def test_tombstones_are_the_removed_keys_without_a_row(tmp_path):
         checkpoint = opened(folder)
         there = present(run)
         removed = {key: step for key, step in removed.items() if key not in there}
-        found = all_of(rows.tombstones(checkpoint, TABLE), REMOVED_DTYPE)
-        as_dict = {(int(g), int(i)): int(step) for i, g, step in found}
+        tombstones = all_of(rows.tombstones(checkpoint, TABLE), REMOVED_DTYPE)
+        as_dict = {(int(g), int(i)): int(step) for i, g, step in tombstones}
         assert as_dict == removed
-        hashes = keys.hashes(found)
-        assert (np.lexsort((found["group"], hashes)) == np.arange(len(found))).all()
+        hashes = keys.hashes(tombstones)
+        assert (np.lexsort((tombstones["group"], hashes)) == np.arange(len(tombstones))).all()
         if number % 3:  # a delta has those since its parent alone
-            own = checkpoint.table(TABLE).tombstones
+            of_delta = checkpoint.table(TABLE).tombstones
             since = {key for key, step in removed.items() if step > previous["step"]}
-            assert (own.rows if own else 0) == len(since)
+            assert (of_delta.rows if of_delta else 0) == len(since)
         previous = {"step": run.steps}
     assert removed
 
 
 def present(run):
     return {
-        (int(one["group"]), int(one["id"]))
+        (int(record["group"]), int(record["id"]))
         for table in run.model.tables
-        for some in table.records()
-        for one in some
+        for records in table.records()
+        for record in records
     }
 
 
@@ -281,29 +283,29 @@ def test_merging_is_a_dict_that_newer_sources_update(seed):
     sources, expected = [], {}
     for number in range(int(rng.integers(1, 5))):
         count = int(rng.integers(0, 300))
-        some = np.zeros(count, dtype)
-        some["id"], some["group"] = rng.integers(0, 150, count), rng.choice([0, 1, 5], count)
-        some = np.unique(some)
-        some["value"] = number
-        some = some[np.lexsort((some["group"], keys.hashes(some)))]
-        cuts = np.sort(rng.integers(0, len(some) + 1, int(rng.integers(0, 30))))
-        sources.append(np.split(some, cuts))
-        for one in some.tolist():
-            expected.setdefault(one[:2], one[2])  # the newest come first
+        records = np.zeros(count, dtype)
+        records["id"], records["group"] = rng.integers(0, 150, count), rng.choice([0, 1, 5], count)
+        records = np.unique(records)
+        records["value"] = number
+        records = records[np.lexsort((records["group"], keys.hashes(records)))]
+        cuts = np.sort(rng.integers(0, len(records) + 1, int(rng.integers(0, 30))))
+        sources.append(np.split(records, cuts))
+        for record in records.tolist():
+            expected.setdefault(record[:2], record[2])  # the newest come first
     wanted = range(0, len(sources), 2)
-    found = all_of(
+    merged = all_of(
         (
-            some
+            winners
             for block in merging.newest([iter(parts) for parts in sources], keys)
-            for some in block.of(wanted, dtype)
+            for winners in block.of(wanted, dtype)
         ),
         dtype,
     )
-    assert {one[:2]: one[2] for one in found.tolist()} == {
+    assert {record[:2]: record[2] for record in merged.tolist()} == {
         key: value for key, value in expected.items() if value in wanted
     }
-    order = np.lexsort((found["group"], keys.hashes(found)))
-    assert (order == np.arange(len(found))).all()
+    order = np.lexsort((merged["group"], keys.hashes(merged)))
+    assert (order == np.arange(len(merged))).all()
 
 
 def test_keys_of_several_groups_may_share_a_hash():
@@ -317,10 +319,10 @@ def test_keys_of_several_groups_may_share_a_hash():
     assert len(set(keys.hashes(both).tolist())) == 1
     sources = [[both[1:]], [both[:1], both[1:]]]
     for cut in (sources, sources[::-1], [[both], [both[:1]]]):
-        found = [
+        merged = [
             s for b in merging.newest([iter(x) for x in cut], keys) for s in b.of(range(2), dtype)
         ]
-        np.testing.assert_array_equal(all_of(found), both)
+        np.testing.assert_array_equal(all_of(merged), both)
 
 
 # ---- What stays -------------------------------------------------------------
@@ -415,21 +417,21 @@ def test_a_process_that_ends_anywhere_leaves_the_one_before(tmp_path, monkeypatc
         at += 1
         reached = die_at(at, monkeypatch, lambda: run.train(1).save())
         steps += 1
-        found = loading.newest(conf.output)
+        newest = loading.newest(conf.output)
         if reached > at:
             # Its last operation comes after the manifest is there.
-            assert found.folder == first or found.step == run.steps, at
-            first = found.folder
-            assert sum(map(len, rows.stream(found, TABLE))) == found.table(TABLE).rows
+            assert newest.folder == first or newest.step == run.steps, at
+            first = newest.folder
+            assert sum(map(len, rows.stream(newest, TABLE))) == newest.table(TABLE).rows
             # The next process; it would export the graph anew.
             exported = run.saver._graph
-            run.saver = Saver(conf, found)
+            run.saver = Saver(conf, newest)
             run.saver._graph = exported
     assert steps > 20
-    assert found.step == run.steps
-    complete = {"step-0000000002", Path(first).name, found.name}
+    assert newest.step == run.steps
+    complete = {"step-0000000002", Path(first).name, newest.name}
     assert complete == set(os.listdir(tmp_path / "run/checkpoints"))  # each process cleaned up
-    assert Run(conf, model=loading.load(found, conf)).records() == run.records()
+    assert Run(conf, model=loading.load(newest, conf)).records() == run.records()
 
 
 def die_at(at, monkeypatch, action):
@@ -589,7 +591,7 @@ def used(folder):
 SAVING = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from saving import Run, conf_of, LIFE
+from dataless_runs import Run, conf_of, LIFE
 from tnctl.checkpoint import load
 for _ in sys.stdin:
     if child := os.fork():
@@ -623,13 +625,13 @@ def test_killed_while_it_saves(tmp_path, kills):
             time.sleep(rng.random() / 2)
             os.kill(saving_process, signal.SIGKILL)
             assert parent.stdout.readline() == "gone\n"
-            found = loading.newest(str(tmp_path / "run"))
-            assert found.step > reached
-            reached = found.step
-            list(rows.stream(found, TABLE))
+            newest = loading.newest(str(tmp_path / "run"))
+            assert newest.step > reached
+            reached = newest.step
+            list(rows.stream(newest, TABLE))
     conf = conf_of(tmp_path / "run", {"full_every": 3}, LIFE)
     unkilled = Run(conf)
     while unkilled.steps < reached:
         unkilled.train(1, 3000)
         unkilled.evict()
-    assert Run(conf, model=loading.load(found, conf)).records() == unkilled.records()
+    assert Run(conf, model=loading.load(newest, conf)).records() == unkilled.records()

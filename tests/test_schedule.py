@@ -51,7 +51,8 @@ def test_cosine(warmup, end):
 def test_warm_up_comes_before_every_schedule():
     for name in ("constant", "exponential", "step", "cosine", "plateau"):
         given = {"boundaries": [2], "factors": [0.5]} if name == "step" else {}
-        schedule = Schedule(name, warmup_steps=4, decay_steps=10, **given)
+        given |= {"decay_steps": 10} if name in ("exponential", "cosine") else {}
+        schedule = Schedule(name, warmup_steps=4, **given)
         assert [factor(schedule, s) for s in range(4)] == [0, 0.25, 0.5, 0.75]
         assert factor(schedule, 4) == (0.5 if name == "step" else 1)
         if name == "exponential":

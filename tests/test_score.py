@@ -46,23 +46,23 @@ def artefacts(trained, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def expected(trained, here, tmp_path_factory):
+def expected(trained, cli, tmp_path_factory):
     """Prediction and logit of each row of the test data, as the trained model has them."""
     to = tmp_path_factory.mktemp("predicted") / "p.jsonl"
-    done = here("predict", "output=run", f"to={to}", cwd=trained)
+    done = cli("predict", "output=run", f"to={to}", cwd=trained)
     assert done.code == 0, done.err
     lines = [json.loads(line) for line in to.read_text().splitlines()]
     return np.array([(line["prediction"], line["logit"]) for line in lines])
 
 
-def close(found, expected):
-    np.testing.assert_allclose(np.array(found, float), expected, rtol=2e-5, atol=2e-5)
+def close(scores, expected):
+    np.testing.assert_allclose(np.array(scores, float), expected, rtol=2e-5, atol=2e-5)
 
 
-def test_a_file_of_csv_or_json_lines(artefacts, expected, here, tmp_path):
+def test_a_file_of_csv_or_json_lines(artefacts, expected, cli, tmp_path):
     """By their names; the columns are those of `tnctl predict`, in the order of the rows."""
     for source, to in (("rows.csv", "a.jsonl"), ("rows.jsonl", "b.csv"), ("rows.jsonl", "c.txt")):
-        done = here(
+        done = cli(
             "score",
             *ARTEFACTS,
             f"input={source}",
@@ -92,7 +92,7 @@ def test_standard_input_and_output_without_a_word_more(artefacts, expected):
     close([list(json.loads(line).values()) for line in done.stdout.splitlines()], expected)
 
 
-def test_parts_of_any_size_come_to_the_same(artefacts, expected, here, tmp_path, monkeypatch):
+def test_parts_of_any_size_come_to_the_same(artefacts, expected, cli, tmp_path, monkeypatch):
     from tnctl.data.formats import text_lines
     from tnctl.serving import scoring
 
@@ -100,22 +100,22 @@ def test_parts_of_any_size_come_to_the_same(artefacts, expected, here, tmp_path,
     monkeypatch.setattr(scoring, "BATCH_ROWS", 11)
     for source in ("rows.csv", "rows.jsonl"):
         to = tmp_path / f"{source}.csv"
-        done = here(
+        done = cli(
             "score", *ARTEFACTS, f"input={source}", f"to={to}", "overwrite=true", cwd=artefacts
         )
         assert done.code == 0, done.err
         close(list(csv.reader(to.read_text().splitlines()))[1:], expected)
 
 
-def test_no_rows_have_no_scores(artefacts, here, tmp_path):
+def test_no_rows_have_no_scores(artefacts, cli, tmp_path):
     (tmp_path / "none.jsonl").write_text("")
-    done = here("score", *ARTEFACTS, f"input={tmp_path / 'none.jsonl'}", f"to={tmp_path / 'o.csv'}",
+    done = cli("score", *ARTEFACTS, f"input={tmp_path / 'none.jsonl'}", f"to={tmp_path / 'o.csv'}",
                 cwd=artefacts)  # fmt: skip
     assert done.code == 0 and "0 scores" in done.last
     assert (tmp_path / "o.csv").read_bytes() == b""
 
 
-def test_a_bad_row_is_named_by_its_line_and_leaves_nothing(artefacts, here, tmp_path):
+def test_a_bad_row_is_named_by_its_line_and_leaves_nothing(artefacts, cli, tmp_path):
     good = (artefacts / "rows.jsonl").read_text().splitlines()[:5]
     row = json.loads(good[0])
     for wrong, said in (
@@ -125,7 +125,7 @@ def test_a_bad_row_is_named_by_its_line_and_leaves_nothing(artefacts, here, tmp_
     ):
         path = tmp_path / "bad.jsonl"
         path.write_text("\n".join([*good, json.dumps(wrong), *good]))
-        done = here(
+        done = cli(
             "score",
             *ARTEFACTS,
             f"input={path}",
@@ -137,7 +137,7 @@ def test_a_bad_row_is_named_by_its_line_and_leaves_nothing(artefacts, here, tmp_
         assert str(path) in done.last and said in done.last
         assert not (tmp_path / "o").exists()
     (tmp_path / "short.csv").write_text("user_id,item_id\nu1,i1\n")
-    done = here(
+    done = cli(
         "score",
         *ARTEFACTS,
         f"input={tmp_path / 'short.csv'}",
@@ -147,7 +147,7 @@ def test_a_bad_row_is_named_by_its_line_and_leaves_nothing(artefacts, here, tmp_
     assert done.code == 1 and "has no column" in done.last
 
 
-def test_columns_of_nulls_and_columns_that_are_not_there(artefacts, here, tmp_path, monkeypatch):
+def test_columns_of_nulls_and_columns_that_are_not_there(artefacts, cli, tmp_path, monkeypatch):
     """The first are told as such; a name that is near another may be wrong."""
     from tnctl.data import file_pieces
 
@@ -159,7 +159,7 @@ def test_columns_of_nulls_and_columns_that_are_not_there(artefacts, here, tmp_pa
     ):
         monkeypatch.setattr(file_pieces, "_met", set())
         path.write_text("".join(json.dumps(row | wrong) + "\n" for row in rows))
-        done = here(
+        done = cli(
             "score",
             *ARTEFACTS,
             f"input={path}",
@@ -171,7 +171,7 @@ def test_columns_of_nulls_and_columns_that_are_not_there(artefacts, here, tmp_pa
     monkeypatch.setattr(file_pieces, "_met", set())
     path.write_text("".join(json.dumps({"regin": 1, **row}) + "\n" for row in rows).replace(
         '"region"', '"x"'))  # fmt: skip
-    done = here(
+    done = cli(
         "score",
         *ARTEFACTS,
         f"input={path}",
@@ -208,7 +208,7 @@ def test_csv_and_json_lines_agree_at_the_edges(artefacts, tmp_path):
         ("item_id", "é漢", "é漢"),
         ("interests", "a||b", ["a", "", "b"]),
     ):
-        found = []
+        logits = []
         with (tmp_path / "rows.csv").open("w") as file:
             writer = csv.DictWriter(file, rows[0])
             writer.writeheader()
@@ -219,24 +219,24 @@ def test_csv_and_json_lines_agree_at_the_edges(artefacts, tmp_path):
         for kind in ("csv", "jsonl"):
             try:
                 [piece] = scoring.pieces(scorer, str(tmp_path / f"rows.{kind}"), kind)
-                found.append(scorer(piece.table, piece.where)["logit"].tolist())
+                logits.append(scorer(piece.table, piece.where)["logit"].tolist())
                 taken += 1
             except Failure as error:
                 assert f"column '{column}'" in str(error)
-                found.append(None)
-        assert found[0] == found[1], (column, text)
+                logits.append(None)
+        assert logits[0] == logits[1], (column, text)
     embeddings.close()
     assert taken == 2 * 9
 
 
-def test_a_row_is_the_same_in_any_company(artefacts, here, tmp_path):
+def test_a_row_is_the_same_in_any_company(artefacts, cli, tmp_path):
     """A text is cut at the separator beside rows with lists too; lists in lists are refused."""
     rows = [json.loads(line) for line in (artefacts / "rows.jsonl").read_text().splitlines()[:6]]
 
     def scores(rows):
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         to = tmp_path / "scores.jsonl"
-        done = here(
+        done = cli(
             "score",
             *ARTEFACTS,
             f"input={tmp_path}/rows.jsonl",
@@ -256,7 +256,7 @@ def test_a_row_is_the_same_in_any_company(artefacts, here, tmp_path):
     for nested in ([["i1"]], [["i1"], []]):
         wrong = [{**row, "interests": nested} for row in rows]
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in wrong))
-        done = here(
+        done = cli(
             "score",
             *ARTEFACTS,
             f"input={tmp_path}/rows.jsonl",
@@ -267,31 +267,31 @@ def test_a_row_is_the_same_in_any_company(artefacts, here, tmp_path):
         assert done.code == 1 and "line 1, column 'interests': a list in a list" in done.last
 
 
-def test_nothing_of_the_users_is_lost(artefacts, trained, here, tmp_path):
+def test_nothing_of_the_users_is_lost(artefacts, trained, cli, tmp_path):
     """Neither the rows that are scored, nor a file that stands where a folder is to be."""
     rows = tmp_path / "rows.csv"
     rows.write_text((artefacts / "rows.csv").read_text())
     (tmp_path / "link.csv").symlink_to(rows)
     for to in (rows, tmp_path / "x/../rows.csv", tmp_path / "link.csv"):
-        done = here(
+        done = cli(
             "score", *ARTEFACTS, f"input={rows}", f"to={to}", "overwrite=true", cwd=artefacts
         )
         assert done.code == 2 and "which this command reads" in done.line
-    done = here("predict", "output=run", f"data.test={rows}", f"to={rows}", cwd=trained)
+    done = cli("predict", "output=run", f"data.test={rows}", f"to={rows}", cwd=trained)
     assert done.code == 2 and "which this command reads" in done.last
     for command in (
         ["split-graph", f"output={trained / 'run'}"],
         ["export-embeddings", f"output={trained / 'run'}"],
         ["fold", "embeddings=embeddings"],
     ):
-        done = here(*command, f"to={rows}", cwd=artefacts)
+        done = cli(*command, f"to={rows}", cwd=artefacts)
         assert done.code == 2 and "is a file, which tnctl will not remove" in done.last
         os.mkfifo(pipe := tmp_path / f"{command[0]}.pipe")
-        done = here(*command, f"to={pipe}", cwd=artefacts)
+        done = cli(*command, f"to={pipe}", cwd=artefacts)
         assert done.code == 2 and "is a file, which tnctl will not remove" in done.last
         assert pipe.is_fifo()
     for to in ("graph/serving.json", "embeddings/manifest.json", "embeddings/../graph/new"):
-        done = here(
+        done = cli(
             "score", *ARTEFACTS, f"input={rows}", f"to={to}", "overwrite=true", cwd=artefacts
         )
         assert done.code == 2 and "which this command reads" in done.last
@@ -311,13 +311,13 @@ def test_nothing_of_the_users_is_lost(artefacts, trained, here, tmp_path):
         (["evaluate", "output=run", "data=criteo"], "this model has its own"),
     ],
 )
-def test_a_trained_model_is_what_it_is(trained, here, arguments, said):
-    done = here(*arguments, cwd=trained)
+def test_a_trained_model_is_what_it_is(trained, cli, arguments, said):
+    done = cli(*arguments, cwd=trained)
     assert done.code == 2
     assert said in done.line and len(done.line) < 300
 
 
-def test_artefacts_of_two_checkpoints_are_refused(artefacts, here, tmp_path):
+def test_artefacts_of_two_checkpoints_are_refused(artefacts, cli, tmp_path):
     shutil.copytree(artefacts / "graph", tmp_path / "graph")
     path = tmp_path / "graph/serving.json"
     from tnctl import manifest
@@ -326,7 +326,7 @@ def test_artefacts_of_two_checkpoints_are_refused(artefacts, here, tmp_path):
     del content["sha256"]
     content["checkpoint"] |= {"sha256": "0" * 64, "step": 99}
     path.write_bytes(manifest.sealed(content))
-    done = here("score", f"graph={tmp_path / 'graph'}", "embeddings=embeddings", "input=rows.csv",
+    done = cli("score", f"graph={tmp_path / 'graph'}", "embeddings=embeddings", "input=rows.csv",
                 cwd=artefacts)  # fmt: skip
     assert done.code == 1
     assert "step 99" in done.last and "Take those of one checkpoint" in done.last
@@ -343,19 +343,19 @@ def test_artefacts_of_two_checkpoints_are_refused(artefacts, here, tmp_path):
         ([*ARTEFACTS, "checkpoint=run"], "takes no checkpoint="),
     ],
 )
-def test_what_cannot_be_asked(artefacts, here, arguments, said):
-    done = here("score", *arguments, cwd=artefacts)
+def test_what_cannot_be_asked(artefacts, cli, arguments, said):
+    done = cli("score", *arguments, cwd=artefacts)
     assert done.code == 2
     assert said in done.last
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_lines_before_the_rows(artefacts, here, tmp_path, kind):
+def test_lines_before_the_rows(artefacts, cli, tmp_path, kind):
     """They are passed over, and counted where a row is named."""
     text = (artefacts / f"rows.{kind}").read_text()
     path, to = tmp_path / f"rows.{kind}", tmp_path / "scores.jsonl"
     path.write_text(f"|1x3 Cross validator\n\n{text}")
-    done = here(
+    done = cli(
         "score",
         *ARTEFACTS,
         f"input={path}",
@@ -366,12 +366,12 @@ def test_lines_before_the_rows(artefacts, here, tmp_path, kind):
     )
     assert done.code == 0, done.err
     plain = tmp_path / "plain.jsonl"
-    done = here(
+    done = cli(
         "score", *ARTEFACTS, f"input=rows.{kind}", f"to={plain}", "overwrite=true", cwd=artefacts
     )
     assert done.code == 0 and to.read_text() == plain.read_text()
     path.write_text(f"|1x3 Cross validator\n\n{text}" + ("1,2\n" if kind == "csv" else "{\n"))
-    done = here(
+    done = cli(
         "score",
         *ARTEFACTS,
         f"input={path}",
@@ -384,16 +384,16 @@ def test_lines_before_the_rows(artefacts, here, tmp_path, kind):
     assert done.code == 1 and f"line {lines}" in done.last
 
 
-def test_what_is_not_there(artefacts, here):
-    done = here(
+def test_what_is_not_there(artefacts, cli):
+    done = cli(
         "score", "graph=nowhere", "embeddings=embeddings", "input=rows.csv", "to=o", cwd=artefacts
     )
     assert done.code == 1 and "nowhere has no serving.json" in done.last
-    done = here(
+    done = cli(
         "score", "graph=graph", "embeddings=nowhere", "input=rows.csv", "to=o", cwd=artefacts
     )
     assert done.code == 1 and "nowhere has no manifest.json" in done.last
-    done = here("score", *ARTEFACTS, "input=nowhere.csv", "to=o", "overwrite=true", cwd=artefacts)
+    done = cli("score", *ARTEFACTS, "input=nowhere.csv", "to=o", "overwrite=true", cwd=artefacts)
     assert done.code == 1 and "nowhere.csv" in done.last
 
 
@@ -442,15 +442,15 @@ PAGE = ROOT / "docs/serving.md"
 
 
 @pytest.fixture(scope="module")
-def simple(trained, here, tmp_path_factory):
+def simple(trained, cli, tmp_path_factory):
     """A model with those slots that the scorer of the page knows."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "clicks").symlink_to(trained / "clicks")
     conf = (trained / "small.yaml").read_text()
     (folder / "small.yaml").write_text(re.sub("  price_range: .*\n", "", conf))
-    done = here("train", "conf=small.yaml", "output=run", "evaluation.ablate=false", cwd=folder)
+    done = cli("train", "conf=small.yaml", "output=run", "evaluation.ablate=false", cwd=folder)
     assert done.code == 0, done.err
-    assert here("split-graph", "output=run", cwd=folder).code == 0
+    assert cli("split-graph", "output=run", cwd=folder).code == 0
     shutil.copy(ROOT / "examples/serving/dictionary.py", folder)
     blocks = re.findall(
         r"^```python\n# scorer.py: (.*?)\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S
@@ -474,16 +474,16 @@ def run_scorer(folder, start, embeddings):
     return done.returncode, done.stderr
 
 
-def test_the_scorer_of_the_page(simple, here):
-    done = here("export-embeddings", "output=run", "format=dictionary", cwd=simple)
+def test_the_scorer_of_the_page(simple, cli):
+    done = cli("export-embeddings", "output=run", "format=dictionary", cwd=simple)
     assert done.code == 0, done.err
     code, said = run_scorer(simple, "where rows are", "run/embeddings")
     assert code == 0, said
 
 
 @pytest.mark.long
-def test_the_scorer_of_the_page_notices(simple, here):
-    assert here("export-embeddings", "output=run", "format=dictionary", cwd=simple).code == 0
+def test_the_scorer_of_the_page_notices(simple, cli):
+    assert cli("export-embeddings", "output=run", "format=dictionary", cwd=simple).code == 0
     path = simple / "run/embeddings/golden.jsonl"
     lines = path.read_text().splitlines()
     wrong = json.loads(lines[7])
@@ -493,7 +493,7 @@ def test_the_scorer_of_the_page_notices(simple, here):
     assert code == 1 and "AssertionError" in said
 
 
-def test_the_scorer_of_the_page_with_redis(simple, here):
+def test_the_scorer_of_the_page_with_redis(simple, cli):
     server = shutil.which("redis-server")
     if server is None:
         pytest.skip("redis-server is not installed: apt-get install redis-server")
@@ -509,14 +509,14 @@ def test_the_scorer_of_the_page_with_redis(simple, here):
         while not path.exists() and time.monotonic() < until:
             time.sleep(0.01)
         url = f"unix://{path}"
-        done = here("export-embeddings", "output=run", f"to={url}", cwd=simple)
+        done = cli("export-embeddings", "output=run", f"to={url}", cwd=simple)
         assert done.code == 0, done.err
         code, said = run_scorer(simple, "where rows are, in Redis", url)
         assert code == 0, said
         for command in ("verify-serving", "score"):
             given = ["graph=run/graph", f"embeddings={url}"]
             given += ["input=clicks/test.csv", "to=s.csv"] if command == "score" else []
-            done = here(command, *given, cwd=simple)
+            done = cli(command, *given, cwd=simple)
             assert done.code == 0, done.err
         assert len((simple / "s.csv").read_text().splitlines()) == 701
     finally:
@@ -547,7 +547,7 @@ def test_the_server_of_the_page(tmp_path):
     try:
         for body in (b"1\n\n2", b"3\n"):
             request = urllib.request.Request(f"http://127.0.0.1:{port}/", body)
-            answer = asked(request).decode().splitlines()
+            answer = requested(request).decode().splitlines()
             assert [line.split()[0] for line in answer] == body.decode().split()
             assert "['online/graph', '--keep-going']" in answer[0]
     finally:
@@ -555,7 +555,7 @@ def test_the_server_of_the_page(tmp_path):
         process.wait()
 
 
-def asked(request):
+def requested(request):
     """The answer of a server that may not have begun yet."""
     until = time.monotonic() + 30
     while True:

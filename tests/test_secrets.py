@@ -263,12 +263,12 @@ def conf_of(server, password=PASSWORD):
 
 
 @pytest.fixture
-def asked(here, workspace):
+def run_without_secrets(cli, workspace):
     """Runs a command; nothing that it says may have a secret."""
     shutil.rmtree(workspace / "clicks")
 
     def asking(*arguments, code=0):
-        done = here(*arguments, cwd=workspace)
+        done = cli(*arguments, cwd=workspace)
         assert done.code == code, (arguments, done.err)
         without_secrets(done.out + done.err)
         return done
@@ -292,14 +292,17 @@ def nothing_has_a_secret_in(folder, least):
         without_secrets(path.read_bytes().decode("latin-1") + str(path))
 
 
-def test_no_file_and_no_line_has_a_secret(asked, server, workspace):
+def test_no_file_and_no_line_has_a_secret(run_without_secrets, server, workspace):
     conf = conf_of(server)
-    shown = asked("train", *conf, "--cfg", "job")
+    shown = run_without_secrets("train", *conf, "--cfg", "job")
     assert f"root: http://***@{server}" in shown.out
     spaced = f"data.root='http://{USER}:{PASSWORD} {'y' * 70} {OTHER}@host'"
-    assert "root: http://***@host\n" in asked("train", *conf[::2], spaced, "--cfg", "job").out
+    assert (
+        "root: http://***@host\n"
+        in run_without_secrets("train", *conf[::2], spaced, "--cfg", "job").out
+    )
     rest = ["output=run", "train.tensorboard=true", *SHORT]
-    asked("train", *conf, *rest)
+    run_without_secrets("train", *conf, *rest)
     page = (workspace / "run/report.html").read_text()
     assert f"http://***@{server}" in page
     assert "train.csv?access_token=***" in page
@@ -308,50 +311,54 @@ def test_no_file_and_no_line_has_a_secret(asked, server, workspace):
     shutil.rmtree(checkpoints[-1])
     (workspace / "run/report.json").unlink()
     seen = json.loads((checkpoints[0] / "manifest.json").read_text())["data"]
-    assert [one["file"] for one in seen] == [f"http://***@{server}/train.csv?access_token=***"]
-    resumed = asked("train", *conf_of(server, OTHER), *rest).err
+    assert [event["file"] for event in seen] == [f"http://***@{server}/train.csv?access_token=***"]
+    resumed = run_without_secrets("train", *conf_of(server, OTHER), *rest).err
     assert f"resuming from run/checkpoints/{checkpoints[0].name}" in resumed
     plain = ["conf=small.yaml", f"data.root=http://{server}", "data.train=train.csv", *rest]
-    assert "nothing to do" in asked("train", *plain).err
+    assert "nothing to do" in run_without_secrets("train", *plain).err
     # A checkpoint has no password to read its data with.
-    done = asked("evaluate", "output=run", code=2)
+    done = run_without_secrets("evaluate", "output=run", code=2)
     assert f"http://***@{server}/test.csv is from a saved file, in which" in done.last
-    metrics = json.loads(asked("evaluate", "output=run", conf[1]).out)
+    metrics = json.loads(run_without_secrets("evaluate", "output=run", conf[1]).out)
     assert metrics["split"] == "test"
     for command in ("list", "inspect", "verify"):
-        asked("checkpoint", command, "run", "--json")
+        run_without_secrets("checkpoint", command, "run", "--json")
     # What goes wrong is told without it.
     wrong = conf_of(server, "wrong-sesame")
-    assert "wrong-sesame" not in asked("train", *wrong, "output=new", code=1).err
-    asked("train", *conf[:2], "data.train=gone.csv", "output=new", code=1)
-    asked("train", "conf=small.yaml", f"{conf[1]}/{{}}", f"{conf[2]}]x", "output=new", code=1)
+    assert "wrong-sesame" not in run_without_secrets("train", *wrong, "output=new", code=1).err
+    run_without_secrets("train", *conf[:2], "data.train=gone.csv", "output=new", code=1)
+    run_without_secrets(
+        "train", "conf=small.yaml", f"{conf[1]}/{{}}", f"{conf[2]}]x", "output=new", code=1
+    )
     nothing_has_a_secret_in(workspace, 20)
 
 
 @pytest.mark.long
-def test_no_other_command_writes_a_secret(asked, server, workspace):
+def test_no_other_command_writes_a_secret(run_without_secrets, server, workspace):
     conf = conf_of(server)
-    asked("check", *conf)
-    asked("check", *conf, "format=json")
-    asked("prepare", *conf, "to=prepared")
-    asked("train", *conf_of(server, OTHER), *SHORT, "data.prepared=prepared", "output=run")
+    run_without_secrets("check", *conf)
+    run_without_secrets("check", *conf, "format=json")
+    run_without_secrets("prepare", *conf, "to=prepared")
+    run_without_secrets(
+        "train", *conf_of(server, OTHER), *SHORT, "data.prepared=prepared", "output=run"
+    )
     first, last = sorted(path.name for path in (workspace / "run/checkpoints").iterdir())
-    asked("predict", "output=run", conf[1], "data.prepared=null", "to=scores.csv")
-    asked("ablate", "output=run", conf[1], "data.prepared=null")
-    asked("split-graph", "output=run")
-    asked("export-embeddings", f"checkpoint=run/checkpoints/{first}", "to=base")
-    asked("export-embeddings", "output=run", "to=delta", "since=base")
-    asked("export-embeddings", "output=run")
-    asked("fold", "embeddings=delta", "to=folded")
-    asked("verify-serving", "output=run", conf[1], "data.prepared=null")
-    asked("checkpoint", "diff", f"run/checkpoints/{first}", f"run/checkpoints/{last}")
-    asked("train", *conf, *SHORT, "output=warm", f"warm.start={workspace}/run")
+    run_without_secrets("predict", "output=run", conf[1], "data.prepared=null", "to=scores.csv")
+    run_without_secrets("ablate", "output=run", conf[1], "data.prepared=null")
+    run_without_secrets("split-graph", "output=run")
+    run_without_secrets("export-embeddings", f"checkpoint=run/checkpoints/{first}", "to=base")
+    run_without_secrets("export-embeddings", "output=run", "to=delta", "since=base")
+    run_without_secrets("export-embeddings", "output=run")
+    run_without_secrets("fold", "embeddings=delta", "to=folded")
+    run_without_secrets("verify-serving", "output=run", conf[1], "data.prepared=null")
+    run_without_secrets("checkpoint", "diff", f"run/checkpoints/{first}", f"run/checkpoints/{last}")
+    run_without_secrets("train", *conf, *SHORT, "output=warm", f"warm.start={workspace}/run")
     nothing_has_a_secret_in(workspace, 60)
 
 
 def test_folders_of_a_sweep_over_urls():
-    roots = [f"http://ali:{one}@host/a?token={TOKEN}" for one in (PASSWORD, OTHER)]
-    names = sweep.folders([{"data.root": one, "seed": seed} for one in roots for seed in "12"])
+    roots = [f"http://ali:{password}@host/a?token={TOKEN}" for password in (PASSWORD, OTHER)]
+    names = sweep.folders([{"data.root": root, "seed": seed} for root in roots for seed in "12"])
     without_secrets(" ".join(names))
 
 
@@ -374,34 +381,34 @@ def test_urls_are_compared_without_secrets(url, same):
     assert masking.bare_conf(values) == {**values, "data": {"root": same}}
 
 
-def test_an_error_of_a_library_has_none(asked, monkeypatch):
+def test_an_error_of_a_library_has_none(run_without_secrets, monkeypatch):
     from tnctl.cli import evaluate
 
     def failing(_):
         raise RuntimeError(f"cannot connect to s3://ali:{PASSWORD}@host")
 
     monkeypatch.setattr(evaluate, "with_checkpoint", lambda *_: failing(None))
-    done = asked("evaluate", "output=run", code=1)
+    done = run_without_secrets("evaluate", "output=run", code=1)
     assert "RuntimeError: cannot connect to s3://***@host" in done.err
 
 
 @contextmanager
 def configured(**environment):
     """What fsspec reads from its environment when it is imported."""
-    before = dict(fsspec.config.conf)
+    settings = dict(fsspec.config.conf)
     fsspec.config.set_conf_env(fsspec.config.conf, environment)
     try:
         yield
     finally:
         fsspec.config.conf.clear()
-        fsspec.config.conf.update(before)
+        fsspec.config.conf.update(settings)
 
 
-def test_the_ways_to_keep_passwords_out_of_urls(here, server, run_copy, monkeypatch):
+def test_the_ways_to_keep_passwords_out_of_urls(cli, server, run_copy, monkeypatch):
     """As docs/data.md has them: a header, or .netrc."""
 
     def evaluated(code):
-        done = here("evaluate", "output=run", f"data.root=http://{server}", cwd=run_copy)
+        done = cli("evaluate", "output=run", f"data.root=http://{server}", cwd=run_copy)
         assert done.code == code, done.err
         without_secrets(done.out + done.err)
 

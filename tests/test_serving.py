@@ -23,11 +23,11 @@ MANIFESTS = ("manifest.json", "serving.json")
 
 
 @pytest.fixture(scope="module")
-def _served(_trained, here, tmp_path_factory):
+def _served(_trained, cli, tmp_path_factory):
     folder = tmp_path_factory.mktemp("served") / "copy"
     shutil.copytree(_trained, folder)
     for command in ("split-graph", "export-embeddings"):
-        done = here(command, "output=run", cwd=folder)
+        done = cli(command, "output=run", cwd=folder)
         assert done.code == 0, done.err
     return folder
 
@@ -40,8 +40,8 @@ def served(_served, tmp_path):
     return folder
 
 
-def verify(here, folder, *arguments):
-    return here("verify-serving", "output=run", *arguments, cwd=folder)
+def verify(cli, folder, *arguments):
+    return cli("verify-serving", "output=run", *arguments, cwd=folder)
 
 
 def read_parquet(file):
@@ -91,19 +91,19 @@ def in_parts(stream, size):
     return parts
 
 
-def test_an_export_in_small_parts_is_the_same(run_copy, here, monkeypatch):
+def test_an_export_in_small_parts_is_the_same(run_copy, cli, monkeypatch):
     monkeypatch.setattr(block_files.BlockFormat, "rows_per_block", 10)
     monkeypatch.setattr(rows, "stream", in_parts(rows.stream, 7))
-    assert here("export-embeddings", "output=run", cwd=run_copy).code == 0
+    assert cli("export-embeddings", "output=run", cwd=run_copy).code == 0
     folder = run_copy / "run/embeddings"
     same_as_the_checkpoint(run_copy, lambda name: read_parquet(folder / name))
     assert pq.ParquetFile(folder / "user_id.parquet").num_row_groups > 1
 
 
-def test_graph_and_export_on_another_storage(run_copy, here):
+def test_graph_and_export_on_another_storage(run_copy, cli):
     to = ["graph=memory://served/graph", "embeddings=memory://served/embeddings"]
     for command, url in zip(("split-graph", "export-embeddings"), to, strict=True):
-        done = here(command, "output=run", f"to={url.split('=')[1]}", cwd=run_copy)
+        done = cli(command, "output=run", f"to={url.split('=')[1]}", cwd=run_copy)
         assert done.code == 0, done.err
     storage = fsspec.filesystem("memory")
 
@@ -112,9 +112,9 @@ def test_graph_and_export_on_another_storage(run_copy, here):
             return read_parquet(pa.BufferReader(file.read()))
 
     same_as_the_checkpoint(run_copy, read)
-    assert verify(here, run_copy, *to).code == 0
+    assert verify(cli, run_copy, *to).code == 0
     assert not (run_copy / "run/graph").exists()
-    done = here("export-embeddings", "output=run", "to=nosuch://a/b", cwd=run_copy)
+    done = cli("export-embeddings", "output=run", "to=nosuch://a/b", cwd=run_copy)
     assert done.code == 1
     assert "nosuch" in done.last
 
@@ -141,7 +141,7 @@ def reseal(folder, name="manifest.json"):
 
 
 @pytest.mark.parametrize("column", ["linear", "embedding"])
-def test_one_wrong_float_of_an_export_is_found(served, here, column):
+def test_one_wrong_float_of_an_export_is_found(served, cli, column):
     path = served / "run/embeddings/user_id.parquet"
     table = pq.read_table(path)
     from tnctl.tables.columns import hash_bytes
@@ -158,22 +158,22 @@ def test_one_wrong_float_of_an_export_is_found(served, here, column):
     )
     pq.write_table(table, path)
     reseal(served / "run/embeddings")
-    done = verify(here, served)
+    done = verify(cli, served)
     assert done.code == 1
     assert "FAILED" in done.err
     assert "serving differs from training" in done.last
 
 
-def test_a_lost_row_of_an_export_is_found(served, here):
+def test_a_lost_row_of_an_export_is_found(served, cli):
     path = served / "run/embeddings/device.parquet"
     assert not path.exists()
     path = served / "run/embeddings/shared.parquet"
     pq.write_table(pq.read_table(path).slice(1), path)
     reseal(served / "run/embeddings")
-    assert verify(here, served).code == 1
+    assert verify(cli, served).code == 1
 
 
-def test_one_wrong_weight_of_the_graph_is_found(served, here):
+def test_one_wrong_weight_of_the_graph_is_found(served, cli):
     from tnctl.model import graph
 
     checkpoint = loading.open_checkpoint(str(served / STEP))
@@ -181,61 +181,61 @@ def test_one_wrong_weight_of_the_graph_is_found(served, here):
     model.dense.weights[-1][0] += np.float32(0.001)
     graph.save(model, str(served / "run/graph"))
     reseal(served / "run/graph", "serving.json")
-    done = verify(here, served)
+    done = verify(cli, served)
     assert done.code == 1
     assert "FAILED" in done.err
 
 
 @pytest.mark.parametrize("name", ["saved_model.pb", "variables/variables.index", "serving.json"])
-def test_a_damaged_graph_is_refused(served, here, name):
+def test_a_damaged_graph_is_refused(served, cli, name):
     path = served / "run/graph" / name
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
-    done = verify(here, served)
+    done = verify(cli, served)
     assert done.code == 1
     assert name in done.last
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "gone", "flip"])
-def test_a_damaged_export_is_refused(served, here, damage):
+def test_a_damaged_export_is_refused(served, cli, damage):
     path = served / "run/embeddings/user_id.parquet"
     data = bytearray(path.read_bytes())
     data[200] ^= 1  # a value, of which Parquet itself has no checksum
     path.write_bytes({"cut": data[:-9], "flip": data}.get(damage, b""))
     if damage == "gone":
         path.unlink()
-    done = verify(here, served)
+    done = verify(cli, served)
     assert done.code == 1
     assert "user_id.parquet" in done.last
 
 
-def test_files_of_another_checkpoint_are_refused(served, here):
+def test_files_of_another_checkpoint_are_refused(served, cli):
     os.rename(served / "run", served / "first")
-    done = here("train", "conf=small.yaml", "output=run", "seed=2", cwd=served)
+    done = cli("train", "conf=small.yaml", "output=run", "seed=2", cwd=served)
     assert done.code == 0, done.err
-    done = here("export-embeddings", "output=run", cwd=served)
-    done = verify(here, served, "graph=first/graph")
+    done = cli("export-embeddings", "output=run", cwd=served)
+    done = verify(cli, served, "graph=first/graph")
     assert done.code == 1
     assert "first/graph was made from another checkpoint" in done.last
-    assert here("split-graph", "output=run", cwd=served).code == 0
-    done = verify(here, served, "embeddings=first/embeddings")
+    assert cli("split-graph", "output=run", cwd=served).code == 0
+    done = verify(cli, served, "embeddings=first/embeddings")
     assert done.code == 1
     assert "first/embeddings was made from another checkpoint" in done.last
-    assert verify(here, served).code == 0
+    assert verify(cli, served).code == 0
 
 
-def test_without_files_there_is_nothing_to_verify(run_copy, here):
-    done = verify(here, run_copy)
+def test_without_files_there_is_nothing_to_verify(run_copy, cli):
+    done = verify(cli, run_copy)
     assert done.code == 1
     assert "run/embeddings has no manifest.json" in done.last
-    here("export-embeddings", "output=run", cwd=run_copy)
-    done = verify(here, run_copy)
+    cli("export-embeddings", "output=run", cwd=run_copy)
+    done = verify(cli, run_copy)
     assert done.code == 1
     assert "run/graph has no serving.json" in done.last
 
 
-def test_an_interrupted_export_does_not_count(served, here, monkeypatch):
+def test_an_interrupted_export_does_not_count(served, cli, monkeypatch):
     """Nor does what an earlier export left there."""
     add, added = block_files.BlockWriter.add, []
 
@@ -247,36 +247,36 @@ def test_an_interrupted_export_does_not_count(served, here, monkeypatch):
 
     monkeypatch.setattr(rows, "stream", in_parts(rows.stream, 30))
     monkeypatch.setattr(block_files.BlockWriter, "add", failing)
-    assert here("export-embeddings", "output=run", cwd=served).code == 130
+    assert cli("export-embeddings", "output=run", cwd=served).code == 130
     # The export before is in force.
-    assert verify(here, served).code == 0
+    assert verify(cli, served).code == 0
     assert not list((served / "run").glob(".embeddings*"))
     monkeypatch.undo()
-    assert here("export-embeddings", "output=run", cwd=served).code == 0
-    assert verify(here, served).code == 0
+    assert cli("export-embeddings", "output=run", cwd=served).code == 0
+    assert verify(cli, served).code == 0
 
 
 @pytest.mark.parametrize("command", ["split-graph", "export-embeddings"])
-def test_a_folder_of_the_users_is_never_emptied(served, here, command):
-    before = sorted(path.name for path in (served / "clicks").iterdir())
-    done = here(command, "output=run", "to=clicks", cwd=served)
+def test_a_folder_of_the_users_is_never_emptied(served, cli, command):
+    names = sorted(path.name for path in (served / "clicks").iterdir())
+    done = cli(command, "output=run", "to=clicks", cwd=served)
     assert done.code == 2
     assert "clicks holds test.csv" in done.last
-    assert sorted(path.name for path in (served / "clicks").iterdir()) == before
+    assert sorted(path.name for path in (served / "clicks").iterdir()) == names
     folder = served / "run" / {"split-graph": "graph", "export-embeddings": "embeddings"}[command]
     (folder / "notes.txt").write_text("mine")
-    assert here(command, "output=run", cwd=served).code == 2
+    assert cli(command, "output=run", cwd=served).code == 2
     (folder / "notes.txt").unlink()
-    assert here(command, "output=run", cwd=served).code == 0
+    assert cli(command, "output=run", cwd=served).code == 0
     # Nothing says any more that tnctl wrote the files.
     [listed] = [path for path in folder.glob("*.json") if path.name in MANIFESTS]
     text = listed.read_bytes()
     listed.unlink()
-    done = here(command, "output=run", cwd=served)
+    done = cli(command, "output=run", cwd=served)
     assert done.code == 2 and "tnctl did not write there" in done.last
     listed.write_bytes(text)
-    assert here(command, "output=run", cwd=served).code == 0
-    assert verify(here, served).code == 0
+    assert cli(command, "output=run", cwd=served).code == 0
+    assert verify(cli, served).code == 0
 
 
 # ---- With golden rows -------------------------------------------------------
@@ -291,21 +291,21 @@ def test_a_folder_of_the_users_is_never_emptied(served, here, command):
         (["format=dictionary", "precision=int8"], ["weights of exported embeddings", "stated"]),
         (["only=user_id,interests"], ["rows that the filter left out", "weights of exported"]),
     ],
-    ids=lambda one: "-".join(one) if isinstance(one, list) else "",
+    ids=lambda options: "-".join(options) if isinstance(options, list) else "",
 )
-def test_every_kind_of_export_is_verified(served, here, arguments, said):
+def test_every_kind_of_export_is_verified(served, cli, arguments, said):
     """With the checkpoint, and against golden rows alone."""
-    done = here("export-embeddings", "output=run", *arguments, cwd=served)
+    done = cli("export-embeddings", "output=run", *arguments, cwd=served)
     assert done.code == 0, done.err
-    done = verify(here, served)
+    done = verify(cli, served)
     assert done.code == 0, done.err
     for text in [*said, "golden rows: x from the files, bit by bit"]:
         assert text in done.err
     (served / "run/checkpoints").rename(served / "gone")
-    done = here("verify-serving", "graph=run/graph", "embeddings=run/embeddings", cwd=served)
+    done = cli("verify-serving", "graph=run/graph", "embeddings=run/embeddings", cwd=served)
     assert done.code == 0, done.err
     assert done.err.count(" ok") == 5
-    done = here("verify-serving", "graph=run/graph", cwd=served)
+    done = cli("verify-serving", "graph=run/graph", cwd=served)
     assert done.code == 0 and done.err.count(" ok") == 2
 
 
@@ -317,21 +317,21 @@ def changed_manifest(folder, change):
     (folder / "manifest.json").write_bytes(manifest.sealed(content))
 
 
-def test_an_error_beyond_the_stated_one_is_found(served, here):
-    done = here("export-embeddings", "output=run", "precision=int8", cwd=served)
+def test_an_error_beyond_the_stated_one_is_found(served, cli):
+    done = cli("export-embeddings", "output=run", "precision=int8", cwd=served)
     assert done.code == 0, done.err
 
     def change(content):
         content["groups"][0]["error"]["bound"] /= 100
 
     changed_manifest(served / "run/embeddings", change)
-    done = verify(here, served)
+    done = verify(cli, served)
     assert done.code == 1
     assert done.err.count("FAILED") == 1
 
 
 @pytest.mark.parametrize("part", ["graph", "embeddings"])
-def test_golden_rows_of_other_scores_are_found(served, here, part):
+def test_golden_rows_of_other_scores_are_found(served, cli, part):
     path = served / "run" / part / "golden.jsonl"
     lines = path.read_text().splitlines()
     example = json.loads(lines[20])
@@ -340,23 +340,23 @@ def test_golden_rows_of_other_scores_are_found(served, here, part):
         example["x"][3] = float(np.nextafter(np.float32(example["x"][3]), np.float32(9)))
     lines[20] = json.dumps(example)
     path.write_text("\n".join(lines) + "\n")
-    done = here("verify-serving", "graph=run/graph", "embeddings=run/embeddings", cwd=served)
+    done = cli("verify-serving", "graph=run/graph", "embeddings=run/embeddings", cwd=served)
     assert done.code == 1 and "golden.jsonl is damaged" in done.last
     reseal(served / "run" / part, "serving.json" if part == "graph" else "manifest.json")
-    done = here("verify-serving", "graph=run/graph", "embeddings=run/embeddings", cwd=served)
+    done = cli("verify-serving", "graph=run/graph", "embeddings=run/embeddings", cwd=served)
     assert done.code == 1
     assert done.err.count("FAILED") == 2
     assert ("1 of 200 rows differ" in done.err) == (part == "embeddings")
 
 
-def test_without_golden_rows_a_checkpoint_is_needed(run_copy, here):
+def test_without_golden_rows_a_checkpoint_is_needed(run_copy, cli):
     for command in ("split-graph", "export-embeddings"):
-        done = here(command, "output=run", "golden=0", cwd=run_copy)
+        done = cli(command, "output=run", "golden=0", cwd=run_copy)
         assert done.code == 0, done.err
         assert not list((run_copy / "run").glob("[ge]*/golden.jsonl"))
-    done = here("verify-serving", "graph=run/graph", "embeddings=run/embeddings", cwd=run_copy)
+    done = cli("verify-serving", "graph=run/graph", "embeddings=run/embeddings", cwd=run_copy)
     assert done.code == 1 and "no golden rows" in done.last
-    done = verify(here, run_copy)
+    done = verify(cli, run_copy)
     assert done.code == 0 and done.err.count(" ok") == 5
 
 
@@ -369,7 +369,7 @@ def test_without_golden_rows_a_checkpoint_is_needed(run_copy, here):
         (["graph=run/graph", "endpoint=ctr"], "endpoint is http://"),
     ],
 )
-def test_what_cannot_be_verified(served, here, arguments, said):
-    done = here("verify-serving", *arguments, cwd=served)
+def test_what_cannot_be_verified(served, cli, arguments, said):
+    done = cli("verify-serving", *arguments, cwd=served)
     assert done.code == 2
     assert said in done.last

@@ -68,12 +68,12 @@ def counted(rounds, seed):
     for name, (path, kind) in SEALED.items():
         damaged = mutations(json.loads(path.read_text()), seed=seed)
         for words, content in itertools.islice(damaged, rounds):
-            found = parsed(name, sealed(content))
-            taken, refused = taken + (found is not None), refused + (found is None)
-            if found is not None:  # what was taken can be written, and read again
-                text = manifest.sealed(found.body())
-                assert manifest.unsealed(text, "folder", "again", kind).body() == found.body()
-                assert all(map(FORMATS[kind.FORMAT].is_file, found.files)), words
+            document = parsed(name, sealed(content))
+            taken, refused = taken + (document is not None), refused + (document is None)
+            if document is not None:  # what was taken can be written, and read again
+                text = manifest.sealed(document.body())
+                assert manifest.unsealed(text, "folder", "again", kind).body() == document.body()
+                assert all(map(FORMATS[kind.FORMAT].is_file, document.files)), words
     return taken, refused
 
 
@@ -115,7 +115,7 @@ def test_raw_rows_by_wrong_descriptions_are_inputs_or_refused():
             assert str(error).isprintable() and len(str(error)) < 600, words
             continue
         taken += 1
-        shapes = {one.name: (2, one.columns) for one in wrong.signatures.packed}
+        shapes = {spec.name: (2, spec.columns) for spec in wrong.signatures.packed}
         assert {name: array.shape for name, array in inputs.items()} == shapes, words
     assert taken > 10
 
@@ -367,7 +367,7 @@ def test_bytes_that_are_no_utf8_come_through_a_line():
     ],
 )
 def test_a_wrong_golden_line_is_named(path, value, words):
-    good, wrong = (json.dumps(one).encode() for one in (LINE, changed(LINE, path, value)))
+    good, wrong = (json.dumps(line).encode() for line in (LINE, changed(LINE, path, value)))
     with pytest.raises(DocumentError) as caught:
         golden_lines.parse_lines([good, wrong])
     assert "line 2: no line of golden rows" in str(caught.value)
@@ -408,10 +408,10 @@ def artefacts(tmp_path):
     return folder
 
 
-def refused_or_done(here, folder, *arguments):
+def refused_or_done(cli, folder, *arguments):
     """Run a command: no traceback, and nothing changes but its own output, which is removed."""
     kept = snapshot(folder.parent)
-    done = here(*arguments, cwd=folder)
+    done = cli(*arguments, cwd=folder)
     assert done.code in (0, 1, 2), (arguments, done.err)
     assert "Traceback" not in done.err, done.err
     for name in ("out", "out.jsonl"):
@@ -442,22 +442,22 @@ COMMANDS = [
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "command", "rounds"), COMMANDS)
-def test_many_commands_and_wrong_manifests(artefacts, here, name, command, rounds):
-    test_commands_and_wrong_manifests(artefacts, here, name, command, 4 * rounds)
+def test_many_commands_and_wrong_manifests(artefacts, cli, name, command, rounds):
+    test_commands_and_wrong_manifests(artefacts, cli, name, command, 4 * rounds)
 
 
 @pytest.mark.parametrize(("name", "command", "rounds"), COMMANDS)
-def test_commands_and_wrong_manifests(artefacts, here, name, command, rounds):
+def test_commands_and_wrong_manifests(artefacts, cli, name, command, rounds):
     content = json.loads((artefacts / name).read_text())
-    assert refused_or_done(here, artefacts, *command).code == 0
+    assert refused_or_done(cli, artefacts, *command).code == 0
     codes = set()
     for _, wrong in itertools.islice(mutations(content, seed=rounds), rounds):
         (artefacts / name).write_bytes(sealed(wrong))
-        codes.add(refused_or_done(here, artefacts, *command).code)
+        codes.add(refused_or_done(cli, artefacts, *command).code)
     assert 1 in codes
 
 
-def test_commands_and_wrong_golden_lines(artefacts, here):
+def test_commands_and_wrong_golden_lines(artefacts, cli):
     path = artefacts / "embeddings/golden.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     content = json.loads((artefacts / "embeddings/manifest.json").read_text())
@@ -469,13 +469,13 @@ def test_commands_and_wrong_golden_lines(artefacts, here):
         entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         content["files"]["golden.jsonl"] = entry
         (artefacts / "embeddings/manifest.json").write_bytes(sealed(content))
-        refused_or_done(here, artefacts, *command)
+        refused_or_done(cli, artefacts, *command)
 
 
 @pytest.mark.parametrize(
     "name", ["graph//ABSOLUTE/pwn", "graph/../../pwn", "graph/assets/run.sh", "graph/x/../y"]
 )
-def test_split_graph_writes_what_a_saved_model_has(artefacts, here, name):
+def test_split_graph_writes_what_a_saved_model_has(artefacts, cli, name):
     """As no checkpoint can have such a file: one line, and nothing is written."""
     path = artefacts / "checkpoint/manifest.json"
     content = json.loads(path.read_text())
@@ -485,12 +485,12 @@ def test_split_graph_writes_what_a_saved_model_has(artefacts, here, name):
     if ".." not in name and "//" not in name:
         (artefacts / "checkpoint" / name).parent.mkdir(parents=True)
         (artefacts / "checkpoint" / name).write_bytes(b"pwn")
-    done = refused_or_done(here, artefacts, "split-graph", "checkpoint=checkpoint", "to=out")
+    done = refused_or_done(cli, artefacts, "split-graph", "checkpoint=checkpoint", "to=out")
     assert done.code == 1 and not (artefacts / "out").exists()
     assert "checkpoint" in done.line
 
 
-def test_split_graph_of_a_wrong_saved_model(artefacts, here):
+def test_split_graph_of_a_wrong_saved_model(artefacts, cli):
     chance = random.Random(4)
     path = artefacts / "checkpoint/graph/saved_model.pb"
     content = json.loads((artefacts / "checkpoint/manifest.json").read_text())
@@ -504,11 +504,11 @@ def test_split_graph_of_a_wrong_saved_model(artefacts, here):
         content["files"]["graph/saved_model.pb"] = entry
         (artefacts / "checkpoint/manifest.json").write_bytes(sealed(content))
         refused_or_done(
-            here, artefacts, "split-graph", "checkpoint=checkpoint", "to=out", *arguments
+            cli, artefacts, "split-graph", "checkpoint=checkpoint", "to=out", *arguments
         )
 
 
-def test_fold_writes_golden_rows_where_they_belong(artefacts, here):
+def test_fold_writes_golden_rows_where_they_belong(artefacts, cli):
     """A renamed group, golden rows elsewhere: a manifest that is refused first of all."""
     path = artefacts / "embeddings/manifest.json"
     content = json.loads(path.read_text())
@@ -520,11 +520,11 @@ def test_fold_writes_golden_rows_where_they_belong(artefacts, here):
         (salted, "slot user reads from a group"),
     ):
         path.write_bytes(sealed(wrong))
-        done = refused_or_done(here, artefacts, *FOLD, "embeddings=embeddings")
+        done = refused_or_done(cli, artefacts, *FOLD, "embeddings=embeddings")
         assert done.code == 1 and words in done.line and "embeddings/manifest.json" in done.line
 
 
-def test_rows_of_another_group_under_its_name_are_refused(artefacts, here):
+def test_rows_of_another_group_under_its_name_are_refused(artefacts, cli):
     """All names fit, and the rows are in the order of another group's hashes."""
     folder = artefacts / "embeddings"
     (folder / "user.parquet").rename(folder / "item2.parquet")
@@ -535,6 +535,6 @@ def test_rows_of_another_group_under_its_name_are_refused(artefacts, here):
     content["slots"][0]["group"] = "item2"
     content["files"]["item2.parquet"] = content["files"].pop("user.parquet")
     (folder / "manifest.json").write_bytes(sealed(content))
-    done = refused_or_done(here, artefacts, *FOLD, "embeddings=embeddings")
+    done = refused_or_done(cli, artefacts, *FOLD, "embeddings=embeddings")
     assert done.code == 1 and "item2.parquet is damaged" in done.line
     assert "not in the order of their hashes" in done.line

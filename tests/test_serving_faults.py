@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from served import COUNTS, Served, counts, data
+from repeated_exports import COUNTS, Served, counts, data
 
 from tnctl import files, manifest
 from tnctl.serving.rows import folding
@@ -41,8 +41,8 @@ def served(place):
 
 def stored(url):
     """The size of every file in a local folder."""
-    found = [path for path in Path(url).rglob("*") if path.is_file()]
-    return {path.relative_to(url).as_posix(): path.stat().st_size for path in found}
+    paths = [path for path in Path(url).rglob("*") if path.is_file()]
+    return {path.relative_to(url).as_posix(): path.stat().st_size for path in paths}
 
 
 class Fault:
@@ -85,7 +85,7 @@ def test_an_exception_inside_a_write(served, tmp_path, monkeypatch, name, storag
             served.refused(name, to, file, "could not be written")
         assert fault.happened
         if storage == "disk":
-            assert not any(found.startswith(file) for found in stored(to))
+            assert not any(path.startswith(file) for path in stored(to))
     served.complete(name, to)
 
 
@@ -170,7 +170,7 @@ def test_kill_9(served, place, tmp_path):
         assert not Path(to).with_name(f".{Path(to).name}.tnctl-new").exists()
 
 
-def test_what_is_broken_off_by_the_user(served, place, tmp_path, here, monkeypatch):
+def test_what_is_broken_off_by_the_user(served, place, tmp_path, cli, monkeypatch):
     """Ctrl-C in the middle of a file leaves nothing that counts, and no traceback."""
     to = f"{tmp_path}/tried"
     for name in ("parquet", "fold"):
@@ -182,7 +182,7 @@ def test_what_is_broken_off_by_the_user(served, place, tmp_path, here, monkeypat
                 raise KeyboardInterrupt
 
             patched.setattr(files.OutputFile, "write", interrupted)
-            done = here(*COMMANDS[name], f"to={to}", cwd=place)
+            done = cli(*COMMANDS[name], f"to={to}", cwd=place)
         assert done.code == 130 and "interrupted" in done.last
         assert not list(tmp_path.iterdir())
         served.complete(name, to)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import s3_servers
+from dataless_runs import Run, conf_of
 from mutated_documents import sealed
-from saving import Run, conf_of
-from served import Served, data
+from repeated_exports import Served, data
 
 from tnctl import files, manifest
 from tnctl.checkpoint import load as loading
@@ -37,7 +37,7 @@ def server(request, tmp_path_factory):
 @pytest.fixture
 def proxy(server, monkeypatch):
     """A proxy before the server, whose address is the storage's; an empty bucket is there."""
-    with s3_servers.before(server, BUCKET, monkeypatch) as proxy:
+    with s3_servers.proxy_before(server, BUCKET, monkeypatch) as proxy:
         yield proxy
 
 
@@ -60,17 +60,17 @@ def test_a_chain_from_here_and_back(served, tmp_path):
     ids = np.arange(1000, dtype=np.uint64)
     embeddings = [open_embeddings(url) for url in (f"{HERE}/delta", f"{served.folder}/dictionary")]
     for group in embeddings[0].groups:
-        rows = [one.lookup(group, ids) for one in embeddings]
+        rows = [opened.lookup(group, ids) for opened in embeddings]
         assert rows[0][0].tobytes() == rows[1][0].tobytes()
-    for one in embeddings:
-        one.close()
+    for opened in embeddings:
+        opened.close()
 
 
 @pytest.mark.usefixtures("proxy")
 @pytest.mark.parametrize("name", ["fold", "graph"])
 def test_an_exception_inside_a_write(served, monkeypatch, name):
     """Where fsspec would complete the object when its file is closed."""
-    sizes = {file: len(some) for file, some in data(name, f"{served.folder}/{name}").items()}
+    sizes = {file: len(content) for file, content in data(name, f"{served.folder}/{name}").items()}
     broken = next(file for file in sorted(sizes) if sizes[file] > 1000)
     write = files.OutputFile.write
 
@@ -98,7 +98,7 @@ def test_a_server_that_dies_while_it_is_written_to(served, proxy, name):
         proxy.cut and f"{HERE}/{name}" in str(caught.value) and "could not be" in str(caught.value)
     )
     proxy.restore()
-    with pytest.raises(Failure, match="so it is not a complete"):
+    with pytest.raises(Failure, match="so it holds no complete"):
         open_embeddings(f"{HERE}/{name}")
     served.complete(name, f"{HERE}/{name}")
 
@@ -149,7 +149,7 @@ def test_a_large_file_breaks_in_its_second_part(tmp_path, monkeypatch):
             job(to)
         assert passed > 5_500_000
         assert files.list_folder(to) == [] or "item.dictionary" in files.list_folder(to)
-        with pytest.raises(Failure, match="so it is not a complete"):
+        with pytest.raises(Failure, match="so it holds no complete"):
             open_embeddings(to)
         job(to)
         assert data("fold", to) == data("fold", f"{tmp_path}/here")

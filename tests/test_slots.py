@@ -112,8 +112,8 @@ def model_id(slot, part, missing, several):
     if slot.ids in ("boundaries", "quantiles"):
         return sum(bound <= float(part) for bound in slot.boundaries)
     if slot.ids == "integer":
-        found = int(part) % 2**64
-        return None if slot.size is not None and found >= slot.size else found
+        id_ = int(part) % 2**64
+        return None if slot.size is not None and id_ >= slot.size else id_
     hashed = value_id(part, slot.seed)
     if slot.ids == "modulo":
         return hashed % slot.size
@@ -138,16 +138,16 @@ def model_cell(slot, parts, weights, missing, several):
     """(id, weight) of each value of one row that is left."""
     if slot.pooling == "none" and not several and (parts[0] is None or parts[0] in missing):
         return []  # missing as a whole
-    found = [(model_id(slot, p, missing, several), w) for p, w in zip(parts, weights, strict=True)]
+    cell = [(model_id(slot, p, missing, several), w) for p, w in zip(parts, weights, strict=True)]
     stands = slot.missing == "value"
     if stands and slot.pooling == "none":
-        found = [(model_missing_id(slot) if i is None else i, w) for i, w in found]
-    found = [(i, w) for i, w in found if i is not None and i != slot.padding]
+        cell = [(model_missing_id(slot) if i is None else i, w) for i, w in cell]
+    cell = [(i, w) for i, w in cell if i is not None and i != slot.padding]
     if slot.max_length is not None:
-        found = found[: slot.max_length] if slot.keep == "first" else found[-slot.max_length :]
-    if stands and slot.pooling != "none" and not found:
-        found = [(model_missing_id(slot), 1.0)]
-    return found
+        cell = cell[: slot.max_length] if slot.keep == "first" else cell[-slot.max_length :]
+    if stands and slot.pooling != "none" and not cell:
+        cell = [(model_missing_id(slot), 1.0)]
+    return cell
 
 
 KINDS = {
@@ -244,7 +244,7 @@ def test_unicode_values(kind):
     slot.separator = "json"
     assert (
         ids(slot, [json.dumps(UNICODE), json.dumps(UNICODE, ensure_ascii=False)])
-        == [[one for [one] in expected]] * 2
+        == [[id_ for [id_] in expected]] * 2
     )
 
 
@@ -256,13 +256,13 @@ WORDS = ["ant", "bee", "cat", "dög"]
 def test_vocabulary_is_keras_string_lookup():
     texts = ["cat", "dög", "ant", "eel", "bee", "", "CAT"]
     # One out-of-vocabulary index: Keras puts it first, we put it last.
-    found = np.asarray(keras.layers.StringLookup(vocabulary=WORDS, num_oov_indices=1)(texts))
+    indices = np.asarray(keras.layers.StringLookup(vocabulary=WORDS, num_oov_indices=1)(texts))
     slot = Slot(ids="vocabulary", vocabulary=WORDS, oov=1)
-    expected = [[int(k) - 1] if k else [len(WORDS)] for k in found]
+    expected = [[int(k) - 1] if k else [len(WORDS)] for k in indices]
     expected[texts.index("")] = []  # missing to us, another text to Keras
     assert ids(slot, texts) == expected
     slot = Slot(ids="vocabulary", vocabulary=WORDS)
-    assert ids(slot, texts) == [[int(k) - 1] if k else [] for k in found]
+    assert ids(slot, texts) == [[int(k) - 1] if k else [] for k in indices]
     known = texts[:3]
     exact = keras.layers.StringLookup(vocabulary=WORDS, num_oov_indices=0)(known)
     assert ids(slot, known) == [[int(k)] for k in np.asarray(exact)]
@@ -270,9 +270,9 @@ def test_vocabulary_is_keras_string_lookup():
 
 def test_vocabulary_of_integers_is_keras_integer_lookup():
     words, values = [12, 36, 1138, -42], [12, 1138, -42, 36, 7, 12]
-    found = np.asarray(keras.layers.IntegerLookup(vocabulary=words, num_oov_indices=1)(values))
+    indices = np.asarray(keras.layers.IntegerLookup(vocabulary=words, num_oov_indices=1)(values))
     slot = Slot(ids="vocabulary", vocabulary=[str(word) for word in words], oov=1)
-    assert ids(slot, pa.array(values)) == [[int(k) - 1] if k else [4] for k in found]
+    assert ids(slot, pa.array(values)) == [[int(k) - 1] if k else [4] for k in indices]
     assert ids(slot, [str(value) for value in values]) == ids(slot, pa.array(values))
 
 
@@ -281,10 +281,10 @@ def test_boundaries_are_keras_discretization():
     rng = np.random.default_rng(0)
     values = np.concatenate([rng.normal(0, 3, 200), bounds, np.nextafter(bounds, -9), [1e30]])
     values = values.astype(np.float32)
-    found = np.asarray(keras.layers.Discretization(bin_boundaries=bounds)(values))
+    buckets = np.asarray(keras.layers.Discretization(bin_boundaries=bounds)(values))
     slot = Slot(ids="boundaries", boundaries=bounds)
-    assert ids(slot, pa.array(values)) == [[int(k)] for k in found]
-    assert ids(slot, [repr(float(v)) for v in values]) == [[int(k)] for k in found]
+    assert ids(slot, pa.array(values)) == [[int(k)] for k in buckets]
+    assert ids(slot, [repr(float(v)) for v in values]) == [[int(k)] for k in buckets]
     with_missing = Slot(ids="boundaries", boundaries=bounds, missing="value")
     assert ids(with_missing, pa.array([None, math.nan, 0.0])) == [[5], [5], [2]]
     assert ids(slot, pa.array([None, math.nan, 0.0])) == [[], [], [2]]
@@ -330,15 +330,15 @@ def test_standardize_is_keras_normalization(tmp_path):
         train="a.parquet",
         format="parquet",
     )
-    found = encoded(conf, table, measure(conf)).numeric
-    np.testing.assert_allclose(found, np.asarray(layer(values)), rtol=1e-4, atol=2e-4)
+    numeric = encoded(conf, table, measure(conf)).numeric
+    np.testing.assert_allclose(numeric, np.asarray(layer(values)), rtol=1e-4, atol=2e-4)
     given = Numeric(width=3, transform="standardize", mean=2.0, deviation=0.5)
     layer = keras.layers.Normalization(mean=2.0, variance=0.25)
     conf = conf_of({}, {"v": given})
-    found = encoded(conf, table, measure(conf)).numeric
-    np.testing.assert_allclose(found, np.asarray(layer(values)), rtol=1e-6)
+    numeric = encoded(conf, table, measure(conf)).numeric
+    np.testing.assert_allclose(numeric, np.asarray(layer(values)), rtol=1e-6)
     layer = keras.layers.Rescaling(scale=2.0, offset=-4.0)
-    np.testing.assert_allclose(found, np.asarray(layer(values)), rtol=1e-5)
+    np.testing.assert_allclose(numeric, np.asarray(layer(values)), rtol=1e-5)
 
 
 # ---- TensorFlow's feature columns ------------------------------------------------------------
@@ -359,11 +359,11 @@ def input_layer(columns, features):
 
     with tf.Graph().as_default():
         given = {name: tensor(rows) for name, rows in features.items()}
-        found = tf.compat.v1.feature_column.input_layer(given, columns)
+        layer = tf.compat.v1.feature_column.input_layer(given, columns)
         with tf.compat.v1.Session() as session:
             start = [tf.compat.v1.global_variables_initializer(), tf.compat.v1.tables_initializer()]
             session.run(start)
-            return session.run(found)
+            return session.run(layer)
 
 
 FC = tf.feature_column
@@ -407,20 +407,20 @@ def test_weighted_one_hot_slots_are_weighted_categorical_columns():
     )
     expected = input_layer([FC.indicator_column(column)], {"a": values, "w": weights})
     slot = Slot(ids="vocabulary", vocabulary=WORDS, weights="w", indicator=True)
-    found = encoded(conf_of({"a": slot}), {"a": values, "w": weights}).numeric
-    np.testing.assert_array_equal(found, expected)
+    numeric = encoded(conf_of({"a": slot}), {"a": values, "w": weights}).numeric
+    np.testing.assert_array_equal(numeric, expected)
 
 
 def test_numbers_are_numeric_columns():
     rows = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     with tf.Graph().as_default():
         column = FC.numeric_column("v", shape=(3,), normalizer_fn=lambda x: (x - 3.0) / 4.0)
-        found = tf.compat.v1.feature_column.input_layer({"v": tf.constant(rows)}, [column])
+        tensor = tf.compat.v1.feature_column.input_layer({"v": tf.constant(rows)}, [column])
         with tf.compat.v1.Session() as session:
-            expected = session.run(found)
+            expected = session.run(tensor)
     conf = conf_of({}, {"v": Numeric(width=3, transform="standardize", mean=3.0, deviation=4.0)})
-    found = encoded(conf, {"v": rows.tolist()}, measure(conf)).numeric
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    tensor = encoded(conf, {"v": rows.tolist()}, measure(conf)).numeric
+    np.testing.assert_allclose(tensor, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
@@ -471,10 +471,10 @@ def test_a_vocabulary_file(tmp_path):
     (tmp_path / "words.txt").write_bytes("\ufeffbee\r\ncat\ndög".encode())
     slot = Slot(ids="vocabulary", vocabulary_file="words.txt", oov=2, missing="value")
     conf = conf_of({"a": slot, "b": Slot(**vars(slot) | {"column": "a"})}, root=str(tmp_path))
-    found = measure(conf)
-    assert found.vocabularies == {"a": ["bee", "cat", "dög"], "b": ["bee", "cat", "dög"]}
+    statistics = measure(conf)
+    assert statistics.vocabularies == {"a": ["bee", "cat", "dög"], "b": ["bee", "cat", "dög"]}
     again = Statistics.from_measured(
-        documents.parse(Measured, json.dumps(documents.plain(found.measured())).encode())
+        documents.parse(Measured, json.dumps(documents.plain(statistics.measured())).encode())
     )
     (tmp_path / "words.txt").unlink()
     cells = cells_of(encoded(conf, {"a": ["dög", "eel", None, "bee"]}, again))
@@ -503,9 +503,9 @@ def test_a_large_vocabulary():
     rng = np.random.default_rng(0)
     chosen = rng.integers(0, 50_000, 20_000)
     encoder = Encoder("a", Slot(ids="vocabulary", vocabulary=words), Data(), Lists(None, words))
-    found = encoder.encode(pa.array(words).take(pa.array(chosen)), where)
-    np.testing.assert_array_equal(found.ids, chosen)
-    assert found.offsets is None
+    column = encoder.encode(pa.array(words).take(pa.array(chosen)), where)
+    np.testing.assert_array_equal(column.ids, chosen)
+    assert column.offsets is None
 
 
 def test_max_length_and_padding():
@@ -577,7 +577,7 @@ def test_a_missing_value_needs_no_weight():
 
 def model_cross(lists, seed):
     return [
-        value_id(b"".join(one.to_bytes(8, "little") for one in combination), seed)
+        value_id(b"".join(id_.to_bytes(8, "little") for id_ in combination), seed)
         for combination in itertools.product(*lists)
     ]
 
@@ -607,7 +607,7 @@ def test_crosses_combine_ids(kind):
     two = [model_cross(lists, 11) for lists in zip(a, q, strict=True)]
     three = [model_cross(lists, 0) for lists in zip(a, tags, q, strict=True)]
     if size:
-        two, three = ([[one % size for one in row] for row in rows] for rows in (two, three))
+        two, three = ([[id_ % size for id_ in row] for row in rows] for rows in (two, three))
     assert shown[1::3] == two
     assert shown[2::3] == [row or [value_id("") % (size or 2**64)] for row in three]
 
@@ -651,8 +651,8 @@ def test_indicators_are_counts_after_the_numbers(slot, width):
     assert window.numeric[:, 0].tolist() == [1, 2, 3, 4, 5]
     expected = np.zeros((5, width))
     for row, cell in enumerate(ids(bare, texts, statistics=statistics)):
-        for one in cell:
-            expected[row, one] += 1
+        for id_ in cell:
+            expected[row, id_] += 1
     np.testing.assert_array_equal(window.numeric[:, 1:], expected)
     assert len(window.ids[0]) == 5
 
@@ -713,9 +713,9 @@ def test_quantiles_of_several_values(tmp_path):
         train="a.parquet",
         format="parquet",
     )
-    found = measure(conf)
-    np.testing.assert_array_equal(found.boundaries["a"], [1.5, 3, 4.5])
-    cells = cells_of(encoded(conf, table, found))
+    statistics = measure(conf)
+    np.testing.assert_array_equal(statistics.boundaries["a"], [1.5, 3, 4.5])
+    cells = cells_of(encoded(conf, table, statistics))
     assert cells == [[sum(b <= v for b in (1.5, 3, 4.5)) for v in row] for row in rows]
 
 
@@ -804,8 +804,8 @@ def test_clipped_numbers_are_measured(tmp_path):
     pq.write_table(table, tmp_path / "a.parquet")
     numeric = {"n": Numeric(transform="standardize", clip=[0.0, 3.0], default=1.0)}
     conf = conf_of({}, numeric, root=str(tmp_path), train="a.parquet", format="parquet")
-    found = measure(conf)
-    assert found.standardize["n"] == (1.5, pytest.approx(np.std([0, 1, 2, 3])))
+    statistics = measure(conf)
+    assert statistics.standardize["n"] == (1.5, pytest.approx(np.std([0, 1, 2, 3])))
 
 
 # ---- Labels, weights, groups, what is carried ------------------------------------------------
@@ -910,21 +910,21 @@ def test_the_page_of_ids_computes_what_we_compute():
         assert page["value_id"](value.encode(), int(seed)) == int(shown, 16)
     assert ids(Slot(ids="modulo", size=1000), ["u1"]) == [[48]]
     assert ids(Slot(ids="modulo", size=1000, seed=3), ["u1"]) == [[275]]
-    for one, other, seed in ((1, 2, 0), (2, 1, 0), (value_id("u1"), 3, 7)):
+    for first, second, seed in ((1, 2, 0), (2, 1, 0), (value_id("u1"), 3, 7)):
         slots = {"a": Slot(ids="integer"), "b": Slot(ids="integer")}
         slots["c"] = Slot(cross=["a", "b"], seed=seed)
-        columns = {"a": pa.array([one], pa.uint64()), "b": [other]}
-        [found] = cells_of(encoded(conf_of(slots), columns))[2]
-        assert f"| {seed} | `{found:016x}` |" in text
-        assert page["cross_id"]([one, other], seed) == found
+        columns = {"a": pa.array([first], pa.uint64()), "b": [second]}
+        [id_] = cells_of(encoded(conf_of(slots), columns))[2]
+        assert f"| {seed} | `{id_:016x}` |" in text
+        assert page["cross_id"]([first, second], seed) == id_
 
 
 def test_the_page_of_slots_has_every_key_and_its_examples_are_confs():
     """docs/slots.md."""
     text = (Path(__file__).parents[1] / "docs" / "slots.md").read_text()
     for cls in (Slot, Numeric):
-        for one in dataclasses.fields(cls):
-            assert re.search(rf"`{one.name}[`:]", text), one.name
+        for field in dataclasses.fields(cls):
+            assert re.search(rf"`{field.name}[`:]", text), field.name
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert len(blocks) >= 10
     for block in blocks:
@@ -990,17 +990,17 @@ def test_csv_parquet_and_json_lines_are_one(tmp_path):
     (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
     pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet")
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    found = []
+    read = []
     for name in ("a.csv", "a.parquet", "a.jsonl"):
         conf = formats_conf(tmp_path, name, name.split(".")[1])
-        found.append(list(windows(conf, Features(conf, tables_of(conf), measure(conf)), "train")))
-    for others in found[1:]:
+        read.append(list(windows(conf, Features(conf, tables_of(conf), measure(conf)), "train")))
+    for others in read[1:]:
         assert [w.rows for w in others] == [8, 8, 4]
-        for one, other in zip(found[0], others, strict=True):
+        for window, other in zip(read[0], others, strict=True):
             for name in ("ids", "offsets", "weights"):
-                np.testing.assert_array_equal(getattr(one, name)[0], getattr(other, name)[0])
+                np.testing.assert_array_equal(getattr(window, name)[0], getattr(other, name)[0])
             for name in ("numeric", "labels", "weight", "group"):
-                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+                np.testing.assert_array_equal(getattr(window, name), getattr(other, name))
 
 
 # ---- What does not go together ---------------------------------------------------------------
@@ -1050,7 +1050,7 @@ def test_keys_of_a_slot_that_do_not_go_together(keys, words):
         ({"clip": [1.0]}, r"clip must be \[low, high\]"),
         ({"clip": [0.0, 1.0], "default": 2.0}, "default must be inside of clip"),
         ({"mean": 1.0, "transform": "standardize"}, "given together"),
-        ({"mean": 1.0, "deviation": 1.0}, "are for transform=standardize"),
+        ({"mean": 1.0, "deviation": 1.0}, "mean is for transform=standardize"),
         ({"mean": 1.0, "deviation": 0.0, "transform": "standardize"}, "must be above 0"),
         ({"columns": ["a"], "width": 2}, "columns excludes column"),
         ({"columns": []}, "must name a column"),
@@ -1104,7 +1104,7 @@ train: {batch_size: 32}
 """
 
 
-def test_every_kind_of_slot_is_trained_and_served(tmp_path, here):
+def test_every_kind_of_slot_is_trained_and_served(tmp_path, cli):
     rng = np.random.default_rng(0)
     lines = ["user,city,age,tags,given,v,w,y"]
     for _ in range(300):
@@ -1126,7 +1126,7 @@ def test_every_kind_of_slot_is_trained_and_served(tmp_path, here):
     (tmp_path / "cities.txt").write_text("rome\noslo\nköln\n")
     (tmp_path / "every.py").write_text(RECIPE)
     (tmp_path / "every.yaml").write_text(EVERY_SLOT)
-    done = here("train", "conf=every.yaml", "output=run", cwd=tmp_path)
+    done = cli("train", "conf=every.yaml", "output=run", cwd=tmp_path)
     assert done.code == 0, done.err
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["epochs"][0]["examples"] == 298
@@ -1135,7 +1135,7 @@ def test_every_kind_of_slot_is_trained_and_served(tmp_path, here):
     for command in (
         ["split-graph"], ["export-embeddings"], ["verify-serving", "recipe.name=every.py"]
     ):  # fmt: skip
-        done = here(*command, "output=run", cwd=tmp_path)
+        done = cli(*command, "output=run", cwd=tmp_path)
         assert done.code == 0, done.err
     described = json.loads((tmp_path / "run" / "graph" / "serving.json").read_text())
     assert described["slots"]["city"]["vocabulary"] == ["rome", "oslo", "köln"]

@@ -291,14 +291,14 @@ def test_one_step_is_tight(optimizer: str) -> None:
 
 
 def test_two_tables_add_into_one_sum() -> None:
-    one, other = make_table(3), make_table(5)
+    first, second = make_table(3), make_table(5)
     cells = random_cells(np.random.default_rng(0), 6, 30)
-    outputs = [outputs_for(table, 6) for table in (one, other)]
-    batches = [make_batch(table) for table in (one, other)]
+    outputs = [outputs_for(table, 6) for table in (first, second)]
+    batches = [make_batch(table) for table in (first, second)]
     for batch, output in zip(batches, outputs, strict=True):
         batch.find(*flat(cells), insert=True)
         batch.gather(output)
-    shared = outputs_for(one, 6)[0]
+    shared = outputs_for(first, 6)[0]
     batches[0].gather([shared, outputs[0][1]])
     np.testing.assert_array_equal(shared, outputs[0][0])
     batches[1].gather([shared, outputs[1][1]], add=True)
@@ -310,15 +310,15 @@ def test_gradients_of_one_row_meet() -> None:
     table = make_table(1)
     batch = make_batch(table)
     batch.find(*flat([[[5, 5], [], [], [], []], [[5], [], [], [], []]]), insert=True)
-    before = table.lookup(0, 5)
+    old = table.lookup(0, 5)
     gradients = outputs_for(table, 2, 0.0)
     gradients[1][:, 0] = [1.0, 0.5]
     batch.accumulate(gradients)
     batch.apply()
     after = table.lookup(0, 5)
     assert batch.rows == 1
-    np.testing.assert_allclose(after[1] - before[1], -0.05 * 2.5 / math.sqrt(0.1 + 2.5**2), 1e-5)
-    assert after[0] == before[0]
+    np.testing.assert_allclose(after[1] - old[1], -0.05 * 2.5 / math.sqrt(0.1 + 2.5**2), 1e-5)
+    assert after[0] == old[0]
 
 
 # ---- Weights of ids, slots set apart ---------------------------------------
@@ -575,7 +575,7 @@ def test_same_bytes_for_any_number_of_threads(optimizer: str) -> None:
 def test_reading_writes_nothing_and_reads_zeros() -> None:
     table = make_table()
     train(table, 5)
-    before = dump(table)
+    rows = dump(table)
     batch, reader = make_batch(table), Model(list(table.segments))
     for record in all_records(table):
         weights = [record["linear"].astype(float), record["embedding"].astype(float)]
@@ -590,7 +590,7 @@ def test_reading_writes_nothing_and_reads_zeros() -> None:
         batch.accumulate(outputs)
     with pytest.raises(ValueError, match="TN_NO_BATCH"):
         batch.apply()
-    assert dump(table) == before
+    assert dump(table) == rows
     unknown: Cells = [[[MASK - i] for i in range(len(SLOTS))]]
     batch.find(*flat(unknown), insert=False)
     batch.gather(outputs)
@@ -607,7 +607,7 @@ def test_gradient_that_is_not_finite_changes_nothing(bad: float, segment: int) -
     rng = np.random.default_rng(1)
     cells = random_cells(rng, 30, 10)
     batch.find(*flat(cells), insert=True)
-    before = dump(table)
+    rows = dump(table)
     gradients = random_gradients(rng, table, 30)
     example = next(b for b, slots in enumerate(cells) if slots[0])
     gradients[segment][example, 0] = bad
@@ -615,11 +615,11 @@ def test_gradient_that_is_not_finite_changes_nothing(bad: float, segment: int) -
         batch.accumulate(gradients)
     with pytest.raises(ValueError, match="TN_NO_BATCH"):
         batch.apply()
-    assert dump(table) == before
+    assert dump(table) == rows
     gradients[segment][example, 0] = 1
     batch.accumulate(gradients)
     batch.apply()
-    assert dump(table) != before
+    assert dump(table) != rows
 
 
 def test_learning_rate_and_step() -> None:
@@ -629,14 +629,14 @@ def test_learning_rate_and_step() -> None:
     table.set_step(4)
     batch.find(*flat(cells), insert=True)
     assert all_records(table)["changed"].tolist() == [4]
-    before = table.lookup(0, 1)
+    old = table.lookup(0, 1)
     table.set_step(9)
     table.set_learning_rate(1, 0.0)
     batch.accumulate(outputs_for(table, 1, 1.0))
     batch.apply()
     after = table.lookup(0, 1)
     assert all_records(table)["changed"].tolist() == [9]
-    assert after[0] != before[0] and (after[1:] == before[1:]).all()
+    assert after[0] != old[0] and (after[1:] == old[1:]).all()
 
 
 # ---- Records ---------------------------------------------------------------
@@ -722,10 +722,10 @@ def test_records_of_known_keys_are_refused() -> None:
     mixed = np.concatenate([all_records(table)[-1:], all_records(other)])
     hashes = [key_hash(int(r["group"]), int(r["id"])) for r in mixed]
     _, first = np.unique(np.array(hashes, np.uint64), return_index=True)
-    before = dump(table)
+    rows = dump(table)
     with pytest.raises(ValueError, match="TN_KEY_EXISTS"):
         table.insert_records(mixed[first])
-    assert dump(table) == before
+    assert dump(table) == rows
 
 
 def test_records_of_another_size_are_refused() -> None:

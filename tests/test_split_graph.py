@@ -77,24 +77,24 @@ ROWS = 200
 
 
 @pytest.fixture(scope="module")
-def everything(here, tmp_path_factory):
+def everything(cli, tmp_path_factory):
     """A folder with the run of a model of every kind of input."""
     folder = tmp_path_factory.mktemp("everything")
     (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in clicks(ROWS)))
     (folder / "mine.py").write_text(RECIPE)
     (folder / "conf.yaml").write_text(CONF)
-    done = here("train", "conf=conf.yaml", "output=run", cwd=folder)
+    done = cli("train", "conf=conf.yaml", "output=run", cwd=folder)
     assert done.code == 0, done.err
     return folder
 
 
 @pytest.fixture(scope="module")
-def split(here, everything, tmp_path_factory):
+def split(cli, everything, tmp_path_factory):
     """Splits the model of every kind of input into a new folder, which it returns."""
 
     def splitting(*arguments):
         to = tmp_path_factory.mktemp("split") / "graph"
-        done = here("split-graph", "output=run", f"to={to}", *arguments, cwd=everything)
+        done = cli("split-graph", "output=run", f"to={to}", *arguments, cwd=everything)
         assert done.code == 0, done.err
         return to
 
@@ -125,8 +125,8 @@ def outputs(folder, signature, inputs):
     return open_graph(str(folder)).outputs(signature, inputs)
 
 
-def near(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+def near(array, expected):
+    np.testing.assert_allclose(array, expected, rtol=2e-5, atol=2e-5)
 
 
 STRANGER = """
@@ -169,12 +169,12 @@ def test_the_graph_serves_strangers(whole, tmp_path):
         cwd=tmp_path, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["foreign"] == []
-    assert "MatMul" in found["ops"]
+    report = json.loads(done.stdout)
+    assert report["foreign"] == []
+    assert "MatMul" in report["ops"]
     got = np.load(tmp_path / "out.npz")
     names = {f"{kind}{head}" for kind in ("logits", "predictions") for head in ("", "_ctr", "_buy")}
-    of_heads = {f"{one}/{name}" for one in ("by_slot", "packed", "serving_default")
+    of_heads = {f"{form}/{name}" for form in ("by_slot", "packed", "serving_default")
                 for name in names}  # fmt: skip
     assert set(got) == of_heads | {"towers/user", "towers/item"}
     for signature in ("by_slot", "packed", "serving_default"):
@@ -182,8 +182,8 @@ def test_the_graph_serves_strangers(whole, tmp_path):
         for head in ("ctr", "buy"):
             near(got[f"{signature}/logits_{head}"], golden.outputs("logits", head))
             near(got[f"{signature}/predictions_{head}"], golden.outputs("predictions", head))
-    item = content.inputs["item"]
-    np.testing.assert_array_equal(got["towers/item"], packed["x"][:, item.at : item.at + 4])
+    of_item = content.inputs["item"]
+    np.testing.assert_array_equal(got["towers/item"], packed["x"][:, of_item.at : of_item.at + 4])
 
 
 def saved_model_cli(*arguments, cwd):
@@ -272,7 +272,7 @@ def test_requests_that_warm_a_server_up(whole, prediction_log):
     content, golden = document(whole), golden_of(whole)
     inputs = inputs_of(content.signatures.by_slot, golden.inputs(content))
     requests = list(requests_of(whole, prediction_log))
-    assert [len(one["user"]) for one in requests] == [1, 8]
+    assert [len(request["user"]) for request in requests] == [1, 8]
     for request in requests:
         assert request.keys() == inputs.keys()
         for name, array in request.items():
@@ -291,8 +291,8 @@ def test_without_golden_rows_nothing_of_the_data_goes_along(split, whole, predic
     assert content["files"].keys() == described(whole)["files"].keys() - {"golden.jsonl"}
     for request in requests_of(folder, prediction_log):
         assert not any(array.any() for array in request.values())
-    some = split("golden=5")
-    assert described(some)["golden"]["rows"] == len(golden_of(some).lines) == 5
+    graph = split("golden=5")
+    assert described(graph)["golden"]["rows"] == len(golden_of(graph).lines) == 5
 
 
 def weights_in(folder):
@@ -305,7 +305,10 @@ def weights_in(folder):
     }
     saved = loader_impl.parse_saved_model(str(folder))
     graph = saved.meta_graphs[0].graph_def
-    nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
+    nodes = [
+        *graph.node,
+        *(node for function in graph.library.function for node in function.node_def),
+    ]
     floats = sum(
         int(np.prod([size.size for size in node.attr["value"].tensor.tensor_shape.dim]))
         for node in nodes
@@ -333,12 +336,12 @@ def test_frozen_weights_are_constants_and_there_once(split, whole):
         inputs = {
             k: tf.constant(v) for k, v in inputs_of(stated.signatures.of(name), given).items()
         }
-        found = tf.saved_model.load(str(frozen)).signatures[signature](**inputs)
-        near(found["logits_buy"], golden.outputs("logits", "buy"))
+        scores = tf.saved_model.load(str(frozen)).signatures[signature](**inputs)
+        near(scores["logits_buy"], golden.outputs("logits", "buy"))
 
 
 def names_of(content, signature):
-    return [one["name"] for one in content["signatures"][signature]]
+    return [entry["name"] for entry in content["signatures"][signature]]
 
 
 @pytest.mark.parametrize("frozen", ["true", "false"])
@@ -359,12 +362,12 @@ def test_a_head_has_only_what_it_needs(split, whole, frozen):
         assert (content["head"], content["heads"]) == (head, [head])
         assert names_of(content, "by_slot") == by_slot
         assert names_of(content, "packed") == packed
-        assert [one["name"] for one in content["outputs"]] == ["logits", "predictions"]
+        assert [output["name"] for output in content["outputs"]] == ["logits", "predictions"]
         assert content["labels"].keys() == {head}
         for signature in ("packed", "by_slot"):
-            found = outputs(folder, signature, inputs)
-            near(found["logits"], golden.outputs("logits", head))
-            near(found["predictions"], golden.outputs("predictions", head))
+            scores = outputs(folder, signature, inputs)
+            near(scores["logits"], golden.outputs("logits", head))
+            near(scores["predictions"], golden.outputs("predictions", head))
         stored = sum(weights_in(folder)) if frozen == "true" else weights_in(folder)[0]
         assert 20 < stored < of_whole
     # Columns of x that are not read may hold anything.
@@ -383,14 +386,14 @@ def test_a_head_with_a_linear_part_has_all_slots_of_it(split, whole):
     assert content["numeric"] == {}
 
 
-def test_towers_without_the_recipes_code(here, everything, whole, tmp_path):
+def test_towers_without_the_recipes_code(cli, everything, whole, tmp_path):
     inputs = golden_of(whole).inputs(document(whole))
     loaded = tf.saved_model.load(str(whole))
     expected = loaded.signatures["towers"](**{k: tf.constant(v) for k, v in inputs.items()})
     checkpoint = next((everything / "run/checkpoints").iterdir())
     for tower, names in {"user": ["user", "weekday"], "item": ["item"]}.items():
         to = tmp_path / tower
-        done = here(
+        done = cli(
             "split-graph", f"checkpoint={checkpoint}", f"to={to}", f"head={tower}", cwd=tmp_path
         )
         assert done.code == 0, done.err
@@ -404,43 +407,45 @@ def test_towers_without_the_recipes_code(here, everything, whole, tmp_path):
             {"name": "embedding", "kind": "embedding", "head": tower, "shape": [4]}
         ]
         for signature in ("packed", "by_slot"):
-            found = outputs(to, signature, inputs)
-            assert list(found) == ["embedding"]
-            near(found["embedding"], expected[tower])
+            vectors = outputs(to, signature, inputs)
+            assert list(vectors) == ["embedding"]
+            near(vectors["embedding"], expected[tower])
 
 
-def test_parts_are_verified_against_the_trainer(here, everything, split, tmp_path):
+def test_parts_are_verified_against_the_trainer(cli, everything, split, tmp_path):
     embeddings = f"embeddings={tmp_path}/embeddings"
-    done = here("export-embeddings", "output=run", f"to={tmp_path}/embeddings", cwd=everything)
+    done = cli("export-embeddings", "output=run", f"to={tmp_path}/embeddings", cwd=everything)
     assert done.code == 0, done.err
     for head in ("ctr", "user"):
         graph = f"graph={split(f'head={head}')}"
         model = ("output=run", "recipe.name=mine.py")
-        done = here("verify-serving", *model, graph, embeddings, cwd=everything)
+        done = cli("verify-serving", *model, graph, embeddings, cwd=everything)
         assert done.code == 0, done.err
         assert "serving equals training" in done.err
 
 
-def test_towers_are_verified_by_their_golden_rows(here, everything, split, tmp_path):
+def test_towers_are_verified_by_their_golden_rows(cli, everything, split, tmp_path):
     """Without the checkpoint, beside rows of any precision; another tower's outputs are noticed."""
     graph = split("head=user")
     for precision in ("float32", "int8"):
         embeddings = f"{tmp_path}/{precision}"
-        done = here(
+        done = cli(
             "export-embeddings", "output=run", f"to={embeddings}", f"precision={precision}",
             cwd=everything,
         )  # fmt: skip
         assert done.code == 0, done.err
         both = f"graph={graph}", f"embeddings={embeddings}"
         for named in ((), ("output=run", "recipe.name=mine.py")):
-            done = here("verify-serving", *both, *named, cwd=everything)
+            done = cli("verify-serving", *both, *named, cwd=everything)
             assert done.code == 0, done.err
             assert "embeddings of" in done.err
         text = Path(embeddings, "golden.jsonl").read_text()
-        lines = [json.loads(one) for one in text.splitlines()]
+        lines = [json.loads(line) for line in text.splitlines()]
         served = open_graph(str(graph))
-        found = served.outputs("packed", {"x": np.array([line["x"] for line in lines], np.float32)})
-        near(found["embedding"], [line["towers"]["user"] for line in lines])
+        vectors = served.outputs(
+            "packed", {"x": np.array([line["x"] for line in lines], np.float32)}
+        )
+        near(vectors["embedding"], [line["towers"]["user"] for line in lines])
     # Both are [B, 4].
     other = golden_of(graph)
     for example in other.examples:
@@ -475,19 +480,19 @@ def test_the_columns_that_a_graph_reads(reading, columns):
     assert cutting.columns_read(graph, Input("x", (6,), "x"), fetched) == columns
 
 
-def test_a_head_that_is_not_there(here, everything):
-    done = here("split-graph", "output=run", "head=clicks", "to=none", cwd=everything)
+def test_a_head_that_is_not_there(cli, everything):
+    done = cli("split-graph", "output=run", "head=clicks", "to=none", cwd=everything)
     assert done.code == 2
     assert "no head or tower 'clicks'. The names are buy, ctr, item, user" in done.last.replace(
         "Choose from:", "The names are"
     )
-    done = here("split-graph", "output=run", "head=itme", "to=none", cwd=everything)
+    done = cli("split-graph", "output=run", "head=itme", "to=none", cwd=everything)
     assert "Did you mean 'item'?" in done.last
     assert not (everything / "none").exists()
 
 
-def test_heads_of_esmm(here, tmp_path):
-    done = here(
+def test_heads_of_esmm(cli, tmp_path):
+    done = cli(
         "train", "conf=esmm", "data.train=0:2000", "data.validation=2000:2100", "data.test=null",
         "train.batch_size=512", "evaluation.ablate=false", "output=run", cwd=tmp_path,
     )  # fmt: skip
@@ -495,16 +500,16 @@ def test_heads_of_esmm(here, tmp_path):
     stored = {}
     for part in ("whole", "ctr", "cvr", "ctcvr"):
         head = [] if part == "whole" else [f"head={part}"]
-        done = here("split-graph", "output=run", f"to={part}", *head, cwd=tmp_path)
+        done = cli("split-graph", "output=run", f"to={part}", *head, cwd=tmp_path)
         assert done.code == 0, done.err
         stored[part] = weights_in(tmp_path / part)[0]
     golden = golden_of(tmp_path / "whole")
     inputs = golden.inputs(document(tmp_path / "whole"))
     of_whole = outputs(tmp_path / "whole", "by_slot", inputs)
     for head in ("ctr", "cvr", "ctcvr"):
-        found = outputs(tmp_path / head, "by_slot", inputs)
-        near(found["logits"], of_whole[f"logits_{head}"])
-        near(found["logits"], golden.outputs("logits", head))
+        scores = outputs(tmp_path / head, "by_slot", inputs)
+        near(scores["logits"], of_whole[f"logits_{head}"])
+        near(scores["logits"], golden.outputs("logits", head))
     assert stored["ctr"] == stored["cvr"] == stored["whole"] / 2
     assert stored["ctcvr"] == stored["whole"]
     # cvr has no label; a part says which column its head was trained on.
@@ -542,14 +547,16 @@ def test_the_description_has_what_a_scorer_needs(whole, everything):
     assert numeric["price"]["clip"] == [None, 50]
     assert len(numeric["vector"]["mean"]) == len(numeric["vector"]["deviation"]) == 3
     assert (numeric["both"]["columns"], numeric["both"]["width"]) == (["price", "number"], 2)
-    packed = {one["name"]: one["columns"] for one in content["signatures"]["packed"]}
-    for one in content["signatures"]["by_slot"]:
-        assert one["at"] + one["columns"] <= packed[one["source"]]
-        assert np.prod([1, *one["shape"]]) == one["columns"]
+    packed = {entry["name"]: entry["columns"] for entry in content["signatures"]["packed"]}
+    for entry in content["signatures"]["by_slot"]:
+        assert entry["at"] + entry["columns"] <= packed[entry["source"]]
+        assert np.prod([1, *entry["shape"]]) == entry["columns"]
     # Every column of x is of one input.
-    of_x = [one for one in content["signatures"]["by_slot"] if one["source"] == "x"]
-    assert [one["at"] for one in of_x] == list(np.cumsum([0] + [o["columns"] for o in of_x])[:-1])
-    assert sum(one["columns"] for one in of_x) == packed["x"]
+    of_x = [entry for entry in content["signatures"]["by_slot"] if entry["source"] == "x"]
+    assert [entry["at"] for entry in of_x] == list(
+        np.cumsum([0] + [o["columns"] for o in of_x])[:-1]
+    )
+    assert sum(entry["columns"] for entry in of_x) == packed["x"]
 
 
 def value_id_of_nothing(seed):
@@ -570,8 +577,8 @@ def test_every_key_is_documented(whole):
 def test_readers_that_count_in_doubles_read_it_right(whole):
     def numbers(value):
         if isinstance(value, dict | list):
-            for one in value.values() if isinstance(value, dict) else value:
-                yield from numbers(one)
+            for element in value.values() if isinstance(value, dict) else value:
+                yield from numbers(element)
         elif isinstance(value, int):
             yield value
 
@@ -584,16 +591,16 @@ def test_ids_can_be_made_from_the_description_alone(whole):
     assert encoded.cells.keys() == golden.examples[0].ids.keys()
     for name, cells in encoded.cells.items():
         expected = [id_ for line in golden.examples for id_ in line.ids[name]]
-        assert [str(one) for one in cells.ids.tolist()] == expected
+        assert [str(id_) for id_ in cells.ids.tolist()] == expected
 
 
 def test_a_graph_that_does_not_give_the_trainers_logits_is_not_shipped(
-    here, everything, tmp_path, monkeypatch
+    cli, everything, tmp_path, monkeypatch
 ):
     to = tmp_path / "graph"
     arguments = ("split-graph", "output=run", f"to={to}")
-    assert here(*arguments, cwd=everything).code == 0
-    before = (to / "serving.json").read_bytes()
+    assert cli(*arguments, cwd=everything).code == 0
+    description = (to / "serving.json").read_bytes()
     right = loaded_graph.write_graph
 
     def one_wrong_weight(checkpoint, folder):
@@ -612,14 +619,14 @@ def test_a_graph_that_does_not_give_the_trainers_logits_is_not_shipped(
         )
 
     monkeypatch.setattr(loaded_graph, "write_graph", one_wrong_weight)
-    done = here(*arguments, cwd=everything)
+    done = cli(*arguments, cwd=everything)
     assert done.code == 1
     assert "does not give the trainer's logits" in done.last
-    assert (to / "serving.json").read_bytes() == before
+    assert (to / "serving.json").read_bytes() == description
     open_graph(str(to))
 
 
-def test_an_interrupted_split_does_not_count(here, everything, tmp_path, monkeypatch):
+def test_an_interrupted_split_does_not_count(cli, everything, tmp_path, monkeypatch):
     to = tmp_path / "graph"
 
     def failing(*_):
@@ -627,9 +634,9 @@ def test_an_interrupted_split_does_not_count(here, everything, tmp_path, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(manifest.Inventory, "complete", failing)
-        assert here("split-graph", "output=run", f"to={to}", cwd=everything).code == 130
+        assert cli("split-graph", "output=run", f"to={to}", cwd=everything).code == 130
     assert not list(tmp_path.iterdir())
-    assert here("split-graph", "output=run", f"to={to}", cwd=everything).code == 0
+    assert cli("split-graph", "output=run", f"to={to}", cwd=everything).code == 0
     open_graph(str(to))
 
 
@@ -640,21 +647,21 @@ def test_an_interrupted_split_does_not_count(here, everything, tmp_path, monkeyp
         tf.errors.ResourceExhaustedError(None, None, "graph/saved_model.pb; No space left"),
     ],
 )
-def test_a_full_disk_is_told_in_a_line(here, everything, tmp_path, monkeypatch, error):
+def test_a_full_disk_is_told_in_a_line(cli, everything, tmp_path, monkeypatch, error):
     def failing(*_):
         raise error
 
     monkeypatch.setattr(loaded_graph, "write_graph", failing)
-    done = here("split-graph", "output=run", f"to={tmp_path}/graph", cwd=everything)
+    done = cli("split-graph", "output=run", f"to={tmp_path}/graph", cwd=everything)
     assert done.code == 1
     assert "no space" in done.last.lower()
     assert "TMPDIR" in done.last
     assert not (tmp_path / "graph").exists()
 
 
-def test_a_graph_on_another_storage(here, everything, whole):
+def test_a_graph_on_another_storage(cli, everything, whole):
     to = "memory://split_graph/graph"
-    done = here("split-graph", "output=run", f"to={to}", "golden=3", cwd=everything)
+    done = cli("split-graph", "output=run", f"to={to}", "golden=3", cwd=everything)
     assert done.code == 0, done.err
     inputs = golden_of(whole).inputs(document(to))
     near(outputs(to, "by_slot", inputs)["logits"], golden_of(whole).outputs("logits", "ctr"))

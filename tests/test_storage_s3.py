@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import s3_servers
-from saving import LIFE, Run, conf_of
+from dataless_runs import LIFE, Run, conf_of
 
 from tnctl import files
 from tnctl.checkpoint import load as loading
@@ -31,20 +31,20 @@ def server(tmp_path_factory):
 def proxy(server, monkeypatch):
     """A proxy before the server, whose address is the storage's; an empty bucket is there."""
     monkeypatch.setattr(spool, "SECONDS_BEFORE_RETRY", 0.05)
-    with s3_servers.before(server, BUCKET, monkeypatch) as proxy:
+    with s3_servers.proxy_before(server, BUCKET, monkeypatch) as proxy:
         yield proxy
 
 
 @pytest.mark.usefixtures("proxy")
-def test_a_whole_run(run_copy, here):
+def test_a_whole_run(run_copy, cli):
     """Every command, with the checkpoints, the graph and the embeddings on S3."""
     output = f"s3://{BUCKET}/runs/a"
-    done = here("train", "conf=small.yaml", f"output={output}", "save.full_every=2", cwd=run_copy)
+    done = cli("train", "conf=small.yaml", f"output={output}", "save.full_every=2", cwd=run_copy)
     assert done.code == 0, done.err
     for command in ("evaluate", "split-graph", "export-embeddings", "verify-serving"):
-        done = here(command, f"output={output}", cwd=run_copy)
+        done = cli(command, f"output={output}", cwd=run_copy)
         assert done.code == 0, (command, done.err)
-    again = here("train", "conf=small.yaml", f"output={output}", "save.full_every=2", cwd=run_copy)
+    again = cli("train", "conf=small.yaml", f"output={output}", "save.full_every=2", cwd=run_copy)
     assert "finished" in again.err
     local = json.loads((run_copy / "run/report.json").read_text())
     remote = json.loads(files.read_bytes(f"{output}/report.json"))
@@ -62,8 +62,8 @@ def test_deltas_on_s3_are_those_of_a_disk(tmp_path):
             run.train(4)
             run.evict()
             run.save()
-    found = [loading.newest(run.conf.output) for run in runs]
-    assert loading.digest(found[0]) == loading.digest(found[1])
+    checkpoints = [loading.newest(run.conf.output) for run in runs]
+    assert loading.digest(checkpoints[0]) == loading.digest(checkpoints[1])
     names = [files.list_folder(files.join(run.conf.output, "checkpoints")) for run in runs]
     assert names[0] == names[1]
     assert len(names[0]) == 2  # a full one and the delta that is built on it
@@ -128,17 +128,17 @@ def test_a_connection_cut_while_loading_is_an_error(tmp_path, proxy):
     assert sum(map(len, rows.stream(checkpoint, TABLE))) > 100_000
 
 
-def test_training_goes_on_when_the_storage_is_back(run_copy, here, proxy):
+def test_training_goes_on_when_the_storage_is_back(run_copy, cli, proxy):
     """One line, the exit code 1, and the same command finishes."""
     command = ["train", "conf=small.yaml", f"output=s3://{BUCKET}/back", "save.every_steps=4"]
-    assert here(*command, "train.epochs=1", cwd=run_copy).code == 0
+    assert cli(*command, "train.epochs=1", cwd=run_copy).code == 0
     command += ["train.epochs=2", "overwrite=true"]
     proxy.cut_after(600_000)
-    done = here(*command, cwd=run_copy)
+    done = cli(*command, cwd=run_copy)
     assert done.code == 1 and proxy.cut, done.err
     assert "Traceback" not in done.err
     proxy.restore()
-    done = here(*command[:-1], cwd=run_copy)
+    done = cli(*command[:-1], cwd=run_copy)
     assert done.code == 0, done.err
 
 
@@ -146,7 +146,7 @@ def test_training_goes_on_when_the_storage_is_back(run_copy, here, proxy):
 def test_fingerprints():
     url = f"s3://{BUCKET}/data/a.csv"
     files.write_bytes(url, b"a,b\n")
-    before = files.fingerprint(url)
-    assert before["bytes"] == 4 and before["etag"]
+    fingerprint = files.fingerprint(url)
+    assert fingerprint["bytes"] == 4 and fingerprint["etag"]
     files.write_bytes(url, b"a,c\n")
-    assert files.fingerprint(url) != before
+    assert files.fingerprint(url) != fingerprint

@@ -28,12 +28,12 @@ def test_folders_differ_whatever_the_values_are():
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory, here, _workspace):
+def swept(tmp_path_factory, cli, _workspace):
     """A sweep of two groups and two seeds, one of whose jobs fails for its data."""
     folder = tmp_path_factory.mktemp("sweep")
     (folder / "clicks").symlink_to(_workspace / "clicks")
     (folder / "small.yaml").write_text((_workspace / "small.yaml").read_text())
-    done = here(
+    done = cli(
         "train", "conf=small.yaml", "data.validation=null", "-m", "recipe=lr,deepfm",
         "data.label.column=label,price", cwd=folder,
     )  # fmt: skip
@@ -75,16 +75,16 @@ def test_the_results_are_a_table_of_which_the_best_is_first(swept):
     assert aucs == sorted((round(report["auc"], 5) for report in reports), reverse=True)
 
 
-def test_the_same_sweep_again_does_nothing(swept, here):
+def test_the_same_sweep_again_does_nothing(swept, cli):
     folder, _ = swept
-    done = here(
+    done = cli(
         "train", "conf=small.yaml", "data.validation=null", "--multirun", "recipe=lr,deepfm",
         "data.label.column=label", cwd=folder,
     )  # fmt: skip
     # One value of a key is no part of the name, so these are other runs.
     assert done.code == 0, done.err
     assert (folder / "runs/small/recipe=lr/report.json").is_file()
-    again = here(
+    again = cli(
         "train", "conf=small.yaml", "data.validation=null", "-m", "recipe=lr,deepfm",
         "data.label.column=label", cwd=folder,
     )  # fmt: skip
@@ -92,9 +92,9 @@ def test_the_same_sweep_again_does_nothing(swept, here):
     assert again.err.count("nothing to do") == 2
 
 
-def test_a_swept_run_equals_a_single_one(swept, here, tmp_path):
+def test_a_swept_run_equals_a_single_one(swept, cli, tmp_path):
     folder, _ = swept
-    done = here(
+    done = cli(
         "train", "conf=small.yaml", "data.validation=null", "recipe=deepfm",
         f"output={tmp_path}/alone", cwd=folder,
     )  # fmt: skip
@@ -116,17 +116,17 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=lambda v: " ".join(v)[:40])
-def test_a_mistake_is_told_before_anything_is_trained(here, tmp_path, arguments, words):
-    done = here("train", "conf=deepfm", *arguments, cwd=tmp_path)
+def test_a_mistake_is_told_before_anything_is_trained(cli, tmp_path, arguments, words):
+    done = cli("train", "conf=deepfm", *arguments, cwd=tmp_path)
     assert done.code == 2
     for word in words:
         assert word in done.line
     assert not list(tmp_path.iterdir())
 
 
-def test_only_train_sweeps(here, tmp_path):
+def test_only_train_sweeps(cli, tmp_path):
     for command in ("evaluate", "check", "split-graph"):
-        done = here(command, "conf=deepfm", "-m", "seed=1,2", cwd=tmp_path)
+        done = cli(command, "conf=deepfm", "-m", "seed=1,2", cwd=tmp_path)
         assert done.code == 2
         assert "-m is for train" in done.line
 
@@ -135,8 +135,8 @@ def test_every_form_of_values():
     from tnctl.cli.compose import conf_file, sweep
 
     jobs = sweep(conf_file("deepfm"), ["seed=range(1,4)", "recipe=glob(*f*)", "train.epochs=2"])
-    found = {(job.swept["seed"], job.swept["recipe"]) for job in jobs}
-    assert {("1", "deepfm"), ("3", "deepfm")} <= found
+    values = {(job.swept["seed"], job.swept["recipe"]) for job in jobs}
+    assert {("1", "deepfm"), ("3", "deepfm")} <= values
     assert all(
         "train.epochs=2" in job.overrides and "train.epochs" not in job.swept for job in jobs
     )

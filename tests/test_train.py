@@ -58,8 +58,8 @@ def state_of(folder):
     }
 
 
-def train(here, folder, *overrides, expected=0):
-    done = here(*TRAIN, *overrides, cwd=folder)
+def train(cli, folder, *overrides, expected=0):
+    done = cli(*TRAIN, *overrides, cwd=folder)
     assert done.code == expected, done.err
     return done
 
@@ -89,7 +89,7 @@ def test_a_run_writes_what_it_says(trained):
     for key in ("auc", "logloss", "ctr", "pctr", "copc", "accuracy", "mse", "mae", "mape",
                 "reference_auc"):  # fmt: skip
         assert np.isfinite(report[key])
-    assert sum(one["count"] for one in report["calibration"]) == 700
+    assert sum(bucket["count"] for bucket in report["calibration"]) == 700
     [epoch] = report["epochs"]
     assert (epoch["epoch"], epoch["examples"]) == (1, 3000)
     assert epoch["validation"]["examples"] == 900
@@ -121,73 +121,73 @@ def test_it_shows_where_it_is_and_prints_nothing_else(trained, process):
     assert (checkpoint / "golden.jsonl").read_bytes() == b""
     # A process of its own and this one: the same bytes, the same report.
     assert weights_of(checkpoint) == weights_of(checkpoints(trained / "run")[0])
-    one, other = report_of(trained / "run"), report_of(trained / "shown")
-    assert {**one, "checkpoint": ""} == {**other, "checkpoint": ""}
+    plain, shown = report_of(trained / "run"), report_of(trained / "shown")
+    assert {**plain, "checkpoint": ""} == {**shown, "checkpoint": ""}
 
 
-def test_the_metrics_are_those_of_the_scored_rows(trained, here):
+def test_the_metrics_are_those_of_the_scored_rows(trained, cli):
     """`evaluate` in a new process state gives the report's figures exactly."""
-    done = here("evaluate", "output=run", cwd=trained)
+    done = cli("evaluate", "output=run", cwd=trained)
     assert done.code == 0, done.err
     shown = json.loads(done.out)
     report = report_of(trained / "run")
     del shown["checkpoint"]
     assert {**report, **shown} == report
     assert "calibration" in shown
-    done = here("evaluate", "output=run", "data.test=null", cwd=trained)
+    done = cli("evaluate", "output=run", "data.test=null", cwd=trained)
     assert json.loads(done.out) | report["epochs"][0]["validation"] == json.loads(done.out)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_the_same_seed_gives_the_same_bytes_for_any_threads(trained, workspace, here, threads):
-    train(here, workspace, f"train.threads={threads}")
+def test_the_same_seed_gives_the_same_bytes_for_any_threads(trained, workspace, cli, threads):
+    train(cli, workspace, f"train.threads={threads}")
     assert weights_of(checkpoints(workspace / "run")[0]) == weights_of(
         checkpoints(trained / "run")[0]
     )
     assert report_of(workspace / "run") == report_of(trained / "run")
 
 
-def test_another_seed_gives_another_model(trained, workspace, here):
-    train(here, workspace, "seed=2")
-    one, other = (weights_of(checkpoints(f / "run")[0]) for f in (workspace, trained))
-    assert all(one[name] != other[name] for name in one)
+def test_another_seed_gives_another_model(trained, workspace, cli):
+    train(cli, workspace, "seed=2")
+    weights, others = (weights_of(checkpoints(f / "run")[0]) for f in (workspace, trained))
+    assert all(weights[name] != others[name] for name in weights)
 
 
-def test_a_finished_run_is_left_alone(run_copy, here):
-    before = state_of(run_copy)
-    done = train(here, run_copy)
+def test_a_finished_run_is_left_alone(run_copy, cli):
+    state = state_of(run_copy)
+    done = train(cli, run_copy)
     assert "finished" in done.err
     assert "overwrite=true" in done.err
-    assert state_of(run_copy) == before
+    assert state_of(run_copy) == state
 
 
-def test_another_conf_is_refused_by_its_keys(run_copy, here):
-    before = state_of(run_copy)
+def test_another_conf_is_refused_by_its_keys(run_copy, cli):
+    state = state_of(run_copy)
     changes = ["seed=2", "recipe.hidden=[3]", "slots.device.pooling=mean", "train.epochs=2"]
-    done = train(here, run_copy, *changes, expected=2)
+    done = train(cli, run_copy, *changes, expected=2)
     for key in (change.split("=")[0] for change in changes):
         assert key in done.line
     assert "train.batch_size" not in done.line
     assert "overwrite=true" in done.line
-    assert state_of(run_copy) == before
+    assert state_of(run_copy) == state
 
 
-def test_overwrite_starts_anew(run_copy, here):
+def test_overwrite_starts_anew(run_copy, cli):
     (run_copy / "run/notes.txt").write_text("the user's own")
-    train(here, run_copy, "seed=2", "overwrite=true")
+    train(cli, run_copy, "seed=2", "overwrite=true")
     assert (run_copy / "run/notes.txt").exists()
     content = documents.plain(
         manifest.read(str(checkpoints(run_copy / "run")[0]), CheckpointManifest)
     )
     assert content["recipe"]["name"] == "deepfm"
-    done = train(here, run_copy, "seed=2")
+    done = train(cli, run_copy, "seed=2")
     assert "finished" in done.err
 
 
-def test_every_row_is_trained_in_every_epoch(workspace, here):
+def test_every_row_is_trained_in_every_epoch(workspace, cli):
     """Also those of the last partial batch, and a batch larger than the data."""
     for batch_size, steps in ((256, 12), (4096, 1), (2999, 2)):
-        train(here, workspace, f"train.batch_size={batch_size}", "train.epochs=2", "overwrite=true",
+        train(cli, workspace, f"train.batch_size={batch_size}", "train.epochs=2", "overwrite=true",
               "data.test=null")  # fmt: skip
         report = report_of(workspace / "run")
         assert report["steps"] == 2 * steps
@@ -196,22 +196,22 @@ def test_every_row_is_trained_in_every_epoch(workspace, here):
         assert report["epochs"][1]["loss"] < report["epochs"][0]["loss"]
 
 
-def test_without_evaluation_data(workspace, here):
-    train(here, workspace, "data.test=null", "data.validation=null", "data.reference=null")
+def test_without_evaluation_data(workspace, cli):
+    train(cli, workspace, "data.test=null", "data.validation=null", "data.reference=null")
     report = report_of(workspace / "run")
     assert report["split"] is None
     assert "auc" not in report
-    done = here("evaluate", "output=run", cwd=workspace)
+    done = cli("evaluate", "output=run", cwd=workspace)
     assert done.code == 2
     assert "data.test" in done.last
 
 
-def test_a_run_without_its_report_is_finished_from_its_checkpoint(run_copy, here):
-    before = report_of(run_copy / "run")
+def test_a_run_without_its_report_is_finished_from_its_checkpoint(run_copy, cli):
+    report = report_of(run_copy / "run")
     (run_copy / "run/report.json").unlink()
     checkpoint = state_of(run_copy / "run/checkpoints")
-    train(here, run_copy)
-    assert report_of(run_copy / "run") == before
+    train(cli, run_copy)
+    assert report_of(run_copy / "run") == report
     assert state_of(run_copy / "run/checkpoints") == checkpoint
 
 
@@ -220,13 +220,13 @@ OVERFITS = ["train.epochs=5", "optimizer.embedding.learning_rate=0.5", "train.ba
             "data.test=null", "golden=0"]  # fmt: skip
 
 
-def test_keep_best_ends_with_the_best_model(workspace, here):
+def test_keep_best_ends_with_the_best_model(workspace, cli):
     # Rows that decay are read by the clock of the best, not by that of the last.
     overrides = [*OVERFITS, "evaluation.every_steps=4", "optimizer.embedding.weight_decay=0.02"]
-    train(here, workspace, *overrides, "output=last")
+    train(cli, workspace, *overrides, "output=last")
     last = report_of(workspace / "last")
-    values = [one["validation"]["auc"] for one in last["evaluations"]]
-    assert [one["step"] for one in last["evaluations"]] == sorted(
+    values = [evaluation["validation"]["auc"] for evaluation in last["evaluations"]]
+    assert [evaluation["step"] for evaluation in last["evaluations"]] == sorted(
         {*range(4, 31, 4), *range(6, 31, 6)}
     )
     best = int(np.argmax(values))
@@ -235,7 +235,7 @@ def test_keep_best_ends_with_the_best_model(workspace, here):
     assert last["best"]["kept"] is False
     assert last["auc"] == values[-1]
 
-    train(here, workspace, *overrides, "evaluation.keep=best")
+    train(cli, workspace, *overrides, "evaluation.keep=best")
     run = workspace / "run"
     report = report_of(run)
     assert report["evaluations"] == last["evaluations"]
@@ -244,41 +244,41 @@ def test_keep_best_ends_with_the_best_model(workspace, here):
     assert report["best"] == {**last["best"], "kept": True}
     # The newest checkpoint is the kept model.
     assert report["checkpoint"] == "checkpoints/step-0000000030"
-    done = here("evaluate", "output=run", cwd=workspace)
+    done = cli("evaluate", "output=run", cwd=workspace)
     assert json.loads(done.out)["auc"] == values[best]
     weights = weights_of(checkpoints(run)[-1])
     assert weights != weights_of(checkpoints(workspace / "last")[-1])
     assert weights == weights_of(run / f"checkpoints/step-{report['best']['step']:010d}")
-    assert here("checkpoint", "verify", "run", cwd=workspace).code == 0
+    assert cli("checkpoint", "verify", "run", cwd=workspace).code == 0
     # A report that was lost is made of it again.
     (run / "report.json").unlink()
-    train(here, workspace, *overrides, "evaluation.keep=best")
+    train(cli, workspace, *overrides, "evaluation.keep=best")
     assert report_of(run) == report
 
 
-def test_early_stopping(workspace, here):
+def test_early_stopping(workspace, cli):
     overrides = [*OVERFITS, "evaluation.patience=2", "evaluation.keep=best"]
-    done = train(here, workspace, *overrides)
+    done = train(cli, workspace, *overrides)
     report = report_of(workspace / "run")
-    values = [one["validation"]["auc"] for one in report["evaluations"]]
+    values = [evaluation["validation"]["auc"] for evaluation in report["evaluations"]]
     assert len(values) < 5
     assert int(np.argmax(values)) == len(values) - 3
     assert report["auc"] == max(values)
     assert "stopped early: 2 evaluations without a better auc" in done.err
-    assert "finished" in train(here, workspace, *overrides).err
+    assert "finished" in train(cli, workspace, *overrides).err
     # In the middle of an epoch too, and for good.
     overrides = [*OVERFITS, "evaluation.patience=2", "evaluation.every_steps=4",
                  "evaluation.min_delta=1"]  # fmt: skip
-    train(here, workspace, *overrides, "overwrite=true")
+    train(cli, workspace, *overrides, "overwrite=true")
     report = report_of(workspace / "run")
-    assert [one["step"] for one in report["evaluations"]] == [4, 6, 8]
+    assert [evaluation["step"] for evaluation in report["evaluations"]] == [4, 6, 8]
     assert (report["steps"], report["epochs"][1]["examples"]) == (8, 2 * 512)
     content = documents.plain(
         manifest.read(str(checkpoints(workspace / "run")[-1]), CheckpointManifest)
     )
     assert content["finished"] is True
     (workspace / "run/report.json").unlink()
-    train(here, workspace, *overrides)
+    train(cli, workspace, *overrides)
     assert report_of(workspace / "run") == report
 
 
@@ -290,53 +290,53 @@ def rates(run):
     return [line["rate_factor"] for line in log_of(run) if line["event"] == "step"]
 
 
-def test_plateaus_and_schedules_reach_the_steps(workspace, here):
-    train(here, workspace, "train.batch_size=300", "train.epochs=4", *PLATEAU)
+def test_plateaus_and_schedules_reach_the_steps(workspace, cli):
+    train(cli, workspace, "train.batch_size=300", "train.epochs=4", *PLATEAU)
     assert rates(workspace / "run") == [1, 1, 0.5, 0.25]
     weights = weights_of(checkpoints(workspace / "run")[0])
     cosine = "+optimizer.schedule={name: cosine, warmup_steps: 20, decay_steps: 20}"
-    train(here, workspace, "train.batch_size=300", "train.epochs=4", cosine, "overwrite=true")
-    found = rates(workspace / "run")
-    assert found[:2] == [9 / 20, 19 / 20]
-    assert found[2] == pytest.approx((1 + np.cos(np.pi * 9 / 20)) / 2)
+    train(cli, workspace, "train.batch_size=300", "train.epochs=4", cosine, "overwrite=true")
+    factors = rates(workspace / "run")
+    assert factors[:2] == [9 / 20, 19 / 20]
+    assert factors[2] == pytest.approx((1 + np.cos(np.pi * 9 / 20)) / 2)
     # The first step of a warm-up has rate 0, and another rate is another model, sparse and dense.
     other = weights_of(checkpoints(workspace / "run")[0])
     assert all(weights[name] != other[name] for name in weights)
 
 
-def test_a_rate_of_nothing_changes_nothing(workspace, here):
+def test_a_rate_of_nothing_changes_nothing(workspace, cli):
     off = "+optimizer.schedule={name: step, boundaries: [5], factors: [0.0]}"
-    train(here, workspace, "train.batch_size=500", off, "train.epochs=3")
+    train(cli, workspace, "train.batch_size=500", off, "train.epochs=3")
     first, second, third = (dense_of(path) for path in checkpoints(workspace / "run"))
     assert first == second == third
-    found = [one["auc"] for one in evaluations(workspace / "run")]
-    assert found[0] == found[1] == found[2]
+    aucs = [figures["auc"] for figures in evaluations(workspace / "run")]
+    assert aucs[0] == aucs[1] == aucs[2]
 
 
 def dense_of(checkpoint):
     """The dense weights, without their optimizer's state."""
     content = documents.plain(manifest.read(str(checkpoint), CheckpointManifest))["dense"]
-    count = sum(int(np.prod(one["shape"])) for one in content["variables"])
+    count = sum(int(np.prod(variable["shape"])) for variable in content["variables"])
     return (checkpoint / "dense.bin").read_bytes()[16 : 16 + 4 * count]
 
 
 def evaluations(run):
-    return [one["validation"] for one in report_of(run)["evaluations"]]
+    return [evaluation["validation"] for evaluation in report_of(run)["evaluations"]]
 
 
-def test_what_needs_validation_says_so(workspace, here):
+def test_what_needs_validation_says_so(workspace, cli):
     for change in ("evaluation.patience=3", "evaluation.keep=best", "evaluation.every_steps=5",
                    "+optimizer.schedule={name: plateau}"):  # fmt: skip
-        done = train(here, workspace, "data.validation=null", change, expected=2)
+        done = train(cli, workspace, "data.validation=null", change, expected=2)
         assert "data.validation=FILES" in done.line
     assert not (workspace / "run").exists()
     loss = "+train.loss={name: mse}"
-    done = train(here, workspace, loss, "evaluation.monitor=logloss", expected=2)
+    done = train(cli, workspace, loss, "evaluation.monitor=logloss", expected=2)
     assert "evaluation.monitor=mse" in done.line
 
 
-def test_squared_error(workspace, here):
-    train(here, workspace, "+train.loss={name: mse}", "evaluation.monitor=mse", "data.test=null")
+def test_squared_error(workspace, cli):
+    train(cli, workspace, "+train.loss={name: mse}", "evaluation.monitor=mse", "data.test=null")
     report = report_of(workspace / "run")
     assert "logloss" not in report
     assert 0.5 < report["auc"] < 1
@@ -344,48 +344,48 @@ def test_squared_error(workspace, here):
     assert report["epochs"][0]["running_auc"] is None
 
 
-def test_groups_and_weights(workspace, here):
+def test_groups_and_weights(workspace, cli):
     overrides = ["data.group=user_id", "data.weight=region", "evaluation.monitor=gauc"]
-    train(here, workspace, *overrides)
+    train(cli, workspace, *overrides)
     report = report_of(workspace / "run")
     assert 0.4 < report["gauc"] < 1
     assert report["best"]["value"] == evaluations(workspace / "run")[0]["gauc"]
 
 
-def test_tensorboard(workspace, here):
+def test_tensorboard(workspace, cli):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util.tensor_util import make_ndarray
 
-    train(here, workspace, "train.tensorboard=true", "train.profile=[3,5]", "train.epochs=2")
+    train(cli, workspace, "train.tensorboard=true", "train.profile=[3,5]", "train.epochs=2")
     folder = workspace / "run/tensorboard"
-    found = EventAccumulator(str(folder))
-    found.Reload()
-    tags = found.Tags()
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    tags = events.Tags()
     assert tags["graph"]
     assert {"train/loss", "train/running_auc", "train/rate_factor", "train/rows", "validation/auc",
             "validation/logloss", "train/examples_per_second"} <= set(tags["tensors"])  # fmt: skip
-    loss = found.Tensors("train/loss")
+    loss = events.Tensors("train/loss")
     lines = [line for line in log_of(workspace / "run") if line["event"] == "step"]
-    assert [one.step for one in loss] == [line["step"] for line in lines] == [10, 20]
-    assert [float(make_ndarray(one.tensor_proto)) for one in loss] == pytest.approx(
+    assert [logged.step for logged in loss] == [line["step"] for line in lines] == [10, 20]
+    assert [float(make_ndarray(logged.tensor_proto)) for logged in loss] == pytest.approx(
         [line["loss"] for line in lines]
     )
-    auc = [float(make_ndarray(one.tensor_proto)) for one in found.Tensors("validation/auc")]
-    assert auc == pytest.approx([one["auc"] for one in evaluations(workspace / "run")])
+    auc = [float(make_ndarray(event.tensor_proto)) for event in events.Tensors("validation/auc")]
+    assert auc == pytest.approx([figures["auc"] for figures in evaluations(workspace / "run")])
     # Histograms: [buckets, (left, right, count)] of weights, and of the norms of embeddings.
     for prefix in ("dense/", "norms/embedding4"):
         tag = next(tag for tag in tags["tensors"] if tag.startswith(prefix))
-        [_, last] = found.Tensors(tag)
+        [_, last] = events.Tensors(tag)
         assert make_ndarray(last.tensor_proto)[:, 2].sum() > 0
     assert list(folder.glob("plugins/profile/*/*.xplane.pb"))
-    train(here, workspace, "overwrite=true")
+    train(cli, workspace, "overwrite=true")
     assert not folder.exists()
 
 
-def test_tensorboard_on_another_storage(workspace, here):
+def test_tensorboard_on_another_storage(workspace, cli):
     import fsspec
 
-    train(here, workspace, "train.tensorboard=true", "output=memory://board/run")
+    train(cli, workspace, "train.tensorboard=true", "output=memory://board/run")
     storage = fsspec.filesystem("memory")
     names = [name.split("/")[-1] for name in storage.ls("/board/run/tensorboard", detail=False)]
     assert len(names) == 1
@@ -441,7 +441,7 @@ def as_parquet(path):
     pq.write_table(table, path.with_suffix(".parquet"), row_group_size=700)
 
 
-def test_csv_gzip_parquet_and_many_files_are_one(trained, workspace, here):
+def test_csv_gzip_parquet_and_many_files_are_one(trained, workspace, cli):
     clicks = workspace / "clicks"
     for split in ("train", "validation", "test"):
         as_gzip(clicks / f"{split}.csv")
@@ -459,12 +459,12 @@ def test_csv_gzip_parquet_and_many_files_are_one(trained, workspace, here):
     expected = report_of(trained / "run")
     weights = weights_of(checkpoints(trained / "run")[0])
     for form, overrides in forms.items():
-        train(here, workspace, *overrides, "overwrite=true")
+        train(cli, workspace, *overrides, "overwrite=true")
         assert report_of(workspace / "run") == expected, form
         assert weights_of(checkpoints(workspace / "run")[0]) == weights, form
 
 
-def test_a_gradient_that_is_not_finite_is_one_line(workspace, here):
+def test_a_gradient_that_is_not_finite_is_one_line(workspace, cli):
     lines = (workspace / "clicks/train.csv").read_text().splitlines(keepends=True)
     price = lines[0].strip().replace('"', "").split(",").index("price")
     cells = lines[50].split(",")
@@ -473,14 +473,14 @@ def test_a_gradient_that_is_not_finite_is_one_line(workspace, here):
     (workspace / "clicks/train.csv").write_text("".join(lines))
     copies = ", ".join(f"price{number}: {{column: price}}" for number in range(20))
     overrides = [f"+numeric={{{copies}}}", "~slots.price_range"]
-    done = train(here, workspace, *overrides, expected=1)
+    done = train(cli, workspace, *overrides, expected=1)
     for words in ("gradient", "NaN, infinite", "no weight was changed", "learning_rate", "log1p"):
         assert words in done.last
     assert not list(workspace.glob("run/checkpoints/*/manifest.json"))
-    train(here, workspace, "~slots.price_range")
+    train(cli, workspace, "~slots.price_range")
 
 
-def test_bfloat16_is_near_float32(workspace, here):
+def test_bfloat16_is_near_float32(workspace, cli):
     big = [
         "train", "conf=deepfm", "data.train=0:60000", "data.validation=null",
         "train.batch_size=256", "data.test=5200000:5230000", "recipe.hidden=[32,16]",
@@ -488,7 +488,7 @@ def test_bfloat16_is_near_float32(workspace, here):
     ]  # fmt: skip
     reports = []
     for precision in ("float32", "bfloat16"):
-        done = here(*big, f"train.precision={precision}", f"output={precision}", cwd=workspace)
+        done = cli(*big, f"train.precision={precision}", f"output={precision}", cwd=workspace)
         assert done.code == 0, done.err
         reports.append(report_of(workspace / precision))
     assert reports[0]["auc"] > 0.75
@@ -515,7 +515,7 @@ NUMERIC = ["~numeric.price", "~numeric.quality"]
 LR = ["recipe.name=lr", "~recipe.hidden", "~recipe.activation", "embedding.width=0"]
 
 
-def test_slots_only_and_numbers_only(workspace, here):
+def test_slots_only_and_numbers_only(workspace, cli):
     for name, overrides in {
         "slots, deepfm": NUMERIC,
         "slots, lr": [*NUMERIC, *LR],
@@ -524,16 +524,16 @@ def test_slots_only_and_numbers_only(workspace, here):
                              "optimizer.linear={name: adam, learning_rate: 0.01}",
                              "optimizer.dense={name: adagrad, learning_rate: 0.05}"],
     }.items():  # fmt: skip
-        train(here, workspace, *overrides, "overwrite=true", "train.epochs=2")
+        train(cli, workspace, *overrides, "overwrite=true", "train.epochs=2")
         report = report_of(workspace / "run")
         assert report["auc"] > 0.52, name
         assert report["epochs"][1]["loss"] < report["epochs"][0]["loss"], name
         for command in ("split-graph", "export-embeddings", "verify-serving"):
-            done = here(command, "output=run", cwd=workspace)
+            done = cli(command, "output=run", cwd=workspace)
             assert done.code == 0, (name, command, done.err)
 
 
-def test_a_recipe_without_the_inputs_it_needs(workspace, here):
+def test_a_recipe_without_the_inputs_it_needs(workspace, cli):
     for overrides in (SLOTS, ["embedding.width=0"]):
-        done = train(here, workspace, *overrides, expected=2)
+        done = train(cli, workspace, *overrides, expected=2)
         assert "recipe deepfm needs embeddings" in done.last

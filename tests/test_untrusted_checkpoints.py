@@ -7,7 +7,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from sealing import reseal
+from resealed_manifests import reseal
 from test_file_urls import spec_that_runs
 
 from tnctl import files, saved_conf, schema
@@ -58,9 +58,9 @@ def stranger(trained, tmp_path_factory):
     recipe = {"name": name, "hidden": [16, 8]}
     digest = hashlib.sha256(CODE.encode()).hexdigest()
     change(checkpoint, lambda v: v.update(recipe=recipe), recipe={**recipe, "sha256": digest})
-    own = (folder / "small.yaml").read_text().replace("{recipe: deepfm}, ", "")
-    own = own.replace("recipe: {", f"recipe: {{name: {name}, ")
-    (folder / "own.yaml").write_text(own)
+    conf = (folder / "small.yaml").read_text().replace("{recipe: deepfm}, ", "")
+    conf = conf.replace("recipe: {", f"recipe: {{name: {name}, ")
+    (folder / "own.yaml").write_text(conf)
     return folder, name
 
 
@@ -68,58 +68,58 @@ def stranger(trained, tmp_path_factory):
 def run_of_code(stranger):
     """Whether the code of the checkpoint was run since it was last asked."""
 
-    def asked():
+    def was_run():
         mark = stranger[0] / "RUN"
-        found = mark.exists()
+        ran = mark.exists()
         mark.unlink(missing_ok=True)
-        return found
+        return ran
 
-    asked()
-    return asked
+    was_run()
+    return was_run
 
 
-def test_code_of_a_checkpoint_is_not_run(here, stranger, run_of_code):
+def test_code_of_a_checkpoint_is_not_run(cli, stranger, run_of_code):
     folder, name = stranger
     for command in BUILDING:
         for named in ("output=run", f"checkpoint={newest(folder)}"):
             to = ["to=scores.csv"] if command == "predict" else []
-            done = here(command, named, *to, cwd=folder)
+            done = cli(command, named, *to, cwd=folder)
             assert done.code == 2, (command, done.err)
             assert f"give recipe.name={name} to run it" in done.last
             assert not run_of_code(), command
     for command in SERVING:
-        done = here(command, "output=run", "to=" + command, cwd=folder)
+        done = cli(command, "output=run", "to=" + command, cwd=folder)
         assert done.code == 0, (command, done.err)
         assert not run_of_code(), command
-    done = here("checkpoint", "inspect", "run", cwd=folder)
+    done = cli("checkpoint", "inspect", "run", cwd=folder)
     assert done.code == 0, done.err
     # Another setting of the recipe does not name its file.
-    done = here("evaluate", "output=run", "recipe.hidden=[16,8]", cwd=folder)
+    done = cli("evaluate", "output=run", "recipe.hidden=[16,8]", cwd=folder)
     assert (done.code, run_of_code()) == (2, False), done.err
 
 
-def test_code_that_the_user_names_is_run(here, stranger, run_of_code):
+def test_code_that_the_user_names_is_run(cli, stranger, run_of_code):
     folder, name = stranger
     for named in (f"recipe.name={name}", f"recipe={name}", f"++recipe.name='{name}'"):
-        done = here("evaluate", "output=run", named, cwd=folder)
+        done = cli("evaluate", "output=run", named, cwd=folder)
         assert done.code == 0, done.err
         assert run_of_code(), named
-    done = here("evaluate", "conf=own.yaml", "output=run", cwd=folder)
+    done = cli("evaluate", "conf=own.yaml", "output=run", cwd=folder)
     assert done.code == 0, done.err
     assert run_of_code()
 
 
-def test_code_of_the_users_conf_must_be_what_was_trained(here, stranger, run_of_code):
+def test_code_of_the_users_conf_must_be_what_was_trained(cli, stranger, run_of_code):
     folder, name = stranger
     recipes._digests.clear()  # as in a process of its own
     (folder / name).write_text(CODE + "# other code\n")
     try:
-        done = here("evaluate", "conf=own.yaml", "output=run", cwd=folder)
+        done = cli("evaluate", "conf=own.yaml", "output=run", cwd=folder)
         assert done.code == 2, done.err
         assert "is not the file that run/checkpoints/" in done.last
         assert not run_of_code()
         named = f"recipe.name={name}"
-        done = here("evaluate", "conf=own.yaml", "output=run", named, cwd=folder)
+        done = cli("evaluate", "conf=own.yaml", "output=run", named, cwd=folder)
         assert done.code == 0, done.err
         assert f"{name} has changed since run/checkpoints/" in done.err
         assert run_of_code()
@@ -196,11 +196,11 @@ def test_a_saved_conf_is_plain_values(run_copy, case, monkeypatch):
     assert "\n" not in message
 
 
-def test_every_command_checks_it(here, run_copy, monkeypatch):
+def test_every_command_checks_it(cli, run_copy, monkeypatch):
     """The value is neither resolved nor asked for; nothing is written."""
     monkeypatch.setenv("TOKEN", "sesame")
     change(newest(run_copy), HOSTILE["environment"][0])
-    before = sorted(run_copy.rglob("*"))
+    paths = sorted(run_copy.rglob("*"))
     for command in (
         *([name, "output=run", "to=new"] for name in (*SERVING, "predict")),
         ["evaluate", "output=run"],
@@ -212,26 +212,26 @@ def test_every_command_checks_it(here, run_copy, monkeypatch):
         ["train", "conf=small.yaml", "output=new", f"warm.start={run_copy}/run"],
         ["train", "conf=small.yaml", "output=run"],
     ):
-        done = here(*command, cwd=run_copy)
+        done = cli(*command, cwd=run_copy)
         assert done.code == 1, (command, done.err)
         assert "conf.json was not saved by tnctl: data.root is" in done.err, command
         assert "sesame" not in done.out + done.err
         shutil.rmtree(run_copy / "new", ignore_errors=True)
-    assert sorted(run_copy.rglob("*")) == before
-    done = here("checkpoint", "list", "run", "--json", cwd=run_copy)
+    assert sorted(run_copy.rglob("*")) == paths
+    done = cli("checkpoint", "list", "run", "--json", cwd=run_copy)
     assert (done.code, json.loads(done.out)[-1]["monitor"]) == (0, None)
 
 
 # ---- URLs that only a checkpoint names ----
 
 
-def test_urls_that_do_more_than_name_files_are_not_opened(here, run_copy):
+def test_urls_that_do_more_than_name_files_are_not_opened(cli, run_copy):
     """Of an older fsspec the spec's templates run what stands in them; of any they may not end."""
     mark, spec = run_copy / "RUN", run_copy / "spec.json"
     spec.write_text(spec_that_runs(mark))
     url = f"reference://x::file://{spec}"
     change(newest(run_copy), put("data/test", url))
-    before = sorted(run_copy.rglob("*"))
+    paths = sorted(run_copy.rglob("*"))
     for command in (
         *([name, "output=run", "to=new"] for name in (*SERVING, "predict")),
         ["evaluate", f"checkpoint={newest(run_copy)}", "data.root=clicks"],
@@ -239,21 +239,21 @@ def test_urls_that_do_more_than_name_files_are_not_opened(here, run_copy):
         ["ablate", "output=run"],
         ["verify-serving", "output=run", "graph=g", "embeddings=e"],
     ):
-        done = here(*command, cwd=run_copy)
+        done = cli(*command, cwd=run_copy)
         assert done.code == 2, (command, done.err)
         key = "data.test.files" if "{" in command[-1] else "data.test"
         assert f"{key} in the conf of " in done.last
         assert "is 'reference://x::file://" in done.last
         assert f"If you mean it, give {key}=… on the command line" in done.last
     # Not even by the user's own word.
-    done = here("evaluate", "output=run", f"data.test={url}", cwd=run_copy)
+    done = cli("evaluate", "output=run", f"data.test={url}", cwd=run_copy)
     assert (done.code, "protocol reference, which renders" in done.last) == (2, True), done.err
-    assert sorted(run_copy.rglob("*")) == before
+    assert sorted(run_copy.rglob("*")) == paths
     # What the user names may be whatever fsspec has.
-    own = f"data.test=simplecache::file://{run_copy}/clicks/test.csv"
-    done = here("evaluate", "output=run", own, cwd=run_copy)
+    chained = f"data.test=simplecache::file://{run_copy}/clicks/test.csv"
+    done = cli("evaluate", "output=run", chained, cwd=run_copy)
     assert done.code == 0, done.err
-    done = here("checkpoint", "inspect", "run", cwd=run_copy)
+    done = cli("checkpoint", "inspect", "run", cwd=run_copy)
     assert done.code == 0, done.err
     assert not mark.exists()
 
@@ -296,8 +296,8 @@ def test_every_key_of_a_saved_conf_that_names_a_file(trained, url):
 
 def test_other_urls_of_a_checkpoint_are_not_opened(monkeypatch):
     """Names of data that is gone, and of days, which take the place of {day}."""
-    asked = []
-    monkeypatch.setattr(files, "exists", lambda url: asked.append(url) or True)
+    urls = []
+    monkeypatch.setattr(files, "exists", lambda url: urls.append(url) or True)
     monkeypatch.setattr(resuming, "conf_of_day", lambda *_: None)
 
     def absent(*_):
@@ -313,14 +313,14 @@ def test_other_urls_of_a_checkpoint_are_not_opened(monkeypatch):
     monkeypatch.setattr(resuming, "way_on", lambda *_: "")
     with pytest.raises(files.AbsentError):
         resuming.check_data(SimpleNamespace(output="run"), checkpoint)
-    assert asked == ["https://h/a.csv", "a.csv"]
+    assert urls == ["https://h/a.csv", "a.csv"]
     assert not is_day("2024::reference::x")
 
 
-def test_values_out_of_range_are_the_checkpoints(here, run_copy):
+def test_values_out_of_range_are_the_checkpoints(cli, run_copy):
     change(newest(run_copy), put("train/batch_size", -1))
     for command in (["evaluate"], ["split-graph", "to=new"]):
-        done = here(*command, "output=run", cwd=run_copy)
+        done = cli(*command, "output=run", cwd=run_copy)
         assert done.code == 1
         assert "the conf of run/checkpoints/" in done.last
         assert "train.batch_size" in done.last
@@ -342,10 +342,10 @@ def test_any_plain_value_comes_back(trained):
     assert confs[1].data.root == f"{values['output']}/data"
 
 
-def test_what_could_not_be_read_again_is_not_trained(here, workspace):
+def test_what_could_not_be_read_again_is_not_trained(cli, workspace):
     text = (workspace / "small.yaml").read_text()
     (workspace / "own.yaml").write_text(text.replace("root: clicks", "root: '\\${clicks}'"))
-    done = here("train", "conf=own.yaml", "output=run", cwd=workspace)
+    done = cli("train", "conf=own.yaml", "output=run", cwd=workspace)
     assert done.code == 2
     assert "data.root is '${clicks}', which names a value" in done.line
     assert not (workspace / "run").exists()

@@ -54,11 +54,11 @@ def begun(folder, change=None, **of_warm):
     return model, documents.plain(start.report)
 
 
-def no_measuring(_):
+def no_measuring():
     raise AssertionError("nothing starts anew that needs statistics")
 
 
-def before(folder):
+def saved_model(folder):
     """The model that was saved."""
     checkpoint = chain.newest(str(folder / "run"))
     return load(checkpoint, schema.from_values(checkpoint.conf()))
@@ -70,7 +70,7 @@ def logits(model, folder):
     )
     inference = Inference(model, 1024)
     return np.concatenate(
-        [inference(one) for one in windows(conf, features_of(conf, model), "validation")]
+        [inference(window) for window in windows(conf, features_of(conf, model), "validation")]
     )
 
 
@@ -79,8 +79,8 @@ def rows_of(model, group):
     for layout, table in zip(model.layout.tables, model.tables, strict=True):
         if group in layout.groups:
             records = np.concatenate([*table.records(), np.empty(0, table.record_dtype)])
-            own = records[records["group"] == layout.groups[group]]
-            return {int(one["id"]): one for one in own}
+            of_group = records[records["group"] == layout.groups[group]]
+            return {int(record["id"]): record for record in of_group}
     raise AssertionError(group)
 
 
@@ -100,46 +100,48 @@ def added(name="more", **keys):
 
 def test_with_nothing_changed_the_model_is_the_one_before_bit_for_bit(trained):
     model, report = begun(trained)
-    old = before(trained)
-    for one, other in zip(model.tables, old.tables, strict=True):
-        records = [np.concatenate(list(table.records())) for table in (one, other)]
+    old = saved_model(trained)
+    for new, other in zip(model.tables, old.tables, strict=True):
+        records = [np.concatenate(list(table.records())) for table in (new, other)]
         assert records[0].tobytes() == records[1].tobytes()
-    for one, other in zip(
+    for array, other in zip(
         [*model.dense.weights, *itertools.chain(*model.dense.states), *model.moving],
         [*old.dense.weights, *itertools.chain(*old.dense.states), *old.moving],
         strict=True,
     ):
-        assert one.tobytes() == other.tobytes()
+        assert array.tobytes() == other.tobytes()
     assert model.dense.step == old.dense.step == STEP
     np.testing.assert_array_equal(logits(model, trained), logits(old, trained))
-    assert {one["outcome"] for one in report["inputs"]} == {"matched"}
+    assert {entry["outcome"] for entry in report["inputs"]} == {"matched"}
     assert report["notes"] == []
     assert report["dense"]["matched"] == model.variable_names
     assert report["step"] == STEP
-    [users] = [one for one in report["inputs"] if one["input"] == "user_id"]
+    [users] = [entry for entry in report["inputs"] if entry["input"] == "user_id"]
     assert users["rows"] == len(rows_of(model, "user_id"))
 
 
 def test_statistics_of_inputs_that_go_on_stay(trained):
     conf = conf_of(trained)
     start = warm.begin(conf)
-    found = start.statistics(no_measuring)
+    statistics = start.statistics(no_measuring)
     known = start.checkpoint.statistics
-    assert found.standardize == known.standardize
-    np.testing.assert_array_equal(found.boundaries["price_range"], known.boundaries["price_range"])
+    assert statistics.standardize == known.standardize
+    np.testing.assert_array_equal(
+        statistics.boundaries["price_range"], known.boundaries["price_range"]
+    )
 
 
 def test_an_added_slot_starts_anew_and_changes_nothing_else(trained):
     model, report = begun(trained, added(column="region"), new=["more"])
-    old = before(trained)
+    old = saved_model(trained)
     assert rows_of(model, "more") == {}
     for group in ("user_id", "item_id", "shared", "interests", "price_range"):
-        one, other = rows_of(model, group), rows_of(old, group)
-        assert one.keys() == other.keys()
-        for id_, row in one.items():
+        rows, old_rows = rows_of(model, group), rows_of(old, group)
+        assert rows.keys() == old_rows.keys()
+        for id_, row in rows.items():
             for field in row.dtype.names:
                 if field != "group":  # its number
-                    np.testing.assert_array_equal(row[field], other[id_][field])
+                    np.testing.assert_array_equal(row[field], old_rows[id_][field])
     # Without a row its embedding is zeros, so whatever its new weights are, nothing comes of it.
     np.testing.assert_allclose(logits(model, trained), logits(old, trained), atol=2e-6)
     new, was = kernel(model), kernel(old)
@@ -155,7 +157,7 @@ def test_an_added_slot_starts_anew_and_changes_nothing_else(trained):
 
 def test_a_dropped_slot_leaves_its_rows_and_weights_behind(trained):
     model, report = begun(trained, lambda values: values["slots"].pop("item_id"), drop=["item_id"])
-    old = before(trained)
+    old = saved_model(trained)
     at = old.layout.pooled["item_id"][0]
     was = np.delete(kernel(old), slice(at, at + 4), axis=0)
     np.testing.assert_array_equal(kernel(model), was)
@@ -178,20 +180,20 @@ def renamed(values):
 
 def test_renamed_and_reordered_inputs_take_their_weights_along(trained):
     model, report = begun(trained, renamed, rename={"user": "user_id", "cost": "price"})
-    old = before(trained)
+    old = saved_model(trained)
     assert model.variable_names == old.variable_names
     assert kernel(model).shape == kernel(old).shape
     assert (kernel(model) != kernel(old)).any()
     np.testing.assert_allclose(logits(model, trained), logits(old, trained), atol=2e-6)
     assert rows_of(model, "user").keys() == rows_of(old, "user_id").keys()
     assert report["notes"] == []
-    [user] = [one for one in report["inputs"] if one["input"] == "user"]
+    [user] = [entry for entry in report["inputs"] if entry["input"] == "user"]
     assert user["from"] == "user_id"
 
 
 def test_a_wider_embedding_keeps_its_first_coordinates(trained):
     model, report = begun(trained, lambda values: values["embedding"].update(width=6))
-    old = before(trained)
+    old = saved_model(trained)
     conf = model.conf
     for group in ("user_id", "shared"):
         rows, were = rows_of(model, group), rows_of(old, group)
@@ -215,7 +217,7 @@ def test_a_wider_embedding_keeps_its_first_coordinates(trained):
 def test_linear_weights_of_one_side_only(trained):
     model, report = begun(trained, lambda values: values["slots"]["user_id"].update(linear=False))
     assert "group user_id: linear weights are left out" in report["notes"]
-    old = rows_of(before(trained), "user_id")
+    old = rows_of(saved_model(trained), "user_id")
     for id_, row in rows_of(model, "user_id").items():
         assert "linear" not in row.dtype.names
         np.testing.assert_array_equal(row["embedding"], old[id_]["embedding"])
@@ -229,13 +231,13 @@ def test_another_optimizer_is_refused_or_its_state_starts_anew(trained):
     with pytest.raises(UserError, match=r"embedding weights of group .*warm.optimizer=fresh"):
         begun(trained, adam)
     model, report = begun(trained, adam, optimizer="fresh")
-    old = rows_of(before(trained), "user_id")
+    old = rows_of(saved_model(trained), "user_id")
     for id_, row in rows_of(model, "user_id").items():
         np.testing.assert_array_equal(row["embedding"], old[id_]["embedding"])
         assert not row["embedding.steps"].any()
         assert not row["embedding.v"].any()
         np.testing.assert_array_equal(row["linear.accumulator"], np.float32(1e-6))
-    np.testing.assert_array_equal(logits(model, trained), logits(before(trained), trained))
+    np.testing.assert_array_equal(logits(model, trained), logits(saved_model(trained), trained))
     assert model.dense.step == 0
     assert not any(state.any() for state in model.dense.states[0])
     assert report["optimizer"] == "fresh"
@@ -246,7 +248,7 @@ def test_another_learning_rate_keeps_the_state(trained):
         values["optimizer"]["embedding"]["learning_rate"] = 0.02
 
     model, report = begun(trained, slower)
-    old = rows_of(before(trained), "user_id")
+    old = rows_of(saved_model(trained), "user_id")
     for id_, row in rows_of(model, "user_id").items():
         assert row["embedding.accumulator"] == old[id_]["embedding.accumulator"]
     assert any("learning_rate 0.02, it was 0.05" in note for note in report["notes"])
@@ -257,14 +259,14 @@ def test_ftrl_goes_on_from_weights_that_another_optimizer_made(trained, l1):
     """Its weights are made of its state: with a state of zeros, one update would lose them."""
 
     def ftrl(values):
-        one = {
+        settings = {
             "name": "ftrl",
             "learning_rate": 0.1,
             "l1": l1,
             "l2": 0.5,
             "initial_accumulator": 0.2,
         }
-        values["optimizer"].update(linear=one, embedding=one)
+        values["optimizer"].update(linear=settings, embedding=settings)
         values["slots"]["user_id"]["group"] = None
 
     model, _ = begun(trained, ftrl, optimizer="fresh")
@@ -283,7 +285,7 @@ def test_ftrl_goes_on_from_weights_that_another_optimizer_made(trained, l1):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda v: v["slots"]["user_id"].update(seed=3), "slots.user_id: seed is 3"),
         (lambda v: v["slots"]["item_id"].update(missing="none"), "slots.item_id: missing is none"),
@@ -318,13 +320,13 @@ def test_ftrl_goes_on_from_weights_that_another_optimizer_made(trained, l1):
         (added(), r"has no input more, which this conf has. Give warm.new=\[more\]"),
     ],
 )
-def test_what_would_be_silently_wrong_is_refused(trained, change, told):
-    with pytest.raises(UserError, match=told):
+def test_what_would_be_silently_wrong_is_refused(trained, change, message):
+    with pytest.raises(UserError, match=message):
         begun(trained, change)
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "message"),
     [
         ({"rename": {"user_id": "user"}}, r"warm.rename: .*no input 'user'.*'user_id'"),
         ({"rename": {"user": "user_id"}}, "warm.rename: this conf has no input 'user'"),
@@ -341,8 +343,8 @@ def test_what_would_be_silently_wrong_is_refused(trained, change, told):
         ({"rename": {"user_id": "price"}, "new": ["price"], "drop": ["user_id"]}, "kind is a slot"),
     ],
 )
-def test_keys_that_do_not_fit_are_refused(trained, keys, told):
-    with pytest.raises(UserError, match=told):
+def test_keys_that_do_not_fit_are_refused(trained, keys, message):
+    with pytest.raises(UserError, match=message):
         begun(trained, **keys)
 
 
@@ -360,8 +362,8 @@ def test_dense_weights_start_anew_when_asked(trained):
 
     model, report = begun(trained, deeper, dense="fresh")
     fresh = build(model.conf, model.statistics)
-    for one, other in zip(model.dense.weights, fresh.dense.weights, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for array, other in zip(model.dense.weights, fresh.dense.weights, strict=True):
+        np.testing.assert_array_equal(array, other)
     assert sum(table.rows for table in model.tables) == ROWS
     assert report["dense"]["new"] == model.variable_names
 
@@ -371,11 +373,11 @@ def test_groups_are_taken_apart_and_not_together(trained):
         values["slots"]["device"]["group"] = None
 
     model, report = begun(trained, apart)
-    old = rows_of(before(trained), "shared")
+    old = rows_of(saved_model(trained), "shared")
     for group in ("device", "shared"):
-        found = rows_of(model, group)
-        assert found.keys() == old.keys()
-        for id_, row in found.items():
+        rows = rows_of(model, group)
+        assert rows.keys() == old.keys()
+        for id_, row in rows.items():
             np.testing.assert_array_equal(row["embedding"], old[id_]["embedding"])
     assert "the rows of group shared are copied to shared, device" in report["notes"] or (
         "the rows of group shared are copied to device, shared" in report["notes"]
@@ -395,17 +397,17 @@ def test_a_vocabulary_may_grow_at_its_end():
         data=Data(train="none"),
     )
 
-    def found(words, **keys):
+    def check_vocabulary(words, **keys):
         slot = Slot(ids="vocabulary", vocabulary=words, **keys)
         conf = dataclasses.replace(old, slots={"a": slot})
         check_inputs(pair("there", old, conf), Statistics(), Statistics())
 
-    found(["x", "y", "z"])
+    check_vocabulary(["x", "y", "z"])
     for words in (["x"], ["y", "x"], ["z", "x", "y"]):
         with pytest.raises(UserError, match=r"slots.a: vocabulary is"):
-            found(words)
+            check_vocabulary(words)
     with pytest.raises(UserError, match=r"slots.a: oov is 2"):
-        found(["x", "y"], oov=2)
+        check_vocabulary(["x", "y"], oov=2)
 
 
 def test_crosses_are_of_the_same_parts():
@@ -482,17 +484,20 @@ def assert_same_logits(model, other, atol=2e-5):
     outputs = []
     if not model.layout.has_linear:
         linear = linear[:, :0]
-    for one, *inputs in ((model, x[0], linear, sequences[0]), (other, x[1], linear, sequences[1])):
+    for built, *inputs in (
+        (model, x[0], linear, sequences[0]),
+        (other, x[1], linear, sequences[1]),
+    ):
         inputs.append(lengths)
         tensors = [array for array in inputs if array.shape[1]]
         # Some gradients are written out, which only a graph takes.
-        outputs.append(tf.function(one.inference_network)(tensors)["label"].numpy())
+        outputs.append(tf.function(built.inference_network)(tensors)["label"].numpy())
     assert np.std(outputs[0]) > 1e-3
     np.testing.assert_allclose(outputs[1], outputs[0], rtol=2e-4, atol=atol)
 
 
 @pytest.mark.parametrize(
-    ("before", "here", "numbers", "width"),
+    ("old_names", "new_names", "numbers", "width"),
     [
         (["n1", "n2"], ["n1"], 1, 6),
         (["n1"], ["n2", "n1"], 1, 6),
@@ -500,32 +505,34 @@ def assert_same_logits(model, other, atol=2e-5):
         (["n1"], ["n1"], 2, 5),
     ],
 )
-def test_a_number_that_is_alone_keeps_its_factors(before, here, numbers, width, monkeypatch):
+def test_a_number_that_is_alone_keeps_its_factors(
+    old_names, new_names, numbers, width, monkeypatch
+):
     """It multiplies all of the variable: then its axes vanish together, and silence tells none."""
     old = Conf(
         recipe={"name": "fm"},
         slots={"a": Slot(), "b": Slot()},
-        numeric={name: Numeric(width=numbers) for name in before},
+        numeric={name: Numeric(width=numbers) for name in old_names},
         embedding=Embedding(4, initial=Initial("normal", 0.5)),
         data=Data(train="none"),
     )
     new = dataclasses.replace(
         old,
-        numeric={name: Numeric(width=numbers) for name in here},
+        numeric={name: Numeric(width=numbers) for name in new_names},
         embedding=Embedding(width, initial=Initial("normal", 0.5)),
         warm=Warm(
             start="s",
-            new=[name for name in here if name not in before],
-            drop=[name for name in before if name not in here],
+            new=[name for name in new_names if name not in old_names],
+            drop=[name for name in old_names if name not in new_names],
         ),
     )
     model, other, carried = carried_over(old, new, monkeypatch)
     assert carried.partly
     assert not carried.new
-    now, was = here.index("n1") * numbers, before.index("n1") * numbers
-    rows, were = (kernel(one, "factors/factors") for one in (other, model))
+    now, was = new_names.index("n1") * numbers, old_names.index("n1") * numbers
+    rows, were = (kernel(built, "factors/factors") for built in (other, model))
     np.testing.assert_array_equal(rows[now : now + numbers, :4], were[was : was + numbers])
-    if before == ["n1"] == here:
+    if old_names == ["n1"] == new_names:
         # The new coordinates of the numbers multiply each other, and there is one of them.
         assert_same_logits(model, other, 2e-5 if numbers == 1 else 2e-3)
 
@@ -558,7 +565,7 @@ OWN = {
 
 
 @pytest.mark.parametrize(
-    ("own", "outcome"),
+    ("inputs", "outcome"),
     [
         ("one kernel", "swapped"),
         ("one kernel", "one new"),
@@ -566,13 +573,13 @@ OWN = {
         ("normalized", "swapped"),
         ("a kernel each", "swapped"),
         *(
-            pytest.param(own, outcome, marks=pytest.mark.long)
-            for own in OWN
+            pytest.param(spelling, outcome, marks=pytest.mark.long)
+            for spelling in OWN
             for outcome in ("swapped", "swapped with their places", "one new")
         ),
     ],
 )
-def test_a_recipe_that_names_its_inputs(own, outcome, tmp_path, monkeypatch):
+def test_a_recipe_that_names_its_inputs(inputs, outcome, tmp_path, monkeypatch):
     """Another input has a name that is in the recipe: weights move to where it is, or it is told.
 
     Moved weights give the same logits only where nothing but a sum is over both.
@@ -581,7 +588,7 @@ def test_a_recipe_that_names_its_inputs(own, outcome, tmp_path, monkeypatch):
     path.write_text(
         "import keras\nfrom tnctl.model import layers\ndef build(inputs):\n"
         "    both = layers.concatenated(inputs.slot('a'), inputs.slot('b'))\n"
-        f"    return {OWN[own]}\n"
+        f"    return {OWN[inputs]}\n"
     )
     old = Conf(
         recipe={"name": str(path)},
@@ -594,13 +601,15 @@ def test_a_recipe_that_names_its_inputs(own, outcome, tmp_path, monkeypatch):
         keys = {"rename": {"a": "b", "b": "a"}}
     slots = dict(reversed(old.slots.items())) if "places" in outcome else old.slots
     new = dataclasses.replace(old, slots=slots, warm=Warm(start="s", **keys))
-    if own in ("a kernel each", "a gate"):
-        message = "would lose what was learned of" if own == "a kernel each" else "combines units"
+    if inputs in ("a kernel each", "a gate"):
+        message = (
+            "would lose what was learned of" if inputs == "a kernel each" else "combines units"
+        )
         with pytest.raises(UserError, match=f"{message} .*warm.dense=fresh"):
             carried_over(old, new, monkeypatch)
         return
     model, other, carried = carried_over(old, new, monkeypatch)
-    name = {"one kernel": "logit/kernel", "a tower": "tower/kernel"}.get(own)
+    name = {"one kernel": "logit/kernel", "a tower": "tower/kernel"}.get(inputs)
     if name is not None:
         np.testing.assert_array_equal(kernel(other, name)[:4], kernel(model, name)[4:])
     assert bool(carried.partly) == (outcome == "one new")
@@ -745,41 +754,45 @@ def confs_of(recipe, width):
 
 def saved(model):
     """What a warm start reads of a checkpoint of a model, without writing one."""
-    names, shapes = model.variable_names, [tuple(one.shape) for one in model.variables]
-    found = {}
+    names, shapes = model.variable_names, [tuple(variable.shape) for variable in model.variables]
+    variables = {}
     for number, (name, shape) in enumerate(zip(names, shapes, strict=True)):
         states = {
             state: of_all[number].reshape(shape).copy()
             for state, of_all in zip(model.dense.state_names, model.dense.states, strict=True)
         }
-        found[name] = dense_transfer.Variable(
+        variables[name] = dense_transfer.Variable(
             model.dense.weights[number].reshape(shape).copy(), states
         )
-    for memory, one in zip(model.moving, model.network.non_trainable_variables, strict=True):
-        found[one.path] = dense_transfer.Variable(memory.reshape(tuple(one.value.shape)).copy(), {})
+    for memory, variable in zip(model.moving, model.network.non_trainable_variables, strict=True):
+        variables[variable.path] = dense_transfer.Variable(
+            memory.reshape(tuple(variable.value.shape)).copy(), {}
+        )
     dense = SimpleNamespace(optimizer=SavedOptimizer.of(model.dense.optimizer), step=7)
     name = model.conf.recipe["name"]
     digest = recipes.digest_of(name) if name.endswith(".py") else ""
     manifest = SimpleNamespace(dense=dense, recipe=SimpleNamespace(sha256=digest))
-    return SimpleNamespace(statistics=Statistics(), manifest=manifest, variables=found)
+    return SimpleNamespace(statistics=Statistics(), manifest=manifest, variables=variables)
 
 
 def inputs_of(model, other, random, rows=6):
     """Random inputs of two models that say the same: zeros where only the other has columns."""
-    x = [np.zeros((rows, one.layout.width), np.float32) for one in (model, other)]
+    x = [np.zeros((rows, built.layout.width), np.float32) for built in (model, other)]
     names = {old: name for name, old in other.conf.warm.rename.items()}
     for where in ("pooled", "numeric_columns"):
         for name, (at, width) in getattr(model.layout, where).items():
             to = getattr(other.layout, where)[names.get(name, name)][0]
             x[0][:, at : at + width] = random.normal(size=(rows, width))
             x[1][:, to : to + width] = x[0][:, at : at + width]
-    sequences = [np.zeros((rows, one.layout.sequences_width), np.float32) for one in (model, other)]
-    for name, one in model.layout.sequences.items():
-        values = random.normal(size=(rows, one.length, one.width))
+    sequences = [
+        np.zeros((rows, built.layout.sequences_width), np.float32) for built in (model, other)
+    ]
+    for name, sequence in model.layout.sequences.items():
+        values = random.normal(size=(rows, sequence.length, sequence.width))
         for array, layout in zip(sequences, (model.layout, other.layout), strict=True):
             place = layout.sequences[name]
             view = array[:, place.column : place.column + place.length * place.width]
-            view.reshape(rows, place.length, place.width)[:, :, : one.width] = values
+            view.reshape(rows, place.length, place.width)[:, :, : sequence.width] = values
     lengths = random.integers(1, 4, (rows, len(model.layout.sequences))).astype(np.int32)
     return x, random.normal(size=(rows, 1)).astype(np.float32), sequences, lengths
 
@@ -809,9 +822,9 @@ def test_decayed_weights_come_as_they_read():
         assert (made["changed"] == changed).all()
         np.testing.assert_allclose(made["embedding"], records["embedding"] * expected, rtol=1e-7)
         new.insert_records(made[np.argsort(new.hashes(made["group"], made["id"]))].view("u1"))
-        for one in records:
-            read = new.lookup(0, int(one["id"]))
-            np.testing.assert_allclose(read, one["embedding"] * factor, rtol=1e-6)
+        for record in records:
+            read = new.lookup(0, int(record["id"]))
+            np.testing.assert_allclose(read, record["embedding"] * factor, rtol=1e-6)
 
 
 def test_show_and_click_read_as_before_under_another_decay():
@@ -831,28 +844,28 @@ def test_show_and_click_read_as_before_under_another_decay():
     made = row_transfer.Conversion(part, new, Clock(12, days), True)
     read = 8 * 0.5 ** np.array(expected[1:])
     for decay in (was, now):
-        found = made(records[1:], records["group"][1:], (was[1:], decay[1:]))
+        transferred = made(records[1:], records["group"][1:], (was[1:], decay[1:]))
         then = np.array(expected[1:])
-        np.testing.assert_allclose(found["show"][:, 0] * decay[1:] ** then, read, rtol=1e-6)
-        np.testing.assert_allclose(found["click"][:, 0] / found["show"][:, 0], 3 / 8)
+        np.testing.assert_allclose(transferred["show"][:, 0] * decay[1:] ** then, read, rtol=1e-6)
+        np.testing.assert_allclose(transferred["click"][:, 0] / transferred["show"][:, 0], 3 / 8)
     faster, _ = table_of(0.5, shows=True)
     faster.set_step(12)
     made = row_transfer.Conversion(part, faster, Clock(12, days), True)
-    found = made(records[1:], records["group"][1:], (was[1:], was[1:]))
-    assert (found["changed"] == 12).all()
-    np.testing.assert_allclose(found["show"][:, 0], read, rtol=1e-6)
+    transferred = made(records[1:], records["group"][1:], (was[1:], was[1:]))
+    assert (transferred["changed"] == 12).all()
+    np.testing.assert_allclose(transferred["show"][:, 0], read, rtol=1e-6)
 
 
 ONE_MORE = ("conf=small.yaml", "warm.start=run", "+slots.more={column: region}", "warm.new=[more]")
 
 
-def test_from_the_command_line(run_copy, here):
+def test_from_the_command_line(run_copy, cli):
     """Started, told, reported, gone on with, and not done twice."""
-    done = here("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
+    done = cli("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
     assert done.code == 0, done.err
     assert "warm start from run/checkpoints/step-0000000012" in done.err
     report = json.loads((run_copy / "new/report.json").read_text())
-    outcomes = {one["input"]: one["outcome"] for one in report["warm"]["inputs"]}
+    outcomes = {entry["input"]: entry["outcome"] for entry in report["warm"]["inputs"]}
     assert outcomes["more"] == "new"
     assert outcomes["user_id"] == "matched"
     assert report["steps"] == STEP + 24
@@ -861,19 +874,19 @@ def test_from_the_command_line(run_copy, here):
     assert report["epochs"][0]["loss"] < first["epochs"][0]["loss"]
     # The checkpoint it began with is needed no longer.
     (run_copy / "run").rename(run_copy / "gone")
-    done = here("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
+    done = cli("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
     assert done.code == 0
     assert "nothing to do" in done.err
     (run_copy / "new/report.json").unlink()
-    done = here("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
+    done = cli("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
     assert done.code == 0, done.err
     again = json.loads((run_copy / "new/report.json").read_text())
     assert again["warm"] == report["warm"]
-    done = here("evaluate", "output=new", cwd=run_copy)
+    done = cli("evaluate", "output=new", cwd=run_copy)
     assert done.code == 0, done.err
 
 
-def test_names_are_given_on_the_command_line_or_in_a_file(run_copy, here):
+def test_names_are_given_on_the_command_line_or_in_a_file(run_copy, cli):
     text = (run_copy / "small.yaml").read_text()
     text = text.replace("user_id: {}", "user: {column: user_id}")
     (run_copy / "named.yaml").write_text(text)
@@ -883,13 +896,13 @@ def test_names_are_given_on_the_command_line_or_in_a_file(run_copy, here):
         ("conf=named.yaml", "warm.start=run", "warm.rename={user: user_id}"),
         ("conf=said.yaml",),
     ):
-        done = here("train", *arguments, "--cfg", "job", cwd=run_copy)
+        done = cli("train", *arguments, "--cfg", "job", cwd=run_copy)
         assert done.code == 0, done.err
         assert "  rename:\n    user: user_id\n" in done.out
 
 
-def test_refusals_on_the_command_line_remove_nothing(run_copy, here):
-    for arguments, code, told in (
+def test_refusals_on_the_command_line_remove_nothing(run_copy, cli):
+    for arguments, code, message in (
         (("warm.start=nowhere", "output=new"), 1, "is no checkpoint"),
         (("warm.start=run", "output=run", "overwrite=true"), 2, "is in the output of this run"),
         (
@@ -905,28 +918,28 @@ def test_refusals_on_the_command_line_remove_nothing(run_copy, here):
         (("warm.new=[user_id]",), 2, "start=CHECKPOINT"),
         (("warm.start=run", "warm.optimizer=anew", "output=new"), 2, "optimizer"),
     ):
-        done = here("train", "conf=small.yaml", *arguments, cwd=run_copy)
+        done = cli("train", "conf=small.yaml", *arguments, cwd=run_copy)
         assert done.code == code, done.err
-        assert told in done.last
+        assert message in done.last
         assert (run_copy / "run/report.json").exists()
         assert not (run_copy / "new").exists()
 
 
-def test_a_schedule_begins_anew(run_copy, here):
+def test_a_schedule_begins_anew(run_copy, cli):
     """The clock goes on, but a learning rate that fell to nothing would train nothing."""
     schedule = ("optimizer.schedule.name=cosine", "optimizer.schedule.decay_steps=13")
-    done = here("train", "conf=small.yaml", "warm.start=run", "output=new", *schedule, cwd=run_copy)
+    done = cli("train", "conf=small.yaml", "warm.start=run", "output=new", *schedule, cwd=run_copy)
     assert done.code == 0, done.err
-    lines = [json.loads(one) for one in (run_copy / "new/log.jsonl").read_text().splitlines()]
-    [step] = [one for one in lines if one["event"] == "step"]
+    lines = [json.loads(line) for line in (run_copy / "new/log.jsonl").read_text().splitlines()]
+    [step] = [line for line in lines if line["event"] == "step"]
     assert step["step"] == 20
     assert step["rate_factor"] == pytest.approx((1 + np.cos(np.pi * 7 / 13)) / 2)
 
 
-def test_from_a_chain_of_deltas(run_copy, here):
+def test_from_a_chain_of_deltas(run_copy, cli):
     """What is read is the rows of the whole chain."""
     saves = ("save.every_steps=4", "save.full_every=3", "save.compression=zstd", "save.keep=0")
-    done = here("train", "conf=small.yaml", "output=chain", *saves, cwd=run_copy)
+    done = cli("train", "conf=small.yaml", "output=chain", *saves, cwd=run_copy)
     assert done.code == 0, done.err
     checkpoint = chain.newest(str(run_copy / "chain"))
     assert checkpoint.parent is not None
@@ -936,13 +949,13 @@ def test_from_a_chain_of_deltas(run_copy, here):
     model = build(conf, start.statistics(no_measuring))
     start.fill(model)
     old = load(checkpoint, conf)
-    for one, other in zip(model.tables, old.tables, strict=True):
-        assert one.rows == other.rows == ROWS
-        records = [np.concatenate(list(table.records())) for table in (one, other)]
+    for new, other in zip(model.tables, old.tables, strict=True):
+        assert new.rows == other.rows == ROWS
+        records = [np.concatenate(list(table.records())) for table in (new, other)]
         assert records[0].tobytes() == records[1].tobytes()
 
 
-def test_day_by_day(run_copy, here):
+def test_day_by_day(run_copy, cli):
     """Days that were trained are not trained again; rows of no day are of the first one."""
     lines = (run_copy / "clicks/train.csv").read_text().splitlines(keepends=True)
     days = run_copy / "clicks/days"
@@ -953,21 +966,21 @@ def test_day_by_day(run_copy, here):
 
     def trained_days(output):
         report = json.loads((run_copy / output / "report.json").read_text())
-        return [one["day"] for one in report["days"]], report["tables"]["embedding4"]["rows"]
+        return [day["day"] for day in report["days"]], report["tables"]["embedding4"]["rows"]
 
     daily = ("conf=small.yaml", "data.train=days/{day}.csv", "life.eviction.unseen_days=1")
     write("2024-05-01", 1)
     write("2024-05-02", 301)
-    done = here("train", *daily, "output=daily", "warm.start=run", cwd=run_copy)
+    done = cli("train", *daily, "output=daily", "warm.start=run", cwd=run_copy)
     assert done.code == 0, done.err
     # Each row is a day old at most: without that, all but those of two small days would be gone.
     assert trained_days("daily") == (["2024-05-01", "2024-05-02"], ROWS)
     write("2024-05-03", 601)
     more = ("+slots.more={column: region}", "warm.new=[more]", "warm.start=daily")
-    done = here("train", *daily, *more, "output=next", cwd=run_copy)
+    done = cli("train", *daily, *more, "output=next", cwd=run_copy)
     assert done.code == 0, done.err
-    found, rows = trained_days("next")
-    assert found == ["2024-05-01", "2024-05-02", "2024-05-03"]
+    trained, rows = trained_days("next")
+    assert trained == ["2024-05-01", "2024-05-02", "2024-05-03"]
     report = json.loads((run_copy / "next/report.json").read_text())
     assert report["steps"] - report["warm"]["step"] == 2  # of 300 rows
     checkpoint = chain.newest(str(run_copy / "next"))

@@ -7,7 +7,7 @@
 /* ---- Plans -------------------------------------------------------------- */
 
 static inline tn_optimizer random_rule(random_source *random) {
-    float some = 0.001f + 0.05f * (float)random_below(random, 2);
+    float small = 0.001f + 0.05f * (float)random_below(random, 2);
     switch (random_below(random, 12)) {
     case 0:
         return (tn_optimizer){.kind = TN_SGD, .learning_rate = 0.01f};
@@ -24,15 +24,15 @@ static inline tn_optimizer random_rule(random_source *random) {
     case 3:
         return (tn_optimizer){.kind = TN_FTRL,
                               .learning_rate = 0.1f,
-                              .initial_accumulator = some,
-                              .l1 = some,
-                              .l2 = some};
+                              .initial_accumulator = small,
+                              .l1 = small,
+                              .l2 = small};
     case 4:
         return (tn_optimizer){
-            .kind = TN_TENSORNET_FTRL, .learning_rate = 2, .beta = 1, .l1 = some, .l2 = some};
+            .kind = TN_TENSORNET_FTRL, .learning_rate = 2, .beta = 1, .l1 = small, .l2 = small};
     case 5:
         return (tn_optimizer){
-            .kind = TN_TENSORNET_ADAGRAD, .learning_rate = 0.05f, .epsilon = some};
+            .kind = TN_TENSORNET_ADAGRAD, .learning_rate = 0.05f, .epsilon = small};
     case 6:
         return (tn_optimizer){.kind = TN_TENSORNET_ADAM,
                               .learning_rate = 0.01f,
@@ -123,8 +123,8 @@ static inline void plan_slots(test_plan *plan, random_source *random) {
     }
 }
 
-static inline double some_or_none(random_source *random, double some) {
-    return random_below(random, 3) == 0 ? some : 0;
+static inline double some_or_none(random_source *random, double small) {
+    return random_below(random, 3) == 0 ? small : 0;
 }
 
 static inline void plan_rules(test_plan *plan, random_source *random) {

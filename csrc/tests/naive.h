@@ -364,8 +364,8 @@ static inline float naive_read(const naive_table *naive, const naive_row *row, u
     if (j < plan->segments[s].width) {
         return naive_weight(plan, row, s, j, step);
     }
-    float show = naive_show(naive, row, 0), click = naive_show(naive, row, 1), columns[2], one = 1;
-    tn_cvm_columns(&show, &click, &one, 1, columns);
+    float show = naive_show(naive, row, 0), click = naive_show(naive, row, 1), columns[2], unit = 1;
+    tn_cvm_columns(&show, &click, &unit, 1, columns);
     return columns[j - plan->segments[s].width];
 }
 
@@ -683,21 +683,21 @@ static inline void naive_remove(naive_table *naive, naive_row *row) {
 }
 
 static inline uint64_t naive_evict(naive_table *naive) {
-    uint64_t before = naive->n_rows;
+    uint64_t rows_before = naive->n_rows;
     for (uint64_t i = naive->n_rows; i-- > 0;) {
         if (naive_is_named(naive, naive->rows[i])) {
             naive_remove(naive, naive->rows[i]);
         }
     }
-    return before - naive->n_rows;
+    return rows_before - naive->n_rows;
 }
 
 /* Whether row a is worth less than row b of the same group. */
 static inline int is_worth_less(const naive_table *naive, const naive_row *a, const naive_row *b) {
     if (naive->plan->shows) {
-        float one = (float)naive_score(naive, a), other = (float)naive_score(naive, b);
-        if (one != other) {
-            return one < other;
+        float score_a = (float)naive_score(naive, a), score_b = (float)naive_score(naive, b);
+        if (score_a != score_b) {
+            return score_a < score_b;
         }
     }
     return a->changed != b->changed ? a->changed < b->changed : a->hash < b->hash;
@@ -705,7 +705,7 @@ static inline int is_worth_less(const naive_table *naive, const naive_row *a, co
 
 /* One by one. */
 static inline uint64_t naive_evict_surplus(naive_table *naive) {
-    uint64_t before = naive->n_rows;
+    uint64_t rows_before = naive->n_rows;
     for (uint32_t g = 0; g < naive->plan->n_groups; g++) {
         uint64_t rows = 0, most = naive->plan->lives[g].most_rows;
         for (uint64_t i = 0; i < naive->n_rows; i++) {
@@ -724,7 +724,7 @@ static inline uint64_t naive_evict_surplus(naive_table *naive) {
             naive_remove(naive, least);
         }
     }
-    return before - naive->n_rows;
+    return rows_before - naive->n_rows;
 }
 
 /* ---- Records ------------------------------------------------------------ */

@@ -67,9 +67,10 @@ static void test_walk(random_source *random) {
     unsigned char *file = damaged_file(random, &size);
     uint64_t *starts = test_memory(capacity * 8), *lengths = test_memory(capacity * 8);
     uint8_t *whole = test_memory(capacity);
-    uint64_t found, consumed, at = 0;
-    int code = tn_tfrecord_walk(file, size, capacity, starts, lengths, whole, &found, &consumed);
-    for (uint64_t r = 0; r < found; r++) {
+    uint64_t n_records, consumed, at = 0;
+    int code =
+        tn_tfrecord_walk(file, size, capacity, starts, lengths, whole, &n_records, &consumed);
+    for (uint64_t r = 0; r < n_records; r++) {
         uint64_t length;
         memcpy(&length, file + at, 8);
         CHECK(naive_agrees(file + at, 8));
@@ -77,7 +78,7 @@ static void test_walk(random_source *random) {
         CHECK(whole[r] == naive_agrees(file + at + 12, length));
         at += length + 16;
     }
-    CHECK(consumed == at && at <= size && found <= capacity);
+    CHECK(consumed == at && at <= size && n_records <= capacity);
     if (code == TN_BAD_VALUE) {
         CHECK(size - at >= 12 && !naive_agrees(file + at, 8));
     } else if (code == TN_TOO_LONG) {
@@ -90,7 +91,7 @@ static void test_walk(random_source *random) {
         uint64_t length = 0;
         if (size - at >= 12)
             memcpy(&length, file + at, 8);
-        CHECK(found == capacity || size - at < 12 || size - at < length + 16);
+        CHECK(n_records == capacity || size - at < 12 || size - at < length + 16);
     }
     free(file);
     free(starts);
@@ -103,13 +104,13 @@ static void test_limit(void) {
     uint64_t lengths[] = {TN_TFRECORD_LIMIT, TN_TFRECORD_LIMIT + 1, UINT64_MAX, UINT64_MAX - 15};
     for (int k = 0; k < 4; k++) {
         unsigned char *file = test_memory(12);
-        uint64_t start, length, found, consumed;
+        uint64_t start, length, n_records, consumed;
         uint8_t whole;
         memcpy(file, &lengths[k], 8);
         put_masked(file + 8, file, 8);
-        CHECK_CODE(tn_tfrecord_walk(file, 12, 1, &start, &length, &whole, &found, &consumed),
+        CHECK_CODE(tn_tfrecord_walk(file, 12, 1, &start, &length, &whole, &n_records, &consumed),
                    k == 0 ? TN_OK : TN_TOO_LONG);
-        CHECK(found == 0 && consumed == 0);
+        CHECK(n_records == 0 && consumed == 0);
         free(file);
     }
 }

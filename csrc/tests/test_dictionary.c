@@ -112,9 +112,9 @@ static void write_index(dictionary_case *test, random_source *random) {
     test->index = test_memory(test->index_bytes);
     for (uint64_t first = 0; first < test->n;) {
         uint64_t n = 1 + random_word(random) % (test->n - first);
-        uint64_t before = first ? test->hashes[first - 1] : random_word(random);
-        CHECK_OK(
-            tn_dictionary_index_add(test->index, test->n, first, before, test->hashes + first, n));
+        uint64_t last_hash = first ? test->hashes[first - 1] : random_word(random);
+        CHECK_OK(tn_dictionary_index_add(test->index, test->n, first, last_hash,
+                                         test->hashes + first, n));
         first += n;
     }
     CHECK_OK(tn_dictionary_index_finish(
@@ -320,7 +320,7 @@ static void check_lookups(const tn_dictionary *dictionary, const dictionary_case
     uint64_t n = random_below(random, 100);
     uint64_t *ids = test_memory(8 * n);
     float *expected = test_memory(4 * n * columns), *rows = test_memory(4 * n * columns);
-    uint8_t *words = test_memory(n), *found = test_memory(n);
+    uint8_t *words = test_memory(n), *states = test_memory(n);
     const tn_dictionary **each = test_memory(n * sizeof *each);
     float **each_row = test_memory(n * sizeof *each_row);
     for (uint64_t i = 0; i < n; i++) {
@@ -330,11 +330,11 @@ static void check_lookups(const tn_dictionary *dictionary, const dictionary_case
         each_row[i] = rows + (n - 1 - i) * columns;
     }
     memset(rows, 0xa5, 4 * n * columns);
-    tn_dictionary_lookup(dictionary, ids, n, rows, found);
-    CHECK(memcmp(found, words, n) == 0 && same_rows(rows, expected, n * columns));
+    tn_dictionary_lookup(dictionary, ids, n, rows, states);
+    CHECK(memcmp(states, words, n) == 0 && same_rows(rows, expected, n * columns));
     memset(rows, 0xa5, 4 * n * columns);
-    tn_dictionary_lookup_each(each, ids, n, each_row, random_below(random, 2) ? found : NULL);
-    CHECK(memcmp(found, words, n) == 0);
+    tn_dictionary_lookup_each(each, ids, n, each_row, random_below(random, 2) ? states : NULL);
+    CHECK(memcmp(states, words, n) == 0);
     for (uint64_t i = 0; i < n; i++)
         CHECK(same_rows(each_row[i], expected + i * columns, columns));
     memset(rows, 0xa5, 4 * n * columns);
@@ -345,7 +345,7 @@ static void check_lookups(const tn_dictionary *dictionary, const dictionary_case
     free(expected);
     free(rows);
     free(words);
-    free(found);
+    free(states);
     free((void *)each);
     free(each_row);
 }
@@ -444,11 +444,11 @@ static void use(tn_dictionary *dictionary, const dictionary_case *test, random_s
     tn_dictionary_facts facts;
     tn_dictionary_about(dictionary, &facts);
     uint64_t ids[40], hash;
-    const tn_dictionary *one[] = {dictionary};
+    const tn_dictionary *single_layer[] = {dictionary};
     tn_dictionary *stack = NULL;
-    uint8_t found[40];
+    uint8_t states[40];
     float *rows = test_memory(4 * 40 * facts.columns);
-    CHECK(tn_dictionary_stack(one, 1, &stack) == TN_DICTIONARY_OK);
+    CHECK(tn_dictionary_stack(single_layer, 1, &stack) == TN_DICTIONARY_OK);
     for (int i = 0; i < 40; i++) {
         ids[i] = random_id(test, random);
         if (facts.records && random_below(random, 2)) {
@@ -458,7 +458,7 @@ static void use(tn_dictionary *dictionary, const dictionary_case *test, random_s
         }
         CHECK((unsigned)tn_dictionary_find(dictionary, ids[i], rows) <= TN_DICTIONARY_REMOVED);
     }
-    tn_dictionary_lookup(dictionary, ids, 40, rows, found);
+    tn_dictionary_lookup(dictionary, ids, 40, rows, states);
     tn_dictionary_lookup(stack, ids, 40, rows, NULL);
     tn_dictionary_close(stack);
     free(rows);
@@ -706,10 +706,10 @@ typedef struct {
 } reader;
 
 static void *read_much(void *argument) {
-    reader *own = argument;
+    reader *thread = argument;
     for (int k = 0; k < 50; k++)
-        check_lookups(own->dictionary, own->test, 1, &own->random);
-    CHECK(tn_dictionary_verify(own->dictionary, NULL) == TN_DICTIONARY_OK);
+        check_lookups(thread->dictionary, thread->test, 1, &thread->random);
+    CHECK(tn_dictionary_verify(thread->dictionary, NULL) == TN_DICTIONARY_OK);
     return NULL;
 }
 

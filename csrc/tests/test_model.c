@@ -111,9 +111,9 @@ static void look_up(test_case *test) {
         uint32_t kind = random_below(&test->random, ID_KINDS);
         uint64_t id = random_id(&test->plan, &test->random, group, kind);
         const naive_row *row = naive_find(test->naive, group, id);
-        int found = -1;
-        CHECK_OK(tn_table_lookup(test->table, group, id, weights, &found));
-        CHECK(found == (row != NULL));
+        int has_row = -1;
+        CHECK_OK(tn_table_lookup(test->table, group, id, weights, &has_row));
+        CHECK(has_row == (row != NULL));
         const float *weight = weights;
         for (uint32_t s = 0; s < test->plan.n_segments; s++) {
             for (uint32_t j = 0; j < read_width(&test->plan, s); j++) {
@@ -546,9 +546,9 @@ static void refuse_groups(const test_plan *plan, tn_table *table) {
     CHECK_CODE(tn_table_set_learning_rate(table, 0, -0.1f), TN_BAD_VALUE);
     CHECK_CODE(tn_table_set_learning_rate(table, 0, NAN), TN_BAD_VALUE);
     float weights[MAX_TEST_SEGMENTS * 66];
-    int found = 7;
-    CHECK_CODE(tn_table_lookup(table, 500, 1, weights, &found), TN_NO_GROUP);
-    CHECK(found == 7);
+    int has_row = 7;
+    CHECK_CODE(tn_table_lookup(table, 500, 1, weights, &has_row), TN_NO_GROUP);
+    CHECK(has_row == 7);
 }
 
 static void refuse_batches(const test_plan *plan, tn_table *table) {

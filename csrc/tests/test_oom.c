@@ -80,10 +80,10 @@ static int may_fail(int code) {
 /* A table is about seventy allocations: most attempts fail, somewhere. */
 static tn_table *table_at_last(const test_plan *plan, tn_thread_pool *pool) {
     tn_table *table = NULL;
-    long before = atomic_load(&live);
+    long live_before = atomic_load(&live);
     for (int attempt = 0; attempt < 20 && table == NULL; attempt++) {
         if (!may_fail(tn_table_new(plan->segments, plan->n_segments, plan->seed, pool, &table))) {
-            CHECK(table == NULL && atomic_load(&live) == before);
+            CHECK(table == NULL && atomic_load(&live) == live_before);
         }
     }
     atomic_store(&failing, 0);
@@ -137,9 +137,9 @@ typedef struct {
 
 static int is_there(tn_table *table, uint16_t group, uint64_t id) {
     float weights[MAX_TEST_SEGMENTS * 66];
-    int found;
-    CHECK_OK(tn_table_lookup(table, group, id, weights, &found));
-    return found;
+    int has_row;
+    CHECK_OK(tn_table_lookup(table, group, id, weights, &has_row));
+    return has_row;
 }
 
 /* The naive table learns which new rows a failed tn_find left. With one thread they are the rows

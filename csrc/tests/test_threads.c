@@ -101,14 +101,14 @@ static void *read_task(void *argument) {
         test_cells cells;
         float *outputs[MAX_TEST_MATRICES], weights[MAX_TEST_SEGMENTS * 66];
         uint64_t bytes = 0;
-        int found;
+        int has_row;
         fill_cells(&cells, t->plan, &random, 20, ID_KINDS);
         make_matrices(outputs, t->plan, &random, 20);
         CHECK_OK(find(batch, &cells, 0));
         int code = gather(batch, t->plan, outputs, 0);
         CHECK(code == TN_OK || code == TN_NO_BATCH); /* rows were removed since */
         read_as_owner(t, pull, &cells);
-        CHECK_OK(tn_table_lookup(t->table, t->plan->slots[0].group, 50, weights, &found));
+        CHECK_OK(tn_table_lookup(t->table, t->plan->slots[0].group, 50, weights, &has_row));
         CHECK(tn_table_index_bytes(t->table) > 0);
         bytes += tn_table_row_bytes(t->table);
         bytes += tn_table_group_rows(t->table, t->plan->slots[0].group);
@@ -143,11 +143,11 @@ static void share_a_pool(uint64_t seed, uint64_t rounds, int threads) {
     for (int i = 0; i < 4; i++) {
         CHECK(pthread_join(handles[i], NULL) == 0);
     }
-    tn_thread_pool *one;
-    CHECK_OK(tn_thread_pool_new(1, &one));
+    tn_thread_pool *single;
+    CHECK_OK(tn_thread_pool_new(1, &single));
     for (int i = 0; i < 2; i++) {
         uint64_t bytes, bytes_alone;
-        tn_table *alone = make_table(&plan, one);
+        tn_table *alone = make_table(&plan, single);
         CHECK(train(alone, &plan, seed + (uint64_t)i, rounds) == tasks[i].norms);
         char *records = dump(tasks[i].table, &bytes), *records_alone = dump(alone, &bytes_alone);
         CHECK(bytes == bytes_alone && memcmp(records, records_alone, bytes) == 0);
@@ -156,7 +156,7 @@ static void share_a_pool(uint64_t seed, uint64_t rounds, int threads) {
         tn_table_free(alone);
         tn_table_free(tasks[i].table);
     }
-    tn_thread_pool_free(one);
+    tn_thread_pool_free(single);
     tn_thread_pool_free(pool);
 }
 

@@ -98,8 +98,8 @@ static const struct {
 
 /* ---- Times -------------------------------------------------------------- */
 
-static int compare_doubles(const void *one, const void *other) {
-    double a = *(const double *)one, b = *(const double *)other;
+static int compare_doubles(const void *left, const void *right) {
+    double a = *(const double *)left, b = *(const double *)right;
     return (a > b) - (a < b);
 }
 
@@ -125,6 +125,9 @@ static double time_round(workload *load, int way, uint32_t batch, char *error) {
     return seconds / (double)runs;
 }
 
+/* Times all ways with one batch size and prints a line of JSON. The ways take turns in every
+ * round, so that a machine that becomes slower in between does so for all; each ratio is of
+ * times of one round. */
 static int time_batch(workload *load, uint32_t batch, char *error) {
     static double seconds[WAYS][MOST_ROUNDS], ratios[WAYS][MOST_ROUNDS];
     if (!read_batch(load, batch, error) || !from_values(load, batch, error)) {
@@ -151,6 +154,8 @@ static int time_batch(workload *load, uint32_t batch, char *error) {
 
 /* ---- Rows --------------------------------------------------------------- */
 
+/* Keeps a copy of a line with the 0 behind it. The arrays grow to twice their size whenever the
+ * number of lines is a power of two; the caller frees them, also after a failure. */
 static int keep_line(workload *load, const char *line, size_t length) {
     size_t n = load->n;
     if ((n & (n - 1)) == 0) { /* room for twice as many */

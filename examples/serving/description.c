@@ -13,13 +13,13 @@
 uint32_t column_of(const description *description, const char *name, size_t length) {
     uint64_t at = value_id(name, length, 0);
     for (;; at++) {
-        uint32_t found = description->column_index[at & description->column_mask];
-        if (found == NONE) {
+        uint32_t place = description->column_index[at & description->column_mask];
+        if (place == NONE) {
             return NONE;
         }
-        const json_value *column = description->columns[found];
+        const json_value *column = description->columns[place];
         if (column->length == length && memcmp(column->text, name, length) == 0) {
-            return found;
+            return place;
         }
     }
 }
@@ -41,9 +41,9 @@ static int make_columns(description *out, char *error) {
 }
 
 uint32_t add_column(description *out, const json_value *name) {
-    uint32_t found = column_of(out, name->text, name->length);
-    if (found != NONE) {
-        return found;
+    uint32_t place = column_of(out, name->text, name->length);
+    if (place != NONE) {
+        return place;
     }
     uint64_t at = value_id(name->text, name->length, 0);
     while (out->column_index[at & out->column_mask] != NONE) {
@@ -61,7 +61,10 @@ separator separator_of(const json_value *entry) {
 
 /* ---- Numbers ------------------------------------------------------------ */
 
-static int describe_number(description *out, number *one, const json_value *entry, char *error) {
+/* Reads the entry of one number into `number`, whose fields are zeros before. Also after a
+ * failure description_free frees what it allocated, since the number is counted in `out`
+ * already. */
+static int describe_number(description *out, number *number, const json_value *entry, char *error) {
     static const char *const transforms[] = {"none", "log1p", "standardize"};
     const json_value *columns = texts_of(entry, "columns"), *column = text_of(entry, "column");
     const json_value *clip = list_of(entry, "clip");
@@ -71,34 +74,35 @@ static int describe_number(description *out, number *one, const json_value *entr
                              "program does not know");
     }
     uint32_t n_columns = columns ? items(columns) : 1;
-    one->several_columns = columns != NULL;
-    one->at = NONE;
-    one->columns = zeros(n_columns, sizeof *one->columns, error);
-    if (one->columns == NULL) {
+    number->several_columns = columns != NULL;
+    number->at = NONE;
+    number->columns = zeros(n_columns, sizeof *number->columns, error);
+    if (number->columns == NULL) {
         return 0;
     }
     for (uint32_t i = 0; i < n_columns; i++) {
-        one->columns[i] = add_column(out, columns ? columns + 1 + i : column);
+        number->columns[i] = add_column(out, columns ? columns + 1 + i : column);
     }
-    if (!take_count(entry, "width", &one->width, error)) {
+    if (!take_count(entry, "width", &number->width, error)) {
         return 0;
     }
-    if (one->width == 0 || (columns && one->width != n_columns)) {
+    if (number->width == 0 || (columns && number->width != n_columns)) {
         return refuse(error, "serving.json: a number has another width than columns");
     }
-    one->separator = separator_of(entry);
-    one->transform = (transform_kind)transform;
-    one->has_low = items(clip) == 2 && take_double(clip + 1, &one->low);
-    one->has_high = items(clip) == 2 && take_double(clip + 2, &one->high);
-    one->has_default = take_double(json_get(entry, "default"), &one->value);
-    if (one->transform == TRANSFORM_STANDARDIZE) {
-        one->mean = take_doubles(json_get(entry, "mean"), one->width, error);
-        one->deviation = take_doubles(json_get(entry, "deviation"), one->width, error);
-        return one->mean != NULL && one->deviation != NULL;
+    number->separator = separator_of(entry);
+    number->transform = (transform_kind)transform;
+    number->has_low = items(clip) == 2 && take_double(clip + 1, &number->low);
+    number->has_high = items(clip) == 2 && take_double(clip + 2, &number->high);
+    number->has_default = take_double(json_get(entry, "default"), &number->value);
+    if (number->transform == TRANSFORM_STANDARDIZE) {
+        number->mean = take_doubles(json_get(entry, "mean"), number->width, error);
+        number->deviation = take_doubles(json_get(entry, "deviation"), number->width, error);
+        return number->mean != NULL && number->deviation != NULL;
     }
     return 1;
 }
 
+/* Reads all numbers. Each points into the document of `out`, which lives as long as they do. */
 static int describe_numbers(description *out, const json_value *entries, char *error) {
     uint32_t room = entries ? entries->values : 0;
     out->numbers = zeros(room, sizeof *out->numbers, error);
@@ -107,9 +111,9 @@ static int describe_numbers(description *out, const json_value *entries, char *e
     }
     for (const json_value *at = entries + 1; room && at < json_after(entries);
          at = json_after(at + 1)) {
-        number *one = &out->numbers[out->n_numbers++];
-        one->name = at;
-        if (!describe_number(out, one, at + 1, error)) {
+        number *number = &out->numbers[out->n_numbers++];
+        number->name = at;
+        if (!describe_number(out, number, at + 1, error)) {
             return 0;
         }
     }
@@ -130,17 +134,17 @@ static int place_input(description *out, const json_value *input, char *error) {
     json_value of = *name;
     of.length -= is_length ? sizeof "_length" - 1 : 0;
     for (uint32_t i = 0; i < out->n_slots; i++) {
-        slot *one = &out->slots[i];
-        if (!same_text(one->name, &of)) {
+        slot *slot = &out->slots[i];
+        if (!same_text(slot->name, &of)) {
             continue;
         }
         if (is_length) {
-            one->length_at = at;
+            slot->length_at = at;
             return 1;
         }
-        one->at = at;
-        uint32_t expected = one->columns;
-        expected *= one->pooling == POOLING_NONE ? one->max_length : 1;
+        slot->at = at;
+        uint32_t expected = slot->columns;
+        expected *= slot->pooling == POOLING_NONE ? slot->max_length : 1;
         return columns == expected || refuse(error,
                                              "serving.json: %.*s has another width in "
                                              "signatures",
@@ -157,6 +161,8 @@ static int place_input(description *out, const json_value *input, char *error) {
                                                     "that is neither slot nor number");
 }
 
+/* Reads both signatures. Called after the slots and numbers are described, which by_slot places;
+ * an input of packed that this program does not know is refused, for nothing would fill it. */
 static int describe_signatures(description *out, const json_value *signatures, char *error) {
     static const char *const names[] = {"x", "linear", "sequences", "lengths"};
     const json_value *by_slot = list_of(signatures, "by_slot");
@@ -201,8 +207,8 @@ static int order_slots(description *out, const json_value *adds, char *error) {
     }
     for (const json_value *name = adds + 1; name < json_after(adds); name++) {
         for (uint32_t i = 0; i < out->n_slots; i++) {
-            const slot *one = &out->slots[i];
-            if (same_text(one->name, name) && one->group && !is_ordered(out, i)) {
+            const slot *slot = &out->slots[i];
+            if (same_text(slot->name, name) && slot->group && !is_ordered(out, i)) {
                 out->pooled[out->n_pooled++] = i;
             }
         }
@@ -234,22 +240,22 @@ static int describe_heads(description *out, const json_value *heads, const json_
     }
     for (uint32_t i = 0; i < out->n_heads; i++) {
         const json_value *head = heads + 1 + i;
-        model_head *one = &out->heads[i];
+        model_head *out_head = &out->heads[i];
         for (const json_value *at = outputs + 1; outputs && at < json_after(outputs);
              at = json_after(at)) {
             const json_value *kind = text_of(at, "kind"), *name = text_of(at, "name");
             if (name == NULL || !same_text(text_of(at, "head"), head)) {
                 continue;
             }
-            if (json_is(kind, "logits") && one->logits == NULL) {
-                one->logits = ended(name);
-            } else if (json_is(kind, "predictions") && one->predictions == NULL) {
-                one->predictions = ended(name);
+            if (json_is(kind, "logits") && out_head->logits == NULL) {
+                out_head->logits = ended(name);
+            } else if (json_is(kind, "predictions") && out_head->predictions == NULL) {
+                out_head->predictions = ended(name);
             }
         }
-        one->name = ended(head);
-        if (one->logits == NULL || one->predictions == NULL) {
-            return refuse(error, "serving.json: head %s has no outputs", one->name);
+        out_head->name = ended(head);
+        if (out_head->logits == NULL || out_head->predictions == NULL) {
+            return refuse(error, "serving.json: head %s has no outputs", out_head->name);
         }
     }
     return 1;
@@ -259,6 +265,8 @@ static int is_blank(char c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
+/* Reads the texts that mean a missing value, as they are and without the blanks around them.
+ * Both lists point into the document. */
 static int describe_missing(description *out, const json_value *data, char *error) {
     const json_value *list = texts_of(data, "missing");
     out->strip = is_true(data, "strip");
@@ -269,15 +277,15 @@ static int describe_missing(description *out, const json_value *data, char *erro
         return refuse(error, "serving.json has no list of missing texts");
     }
     for (uint32_t i = 0; i < out->n_missing; i++) {
-        json_value one = list[1 + i];
-        out->missing[i] = one;
-        for (; one.length && is_blank(one.text[0]); one.length--) {
-            one.text++;
+        json_value text = list[1 + i];
+        out->missing[i] = text;
+        for (; text.length && is_blank(text.text[0]); text.length--) {
+            text.text++;
         }
-        for (; one.length && is_blank(one.text[one.length - 1]);) {
-            one.length--;
+        for (; text.length && is_blank(text.text[text.length - 1]);) {
+            text.length--;
         }
-        out->missing_trimmed[i] = one;
+        out->missing_trimmed[i] = text;
     }
     return 1;
 }

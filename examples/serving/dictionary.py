@@ -61,13 +61,13 @@ class Dictionary:
                 middle = (low + high) // 2
             tries += 1
             at = HEADER.size + middle * self.record
-            (found,) = struct.unpack_from("<Q", self.bytes, at)
-            if found == wanted:
+            (id_,) = struct.unpack_from("<Q", self.bytes, at)
+            if id_ == wanted:
                 return self.row(at + 8)
-            if found < wanted:
-                low, least = middle + 1, found
+            if id_ < wanted:
+                low, least = middle + 1, id_
             else:
-                high, most = middle, found
+                high, most = middle, id_
         return None
 
     def row(self, at):

@@ -15,20 +15,20 @@
 /* The manifest of a folder, if it is one of these. */
 static const json_value *read_manifest(embeddings *out, uint32_t number, const char *folder,
                                        char *error) {
-    const json_value *found = read_json_file(folder, "manifest.json", &out->texts[number],
-                                             &out->documents[number], error);
-    if (found == NULL) {
+    const json_value *manifest = read_json_file(folder, "manifest.json", &out->texts[number],
+                                                &out->documents[number], error);
+    if (manifest == NULL) {
         return NULL;
     }
-    if (!json_is(json_get(found, "format"), "tnctl embeddings") ||
-        !json_is(json_get(found, "encoding"), "dictionary")) {
+    if (!json_is(json_get(manifest, "format"), "tnctl embeddings") ||
+        !json_is(json_get(manifest, "encoding"), "dictionary")) {
         refuse(error,
                "%s is no export in format dictionary. Make one: tnctl export-embeddings "
                "format=dictionary",
                folder);
         return NULL;
     }
-    return found;
+    return manifest;
 }
 
 /* The folder of a base: a name without slash stands beside the delta. 0 when it is too long. */
@@ -96,16 +96,16 @@ static int open_layer(embedding_group *group, const char *folder, const json_val
 }
 
 /* The rows of a slot must be those that serving.json speaks of. */
-static int check_rows(const slot *one, const tn_dictionary *rows, char *error) {
+static int check_rows(const slot *slot, const tn_dictionary *rows, char *error) {
     tn_dictionary_facts facts;
     tn_dictionary_about(rows, &facts);
-    if (facts.salt != value_id(one->group->text, one->group->length, 0) ||
-        facts.linear != (uint32_t)one->linear || facts.width != one->width ||
-        facts.cvm != (uint32_t)one->cvm) {
+    if (facts.salt != value_id(slot->group->text, slot->group->length, 0) ||
+        facts.linear != (uint32_t)slot->linear || facts.width != slot->width ||
+        facts.cvm != (uint32_t)slot->cvm) {
         return refuse(error,
                       "slot %.*s has other rows in the export than in the graph. Export "
                       "again",
-                      (int)one->name->length, one->name->text);
+                      (int)slot->name->length, slot->name->text);
     }
     return 1;
 }
@@ -134,13 +134,13 @@ static int open_layers(embeddings *out, const char *folder, const json_value *ma
 /* All exports of the chain, the newest first. */
 static int open_chain(embeddings *out, const char *folder, const description *description,
                       char *error) {
-    char here[4096], base[4096];
+    char current[4096], base[4096];
     const json_value *wanted = NULL;
-    if ((size_t)snprintf(here, sizeof here, "%s", folder) >= sizeof here) {
+    if ((size_t)snprintf(current, sizeof current, "%s", folder) >= sizeof current) {
         return refuse(error, "the name %.200s... is too long", folder);
     }
     for (uint32_t number = 0; number < LONGEST_CHAIN; number++) {
-        const json_value *manifest = read_manifest(out, number, here, error);
+        const json_value *manifest = read_manifest(out, number, current, error);
         if (manifest == NULL) {
             return 0;
         }
@@ -149,15 +149,15 @@ static int open_chain(embeddings *out, const char *folder, const description *de
             return refuse(error,
                           "%s was made from another checkpoint than the graph. Split and "
                           "export the same one",
-                          here);
+                          current);
         }
         if (number > 0 && !same_text(text_of(manifest, "sha256"), wanted)) {
             return refuse(error,
                           "%s holds another export now than the delta was made of. Export "
                           "in full",
-                          here);
+                          current);
         }
-        if (!open_layers(out, here, manifest, error)) {
+        if (!open_layers(out, current, manifest, error)) {
             return 0;
         }
         const json_value *next = json_get(manifest, "base");
@@ -166,10 +166,10 @@ static int open_chain(embeddings *out, const char *folder, const description *de
             return 1;
         }
         wanted = text_of(next, "sha256");
-        if (!base_folder(here, next_folder, base, sizeof base)) {
-            return refuse(error, "the name %.200s... is too long", here);
+        if (!base_folder(current, next_folder, base, sizeof base)) {
+            return refuse(error, "the name %.200s... is too long", current);
         }
-        memcpy(here, base, sizeof here);
+        memcpy(current, base, sizeof current);
     }
     return refuse(error, "%s has more than %d deltas. Fold them: tnctl fold", folder,
                   LONGEST_CHAIN - 1);
@@ -204,9 +204,9 @@ int embeddings_open(embeddings *out, const char *folder, const description *desc
     }
     for (uint32_t i = 0; i < description->n_pooled; i++) {
         uint32_t number = description->pooled[i];
-        const slot *one = &description->slots[number];
-        out->of_slot[number] = group_of(out, one->group)->rows;
-        if (out->of_slot[number] && !check_rows(one, out->of_slot[number], error)) {
+        const slot *slot = &description->slots[number];
+        out->of_slot[number] = group_of(out, slot->group)->rows;
+        if (out->of_slot[number] && !check_rows(slot, out->of_slot[number], error)) {
             return 0;
         }
     }

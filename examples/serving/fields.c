@@ -10,6 +10,8 @@
 
 /* ---- Files -------------------------------------------------------------- */
 
+/* A whole file, which the caller frees, with a 0 behind it for the parser; NULL when it cannot
+ * be read. The size is found by reading, so the file need not be one that can be sought in. */
 static char *read_file(const char *path, size_t *length) {
     FILE *file = fopen(path, "rb");
     if (file == NULL) {
@@ -62,11 +64,11 @@ const json_value *read_json_file(const char *folder, const char *name, char **te
 /* ---- Values of the file ------------------------------------------------- */
 
 void *zeros(size_t n, size_t size, char *error) {
-    void *found = calloc(n ? n : 1, size);
-    if (found == NULL) {
+    void *memory = calloc(n ? n : 1, size);
+    if (memory == NULL) {
         refuse(error, "there is no memory");
     }
-    return found;
+    return memory;
 }
 
 const json_value *text_of(const json_value *object, const char *key) {
@@ -136,17 +138,17 @@ int take_double(const json_value *value, double *out) {
 }
 
 double *take_doubles(const json_value *value, uint32_t n, char *error) {
-    double *found = zeros(n, sizeof *found, error);
+    double *numbers = zeros(n, sizeof *numbers, error);
     const json_value *at = value != NULL && value->kind == JSON_LIST ? value + 1 : value;
-    for (uint32_t i = 0; found != NULL && i < n; i++) {
-        if (!take_double(at, &found[i])) {
+    for (uint32_t i = 0; numbers != NULL && i < n; i++) {
+        if (!take_double(at, &numbers[i])) {
             refuse(error, "serving.json: a list has something else than numbers");
-            free(found);
+            free(numbers);
             return NULL;
         }
         at += at != value;
     }
-    return found;
+    return numbers;
 }
 
 uint32_t word_number(const json_value *text, const char *const *words, uint32_t known) {
@@ -157,7 +159,7 @@ uint32_t word_number(const json_value *text, const char *const *words, uint32_t 
     return i;
 }
 
-int same_text(const json_value *one, const json_value *other) {
-    return one != NULL && other != NULL && one->length == other->length &&
-           memcmp(one->text, other->text, one->length) == 0;
+int same_text(const json_value *a, const json_value *b) {
+    return a != NULL && b != NULL && a->length == b->length &&
+           memcmp(a->text, b->text, a->length) == 0;
 }

@@ -23,7 +23,7 @@ const json_value *texts_of(const json_value *object, const char *key);
 /* How many values a list has; NULL has none. */
 uint32_t items(const json_value *list);
 
-int same_text(const json_value *one, const json_value *other);
+int same_text(const json_value *a, const json_value *b);
 
 /* Which of some words a text is; `known`, how many there are, when it is none of them. */
 uint32_t word_number(const json_value *text, const char *const *words, uint32_t known);

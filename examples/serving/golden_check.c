@@ -34,9 +34,9 @@ static void differs(golden_check *check, uint32_t row, const char *what, const c
 }
 
 /* The same float32; 0 and -0 count as equal. */
-static int is_float(const json_value *value, float found) {
+static int is_float(const json_value *value, float actual) {
     double expected;
-    return take_double(value, &expected) && (float)expected == found;
+    return take_double(value, &expected) && (float)expected == actual;
 }
 
 /* The value of a key that is a text of another object; NULL when there is none. */
@@ -71,6 +71,7 @@ static int same_weights(const json_value *expected, const float *weights, int64_
     return same;
 }
 
+/* Compares the ids and weights of every slot of a golden row that the graph reads, bit by bit. */
 static void compare_ids(golden_check *check, uint32_t row, const json_value *golden) {
     const json_value *slots = json_get(golden, "ids"), *of_weights = json_get(golden, "weights");
     if (slots == NULL || slots->kind != JSON_OBJECT) {
@@ -93,54 +94,60 @@ static void compare_ids(golden_check *check, uint32_t row, const json_value *gol
     }
 }
 
+/* Compares the inputs of the graph with the golden ones, bit by bit. Columns of x that no slot
+ * or number of this graph fills are skipped: they may hold anything. */
 static void compare_inputs(golden_check *check, uint32_t row, const json_value *golden) {
     const raw_inputs *inputs = check->scorer->inputs;
     for (uint32_t i = 0; i < inputs->n_packed; i++) {
-        const packed_input *one = &inputs->packed[i];
-        const json_value *expected = json_get(golden, one->name);
-        const uint8_t *filled = raw_inputs_filled(inputs, one->name);
+        const packed_input *input = &inputs->packed[i];
+        const json_value *expected = json_get(golden, input->name);
+        const uint8_t *filled = raw_inputs_filled(inputs, input->name);
         int is_list = expected != NULL && expected->kind == JSON_LIST;
-        int same = expected != NULL && (is_list ? items(expected) : 1) == one->columns;
-        for (uint32_t j = 0; same && j < one->columns; j++) {
+        int same = expected != NULL && (is_list ? items(expected) : 1) == input->columns;
+        for (uint32_t j = 0; same && j < input->columns; j++) {
             const json_value *value = is_list ? expected + 1 + j : expected;
-            size_t at = (size_t)row * one->columns + j;
+            size_t at = (size_t)row * input->columns + j;
             if (filled != NULL && !filled[j]) {
                 continue;
             }
-            if (one->integers) {
+            if (input->integers) {
                 uint64_t length;
                 same = value->text && json_integer(value->text, value->length, &length) &&
-                       (int32_t)length == ((const int32_t *)one->data)[at];
+                       (int32_t)length == ((const int32_t *)input->data)[at];
             } else {
-                same = is_float(value, ((const float *)one->data)[at]);
+                same = is_float(value, ((const float *)input->data)[at]);
             }
         }
         if (!same) {
-            differs(check, row, one->name, NULL);
+            differs(check, row, input->name, NULL);
         }
     }
 }
 
+/* Compares the logit of each head, with a tolerance that grows with the logit: another library
+ * may add up a layer's products in another order. NaN is never within it. */
 static void compare_logits(golden_check *check, uint32_t row, const json_value *golden) {
     const raw_inputs *inputs = check->scorer->inputs;
     const json_value *logits = json_get(golden, "logits");
     for (uint32_t head = 0; head < inputs->n_heads; head++) {
-        double expected, found = check->scorer->logits[(size_t)head * inputs->rows + row];
+        double expected, actual = check->scorer->logits[(size_t)head * inputs->rows + row];
         const json_value *value = json_get(logits, inputs->heads[head].name);
         if (!take_double(value, &expected)) {
             differs(check, row, "logit", "none is given");
             continue;
         }
-        double deviation = fabs(found - expected) / (TOLERANCE * (1 + fabs(expected)));
+        double deviation = fabs(actual - expected) / (TOLERANCE * (1 + fabs(expected)));
         if (!(deviation <= 1)) {
             char detail[ERROR_BYTES];
-            refuse(detail, "%.9g, not %.9g", found, expected);
+            refuse(detail, "%.9g, not %.9g", actual, expected);
             differs(check, row, "logit", detail);
         }
         check->worst = deviation > check->worst ? deviation : check->worst;
     }
 }
 
+/* Scores the rows collected so far, compares each with its golden line, and begins the next
+ * batch. 0 and a message when scoring fails; differences are only counted. */
 static int compare_batch(golden_check *check, char *error) {
     raw_inputs *inputs = check->scorer->inputs;
     if (inputs->rows > 0 && !score_batch(check->scorer, error)) {
@@ -157,6 +164,8 @@ static int compare_batch(golden_check *check, char *error) {
     return 1;
 }
 
+/* Adds a golden line to the batch, and compares the batch when it is full. The line is copied,
+ * because its values point into it until then and the reader's buffer moves. */
 static int take_line(golden_check *check, const char *line, size_t length, size_t number,
                      char *error) {
     uint32_t at = check->scorer->inputs->rows;
@@ -179,6 +188,8 @@ static int take_line(golden_check *check, const char *line, size_t length, size_
     return at + 1 < check->scorer->inputs->most_rows || compare_batch(check, error);
 }
 
+/* Compares all lines of the file; the last, smaller batch at the end. Closes the file on all
+ * ways. */
 static int compare_file(golden_check *check, const char *path, char *error) {
     line_reader lines = {.file = open(path, O_RDONLY)};
     line_state state = BROKEN;

@@ -19,6 +19,7 @@ static inline uint64_t word_of(const char *bytes) {
            (uint64_t)at[7] << 56;
 }
 
+/* The id of a text (docs/formats/ids.md): eight bytes at a time, then the rest, then the length. */
 static inline uint64_t value_id(const char *bytes, size_t length, uint64_t seed) {
     uint64_t h = seed;
     size_t at = 0;
@@ -40,14 +41,14 @@ static inline uint64_t value_id(const char *bytes, size_t length, uint64_t seed)
 }
 
 /* Whether short texts are the same, without the call of memcmp. */
-static inline int same_bytes(const char *one, const char *other, size_t length) {
+static inline int same_bytes(const char *a, const char *b, size_t length) {
     size_t at = 0;
     for (; length - at >= 8; at += 8) {
-        if (word_of(one + at) != word_of(other + at)) {
+        if (word_of(a + at) != word_of(b + at)) {
             return 0;
         }
     }
-    while (at < length && one[at] == other[at]) {
+    while (at < length && a[at] == b[at]) {
         at++;
     }
     return at == length;

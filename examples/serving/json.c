@@ -59,6 +59,8 @@ static inline void skip_blanks(reader *in) {
 
 /* ---- Texts -------------------------------------------------------------- */
 
+/* The four hexadecimal digits of an escape. The text ends with a 0, which is no digit, so
+ * nothing behind its end is read. */
 static int hexadecimal(const char *at, uint32_t *out) {
     *out = 0;
     for (int i = 0; i < 4; i++) {
@@ -100,10 +102,10 @@ static char *unescape(reader *in, char *to) {
     static const char plain[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
     uint32_t character, second;
     char letter = in->at[1];
-    const char *found = letter ? strchr(plain, letter) : NULL;
-    if (found != NULL) {
+    const char *escape = letter ? strchr(plain, letter) : NULL;
+    if (escape != NULL) {
         in->at += 2;
-        *to++ = meant[found - plain];
+        *to++ = meant[escape - plain];
         return to;
     }
     if (letter != 'u' || !hexadecimal(in->at + 2, &character)) {
@@ -159,6 +161,8 @@ static inline int is_plain(unsigned char c) {
     return c >= 0x20 && c < 0x80 && c != '"' && c != '\\';
 }
 
+/* A text, unescaped in place: the result is never longer than what it is read from, so `to`
+ * never passes in->at. Ends at the 0 behind the document, which is a control character. */
 static int read_text(reader *in) {
     json_value *value = add(in, JSON_TEXT);
     if (value == NULL) {
@@ -205,6 +209,8 @@ static char *digits(char *at) {
     return at;
 }
 
+/* A number, as the characters of the document and not converted: whether it is an id of 64 bits
+ * or a float depends on who uses it. */
 static int read_number(reader *in) {
     char *from = in->at, *at = from + (*from == '-'), *end = digits(at);
     json_kind kind = JSON_INTEGER;
@@ -305,6 +311,8 @@ static int read_several(reader *in, json_kind kind) {
     return 1;
 }
 
+/* Any value, by its first character. read_several, which it calls for lists and objects, limits
+ * the depth, so that no document can exhaust the stack. */
 static int read_value(reader *in) {
     switch (*in->at) {
     case '"':
@@ -356,17 +364,17 @@ int json_is(const json_value *value, const char *text) {
 }
 
 const json_value *json_get(const json_value *object, const char *key) {
-    const json_value *found = NULL;
+    const json_value *value = NULL;
     if (object == NULL || object->kind != JSON_OBJECT) {
         return NULL;
     }
     for (const json_value *at = object + 1, *end = json_after(object); at < end;) {
         if (json_is(at, key)) {
-            found = at + 1;
+            value = at + 1;
         }
         at = json_after(at + 1);
     }
-    return found;
+    return value;
 }
 
 int json_integer(const char *text, size_t length, uint64_t *out) {
@@ -403,7 +411,7 @@ int json_double(const char *text, size_t length, double *out) {
                                     1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
                                     1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
     const char *at = text, *end = text + length;
-    int negative = at < end && *at == '-', found = 0, decimals = 0, plain = 1;
+    int negative = at < end && *at == '-', digits = 0, decimals = 0, plain = 1;
     uint64_t mantissa = 0;
     at += at < end && (*at == '-' || *at == '+');
     size_t rest = (size_t)(end - at);
@@ -415,7 +423,7 @@ int json_double(const char *text, size_t length, double *out) {
     for (int point = 0; at < end; at++) {
         if (*at >= '0' && *at <= '9') {
             mantissa = 10 * mantissa + (uint64_t)(*at - '0');
-            found++;
+            digits++;
             decimals += point;
         } else if (*at == '.' && !point) {
             point = 1;
@@ -423,7 +431,7 @@ int json_double(const char *text, size_t length, double *out) {
             break;
         }
     }
-    if (found == 0) {
+    if (digits == 0) {
         return 0;
     }
     if (at < end && (*at == 'e' || *at == 'E')) {
@@ -443,7 +451,7 @@ int json_double(const char *text, size_t length, double *out) {
     if (at < end) {
         return 0;
     }
-    if (plain && found <= 18 && mantissa <= UINT64_C(1) << 53 && decimals <= 22) {
+    if (plain && digits <= 18 && mantissa <= UINT64_C(1) << 53 && decimals <= 22) {
         /* Both are exact doubles, so one division rounds once. */
         double value = (double)mantissa / powers[decimals];
         *out = negative ? -value : value;

@@ -10,8 +10,8 @@
 
 /* Whether a read would return at once. */
 static int is_ready(const line_reader *lines) {
-    struct pollfd one = {.fd = lines->file, .events = POLLIN};
-    return poll(&one, 1, 0) > 0;
+    struct pollfd file = {.fd = lines->file, .events = POLLIN};
+    return poll(&file, 1, 0) > 0;
 }
 
 /* Reads what is there, after what is there already. */

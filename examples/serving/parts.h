@@ -59,7 +59,7 @@ typedef struct raw_inputs_parts {
 
 /* cells.c: the ids of row number `row`, whose raw values are in `values`. 0 and a message. */
 int encode_ids(raw_inputs_parts *parts, uint32_t row, char error[ERROR_BYTES]);
-const id_list *list_of_slot(const raw_inputs_parts *parts, const slot *one);
+const id_list *list_of_slot(const raw_inputs_parts *parts, const slot *slot);
 
 /* numbers.c: the logarithms of parts->log1p_of. */
 void fill_log1p(float of[SMALL_NUMBERS]);

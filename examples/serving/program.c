@@ -41,6 +41,8 @@ static uint32_t count_of(const char *text) {
     return text && json_integer(text, strlen(text), &value) && value <= 65536 ? (uint32_t)value : 0;
 }
 
+/* Reads the command line; 0 when it is not one of this program. An option without its value gets
+ * NULL, since argv ends with it, which count_of makes 0 and the last line refuses. */
 static int read_options(int argc, char **argv, options *out) {
     *out = (options){.batch = 32, .threads = 1, .rounds = 1};
     for (int i = 1; i < argc; i++) {
@@ -186,6 +188,8 @@ static int score_lines(scorer *scorer, int keep_going, char *error) {
 
 /* ---- The program -------------------------------------------------------- */
 
+/* Opens the graph and embeddings and does what the options say; returns the exit code. The
+ * caller frees everything in `scorer`, also after a failure in the middle. */
 static int run(const options *options, scorer *scorer, char *error) {
     uint32_t batch = options->benchmark && options->batch < 256 ? 256 : options->batch;
     scorer->inputs = raw_inputs_open(options->graph, options->embeddings, batch, error);

@@ -18,8 +18,8 @@
 /* Zeros: columns of x that the graph does not read may hold anything finite. */
 static void *aligned_zeros(size_t bytes) {
     size_t whole = (bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT;
-    void *found = aligned_alloc(ALIGNMENT, whole);
-    return found ? memset(found, 0, whole) : NULL;
+    void *memory = aligned_alloc(ALIGNMENT, whole);
+    return memory ? memset(memory, 0, whole) : NULL;
 }
 
 /* The memory of the graph's inputs. */
@@ -29,22 +29,22 @@ static int make_inputs(raw_inputs *inputs, char *error) {
     inputs->n_packed = description->n_packed;
     memcpy(inputs->packed, description->packed, sizeof inputs->packed);
     for (uint32_t i = 0; i < inputs->n_packed; i++) {
-        packed_input *one = &inputs->packed[i];
-        one->data = aligned_zeros((size_t)inputs->most_rows * one->columns * sizeof(float));
-        if (one->data == NULL) {
+        packed_input *input = &inputs->packed[i];
+        input->data = aligned_zeros((size_t)inputs->most_rows * input->columns * sizeof(float));
+        if (input->data == NULL) {
             return refuse(error, "there is no memory for a batch of %u rows", inputs->most_rows);
         }
-        if (strcmp(one->name, "x") == 0) {
-            parts->x = one->data;
-            parts->x_columns = one->columns;
-        } else if (strcmp(one->name, "linear") == 0) {
-            parts->linear = one->data;
-        } else if (strcmp(one->name, "sequences") == 0) {
-            parts->sequences = one->data;
-            parts->sequences_columns = one->columns;
+        if (strcmp(input->name, "x") == 0) {
+            parts->x = input->data;
+            parts->x_columns = input->columns;
+        } else if (strcmp(input->name, "linear") == 0) {
+            parts->linear = input->data;
+        } else if (strcmp(input->name, "sequences") == 0) {
+            parts->sequences = input->data;
+            parts->sequences_columns = input->columns;
         } else {
-            parts->lengths = one->data;
-            parts->lengths_columns = one->columns;
+            parts->lengths = input->data;
+            parts->lengths_columns = input->columns;
         }
     }
     return 1;
@@ -65,17 +65,17 @@ static int check_places(raw_inputs_parts *parts, char *error) {
     int inside = 1;
     parts->filled = zeros(parts->x_columns, 1, error);
     for (uint32_t i = 0; parts->filled && i < description->n_slots; i++) {
-        const slot *one = &description->slots[i];
-        size_t columns = (size_t)one->max_length * one->columns;
-        inside &= one->length_at == NONE || one->length_at < parts->lengths_columns;
-        inside &= one->at != NONE || !one->indicator;
-        if (one->at == NONE) {
+        const slot *slot = &description->slots[i];
+        size_t columns = (size_t)slot->max_length * slot->columns;
+        inside &= slot->length_at == NONE || slot->length_at < parts->lengths_columns;
+        inside &= slot->at != NONE || !slot->indicator;
+        if (slot->at == NONE) {
             continue;
         }
-        if (one->pooling == POOLING_NONE) {
-            inside &= one->at + columns <= parts->sequences_columns;
+        if (slot->pooling == POOLING_NONE) {
+            inside &= slot->at + columns <= parts->sequences_columns;
         } else {
-            inside &= fill_columns(parts, one->at, one->columns);
+            inside &= fill_columns(parts, slot->at, slot->columns);
         }
     }
     for (uint32_t i = 0; parts->filled && i < description->n_numbers; i++) {
@@ -91,8 +91,8 @@ static int make_room(raw_inputs *inputs, char *error) {
     const description *description = &parts->description;
     size_t widest = 0;
     for (uint32_t i = 0; i < description->n_slots; i++) {
-        const slot *one = &description->slots[i];
-        widest = one->indicator && one->columns > widest ? one->columns : widest;
+        const slot *slot = &description->slots[i];
+        widest = slot->indicator && slot->columns > widest ? slot->columns : widest;
     }
     parts->values = zeros(description->n_columns, sizeof *parts->values, error);
     parts->expected = zeros(description->n_columns, sizeof *parts->expected, error);
@@ -212,11 +212,11 @@ int64_t raw_inputs_ids(const raw_inputs *inputs, uint32_t row, const json_value 
     const raw_inputs_parts *parts = inputs->parts;
     const description *description = &parts->description;
     for (uint32_t i = 0; i < description->n_slots; i++) {
-        const slot *one = &description->slots[i];
-        if (one->group && same_text(one->name, slot_name)) {
+        const slot *slot = &description->slots[i];
+        if (slot->group && same_text(slot->name, slot_name)) {
             const cell *of = &parts->cells[(size_t)row * description->n_slots + i];
             *ids = parts->ids.ids + of->first;
-            *weights = one->weights == NONE ? NULL : parts->ids.weights + of->first;
+            *weights = slot->weights == NONE ? NULL : parts->ids.weights + of->first;
             return (int64_t)of->count;
         }
     }
@@ -229,8 +229,8 @@ const uint8_t *raw_inputs_filled(const raw_inputs *inputs, const char *input) {
 
 /* ---- Pooling ------------------------------------------------------------ */
 
-static size_t row_floats(const slot *one) {
-    return (size_t)one->linear + one->columns;
+static size_t row_floats(const slot *slot) {
+    return (size_t)slot->linear + slot->columns;
 }
 
 /* Memory for n things of what may already be enough. */
@@ -307,26 +307,26 @@ static inline void copy_floats(float *to, const float *from, size_t n) {
 }
 
 /* What a sum over the ids is divided by. */
-static float divisor(const slot *one, const float *weights, size_t count) {
-    if (one->pooling == POOLING_SUM || one->pooling == POOLING_NONE) {
+static float divisor(const slot *slot, const float *weights, size_t count) {
+    if (slot->pooling == POOLING_SUM || slot->pooling == POOLING_NONE) {
         return 1;
     }
     float sum = (float)count;
     if (weights != NULL) {
         sum = 0;
         for (size_t k = 0; k < count; k++) {
-            sum += one->pooling == POOLING_MEAN ? weights[k] : weights[k] * weights[k];
+            sum += slot->pooling == POOLING_MEAN ? weights[k] : weights[k] * weights[k];
         }
     }
-    return one->pooling == POOLING_MEAN ? sum : sqrtf(sum);
+    return slot->pooling == POOLING_MEAN ? sum : sqrtf(sum);
 }
 
 /* `width` floats of each of `count` rows, pooled in the order of the ids; those of one row start
  * `step` after those of the row before. */
-static void pool(const slot *one, const float *rows, size_t step, const float *weights,
+static void pool(const slot *slot, const float *rows, size_t step, const float *weights,
                  size_t count, size_t width, float *to) {
     memset(to, 0, width * sizeof *to);
-    float by = divisor(one, weights, count);
+    float by = divisor(slot, weights, count);
     if (!(by > 0)) {
         return; /* no ids, or weights that nothing sensible divides */
     }
@@ -341,17 +341,17 @@ static void pool(const slot *one, const float *rows, size_t step, const float *w
 }
 
 /* The embeddings one after the other, and how many. */
-static void put_sequence(const raw_inputs_parts *parts, const slot *one, uint32_t row,
+static void put_sequence(const raw_inputs_parts *parts, const slot *slot, uint32_t row,
                          const float *rows, size_t count) {
-    if (one->at != NONE) {
-        float *to = parts->sequences + row * parts->sequences_columns + one->at;
-        for (size_t k = 0; k < count; k++, to += one->columns) {
-            memcpy(to, rows + k * row_floats(one) + one->linear, one->columns * sizeof *to);
+    if (slot->at != NONE) {
+        float *to = parts->sequences + row * parts->sequences_columns + slot->at;
+        for (size_t k = 0; k < count; k++, to += slot->columns) {
+            memcpy(to, rows + k * row_floats(slot) + slot->linear, slot->columns * sizeof *to);
         }
-        memset(to, 0, (one->max_length - count) * one->columns * sizeof *to);
+        memset(to, 0, (slot->max_length - count) * slot->columns * sizeof *to);
     }
-    if (one->length_at != NONE) {
-        parts->lengths[row * parts->lengths_columns + one->length_at] = (int32_t)count;
+    if (slot->length_at != NONE) {
+        parts->lengths[row * parts->lengths_columns + slot->length_at] = (int32_t)count;
     }
 }
 
@@ -362,29 +362,30 @@ static const float *pool_row(const raw_inputs_parts *parts, uint32_t row, const 
     float *x = parts->x + row * parts->x_columns;
     float linear = 0, pooled;
     for (uint32_t i = 0; i < description->n_pooled; i++) {
-        const slot *one = &description->slots[description->pooled[i]];
+        const slot *slot = &description->slots[description->pooled[i]];
         const cell *of = &cells[description->pooled[i]];
-        const float *weights = one->weights == NONE ? NULL : parts->ids.weights + of->first;
-        size_t step = row_floats(one);
-        if (one->pooling == POOLING_NONE) {
-            for (size_t k = 0; k < of->count && one->linear; k++) {
+        const float *weights = slot->weights == NONE ? NULL : parts->ids.weights + of->first;
+        size_t step = row_floats(slot);
+        if (slot->pooling == POOLING_NONE) {
+            for (size_t k = 0; k < of->count && slot->linear; k++) {
                 linear += rows[k * step];
             }
-            put_sequence(parts, one, row, rows, of->count);
+            put_sequence(parts, slot, row, rows, of->count);
         } else if (of->count == 1 && weights == NULL) {
-            if (one->linear) {
+            if (slot->linear) {
                 linear += rows[0];
             }
-            if (one->at != NONE) {
-                copy_floats(x + one->at, rows + one->linear, one->columns);
+            if (slot->at != NONE) {
+                copy_floats(x + slot->at, rows + slot->linear, slot->columns);
             }
         } else {
-            if (one->linear) {
-                pool(one, rows, step, weights, of->count, 1, &pooled);
+            if (slot->linear) {
+                pool(slot, rows, step, weights, of->count, 1, &pooled);
                 linear += pooled;
             }
-            if (one->at != NONE) {
-                pool(one, rows + one->linear, step, weights, of->count, one->columns, x + one->at);
+            if (slot->at != NONE) {
+                pool(slot, rows + slot->linear, step, weights, of->count, slot->columns,
+                     x + slot->at);
             }
         }
         rows += of->count * step;

@@ -93,6 +93,8 @@ static void close_model(void *graph) {
     free(model);
 }
 
+/* graph_runner.open for a SavedModel. close_model accepts a model without a session, so every
+ * failure after the first ends there. */
 static void *open_model(const char *folder, const raw_inputs *inputs, uint32_t threads,
                         char error[ERROR_BYTES]) {
     if (inputs->n_heads > MOST_HEADS || threads > 127) {
@@ -132,17 +134,19 @@ static void *open_model(const char *folder, const raw_inputs *inputs, uint32_t t
     return model;
 }
 
+/* graph_runner.run for a SavedModel. The tensors use the inputs' memory as it is; `keep` leaves
+ * it to its owner when they are deleted. */
 static int run_model(void *graph, const raw_inputs *inputs, float *logits, float *predictions,
                      char error[ERROR_BYTES]) {
     saved_model *model = graph;
     TF_Tensor *in[4] = {NULL}, *out[2 * MOST_HEADS] = {NULL};
     int n_outputs = 2 * (int)model->n_heads, ran = 0;
     for (uint32_t i = 0; i < inputs->n_packed; i++) {
-        const packed_input *one = &inputs->packed[i];
-        const int64_t shape[] = {inputs->rows, one->columns};
-        size_t bytes = (size_t)inputs->rows * one->columns * sizeof(float);
-        in[i] = TF_NewTensor(one->integers ? TF_INT32 : TF_FLOAT, shape, 2, one->data, bytes, keep,
-                             NULL);
+        const packed_input *input = &inputs->packed[i];
+        const int64_t shape[] = {inputs->rows, input->columns};
+        size_t bytes = (size_t)inputs->rows * input->columns * sizeof(float);
+        in[i] = TF_NewTensor(input->integers ? TF_INT32 : TF_FLOAT, shape, 2, input->data, bytes,
+                             keep, NULL);
     }
     TF_SessionRun(model->session, model->run_options, model->inputs, in, (int)inputs->n_packed,
                   model->outputs, out, n_outputs, NULL, 0, NULL, model->status);

@@ -60,19 +60,19 @@ static int next_field(message *from, uint64_t *number, message *inside) {
 
 /* The value of a key in the map that is field `number`. */
 static int find_in_map(message in, uint64_t number, const char *key, message *out) {
-    uint64_t found;
+    uint64_t field;
     message entry, part;
-    while (next_field(&in, &found, &entry)) {
-        if (found != number || entry.at == NULL) {
+    while (next_field(&in, &field, &entry)) {
+        if (field != number || entry.at == NULL) {
             continue;
         }
         message value = {NULL, NULL};
         int same = 0;
-        while (next_field(&entry, &found, &part)) {
+        while (next_field(&entry, &field, &part)) {
             size_t length = (size_t)(part.end - part.at);
-            if (found == MAP_KEY && part.at != NULL) {
+            if (field == MAP_KEY && part.at != NULL) {
                 same = length == strlen(key) && memcmp(part.at, key, length) == 0;
-            } else if (found == MAP_VALUE) {
+            } else if (field == MAP_VALUE) {
                 value = part;
             }
         }

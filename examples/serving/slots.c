@@ -9,8 +9,10 @@
 
 /* ---- Slots -------------------------------------------------------------- */
 
-static int make_vocabulary(slot *one, const json_value *list, char *error) {
-    vocabulary *found = &one->vocabulary;
+/* The hash table of a slot's words, at most half full, so that probing ends. Words of one hash
+ * get an entry each, of which the first is found. */
+static int make_vocabulary(slot *slot, const json_value *list, char *error) {
+    vocabulary *known = &slot->vocabulary;
     uint64_t room = 16;
     if (list == NULL) {
         return refuse(error, "serving.json: a slot has no vocabulary");
@@ -18,51 +20,55 @@ static int make_vocabulary(slot *one, const json_value *list, char *error) {
     while (room < 2 * (uint64_t)list->values) {
         room *= 2;
     }
-    found->entries = zeros(room, sizeof *found->entries, error);
-    if (found->entries == NULL) {
+    known->entries = zeros(room, sizeof *known->entries, error);
+    if (known->entries == NULL) {
         return 0;
     }
-    found->mask = room - 1;
-    memset(found->entries, 0xff, room * sizeof *found->entries);
+    known->mask = room - 1;
+    memset(known->entries, 0xff, room * sizeof *known->entries);
     for (const json_value *at = list + 1; at < json_after(list); at = json_after(at)) {
-        uint64_t hash = value_id(at->text, at->length, one->seed), place = hash;
-        while (found->entries[place & found->mask].place != NONE) {
+        uint64_t hash = value_id(at->text, at->length, slot->seed), place = hash;
+        while (known->entries[place & known->mask].place != NONE) {
             place++;
         }
-        found->entries[place & found->mask].hash = hash;
-        found->entries[place & found->mask].place = found->values++;
+        known->entries[place & known->mask].hash = hash;
+        known->entries[place & known->mask].place = known->values++;
     }
     return 1;
 }
 
-static int describe_ids(slot *one, const json_value *entry, char *error) {
+/* Reads how a slot makes ids of its values. Called once the slot is counted in `out`, so
+ * description_free frees what it allocates, also after a failure. */
+static int describe_ids(slot *slot, const json_value *entry, char *error) {
     static const char *const kinds[] = {"hash",       "modulo",     "integer",
                                         "vocabulary", "boundaries", "quantiles"};
     uint32_t kind = word_number(text_of(entry, "ids"), kinds, 6);
     if (kind == 6) {
         return refuse(error, "serving.json: a slot has ids that this program does not know");
     }
-    one->ids = kind < 5 ? (id_kind)kind : IDS_BUCKETS;
-    if (!take_integer(entry, "seed", &one->seed, error) ||
-        !take_integer(entry, "size", &one->size, error) ||
-        !take_integer(entry, "oov", &one->oov, error) ||
-        !take_integer(entry, "missing_id", &one->missing_id, error) ||
-        !take_integer(entry, "padding", &one->padding, error)) {
+    slot->ids = kind < 5 ? (id_kind)kind : IDS_BUCKETS;
+    if (!take_integer(entry, "seed", &slot->seed, error) ||
+        !take_integer(entry, "size", &slot->size, error) ||
+        !take_integer(entry, "oov", &slot->oov, error) ||
+        !take_integer(entry, "missing_id", &slot->missing_id, error) ||
+        !take_integer(entry, "padding", &slot->padding, error)) {
         return 0;
     }
-    if (one->ids == IDS_MODULO && one->size == 0) {
+    if (slot->ids == IDS_MODULO && slot->size == 0) {
         return refuse(error, "serving.json: a slot has no size");
     }
-    if (one->ids == IDS_VOCABULARY) {
-        return make_vocabulary(one, texts_of(entry, "vocabulary"), error);
+    if (slot->ids == IDS_VOCABULARY) {
+        return make_vocabulary(slot, texts_of(entry, "vocabulary"), error);
     }
     const json_value *boundaries = list_of(entry, "boundaries");
-    one->n_boundaries = items(boundaries);
-    one->boundaries = take_doubles(boundaries, one->n_boundaries, error);
-    return one->boundaries != NULL;
+    slot->n_boundaries = items(boundaries);
+    slot->boundaries = take_doubles(boundaries, slot->n_boundaries, error);
+    return slot->boundaries != NULL;
 }
 
-static int describe_slot(description *out, slot *one, const json_value *entry, char *error) {
+/* Reads the entry of a slot whose name, or cross, is set already. `plain` marks slots that need
+ * none of separators, weights, sequences and padding: encode_plain serves them without asking. */
+static int describe_slot(description *out, slot *slot, const json_value *entry, char *error) {
     static const char *const poolings[] = {"sum", "mean", "sqrtn", "none"};
     const json_value *padding = json_get(entry, "padding");
     const json_value *column = text_of(entry, "column"), *weights = text_of(entry, "weights");
@@ -70,30 +76,30 @@ static int describe_slot(description *out, slot *one, const json_value *entry, c
     if (pooling == 4) {
         return refuse(error, "serving.json: a slot has a pooling that this program does not know");
     }
-    if (column == NULL && one->crossed == NULL) {
+    if (column == NULL && slot->crossed == NULL) {
         return refuse(error, "serving.json: a slot has neither column nor cross");
     }
-    one->column = column ? add_column(out, column) : NONE;
-    one->weights = weights ? add_column(out, weights) : NONE;
-    one->separator = separator_of(entry);
-    one->missing_value = json_is(json_get(entry, "missing"), "value");
-    one->padded = padding != NULL && padding->kind != JSON_NULL;
-    one->keep_last = json_is(json_get(entry, "keep"), "last");
-    one->pooling = (pooling_kind)pooling;
-    one->indicator = is_true(entry, "indicator");
-    one->linear = is_true(entry, "linear");
-    one->cvm = is_true(entry, "cvm");
-    one->group = text_of(entry, "group");
-    one->at = one->length_at = NONE;
-    if (!describe_ids(one, entry, error) ||
-        !take_count(entry, "max_length", &one->max_length, error) ||
-        !take_count(entry, "width", &one->width, error) ||
-        !take_count(entry, "columns", &one->columns, error)) {
+    slot->column = column ? add_column(out, column) : NONE;
+    slot->weights = weights ? add_column(out, weights) : NONE;
+    slot->separator = separator_of(entry);
+    slot->missing_value = json_is(json_get(entry, "missing"), "value");
+    slot->padded = padding != NULL && padding->kind != JSON_NULL;
+    slot->keep_last = json_is(json_get(entry, "keep"), "last");
+    slot->pooling = (pooling_kind)pooling;
+    slot->indicator = is_true(entry, "indicator");
+    slot->linear = is_true(entry, "linear");
+    slot->cvm = is_true(entry, "cvm");
+    slot->group = text_of(entry, "group");
+    slot->at = slot->length_at = NONE;
+    if (!describe_ids(slot, entry, error) ||
+        !take_count(entry, "max_length", &slot->max_length, error) ||
+        !take_count(entry, "width", &slot->width, error) ||
+        !take_count(entry, "columns", &slot->columns, error)) {
         return 0;
     }
-    one->plain = column != NULL && one->weights == NONE && one->separator.text == NULL &&
-                 one->ids == IDS_HASH && one->pooling != POOLING_NONE && !one->padded;
-    if (one->pooling == POOLING_NONE && one->max_length == 0) {
+    slot->plain = column != NULL && slot->weights == NONE && slot->separator.text == NULL &&
+                  slot->ids == IDS_HASH && slot->pooling != POOLING_NONE && !slot->padded;
+    if (slot->pooling == POOLING_NONE && slot->max_length == 0) {
         return refuse(error, "serving.json: a sequence has no max_length");
     }
     return 1;
@@ -125,9 +131,9 @@ int describe_slots(description *out, const json_value *entries, char *error) {
     const json_value *end = json_after(entries);
     for (const json_value *at = entries + 1; at < end; at = json_after(at + 1)) {
         if (texts_of(at + 1, "cross") == NULL) {
-            slot *one = &out->slots[out->n_slots++];
-            one->name = at;
-            if (!describe_slot(out, one, at + 1, error)) {
+            slot *added = &out->slots[out->n_slots++];
+            added->name = at;
+            if (!describe_slot(out, added, at + 1, error)) {
                 return 0;
             }
         }
@@ -144,9 +150,9 @@ int describe_slots(description *out, const json_value *entries, char *error) {
         for (const json_value *name = cross + 1; name < json_after(cross); name++) {
             crossed[n++] = crossed_slot(out, name);
         }
-        slot *one = &out->slots[out->n_slots++];
-        *one = (slot){.name = at, .crossed = crossed, .n_crossed = n};
-        if (!describe_slot(out, one, at + 1, error)) {
+        slot *added = &out->slots[out->n_slots++];
+        *added = (slot){.name = at, .crossed = crossed, .n_crossed = n};
+        if (!describe_slot(out, added, at + 1, error)) {
             return 0;
         }
     }

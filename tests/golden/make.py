@@ -104,7 +104,7 @@ def trained(values: dict[str, Any]) -> Any:
     model = building.build(conf, statistics.measure(conf))
     [window] = windows(conf, features_of(conf, model), "train")
     [table], [layout] = model.tables, model.layout.tables
-    workspace = Workspace(table, slot_plans(conf, layout))
+    workspace = Workspace(table, slot_plans(conf.slots, layout))
     for number, (first, end, applied) in enumerate(STEPS):
         batch = taken(window, np.arange(first, end, dtype=np.uint32))
         table.set_step(number + 1)
@@ -158,7 +158,7 @@ def chain(values: dict[str, Any]) -> list[str]:
     model = building.build(conf, statistics.measure(conf))
     [window] = windows(conf, features_of(conf, model), "train")
     [table], [layout] = model.tables, model.layout.tables
-    workspace, saver = Workspace(table, slot_plans(conf, layout)), Saver(conf, None)
+    workspace, saver = Workspace(table, slot_plans(conf.slots, layout)), Saver(conf, None)
     days: list[tuple[int, int]] = []
     folders = []
     for number, (first, end, day) in enumerate(CHAIN_STEPS):

@@ -21,7 +21,7 @@ LARGEST = 10
 
 
 @dataclass
-class GroupFindings:
+class GroupInspection:
     """The rows of one share group."""
 
     name: str
@@ -45,7 +45,7 @@ class Large:
 
 
 @dataclass
-class TableFindings:
+class TableInspection:
     """The rows of one table."""
 
     name: str
@@ -53,7 +53,7 @@ class TableFindings:
     record_bytes: int
     files: int
     segments: tuple[Segment, ...]
-    groups: list[GroupFindings]
+    groups: list[GroupInspection]
     norms: Histogram = field(default_factory=Histogram)
     shows: Histogram | None = None
     age_steps: Histogram = field(default_factory=Histogram)
@@ -75,7 +75,7 @@ class DenseVariable:
 
 
 @dataclass
-class DenseFindings:
+class DenseInspection:
     """The dense weights."""
 
     weights: int
@@ -88,7 +88,7 @@ class DenseFindings:
 
 
 @dataclass
-class Findings:
+class Inspection:
     """All that `tnctl checkpoint inspect` shows."""
 
     folder: str
@@ -104,8 +104,8 @@ class Findings:
     conf_sha256: str
     sha256: str
     tnctl: str
-    tables: list[TableFindings]
-    dense: DenseFindings
+    tables: list[TableInspection]
+    dense: DenseInspection
     metrics: dict[str, float]  # of the last evaluation
 
     @property
@@ -124,15 +124,15 @@ class Findings:
         return described
 
 
-def inspect(checkpoint: Checkpoint) -> Findings:
+def inspect(checkpoint: Checkpoint) -> Inspection:
     """Read all of a checkpoint. Raises Failure where it is damaged."""
     content, chain = checkpoint.manifest, checkpoint.chain()
     with Display("inspect", content.rows) as display:
-        tables: list[TableFindings] = []
+        tables: list[TableInspection] = []
         for table in content.tables:
             done = sum(findings.rows for findings in tables)
             tables.append(inspect_table(checkpoint, table, display, done))
-    return Findings(
+    return Inspection(
         folder=checkpoint.folder,
         step=checkpoint.step,
         days=list(checkpoint.clock.days),
@@ -154,19 +154,19 @@ def inspect(checkpoint: Checkpoint) -> Findings:
 
 def inspect_table(
     checkpoint: Checkpoint, table: Table, display: Display, done: int
-) -> TableFindings:
+) -> TableInspection:
     """One pass over the rows of a table, all links of its chain merged.
 
     `done` is how many rows of other tables were read before.
     """
-    findings = TableFindings(
+    findings = TableInspection(
         name=table.name,
         rows=0,
         record_bytes=table.record_dtype.itemsize,
         files=sum(len(link.table(table.name).files) for link in checkpoint.chain()),
         segments=table.segments,
         groups=[
-            GroupFindings(group.name, 0, group.admitted, group.waiting, group.evicted)
+            GroupInspection(group.name, 0, group.admitted, group.waiting, group.evicted)
             for group in table.groups
         ],
         shows=Histogram() if table.life.shows else None,
@@ -183,7 +183,7 @@ def inspect_table(
     return findings
 
 
-def add_rows(findings: TableFindings, records: NDArray[Any], table: Table, clock: Clock) -> None:
+def add_rows(findings: TableInspection, records: NDArray[Any], table: Table, clock: Clock) -> None:
     """Take records [n] of the table's dtype into the findings; `mean_norm` is made a sum."""
     outputs = {segment.output: segment.name for segment in table.segments}
     # The norms are of the embedding, or else of the linear weight.
@@ -245,12 +245,12 @@ def all_finite(records: NDArray[Any]) -> NDArray[np.bool_]:
     return finite
 
 
-def inspect_dense(checkpoint: Checkpoint) -> DenseFindings:
+def inspect_dense(checkpoint: Checkpoint) -> DenseInspection:
     """The dense weights: how many, their norm by variable, and what is not finite."""
     described = checkpoint.manifest.dense
     parts = dense_file.variables(checkpoint.folder, checkpoint.manifest)
     arrays = [array for part in parts for array in part.values()]
-    return DenseFindings(
+    return DenseInspection(
         weights=sum(weights.size for weights in parts[0].values()),
         bytes=sum(array.nbytes for array in arrays),
         step=described.step,

@@ -11,7 +11,7 @@ from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.checkpoint_inspection import last_figures, lengths
 from tnctl.checkpoint.decayed_rows import as_read, known_rows
-from tnctl.checkpoint.matching import Block, matched
+from tnctl.checkpoint.matching import MatchedRows, matched
 from tnctl.checkpoint.table_document import Table
 from tnctl.progress import Display
 from tnctl.schema import differences
@@ -46,7 +46,7 @@ class Moved:
 
 
 @dataclass
-class Findings:
+class Comparison:
     """All that `tnctl checkpoint diff` shows, from A to B."""
 
     folders: tuple[str, str]
@@ -59,9 +59,9 @@ class Findings:
     metrics: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
 
-def compare(a: Checkpoint, b: Checkpoint) -> Findings:
+def compare(a: Checkpoint, b: Checkpoint) -> Comparison:
     """Compare two checkpoints, of one run or of two. Raises Failure where one is damaged."""
-    findings = Findings((a.folder, b.folder), (a.step, b.step))
+    findings = Comparison((a.folder, b.folder), (a.step, b.step))
     tables = [{table.name: table for table in side.manifest.tables} for side in (a, b)]
     with Display("compare", a.manifest.rows + b.manifest.rows) as display:
         for name in dict.fromkeys([*tables[0], *tables[1]]):
@@ -77,7 +77,7 @@ def compare(a: Checkpoint, b: Checkpoint) -> Findings:
 
 
 def compare_table(
-    findings: Findings, name: str, sides: tuple[Side, Side], display: Display
+    findings: Comparison, name: str, sides: tuple[Side, Side], display: Display
 ) -> None:
     """One pass over the rows that both have in tables of a name."""
     tables = [table for _, table in sides if table is not None]
@@ -115,7 +115,7 @@ def stream(checkpoint: Checkpoint, table: Table | None) -> Iterator[NDArray[Any]
     return iter(()) if table is None else known_rows(checkpoint, table.name)
 
 
-def unequal(block: Block, fields: set[str]) -> NDArray[np.bool_]:
+def unequal(block: MatchedRows, fields: set[str]) -> NDArray[np.bool_]:
     """Of the n rows that both have: whether a bit of state or weights differs, bool [n]."""
     changed = np.zeros(len(block.first_places), bool)
     for name in fields:
@@ -130,7 +130,7 @@ def unequal(block: Block, fields: set[str]) -> NDArray[np.bool_]:
     return changed
 
 
-def count(changes: list[GroupChange], block: Block, moved: NDArray[np.bool_]) -> None:
+def count(changes: list[GroupChange], block: MatchedRows, moved: NDArray[np.bool_]) -> None:
     """Add a block's rows to the counts of the groups; `moved` [n] is of the rows in both."""
     many = len(changes)
     both = block.first_groups[block.first_places]
@@ -145,7 +145,7 @@ def count(changes: list[GroupChange], block: Block, moved: NDArray[np.bool_]) ->
 
 
 def take_largest(
-    findings: Findings, old: NDArray[Any], new: NDArray[Any], segment: str, table: Table
+    findings: Comparison, old: NDArray[Any], new: NDArray[Any], segment: str, table: Table
 ) -> None:
     """Keep the rows whose weights moved most; `old` and `new` [n] are their records in A and B."""
     names = {group.number: group.name for group in table.groups}
@@ -162,7 +162,7 @@ def take_largest(
     findings.largest = rows[:LARGEST]
 
 
-def compare_dense(findings: Findings, a: Checkpoint, b: Checkpoint) -> None:
+def compare_dense(findings: Comparison, a: Checkpoint, b: Checkpoint) -> None:
     """The variables of a name and shape that both have; the others are listed by name."""
     old, new = (dense_file.variables(side.folder, side.manifest)[0] for side in (a, b))
     for name in dict.fromkeys([*old, *new]):

@@ -14,7 +14,7 @@ from tnctl.errors import Failure
 
 
 @dataclass(frozen=True)
-class Block:
+class MatchedRows:
     """All rows of both tables whose hashes are in one range."""
 
     first: NDArray[Any]
@@ -31,7 +31,7 @@ def matched(
     second: Iterator[NDArray[Any]],
     second_table: Table | None,
     groups: list[str],
-) -> Iterator[Block]:
+) -> Iterator[MatchedRows]:
     """Rows of two tables, paired by group name and id; `groups` has the names of both.
 
     The tables' numbers of a group may differ. A table that is None has no rows. Raises Failure for
@@ -51,7 +51,7 @@ def matched(
                 for of_numbers, records in zip(places, (left, right), strict=True)
             )
             both = pairs(left_hashes, left_groups, right_hashes, right_groups)
-            yield Block(left, right, left_groups, right_groups, *both)
+            yield MatchedRows(left, right, left_groups, right_groups, *both)
     except DisorderError as error:
         name = (first_table or second_table).name  # type: ignore[union-attr]
         raise Failure(f"table {name} {error}") from error

@@ -33,7 +33,7 @@ class Keys:
 
 
 @dataclass(frozen=True)
-class Block:
+class NewestRecords:
     """The winners of a range of keys, in order: record `place[i]` of `parts[source[i]]`."""
 
     parts: list[NDArray[Any]]
@@ -124,7 +124,7 @@ def ranges(
         yield [cursor.take(below) for cursor in cursors]
 
 
-def newest(sources: Sequence[Iterator[NDArray[Any]]], keys: Keys) -> Iterator[Block]:
+def newest(sources: Sequence[Iterator[NDArray[Any]]], keys: Keys) -> Iterator[NewestRecords]:
     """Merge sources, each in (hash, group) order without a key twice, the newest source first.
 
     Of a key that several have, the first one's record wins. A block is as large as what was read.
@@ -133,15 +133,15 @@ def newest(sources: Sequence[Iterator[NDArray[Any]]], keys: Keys) -> Iterator[Bl
         yield _winners([records for records, _ in taken], [hashes for _, hashes in taken])
 
 
-def _winners(parts: list[NDArray[Any]], hashes: list[NDArray[np.uint64]]) -> Block:
+def _winners(parts: list[NDArray[Any]], hashes: list[NDArray[np.uint64]]) -> NewestRecords:
     """The first part's record of each key, in (hash, group) order."""
     with_any = [number for number, part in enumerate(parts) if len(part)]
     if not with_any:
-        return Block(parts, np.empty(0, np.intp), np.empty(0, np.intp))
+        return NewestRecords(parts, np.empty(0, np.intp), np.empty(0, np.intp))
     if len(with_any) == 1:
         [number] = with_any
         count = len(parts[number])
-        return Block(parts, np.full(count, number, np.intp), np.arange(count))
+        return NewestRecords(parts, np.full(count, number, np.intp), np.arange(count))
     source = np.concatenate([np.full(len(parts[n]), n, np.intp) for n in with_any])
     place = np.concatenate([np.arange(len(parts[n])) for n in with_any])
     hash_ = np.concatenate([hashes[n] for n in with_any])
@@ -154,4 +154,4 @@ def _winners(parts: list[NDArray[Any]], hashes: list[NDArray[np.uint64]]) -> Blo
     first = np.ones(len(order), bool)
     first[1:] = ~(same_hash & (group[order[1:]] == group[order[:-1]]))
     order = order[first]
-    return Block(parts, source[order], place[order])
+    return NewestRecords(parts, source[order], place[order])

@@ -28,7 +28,7 @@ Counts = NDArray[np.int64]  # the rows of each group by its number, [GROUPS]
 
 
 @dataclass
-class Findings:
+class Verification:
     """What was read, and one line for everything that is wrong."""
 
     chain: list[str] = field(default_factory=list)
@@ -84,9 +84,9 @@ class RecordChecks:
         return None
 
 
-def verify(folder: str) -> Findings:
+def verify(folder: str) -> Verification:
     """Read every byte of a checkpoint and of its chain, and compare it with the manifests."""
-    findings = Findings()
+    findings = Verification()
     try:
         checkpoint = open_checkpoint(folder)
         chain = checkpoint.chain()
@@ -109,7 +109,7 @@ def verify(folder: str) -> Findings:
     return findings
 
 
-def verify_link(findings: Findings, link: Checkpoint, parent_step: int | None) -> list[Counts]:
+def verify_link(findings: Verification, link: Checkpoint, parent_step: int | None) -> list[Counts]:
     """Check the files of one checkpoint; returns the rows by group in them, for each table."""
     match = NAME.fullmatch(link.name)
     # With evaluation.keep=best the last one is named after the run's steps, not after its model's.
@@ -155,7 +155,7 @@ def verify_content(checkpoint: Checkpoint, path: str) -> None:
 
 
 def verify_records(
-    findings: Findings,
+    findings: Verification,
     checkpoint: Checkpoint,
     part: Table,
     entry: RowsFile | Tombstones,

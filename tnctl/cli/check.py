@@ -12,7 +12,7 @@ from tnctl.schema import Conf
 
 if TYPE_CHECKING:
     from tnctl.data.days import Days
-    from tnctl.training.forecast import Findings, WorkerMemory
+    from tnctl.training.forecast import Forecast, WorkerMemory
 
 TAKES = ("conf", "rows", "format")
 USAGE = "conf=NAME [rows=N] [format=text|json] [key=value …]"
@@ -37,11 +37,11 @@ def check(conf: Conf, taken: dict[str, str]) -> int:
     if encoding == "json":
         print_json(described(findings))
     else:
-        show(conf, findings)
+        show(conf.recipe["name"], findings)
     return 0
 
 
-def described(findings: "Findings") -> dict[str, Any]:
+def described(findings: "Forecast") -> dict[str, Any]:
     """The findings as plain values."""
     rows = findings.rows
     values = dataclasses.asdict(findings)
@@ -91,7 +91,7 @@ def bounded(estimate: float, low: float, high: float) -> dict[str, float]:
     return {"estimate": round(estimate), "low": round(low), "high": round(high)}
 
 
-def show(conf: Conf, findings: "Findings") -> None:
+def show(recipe: str, findings: "Forecast") -> None:
     """The findings as a person reads them."""
     from tnctl.progress import say, size, table
 
@@ -129,7 +129,7 @@ def show(conf: Conf, findings: "Findings") -> None:
     if findings.workers is not None:
         show_workers(findings.workers)
     show_lives(findings)
-    show_inputs(conf, findings)
+    show_inputs(recipe, findings)
     if findings.unused is not None:
         say(f"columns that nothing reads: {', '.join(findings.unused) or 'none'}")
     for warning in findings.warnings:
@@ -165,7 +165,7 @@ def show_days(days: "Days") -> None:
             say(f"days {what}: {in_words(names)}")
 
 
-def show_lives(findings: "Findings") -> None:
+def show_lives(findings: "Forecast") -> None:
     """What becomes of ids: one line for all groups that share a set of rules."""
     from tnctl.progress import say, size
 
@@ -188,11 +188,11 @@ def show_lives(findings: "Findings") -> None:
         say("")
 
 
-def show_inputs(conf: Conf, findings: "Findings") -> None:
+def show_inputs(recipe: str, findings: "Forecast") -> None:
     """The order of the inputs of the recipe."""
     from tnctl.progress import say
 
-    lines = [f"inputs of recipe {conf.recipe['name']}:"]
+    lines = [f"inputs of recipe {recipe}:"]
     columns = ", ".join(
         f"{name} {column}" + (f"-{column + width - 1}" if width > 1 else "")
         for name, column, width in findings.x
@@ -207,7 +207,7 @@ def show_inputs(conf: Conf, findings: "Findings") -> None:
     say("\n  ".join([*lines, f"-> {', '.join(findings.heads)}"]))
 
 
-def rows_in_words(findings: "Findings") -> str:
+def rows_in_words(findings: "Forecast") -> str:
     if findings.rows is None:
         return "an unknown number"
     if findings.rows.low == findings.rows.high:
@@ -217,7 +217,7 @@ def rows_in_words(findings: "Findings") -> str:
     return f"about {short(findings.rows.estimate)} (by {by})"
 
 
-def at_end(findings: "Findings", group: str, slot: str) -> str:
+def at_end(findings: "Forecast", group: str, slot: str) -> str:
     growth = findings.groups[group]
     shared = f" (group {group})" if group != slot else ""
     return span(growth.end, growth.low, growth.high) + shared

@@ -36,7 +36,7 @@ def with_checkpoint(
 
     def run(checkpoint: "Checkpoint", conf: Conf) -> int:
         if runs_recipe and not compose.names_recipe(overrides):
-            refuse_unnamed_recipe(checkpoint, conf, "conf" in taken)
+            refuse_unnamed_recipe(checkpoint, str(conf.recipe["name"]), "conf" in taken)
         return job(checkpoint, conf, taken)
 
     def with_composed(conf: Conf) -> int:
@@ -64,15 +64,15 @@ def with_checkpoint(
     return compose.with_saved(saved, overrides, with_saved)
 
 
-def refuse_unnamed_recipe(checkpoint: "Checkpoint", conf: Conf, of_user: bool) -> None:
+def refuse_unnamed_recipe(checkpoint: "Checkpoint", name: str, of_user: bool) -> None:
     """Refuse a recipe's file that only a checkpoint names: its code is not run.
 
-    `of_user` says that the conf is the user's own, and then the file need only be the one that the
-    checkpoint was saved with. Raises UserError.
+    `name` is the conf's recipe.name. `of_user` says that the conf is the user's own, and then the
+    file need only be the one that the checkpoint was saved with. Raises UserError.
     """
     from tnctl.model import recipes
 
-    name, digest = str(conf.recipe["name"]), checkpoint.manifest.recipe.sha256
+    digest = checkpoint.manifest.recipe.sha256
     if not name.endswith(".py"):
         return
     way = f"Look at it, and give recipe.name={name} to run it"

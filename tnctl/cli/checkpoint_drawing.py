@@ -65,7 +65,7 @@ def span(seconds: float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
-def show_inspection(findings: "checkpoint_inspection.Findings") -> None:
+def show_inspection(findings: "checkpoint_inspection.Inspection") -> None:
     """All of it, table after table."""
     show_lineage(findings)
     for of_table in findings.tables:
@@ -74,7 +74,7 @@ def show_inspection(findings: "checkpoint_inspection.Findings") -> None:
     show_dense(findings.dense)
 
 
-def show_lineage(findings: "checkpoint_inspection.Findings") -> None:
+def show_lineage(findings: "checkpoint_inspection.Inspection") -> None:
     """Of the checkpoint as a whole: clocks, chain, place in the data, conf, metrics."""
     rows: list[tuple[str, str]] = [
         ("checkpoint", findings.folder),
@@ -113,11 +113,11 @@ def figure(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else f"{value:,}"
 
 
-def show_table(findings: "checkpoint_inspection.TableFindings") -> None:
+def show_table(findings: "checkpoint_inspection.TableInspection") -> None:
     """Groups, histograms, the largest rows."""
     say(
         f"table {findings.name}: {findings.rows:,} rows of {findings.record_bytes} bytes in "
-        f"{findings.files} files"
+        f"{findings.files} file{'' if findings.files == 1 else 's'}"
     )
     for segment in findings.segments:
         say(f"  {segment.name} of width {segment.width}, {rule_in_words(segment.optimizer)}")
@@ -156,7 +156,7 @@ def show_table(findings: "checkpoint_inspection.TableFindings") -> None:
         say("every weight and state is finite")
 
 
-def show_groups(groups: list["checkpoint_inspection.GroupFindings"]) -> None:
+def show_groups(groups: list["checkpoint_inspection.GroupInspection"]) -> None:
     """One line for each share group."""
     columns: dict[str, list[str]] = {
         "group": [group.name for group in groups],
@@ -207,7 +207,7 @@ def bar(share: float) -> str:
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()
 
 
-def show_dense(dense: "checkpoint_inspection.DenseFindings") -> None:
+def show_dense(dense: "checkpoint_inspection.DenseInspection") -> None:
     """The dense weights, variable by variable."""
     say("")
     rule = rule_in_words(dense.optimizer)
@@ -228,7 +228,7 @@ def rule_in_words(optimizer: "Optimizer") -> str:
     return " ".join([name, *(f"{key}={value:g}" for key, value in settings.items())])
 
 
-def show_difference(findings: "difference.Findings") -> None:
+def show_difference(findings: "difference.Comparison") -> None:
     """From A to B."""
     say(f"A  step {findings.steps[0]:,}  {findings.folders[0]}")
     say(f"B  step {findings.steps[1]:,}  {findings.folders[1]}")

@@ -1,4 +1,4 @@
-"""`tnctl completion SHELL`: a script by which bash, zsh or fish completes words of tnctl."""
+"""`tnctl completion SHELL`: a script for bash, zsh or fish that completes tnctl's commands."""
 
 import contextlib
 import itertools

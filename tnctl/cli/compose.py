@@ -129,7 +129,7 @@ def compose(path: Path, overrides: list[str]) -> Conf:
     with _composed(path, overrides) as composed:
         try:
             for key in sorted(OmegaConf.missing_keys(composed)):
-                raise UserError(f"{key} is not given. Say {key}=…")
+                raise UserError(f"{key} is not given. Give {key}=…")
             values = OmegaConf.to_container(composed, resolve=True)
         except OmegaConfBaseException as error:
             raise explained(error) from error

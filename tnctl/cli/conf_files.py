@@ -89,9 +89,11 @@ def check(path: Path, chosen: Mapping[str, str]) -> list[Entry]:
     Raises UserError for a file that is no conf, or has keys or values that the schema does not.
     """
     entries: list[Entry] = []
+    forms: dict[str, tuple[str, str]] = {}
 
     def look_at(files: Iterator[ConfFile]) -> None:
         for file in files:
+            _check_forms(file, forms)
             if shipped.folder("conf") not in file.path.parents:
                 if not file.group:
                     _check_defaults(file.path.name, file.values.get("defaults"))
@@ -140,14 +142,42 @@ def _check_values(file: ConfFile) -> None:
     from omegaconf import OmegaConf
 
     values: Any = OmegaConf.to_container(OmegaConf.load(file.path))
-    header = PACKAGE.search(file.path.read_text("utf-8-sig"))
-    package = header[1] if header else file.package
-    key = "" if package == "_global_" else str(package).replace("/", ".")
-    if package is None or key.startswith("_"):
+    if (key := _section_of(file)) is None:
         return
     for name in ("defaults", "hydra"):  # of Hydra
         values.pop(name, None)
     schema.converted(values, schema.hint_of(key) if key else schema.Conf, key)
+
+
+def _section_of(file: ConfFile) -> str | None:
+    """The section that the keys of a file are in, "" at the top; None when only Hydra knows."""
+    header = PACKAGE.search(file.path.read_text("utf-8-sig"))
+    package = header[1] if header else file.package
+    key = "" if package == "_global_" else str(package).replace("/", ".")
+    return None if package is None or key.startswith("_") else key
+
+
+def _check_forms(file: ConfFile, forms: dict[str, tuple[str, str]]) -> None:
+    """Raise UserError for a list where another file has a mapping, which Hydra cannot merge.
+
+    `forms` has the form of each key of the other files and the name of a file; it is extended.
+    """
+    if (section := _section_of(file)) is None:
+        return
+    remaining = [(section, name, value) for name, value in file.values.items()]
+    while remaining:
+        parent, name, value = remaining.pop()
+        key = f"{parent}.{name}".lstrip(".")
+        if key == f"{section}.defaults".lstrip(".") or not isinstance(value, dict | list):
+            continue
+        form = "a list" if isinstance(value, list) else "a mapping"
+        form_elsewhere, elsewhere = forms.setdefault(key, (form, file.path.name))
+        refuse_if(
+            form != form_elsewhere,
+            f"{elsewhere}: {key} is {form_elsewhere}, and {form} in {file.path.name}. Write {form}",
+        )
+        if isinstance(value, dict):
+            remaining += [(key, inner_name, inner) for inner_name, inner in value.items()]
 
 
 def read(path: Path) -> dict[str, Any]:

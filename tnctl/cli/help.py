@@ -9,7 +9,7 @@ from typing import Any
 
 from tnctl import schema, shipped
 from tnctl.cli.arguments import ARGUMENTS
-from tnctl.schema import NAME, Key
+from tnctl.schema import NAME, Declaration, Key
 
 WIDEST = 110
 GROUPS = ("data", "recipe", "cluster")  # of confs; a conf takes one file of each
@@ -82,7 +82,9 @@ def command_help(command: str, sentence: str, module: ModuleType, whole: bool) -
         place, keys = next(iter(places.items()))
         for name, key in keys.items():
             path = f"{place}.{name}".lstrip(".")
-            lines += _key_lines(f"{path}={shown_defaults(places, name)}", key.declaration.sentence)
+            meaning, limit = key.declaration.meaning, limits(key.declaration)
+            text = f"{meaning} ({limit})" if limit else meaning
+            lines += _key_lines(f"{path}={shown_defaults(places, name)}", text)
     return "\n".join(lines)
 
 
@@ -128,6 +130,13 @@ def shown_defaults(places: Places, name: str) -> str:
 def groups_of(command: str) -> list[str]:
     """The groups of confs of which a command takes a choice."""
     return [group for group in GROUPS if group != "cluster" or used(command, "cluster.start")]
+
+
+def limits(declaration: Declaration) -> str:
+    """The choices or the range of a key, where its sentence does not say them."""
+    if any(choice not in declaration.sentence for choice in declaration.choices):
+        return f"one of {', '.join(declaration.choices)}"
+    return declaration.limit
 
 
 def options(group: str) -> list[str]:

@@ -19,12 +19,12 @@ COMMANDS = {
     "predict": "write a model's scores of data.test, in file order, beside columns of the data",
     "ablate": "what each input is worth to a trained model, beside the bytes it costs",
     "split-graph": "write the dense inference graph, servable without tnctl",
-    "export-embeddings": "write the sparse dictionary, to any storage",
+    "export-embeddings": "write the rows of a trained model, to files on any storage or to Redis",
     "fold": "make one full export of a full one and its deltas",
     "verify-serving": "prove that graph and embeddings score as the trained model does",
     "score": "raw rows in, scores out, by a split graph and exported embeddings alone",
     "checkpoint": "list, inspect, verify, diff, compact and prune checkpoints",
-    "completion": "a script by which bash, zsh or fish completes words of tnctl",
+    "completion": "a script for bash, zsh or fish that completes commands, arguments and keys",
 }
 # Of Python, for the stack of a thread, and of the loader of libraries.
 OUT_OF_MEMORY = ("can't start new thread", "failed to map segment", "Cannot allocate memory")

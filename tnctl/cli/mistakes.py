@@ -88,10 +88,10 @@ def _of_a_value(error: Any, key: str) -> UserError:
         errors.InterpolationKeyError: f": ${{{word}}} names {schema.no_key(word, known)}",
         errors.InterpolationValidationError: f": {word} is not what the key takes. Name another "
         "key",
-        errors.KeyValidationError: " has the name null, which is no text to YAML. Write it in "
-        "quotes",
-        errors.ConfigTypeError: " has keys where the conf has a list, or the reverse. Write it as "
-        "the conf has it",
+        errors.KeyValidationError: " has the name null, which YAML does not read as text. "
+        "Write the name in quotes",
+        errors.ConfigTypeError: " is a mapping where the conf has a list, or a list where it has a "
+        "mapping; --cfg job shows what it has. Give it in that form",
         errors.InterpolationResolutionError: f": its ${{…}} cannot be resolved: {reason}. Give a "
         "plain value",
         errors.OmegaConfBaseException: f": {reason}. `tnctl train --help` lists every key",
@@ -104,10 +104,8 @@ def _of_a_value(error: Any, key: str) -> UserError:
         )
     if "Recursi" in reason or "parent node" in reason:
         case = " is taken from itself by a ${…}. Give it a plain value"
-    # Lists and mappings that are merged name no key, and only settings of recipes may be either.
-    unnamed = "a setting of recipe" if isinstance(error, errors.ConfigTypeError) else "the conf"
     key = "an entry of defaults" if key == "_dummy_" else key  # as Hydra calls it
-    return UserError(f"{key or unnamed}{case}")
+    return UserError(f"{key or 'the conf'}{case}")
 
 
 def _of_the_defaults(error: Any, entries: Sequence[Any], choices: Sequence[Any]) -> UserError:

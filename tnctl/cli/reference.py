@@ -7,10 +7,17 @@ from typing import Any, get_args, get_origin
 
 from tnctl import shipped
 from tnctl.cli.arguments import ARGUMENTS
-from tnctl.cli.help import GROUPS, Places, first_line, options, sections, shown_defaults
+from tnctl.cli.help import (
+    GROUPS,
+    Places,
+    first_line,
+    limits,
+    options,
+    sections,
+    shown_defaults,
+)
 from tnctl.cli.main import COMMANDS
 from tnctl.cli.settings import settings_of
-from tnctl.schema import Declaration
 
 INTRODUCTION = """\
 # Every key of a conf
@@ -57,9 +64,9 @@ def _section(owner: Any, places: Places) -> str:
     rows = [
         _row(
             f"`{name}`",
-            kind(key.hint) + limits(key.declaration),
+            ", ".join(filter(None, (kind(key.hint), limits(key.declaration)))),
             f"`{shown_defaults(places, name)}`",
-            key.declaration.sentence,
+            key.declaration.meaning,
         )
         for name, key in next(iter(places.values())).items()
     ]
@@ -72,13 +79,6 @@ def _table(titles: str, rows: list[str]) -> list[str]:
 
 def _row(*cells: str) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def limits(declaration: Declaration) -> str:
-    """The choices or the range of a key, where its sentence does not say them."""
-    if any(choice not in declaration.sentence for choice in declaration.choices):
-        return f": {', '.join(declaration.choices)}"
-    return f", {declaration.limit}" if declaration.limit else ""
 
 
 def kind(hint: Any) -> str:

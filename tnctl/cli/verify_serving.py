@@ -11,7 +11,7 @@ from tnctl.schema import Conf
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
-    from tnctl.serving.verify.parity import Finding
+    from tnctl.serving.verify.parity import CheckedFigure
 
 TAKES = ("conf", "checkpoint", "graph", "embeddings", "prefix", "endpoint")
 USAGE = (
@@ -64,7 +64,7 @@ def verify(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
     return exit_code(findings)
 
 
-def exit_code(findings: "list[Finding]") -> int:
+def exit_code(findings: "list[CheckedFigure]") -> int:
     """Show the findings; 0 when all are fine, else 1."""
     from tnctl.progress import say, table
 

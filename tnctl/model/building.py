@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from tnctl.errors import UserError, did_you_mean
 from tnctl.model import aliases, layers, recipes
 from tnctl.model.layout import Layout, initials, plan, segments, table_life, table_optimizer
 from tnctl.model.recipe_inputs import Inputs
-from tnctl.schema import SINGLE_LABEL, SLOT_NAME, Conf
+from tnctl.schema import SINGLE_LABEL, SLOT_NAME, Conf, Label
 from tnctl.tables import DenseTable, Pool, SparseTable, aligned
 
 MOST_THREADS = 8  # beyond this the tables wait for memory
@@ -88,7 +89,7 @@ def build(conf: Conf, statistics: Statistics) -> Model:
     tables = []
     for table_layout in layout.tables:
         table = SparseTable(
-            segments(conf, table_layout),
+            segments(conf.compat, table_layout),
             conf.seed,
             pool,
             updates=conf.optimizer.updates,
@@ -131,7 +132,8 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
     [x, linear, sequences, lengths] (those that exist) -> a logit [B, 1] for each head, by name,
     and the tensors that the recipe named as towers.
     """
-    recipe = recipes.load(conf.recipe["name"])
+    name = conf.recipe["name"]
+    recipe = recipes.load(name)
     settings = recipes.settings_of(conf.recipe, recipe)
     keras.backend.clear_session()
     keras.utils.set_random_seed(conf.seed % 2**32)
@@ -141,7 +143,7 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
         inputs = Inputs(layout)
         logits = recipe(inputs, **settings)
     except (TypeError, AttributeError, ValueError) as error:
-        name, reason = conf.recipe["name"], str(error).strip().split("\n")[0]
+        reason = str(error).strip().split("\n")[0]
         if layout.numeric_at == 0:
             raise UserError(
                 f"recipe {name} needs embeddings; the conf has no slots, or "
@@ -154,61 +156,60 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
     finally:
         keras.config.set_dtype_policy(policy)
     named = logits if isinstance(logits, dict) else {SINGLE_LABEL: logits}
-    check_logits(conf, named)
-    check_heads(conf, tuple(named))
+    check_logits(name, named)
+    check_heads(name, tuple(named), conf.data.labels)
     network = keras.Model(inputs.tensors, named)
     if inputs.towers:
-        network = with_towers(conf, network, named, inputs)
+        network = with_towers(name, network, named, inputs)
     moving = {id(v) for layer in batch_norms(network) for v in layer.non_trainable_variables}
     if lost := [v.path for v in network.non_trainable_variables if id(v) not in moving]:
         raise UserError(
-            f"recipe {conf.recipe['name']} has weights that nothing trains: {lost[0]}. Use "
+            f"recipe {name} has weights that nothing trains: {lost[0]}. Use "
             "tnctl.model.layers.BatchNorm and Dropout instead of Keras' BatchNormalization and "
             "Dropout; layers that draw random numbers themselves (LSTM and GRU too) cannot be used"
         )
     return network, tuple(named)
 
 
-def with_towers(conf: Conf, network: Any, heads: dict[str, Any], inputs: Inputs) -> Any:
+def with_towers(recipe: str, network: Any, heads: dict[str, Any], inputs: Inputs) -> Any:
     """The network of the heads, with the towers as outputs beside them."""
     if same := sorted(heads.keys() & inputs.towers):
-        raise UserError(f"recipe {conf.recipe['name']} has a head and a tower named {same[0]}")
+        raise UserError(f"recipe {recipe} has a head and a tower named {same[0]}")
     whole = keras.Model(inputs.tensors, heads | inputs.towers)
     trained = {id(variable) for variable in network.variables}
     if beside := [v.path for v in whole.variables if id(v) not in trained]:
         raise UserError(
-            f"recipe {conf.recipe['name']} has a tower with weights that no head uses, so nothing "
+            f"recipe {recipe} has a tower with weights that no head uses, so nothing "
             f"trains them: {beside[0]}"
         )
     return whole
 
 
-def check_logits(conf: Conf, logits: dict[str, Any]) -> None:
+def check_logits(recipe: str, logits: dict[str, Any]) -> None:
     """Raise UserError unless each head that a recipe returned is a logit, [B, 1]."""
     for head, tensor in logits.items() or {"": None}.items():
         shape = tuple(getattr(tensor, "shape", ()))
         if len(shape) != 2 or shape[1] != 1 or not SLOT_NAME.fullmatch(str(head)):
             received = f"{list(shape)}" if shape else f"{tensor!r}".split("\n")[0]
             raise UserError(
-                f"recipe {conf.recipe['name']} must return a logit [B, 1], or a dict of them by "
+                f"recipe {recipe} must return a logit [B, 1], or a dict of them by "
                 f"name. Received: {head + ' ' if head else ''}{received}. "
                 "End with tnctl.model.layers.Logit()"
             )
 
 
-def check_heads(conf: Conf, heads: tuple[str, ...]) -> None:
+def check_heads(recipe: str, heads: tuple[str, ...], labels: Mapping[str, Label]) -> None:
     """Raise UserError for labels that are no heads of the recipe, and for heads without labels."""
-    labels = conf.data.labels
     if len(heads) == 1 and len(labels) <= 1:
         return
     if not labels:
         raise UserError(
-            f"recipe {conf.recipe['name']} has heads {', '.join(heads)}; say which columns they "
+            f"recipe {recipe} has heads {', '.join(heads)}; say which columns they "
             f"are trained on: data.labels={{{heads[0]}: {{column: …}}, …}}"
         )
     if unknown := [label for label in labels if label not in heads]:
         raise UserError(
-            f"data.labels.{unknown[0]}: recipe {conf.recipe['name']} has no such head. "
+            f"data.labels.{unknown[0]}: recipe {recipe} has no such head. "
             f"{did_you_mean(unknown[0], heads)}"
         )
 

@@ -1,11 +1,21 @@
 """The place of every input of the conf: tables, groups, columns of x, sequences."""
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tnctl.data.features import indicator_width
 from tnctl.data.statistics import Statistics
-from tnctl.schema import Conf, Eviction, GroupOptimizers, Initial, Optimizer, RowLife, Slot
+from tnctl.schema import (
+    Conf,
+    Eviction,
+    GroupOptimizers,
+    Initial,
+    Optimizer,
+    Optimizers,
+    RowLife,
+    Slot,
+)
 from tnctl.tables import Initial as TableInitial
 from tnctl.tables import Life, Segment, SlotPlan
 from tnctl.tables import Optimizer as TableOptimizer
@@ -208,7 +218,7 @@ def row_kinds(conf: Conf) -> list[tuple[RowKind, list[str]]]:
         width, linear = conf.width_of(slot), conf.has_linear(slot)
         if not width and not linear:
             continue  # one-hot, or a part of a cross only
-        of_linear, of_embedding = optimizers_of(conf, name, slot)
+        of_linear, of_embedding = optimizers_of(conf.optimizer, name, slot)
         life = conf.life_of(slot.group or name)
         kind = RowKind(
             width,
@@ -235,20 +245,20 @@ def _table_name(kind: RowKind, taken: list[str]) -> str:
     return f"{name}_part{same + 1}" if same else name
 
 
-def optimizers_of(conf: Conf, name: str, slot: Slot) -> tuple[Optimizer, Optimizer]:
+def optimizers_of(optimizers: Optimizers, name: str, slot: Slot) -> tuple[Optimizer, Optimizer]:
     """The optimizers of a slot's linear weight and embedding: of its group, else of all."""
-    of_group = conf.optimizer.groups.get(slot.group or name, GroupOptimizers())
-    embedding = of_group.embedding or conf.optimizer.embedding
+    of_group = optimizers.groups.get(slot.group or name, GroupOptimizers())
+    embedding = of_group.embedding or optimizers.embedding
     if slot.max_norm is not None:
         embedding = replace(embedding, max_norm=slot.max_norm)
-    return of_group.linear or conf.optimizer.linear, embedding
+    return of_group.linear or optimizers.linear, embedding
 
 
-def segments(conf: Conf, table: TableLayout) -> list[Segment]:
+def segments(compat: str | None, table: TableLayout) -> list[Segment]:
     """The segments of a table's rows: the linear weight and the embedding, where it has them."""
     kind = table.kind
     return [
-        Segment(name, width, output, table_optimizer(optimizer, conf.compat))
+        Segment(name, width, output, table_optimizer(optimizer, compat))
         for name, width, output, optimizer in (
             (LINEAR, 1, "sum", kind.linear_optimizer),
             (EMBEDDING, kind.width, "concat", kind.embedding_optimizer),
@@ -271,13 +281,13 @@ def initials(conf: Conf, table: TableLayout, group: str) -> list[TableInitial]:
     return of_linear + ([TableInitial(kind, scale)] if table.width else [])
 
 
-def slot_plans(conf: Conf, table: TableLayout) -> list[SlotPlan]:
+def slot_plans(slots: Mapping[str, Slot], table: TableLayout) -> list[SlotPlan]:
     """The cells of a table as its batches need them; a sequence is a cell for each place."""
     plans = []
     for name, group, column, spread in zip(
         table.slots, table.group_of, table.columns, table.spreads, strict=True
     ):
-        pooling = conf.slots[name].pooling
+        pooling = slots[name].pooling
         if pooling == "none":
             plans += [
                 SlotPlan(group, "sum", column + place * table.kind.columns, apart=True)

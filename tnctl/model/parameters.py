@@ -57,7 +57,7 @@ class LocalParameters:
         layout = model.layout
         self._input_names = [entry.name for entry in packed_inputs(layout)]
         self._workspaces = [
-            Workspace(table, slot_plans(model.conf, table_layout))
+            Workspace(table, slot_plans(model.conf.slots, table_layout))
             for table, table_layout in zip(model.tables, layout.tables, strict=True)
         ]
         # The first table with linear weights sets `linear`, the others add to it.

@@ -138,7 +138,8 @@ class Gate(Section):
         0.5,
         0,
         1,
-        "the largest share that the occurrences of ids with a row may lose: of 90 %, half",
+        "how much the share of occurrences whose ids have a row may drop, relative to that share: "
+        "0.5 accepts a drop from 90 % to 45 %",
     )
     length: float = number(
         1.5, 1, 1_000_000_000, "the most that ids per example may grow or shrink, as a factor"
@@ -147,7 +148,8 @@ class Gate(Section):
         10.0,
         1,
         1_000_000_000,
-        "the most that distinct ids may grow or shrink beside the examples, as a factor",
+        "the most that distinct ids may grow or shrink relative to the number of occurrences, as a "
+        "factor",
     )
     label_rate: float = number(
         2.0, 1, 1_000_000_000, "the most that the label's mean may move, as a factor"

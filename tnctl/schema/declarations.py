@@ -8,10 +8,16 @@ from typing import Any
 
 from tnctl.errors import UserError, did_you_mean, refuse_if
 
+# Optimizers that compat=tensornet chooses. They can be named, but nothing recommends them.
+UNLISTED = "tensornet_"
+
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a key takes and means. The check, `--help`, docs/conf.md and completion read it."""
+    """What a key takes and means. The check, `--help` and docs/conf.md read all of it.
+
+    Completion reads the choices.
+    """
 
     sentence: str
     low: float = -math.inf
@@ -20,6 +26,18 @@ class Declaration:
     choices: Collection[str] = ()
     only_for: tuple[str, tuple[str, ...]] = ("", ())  # a key of the section, and values of it
     unit: str = ""
+
+    @property
+    def condition(self) -> str:
+        """What `only_for` says, such as name=adam or adamw; empty for a key without it."""
+        selector, users = self.only_for
+        listed = [user for user in users if not user.startswith(UNLISTED)]
+        return f"{selector}={' or '.join(listed)}" if users else ""
+
+    @property
+    def meaning(self) -> str:
+        """The sentence, and what the key is only for."""
+        return f"{self.sentence}; only for {self.condition}" if self.condition else self.sentence
 
     @property
     def limit(self) -> str:
@@ -75,7 +93,11 @@ def default_of(declared: dataclasses.Field) -> Any:
 
 
 class Section:
-    """A part of a conf. Making one checks each key by its declaration, then keys together."""
+    """A part of a conf. Making one checks each key by its declaration, then keys together.
+
+    A key with `only_for` may have its default everywhere: a composed conf has the defaults of all
+    keys, and does not say which of them were given.
+    """
 
     def __post_init__(self) -> None:
         """Raise UserError that names the key."""
@@ -87,11 +109,24 @@ class Section:
                 selected = getattr(self, selector)
                 refuse_if(
                     selected not in users,
-                    f"{declared.name} is for {selector}={' or '.join(users)}. "
-                    f"Received: {selector}={selected}",
+                    f"{declared.name} is for {declaration.condition}. "
+                    f"Received: {selector}={selected}{self._keys_only_for(selector)}",
                 )
             declaration.check(declared.name, value)
         self.check()
+
+    def _keys_only_for(self, selector: str) -> str:
+        """In words, the keys that are only for some values of `selector`, its value among them."""
+        declarations = {
+            declared.name: declared.metadata["declaration"].only_for
+            for declared in dataclasses.fields(self)  # type: ignore[arg-type]
+        }
+        names = [
+            name
+            for name, (key, users) in declarations.items()
+            if key == selector and getattr(self, selector) in users
+        ]
+        return f", which takes {', '.join(names)}" if names else ""
 
     def check(self) -> None:
         """Raise UserError for keys that do not fit together."""

@@ -51,31 +51,31 @@ class Slot(Section):
     )
     vocabulary: list[str] | None = key(
         None,
-        "vocabulary: the values, in order of their ids",
+        "the values, in order of their ids",
         only_for=kinds_with("vocabulary"),
     )
     vocabulary_file: str | None = key(
         None,
-        "vocabulary: a file or URL with one value per line, in order of their ids",
+        "a file or URL with one value per line, in order of their ids",
         only_for=kinds_with("vocabulary_file"),
     )
     oov: int = number(
         0,
         0,
         2**31,
-        "vocabulary: ids after the list for other values, by hash (0: they count as missing)",
+        "ids after the list for other values, by hash (0: they count as missing)",
         only_for=kinds_with("oov"),
     )
     boundaries: list[float] | None = key(
         None,
-        "boundaries: ascending numbers; a value gets the number of boundaries at or below it",
+        "ascending numbers; a value gets the number of boundaries at or below it",
         only_for=kinds_with("boundaries"),
     )
     buckets: int = number(
         64,
         2,
         1_000_000,
-        "quantiles: how many buckets the distinct values are cut into",
+        "how many buckets the distinct values are cut into",
         only_for=kinds_with("buckets"),
     )
     missing: str = choice(
@@ -225,9 +225,18 @@ class Numeric(Section):
         ("none", "log1p", "standardize"),
         "none, log1p (sign(v) * ln(1 + |v|)) or standardize ((v - mean) / deviation)",
     )
-    mean: float | None = key(None, "standardize: given instead of measured on data.train")
+    mean: float | None = key(
+        None,
+        "the mean, given instead of measured on data.train",
+        only_for=("transform", ("standardize",)),
+    )
     deviation: float | None = number(
-        None, 0, math.inf, "standardize: given instead of measured", includes_low=False
+        None,
+        0,
+        math.inf,
+        "the standard deviation, given instead of measured",
+        includes_low=False,
+        only_for=("transform", ("standardize",)),
     )
     clip: list[float | None] | None = key(
         None, "[low, high]: numbers outside are moved to it, before the transform; null: no limit"
@@ -248,10 +257,6 @@ class Numeric(Section):
         refuse_if(
             (self.mean is None) != (self.deviation is None),
             "mean and deviation are given together or not at all",
-        )
-        refuse_if(
-            self.mean is not None and self.transform != "standardize",
-            "mean and deviation are for transform=standardize",
         )
         low, high = self._limits()
         refuse_if(

@@ -67,8 +67,8 @@ class Eviction(Section):
         1_000_000_000,
         "rows whose (show - click) * nonclick + click * click_weight is below this (Paddle's)",
     )
-    nonclick: float = number(0.1, 0, 1_000_000, "score: the weight of a show without a click")
-    click_weight: float = number(1.0, 0, 1_000_000, "score: the weight of a click")
+    nonclick: float = number(0.1, 0, 1_000_000, "in score, the weight of a show without a click")
+    click_weight: float = number(1.0, 0, 1_000_000, "in score, the weight of a click")
     rows: int | None = number(
         None,
         1,
@@ -86,6 +86,11 @@ class Eviction(Section):
             self.rows is not None and self.bytes is not None,
             "is bounded by `rows` or by `bytes`, not by both",
         )
+        for weight in ("nonclick", "click_weight") if self.score is None else ():
+            refuse_if(
+                getattr(self, weight) != getattr(Eviction, weight),
+                f"{weight} is a weight in score; give score too",
+            )
         unseen = self.unseen_days is not None or self.unseen_steps is not None
         refuse_if(
             self.logic == "and" and not (self.show is not None and unseen),

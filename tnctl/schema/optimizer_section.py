@@ -6,7 +6,7 @@ from typing import Any
 
 from tnctl.errors import refuse_if
 from tnctl.optimizer_table import EXTRAS, KINDS
-from tnctl.schema.declarations import Section, choice, key, number
+from tnctl.schema.declarations import UNLISTED, Section, choice, key, number
 
 # Optimizers and settings that the conf calls otherwise than csrc/tn_optimizer.c.
 NAMES_IN_C = {
@@ -41,6 +41,16 @@ def having(setting: str) -> tuple[str, tuple[str, ...]]:
     return "name", tuple(rules)
 
 
+def default_of(setting: str) -> str:
+    """In words, the default of a setting: one, or one for each optimizer that has it."""
+    rules = {name: settings[setting] for name, settings in RULES.items() if setting in settings}
+    listed = {name: value for name, value in rules.items() if not name.startswith(UNLISTED)}
+    words = {name: f"{value:g}" if value else "0" for name, value in (listed or rules).items()}
+    if len(set(words.values())) == 1:
+        return "default: " + next(iter(words.values()))
+    return "defaults: " + ", ".join(f"{name} {value}" for name, value in words.items())
+
+
 @dataclass
 class Optimizer(Section):
     """An optimizer of rows or of dense weights; keys left null take the optimizer's default."""
@@ -56,40 +66,52 @@ class Optimizer(Section):
         None,
         1e-30,
         1_000_000,
-        "added to the root (adagrad 1e-8, adam 1e-7)",
+        f"added to the root ({default_of('epsilon')})",
         only_for=having("epsilon"),
     )
     initial_accumulator: float | None = number(
         None,
         0,
         1_000_000,
-        "adagrad, ftrl: where the accumulator starts (adagrad 1e-6, ftrl 0)",
+        f"where the accumulator starts ({default_of('initial_accumulator')})",
         only_for=having("initial_accumulator"),
     )
     beta1: float | None = number(
-        None, 0, 0.9999, "adam: decay of the first moment (0.9)", only_for=having("beta1")
+        None,
+        0,
+        0.9999,
+        f"decay of the first moment ({default_of('beta1')})",
+        only_for=having("beta1"),
     )
     beta2: float | None = number(
-        None, 0, 0.9999, "adam: decay of the second moment (0.999)", only_for=having("beta2")
+        None,
+        0,
+        0.9999,
+        f"decay of the second moment ({default_of('beta2')})",
+        only_for=having("beta2"),
     )
     momentum: float | None = number(
         None,
         0,
         0.9999,
-        "sgd: the share of the last step that is kept (0)",
+        f"the share of the last step that is kept ({default_of('momentum')})",
         only_for=having("momentum"),
     )
     nesterov: bool | None = key(
-        None, "sgd: look ahead along the momentum (false)", only_for=having("nesterov")
+        None, "look ahead along the momentum (default: false)", only_for=having("nesterov")
     )
     l1: float | None = number(
-        None, 0, 1_000_000, "ftrl: makes weights exactly zero (0)", only_for=having("l1")
+        None,
+        0,
+        1_000_000,
+        f"makes weights exactly zero ({default_of('l1')})",
+        only_for=having("l1"),
     )
     beta: float | None = number(
         None,
         0,
         1_000_000,
-        "ftrl: added to the root, smooths the first steps (1)",
+        f"added to the root, smooths the first steps ({default_of('beta')})",
         only_for=having("beta"),
     )
     l2: float = number(
@@ -115,14 +137,16 @@ class Optimizer(Section):
         None,
         0,
         1,
-        "compat=tensornet, dense adagrad: decay of the squared gradients (1)",
+        "compat=tensornet, dense weights: decay of the squared gradients "
+        f"({default_of('gradient_decay')})",
         only_for=having("gradient_decay"),
     )
     momentum_decay: float | None = number(
         None,
         0,
         1,
-        "compat=tensornet, dense adagrad: decay of the momentum (TensorNet: 1, never moves)",
+        "compat=tensornet, dense weights: decay of the momentum, where 1 never moves a weight "
+        f"({default_of('momentum_decay')})",
         only_for=having("momentum_decay"),
     )
 
@@ -179,20 +203,37 @@ class Schedule(Section):
     )
     warmup_steps: int = number(0, 0, math.inf, "steps in which the factor rises from 0 to 1")
     decay_steps: int = number(
-        10_000, 1, math.inf, "exponential: steps per decay_rate; cosine: steps until the end"
+        10_000,
+        1,
+        math.inf,
+        "exponential: steps per decay_rate; cosine: steps until the end",
+        only_for=("name", ("exponential", "cosine")),
     )
-    decay_rate: float = number(0.96, 0, 1, "exponential: the factor after decay_steps")
-    boundaries: list[int] = key(list, "step: the steps after which the factor changes")
+    decay_rate: float = number(
+        0.96, 0, 1, "the factor after decay_steps", only_for=("name", ("exponential",))
+    )
+    boundaries: list[int] = number(
+        list, 0, math.inf, "the steps after which the factor changes", only_for=("name", ("step",))
+    )
     factors: list[float] = number(
-        list, 0, 1_000_000, "step: the factor after each of the boundaries"
+        list, 0, 1_000_000, "the factor after each of the boundaries", only_for=("name", ("step",))
     )
-    end: float = number(0.0, 0, 1, "exponential, cosine, plateau: the factor never falls below it")
-    reduce: float = number(0.1, 0, 1, "plateau: what the factor is multiplied by")
+    end: float = number(
+        0.0,
+        0,
+        1,
+        "the factor never falls below it",
+        only_for=("name", ("exponential", "cosine", "plateau")),
+    )
+    reduce: float = number(
+        0.1, 0, 1, "what the factor is multiplied by", only_for=("name", ("plateau",))
+    )
     patience: int = number(
         2,
         1,
         math.inf,
-        "plateau: evaluations without a better monitored metric until it is reduced",
+        "evaluations without a better monitored metric until the factor is reduced",
+        only_for=("name", ("plateau",)),
     )
 
     def check(self) -> None:

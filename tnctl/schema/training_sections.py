@@ -20,15 +20,17 @@ class Loss(Section):
         0.0,
         0,
         1,
-        "cross_entropy: a label y counts as y * (1 - smoothing) + smoothing / 2",
+        "a label y counts as y * (1 - smoothing) + smoothing / 2",
         only_for=("name", ("cross_entropy",)),
     )
-    gamma: float = number(2.0, 0, 100, "focal: how much easy examples are held back")
+    gamma: float = number(
+        2.0, 0, 100, "how much easy examples are held back", only_for=("name", ("focal",))
+    )
     alpha: float | None = number(
         None,
         0,
         1,
-        "focal: the weight of label 1; label 0 has 1 - alpha (default: both 1)",
+        "the weight of label 1; label 0 has 1 - alpha (default: both 1)",
         only_for=("name", ("focal",)),
     )
 
@@ -149,24 +151,27 @@ class Save(Section):
 
 @dataclass
 class Warm(Section):
-    """Where the weights of a new run come from, when its conf is another."""
+    """Starting a new run from the weights of a checkpoint with another conf."""
 
     start: str | None = key(None, "the checkpoint, or the output of a run, to start from")
     rename: dict[str, str] = key(
         dict, "slots and numeric inputs with another name in the checkpoint: {new name: old name}"
     )
-    drop: list[str] = key(list, "slots and numeric inputs of the checkpoint that this conf has not")
+    drop: list[str] = key(
+        list, "slots and numeric inputs of the checkpoint that this conf does not have"
+    )
     new: list[str] = key(list, "slots and numeric inputs of this conf that are reinitialised")
     optimizer: str = choice(
         "match",
         ("match", "fresh"),
-        "match: state of rows and weights comes along, so optimizers must be equal; fresh",
+        "match: the optimizer state is loaded too, so optimizers must be equal; fresh: it starts "
+        "from its initial values",
     )
     dense: str = choice(
         "match",
         ("match", "fresh"),
-        "match: dense weights come along by name and shape, those of new inputs are reinitialised; "
-        "fresh",
+        "match: dense weights are loaded by name and shape, those of new inputs are reinitialised; "
+        "fresh: all are reinitialised",
     )
 
     def check(self) -> None:

@@ -11,7 +11,7 @@ from tnctl.schema.keys import branches, hints_of, keys_like, no_key
 
 KEYS_SHOWN = 4
 # Sections whose names the user chooses, with values of no declared type.
-NAMED = {"recipe": "recipe.SETTING=value", "warm.rename": "warm.rename.OLD=NEW"}
+NAMED = {"recipe": "recipe.SETTING=value", "warm.rename": "warm.rename.NEW=OLD"}
 
 
 def from_values(values: Mapping[str, Any]) -> Conf:
@@ -36,7 +36,9 @@ def converted(value: Any, hint: Any, key: str, make: bool = False) -> Any:
         return value
     if value is None and NoneType not in kinds and hint is not Any:
         entry = "Write '' for an empty text, or leave the entry out"
-        way = entry if key.endswith("]") else "Leave it out for the default"
+        of_branch = key.rpartition(".")[0] in branches()  # leaving it out would be without it
+        default = "Write {} for its defaults" if of_branch else "Leave it out for the default"
+        way = entry if key.endswith("]") else default
         raise UserError(f"{key} needs a value, and null is none. {way}")
     if value is None or hint is Any:
         return value
@@ -92,8 +94,8 @@ def _names(value: Any, key: str) -> Mapping[str, Any]:
     for name in value:
         refuse_if(
             not isinstance(name, str),
-            f"{key or 'the conf'} has the name {'null' if name is None else name}, which is no "
-            "text to YAML, as numbers, yes, no and null are none. Write it in quotes",
+            f"{key or 'the conf'} has the name {'null' if name is None else name}. YAML reads "
+            "numbers, yes, no and null as values that are not text. Write the name in quotes",
         )
     return value
 
@@ -145,7 +147,7 @@ def differences(values: Any, others: Any, path: str = "") -> list[str]:
 
 def required(key: str) -> None:
     """The resolver of `${required:KEY}` in a shipped conf: a key that the user must give."""
-    raise UserError(f"{key} is not given. Say {key}=…")
+    raise UserError(f"{key} is not given. Give {key}=…")
 
 
 def register() -> None:

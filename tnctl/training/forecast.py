@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from tnctl.data.sources import columns_of, files_of
 from tnctl.evaluation.input_figures import INDEX_BYTES
 from tnctl.model.building import Model, build
 from tnctl.model.layout import Layout, TableLayout, most_rows
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Slot
 from tnctl.tables import SparseTable
 from tnctl.training import early_stopping, eviction
 from tnctl.training.sample_ids import (
@@ -45,7 +45,7 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass
-class SlotFindings:
+class SlotFigures:
     """One slot in the sample."""
 
     coverage: float  # examples with an id
@@ -56,7 +56,7 @@ class SlotFindings:
 
 
 @dataclass
-class TableFindings:
+class TableForecast:
     """One table at the end of the data."""
 
     row_bytes: float  # with its part of the index
@@ -74,7 +74,7 @@ class TableFindings:
 
 
 @dataclass
-class LifeFindings:
+class LifeForecast:
     """The effect of the rules for the rows of a share group."""
 
     rules: list[str]
@@ -100,16 +100,16 @@ class WorkerMemory:
 
 
 @dataclass
-class Findings:
+class Forecast:
     """All that `tnctl check` reports."""
 
     sample_rows: int
     skipped_rows: int
     rows: RowCount | None  # of data.train
-    slots: dict[str, SlotFindings]
+    slots: dict[str, SlotFigures]
     groups: dict[str, Growth]
-    lives: dict[str, LifeFindings]
-    tables: dict[str, TableFindings]
+    lives: dict[str, LifeForecast]
+    tables: dict[str, TableForecast]
     labels: dict[str, float]
     unused: list[str] | None
     x: list[tuple[str, int, int]]  # name, first column, columns
@@ -123,7 +123,7 @@ class Findings:
     warnings: list[str]
 
 
-def inspect(conf: Conf, rows: int = ROWS) -> Findings:
+def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
     """Read the first `rows` rows of data.train, and the beginning of the other splits.
 
     Raises `UserError` or `Failure` for whatever would keep the conf from being trained.
@@ -146,15 +146,15 @@ def inspect(conf: Conf, rows: int = ROWS) -> Findings:
     labels = np.concatenate([batch.labels for batch in sample])
     total = total_rows(conf, len(labels), rows, days)
     means = dict(zip(conf.data.all_labels, labels.mean(0), strict=True))
-    trained = trained_rows(conf, total, means)
+    trained = trained_rows(conf.data.negatives, total, means)
     groups = look_at_groups(conf, sample, measured, trained)
     lives = look_at_lives(conf, sample, model, groups, trained)
     layout = model.layout
-    findings = Findings(
+    findings = Forecast(
         sample_rows=len(labels),
         skipped_rows=skipped.rows,
         rows=total,
-        slots=look_at_slots(conf, sample),
+        slots=look_at_slots(conf.slots, sample),
         groups=groups,
         lives=lives,
         tables={
@@ -193,13 +193,13 @@ def total_rows(conf: Conf, sampled: int, wanted: int, days: Days | None) -> RowC
     )
 
 
-def look_at_slots(conf: Conf, sample: list[Batch]) -> dict[str, SlotFindings]:
+def look_at_slots(slots: Mapping[str, Slot], sample: list[Batch]) -> dict[str, SlotFigures]:
     """Coverage and ids of every slot."""
     findings = {}
-    for number, (name, slot) in enumerate(conf.slots.items()):
-        cells = spread(conf, name)
+    for number, (name, slot) in enumerate(slots.items()):
+        cells = spread(slot)
         counts = np.concatenate([ids_per_row(batch, number, cells) for batch in sample])
-        findings[name] = SlotFindings(
+        findings[name] = SlotFigures(
             float((counts > 0).mean()),
             float(counts.mean()),
             int(counts.max()),
@@ -215,10 +215,10 @@ def look_at_groups(
     """The growth of the ids of every share group, over all slots of it."""
     rows = sum(batch.rows for batch in sample)
     growths = {}
-    for group, numbers in members(conf).items():
+    for group, numbers in members(conf.slots).items():
         name = list(conf.slots)[numbers[0]]
         most = counted_ids(name, conf.slots[name], measured)
-        first_rows, times = first_met(*occurrences(conf, sample, numbers))
+        first_rows, times = first_met(*occurrences(conf.slots, sample, numbers))
         grown = grown_to(first_rows, times, rows, total, math.inf if most is None else most)
         if most is not None and conf.optimizer.updates == "all":
             grown = replace(grown, end=most, low=most, high=most)
@@ -243,10 +243,10 @@ def grown_to(
 
 def look_at_lives(
     conf: Conf, sample: list[Batch], model: Model, groups: dict[str, Growth], total: RowCount
-) -> dict[str, LifeFindings]:
+) -> dict[str, LifeForecast]:
     """The effect of the rules for rows on every share group that has any."""
     rows = sum(batch.rows for batch in sample)
-    numbers = members(conf)
+    numbers = members(conf.slots)
     findings = {}
     for layout, table in zip(model.layout.tables, model.tables, strict=True):
         for group, life in zip(layout.groups, layout.lives, strict=True):
@@ -255,7 +255,7 @@ def look_at_lives(
             grown, counted = groups[group], 0.0
             if life.waits:
                 first_rows, times, waited = admitted(
-                    *occurrences(conf, sample, numbers[group]), life, conf.seed
+                    *occurrences(conf.slots, sample, numbers[group]), life, conf.seed
                 )
                 grown = grown_to(first_rows, times, rows, total, grown.high)
                 counted = waited * max(total.estimate / rows, 1)
@@ -266,18 +266,18 @@ def look_at_lives(
                 low=min(grown.low, most),
                 high=min(grown.high, most),
             )
-            findings[group] = LifeFindings(eviction.rules(life), groups[group], grown, counted)
+            findings[group] = LifeForecast(eviction.rules(life), groups[group], grown, counted)
     return findings
 
 
-def trained_rows(conf: Conf, total: RowCount | None, labels: Mapping[str, float]) -> RowCount:
+def trained_rows(negatives: float, total: RowCount | None, labels: Mapping[str, float]) -> RowCount:
     """The rows of data.train that are trained on; none beyond the sample when nobody knows."""
     if total is None:
         return RowCount(0.0, 0.0, 0.0)
-    if conf.data.negatives == 1:
+    if negatives == 1:
         return total
     [rate] = labels.values()
-    share = float(rate + (1 - rate) * conf.data.negatives)
+    share = float(rate + (1 - rate) * negatives)
     return RowCount(total.estimate * share, total.low * share, total.high * share)
 
 
@@ -285,8 +285,8 @@ def table_findings(
     layout: TableLayout,
     table: SparseTable,
     groups: dict[str, Growth],
-    lives: dict[str, LifeFindings],
-) -> TableFindings:
+    lives: dict[str, LifeForecast],
+) -> TableForecast:
     """The size of a table from the growth of its groups."""
     each = [lives[name].rows if name in lives else groups[name] for name in layout.groups]
     estimate, low, high = (sum(getattr(g, key) for g in each) for key in ("end", "low", "high"))
@@ -294,10 +294,10 @@ def table_findings(
     counted = sum(lives[name].counted for name in layout.groups if name in lives)
     # Cormode & Muthukrishnan 2005, theorem 1: e / width * occurrences, but for e^-lines of all ids.
     overcount = math.e * eviction.SKETCH_LINES / sketch * counted if sketch else 0.0
-    return TableFindings(table.stride + INDEX_BYTES, (estimate, low, high), sketch, overcount)
+    return TableForecast(table.stride + INDEX_BYTES, (estimate, low, high), sketch, overcount)
 
 
-def worker_memory(workers: int, findings: Findings) -> WorkerMemory:
+def worker_memory(workers: int, findings: Forecast) -> WorkerMemory:
     """What each of several workers needs: its part of the tables, and all dense weights."""
     estimate, low, high = (
         sum(table.bytes[bound] for table in findings.tables.values()) / workers
@@ -315,7 +315,7 @@ def unused_columns(conf: Conf) -> list[str] | None:
     return None if present is None else [name for name in present if name not in used]
 
 
-def warnings(conf: Conf, layout: Layout, findings: Findings, sample: list[Batch]) -> list[str]:
+def warnings(conf: Conf, layout: Layout, findings: Forecast, sample: list[Batch]) -> list[str]:
     """What can be trained and is probably a mistake."""
     labels = np.concatenate([batch.labels for batch in sample])
     said = [
@@ -325,7 +325,7 @@ def warnings(conf: Conf, layout: Layout, findings: Findings, sample: list[Batch]
     ]
     said += [
         f"numeric.{name} is the same number in every row of the sample"
-        for name in constant_numbers(conf, layout, sample)
+        for name in constant_numbers(conf.numeric, layout, sample)
     ]
     said += [
         f"label {name} is {label[0]:g} in every row of the sample: is it sorted?"
@@ -343,16 +343,14 @@ def warnings(conf: Conf, layout: Layout, findings: Findings, sample: list[Batch]
     return said + same_files(conf) + memory_warnings(findings)
 
 
-def constant_numbers(conf: Conf, layout: Layout, sample: list[Batch]) -> list[str]:
-    """The numeric inputs that do not vary."""
+def constant_numbers(inputs: Collection[str], layout: Layout, sample: list[Batch]) -> list[str]:
+    """The names of `inputs`, the numeric ones, that do not vary."""
     numeric = np.concatenate([batch.numeric for batch in sample])
     equal = (numeric == numeric[0]).all(axis=0)
     return [
         name
         for name, (column, width) in layout.numeric_columns.items()
-        if name in conf.numeric
-        and len(numeric) > 1
-        and equal[column - layout.numeric_at :][:width].all()
+        if name in inputs and len(numeric) > 1 and equal[column - layout.numeric_at :][:width].all()
     ]
 
 
@@ -370,7 +368,7 @@ def same_files(conf: Conf) -> list[str]:
     ]
 
 
-def memory_warnings(findings: Findings) -> list[str]:
+def memory_warnings(findings: Forecast) -> list[str]:
     """Whether the tables may not fit."""
     there, each = memory_of_machine(), findings.workers
     if each is None:

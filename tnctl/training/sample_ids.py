@@ -1,5 +1,6 @@
 """The ids in a sample of the data: which rows have them, and when each gets a row of a table."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from tnctl.data.batches import Batch
 from tnctl.data.features import Features
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import windows
-from tnctl.schema import Conf, RowLife
+from tnctl.schema import Conf, RowLife, Slot
 from tnctl.training import eviction
 
 WINDOW_ROWS = 8192
@@ -21,14 +22,13 @@ def read_sample(conf: Conf, measured: Statistics, rows: int, skipped: Skipped) -
     """The first rows of a split, each slot as a table; negatives are all kept."""
     data = replace(conf.data, negatives=1.0, window=WINDOW_ROWS)
     whole = replace(conf, data=data, train=replace(conf.train, batch_size=1))
-    tables = [([name], [spread(conf, name)]) for name in conf.slots]
+    tables = [([name], [spread(slot)]) for name, slot in conf.slots.items()]
     features = Features(whole, tables, measured, carry=conf.data.carry)
     return list(windows(whole, features, skipped.split, limit=rows, skipped=skipped))
 
 
-def spread(conf: Conf, name: str) -> int:
+def spread(slot: Slot) -> int:
     """The cells of a slot in an example."""
-    slot = conf.slots[name]
     return slot.max_length or 1 if slot.pooling == "none" else 1
 
 
@@ -38,24 +38,24 @@ def ids_per_row(window: Batch, number: int, cells: int) -> NDArray[np.int64]:
     return ends[1:] - ends[:-1]
 
 
-def members(conf: Conf) -> dict[str, list[int]]:
+def members(slots: Mapping[str, Slot]) -> dict[str, list[int]]:
     """For every share group the numbers of its slots."""
     numbers: dict[str, list[int]] = {}
-    for number, (name, slot) in enumerate(conf.slots.items()):
+    for number, (name, slot) in enumerate(slots.items()):
         numbers.setdefault(slot.group or name, []).append(number)
     return numbers
 
 
 def occurrences(
-    conf: Conf, sample: list[Batch], numbers: list[int]
+    slots: Mapping[str, Slot], sample: list[Batch], numbers: list[int]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """All ids of the slots with these numbers, and the row of each."""
-    names = list(conf.slots)
+    cells = [spread(slot) for slot in slots.values()]
     ids, owners = [], []
     for number in numbers:
         first = 0
         for window in sample:
-            counts = ids_per_row(window, number, spread(conf, names[number]))
+            counts = ids_per_row(window, number, cells[number])
             ids.append(window.ids[number])
             owners.append(np.repeat(np.arange(first, first + window.rows), counts))
             first += window.rows

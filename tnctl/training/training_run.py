@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from tnctl import files
 from tnctl.checkpoint.load import Checkpoint
@@ -210,12 +211,9 @@ def new_model(
     conf: Conf, processes: Processes, start: warm.WarmStart | None, of_first_day: Conf
 ) -> Model:
     """The model that a new run begins with; inputs are measured on data.train of `of_first_day`."""
-
-    def measure(_: Conf) -> statistics.Statistics:
-        return statistics.measure(of_first_day)
-
+    measure = partial(statistics.measure, of_first_day)
     with waiting("measuring the training data"):
-        measured = measure(conf) if start is None else start.statistics(measure)
+        measured = measure() if start is None else start.statistics(measure)
     model = processes.build(conf, measured)
     if start is not None:
         start.fill(model)

@@ -46,12 +46,12 @@ static void print_batch(raw_inputs *inputs) {
         print_ids(inputs, row);
         printf("}");
         for (uint32_t i = 0; i < inputs->n_packed; i++) {
-            const packed_input *one = &inputs->packed[i];
-            printf(", \"%s\": [", one->name);
-            for (uint32_t j = 0; j < one->columns; j++) {
-                size_t at = (size_t)row * one->columns + j;
+            const packed_input *input = &inputs->packed[i];
+            printf(", \"%s\": [", input->name);
+            for (uint32_t j = 0; j < input->columns; j++) {
+                size_t at = (size_t)row * input->columns + j;
                 double value =
-                    one->integers ? ((int32_t *)one->data)[at] : ((float *)one->data)[at];
+                    input->integers ? ((int32_t *)input->data)[at] : ((float *)input->data)[at];
                 printf("%s%.9g", j ? ", " : "", value);
             }
             printf("]");

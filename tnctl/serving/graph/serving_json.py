@@ -10,11 +10,11 @@ from typing import Any, cast
 from tnctl.checkpoint.load import Checkpoint
 from tnctl.data.column_names import numeric_columns, slot_columns
 from tnctl.data.slot_encoder import Encoder
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics import Scale, Statistics
 from tnctl.masking import masked
 from tnctl.model.graph import LENGTHS, Input
 from tnctl.model.layout import CVM_COLUMNS, LINEAR, Layout, plan
-from tnctl.schema import Conf, Label
+from tnctl.schema import Conf, Data, Label, Numeric
 from tnctl.serving.artefact_document import CheckpointReference
 from tnctl.serving.graph.cutting import Part, whole
 from tnctl.serving.graph.graph_document import (
@@ -62,7 +62,7 @@ def describe(
         frozen=False,
         predictions="logit" if conf.train.loss.name == "mse" else "sigmoid",
         logit_correction=checkpoint.manifest.logit_correction,
-        labels=described_labels(conf, checkpoint.manifest.heads, heads),
+        labels=described_labels(conf.data, checkpoint.manifest.heads, heads),
         signatures=Signatures(
             by_slot=described_inputs(part.by_slot), packed=described_inputs(part.packed)
         ),
@@ -72,10 +72,13 @@ def describe(
             )
             for output in part.outputs
         ),
-        data=described_data(conf),
+        data=described_data(conf.data),
         columns=tuple(dict.fromkeys(columns)),
         slots={name: described_slot(conf, layout, statistics, name) for name in slots},
-        numeric={name: described_numeric(conf, statistics, name) for name in numeric},
+        numeric={
+            name: described_numeric(name, number, statistics.standardize.get(name))
+            for name, number in numeric.items()
+        },
         linear=LinearSum(adds=adds),
         golden=None,
     )
@@ -97,10 +100,10 @@ def described_inputs(inputs: list[Input]) -> tuple[SignatureInput, ...]:
 
 
 def described_labels(
-    conf: Conf, of_recipe: Sequence[str], heads: list[str]
+    data: Data, of_recipe: Sequence[str], heads: list[str]
 ) -> dict[str, LabelSource]:
     """What each of `heads` was trained on. A recipe's only head takes the only label."""
-    labels: dict[str, Label] = conf.data.all_labels
+    labels: dict[str, Label] = data.all_labels
     if len(of_recipe) == 1:
         labels = dict(zip(of_recipe, labels.values(), strict=True))
     return {
@@ -114,9 +117,8 @@ def described_labels(
     }
 
 
-def described_data(conf: Conf) -> RawData:
+def described_data(data: Data) -> RawData:
     """How raw rows were read."""
-    data = conf.data
     return RawData(
         format=cast(Any, data.format),
         delimiter=data.delimiter,
@@ -179,10 +181,9 @@ def as_text(number: int | None) -> str | None:
     return None if number is None else str(number)
 
 
-def described_numeric(conf: Conf, statistics: Statistics, name: str) -> NumericInput:
+def described_numeric(name: str, numeric: Numeric, scale: Scale | None) -> NumericInput:
     """How the values of a numeric input are transformed before the graph takes them."""
-    numeric = conf.numeric[name]
-    mean, deviation = statistics.standardize.get(name, (None, None))
+    mean, deviation = scale or (None, None)
     return NumericInput(
         column=None if numeric.columns else numeric.column or name,
         columns=sequence(numeric.columns),

@@ -63,7 +63,7 @@ class Request:
 
     def select(self, since: RowsManifest | None) -> Selection:
         """The rows, or those that differ from an earlier export."""
-        return select(self.checkpoint, self.conf, self.filter, self.precision, since)
+        return select(self.checkpoint, self.conf.slots, self.filter, self.precision, since)
 
     def check(self, opened: Embeddings, inventory: golden_checks.Writes) -> RowsGolden | None:
         """Check the exported rows against the checkpoint's golden rows, and write those."""

@@ -18,7 +18,7 @@ from tnctl.checkpoint.decayed_rows import as_read, known_rows, shows_as_read, un
 from tnctl.checkpoint.merging import Cursor
 from tnctl.checkpoint.table_document import Table
 from tnctl.model.layout import EMBEDDING, LINEAR
-from tnctl.schema import Conf
+from tnctl.schema import Slot
 from tnctl.serving.rows.export_document import Filter, RowsManifest, Threshold
 from tnctl.serving.rows.precision import Precision, RowShape, encode, parted
 from tnctl.serving.rows.selection_rules import check_shapes, check_since, chosen_groups
@@ -86,17 +86,18 @@ def count_of(groups: Sequence[Group]) -> int:
 
 def select(
     checkpoint: Checkpoint,
-    conf: Conf,
+    slots: Mapping[str, Slot],
     filter: Filter = EVERYTHING,
     precision: Precision = "float32",
     since: RowsManifest | None = None,
 ) -> Selection:
     """The rows of a checkpoint that an export has; with `since`, a manifest, those that differ.
 
-    What is not known from the checkpoint's manifest is counted in a pass over the rows. Raises
-    UserError for a filter that is impossible, and for an export `since` of another training.
+    `slots` are those of the conf. What is not known from the checkpoint's manifest is counted in a
+    pass over the rows. Raises UserError for a filter that is impossible, and for an export `since`
+    of another training.
     """
-    chosen = chosen_groups(checkpoint, conf, filter)
+    chosen = chosen_groups(checkpoint, slots, filter)
     if since is not None:
         check_since(checkpoint, filter, precision, since)
     tables = [
@@ -112,7 +113,7 @@ def select(
 
 
 @dataclass(frozen=True)
-class Block:
+class SelectedRecords:
     """Records in (hash, group) order: which are rows of the export, and which are removed there.
 
     `removed` are keys without a record, which come before the next block.
@@ -237,23 +238,25 @@ class TableSelection:
             decays[number] = (self._table.life.decay or {})[name]
         return decays
 
-    def _blocks(self) -> Iterator[Block]:
+    def _blocks(self) -> Iterator[SelectedRecords]:
         """All records, judged, with the removed keys whose hashes are between theirs."""
         records = known_rows(self._checkpoint, self._table.name)
         if self._then is None:
             nothing = np.empty(0, REMOVED_DTYPE)
             for batch in records:
                 taken = self._passing(batch, self._now) & self._chosen[batch["group"]]
-                yield Block(batch, taken, np.zeros(len(batch), bool), nothing)
+                yield SelectedRecords(batch, taken, np.zeros(len(batch), bool), nothing)
             return
         removed = Cursor(self._removed_since(self._then.step), self._keys, REMOVED_DTYPE)
         for batch in records:
             if len(batch):
                 last = self._keys.hashes(batch[-1:])[0]
-                yield Block(batch, *self._changed(batch, self._then), removed.take_to(last))
+                yield SelectedRecords(
+                    batch, *self._changed(batch, self._then), removed.take_to(last)
+                )
         none, no_records = np.zeros(0, bool), np.empty(0, self._table.record_dtype)
         while len(removed.hashes) or not removed.ended:
-            yield Block(no_records, none, none, removed.take()[0])
+            yield SelectedRecords(no_records, none, none, removed.take()[0])
             removed.read()
 
     def _removed_since(self, step: int) -> Iterator[NDArray[Any]]:

@@ -1,25 +1,30 @@
 """Which filters and which earlier exports a checkpoint can be exported with."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from tnctl.checkpoint import tombstones
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.errors import UserError, did_you_mean
 from tnctl.saved_conf import conf_of
-from tnctl.schema import Conf
+from tnctl.schema import Slot
 from tnctl.serving.rows.export_document import Filter, RowsManifest
 from tnctl.serving.rows.precision import RowShape
 
 
-def chosen_groups(checkpoint: Checkpoint, conf: Conf, filter: Filter) -> set[str]:
-    """The names of the groups that a filter's slots read. Raises UserError."""
+def chosen_groups(checkpoint: Checkpoint, slots: Mapping[str, Slot], filter: Filter) -> set[str]:
+    """The names of the groups that a filter's slots read; `slots` are the conf's.
+
+    Raises UserError.
+    """
     tables = checkpoint.manifest.tables
-    slots = [slot for table in tables for slot in table.slots]
+    exported = [slot for table in tables for slot in table.slots]
     for slot in filter.slots or ():
-        if slot not in slots:
-            raise UserError(f"no slot {slot} with rows to export. {did_you_mean(slot, slots)}")
-    wanted = slots if filter.slots is None else filter.slots
-    chosen = {conf.slots[slot].group or slot for slot in wanted}
+        if slot not in exported:
+            raise UserError(f"no slot {slot} with rows to export. {did_you_mean(slot, exported)}")
+    wanted = exported if filter.slots is None else filter.slots
+    chosen = {slots[slot].group or slot for slot in wanted}
     if filter.min_show is not None and not 0 <= filter.min_show < np.inf:
         raise UserError(f"min_show must be a number from 0 on. Received: {filter.min_show}")
     if filter.top is not None and filter.top < 1:

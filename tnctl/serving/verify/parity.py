@@ -50,7 +50,7 @@ EXAMPLES = 1000
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckedFigure:
     """One comparison: what, whether it held, and the figure."""
 
     what: str
@@ -60,7 +60,7 @@ class Finding:
 
 def verify(
     checkpoint: Checkpoint, conf: Conf, graph: str, embeddings: str, prefix: str = "tnctl"
-) -> list[Finding]:
+) -> list[CheckedFigure]:
     """Compare serving with training on up to 1000 examples, and on golden rows.
 
     `prefix` starts the names of the keys when the embeddings are in a Redis. Raises Failure for a
@@ -78,7 +78,9 @@ def verify(
         return findings + of_graph(graph, loaded) + of_embeddings(loaded, opened)
 
 
-def verify_artefacts(graph: str, embeddings: str | None, prefix: str = "tnctl") -> list[Finding]:
+def verify_artefacts(
+    graph: str, embeddings: str | None, prefix: str = "tnctl"
+) -> list[CheckedFigure]:
     """Compare a graph, and with it embeddings, with their golden rows alone: no checkpoint is read.
 
     Embeddings without golden rows are compared with the graph's, if their rows are float32. Raises
@@ -110,7 +112,7 @@ def verify_endpoint(
     embeddings: str | None,
     prefix: str = "tnctl",
     checkpoint: Checkpoint | None = None,
-) -> list[Finding]:
+) -> list[CheckedFigure]:
     """Send golden rows to a running service, with the inputs and outputs of the graph.
 
     The golden rows are from the embeddings, else of the graph, else of the checkpoint. Raises
@@ -130,7 +132,7 @@ def verify_endpoint(
     inputs = inputs_of(description.signatures.by_slot, golden.inputs(description))
     noun = outputs_noun(description, BY_SLOT)
     return [
-        Finding(f"{noun} of the endpoint, by {way}", True, "not supported there")
+        CheckedFigure(f"{noun} of the endpoint, by {way}", True, "not supported there")
         if outputs is None
         else within(
             f"{noun} of the endpoint, by {way}", largest_deviation(golden, description, outputs)
@@ -167,7 +169,7 @@ class Examples:
         self.inputs = {name: array.copy() for name, array in self._buffers.items()}
         self.encoded = Encoded(cells_of(self.model, batch), batch.numeric)
 
-    def compare(self, graph: LoadedGraph, embeddings: Embeddings) -> list[Finding]:
+    def compare(self, graph: LoadedGraph, embeddings: Embeddings) -> list[CheckedFigure]:
         """Findings about the inputs and the outputs that serving gives for these examples."""
         description = graph.description
         lookup = served_lookup(description, embeddings)
@@ -193,7 +195,7 @@ class Examples:
             logits = self._inference.of_inputs(encoded.rows)
             towers = self._inference.towers(encoded.rows)
             figure = f"{deviation_of(logits, self.logits):.1e} × (1 + |logit|)"
-            findings.append(Finding("deviation of such rows in logits", True, figure))
+            findings.append(CheckedFigure("deviation of such rows in logits", True, figure))
         expected = dict(zip(self.model.heads, logits.T, strict=True)) | towers
         names = outputs_of(description, "logits") | outputs_of(description, "embedding")
         for signature in (PACKED, BY_SLOT):
@@ -203,7 +205,7 @@ class Examples:
             findings.append(within(what, worst))
         ids, known = counts.tolist()
         figure = f"{known:,} of {ids:,}"
-        return [*findings, Finding("ids that the files know", known > 0 or not ids, figure)]
+        return [*findings, CheckedFigure("ids that the files know", known > 0 or not ids, figure)]
 
     def _numbers_of(self, description: GraphManifest) -> NDArray[np.float32]:
         """The numeric inputs and one-hot slots that a graph, maybe of one head, takes."""
@@ -213,7 +215,7 @@ class Examples:
         columns = [at - layout.numeric_at + k for at, width in places for k in range(width)]
         return self.encoded.numeric[:, columns]
 
-    def _rows_within(self, embeddings: Embeddings) -> list[Finding]:
+    def _rows_within(self, embeddings: Embeddings) -> list[CheckedFigure]:
         """Whether exported rows of the examples' ids are as near as their manifest says."""
         content = embeddings.manifest
         errors = {entry.group: entry.error for entry in content.groups}
@@ -246,9 +248,9 @@ class Examples:
         figure = f"{worst:.1e} off, {bound:.1e} stated"
         filtered = content.filter.given or not left_out
         return [
-            Finding("weights of exported embeddings", not far, figure),
-            Finding("linear weights and counts", not differing, f"{differing} rows differ"),
-            Finding("rows that the filter left out", filtered, f"{left_out:,}"),
+            CheckedFigure("weights of exported embeddings", not far, figure),
+            CheckedFigure("linear weights and counts", not differing, f"{differing} rows differ"),
+            CheckedFigure("rows that the filter left out", filtered, f"{left_out:,}"),
         ]
 
 
@@ -277,7 +279,7 @@ def cells_of(model: Model, batch: Batch) -> dict[str, Cells]:
 
 def same_inputs(
     what: str, description: GraphManifest, received: Arrays, expected: Arrays
-) -> list[Finding]:
+) -> list[CheckedFigure]:
     """Whether inputs of `packed` are the same float32, in the columns that the graph reads.
 
     0.0 and -0.0 are the same: the sign of a sum of zeros has no meaning.
@@ -289,16 +291,18 @@ def same_inputs(
             read[part.at : part.end] |= part.source == name
         wrong = int(((array != expected[name]) & read).any(axis=1).sum())
         figure = f"{wrong} of {len(array)} rows differ"
-        findings.append(Finding(f"{what}{name} from the files, bit by bit", not wrong, figure))
+        findings.append(
+            CheckedFigure(f"{what}{name} from the files, bit by bit", not wrong, figure)
+        )
     return findings
 
 
-def within(what: str, deviation: float) -> Finding:
+def within(what: str, deviation: float) -> CheckedFigure:
     """Whether logits are near enough."""
-    return Finding(what, deviation <= TOLERANCE, f"{deviation:.1e} of {TOLERANCE}")
+    return CheckedFigure(what, deviation <= TOLERANCE, f"{deviation:.1e} of {TOLERANCE}")
 
 
-def of_graph(url: str, graph: LoadedGraph) -> list[Finding]:
+def of_graph(url: str, graph: LoadedGraph) -> list[CheckedFigure]:
     """Whether a graph gives the outputs of its golden rows; nothing where it has none."""
     golden = golden_of_graph(url, graph.description)
     if golden is None:
@@ -312,7 +316,7 @@ def of_graph(url: str, graph: LoadedGraph) -> list[Finding]:
 
 def of_embeddings(
     graph: LoadedGraph, embeddings: Embeddings, golden: GoldenFile | None = None
-) -> list[Finding]:
+) -> list[CheckedFigure]:
     """Whether embeddings, and the graph after them, give what golden rows, or their own, say."""
     description = graph.description
     lookup = served_lookup(description, embeddings)

@@ -26,7 +26,7 @@ NAMED = 4  # findings that the error lists
 
 
 @dataclass(frozen=True)
-class Finding:
+class Anomaly:
     """A difference between a day and the days before."""
 
     sentence: str
@@ -34,7 +34,7 @@ class Finding:
     """how many times its threshold it is"""
 
 
-def findings(gate: Gate, day: OfDay, recent: Sequence[OfDay]) -> list[Finding]:
+def findings(gate: Gate, day: OfDay, recent: Sequence[OfDay]) -> list[Anomaly]:
     """The differences beyond the thresholds, the worst first: of each input only the simplest.
 
     `recent` are the days to compare to, the oldest first; without any there are no findings.
@@ -49,14 +49,14 @@ def findings(gate: Gate, day: OfDay, recent: Sequence[OfDay]) -> list[Finding]:
         if usual and (of_input := list(_of_input(gate, figures, usual, examples))):
             kind = "" if name.startswith(LABEL + " ") else "numeric." if figures.edges else "slots."
             text, worst = of_input[0][0].format(days=days), max(weight for _, weight in of_input)
-            deviations.append(Finding(f"{kind}{name}: {text}", worst))
+            deviations.append(Anomaly(f"{kind}{name}: {text}", worst))
     for name, rate in day.labels.items():
         rates = [earlier.labels[name] for earlier in recent if name in earlier.labels]
         if f"{LABEL} {name}" in day.inputs or not rates:
             continue
         if (label := _of_label(gate, rate, rates, examples)) is not None:
             text, weight = label
-            deviations.append(Finding(f"{LABEL} {name}: {text.format(days=days)}", weight))
+            deviations.append(Anomaly(f"{LABEL} {name}: {text.format(days=days)}", weight))
     return sorted(deviations, key=lambda finding: -finding.weight)
 
 
@@ -77,10 +77,10 @@ def turned_round(auc: float, recent: Sequence[float], clicks: float, others: flo
     return auc < RANKS_BACKWARDS - DEVIATIONS * chance and all(value >= 0.5 for value in recent)
 
 
-def backwards(auc: float, recent: Sequence[float]) -> Finding:
+def backwards(auc: float, recent: Sequence[float]) -> Anomaly:
     """The finding of `turned_round`."""
     usual = f", {_span(recent, '{:.3f}')} on the days before" if recent else ""
-    return Finding(
+    return Anomaly(
         f"label: the model of the days before has AUC {auc:.3f} on it{usual}: labels look inverted",
         math.inf,
     )
@@ -226,7 +226,7 @@ def _span(values: Sequence[float], form: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def in_words(findings: Sequence[Finding]) -> str:
+def in_words(findings: Sequence[Anomaly]) -> str:
     """Findings on one line, the worst first."""
     sentences = [finding.sentence for finding in findings[:NAMED]]
     more = len(findings) - NAMED

@@ -3,7 +3,7 @@
 Everything here is about the two confs and their statistics; no row is read.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,7 +149,9 @@ def _other_slot(
     for key in (*MAKES_IDS, *slot.kind.decided_by):
         if getattr(slot, key) != getattr(old, key):
             return key, getattr(slot, key), getattr(old, key)
-    if _crossed(pairing.conf, slot, {}) != _crossed(pairing.old, old, pairing.new_names):
+    if _crossed(pairing.conf.slots, slot, {}) != _crossed(
+        pairing.old.slots, old, pairing.new_names
+    ):
         return "cross", slot.cross, old.cross
     edges, words = statistics.lists_of(name, slot)
     old_edges, old_words = old_statistics.lists_of(old_name, old)
@@ -169,11 +171,13 @@ def _other_slot(
     return ("width", width, old_width) if width < old_width else None
 
 
-def _crossed(conf: Conf, slot: Slot, names: dict[str, str]) -> list[tuple[str, bool]] | None:
+def _crossed(
+    slots: Mapping[str, Slot], slot: Slot, names: dict[str, str]
+) -> list[tuple[str, bool]] | None:
     """The parts of a cross: name, and whether it is a slot."""
     if slot.cross is None:
         return None
-    return [(names.get(part, part), part in conf.slots) for part in slot.cross]
+    return [(names.get(part, part), part in slots) for part in slot.cross]
 
 
 def _other_numbers(

@@ -120,14 +120,14 @@ class WarmStart:
 
         return [renamed(day) for day in self.checkpoint.days]
 
-    def statistics(self, measure: Callable[[Conf], Statistics]) -> Statistics:
+    def statistics(self, measure: Callable[[], Statistics]) -> Statistics:
         """The statistics of the new model; `measure` is called for inputs that are new.
 
         Raises UserError where a matched input would be read in another way.
         """
         conf = self.pairing.conf
         measures = conf.data.prepared or must_measure(self.pairing)
-        new = measure(conf) if measures else statistics.given(conf)
+        new = measure() if measures else statistics.given(conf)
         both = statistics_of_both(self.pairing, self.checkpoint.statistics, new)
         check_inputs(self.pairing, self.checkpoint.statistics, both)
         return both

@@ -59,10 +59,10 @@ def in_order(records):
     return records[np.lexsort((records["group"], keys().hashes(records)))]
 
 
-def as_array(found, dtype=None):
+def as_array(records, dtype=None):
     """Rows as an array in the order of a file."""
     dtype = DTYPE if dtype is None else dtype
-    return in_order(np.array(list(found), dtype)) if found else np.empty(0, dtype)
+    return in_order(np.array(list(records), dtype)) if records else np.empty(0, dtype)
 
 
 def history(output, steps=(10, 20, 30, 40), full_every=4, count=400, seed=3, suffix="", files=1):
@@ -73,10 +73,10 @@ def history(output, steps=(10, 20, 30, 40), full_every=4, count=400, seed=3, suf
     saved: list[Saved] = []
     kernel = chance.normal(size=6).astype("<f4")
     for number, step in enumerate(steps):
-        before = steps[number - 1] if number else 0
+        previous = steps[number - 1] if number else 0
         for _ in range(count if not number else count // 4):
             key = (int(chance.choice([*GROUPS.values()])), int(chance.integers(1, 3 * count)))
-            there[key] = record(chance, key, before + 1 + int(chance.integers(step - before)))
+            there[key] = record(chance, key, previous + 1 + int(chance.integers(step - previous)))
             removed.pop(key, None)
         for key in [*there][:: 37 if number else 10**9]:
             del there[key]
@@ -89,7 +89,7 @@ def history(output, steps=(10, 20, 30, 40), full_every=4, count=400, seed=3, suf
         write(
             folder,
             step,
-            [one for one in there.values() if int(one["changed"]) > since],
+            [row for row in there.values() if int(row["changed"]) > since],
             there,
             {key: at for key, at in removed.items() if parent is None or at > since},
             kernel,
@@ -103,14 +103,14 @@ def history(output, steps=(10, 20, 30, 40), full_every=4, count=400, seed=3, suf
 
 def record(chance, key, step):
     """A row with some weights."""
-    one = np.zeros((), DTYPE)
-    one["group"], one["id"], one["changed"] = key[0], key[1], step
+    row = np.zeros((), DTYPE)
+    row["group"], row["id"], row["changed"] = key[0], key[1], step
     for name in ("linear", "embedding"):
-        one[name] = chance.normal(size=one[name].shape)
-    one["linear.accumulator"] = one["embedding.accumulator"] = chance.random()
-    one["show"] = chance.integers(1, 100)
-    one["click"] = chance.integers(0, int(one["show"][0]) + 1)
-    return one
+        row[name] = chance.normal(size=row[name].shape)
+    row["linear.accumulator"] = row["embedding.accumulator"] = chance.random()
+    row["show"] = chance.integers(1, 100)
+    row["click"] = chance.integers(0, int(row["show"][0]) + 1)
+    return row
 
 
 def golden_line(user, **more):
@@ -119,10 +119,10 @@ def golden_line(user, **more):
     return json.dumps(line | more).encode() + b"\n"
 
 
-def write(folder, step, own, there, removed, kernel, parent=None, suffix="", files=1):
+def write(folder, step, changed_rows, there, removed, kernel, parent=None, suffix="", files=1):
     """A checkpoint with the rows `own` in its files, of a model with the rows `there`."""
     inventory = Inventory(str(folder))
-    table = write_table(inventory, own, there, removed, suffix, files)
+    table = write_table(inventory, changed_rows, there, removed, suffix, files)
     write_further_files(inventory, step, kernel)
     content = documents.plain(manifest_content(step, table, parent))
     typed = documents.parse(CheckpointManifest, json.dumps(content).encode())

@@ -109,19 +109,19 @@ def documents(tree: Tree, state: str, data: dict, chance: random.Random) -> None
     body = {"format": of, "version": 1, "files": {n: entry(d) for n, d in data.items()}}
     listed = {"format": "tnctl files", "version": 1, "of": of, "names": [*data], "files": {}}
     if state in ("manifest", "both"):
-        own(tree, name, manifest.sealed(body))
+        put_owned(tree, name, manifest.sealed(body))
     if state == "finished":
-        own(tree, ownership.LIST, manifest.sealed(listed | {"files": body["files"]}))
+        put_owned(tree, ownership.LIST, manifest.sealed(listed | {"files": body["files"]}))
     if state in ("list", "both"):
         if name is not None and chance.random() < 0.5:
             listed["names"] = [*data, name]
-        own(tree, ownership.LIST, manifest.sealed(listed))
+        put_owned(tree, ownership.LIST, manifest.sealed(listed))
     if state == "damaged":
         if name is not None and chance.random() < 0.5:
             strange(tree, name, manifest.sealed(body).replace(b"version", b"vversion"))
         else:
             cut = manifest.sealed(listed)[: chance.choice([0, 5, 100, -30])]
-            own(tree, ownership.LIST, cut)  # the list itself, and no file that it names
+            put_owned(tree, ownership.LIST, cut)  # the list itself, and no file that it names
     if state == "other":
         other = chance.choice([text for text in NAMES if text != of])
         if name is not None and chance.random() < 0.5:
@@ -159,7 +159,7 @@ def strangers(tree: Tree, outside: Path, chance: random.Random) -> None:
         tree.links[top] = str(outside)
 
 
-def own(tree: Tree, name: str, data: bytes) -> None:
+def put_owned(tree: Tree, name: str, data: bytes) -> None:
     put(tree.folder / name, data)
     tree.owned[name] = data
 

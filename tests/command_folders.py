@@ -11,7 +11,7 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import trees
+import generated_folders
 
 from tnctl import manifest, ownership
 
@@ -134,7 +134,7 @@ class World:
         """A foreign file, if nothing is in its way."""
         above = [part for part in path.parents if part.is_relative_to(self.root)]
         if not os.path.lexists(path) and all(p.is_dir() or not os.path.lexists(p) for p in above):
-            trees.put(path, data)
+            generated_folders.put(path, data)
 
     # ---- What other people do -----------------------------------------------------
 
@@ -226,7 +226,7 @@ class World:
             if way == "list":
                 self.put(folder / ownership.LIST, b'{"names": ["thesis.tex"]}')
             if way == "sealed":
-                kind = self.chance.choice([*trees.NAMES])
+                kind = self.chance.choice([*generated_folders.NAMES])
                 self.put(folder / ownership.LIST, listed(kind, ["thesis.tex"]))
 
     def forge_list(self) -> None:
@@ -242,9 +242,9 @@ class World:
         folder = self.work / self.chance.choice(["mine", "new", "mine/photos", "empty", "theirs"])
         if not os.path.lexists(folder / "manifest.json") and folder.parent.is_dir():
             self.put(folder / "thesis.tex", b"mine")
-            names = {"thesis.tex": trees.entry(b"mine")}
+            names = {"thesis.tex": generated_folders.entry(b"mine")}
             if self.chance.random() < 0.5:
-                names["../../outside/secret"] = trees.entry(b"secret")
+                names["../../outside/secret"] = generated_folders.entry(b"secret")
             kind = self.chance.choice(["tnctl embeddings", "tnctl graph", "tnctl prepared"])
             name = "serving.json" if kind == "tnctl graph" else "manifest.json"
             body = {"format": kind, "version": 1, "files": names}
@@ -465,7 +465,7 @@ def listed(of: str, names: list[str]) -> bytes:
     )
 
 
-def make_template(root: Path, here) -> dict[str, str]:
+def make_template(root: Path, cli) -> dict[str, str]:
     """Make the folder that worlds begin as; returns the formats of its paths that are ours."""
     work = root / "work"
     (root / "outside/tables/linear1").mkdir(parents=True)
@@ -488,13 +488,13 @@ def make_template(root: Path, here) -> dict[str, str]:
     owner: dict[str, str] = {}
     before = stored(root)
     for name, arguments in TEMPLATE.items():
-        done = here(*arguments, cwd=work)
+        done = cli(*arguments, cwd=work)
         assert done.code == 0, done.err
         after = stored(root)
         owner |= dict.fromkeys(after.keys() - before.keys(), FORMATS.get(name, name))
         before = after
     # A run of its own, of the same command; a copy would say so as well.
-    done = here(*TRAIN, "output=other", cwd=work)
+    done = cli(*TRAIN, "output=other", cwd=work)
     assert done.code == 0, done.err
     owner |= dict.fromkeys(stored(root).keys() - before.keys(), "run")
     return owner

@@ -58,7 +58,7 @@ class Run:
             self.model = building.build(self.conf, Statistics())
         self.saver = Saver(self.conf, self.last)
         self.batches = [
-            Workspace(table, slot_plans(self.conf, layout))
+            Workspace(table, slot_plans(self.conf.slots, layout))
             for table, layout in zip(self.model.tables, self.model.layout.tables, strict=True)
         ]
 
@@ -104,4 +104,7 @@ class Run:
 
     def records(self):
         """The rows of all tables as they are."""
-        return [b"".join(some.tobytes() for some in table.records()) for table in self.model.tables]
+        return [
+            b"".join(records.tobytes() for records in table.records())
+            for table in self.model.tables
+        ]

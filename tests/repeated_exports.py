@@ -56,11 +56,11 @@ class Served:
         """The same again makes what it makes when nothing happens."""
         self.make(name, to)
         assert counts(name, to)
-        found, expected = data(name, to), data(name, f"{self.folder}/{name}")
+        contents, expected = data(name, to), data(name, f"{self.folder}/{name}")
         if name == "graph":  # TensorFlow does not write the same bytes twice
-            assert found.keys() == expected.keys()
+            assert contents.keys() == expected.keys()
         else:
-            assert found == expected
+            assert contents == expected
 
 
 def data(name, url):
