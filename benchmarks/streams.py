@@ -95,9 +95,9 @@ def main() -> None:
     connected.wait()
     print(f"{'':16} {'median ms':>10} {'95 % ms':>9} {'CPU ms':>8}")
     for name, (there, back) in SIZES.items():
-        before = time.process_time()
+        cpu_started = time.process_time()
         times = measure(worker, arrived, there, back, given.rounds, given.pause)
-        cpu = (time.process_time() - before) * 1000 / given.rounds
+        cpu = (time.process_time() - cpu_started) * 1000 / given.rounds
         print(
             f"{name:16} {np.median(times):10.2f} {np.percentile(times, 95):9.2f} {cpu:8.2f}",
             flush=True,

@@ -262,10 +262,10 @@ class Process:
         return [self.request(peer, Kind.COMMAND, body) for peer in sorted(self.peers)]
 
     def all_do(self, *command):
-        told = self.tell_all(*command)
+        sent = self.tell_all(*command)
         if command[0] == "load":
             self.load(command[1])
-        yield from self.replies(told)
+        yield from self.replies(sent)
 
     def follow(self):
         while self.liveness is None:
@@ -310,7 +310,7 @@ class Process:
     def train(self, position, until=None):
         """Train from a batch of the pass on, until rank 0 pauses; the position then."""
         batches, nothing = self.world.data.batches(self.rank), no_batch(shape_of(0))
-        pushed, values, dense, before, more = [nothing] * self.workers, {}, {}, [], True
+        pushed, values, dense, last_batch, more = [nothing] * self.workers, {}, {}, [], True
         step = self.owner.parameters.steps + 1
         while True:
             pause = self.rank == 0 and (position == until or not more)
@@ -324,8 +324,8 @@ class Process:
                     shape_of(owner), step, pushed[owner], sizes, pause=pause,
                     has_next=has_batch and position + 1 < len(batches),
                 )  # fmt: skip
-                if before:
-                    self.fill_push(exchange.push, before, values[owner], dense[owner])
+                if last_batch:
+                    self.fill_push(exchange.push, last_batch, values[owner], dense[owner])
                 exchange.keys[0].ids[:] = keys
                 exchange.keys[0].occurrences[:] = [counts[key] for key in keys]
                 pulled.append((sizes, keys))
@@ -344,7 +344,7 @@ class Process:
             for owner, ((_, keys), reply) in enumerate(zip(pulled, replies, strict=True)):
                 values[owner] = dict(zip(keys, reply.tables[0].rows[:, 0].tolist(), strict=True))
                 dense[owner] = reply.dense.tolist()
-            pushed, before = [sizes for sizes, _ in pulled], batch
+            pushed, last_batch = [sizes for sizes, _ in pulled], batch
             position, step = position + 1, step + 1
             yield self.world.chance.uniform(0.02, 0.3)
 

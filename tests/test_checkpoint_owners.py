@@ -57,7 +57,7 @@ class PartOfTable:
         return sum(map(len, self._all()))
 
     def group_rows(self, number):
-        return sum(int((some["group"] == number).sum()) for some in self._all())
+        return sum(int((rows["group"] == number).sum()) for rows in self._all())
 
     def figures(self, number):
         figures = self._table.figures(number)
@@ -190,8 +190,8 @@ def opened(folder):
 
 
 def all_of(arrays, dtype=None):
-    found = list(arrays)
-    return np.concatenate(found) if found else np.empty(0, dtype)
+    arrays_read = list(arrays)
+    return np.concatenate(arrays_read) if arrays_read else np.empty(0, dtype)
 
 
 def in_json(folder):
@@ -204,16 +204,16 @@ def in_json(folder):
 @pytest.mark.parametrize("count", COUNTS[1:])
 def test_the_model_does_not_depend_on_how_many_wrote_it(written, count):
     _, folders, _ = written
-    for one, several in zip(folders[1], folders[count], strict=True):
-        one, several = opened(one), opened(several)
-        assert loading.digest(several) == loading.digest(one)
-        assert several.manifest.kind == one.manifest.kind
-        assert several.table(TABLE).groups == one.table(TABLE).groups
-        assert several.table(TABLE).rows == one.table(TABLE).rows
-        gone = [all_of(rows.tombstones(c, TABLE), REMOVED_DTYPE) for c in (one, several)]
+    for single, several in zip(folders[1], folders[count], strict=True):
+        single, several = opened(single), opened(several)
+        assert loading.digest(several) == loading.digest(single)
+        assert several.manifest.kind == single.manifest.kind
+        assert several.table(TABLE).groups == single.table(TABLE).groups
+        assert several.table(TABLE).rows == single.table(TABLE).rows
+        gone = [all_of(rows.tombstones(c, TABLE), REMOVED_DTYPE) for c in (single, several)]
         np.testing.assert_array_equal(*gone)
         assert len(gone[0])
-    groups = one.table(TABLE).groups
+    groups = single.table(TABLE).groups
     assert sum(group.waiting for group in groups) > 0 < sum(group.evicted for group in groups)
 
 
@@ -277,21 +277,21 @@ def test_loaded_by_any_number_and_saved_again(written, tmp_path, loaders):
 def test_commands_that_read_checkpoints(written, tmp_path):
     _, folders, _ = written
     for number in (1, 2):
-        one, several = opened(folders[1][number]), opened(folders[3][number])
+        single, several = opened(folders[1][number]), opened(folders[3][number])
         assert verification.verify(several.folder).findings == []
-        shown = [checkpoint_inspection.inspect(c).to_json() for c in (one, several)]
+        shown = [checkpoint_inspection.inspect(c).to_json() for c in (single, several)]
         for content in shown:
             content["tables"][0]["files"] = 0
             for group in content["tables"][0]["groups"]:  # sums of floats, block after block
                 group |= {key: round(group[key], 9) for key in ("mean_norm", "shows", "clicks")}
         assert shown[0]["tables"] == shown[1]["tables"]
-        compared = difference.compare(one, several)
+        compared = difference.compare(single, several)
         assert sum(g.removed + g.added + g.changed for g in compared.groups) == 0
         folded = tmp_path / f"folded{number}"
         compaction.compact(several, str(folded))
-        assert loading.digest(opened(folded)) == loading.digest(one)
+        assert loading.digest(opened(folded)) == loading.digest(single)
         assert verification.verify(str(folded)).findings == []
-        gone = [all_of(rows.tombstones(c, TABLE)) for c in (one, opened(folded))]
+        gone = [all_of(rows.tombstones(c, TABLE)) for c in (single, opened(folded))]
         np.testing.assert_array_equal(*gone)
 
 
@@ -311,9 +311,9 @@ def test_a_run_continues_with_another_number_of_owners(tmp_path):
             last = loading.newest(changing.conf.output)
             changing.owners = Divided(changing.conf, count)
             changing.saver = Saver(changing.conf, last, changing.owners)
-        one, other = opened(alone.save()), opened(changing.save())
-        assert loading.digest(one) == loading.digest(other)
-        gone = [all_of(rows.tombstones(c, TABLE), REMOVED_DTYPE) for c in (one, other)]
+        single, other = opened(alone.save()), opened(changing.save())
+        assert loading.digest(single) == loading.digest(other)
+        gone = [all_of(rows.tombstones(c, TABLE), REMOVED_DTYPE) for c in (single, other)]
         np.testing.assert_array_equal(*gone)
     names = [sorted(os.listdir(tmp_path / name / "checkpoints")) for name in "ab"]
     assert names[0] == names[1]  # pruned alike, and nothing of a pruned one is left
@@ -348,10 +348,10 @@ def test_a_crash_after_any_file_leaves_the_one_before(tmp_path, monkeypatch, kil
     while reached > at:
         at += 1
         reached = crash_at(at, monkeypatch, lambda: Run.save(run), killed)
-        found = loading.newest(conf.output)
+        arrays_read = loading.newest(conf.output)
         if reached <= at:
             break
-        assert found.folder == first, at
+        assert arrays_read.folder == first, at
         for path in (tmp_path / "run/checkpoints").iterdir():
             if path.name != Path(first).name and not (path / "mine.txt").exists():
                 assert killed  # without a kill nothing is left
@@ -360,13 +360,13 @@ def test_a_crash_after_any_file_leaves_the_one_before(tmp_path, monkeypatch, kil
         if killed:  # an owner that lives keeps the removed keys
             run.owners = Divided(conf, 2)
             run.owners.remove(removed)
-        run.saver = Saver(conf, found, run.owners)
+        run.saver = Saver(conf, arrays_read, run.owners)
     assert at > 10
-    assert found.folder != first and found.manifest.kind == "delta"
-    assert Run(conf, model=loading.load(found, conf)).records() == run.records()
-    assert len(all_of(rows.tombstones(found, TABLE), REMOVED_DTYPE)) > 0
+    assert arrays_read.folder != first and arrays_read.manifest.kind == "delta"
+    assert Run(conf, model=loading.load(arrays_read, conf)).records() == run.records()
+    assert len(all_of(rows.tombstones(arrays_read, TABLE), REMOVED_DTYPE)) > 0
     left = [path for path in (tmp_path / "run/checkpoints").iterdir() if path.name not in
-            {Path(first).name, found.name}]  # fmt: skip
+            {Path(first).name, arrays_read.name}]  # fmt: skip
     assert len(left) == foreign and all(os.listdir(path) == ["mine.txt"] for path in left)
 
 

@@ -58,16 +58,16 @@ def test_a_file_of_the_users_own_group_is_checked(tmp_path):
 
 @pytest.mark.parametrize("command", ["evaluate", "predict", "ablate", "split-graph", "prepare"])
 @pytest.mark.parametrize("key", ["cluster=local", "cluster.workers=2", "+cluster=local"])
-def test_commands_of_one_process_refuse_it(here, tmp_path, command, key):
+def test_commands_of_one_process_refuse_it(cli, tmp_path, command, key):
     assert command in COMMANDS
     (tmp_path / "own.yaml").write_text(CONF)
-    done = here(command, "conf=own.yaml", key, cwd=tmp_path)
+    done = cli(command, "conf=own.yaml", key, cwd=tmp_path)
     assert done.code == 2 and "is for train, and for check" in done.line
 
 
-def test_a_sweep_refuses_it(here, tmp_path):
+def test_a_sweep_refuses_it(cli, tmp_path):
     (tmp_path / "own.yaml").write_text(CONF)
-    done = here("train", "conf=own.yaml", "-m", "seed=1,2", "cluster=local", cwd=tmp_path)
+    done = cli("train", "conf=own.yaml", "-m", "seed=1,2", "cluster=local", cwd=tmp_path)
     assert done.code == 2 and "Give cluster.start=null" in done.line
 
 
@@ -83,7 +83,7 @@ def test_no_saved_conf_has_it():
         saved_conf.check({**saved, "cluster": {"start": "local"}})
 
 
-def test_help_shows_the_group_of_the_commands_that_take_it(here, tmp_path):
-    assert "cluster=               local" in here("train", "-h", cwd=tmp_path).out
-    assert "cluster.workers=1" in here("train", "--help", cwd=tmp_path).out
-    assert "cluster" not in here("evaluate", "--help", cwd=tmp_path).out
+def test_help_shows_the_group_of_the_commands_that_take_it(cli, tmp_path):
+    assert "cluster=               local" in cli("train", "-h", cwd=tmp_path).out
+    assert "cluster.workers=1" in cli("train", "--help", cwd=tmp_path).out
+    assert "cluster" not in cli("evaluate", "--help", cwd=tmp_path).out

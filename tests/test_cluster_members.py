@@ -80,11 +80,11 @@ def test_who_differs_is_not_welcome(body, words):
 
 
 def test_a_connection_of_another_generation_is_refused():
-    own = dataclasses.replace(OWN, rank=2)
-    assert members.check_hello(hello(generation=members.generation_text(77)), own, 77) == 1
+    second = dataclasses.replace(OWN, rank=2)
+    assert members.check_hello(hello(generation=members.generation_text(77)), second, 77) == 1
     for generation in (None, members.generation_text(76)):
         with pytest.raises(NotWelcome, match="worker 1 is of another generation"):
-            members.check_hello(hello(generation=generation), own, 77)
+            members.check_hello(hello(generation=generation), second, 77)
 
 
 def test_the_token_is_not_shown():

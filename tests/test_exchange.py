@@ -360,11 +360,11 @@ def test_a_push_after_an_eviction_is_refused() -> None:
 def test_a_key_that_is_sent_twice_has_one_row() -> None:
     pull = PullWorkspace(make_table())
     pull.find([RankKeys(np.array([7, 7], np.uint64), np.zeros(2, np.uint16))], True)
-    before = records_of(pull.table)
-    assert len(before) == pull.rows == 1
+    records_before = records_of(pull.table)
+    assert len(records_before) == pull.rows == 1
     pull.push_sums(0, np.ones((2, 4), np.float32))
     pull.apply()
-    np.testing.assert_array_equal(records_of(pull.table)["linear"], before["linear"] - 1)
+    np.testing.assert_array_equal(records_of(pull.table)["linear"], records_before["linear"] - 1)
 
 
 def test_mutated_keys_are_refused_or_found() -> None:
@@ -382,12 +382,12 @@ def test_mutated_keys_are_refused_or_found() -> None:
         for _ in range(rng.integers(0, 3)):
             part = parts[rng.integers(3)]
             part[rng.integers(len(part))] = rng.integers(256)
-        before = table.rows
+        records_before = table.rows
         try:
             pull.find([RankKeys(*parts), RankKeys(*parts)], True)
         except ValueError:
             refused += 1
-            assert table.rows == before
+            assert table.rows == records_before
             continue
         waits, rows = np.empty(40, np.uint32), np.empty((40, 4), np.float32)
         pull.write_waits(1, waits)
@@ -397,8 +397,8 @@ def test_mutated_keys_are_refused_or_found() -> None:
             pull.push_sums(rank, rows, 0.5)
         pull.apply()
     assert 500 < refused < 3500
-    found = records_of(table)
-    assert len(found) == table.rows and np.isfinite(found["embedding"]).all()
+    table_records = records_of(table)
+    assert len(table_records) == table.rows and np.isfinite(table_records["embedding"]).all()
 
 
 def test_keys_are_used_in_their_order() -> None:

@@ -560,8 +560,8 @@ def test_golden_checkpoint_of_three_owners(tmp_path: Path) -> None:
     for key in ("files", "tombstone_files", "sketch_files"):
         assert [int(entry["first"], 16) for entry in table[key]] == bounds, key
         assert int(table[key][-1]["last"], 16) == MASK
-    found = [record for entry in table["files"] for record in read_rows(folder, table, entry)]
-    assert {(int(r["group"][0]), int(r["id"][0])): r.tobytes() for r in found} == {
+    read = [record for entry in table["files"] for record in read_rows(folder, table, entry)]
+    assert {(int(r["group"][0]), int(r["id"][0])): r.tobytes() for r in read} == {
         key: record.tobytes() for key, record in rows.items()
     }
     names = {group["number"]: group["name"] for group in table["groups"]}

@@ -50,8 +50,8 @@ def given(folder, generation, rank=1):
 
 
 @pytest.mark.alone
-def test_workers_get_the_conf_and_overwrite_until_there_is_a_checkpoint(here, folder):
-    done = here(*RUN, "overwrite=true", "golden=2", cwd=folder)
+def test_workers_get_the_conf_and_overwrite_until_there_is_a_checkpoint(cli, folder):
+    done = cli(*RUN, "overwrite=true", "golden=2", cwd=folder)
     assert done.code == 0, done.err
     conf = compose.compose(folder / "own.yaml", list(RUN[2:]))
     tasks = [given(folder, generation) for generation in (1, 2, 3)]
@@ -102,8 +102,8 @@ def test_the_supervisor_imports_nothing_heavy():
     assert not {"tensorflow", "keras", "grpc", "ray"} & set(done.stdout.split())
 
 
-def test_without_grpc_a_line_names_the_extra(here, folder, monkeypatch):
+def test_without_grpc_a_line_names_the_extra(cli, folder, monkeypatch):
     monkeypatch.setattr(local_workers, "find_spec", lambda _: None)
-    done = here(*RUN, cwd=folder)
+    done = cli(*RUN, cwd=folder)
     assert done.code == 2 and "pip install 'tnctl[cluster]'" in done.line
     assert not (folder / "run").exists()

@@ -161,7 +161,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(way, workspace, cli, at_
     assert outcome(workspace / "run") == whole
 
 
-def test_a_pass_that_is_cut_into_units_is_resumed(workspace, here, at_step, monkeypatch, tmp_path):
+def test_a_pass_that_is_cut_into_units_is_resumed(workspace, cli, at_step, monkeypatch, tmp_path):
     """One process trains what is left of units that were cut for three workers."""
     from tnctl.training import workers
 
@@ -179,19 +179,19 @@ def test_a_pass_that_is_cut_into_units_is_resumed(workspace, here, at_step, monk
         (workspace / f"clicks/part-{part}.csv").write_text("".join([lines[0], *rows]))
     overrides = ["data.train=part-*.csv", "data.window=500", "train.batch_size=200"]
     monkeypatch.setattr(workers, "PassPosition", Cut)
-    train(here, workspace, *overrides)
+    train(cli, workspace, *overrides)
     whole = outcome(workspace / "run")
     os.rename(workspace / "run", tmp_path / "whole")
     saving = [*overrides, "save.every_steps=4"]
     at_step(7, kill)
-    train(here, workspace, *saving, killed=True)
+    train(cli, workspace, *saving, killed=True)
     position = content_of(workspace / "run")["position"]
     assert (position["units"]["done"], position["units"]["open"]) == ([[0, 0]], [[1, 0, 100]])
-    shown = here("checkpoint", "inspect", "run", cwd=workspace)
+    shown = cli("checkpoint", "inspect", "run", cwd=workspace)
     assert "units (1 of 3 done, 1 begun)" in shown.out + shown.err
     monkeypatch.setattr(workers, "PassPosition", whole_pass)
     at_step(0, nothing)
-    train(here, workspace, *saving)
+    train(cli, workspace, *saving)
     assert outcome(workspace / "run") == whole
 
 

@@ -28,8 +28,8 @@ class ClusterOwners:
 
     def measure(self, model: Model, *, is_delta: bool) -> list[PartSize]:
         replies = self._all(commands.MeasurePart(is_delta=is_delta))
-        own = self._writer.measure(tables_of(model), is_delta=is_delta)
-        return [own, *(commands.reply_of(PartSize, reply.result()) for reply in replies)]
+        own_part = self._writer.measure(tables_of(model), is_delta=is_delta)
+        return [own_part, *(commands.reply_of(PartSize, reply.result()) for reply in replies)]
 
     def stage(self, model: Model, requests: Sequence[PartRequest]) -> list[StagedPart]:
         states = self._all(commands.DenseStates())
@@ -39,13 +39,13 @@ class ClusterOwners:
             self._node.command(rank, commands.StagePart(request=request))
             for rank, request in enumerate(others, 1)
         ]
-        own = self._writer.stage(tables_of(model), own_request)
-        return [own, *(commands.reply_of(StagedPart, reply.result()) for reply in replies)]
+        own_part = self._writer.stage(tables_of(model), own_request)
+        return [own_part, *(commands.reply_of(StagedPart, reply.result()) for reply in replies)]
 
     def finish(self) -> list[WrittenPart]:
         replies = self._all(commands.FinishPart())
-        own = self._writer.finish()
-        return [own, *(commands.reply_of(WrittenPart, reply.result()) for reply in replies)]
+        own_part = self._writer.finish()
+        return [own_part, *(commands.reply_of(WrittenPart, reply.result()) for reply in replies)]
 
     def committed(self) -> None:
         replies = self._all(commands.CommitPart())

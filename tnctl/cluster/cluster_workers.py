@@ -176,7 +176,7 @@ class ClusterWorkers:
         of_pass = PassPosition(conf, position, self._node.workers, skipped)
         if warning := units.too_few(conf, "train", of_pass.remainders, self._node.workers):
             say(f"warning: {warning}")
-        own, *others = of_pass.dealt()
+        first, *others = of_pass.dealt()
         replies = [
             self._node.command(
                 rank,
@@ -187,7 +187,7 @@ class ClusterWorkers:
             for rank, remainders in enumerate(others, 1)
         ]
         self._skipped = [0] * len(others)
-        self.share.start_pass(conf, position.passes, own, skipped)
+        self.share.start_pass(conf, position.passes, first, skipped)
         try:
             has_batch = self.share.has_batches(1)
             started = _replies(commands.PassStarted, replies)
@@ -251,7 +251,7 @@ class ClusterWorkers:
         """The examples of a split in the order of its units, each scored by one worker."""
         workers, conf = self._node.workers, self._conf
         all_units = units.units_of(conf, split, workers)
-        own, *others = (all_units[rank::workers] for rank in range(workers))
+        first, *others = (all_units[rank::workers] for rank in range(workers))
         moving = tuple(tuple(map(float, array)) for array in self.share.moving)
         replies = [
             self._node.command(
@@ -260,7 +260,7 @@ class ClusterWorkers:
             for rank, of_worker in enumerate(others, 1)
         ]
         skipped, counts = Skipped(split, conf.data.bad_rows), Counts(self.model.layout)
-        scored = self.share.scored(split, own, skipped, counts, self.signals.check)
+        scored = self.share.scored(split, first, skipped, counts, self.signals.check)
         by_worker = [scored]
         names = list(counts.present)
         for reply in replies:
@@ -309,7 +309,7 @@ class ClusterWorkers:
         self.pause()
         steps = self.steps
         self._last_metrics = None
-        self._node.own(None)
+        self._node.serve_owner(None)
         del self.share
         model = ClusterProcesses(self._node).load_folder(folder, self._conf)
         self._begin(model, steps)

@@ -74,7 +74,7 @@ class Follower:
                 measured = Statistics.from_measured(statistics)
                 return self._made(built(self._conf, measured, rank, workers))
             case commands.Load(folder=folder):
-                self._node.own(None)
+                self._node.serve_owner(None)
                 self._share = self._model = None  # their memory is needed
                 return self._made(loaded(self._conf, folder, rank, workers))
             case commands.Start(steps=steps):

@@ -156,33 +156,34 @@ def parse_welcome(body: Body, hello: Hello) -> Welcome:
     return welcome
 
 
-def check_hello(body: Body, own: Hello, generation: int) -> int:
+def check_hello(body: Body, expected: Hello, generation: int) -> int:
     """The rank of the worker of this generation that connects. Raises NotWelcome."""
-    hello = _agreeing(own, body)
+    hello = _agreeing(expected, body)
     if hello.generation != generation_text(generation):
         raise NotWelcome(f"worker {hello.rank} is of another generation")
     return hello.rank
 
 
-def _agreeing(own: Hello, body: Body) -> Hello:
+def _agreeing(expected: Hello, body: Body) -> Hello:
     try:
         hello = _parsed(Hello, body)
     except FrameError as error:
         raise NotWelcome(f"no hello of a worker ({error})") from error
     # Before anything else of it is used, and in a time that does not depend on the token.
-    if not hmac.compare_digest(hello.token.encode(errors="replace"), own.token.encode()):
+    if not hmac.compare_digest(hello.token.encode(errors="replace"), expected.token.encode()):
         raise NotWelcome("a wrong token")
     name = f"worker {hello.rank}"
-    if hello.version != own.version:
-        raise NotWelcome(f"{name} has tnctl {quoted(hello.version)}, this one {own.version}")
-    if hello.workers != own.workers or hello.rank >= own.workers:
+    if hello.version != expected.version:
+        raise NotWelcome(f"{name} has tnctl {quoted(hello.version)}, this one {expected.version}")
+    if hello.workers != expected.workers or hello.rank >= expected.workers:
         raise NotWelcome(
-            f"{name} of {hello.workers} joins a cluster of {own.workers} workers (cluster.workers)"
+            f"{name} of {hello.workers} joins a cluster of {expected.workers} workers "
+            "(cluster.workers)"
         )
-    if hello.rank == own.rank:
-        raise NotWelcome(f"another process has rank {own.rank} too")
+    if hello.rank == expected.rank:
+        raise NotWelcome(f"another process has rank {expected.rank} too")
     for part in ("conf", "recipe", "statistics"):
-        if getattr(hello.digests, part) != getattr(own.digests, part):
+        if getattr(hello.digests, part) != getattr(expected.digests, part):
             raise NotWelcome(f"{name} has another {part}: all workers need the same")
     return hello
 

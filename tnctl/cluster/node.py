@@ -55,7 +55,7 @@ class Node:
 
     # ---- Called by any thread ------------------------------------------------------
 
-    def own(self, owner: Owner | None) -> None:
+    def serve_owner(self, owner: Owner | None) -> None:
         """From now on exchanges and reads are answered by `owner`; without one they wait for it."""
         self._inbox.put(lambda: self._start_owning(owner))
 

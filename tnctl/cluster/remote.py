@@ -90,7 +90,7 @@ class RemoteParameters:
         self._shapes = shapes(model, peers.workers)
         self._slices = list(itertools.pairwise(first_floats(model, peers.workers)))
         self._first_shards = first_shards(peers.workers)
-        plans = [slot_plans(model.conf, table) for table in model.layout.tables]
+        plans = [slot_plans(model.conf.slots, table) for table in model.layout.tables]
         self._keys = [
             KeyWorkspace(table, of_table, peers.workers)
             for table, of_table in zip(model.tables, plans, strict=True)

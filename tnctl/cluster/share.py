@@ -73,7 +73,7 @@ class Share:
         self._ahead: ReadAhead[tuple[Batch, Progress]] | None = None
         self._waiting: list[tuple[Batch, Progress]] = []  # the next batch, and the one after it
         self._progress: Progress | None = None
-        node.own(Owner(shapes(model, node.workers)[node.rank], node.workers, self.owned))
+        node.serve_owner(Owner(shapes(model, node.workers)[node.rank], node.workers, self.owned))
 
     # ---- A pass ----------------------------------------------------------------
 

@@ -249,10 +249,10 @@ class PullWorkspace:
 
 def _length(array: Any, dtype: type[np.generic]) -> int:
     """Items of a buffer. Raises ValueError when it has a part of one."""
-    size, item = memoryview(array).nbytes, np.dtype(dtype).itemsize
-    if size % item:
-        raise ValueError(f"expected a multiple of {item} bytes. Received: {size}")
-    return size // item
+    size, item_bytes = memoryview(array).nbytes, np.dtype(dtype).itemsize
+    if size % item_bytes:
+        raise ValueError(f"expected a multiple of {item_bytes} bytes. Received: {size}")
+    return size // item_bytes
 
 
 def weighted_sum(out: NDArray[np.float32], values: Any, weight: float) -> None:
