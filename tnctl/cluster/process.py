@@ -276,6 +276,7 @@ class Member:
             self._change.wait_for(lambda: not self._connected, SECONDS_TO_LEAVE)
         self._is_leaving = True
         time.sleep(FLUSHED)
+        self._endpoint.close()
 
 
 def digests_of(conf: Conf) -> Digests:

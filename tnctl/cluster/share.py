@@ -25,6 +25,7 @@ from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.split_scoring import Counts, features_of, labelled_heads, score_units
 from tnctl.model.building import Model, build
+from tnctl.model.layout import table_life
 from tnctl.model.parameters import moving_statistics
 from tnctl.schema import Conf
 from tnctl.tables.shards import shards_of
@@ -37,8 +38,14 @@ NextOf = Callable[[ReadAhead[Any]], Any]  # the next item, None after the last
 def built(conf: Conf, statistics: Statistics, rank: int, workers: int) -> Model:
     """A model with initial weights, whose tables own the shards of a worker."""
     model, shards = build(conf, statistics), shards_of(rank, workers)
-    for table in model.tables:
+    for layout, table in zip(model.layout.tables, model.tables, strict=True):
         table.set_shards(shards.first, shards.count)
+        for number, life in zip(layout.groups.values(), layout.lives, strict=True):
+            rules = table_life(life, table.stride)
+            if rules.most_rows:
+                # Keys are spread evenly, so each worker keeps its share of the bound.
+                most_rows = max(rules.most_rows // workers, 1)
+                table.set_life(number, replace(rules, most_rows=most_rows))
     return model
 
 

@@ -167,6 +167,9 @@ class DayFigures:
             if not self._new and len(of_slot):
                 sample = of_slot[:: -(-len(of_slot) // LOOKED_UP)]
                 groups = np.full(len(sample), layout.group_of[number], np.uint16)
+                # Where several workers train, ids that this one owns stand for all.
+                owned = table.owned(groups, sample)
+                groups, sample = groups[owned], sample[owned]
                 counted.known += int(np.count_nonzero(table.contains(groups, sample)))
                 counted.looked_up += len(sample)
 
@@ -207,7 +210,7 @@ class DayFigures:
         distinct = counted.distinct.estimate()
         known = None
         if counted.occurrences and not self._new:
-            known = counted.known / counted.looked_up
+            known = counted.known / max(counted.looked_up, 1)
         elif counted.repeats is not None and not any(
             table.waits for table in self._model.layout.tables if name in table.slots
         ):
