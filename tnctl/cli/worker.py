@@ -1,5 +1,8 @@
 """A worker process of `tnctl train cluster=local`, which the supervisor starts."""
 
+import os
+import sys
+
 from tnctl.cli.main import leave_with
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.cluster.assignment import Supervised
@@ -15,4 +18,10 @@ def run() -> int:
 
 
 if __name__ == "__main__":
-    leave_with("tnctl train", run)
+    try:
+        leave_with("tnctl train", run)
+    except SystemExit as ended:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Threads of connections would keep the interpreter waiting.
+        os._exit(ended.code if isinstance(ended.code, int) else 1)
