@@ -1,0 +1,178 @@
+"""Several workers are one worker: the same bytes, the same sums, every row once."""
+
+import csv
+import dataclasses
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cluster_in_one_process
+import numpy as np
+import pytest
+
+from tnctl import schema
+from tnctl.checkpoint import load as loading
+from tnctl.cli import compose
+from tnctl.cluster import cluster_workers
+from tnctl.errors import Stopped
+from tnctl.training.training_run import train
+
+FILES = 6
+
+
+@pytest.fixture
+def parts(workspace):
+    """The workspace with its training data in files of different sizes."""
+    header, *lines = (workspace / "clicks/train.csv").read_text().splitlines(keepends=True)
+    even = np.linspace(0, len(lines), FILES + 1).astype(int)
+    bounds = np.add(even, [0, 7, -31, 5, 40, -3, 0])
+    for number, (first, end) in enumerate(itertools.pairwise(bounds)):
+        text = "".join([header, *lines[first:end]])
+        (workspace / f"clicks/part-{number}.csv").write_text(text)
+    return workspace
+
+
+def conf_of(workspace, monkeypatch, *overrides, output="run"):
+    monkeypatch.chdir(workspace)
+    confs = []
+    given = [f"output={output}", "train.threads=1", "evaluation.ablate=false", *overrides]
+    compose.with_conf(workspace / "small.yaml", given, lambda conf: confs.append(conf) or 0)
+    return confs[0]
+
+
+def digest_of(folder):
+    return loading.digest(loading.newest(str(folder)))
+
+
+@pytest.mark.parametrize("overrides", [
+    [],
+    ["optimizer.embedding.name=adam", "slots.user_id.frozen=true", "train.epochs=2"],
+    ["life.admission.after=2", "life.shows.cvm=true", "optimizer.embedding.weight_decay=0.1",
+     "slots.interests.pooling=none", "slots.interests.max_length=3",
+     "recipe.dropout=0.2", "recipe.batch_norm=true"],
+])  # fmt: skip
+def test_one_worker_ends_with_the_bytes_of_the_local_path(workspace, monkeypatch, overrides):
+    train(conf_of(workspace, monkeypatch, *overrides, output="alone"), golden=20)
+    conf = conf_of(workspace, monkeypatch, *overrides, output="cluster")
+    cluster_in_one_process.train_together(conf, 1, golden=20)
+    assert digest_of("alone") == digest_of("cluster")
+    lines = [Path(run, "checkpoints").glob("*/golden.jsonl") for run in ("alone", "cluster")]
+    alone, cluster = (sorted(paths)[-1].read_bytes() for paths in lines)
+    assert alone == cluster
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+def test_workers_are_one_worker_with_a_larger_batch(workspace, monkeypatch, workers, optimizer):
+    """20 steps of batches that contain the same rows; weights differ by rounding alone."""
+    batch, steps = 32, 20
+    header, *lines = (workspace / "clicks/train.csv").read_text().splitlines(keepends=True)
+    of_worker = [lines[rank * batch * steps :][: batch * steps] for rank in range(workers)]
+    together = [header]
+    for step in range(steps):
+        for part in of_worker:
+            together += part[step * batch : (step + 1) * batch]
+    (workspace / "clicks/together.csv").write_text("".join(together))
+    for rank, part in enumerate(of_worker):
+        (workspace / f"clicks/worker-{rank}.csv").write_text("".join([header, *part]))
+    common = [
+        "data.shuffle=false", "data.test=null", f"optimizer.embedding.name={optimizer}",
+        f"optimizer.linear.name={optimizer}", "optimizer.dense.name=sgd",
+        "~slots.price_range",
+        "numeric.quality.mean=0", "numeric.quality.deviation=1",
+    ]  # fmt: skip
+    alone = conf_of(
+        workspace, monkeypatch, *common, "data.train=together.csv",
+        f"train.batch_size={batch * workers}", output="alone",
+    )  # fmt: skip
+    shared = conf_of(
+        workspace, monkeypatch, *common, "data.train=worker-*.csv",
+        f"train.batch_size={batch}", output="shared",
+    )  # fmt: skip
+    train(alone)
+    report, errors = cluster_in_one_process.train_together(shared, workers)
+    assert not errors and report.steps == steps
+    models = [
+        loading.load(checkpoint, schema.from_values(checkpoint.conf()))
+        for checkpoint in map(loading.newest, ("alone", "shared"))
+    ]
+    for arrays in zip(*(model.dense.weights for model in models), strict=True):
+        np.testing.assert_allclose(*arrays, rtol=0, atol=1e-5)
+    for tables in zip(*(model.tables for model in models), strict=True):
+        one_worker, several = (np.concatenate(list(table.records())) for table in tables)
+        np.testing.assert_array_equal(one_worker["id"], several["id"])
+        for name in one_worker.dtype.names[4:]:
+            np.testing.assert_allclose(one_worker[name], several[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_a_pass_continues_on_another_number_of_workers(parts, monkeypatch, workers):
+    overrides = ["data.train=part-*.csv", "train.batch_size=64", "train.epochs=2"]
+    conf = conf_of(parts, monkeypatch, *overrides)
+    trained, calls = cluster_workers.ClusterWorkers.train, []
+
+    def stopping(self, *arguments):
+        calls.append(None)
+        if len(calls) == 6:
+            raise Stopped("stopped", 130)
+        return trained(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster_workers.ClusterWorkers, "train", stopping)
+        with pytest.raises(Stopped, match="step-0000000005 is saved"):
+            cluster_in_one_process.train_together(conf, 3)
+    assert loading.newest("run").position.units.workers == 3
+    conf = dataclasses.replace(conf)
+    if workers == 1:
+        report = train(conf)
+    else:
+        report, errors = cluster_in_one_process.train_together(conf, workers)
+        assert not errors
+    assert [epoch.examples for epoch in report.epochs] == [3000, 3000]
+    lines = [json.loads(line) for line in Path("run/log.jsonl").read_text().splitlines()]
+    assert [line["examples"] for line in lines if line["event"] == "epoch"] == [3000, 3000]
+
+
+def test_a_bad_row_of_any_worker_ends_all_with_its_line(parts, monkeypatch):
+    path = parts / "clicks/part-4.csv"
+    rows = list(csv.reader(path.open()))
+    rows[3][rows[0].index("price")] = "dear"
+    with path.open("w", newline="") as file:
+        csv.writer(file, quoting=csv.QUOTE_NONE, escapechar="\\").writerows(rows)
+    conf = conf_of(
+        parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64",
+        "~slots.price_range",
+        "numeric.quality.mean=0", "numeric.quality.deviation=1",
+    )  # fmt: skip
+    with pytest.raises(Exception, match=r"worker 1: .*part-4\.csv") as failed:
+        cluster_in_one_process.train_together(conf, 3)
+    assert "\n" not in str(failed.value)
+
+
+@pytest.mark.alone
+def test_a_killed_worker_is_started_again_and_every_row_is_trained_once(parts):
+    command = [
+        sys.executable, "-m", "tnctl", "train", "conf=small.yaml", "cluster=local",
+        "cluster.workers=2", "output=run", "data.train=part-*.csv", "train.batch_size=16",
+        "train.epochs=3", "save.every_steps=20", "evaluation.ablate=false",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, cwd=parts, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not list(parts.glob("run/checkpoints/*/manifest.json")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[1]), signal.SIGKILL)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert re.search("worker 1 was killed by SIGKILL: all workers start again", said)
+    assert "resuming from run/checkpoints/" in said
+    report = json.loads((parts / "run/report.json").read_text())
+    assert [epoch["examples"] for epoch in report["epochs"]] == [3000] * 3
+    assert not [line for line in said.splitlines() if "Traceback" in line]
