@@ -377,6 +377,8 @@ def fuzzed(graph, tmp_path, seeds):
     words = hostile.words_of(whole)
     scores = 0
     for seed in seeds:
+        # If TensorFlow crashes, the seed and the damaged model stay behind in pytest's folder.
+        (folder.parent / "seed").write_text(str(seed))
         random = np.random.default_rng(seed)
         hostile.written(folder, hostile.damaged(whole, random, random.integers(1, 7), words))
         try:
