@@ -129,9 +129,9 @@ def write(folder, step, changed_rows, there, removed, kernel, parent=None, suffi
     return inventory.complete(typed)
 
 
-def write_table(inventory, own_rows, there, removed, suffix, files):
+def write_table(inventory, changed, there, removed, suffix, files):
     """The files of the table; its entry in the manifest."""
-    written = write_rows(inventory, as_array(own_rows), suffix, files)
+    written = write_rows(inventory, as_array(changed), suffix, files)
     with inventory.writing(f"tables/{TABLE}/sketch.bin") as stream:
         stream.write(b"tnctlskt" + (1).to_bytes(4, "little") + bytes(4) + bytes(range(256)))
     gone = as_array([(key[1], key[0], at) for key, at in removed.items()], REMOVED_DTYPE)

@@ -8,6 +8,7 @@ import hostile_graphs as hostile
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import config_pb2
 
 from tnctl.errors import Failure
@@ -276,6 +277,13 @@ def bound(model):
     objects_of(model).concrete_functions[name].bound_inputs.append(999)
 
 
+def constant_of_another_type(model):
+    functions = model.meta_graphs[0].graph_def.library.function
+    constants = (node for of in functions for node in of.node_def if node.op == "Const")
+    node = next(node for node in constants if node.attr["dtype"].type == types_pb2.DT_FLOAT)
+    node.attr["dtype"].type = types_pb2.DT_DOUBLE
+
+
 def no_signatures(model):
     del objects_of(model).nodes[0].children[:]
 
@@ -329,6 +337,7 @@ REFUSED = [
     (no_outputs, "than tensors by name"),
     (bound, "takes an object that is not there"),
     (no_signatures, "it has no signatures"),
+    (constant_of_another_type, "a constant in .* has another type than its values"),
 ]  # fmt: skip
 
 
@@ -377,6 +386,8 @@ def fuzzed(graph, tmp_path, seeds):
     words = hostile.words_of(whole)
     scores = 0
     for seed in seeds:
+        # If TensorFlow crashes, the seed and the damaged model stay behind in pytest's folder.
+        (folder.parent / "seed").write_text(str(seed))
         random = np.random.default_rng(seed)
         hostile.written(folder, hostile.damaged(whole, random, random.integers(1, 7), words))
         try:

@@ -160,7 +160,7 @@ def test_a_bucket_that_is_not_there(served, tmp_path):
     for name in NAMES:
         served.refused(name, f"s3://no-such-bucket/{name}", "could not be written")
     for url in ("s3://no-such-bucket/a", f"{HERE}/nothing"):
-        with pytest.raises(Failure, match=f"{url} has no manifest.json, so it is not a"):
+        with pytest.raises(Failure, match=f"{url} has no manifest.json, so it holds no"):
             fold(url, f"{tmp_path}/folded")
 
 

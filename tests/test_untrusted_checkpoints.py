@@ -299,6 +299,7 @@ def test_other_urls_of_a_checkpoint_are_not_opened(monkeypatch):
     urls = []
     monkeypatch.setattr(files, "exists", lambda url: urls.append(url) or True)
     monkeypatch.setattr(resuming, "conf_of_day", lambda *_: None)
+    monkeypatch.setattr(resuming, "files_of", lambda *_: [])
 
     def absent(*_):
         raise files.AbsentError("data.train matches no file")

@@ -277,8 +277,13 @@ def _wrong_nodes(
             yield f"op {quoted(node.op)} in {where} runs on the device {quoted(node.device)}"
         of_op = f"op {quoted(node.op)} in {where}"
         yield from _wrong_attributes(node.attr, _declared(node.op), of_op, functions)
-        if node.op in ("Const", "HostConst") and node.attr["value"].tensor.dtype in opaque:
-            yield f"a constant in {where} is no array of numbers"
+        if node.op in ("Const", "HostConst"):
+            dtype, declared = node.attr["value"].tensor.dtype, node.attr["dtype"]
+            if dtype in opaque:
+                yield f"a constant in {where} is no array of numbers"
+            # TensorFlow's optimizer would end the process.
+            elif declared.WhichOneof("value") == "type" and declared.type != dtype:
+                yield f"a constant in {where} has another type than its values"
 
 
 @cache
