@@ -15,7 +15,16 @@ import numpy as np
 import pytest
 
 from tnctl.cluster import streams
-from tnctl.cluster.parts import BULK, HEADER, PART_BYTES, URGENT, Joiner, Outgoing, PartError, cut
+from tnctl.cluster.frame_parts import (
+    BULK,
+    HEADER,
+    PART_BYTES,
+    URGENT,
+    Joiner,
+    Outgoing,
+    PartError,
+    cut,
+)
 from tnctl.cluster.streams import Endpoint
 from tnctl.errors import Failure
 

@@ -15,7 +15,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tnctl.cluster import NEEDS_GRPC
-from tnctl.cluster.parts import BULK, HEADER, PART_BYTES, URGENT, Joiner, Outgoing, PartError, cut
+from tnctl.cluster.frame_parts import (
+    BULK,
+    HEADER,
+    PART_BYTES,
+    URGENT,
+    Joiner,
+    Outgoing,
+    PartError,
+    cut,
+)
 from tnctl.errors import Failure, UserError
 
 # Before gRPC is imported. Its handlers of fork take locks that TensorFlow's threads may need.
