@@ -33,7 +33,7 @@ from tnctl.errors import Failure
 from tnctl.manifest import DamagedError, Opening
 from tnctl.ownership import CHECKPOINT, ListedFiles
 from tnctl.progress import say
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Save
 from tnctl.tables import ALL_SHARDS, Shards, SparseTable
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class PartWriter:
     def __init__(self, conf: Conf, shards: Shards = ALL_SHARDS) -> None:
         self._parent, self._shards = files.join(conf.output, FOLDER), shards
         self._is_local = files.local_path(conf.output) is not None
-        self._spool = spool_of(conf)
+        self._spool = spool_of(conf.save)
         # Keys that were removed since the last checkpoint, by the tables' names.
         self._removed: dict[str, NDArray[Any]] = {}
         self._files: StagedFiles | None = None
@@ -212,9 +212,9 @@ class LocalOwners:
         self._writer.abandon()
 
 
-def spool_of(conf: Conf) -> Path:
+def spool_of(save: Save) -> Path:
     """The folder where files are staged for another storage."""
-    spool = conf.save.spool or tempfile.gettempdir()
+    spool = save.spool or tempfile.gettempdir()
     return files.local_path(spool) or Path(spool)
 
 

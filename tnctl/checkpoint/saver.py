@@ -48,7 +48,7 @@ class Saver:
         # Two runs have the same steps: exports tell their checkpoints apart by the sessions.
         self._sessions = (*earlier, (uuid.uuid4().hex, self._first_step()))
         self._parent = files.join(conf.output, FOLDER)
-        self._spool = spool_of(conf)
+        self._spool = spool_of(conf.save)
         self._graph = InferenceGraph()
         self._names: set[str] | None = None  # of folders, once they were listed
         self._protected: int | None = None

@@ -149,7 +149,7 @@ def score(
     """
     skipped = Skipped(split, conf.data.bad_rows)
     with unshuffled_units(conf, inference.model, split, [WHOLE], skipped, {}, limit) as ahead:
-        return _scored(inference, conf, ahead, counter, between)
+        return _scored(inference, conf.train.loss.name == "mse", ahead, counter, between)
 
 
 def score_units(
@@ -169,13 +169,13 @@ def score_units(
     """
     rows_of: dict[int, int] = {}
     with unshuffled_units(conf, inference.model, split, units, skipped, rows_of) as ahead:
-        whole = _scored(inference, conf, ahead, counter, between)
+        whole = _scored(inference, conf.train.loss.name == "mse", ahead, counter, between)
     return whole.split([rows_of.get(unit.index, 0) for unit in units])
 
 
 def _scored(
     inference: Inference,
-    conf: Conf,
+    squared: bool,
     ahead: Iterable[Batch],
     counter: BatchCounter | None,
     between: Callable[[], None] | None,
@@ -198,7 +198,7 @@ def _scored(
         if between is not None:
             between()
     whole = {name: np.concatenate(arrays or [nothing]) for name, arrays in parts.items()}
-    return Scored(names, **whole, squared=conf.train.loss.name == "mse")
+    return Scored(names, **whole, squared=squared)
 
 
 def metrics_line(metrics: dict[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from tnctl.tables.auc import StreamingAuc
 from tnctl.tables.dense_table import DenseTable
 from tnctl.tables.dictionary import Dictionary, DictionaryStack, DictionaryWriter
-from tnctl.tables.exchange import KeyWorkspace, PullWorkspace, RankKeys, weighted_sum
 from tnctl.tables.memory import NotFiniteError, NotOwnedError, Pool, aligned
 from tnctl.tables.optimizer_kinds import Optimizer
 from tnctl.tables.plans import Figures, Initial, Life, Segment, SlotPlan
@@ -17,6 +16,7 @@ from tnctl.tables.records import (
     key_hashes,
     record_dtype,
 )
+from tnctl.tables.row_exchange import KeyWorkspace, PullWorkspace, RankKeys, weighted_sum
 from tnctl.tables.shards import ALL_SHARDS, Shards, shards_of
 from tnctl.tables.sparse_table import SparseTable
 from tnctl.tables.workspace import Workspace
