@@ -33,6 +33,7 @@ typedef struct {
     tn_table *local;                        /* with one rank: trained without an exchange */
     tn_batch *local_batch;
     naive_table *naive;
+    int admits; /* ids are counted before they get a row */
     exact_counts counts;
 } world;
 
@@ -58,15 +59,15 @@ static world *start_world(uint64_t seed) {
     for (uint32_t g = 0; g < plan->n_groups; g++) {
         plan->lives[g].most_rows = 0; /* owners bound the rows that each has */
     }
-    int admission = random_below(&w->random, 2) == 0;
-    if (admission) {
+    w->admits = random_below(&w->random, 2) == 0;
+    if (w->admits) {
         plan_admission(plan, &w->random);
         /* Two groups of one name would count together, in the order of the batch. */
         for (uint32_t g = 0; g < plan->n_groups; g++) {
             snprintf(plan->group_names[g], sizeof plan->group_names[g], "admitted_%u", (unsigned)g);
         }
     }
-    uint64_t sketch = admission ? SKETCH_BYTES : 0;
+    uint64_t sketch = w->admits ? SKETCH_BYTES : 0;
     w->ranks = 1 + (uint32_t)(seed / 2 % MAX_RANKS);
     divide_shards(w);
     for (uint32_t s = 0; s < plan->n_segments; s++) {
@@ -341,7 +342,9 @@ static void train(world *w) {
     memset(&s, 0, sizeof s);
     set_clocks(w);
     for (uint32_t r = 0; r < w->ranks; r++) {
-        uint32_t kinds = random_below(&w->random, 2) ? FEW_IDS : ID_KINDS;
+        /* Keys that share all counters of the sketch count together, in the order of the batch. */
+        uint32_t kinds = w->admits ? ANY_IDS : ID_KINDS;
+        kinds = random_below(&w->random, 2) ? FEW_IDS : kinds;
         /* One step is large enough for all calls to use threads. */
         uint32_t examples = w->naive->step == 1 ? 500 : random_below(&w->random, 30);
         fill_cells(&s.cells[r], &w->plan, &w->random, examples, kinds);
