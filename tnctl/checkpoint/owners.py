@@ -238,6 +238,19 @@ def write_part(
     )
 
 
+def group_parts(table: SparseTable, groups: Mapping[str, int]) -> tuple[GroupPart, ...]:
+    """What a table counted of its share groups, of these names and numbers."""
+    return tuple(
+        GroupPart(
+            name=name,
+            rows=table.group_rows(number),
+            evicted=table.figures(number).evicted,
+            waiting=table.waiting(number),
+        )
+        for name, number in groups.items()
+    )
+
+
 def _write_table(
     opening: Opening,
     named: NamedTable,
@@ -256,20 +269,11 @@ def _write_table(
         most = max(rows.BYTES_PER_READ // table.record_dtype.itemsize, len(named.groups) + 1)
         return table.records(first, last, most, changed_from)
 
-    groups = tuple(
-        GroupPart(
-            name=name,
-            rows=table.group_rows(number),
-            evicted=table.figures(number).evicted,
-            waiting=table.waiting(number),
-        )
-        for name, number in named.groups.items()
-    )
     hashes = rows.ranges(len(names.rows), *shards.hashes)
     size = table.record_dtype.itemsize
     part = TablePart(
         name=named.name,
-        groups=groups,
+        groups=group_parts(table, named.groups),
         files=rows.write_files(opening, names.rows, hashes, size, records),
     )
     if shards == ALL_SHARDS:

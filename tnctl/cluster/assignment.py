@@ -21,6 +21,7 @@ from tnctl.errors import Failure
 
 # The exit code of a worker that has lost another one: all are started again (EX_TEMPFAIL).
 LOST = os.EX_TEMPFAIL
+HOST = "127.0.0.1"  # workers listen on this machine only
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 

@@ -27,12 +27,12 @@ class ClusterOwners:
         self._writer = PartWriter(conf, shards_of(node.rank, node.workers))
 
     def measure(self, model: Model, *, is_delta: bool) -> list[PartSize]:
-        replies = self._all(commands.MeasurePart(is_delta=is_delta))
+        replies = self._node.command_others(commands.MeasurePart(is_delta=is_delta))
         own_part = self._writer.measure(tables_of(model), is_delta=is_delta)
         return [own_part, *(commands.reply_of(PartSize, reply.result()) for reply in replies)]
 
     def stage(self, model: Model, requests: Sequence[PartRequest]) -> list[StagedPart]:
-        states = self._all(commands.DenseStates())
+        states = self._node.command_others(commands.DenseStates())
         self._take_states(model, states)
         own_request, *others = requests
         replies = [
@@ -43,25 +43,22 @@ class ClusterOwners:
         return [own_part, *(commands.reply_of(StagedPart, reply.result()) for reply in replies)]
 
     def finish(self) -> list[WrittenPart]:
-        replies = self._all(commands.FinishPart())
+        replies = self._node.command_others(commands.FinishPart())
         own_part = self._writer.finish()
         return [own_part, *(commands.reply_of(WrittenPart, reply.result()) for reply in replies)]
 
     def committed(self) -> None:
-        replies = self._all(commands.CommitPart())
+        replies = self._node.command_others(commands.CommitPart())
         self._writer.committed()
         for reply in replies:
             reply.result()
 
     def abandon(self) -> None:
-        replies = self._all(commands.AbandonPart())
+        replies = self._node.command_others(commands.AbandonPart())
         self._writer.abandon()
         for reply in replies:
             with contextlib.suppress(UserError):  # the caller raises what went wrong first
                 reply.result()
-
-    def _all(self, command: commands.Command) -> "list[Future[Body]]":
-        return [self._node.command(rank, command) for rank in range(1, self._node.workers)]
 
     def _take_states(self, model: Model, replies: "Sequence[Future[Body]]") -> None:
         """The optimizer's states of the dense weights, each slice from its owner."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from tnctl.checkpoint.document import Position
 from tnctl.checkpoint.load import Checkpoint
@@ -19,11 +19,12 @@ from tnctl.cluster.share import Share, built, dense_digest, loaded
 from tnctl.data import units
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.statistics import Statistics
+from tnctl.data.unit_records import Progress
 from tnctl.documents import Document
 from tnctl.errors import Failure
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored
-from tnctl.evaluation.split_scoring import BatchCounter, Counts, score, unshuffled
+from tnctl.evaluation.split_scoring import BatchCounter, Counts
 from tnctl.model.building import Model
 from tnctl.model.table_figures import TableFigures
 from tnctl.progress import say, waiting
@@ -34,9 +35,7 @@ from tnctl.training.pass_position import PassPosition
 from tnctl.training.pass_sums import PassSums
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
-from tnctl.training.workers import SplitMetrics
-
-T = TypeVar("T")
+from tnctl.training.workers import SplitMetrics, look_at_training_data
 
 
 class ClusterProcesses:
@@ -47,7 +46,7 @@ class ClusterProcesses:
 
     def build(self, conf: Conf, statistics: Statistics) -> Model:
         """A model with initial weights and this worker's part of every table."""
-        replies = _all(self._node, commands.Build(statistics=statistics.measured()))
+        replies = self._node.command_others(commands.Build(statistics=statistics.measured()))
         model = built(conf, statistics, self._node.rank, self._node.workers)
         _check_dense(model, replies)
         return model
@@ -58,18 +57,13 @@ class ClusterProcesses:
 
     def load_folder(self, folder: str, conf: Conf) -> Model:
         """The same, of the checkpoint in a folder."""
-        replies = _all(self._node, commands.Load(folder=folder))
+        replies = self._node.command_others(commands.Load(folder=folder))
         model = loaded(conf, folder, self._node.rank, self._node.workers)
         _check_dense(model, replies)
         return model
 
     def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> "ClusterWorkers":
         return ClusterWorkers(conf, model, steps, signals, self._node)
-
-
-def _all(node: Node, command: commands.Command) -> "list[Future[Body]]":
-    """Send a command to all other workers."""
-    return [node.command(rank, command) for rank in range(1, node.workers)]
 
 
 def _replies(kind: type[Document], futures: "Sequence[Future[Body]]") -> list[Document]:
@@ -89,30 +83,41 @@ def _check_dense(model: Model, replies: "Sequence[Future[Body]]") -> None:
 class ClusterBatches:
     """A pass over the training data by all workers."""
 
-    def __init__(self, workers: "ClusterWorkers", of_pass: PassPosition, has_batch: bool) -> None:
-        self._workers, self.of_pass = workers, of_pass
+    def __init__(
+        self,
+        workers: "ClusterWorkers",
+        of_pass: PassPosition,
+        skipped: Skipped,
+        others: int,
+        has_batch: bool,
+    ) -> None:
+        """`skipped` counts the rows of all; `others` are the workers beside this one."""
+        self._workers, self._of_pass, self._skipped = workers, of_pass, skipped
+        self._reported = [0] * others  # rows not read that each other worker has reported
         self._has_batch = has_batch  # whether some worker has one
-
-    @property
-    def rows(self) -> int:
-        """Rows of the next batch of this worker."""
-        return 0
+        self.position = of_pass.position
+        """at the last pause"""
 
     @property
     def seconds_waited(self) -> float:
         return self._workers.share.seconds_waited
 
-    @property
-    def position(self) -> Position:
-        """As far as this worker knows it; `Workers.settle` completes it."""
-        return self.of_pass.position
-
     def wait(self) -> bool:
         self._workers.signals.check()
         if not self._has_batch:
             self._workers.pause()
-            self.of_pass.report_skipped()
+            self._of_pass.report_skipped()
         return self._has_batch
+
+    def add(self, first: Progress | None, others: Sequence[commands.Trained]) -> None:
+        """Take in what this worker and the others have trained since the last pause."""
+        for number, trained in enumerate(others):
+            self._skipped.add(trained.skipped - self._reported[number], trained.reason)
+            self._reported[number] = trained.skipped
+        for progress in (*(trained.progress for trained in others), first):
+            if progress is not None:
+                self._of_pass.add(progress)
+        self.position = self._of_pass.position
 
     def train(self, rate_factor: float, sums: PassSums) -> None:
         self._has_batch = self._workers.train(rate_factor, sums)
@@ -129,13 +134,12 @@ class ClusterWorkers:
         self._conf, self.signals, self._node = conf, signals, node
         self._training: list[Future[Body]] = []  # replies to `Train`, while workers train
         self._batches: ClusterBatches | None = None
-        self._skipped: list[int] = []  # rows that each other worker has reported
         self._last_metrics: tuple[int, SplitMetrics] | None = None
         self._owners = ClusterOwners(conf, node)
         self._begin(model, steps)
 
     def _begin(self, model: Model, steps: int) -> None:
-        replies = _all(self._node, commands.Start(steps=steps))
+        replies = self._node.command_others(commands.Start(steps=steps))
         self.share = Share(self._conf, model, self._node, steps, self.signals.next_of)
         _replies(commands.Done, replies)
         self._groups = self._counted()
@@ -186,25 +190,23 @@ class ClusterWorkers:
             )
             for rank, remainders in enumerate(others, 1)
         ]
-        self._skipped = [0] * len(others)
         self.share.start_pass(conf, position.passes, first, skipped)
         try:
             has_batch = self.share.has_batches(1)
             started = _replies(commands.PassStarted, replies)
             has_batch = has_batch or any(reply.has_batch for reply in started)
-            self._of_pass, self._pass_skipped = of_pass, skipped
-            self._batches = ClusterBatches(self, of_pass, has_batch)
+            self._batches = ClusterBatches(self, of_pass, skipped, len(others), has_batch)
             yield self._batches
+            self.pause()
+            _replies(commands.Done, self._node.command_others(commands.EndPass()))
         finally:
             self._batches = None
             self.share.end_pass()
-        self.pause()
-        _replies(commands.Done, _all(self._node, commands.EndPass()))
 
     def train(self, rate_factor: float, sums: PassSums) -> bool:
         """A step of all workers; whether some worker has a batch for another one."""
         if not self._training:
-            self._training = _all(self._node, commands.Train())
+            self._training = self._node.command_others(commands.Train())
         self._last_metrics = None
         self.share.owned.sums = sums
         self.share.train(rate_factor)
@@ -216,13 +218,9 @@ class ClusterWorkers:
             return
         self.share.parameters.pause()
         trained, self._training = self._training, []
-        for number, reply in enumerate(_replies(commands.Trained, trained)):
-            if reply.progress is not None:
-                self._of_pass.add(reply.progress)
-            self._pass_skipped.add(reply.skipped - self._skipped[number], reply.reason)
-            self._skipped[number] = reply.skipped
-        if (progress := self.share.take_progress()) is not None:
-            self._of_pass.add(progress)
+        replies = _replies(commands.Trained, trained)
+        if self._batches is not None:
+            self._batches.add(self.share.take_progress(), replies)
         self.share.parameters.read_dense()
         self._groups = self._counted()
 
@@ -274,27 +272,20 @@ class ClusterWorkers:
     def look(self, conf: Conf, counter: BatchCounter, *, scored: bool) -> dict[str, Any] | None:
         """Rank 0 reads the day alone: what the counters keep depends on the order of rows."""
         self.pause()
-        conf = replace(conf, data=replace(conf.data, negatives=1.0))
-        check = self.signals.check
-        if scored:
-            inference = self.share.inference
-            return score(inference, conf, "train", counter=counter, between=check).metrics()
-        with unshuffled(conf, self.model, "train") as ahead:
-            for batch in ahead:
-                counter.add(batch)
-                check()
-        return None
+        return look_at_training_data(
+            conf, self.share.inference, counter, scored=scored, between=self.signals.check
+        )
 
     def set_days(self, days: Sequence[tuple[int, int]]) -> None:
         self.pause()
-        replies = _all(self._node, commands.SetDays(days=tuple(days)))
+        replies = self._node.command_others(commands.SetDays(days=tuple(days)))
         set_days(self.model, days)
         _replies(commands.Done, replies)
         self._last_metrics = None
 
     def end_of_period(self) -> dict[str, int]:
         self.pause()
-        replies = _all(self._node, commands.EndPeriod())
+        replies = self._node.command_others(commands.EndPeriod())
         removed = eviction.end_of_period(self.model)
         for reply in _replies(commands.Counted, replies):
             for name, rows in reply.rows.items():
@@ -316,7 +307,7 @@ class ClusterWorkers:
 
     def _counted(self) -> list[TableFigures]:
         """The counts of all workers together."""
-        replies = _all(self._node, commands.CountRows())
+        replies = self._node.command_others(commands.CountRows())
         parts = [table_counts(self.model)]
         parts += [list(reply.tables) for reply in _replies(commands.TableCounts, replies)]
         return [_together(of_table) for of_table in zip(*parts, strict=True)]

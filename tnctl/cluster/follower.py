@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tnctl.checkpoint.owners import PartWriter, tables_of
-from tnctl.checkpoint.parts import GroupPart
+from tnctl.checkpoint.owners import PartWriter, group_parts, tables_of
 from tnctl.cluster import commands, scores
 from tnctl.cluster.node import Node, Respond
 from tnctl.cluster.remote import Paused
@@ -132,6 +131,7 @@ class Follower:
 
     def _evaluate(self, command: commands.Evaluate) -> bytes:
         share = self._trained
+        share.parameters.read_dense()
         for moving, values in zip(share.moving, command.moving, strict=True):
             moving[:] = np.array(values, np.float32)
         skipped = Skipped(command.split, self._conf.data.bad_rows)
@@ -174,15 +174,7 @@ def table_counts(model: Model) -> list[commands.TableCount]:
         commands.TableCount(
             rows=table.rows,
             bytes=table.index_bytes + table.row_bytes,
-            groups=tuple(
-                GroupPart(
-                    name=name,
-                    rows=table.group_rows(number),
-                    evicted=table.figures(number).evicted,
-                    waiting=table.waiting(number),
-                )
-                for name, number in layout.groups.items()
-            ),
+            groups=group_parts(table, layout.groups),
         )
         for layout, table in zip(model.layout.tables, model.tables, strict=True)
     ]

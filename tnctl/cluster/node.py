@@ -5,7 +5,6 @@ only one that touches the sessions and the tables that this worker owns. The mai
 waits for replies as the results of futures, and runs the commands of rank 0.
 """
 
-import json
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -14,6 +13,7 @@ from typing import Any
 
 from tnctl.cluster.commands import Command, encode, name_of
 from tnctl.cluster.frames import REPLIES, REQUESTS, Body, Frame, FrameError, Kind
+from tnctl.cluster.members import parse_problem, problem_of, to_body
 from tnctl.cluster.owner import Owner
 from tnctl.cluster.session import Client, Request, Server
 from tnctl.errors import Failure, UserError
@@ -21,10 +21,6 @@ from tnctl.tables import NotFiniteError
 
 Send = Callable[[int, Frame], None]
 Respond = Callable[[Body], None]
-
-
-class WorkerFailed(UserError):
-    """An error that ended another worker, as one process would report it."""
 
 
 class Node:
@@ -72,6 +68,10 @@ class Node:
     def command(self, rank: int, command: Command) -> "Future[Body]":
         """Send a command to a worker."""
         return self.request(rank, Kind.COMMAND, encode(command))
+
+    def command_others(self, command: Command) -> "list[Future[Body]]":
+        """Send a command of rank 0 to all other workers."""
+        return [self.command(rank, command) for rank in range(1, self.workers)]
 
     def receive(self, frame: Frame) -> None:
         """Take a frame that another worker of this generation has sent."""
@@ -150,8 +150,7 @@ class Node:
             for missed in self._servers[peer].heartbeat(frame):
                 self._send(peer, missed)
         elif frame.kind is Kind.FATAL:
-            fields = json.loads(bytes(frame.body))
-            self._end(WorkerFailed(str(fields["message"]), int(fields["exit_code"])))
+            self._end(parse_problem(frame.body).error())
 
     def _connected(self, peer: int) -> None:
         for unanswered in self._clients[peer].unanswered():
@@ -179,8 +178,7 @@ class Node:
 
     def _fail(self, error: UserError) -> None:
         if self._error is None:
-            document = {"message": str(error), "exit_code": error.exit_code}
-            body = json.dumps(document).encode()
+            body = to_body(problem_of(error))
             for peer in self._clients:
                 self._send(peer, Frame(Kind.FATAL, self.generation, self.rank, body=body))
         self._end(error)

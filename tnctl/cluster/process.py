@@ -14,7 +14,7 @@ from typing import Any
 
 from tnctl import __version__
 from tnctl.cluster import commands
-from tnctl.cluster.assignment import LOST, Supervised
+from tnctl.cluster.assignment import HOST, LOST, Supervised
 from tnctl.cluster.cluster_workers import ClusterProcesses
 from tnctl.cluster.follower import Follower
 from tnctl.cluster.frames import Frame, FrameError, Kind, parse
@@ -36,7 +36,6 @@ from tnctl.model.graph import conf_to_json
 from tnctl.progress import say
 from tnctl.schema import Conf, from_values
 
-HOST = "127.0.0.1"
 SECONDS_TO_JOIN = 120.0
 SECONDS_TO_LEAVE = 2.0
 FLUSHED = 0.2  # seconds in which the last frames are sent
@@ -66,7 +65,7 @@ def lead(conf: Conf, node: Node, task: dict[str, Any]) -> None:
     threading.Thread(target=_pass_signals, args=(stops,), daemon=True).start()
     options = {key: task[key] for key in ("overwrite", "golden", "accept")}
     report = train(conf, **options, processes=ClusterProcesses(node))
-    for reply in [node.command(rank, commands.End()) for rank in range(1, node.workers)]:
+    for reply in node.command_others(commands.End()):
         reply.result()
     show_report(conf.output, report)
 
@@ -104,7 +103,6 @@ class Member:
         self._node: Node | None = None
         self._liveness: Liveness | None = None
         self._lock = threading.Lock()
-        self._welcomed = threading.Event()
         self._connected: set[int] = set()
         self._change = threading.Condition()
         self._is_leaving = False

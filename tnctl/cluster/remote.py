@@ -9,19 +9,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.cluster.exchange import Exchange, Sizes, TableShape, new_exchange, no_batch
+from tnctl.cluster.exchange import LARGEST, Exchange, Sizes, TableShape, new_exchange, no_batch
 from tnctl.cluster.frames import Body, Kind
 from tnctl.cluster.replies import Reply, new_read, parse_read_reply, parse_reply
 from tnctl.cluster.shapes import first_floats, first_shards, shapes
 from tnctl.data.batches import Batch
 from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model
-from tnctl.model.graph import SEQUENCES, packed_inputs
-from tnctl.model.layout import LINEAR, slot_plans
-from tnctl.model.parameters import Gradients
+from tnctl.model.layout import slot_plans
+from tnctl.model.parameters import Gradients, PooledInputs
 from tnctl.tables import KeyWorkspace, NotFiniteError
-
-LARGEST = 2.0**58  # of a gradient
 
 
 class Paused(Exception):
@@ -95,11 +92,7 @@ class RemoteParameters:
             KeyWorkspace(table, of_table, peers.workers)
             for table, of_table in zip(model.tables, plans, strict=True)
         ]
-        with_linear = [number for number, table in enumerate(model.layout.tables) if table.linear]
-        self._adds = [
-            bool(with_linear) and number > with_linear[0] for number in range(len(self._keys))
-        ]
-        self._input_names = [entry.name for entry in packed_inputs(model.layout)]
+        self._inputs = PooledInputs(model.layout, self._keys)
         self._gradient = np.zeros(len(model.dense.flat_weights), np.float32)
         self._counts: list[list[int]] = []  # of the keys pulled last, by table and owner
         self._pushed: _Pushed | None = None
@@ -156,7 +149,7 @@ class RemoteParameters:
         Raises NotFiniteError for gradients beyond 2^58 / workers, before anything is sent.
         """
         if gradients.inputs:
-            self._accumulate(gradients.inputs, batch.rows)
+            self._inputs.accumulate(gradients.inputs, batch.rows)
         self._flatten(gradients.dense)
         clicks = np.ascontiguousarray(batch.labels[:, 0])
         tables = list(zip(self._keys, self._shapes[0].tables, strict=True))
@@ -258,27 +251,8 @@ class RemoteParameters:
             push.statistics[:] = pushed.statistics
 
     def _gather(self, batch: Batch, buffers: Buffers) -> None:
-        for workspace, add in zip(self._keys, self._adds, strict=True):
-            outputs = {"sum": buffers.linear, "concat": buffers.x}
-            workspace.gather(
-                [outputs[segment.output] for segment in workspace.table.segments],
-                buffers.sequences,
-                add,
-            )
+        self._inputs.gather(buffers)
         buffers.fill_dense(batch)
-
-    def _accumulate(self, gradients: Sequence[Any], rows: int) -> None:
-        arrays = {
-            name: np.asarray(memoryview(gradient))
-            for name, gradient in zip(self._input_names, gradients, strict=False)
-        }
-        nothing = np.empty((rows, 0), np.float32)  # for an input that does not exist
-        x, linear, sequences = (arrays.get(name, nothing) for name in ("x", LINEAR, SEQUENCES))
-        outputs = {"sum": linear, "concat": x}
-        for workspace, shape in zip(self._keys, self._shapes[0].tables, strict=True):
-            if shape.weights:
-                segments = [outputs[segment.output] for segment in workspace.table.segments]
-                workspace.accumulate(segments, sequences)
 
     def _flatten(self, gradients: Sequence[Any]) -> None:
         """Copy the dense gradients to where their weights are in the flat dense table."""

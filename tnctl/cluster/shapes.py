@@ -3,8 +3,9 @@
 import itertools
 
 from tnctl.cluster.exchange import Shape, TableShape
-from tnctl.model.building import Model, batch_norms
+from tnctl.model.building import Model
 from tnctl.model.layout import TableLayout
+from tnctl.model.parameters import moving_statistics
 from tnctl.tables import SparseTable
 from tnctl.tables.dense_table import FLOATS_PER_LINE
 from tnctl.tables.shards import SHARDS, shards_of
@@ -26,11 +27,7 @@ def first_floats(model: Model, workers: int) -> list[int]:
 def shapes(model: Model, workers: int) -> list[Shape]:
     """What travels to and from each owner, by rank."""
     tables = tuple(map(_table_shape, model.layout.tables, model.tables))
-    statistics = sum(
-        variable.value.shape.num_elements()
-        for layer in batch_norms(model.network)
-        for variable in (layer.moving_mean, layer.moving_variance)
-    )
+    statistics = sum(len(moving) for moving, _ in moving_statistics(model))
     slices = itertools.pairwise(first_floats(model, workers))
     return [
         Shape(tables, last - first, figures=rank == 0, statistics=statistics if rank == 0 else 0)

@@ -144,8 +144,7 @@ class Share:
         counts: Counts,
         between: Callable[[], None] | None = None,
     ) -> list[Scored]:
-        """The examples of units of a split, by the current model."""
-        self.parameters.read_dense()
+        """The examples of units of a split, by the dense weights that this worker has."""
         return score_units(
             self.inference, self.conf, split, units, skipped, counter=counts, between=between
         )

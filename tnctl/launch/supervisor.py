@@ -19,9 +19,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tnctl.cluster.assignment import LOST, Address, Assignment
+from tnctl.cluster.assignment import HOST, LOST, Address, Assignment
 from tnctl.errors import Failure, Stopped
-from tnctl.launch.worker_processes import HOST, Display, WorkerProcess, begin_log, shares
+from tnctl.launch.worker_processes import Display, WorkerProcess, begin_log, shares
 from tnctl.progress import say
 
 # -P: no module is imported from the folder in which the command was given.

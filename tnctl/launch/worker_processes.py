@@ -17,7 +17,6 @@ from typing import Any
 from tnctl.cluster.assignment import Address, Assignment, line_of
 from tnctl.launch.terminal_log import TerminalLog
 
-HOST = "127.0.0.1"
 SHOW_CURSOR = b"\x1b[?25h"
 TAIL_BYTES = 65_536
 

@@ -1,5 +1,6 @@
 """The parameters of a model, sparse and dense, as a step uses them: pull, then push."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,7 +11,7 @@ from tnctl.data.batches import Batch
 from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model, batch_norms
 from tnctl.model.graph import SEQUENCES, packed_inputs
-from tnctl.model.layout import LINEAR, slot_plans
+from tnctl.model.layout import LINEAR, Layout, slot_plans
 from tnctl.tables import Workspace
 
 
@@ -55,16 +56,11 @@ class LocalParameters:
         self.steps = 0
         self._updates = Updates(model)
         layout = model.layout
-        self._input_names = [entry.name for entry in packed_inputs(layout)]
         self._workspaces = [
             Workspace(table, slot_plans(model.conf.slots, table_layout))
             for table, table_layout in zip(model.tables, layout.tables, strict=True)
         ]
-        # The first table with linear weights sets `linear`, the others add to it.
-        with_linear = [number for number, table in enumerate(layout.tables) if table.linear]
-        self._adds = [
-            bool(with_linear) and number > with_linear[0] for number in range(len(layout.tables))
-        ]
+        self._inputs = PooledInputs(layout, self._workspaces)
         pairs = list(zip(self._workspaces, layout.tables, strict=True))
         self._trained = [workspace for workspace, table in pairs if not table.kind.frozen]
         self._counting = [workspace for workspace, table in pairs if table.kind.shows]
@@ -87,16 +83,14 @@ class LocalParameters:
     def _fill(self, batch: Batch, buffers: Buffers, insert: bool) -> None:
         with self.model.pool.awake():
             self.find(batch, insert)
-            for workspace, add in zip(self._workspaces, self._adds, strict=True):
-                outputs = _of_segments(workspace, buffers.x, buffers.linear)
-                workspace.gather(outputs, buffers.sequences, add)
+            self._inputs.gather(buffers)
         buffers.fill_dense(batch)
 
     def push(self, batch: Batch, gradients: Gradients, rate_factor: float) -> None:
         self._updates.set_rate_factor(rate_factor)
         with self.model.pool.awake():
             if gradients.inputs:
-                self._accumulate(gradients.inputs, batch.rows)
+                self._inputs.accumulate(gradients.inputs, batch.rows)
             self.model.dense.check(gradients.dense)
             scale = self._scale(gradients.dense)
             # After the gradients and before they are applied: a step reads counts from before it.
@@ -111,17 +105,6 @@ class LocalParameters:
         self._updates.remove_rows(self.steps)
         self._updates.move_statistics([np.asarray(memoryview(s)) for s in gradients.statistics])
 
-    def _accumulate(self, gradients: list[Any], rows: int) -> None:
-        """Sum the gradients per row; they are of the inputs that exist, but lengths."""
-        arrays = {
-            name: np.asarray(memoryview(gradient))
-            for name, gradient in zip(self._input_names, gradients, strict=False)
-        }
-        nothing = np.empty((rows, 0), np.float32)  # for an input that does not exist
-        x, linear, sequences = (arrays.get(name, nothing) for name in ("x", LINEAR, SEQUENCES))
-        for workspace in self._trained:
-            workspace.accumulate(_of_segments(workspace, x, linear), sequences)
-
     def _scale(self, dense: list[Any]) -> float:
         """The factor that reduces the norm of all gradients together to optimizer.clip_norm."""
         limit = self.model.conf.optimizer.clip_norm
@@ -130,6 +113,39 @@ class LocalParameters:
         rows = sum(workspace.squares() for workspace in self._trained)
         norm = (rows + self.model.dense.squares(dense)) ** 0.5
         return float(limit / norm) if norm > limit else 1.0
+
+
+class PooledInputs:
+    """The inputs that rows are pooled into, table after table, and the gradients of these."""
+
+    def __init__(self, layout: Layout, workspaces: Sequence[Workspace]) -> None:
+        """A workspace for each table of the layout."""
+        self._names = [entry.name for entry in packed_inputs(layout)]
+        self._workspaces = workspaces
+        # The first table with linear weights sets `linear`, the others add to it.
+        with_linear = [number for number, table in enumerate(layout.tables) if table.linear]
+        self._adds = [
+            bool(with_linear) and number > with_linear[0] for number in range(len(layout.tables))
+        ]
+        pairs = zip(workspaces, layout.tables, strict=True)
+        self._trained = [workspace for workspace, table in pairs if not table.kind.frozen]
+
+    def gather(self, buffers: Buffers) -> None:
+        """Pool the rows of the batch that the workspaces have into the buffers."""
+        for workspace, add in zip(self._workspaces, self._adds, strict=True):
+            outputs = _of_segments(workspace, buffers.x, buffers.linear)
+            workspace.gather(outputs, buffers.sequences, add)
+
+    def accumulate(self, gradients: Sequence[Any], rows: int) -> None:
+        """Sum the gradients per row; they are of the inputs that exist, but lengths."""
+        arrays = {
+            name: np.asarray(memoryview(gradient))
+            for name, gradient in zip(self._names, gradients, strict=False)
+        }
+        nothing = np.empty((rows, 0), np.float32)  # for an input that does not exist
+        x, linear, sequences = (arrays.get(name, nothing) for name in ("x", LINEAR, SEQUENCES))
+        for workspace in self._trained:
+            workspace.accumulate(_of_segments(workspace, x, linear), sequences)
 
 
 class Updates:

@@ -3,7 +3,7 @@
 import contextlib
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -52,10 +52,6 @@ class SplitMetrics:
 
 class Batches(Protocol):
     """A pass over the training data, batch by batch."""
-
-    @property
-    def rows(self) -> int:
-        """The rows of the next batch."""
 
     @property
     def seconds_waited(self) -> float:
@@ -144,6 +140,26 @@ class Processes(Protocol):
         """The processes with the model that was built or loaded; `steps` were trained before."""
 
 
+def look_at_training_data(
+    conf: Conf,
+    inference: Inference,
+    counter: BatchCounter,
+    *,
+    scored: bool,
+    between: Callable[[], None],
+) -> dict[str, Any] | None:
+    """`Workers.look` by this process alone; `between` is called after every batch."""
+    # The model is evaluated on all examples, even if it is trained on a part of the negatives.
+    conf = replace(conf, data=replace(conf.data, negatives=1.0))
+    if scored:
+        return score(inference, conf, "train", counter=counter, between=between).metrics()
+    with unshuffled(conf, inference.model, "train") as ahead:
+        for batch in ahead:
+            counter.add(batch)
+            between()
+    return None
+
+
 class LocalBatches:
     """A pass over the training data in this process."""
 
@@ -158,10 +174,6 @@ class LocalBatches:
         self._ahead, self._signals, self._step, self._label = ahead, signals, step, label
         self._of_pass = of_pass
         self._next: tuple[Batch, Progress] | None = None
-
-    @property
-    def rows(self) -> int:
-        return 0 if self._next is None else self._next[0].rows
 
     @property
     def seconds_waited(self) -> float:
@@ -233,16 +245,9 @@ class LocalWorkers:
         return measured
 
     def look(self, conf: Conf, counter: BatchCounter, *, scored: bool) -> dict[str, Any] | None:
-        # The model is evaluated on all examples, even if it is trained on a part of the negatives.
-        conf = replace(conf, data=replace(conf.data, negatives=1.0))
-        check = self._signals.check
-        if scored:
-            return score(self.inference, conf, "train", counter=counter, between=check).metrics()
-        with unshuffled(conf, self.model, "train") as ahead:
-            for batch in ahead:
-                counter.add(batch)
-                check()
-        return None
+        return look_at_training_data(
+            conf, self.inference, counter, scored=scored, between=self._signals.check
+        )
 
     def set_days(self, days: Sequence[tuple[int, int]]) -> None:
         for table in self.model.tables:
