@@ -615,22 +615,23 @@ static inline uint64_t naive_gradients(naive_table *naive) {
     return n;
 }
 
-/* The sum of squares over all rows that have a gradient. */
+/* The sum of squares over all rows that have a gradient. In long double: half a million squares of
+ * the same clipped gradient round to the same side, which 1e-11 of a double does not forgive. */
 static inline double naive_norm(const naive_table *naive) {
     const test_plan *plan = naive->plan;
-    double squares = 0;
+    long double squares = 0;
     for (uint64_t i = 0; i < naive->n_touched; i++) {
         const naive_row *row = naive->touched[i];
         const float *sums = row->gradient;
         for (uint32_t s = 0; s < plan->n_segments; s++) {
             for (uint32_t j = 0; j < plan->segments[s].width; j++) {
                 float w = naive_weight(plan, row, s, j, naive->step - (naive->step > 0));
-                double g = (double)naive_final(&naive->optimizers[s], *sums++, w);
+                long double g = (long double)naive_final(&naive->optimizers[s], *sums++, w);
                 squares += g * g;
             }
         }
     }
-    return squares;
+    return (double)squares;
 }
 
 /* Updates the rows that have a gradient. */
