@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import generated_folders
+import io_faults
 import pytest
 
 from tnctl import files, folders, manifest, outputs, ownership
@@ -185,6 +186,24 @@ def test_what_fails_leaves_the_old_one(root, monkeypatch, storage):
     assert number > 5
     surveyed = ownership.survey(to, GRAPH)
     assert surveyed.complete and set(surveyed.owned) == {*NEW, "serving.json"}
+
+
+def test_a_removal_that_fails_can_be_repeated(root):
+    for number in range(100):
+        write_graph(str(root / "graph"), OLD)
+        fault = io_faults.Fault(str(root), "remove", number, "EIO")
+        try:
+            with io_faults.armed(fault):
+                ownership.remove(ownership.survey(str(root / "graph"), GRAPH), GRAPH)
+        except Failure as error:
+            assert "could not be removed" in str(error)
+        if not fault.happened:
+            break
+        survey = ownership.survey(str(root / "graph"), GRAPH)
+        assert not survey.foreign, number
+        ownership.remove(survey, GRAPH)
+        assert not (root / "graph").exists()
+    assert number > 5
 
 
 def test_what_a_killed_upload_left_goes(root):

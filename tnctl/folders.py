@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from tnctl import files
+from tnctl.errors import Failure
 
 RENAME_EXCHANGE = 2  # of renameat2(2)
 AT_FDCWD = -100
@@ -50,14 +51,19 @@ def remove(
     """Remove files of a folder by their relative names, in this order, then folders left empty.
 
     Those are the folders of the files and `subfolders`. The files `last` are removed after them,
-    and in the end the folder `itself` if it is empty, unless that is false.
+    and in the end the folder `itself` if it is empty, unless that is false. Raises Failure, before
+    the files `last` are removed, when an empty subfolder cannot be.
     """
     removed = list(names)
     for name in removed:
         files.remove_file(files.join(folder, name))
     emptied = parents_of(removed) | set(subfolders)
     for subfolder in sorted(emptied, key=lambda name: -name.count("/")):
-        files.remove_empty_folder(files.join(folder, subfolder))
+        url = files.join(folder, subfolder)
+        files.remove_empty_folder(url)
+        local = files.local_path(url)
+        if local is not None and local.is_dir() and not any(local.iterdir()):
+            raise Failure(f"the empty folder {url} could not be removed. Run the command again")
     for name in last:
         files.remove_file(files.join(folder, name))
     if itself:
