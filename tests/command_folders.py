@@ -413,8 +413,9 @@ class World:
         for key in after.keys() - before.keys():
             # A folder above an output; `x/../run` is in one that is made as well.
             is_way = after[key] is None and (key == "work/x" or self._is_way(command, key))
-            # Folders of a process are named by it, and go with it.
-            temporary = key.startswith("tmp/tnctl.")
+            # Folders of a process are named by it, and go with it. TensorFlow's own files are left
+            # in the temporary folder by a process that is killed.
+            temporary = key.startswith(("tmp/tnctl.", "tmp/__autograph_generated_file"))
             if not (is_way or temporary or self._place_of(command, key)):
                 wrong.append(f"made {key}")
         for key in {*before, *after}:
