@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -203,6 +204,34 @@ def test_what_a_day_without_a_step_removes_is_in_its_delta(tmp_path):
         folder = run.save()
     assert removed and opened(folder).manifest.kind == "delta"
     assert Run(conf, model=loading.load(opened(folder), conf)).records() == run.records()
+
+
+def test_a_signal_while_it_is_waited_for_does_not_complete_a_checkpoint(tmp_path, monkeypatch):
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_):
+        raise Interrupted
+
+    complete, is_interrupted = spool.Spool.complete, threading.Event()
+
+    def slowly(self, content):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert is_interrupted.wait(60)
+        time.sleep(0.2)
+        return complete(self, content)
+
+    monkeypatch.setattr(spool.Spool, "complete", slowly)
+    run = Run(conf_of(tmp_path / "run")).train(2)
+    handler = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        with pytest.raises(Interrupted):
+            run.save()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    is_interrupted.set()
+    run.saver.wait()
+    assert opened(str(tmp_path / "run/checkpoints/step-0000000002")).step == 2
 
 
 def test_removed_keys_are_not_lost_with_a_failed_checkpoint(tmp_path, monkeypatch):

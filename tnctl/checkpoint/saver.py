@@ -52,7 +52,9 @@ class Saver:
         self._graph = InferenceGraph()
         self._names: set[str] | None = None  # of folders, once they were listed
         self._protected: int | None = None
-        self._thread: threading.Thread | None = None
+        # Not the thread: after a signal handler has raised in its `join`, Python 3.11 takes the
+        # thread for ended.
+        self._completed: threading.Event | None = None
         self._error: BaseException | None = None
         self.seconds_stalled = self.seconds_waited = 0.0
         self.bytes_written = 0
@@ -102,13 +104,21 @@ class Saver:
         except BaseException:
             self._abandon(spool)
             raise
-        self._thread = threading.Thread(
+        completed = threading.Event()
+        thread = threading.Thread(
             target=self._complete,
             args=(spool, content, requests, staged, contents.golden, parent, self._protected),
+            kwargs={"completed": completed},
             name="tnctl-commit",
             daemon=True,
         )
-        self._thread.start()
+        self._completed = completed
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
+            self._completed = None
+            self._abandon(spool)
+            raise
         self.seconds_stalled += time.perf_counter() - started
         return f"{FOLDER}/{name}"
 
@@ -124,10 +134,10 @@ class Saver:
 
     def wait(self) -> None:
         """Return when the last checkpoint is complete. Raises its error, once."""
-        if self._thread is not None:
+        if self._completed is not None:
             started = time.perf_counter()
-            self._thread.join()
-            self._thread = None
+            self._completed.wait()
+            self._completed = None
             self.seconds_waited += time.perf_counter() - started
         self.check()
 
@@ -140,6 +150,8 @@ class Saver:
         golden: list[GoldenLine],
         parent: Checkpoint | None,
         protected: int | None,
+        *,
+        completed: threading.Event,
     ) -> None:
         """Complete a staged checkpoint while training continues; runs in a thread."""
         try:
@@ -164,6 +176,8 @@ class Saver:
                 prune(self._conf.output, self._conf.save.keep, steps)
         except BaseException as error:
             self._error = error  # `wait` and `check` raise it
+        finally:
+            completed.set()
 
     def _parent_of_next(self) -> Checkpoint | None:
         """What the next checkpoint is a delta of; None when a full one is due."""
