@@ -59,7 +59,7 @@ def digest_of(folder):
     ["optimizer.embedding.name=adam", "slots.user_id.frozen=true", "train.epochs=2"],
     ["life.admission.after=2", "life.shows.cvm=true", "optimizer.embedding.weight_decay=0.1",
      "slots.interests.pooling=none", "slots.interests.max_length=3",
-     "recipe.dropout=0.2", "recipe.batch_norm=true"],
+     "recipe.dropout=0.2", "recipe.batch_norm=true", "optimizer.schedule.warmup_steps=7"],
 ])  # fmt: skip
 def test_one_worker_ends_with_the_bytes_of_the_local_path(workspace, monkeypatch, overrides):
     train(conf_of(workspace, monkeypatch, *overrides, output="alone"), golden=20)
