@@ -104,7 +104,7 @@ def check(report, reference, after_steps, output="run"):
     assert report.epochs[-1].examples == reference.examples == sum(ROWS[: reference.workers])
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.long)])
 def test_rows_and_dense_weights_have_the_bits_of_micro_batches(confs, workers):
     conf = confs(workers, *PLAIN)
     report, errors = cluster_in_one_process.train_together(conf, workers)
