@@ -1,6 +1,8 @@
 """A cluster whose workers are threads of the test's process: frames go from node to node."""
 
+import contextlib
 import threading
+from functools import partial
 from unittest import mock
 
 from tnctl.cluster import commands, frames, share
@@ -10,14 +12,19 @@ from tnctl.cluster.node import Node
 from tnctl.training.training_run import train
 
 
-def cluster(workers):
-    """The nodes of a cluster."""
+def cluster(workers, transport=None):
+    """The nodes of a cluster, with a transport between them that has `start` and `send`."""
     nodes = []
 
-    def send(peer, frame):
-        nodes[peer].receive(frames.parse(frame.to_bytes()))
+    def send(rank, peer, frame):
+        if transport is None:
+            nodes[peer].receive(frames.parse(frame.to_bytes()))
+        else:
+            transport.send(rank, peer, frame)
 
-    nodes += [Node(rank, workers, 1, send) for rank in range(workers)]
+    nodes += [Node(rank, workers, 1, partial(send, rank)) for rank in range(workers)]
+    if transport is not None:
+        transport.start(nodes)
     return nodes
 
 
@@ -31,9 +38,17 @@ def build(*arguments):
         return _build(*arguments)
 
 
-def train_together(conf, workers, **options):
+def train_together(conf, workers, transport=None, **options):
     """The report of a run of so many workers, and the errors of the others."""
-    nodes, errors = cluster(workers), []
+    with following(conf, workers, transport) as (node, errors):
+        report = train(conf, processes=ClusterProcesses(node), **options)
+    return report, errors
+
+
+@contextlib.contextmanager
+def following(conf, workers, transport=None):
+    """The node of rank 0, whose commands the others follow until the end, and their errors."""
+    nodes, errors = cluster(workers, transport), []
 
     def follow(node):
         try:
@@ -46,12 +61,13 @@ def train_together(conf, workers, **options):
         thread.start()
     try:
         with mock.patch.object(share, "build", build):
-            report = train(conf, processes=ClusterProcesses(nodes[0]), **options)
+            yield nodes[0], errors
             for rank in range(1, workers):
                 nodes[0].command(rank, commands.End()).result()
     finally:
         for thread in threads:
             thread.join(5)
+        if transport is not None:
+            transport.close()
         for node in nodes:
             node.close()
-    return report, errors

@@ -423,6 +423,28 @@ static void evict(world *w) {
 
 /* ---- What is left -------------------------------------------------------- */
 
+/* Of the shards that a table owns every thread gets as many as any other, or one more or less. */
+static void check_threads(const tn_table *table, uint32_t first, uint32_t count) {
+    for (int threads = 1; threads <= 64; threads++) {
+        uint32_t shards[64] = {0};
+        int last = 0;
+        for (uint32_t shard = 0; shard < SHARDS; shard++) {
+            int owner = owner_of(table, shard, threads);
+            if (shard < first || shard >= first + count) {
+                CHECK(owner == threads);
+                continue;
+            }
+            CHECK(owner >= last && owner < threads);
+            last = owner < threads ? owner : 0;
+            shards[last]++;
+        }
+        uint32_t least = count / (uint32_t)threads;
+        for (int t = 0; t < threads; t++) {
+            CHECK(shards[t] >= least && shards[t] <= least + 1);
+        }
+    }
+}
+
 /* The records of the owners, one after the other, are those of one table. */
 static void check_owners(const world *w) {
     uint64_t n, written, next, at = 0, size = record_size_of(&w->plan);
@@ -442,8 +464,9 @@ static void check_owners(const world *w) {
             CHECK_CODE(tn_decode(other, keys, written), TN_NOT_OWNED);
             CHECK(tn_table_rows(other) == 0);
         }
-        CHECK_OK(tn_table_set_shards(other, w->first_shards[o],
-                                     w->first_shards[o + 1] - w->first_shards[o]));
+        uint32_t first = w->first_shards[o], shards = w->first_shards[o + 1] - first;
+        CHECK_OK(tn_table_set_shards(other, first, shards));
+        check_threads(other, first, shards);
         CHECK_OK(tn_table_reserve(other, written));
         CHECK_OK(tn_decode(other, keys, written));
         CHECK_CODE(tn_table_set_shards(other, 0, 64), written > 0 ? TN_BAD_VALUE : TN_OK);

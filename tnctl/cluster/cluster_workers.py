@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from tnctl.checkpoint.document import Position
-from tnctl.checkpoint.load import Checkpoint
+from tnctl.checkpoint.load import Checkpoint, open_checkpoint
+from tnctl.checkpoint.rows import check_count
 from tnctl.cluster import commands, scores
 from tnctl.cluster.cluster_owners import ClusterOwners
 from tnctl.cluster.follower import set_days, table_counts
@@ -25,6 +26,7 @@ from tnctl.errors import Failure
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.split_scoring import BatchCounter, Counts
+from tnctl.manifest import DamagedError
 from tnctl.model.building import Model
 from tnctl.model.table_figures import TableFigures
 from tnctl.progress import say, waiting
@@ -48,7 +50,7 @@ class ClusterProcesses:
         """A model with initial weights and this worker's part of every table."""
         replies = self._node.command_others(commands.Build(statistics=statistics.measured()))
         model = built(conf, statistics, self._node.rank, self._node.workers)
-        _check_dense(model, replies)
+        _check_dense(model, _replies(commands.Built, replies))
         return model
 
     def load(self, checkpoint: Checkpoint, conf: Conf) -> Model:
@@ -56,10 +58,25 @@ class ClusterProcesses:
         return self.load_folder(checkpoint.folder, conf)
 
     def load_folder(self, folder: str, conf: Conf) -> Model:
-        """The same, of the checkpoint in a folder."""
-        replies = self._node.command_others(commands.Load(folder=folder))
+        """The same, of the checkpoint in a folder.
+
+        Together the workers must have loaded as many rows as the manifest says.
+        """
+        futures = self._node.command_others(commands.Load(folder=folder))
         model = loaded(conf, folder, self._node.rank, self._node.workers)
-        _check_dense(model, replies)
+        parts = []
+        for rank, reply in enumerate(_replies(commands.Loaded, futures), 1):
+            if reply.built is None:
+                what = f"worker {rank}: {reply.damage}"
+                raise DamagedError(folder, what, "Take another checkpoint")
+            parts.append(reply.built)
+        _check_dense(model, parts)
+        checkpoint = open_checkpoint(folder)
+        for number, (layout, table) in enumerate(
+            zip(model.layout.tables, model.tables, strict=True)
+        ):
+            total = table.rows + sum(part.rows[number] for part in parts)
+            check_count(checkpoint, layout.name, total)
         return model
 
     def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> "ClusterWorkers":
@@ -70,9 +87,9 @@ def _replies(kind: type[Document], futures: "Sequence[Future[Body]]") -> list[Do
     return [commands.reply_of(kind, future.result()) for future in futures]
 
 
-def _check_dense(model: Model, replies: "Sequence[Future[Body]]") -> None:
+def _check_dense(model: Model, parts: Sequence[commands.Built]) -> None:
     digest = dense_digest(model)
-    for rank, reply in enumerate(_replies(commands.Built, replies), 1):
+    for rank, reply in enumerate(parts, 1):
         if reply.dense != digest:
             raise Failure(
                 f"worker {rank} begins with other dense weights than worker 0. Use the same "

@@ -24,7 +24,7 @@ class Build:
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """Load this worker's shards and all dense weights of a checkpoint; the reply is a `Built`."""
+    """Load this worker's shards and all dense weights of a checkpoint; the reply is a `Loaded`."""
 
     command: Literal["load"] = "load"
     folder: Text
@@ -172,9 +172,18 @@ OF_CHECKPOINTS = frozenset({"finish_part", "commit_part", "abandon_part"})
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """The SHA-256 of the dense weights, which must be those of rank 0."""
+    """The SHA-256 of the dense weights, which must be those of rank 0, and the rows by table."""
 
     dense: documents.Sha256
+    rows: tuple[Count, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """The model of a checkpoint is made; or, for rank 0 to take another one, what is damaged."""
+
+    built: Built | None = None
+    damage: Text = ""
 
 
 @dataclass(frozen=True, kw_only=True)

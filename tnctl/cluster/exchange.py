@@ -29,8 +29,8 @@ from tnctl.errors import Failure
 
 LARGEST = 2.0**58  # of a gradient: one machine refuses more
 _PAUSE, _NEXT = 1, 2  # flags
-# step, loss, rate factor, flags, rows pushed, rows pulled, tables, dense floats, statistics, 0
-_FIXED = Struct("<Qdf7I")
+# step, loss, rate factor, flags, rows pushed, rows pulled, tables, dense floats, statistics
+_FIXED = Struct("<Qdd6I")
 _COUNTS = Struct("<II")  # keys pushed, keys pulled
 _NAME = "an exchange"
 
@@ -157,13 +157,12 @@ def new_exchange(
     flags = _PAUSE * pause | _NEXT * has_next
     _FIXED.pack_into(
         body, 0, step, loss, rate_factor, flags, pushed.rows, pulled.rows, len(shape.tables),
-        shape.dense, shape.statistics, 0,
+        shape.dense, shape.statistics,
     )  # fmt: skip
     counts = list(zip(pushed.keys, pulled.keys, strict=True))
     pack_entries(body, _FIXED.size, _COUNTS, counts)
     push, keys = _views(shape, pushed, pulled, loss, body)
-    rate = float(np.float32(rate_factor))
-    return body, Exchange(step, rate, pause, has_next, push, pulled.rows, keys)
+    return body, Exchange(step, rate_factor, pause, has_next, push, pulled.rows, keys)
 
 
 def parse_exchange(shape: Shape, pulled_before: Sizes, body: Body) -> Exchange:
@@ -171,11 +170,10 @@ def parse_exchange(shape: Shape, pulled_before: Sizes, body: Body) -> Exchange:
 
     Its arrays are views of the body. What is in them is not checked. Raises FrameError.
     """
-    step, loss, rate, flags, pushed_rows, rows, tables, dense, statistics, reserved = unpack_fixed(
+    step, loss, rate, flags, pushed_rows, rows, tables, dense, statistics = unpack_fixed(
         _NAME, _FIXED, body
     )
     check_flags(_NAME, flags, _PAUSE | _NEXT)
-    check_flags(_NAME, reserved, 0)
     if not (math.isfinite(rate) and rate >= 0):
         raise FrameError(f"{_NAME} has the rate factor {rate}")
     if (dense, statistics) != (shape.dense, shape.statistics):

@@ -17,6 +17,7 @@ from tnctl.data.days import conf_of_day
 from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure, UserError
 from tnctl.evaluation.split_scoring import Counts
+from tnctl.manifest import DamagedError
 from tnctl.model.building import Model
 from tnctl.schema import Conf
 from tnctl.tables.shards import shards_of
@@ -67,15 +68,18 @@ class Follower:
 
     def _do(self, command: commands.Command) -> Any:
         """Run a command, and return the document or bytes of its reply."""
-        rank, workers = self._node.rank, self._node.workers
+        place = self._node.rank, self._node.workers
         match command:
             case commands.Build(statistics=statistics):
                 measured = Statistics.from_measured(statistics)
-                return self._made(built(self._conf, measured, rank, workers))
+                return self._made(built(self._conf, measured, *place))
             case commands.Load(folder=folder):
                 self._node.serve_owner(None)
                 self._share = self._model = None  # their memory is needed
-                return self._made(loaded(self._conf, folder, rank, workers))
+                try:
+                    return commands.Loaded(built=self._made(loaded(self._conf, folder, *place)))
+                except DamagedError as error:
+                    return commands.Loaded(damage=error.what)
             case commands.Start(steps=steps):
                 self._start(steps)
             case commands.StartPass():
@@ -102,7 +106,8 @@ class Follower:
 
     def _made(self, model: Model) -> commands.Built:
         self._model = model
-        return commands.Built(dense=dense_digest(model))
+        rows = tuple(table.rows for table in model.tables)
+        return commands.Built(dense=dense_digest(model), rows=rows)
 
     def _start(self, steps: int) -> None:
         if self._model is None:
