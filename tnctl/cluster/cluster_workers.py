@@ -35,6 +35,7 @@ from tnctl.training.pass_position import PassPosition
 from tnctl.training.pass_sums import PassSums
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
+from tnctl.training.warm import Rows, WarmStart
 from tnctl.training.workers import SplitMetrics, look_at_training_data
 
 
@@ -48,8 +49,26 @@ class ClusterProcesses:
         """A model with initial weights and this worker's part of every table."""
         replies = self._node.command_others(commands.Build(statistics=statistics.measured()))
         model = built(conf, statistics, self._node.rank, self._node.workers)
-        _check_dense(model, replies)
+        _check_dense(model, _replies(commands.Built, replies))
         return model
+
+    def fill(self, start: WarmStart, model: Model) -> None:
+        """The rows of the checkpoint go to their owners, the dense weights to all workers."""
+        checkpoint = start.checkpoint
+        command = commands.StartWarm(folder=checkpoint.folder, sha256=checkpoint.manifest.sha256)
+
+        def insert(rows: Rows) -> dict[str, int]:
+            # What cannot be is known by now, so the others do not find it at the same time.
+            replies = self._node.command_others(command)
+            row_counts = rows.insert()
+            warmed = _replies(commands.Warmed, replies)
+            _check_dense(model, warmed)
+            for reply in warmed:
+                for group, count in reply.rows.items():
+                    row_counts[group] = row_counts.get(group, 0) + count
+            return row_counts
+
+        start.fill(model, insert)
 
     def load(self, checkpoint: Checkpoint, conf: Conf) -> Model:
         """The model of a checkpoint with this worker's rows. Raises DamagedError."""
@@ -59,7 +78,7 @@ class ClusterProcesses:
         """The same, of the checkpoint in a folder."""
         replies = self._node.command_others(commands.Load(folder=folder))
         model = loaded(conf, folder, self._node.rank, self._node.workers)
-        _check_dense(model, replies)
+        _check_dense(model, _replies(commands.Built, replies))
         return model
 
     def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> "ClusterWorkers":
@@ -70,9 +89,9 @@ def _replies(kind: type[Document], futures: "Sequence[Future[Body]]") -> list[Do
     return [commands.reply_of(kind, future.result()) for future in futures]
 
 
-def _check_dense(model: Model, replies: "Sequence[Future[Body]]") -> None:
+def _check_dense(model: Model, replies: Sequence[commands.Built | commands.Warmed]) -> None:
     digest = dense_digest(model)
-    for rank, reply in enumerate(_replies(commands.Built, replies), 1):
+    for rank, reply in enumerate(replies, 1):
         if reply.dense != digest:
             raise Failure(
                 f"worker {rank} begins with other dense weights than worker 0. Use the same "
