@@ -79,7 +79,9 @@ def cluster(conf, workers):
         with cluster_in_one_process._one_at_a_time:
             return build_network(*arguments)
 
-    threads = [threading.Thread(target=follow, args=[one], daemon=True) for one in followers]
+    threads = [
+        threading.Thread(target=follow, args=[follower], daemon=True) for follower in followers
+    ]
     for thread in threads:
         thread.start()
     try:
@@ -198,10 +200,10 @@ def test_one_worker_trains_on_with_the_bytes_of_the_local_path(folder):
     change, keys = other_inputs, OTHER_INPUTS
     alone = train(conf_of(folder, change, start="three", output="alone", **keys))
     conf = conf_of(folder, change, start="three", output="one", **keys)
-    one = trained_together(conf, 1)
+    report = trained_together(conf, 1)
     digests = [loading.digest(loading.newest(str(folder / run))) for run in ("alone", "one")]
     assert digests[0] == digests[1]
-    assert one.warm == alone.warm
+    assert report.warm == alone.warm
 
 
 def test_it_is_done_again_after_a_fault_until_there_is_a_checkpoint(folder, monkeypatch):
