@@ -8,18 +8,22 @@ from numpy.typing import NDArray
 
 from tnctl.checkpoint import rows
 from tnctl.checkpoint.chain import Checkpoint
-from tnctl.checkpoint.table_document import Table
+from tnctl.checkpoint.table_document import LAST_HASH, Table
 from tnctl.tables import days_of_steps, decay_factors
 
 
-def known_rows(checkpoint: Checkpoint, table: str) -> Iterator[NDArray[Any]]:
+def known_rows(
+    checkpoint: Checkpoint, table: str, first: int = 0, last: int = LAST_HASH
+) -> Iterator[NDArray[Any]]:
     """The rows of a table, arrays [n] of its record dtype, all of groups that the manifest has.
+
+    Those with first <= hash <= last, in (hash, group) order.
 
     Raises DamagedError. The checksum of a file is checked only after its last record.
     """
     known = np.zeros(1 << 16, bool)
     known[[group.number for group in checkpoint.table(table).groups]] = True
-    for records in rows.stream(checkpoint, table):
+    for records in rows.stream(checkpoint, table, first, last):
         if not known[records["group"]].all():
             rows.raise_damage(checkpoint, table, "has a row of a group that is not there")
         yield records

@@ -37,6 +37,7 @@ from tnctl.training.pass_position import PassPosition
 from tnctl.training.pass_sums import PassSums
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
+from tnctl.training.warm import Rows, WarmStart
 from tnctl.training.workers import SplitMetrics, look_at_training_data
 
 
@@ -52,6 +53,24 @@ class ClusterProcesses:
         model = built(conf, statistics, self._node.rank, self._node.workers)
         _check_dense(model, _replies(commands.Built, replies))
         return model
+
+    def fill(self, start: WarmStart, model: Model) -> None:
+        """The rows of the checkpoint go to their owners, the dense weights to all workers."""
+        checkpoint = start.checkpoint
+        command = commands.StartWarm(folder=checkpoint.folder, sha256=checkpoint.manifest.sha256)
+
+        def insert(rows: Rows) -> dict[str, int]:
+            # What cannot be is known by now, so the others do not find it at the same time.
+            replies = self._node.command_others(command)
+            row_counts = rows.insert()
+            warmed = _replies(commands.Warmed, replies)
+            _check_dense(model, warmed)
+            for reply in warmed:
+                for group, count in reply.rows.items():
+                    row_counts[group] = row_counts.get(group, 0) + count
+            return row_counts
+
+        start.fill(model, insert)
 
     def load(self, checkpoint: Checkpoint, conf: Conf) -> Model:
         """The model of a checkpoint with this worker's rows. Raises DamagedError."""
@@ -87,9 +106,9 @@ def _replies(kind: type[Document], futures: "Sequence[Future[Body]]") -> list[Do
     return [commands.reply_of(kind, future.result()) for future in futures]
 
 
-def _check_dense(model: Model, parts: Sequence[commands.Built]) -> None:
+def _check_dense(model: Model, replies: Sequence[commands.Built | commands.Warmed]) -> None:
     digest = dense_digest(model)
-    for rank, reply in enumerate(parts, 1):
+    for rank, reply in enumerate(replies, 1):
         if reply.dense != digest:
             raise Failure(
                 f"worker {rank} begins with other dense weights than worker 0. Use the same "

@@ -23,6 +23,18 @@ class Build:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StartWarm:
+    """Give the model that was built what a warm start begins with; the reply is a `Warmed`.
+
+    `sha256` is the digest of the manifest of the checkpoint in `folder`.
+    """
+
+    command: Literal["start_warm"] = "start_warm"
+    folder: Text
+    sha256: documents.Sha256
+
+
+@dataclass(frozen=True, kw_only=True)
 class Load:
     """Load this worker's shards and all dense weights of a checkpoint; the reply is a `Loaded`."""
 
@@ -157,8 +169,8 @@ class End:
 
 
 Command = Union[  # noqa: UP007 - a union of many lines
-    Build, Load, Start, StartPass, Train, EndPass, Evaluate, SetDays, EndPeriod, CountRows,
-    DenseStates, MeasurePart, StagePart, FinishPart, CommitPart, AbandonPart, Stop, End,
+    Build, StartWarm, Load, Start, StartPass, Train, EndPass, Evaluate, SetDays, EndPeriod,
+    CountRows, DenseStates, MeasurePart, StagePart, FinishPart, CommitPart, AbandonPart, Stop, End,
 ]  # fmt: skip
 KINDS: dict[str, Any] = {
     kind.__dataclass_fields__["command"].default: kind for kind in cast(Any, Command).__args__
@@ -172,7 +184,7 @@ OF_CHECKPOINTS = frozenset({"finish_part", "commit_part", "abandon_part"})
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """The SHA-256 of the dense weights, which must be those of rank 0, and the rows by table."""
+    """The digest of all that is dense, which must be that of rank 0, and the rows by table."""
 
     dense: documents.Sha256
     rows: tuple[Count, ...]
@@ -184,6 +196,14 @@ class Loaded:
 
     built: Built | None = None
     damage: Text = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warmed:
+    """The same digest, and the rows of this worker by share group."""
+
+    dense: documents.Sha256
+    rows: dict[str, Count]
 
 
 @dataclass(frozen=True, kw_only=True)

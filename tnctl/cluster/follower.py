@@ -11,7 +11,7 @@ from tnctl.checkpoint.owners import PartWriter, group_parts, tables_of
 from tnctl.cluster import commands, scores
 from tnctl.cluster.node import Node, Respond
 from tnctl.cluster.remote import Paused
-from tnctl.cluster.share import Share, built, dense_digest, loaded
+from tnctl.cluster.share import Share, built, dense_digest, loaded, warmed
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.days import conf_of_day
 from tnctl.data.statistics import Statistics
@@ -66,6 +66,12 @@ class Follower:
             raise Failure("a command came before the start of training")
         return self._share
 
+    @property
+    def _built(self) -> Model:
+        if self._model is None:
+            raise Failure("a command came before a model was made")
+        return self._model
+
     def _do(self, command: commands.Command) -> Any:
         """Run a command, and return the document or bytes of its reply."""
         place = self._node.rank, self._node.workers
@@ -73,6 +79,10 @@ class Follower:
             case commands.Build(statistics=statistics):
                 measured = Statistics.from_measured(statistics)
                 return self._made(built(self._conf, measured, *place))
+            case commands.StartWarm(folder=folder, sha256=sha256):
+                model = self._built
+                rows = warmed(self._conf, model, folder, sha256)
+                return commands.Warmed(dense=dense_digest(model), rows=rows)
             case commands.Load(folder=folder):
                 self._node.serve_owner(None)
                 self._share = self._model = None  # their memory is needed
@@ -110,9 +120,7 @@ class Follower:
         return commands.Built(dense=dense_digest(model), rows=rows)
 
     def _start(self, steps: int) -> None:
-        if self._model is None:
-            raise Failure("a command came before a model was made")
-        self._share = Share(self._conf, self._model, self._node, steps, lambda a: next(a, None))
+        self._share = Share(self._conf, self._built, self._node, steps, lambda a: next(a, None))
 
     def _start_pass(self, command: commands.StartPass) -> commands.PassStarted:
         conf = self._conf if command.day is None else conf_of_day(self._conf, command.day)

@@ -21,6 +21,7 @@ from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.statistics import Statistics
 from tnctl.data.unit_batches import training_batches
 from tnctl.data.unit_records import Progress, Remainder, Unit
+from tnctl.errors import Failure
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.split_scoring import Counts, features_of, labelled_heads, score_units
@@ -30,6 +31,7 @@ from tnctl.model.parameters import moving_statistics
 from tnctl.schema import Conf
 from tnctl.tables.shards import shards_of
 from tnctl.training.step import TrainingStep
+from tnctl.training.warm import start_from
 
 BATCHES_AHEAD = 4
 NextOf = Callable[[ReadAhead[Any]], Any]  # the next item, None after the last
@@ -57,9 +59,27 @@ def loaded(conf: Conf, folder: str, rank: int, workers: int) -> Model:
     return model
 
 
+def warmed(conf: Conf, model: Model, folder: str, sha256: str) -> dict[str, int]:
+    """Give a model what a warm start begins with, as rank 0 does; how many rows by share group.
+
+    Raises Failure when the manifest of the checkpoint in the folder has another digest, and when
+    one of its files is damaged.
+    """
+    checkpoint = open_checkpoint(folder)
+    if checkpoint.manifest.sha256 != sha256:
+        raise Failure(
+            f"{folder} has been written again since the warm start began. Run the same command "
+            "again"
+        )
+    return start_from(conf, checkpoint).transfer(model)
+
+
 def dense_digest(model: Model) -> str:
-    """The SHA-256 of the dense weights."""
-    return hashlib.sha256(model.dense.flat_weights.tobytes()).hexdigest()
+    """The SHA-256 of the dense weights, their optimizer's state and the moving statistics."""
+    digest = hashlib.sha256(str(model.dense.step).encode())
+    for array in (model.dense.flat_weights, *model.dense.flat_states, *model.moving):
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 class Share:

@@ -204,7 +204,6 @@ class Conf(Section):
             self.optimizer.clip_norm > 0,
             f"optimizer.clip_norm is not for several workers yet. {way}",
         )
-        refuse_if(self.warm.start is not None, f"warm.start is not for several workers yet. {way}")
 
     def life_of(self, group: str) -> RowLife:
         """The life of a share group's rows: as set for the group, else for all.

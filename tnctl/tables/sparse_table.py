@@ -95,6 +95,11 @@ class SparseTable:
         check(lib.tn_table_set_shards(self.handle, first, count))
         self._shards = Shards(first, count)
 
+    @property
+    def shards(self) -> Shards:
+        """The shards that this table owns: all, or those of `set_shards`."""
+        return self._shards
+
     def set_life(self, group: int, life: Life) -> None:
         """Set the rules of a declared group.
 

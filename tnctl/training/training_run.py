@@ -216,7 +216,7 @@ def new_model(
         measured = measure() if start is None else start.statistics(measure)
     model = processes.build(conf, measured)
     if start is not None:
-        start.fill(model)
+        processes.fill(start, model)
     if conf.optimizer.updates == "all":
         with waiting("making every row of the training data"):
             insert_all_rows(model, features_of(conf, model))

@@ -35,6 +35,7 @@ from tnctl.training.pass_sums import PassSums
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
 from tnctl.training.step import TrainingStep
+from tnctl.training.warm import WarmStart
 
 BATCHES_AHEAD = 4
 
@@ -132,6 +133,12 @@ class Processes(Protocol):
 
     def build(self, conf: Conf, statistics: Statistics) -> Model:
         """A model with initial weights and empty tables."""
+
+    def fill(self, start: WarmStart, model: Model) -> None:
+        """Give the model that was built what a warm start begins with, and report it.
+
+        Raises UserError where it cannot take that, Failure for a damaged checkpoint.
+        """
 
     def load(self, checkpoint: Checkpoint, conf: Conf) -> Model:
         """The model of a checkpoint. Raises DamagedError."""
@@ -276,6 +283,9 @@ class OneProcess:
 
     def build(self, conf: Conf, statistics: Statistics) -> Model:
         return build(conf, statistics)
+
+    def fill(self, start: WarmStart, model: Model) -> None:
+        start.fill(model)
 
     def load(self, checkpoint: Checkpoint, conf: Conf) -> Model:
         return load(checkpoint, conf)

@@ -17,7 +17,14 @@ from tnctl.manifest import DamagedError
 from tnctl.model.building import Model
 from tnctl.model.layout import EMBEDDING, LINEAR, Layout, plan
 from tnctl.optimizer_table import EXTRAS, KINDS
-from tnctl.tables import Optimizer, Segment, SparseTable, days_of_steps, decay_factors
+from tnctl.tables import (
+    ALL_SHARDS,
+    Optimizer,
+    Segment,
+    SparseTable,
+    days_of_steps,
+    decay_factors,
+)
 from tnctl.tables.columns import group_salt, mix64
 from tnctl.training.warm.pairing import Pairing
 
@@ -270,8 +277,8 @@ class Rows:
     def insert(self) -> dict[str, int]:
         """Insert the rows of all moves; returns how many each group of the new model received.
 
-        The clock of the tables is set first, to the checkpoint's. Raises Failure when one of its
-        files is damaged.
+        A table that owns some shards receives the rows of these. The clock of the tables is set
+        first, to the checkpoint's. Raises Failure when one of its files is damaged.
         """
         clock = self._checkpoint.clock
         for table in self._model.tables:
@@ -279,11 +286,17 @@ class Rows:
             table.set_days(clock.days)
         row_counts = dict.fromkeys((move.group for move in self._moves), 0)
         for part in dict.fromkeys(move.part for move in self._moves):
+            moves_ = [move for move in self._moves if move.part == part]
             inserters = [
                 Inserter(self._parts[part], self._model, round_, clock, self._pairing)
-                for round_ in rounds([move for move in self._moves if move.part == part])
+                for round_ in rounds(moves_)
             ]
-            for records in known_rows(self._checkpoint, part):
+            # The name of a group is in the hashes of its keys, so under another name a row of any
+            # shard can be of any other.
+            shards = ALL_SHARDS
+            if all(move.name == move.group for move in moves_):
+                shards = self._model.tables[moves_[0].table].shards
+            for records in known_rows(self._checkpoint, part, *shards.hashes):
                 for inserter in inserters:
                     for group, count in inserter.insert(records):
                         row_counts[group] += count
@@ -350,13 +363,17 @@ class Inserter:
     def insert(self, records: NDArray[Any]) -> Iterator[tuple[str, int]]:
         """Insert the records of the groups that are moved; yields new groups and their row counts.
 
-        `records` are of the checkpoint's table, and may have other groups. Nothing is inserted
-        before the first value is taken. Raises Failure when the table refuses the records.
+        `records` are of the checkpoint's table, and may have other groups, and keys that the table
+        does not own. Nothing is inserted before the first value is taken. Raises Failure when the
+        table refuses the records.
         """
         records = records[self._numbers[records["group"]] >= 0]
+        numbers = self._numbers[records["group"]].astype(np.uint16)
+        if self._table.shards != ALL_SHARDS:
+            owned = self._table.owned(numbers, records["id"])
+            records, numbers = records[owned], numbers[owned]
         if not len(records):
             return
-        numbers = self._numbers[records["group"]].astype(np.uint16)
         hashes = mix64(records["id"] ^ self._salts[numbers])
         order = np.lexsort((numbers, hashes))  # insert_records takes them in (hash, group) order
         records, numbers = records[order], numbers[order]

@@ -59,7 +59,11 @@ def begin(conf: Conf) -> "WarmStart | None":
     """The warm start that a conf asks for. Raises UserError where the inputs do not match."""
     if conf.warm.start is None:
         return None
-    checkpoint = checkpoint_at(conf.warm.start)
+    return start_from(conf, checkpoint_at(conf.warm.start))
+
+
+def start_from(conf: Conf, checkpoint: Checkpoint) -> "WarmStart":
+    """The warm start of a conf from a checkpoint. Raises UserError where inputs do not match."""
     old = conf_of(checkpoint.conf(), checkpoint.folder)
     return WarmStart(checkpoint, pair(checkpoint.folder, old, conf))
 
@@ -132,10 +136,12 @@ class WarmStart:
         check_inputs(self.pairing, self.checkpoint.statistics, both)
         return both
 
-    def fill(self, model: Model) -> None:
+    def fill(self, model: Model, insert: Callable[[Rows], dict[str, int]] = Rows.insert) -> None:
         """Give a new model the rows and dense weights of the checkpoint, and report them.
 
-        Raises UserError where the new model cannot take them, Failure for a damaged checkpoint.
+        `insert` inserts the rows, when dense weights are there, and returns how many each group
+        received. Raises UserError where the new model cannot take them, Failure for a damaged
+        checkpoint.
         """
         pairing, checkpoint = self.pairing, self.checkpoint
         rows = Rows(pairing, checkpoint, model)
@@ -143,7 +149,7 @@ class WarmStart:
         dense_transfer.check(pairing, checkpoint, model)
         with progress.waiting(f"starting from {checkpoint.folder}"):
             dense = dense_transfer.fill(pairing, checkpoint, model)
-            row_counts = rows.insert()
+            row_counts = insert(rows)
         self.report = WarmReport(
             from_=masked(checkpoint.folder),
             step=self.step,
@@ -153,6 +159,15 @@ class WarmStart:
             notes=[*differences(pairing), *rows.notes()],
         )
         self._print_report(self.report)
+
+    def transfer(self, model: Model) -> dict[str, int]:
+        """The same for a model that is one of several and owns some rows: without a report.
+
+        It is checked that one of them can take the rows and weights. Returns how many rows each
+        group received.
+        """
+        dense_transfer.fill(self.pairing, self.checkpoint, model)
+        return Rows(self.pairing, self.checkpoint, model).insert()
 
     def _inputs(self, row_counts: dict[str, int]) -> list[WarmInput]:
         """Every input of both confs, its outcome, where it is from, and its group's rows."""
