@@ -117,7 +117,7 @@ def test_training_stops_before_memory_runs_out(workspace, trained, cli, monkeypa
     # Between two steps 1 MiB more is held, so as many more are asked to be there.
     needed = memory_watch.RESERVE + memory_watch.GROWTHS_AHEAD * MIB
 
-    def limit():
+    def limit(**_):
         return Limit("ulimit -v", 1 << 30, needed - (next(calls) == 5))
 
     with monkeypatch.context() as patch:
@@ -148,7 +148,7 @@ def test_an_allocation_that_fails(workspace, cli, monkeypatch):
 def test_memory_is_looked_at_once_a_second_and_only_where_tables_grow(monkeypatch):
     clock, held, looked = [100.0], [MIB], []
 
-    def limit():
+    def limit(**_):
         looked.append(clock[0])
         return Limit("ulimit -v", 1 << 30, 1)
 
