@@ -84,7 +84,8 @@ def miscounted(sketch: NDArray[np.uint8]) -> float:
     """
     if not sketch.size:
         return 0.0
-    used = (sketch.reshape(SHARDS, SKETCH_LINES, -1) != 0).mean(axis=2)
+    shards = sketch.reshape(SHARDS, SKETCH_LINES, -1)
+    used = np.array([(counters != 0).mean(axis=1) for counters in shards])
     return float(used.prod(axis=1).mean())
 
 

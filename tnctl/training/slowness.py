@@ -62,7 +62,7 @@ def _reading(figures: Sequence[WorkerFigures], slowest: int) -> Slowness | None:
     shares = [worker.share(worker.input_wait_seconds) for worker in figures]
     if shares[slowest] < READS:
         return None
-    way_out = "`tnctl prepare` writes data that is read faster (data.prepared)"
+    way_out = "`tnctl prepare` makes it faster to read, and so do more CPUs"
     if min(shares) >= READS:
         mean = sum(shares) / len(shares)
         text = f"the workers wait {_percent(mean)} of their time for data: {way_out}"
