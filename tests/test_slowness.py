@@ -123,17 +123,26 @@ def test_a_cause_must_last():
 
 def test_a_cause_of_another_worker_begins_anew():
     windows = Windows()
-    first, second = sums(30, 0.5)
-    for number in range(4):
-        windows.add(10.0 * number, sums(10 * number, 0.5))
+    for second in range(0, 40, 10):
+        windows.add(second, sums(second, 0.5))
     assert windows.slowness.workers == (1,)
-    later = [worker(20, 5, 15), worker(20, 15, 5)]
-    windows.add(40, [first.since(None), worker(*(30, 30, 10))])
-    assert windows.slowness is None or windows.slowness.workers == (1,)
-    windows.add(50, [worker(30, 40, 15), worker(35, 15, 40)])
-    assert windows.slowness is None
-    assert since(later, []) == later and since(later, later)[0].seconds == 0
-    assert second.share(second.input_wait_seconds) == 0.5
+    for second, workers in ((40, None), (50, None), (60, (0,))):
+        first, reading = sums(30, 0.5)
+        more = second - 30
+        figures = [
+            worker(first.compute_seconds + more / 2, more / 2, first.worker_wait_seconds),
+            worker(reading.compute_seconds + more / 2, reading.input_wait_seconds, more / 2),
+        ]
+        windows.add(second, figures)
+        assert (windows.slowness and windows.slowness.workers) == workers
+
+
+def test_figures_since_earlier_ones():
+    earlier, later = worker(20, 5, 15), worker(21, 15, 15, rows=3000, sent_bytes=9)
+    [apart] = since([later], [earlier])
+    assert apart == worker(1, 10, rows=3000, sent_bytes=9)
+    assert since([later], []) == [later] and later.since(later).seconds == 0
+    assert later.since(later).share(1.0) == 0 and later.since(later).bytes_per_second == 0
 
 
 def test_figures_of_a_display():
