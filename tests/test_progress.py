@@ -108,7 +108,7 @@ def test_parts_are_a_line_without_a_terminal(shown):
         display.update(10, {"loss": "0.7"}, WORKERS)
         display.finish()
     assert out.getvalue().splitlines() == [
-        "epoch  10%  loss 0.7  90 s left",
+        "epoch  10%  loss 0.7  1:30 left",
         "  workers: rows 71 | 82",
         "epoch  loss 0.7",
         "  workers: rows 71 | 82",

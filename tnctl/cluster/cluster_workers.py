@@ -100,12 +100,13 @@ class ClusterBatches:
         self._workers, self._of_pass, self._skipped = workers, of_pass, skipped
         self._reported = [0] * others  # rows not read that each other worker has reported
         self._has_batch = has_batch  # whether some worker has one
+        self._waited_at_start = workers.share.seconds_waited
         self.position = of_pass.position
         """at the last pause"""
 
     @property
     def seconds_waited(self) -> float:
-        return self._workers.share.seconds_waited
+        return self._workers.share.seconds_waited - self._waited_at_start
 
     def wait(self) -> bool:
         self._workers.signals.check()
