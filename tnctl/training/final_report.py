@@ -22,7 +22,6 @@ from tnctl.training.report.page import InputRow
 from tnctl.training.run_log import Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.state import RunState
-from tnctl.training.worker_figures import WorkerFigures
 from tnctl.training.workers import Workers
 
 ABLATED_ROWS = 50_000  # for the report; `tnctl ablate` takes all
@@ -74,7 +73,7 @@ def write_report(
             save_waited_seconds=round(saver.seconds_waited, 3),
             saved_bytes=saver.bytes_written,
             table_bytes=total_bytes(tables),
-            workers=tuple(WorkerFigures(**worker.rounded()) for worker in of_workers) or None,
+            workers=tuple(worker.rounded() for worker in of_workers) or None,
         ),
     )
     report = masked(report)

@@ -65,9 +65,9 @@ class WorkerFigures:
         """Sent and received."""
         return (self.sent_bytes + self.received_bytes) / self.seconds if self.seconds else 0.0
 
-    def rounded(self) -> dict[str, float]:
-        """The values, seconds in milliseconds at the finest."""
-        return {name: round(value, 3) for name, value in asdict(self).items()}
+    def rounded(self) -> "WorkerFigures":
+        """The same with whole milliseconds."""
+        return WorkerFigures(**{name: round(value, 3) for name, value in asdict(self).items()})
 
 
 def since(

@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -86,7 +87,7 @@ class WorkerWatch:
         self._windows.add(time.monotonic(), figures)
         slow = self._windows.slowness
         return {
-            "workers": [worker.rounded() for worker in since(figures, earlier)],
+            "workers": [asdict(worker.rounded()) for worker in since(figures, earlier)],
             **({} if slow is None else {"slow": slow.text}),
         }
 
