@@ -7,6 +7,7 @@ from tnctl.cluster import commands, frames, share
 from tnctl.cluster.cluster_workers import ClusterProcesses
 from tnctl.cluster.follower import Follower
 from tnctl.cluster.node import Node
+from tnctl.errors import Failure
 from tnctl.training.training_run import train
 
 
@@ -49,6 +50,9 @@ def train_together(conf, workers, **options):
             report = train(conf, processes=ClusterProcesses(nodes[0]), **options)
             for rank in range(1, workers):
                 nodes[0].command(rank, commands.End()).result()
+    except BaseException as error:
+        nodes[0].fail(Failure(f"worker 0 has ended: {error}"))  # as the end of its process does
+        raise
     finally:
         for thread in threads:
             thread.join(5)
