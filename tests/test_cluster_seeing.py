@@ -11,6 +11,7 @@ from test_cluster import conf_of, parts  # noqa: F401 - a fixture
 
 from tnctl import memory_limits
 from tnctl.checkpoint import load as loading
+from tnctl.cluster import share
 from tnctl.errors import Failure
 from tnctl.memory_limits import Limit
 from tnctl.training import eviction, memory_watch
@@ -94,6 +95,22 @@ def test_memory_that_runs_short_for_any_worker_is_reported(parts, monkeypatch): 
     assert "is saved. Run the same command again with more memory" in text
     saved = text.split(" is saved")[0].split()[-1]
     assert loading.newest("run").folder == saved
+
+
+def test_an_allocation_that_fails_names_the_worker(parts, monkeypatch):  # noqa: F811
+    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64")
+    trained = share.Share.train
+
+    def failing(self, rate_factor):
+        if self.node.rank == 1 and self.parameters.steps == 2:
+            raise MemoryError("TN_NO_MEMORY")
+        trained(self, rate_factor)
+
+    monkeypatch.setattr(share.Share, "train", failing)
+    words = r"worker 1: out of memory \(TN_NO_MEMORY\): the tables hold .* with more memory"
+    with pytest.raises(Exception, match=words) as failed:
+        cluster_in_one_process.train_together(conf, 2)
+    assert "\n" not in str(failed.value)
 
 
 def test_sketches_of_all_workers_are_one(parts, monkeypatch):  # noqa: F811
