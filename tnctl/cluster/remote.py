@@ -87,10 +87,10 @@ class RemoteParameters:
         self.steps = 0
         self.has_next = False
         self.laps = Laps()
-        self._reported = [0.0, 0, 0]  # of the peers, until the last exchange
         self.last: list[Reply] = []
         """the replies of all owners to the last exchange"""
         self._model, self._peers, self._main_label = model, peers, main_label
+        self._reported = self._sums_of_peers()  # until the last exchange
         self._shapes = shapes(model, peers.workers)
         self._slices = list(itertools.pairwise(first_floats(model, peers.workers)))
         self._first_shards = first_shards(peers.workers)
@@ -252,10 +252,13 @@ class RemoteParameters:
     def _take_work(self) -> list[float]:
         """What this worker did since the last exchange."""
         self.laps.lap(COMPUTING)
-        peers = self._peers
-        sums = [peers.owner_seconds, peers.sent_bytes, peers.received_bytes]
+        sums = self._sums_of_peers()
         earlier, self._reported = self._reported, sums
         return [*self.laps.take(), *(now - then for now, then in zip(sums, earlier, strict=True))]
+
+    def _sums_of_peers(self) -> list[float]:
+        peers = self._peers
+        return [peers.owner_seconds, peers.sent_bytes, peers.received_bytes]
 
     def _write_push(self, owner: int, pushed: _Pushed, exchange: Exchange) -> None:
         push = exchange.push
