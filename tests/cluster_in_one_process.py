@@ -9,6 +9,7 @@ from tnctl.cluster import commands, frames, share
 from tnctl.cluster.cluster_workers import ClusterProcesses
 from tnctl.cluster.follower import Follower
 from tnctl.cluster.node import Node
+from tnctl.errors import Failure
 from tnctl.training.training_run import train
 
 
@@ -64,6 +65,9 @@ def following(conf, workers, transport=None):
             yield nodes[0], errors
             for rank in range(1, workers):
                 nodes[0].command(rank, commands.End()).result()
+    except BaseException as error:
+        nodes[0].fail(Failure(f"worker 0 has ended: {error}"))  # as the end of its process does
+        raise
     finally:
         for thread in threads:
             thread.join(5)

@@ -137,6 +137,20 @@ def test_an_exchange_that_does_not_fit_names_the_worker(rank, body, words):
     assert owner.parameters.rows == {}
 
 
+def test_what_workers_report_is_of_the_exchanges_that_were_answered():
+    owner = Owner(TABLE, 2, SumsOfGradients())
+    for rank in (1, 0):
+        assert owner.work == []
+        body, written = new_exchange(TABLE, 1, Sizes(0, (0,)), Sizes(0, (0,)))
+        written.work[:] = rank + 1
+        owner.exchange(rank, body)
+    assert [report.tolist() for report in owner.work] == [[1.0] * 7, [2.0] * 7]
+    body, written = new_exchange(TABLE, 1, Sizes(0, (0,)), Sizes(0, (0,)))
+    written.work[3] = np.nan
+    with pytest.raises(FrameError, match="worker 1: an exchange reports seconds or bytes that"):
+        owner.exchange(1, body)
+
+
 def test_a_gradient_that_is_nan_names_the_worker_and_the_step():
     owner = Owner(TABLE, 1, SumsOfGradients())
     owner.exchange(0, sent(1, pulled=[4]))

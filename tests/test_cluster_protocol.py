@@ -148,12 +148,12 @@ def test_a_body_is_what_was_written(pushed, pulled, shape):
 
 
 def test_the_bytes_of_an_exchange_are_those_of_its_arrays():
-    """Fixed part 48 and 3 x 8; sums, counts and dense; figures; ids, groups, occurrences."""
+    """Fixed part 48 and 3 x 8; work; sums, counts, dense; figures; ids, groups, occurrences."""
     body, _ = new_exchange(SHAPE, 1, PUSHED, PULLED)
     pushed = 3 * 3 * 4 + 4 + 3 * 8 + 1 * 4 + 4 + 7 * 4 + 4
     figures = 2 * (5 * 4 + 4) + 3 * 4 + 4
     pulled = 2 * 8 + 8 + 8 + 5 * 8 + 16
-    assert len(body) == 48 + 24 + pushed + figures + pulled
+    assert len(body) == 48 + 24 + 7 * 8 + pushed + figures + pulled
 
 
 def test_what_a_worker_did_not_pull_is_not_pushed():

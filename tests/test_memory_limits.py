@@ -117,7 +117,7 @@ def test_training_stops_before_memory_runs_out(workspace, trained, cli, monkeypa
     # Between two steps 1 MiB more is held, so as many more are asked to be there.
     needed = memory_watch.RESERVE + memory_watch.GROWTHS_AHEAD * MIB
 
-    def limit():
+    def limit(**_):
         return Limit("ulimit -v", 1 << 30, needed - (next(calls) == 5))
 
     with monkeypatch.context() as patch:
@@ -148,7 +148,7 @@ def test_an_allocation_that_fails(workspace, cli, monkeypatch):
 def test_memory_is_looked_at_once_a_second_and_only_where_tables_grow(monkeypatch):
     clock, held, looked = [100.0], [MIB], []
 
-    def limit():
+    def limit(**_):
         looked.append(clock[0])
         return Limit("ulimit -v", 1 << 30, 1)
 
@@ -170,6 +170,34 @@ def test_memory_is_looked_at_once_a_second_and_only_where_tables_grow(monkeypatc
     expected = "ulimit -v (1.0 GiB) leaves 1 B, and the tables hold 9 GiB and grow"
     assert {line for line in shortages if line is not None} == {expected}
     assert len(looked) in (9, 10)
+
+
+def test_processes_of_one_machine_share_its_memory(system, monkeypatch):
+    root = system()
+    whole = tightest(root)
+    assert whole.free_for_each(4) == whole.free // 4
+    # A limit of each process leaves less to this one, and more than a fourth of the machine.
+    limits = {resource.RLIMIT_AS: (2000 * MIB, -1)}
+    monkeypatch.setattr(resource, "getrlimit", lambda of: limits.get(of, (-1, -1)))
+    assert tightest(root).name == "ulimit -v"
+    assert tightest(root, processes=4) == whole
+    assert tightest(root).free_for_each(4) == tightest(root).free
+
+
+@pytest.mark.parametrize(("processes", "words"), [(1, ", and"), (3, " to 3 workers, and")])
+def test_each_of_several_workers_needs_its_room(monkeypatch, processes, words):
+    held, growth = itertools.count(0, MIB), memory_watch.GROWTHS_AHEAD * MIB
+    room = processes * (memory_watch.RESERVE + growth)
+    free = iter([room, room - 1])
+    monkeypatch.setattr(memory_watch, "SECONDS_BETWEEN_CHECKS", 0.0)
+    monkeypatch.setattr(memory_watch, "table_bytes", lambda _: next(held))
+    monkeypatch.setattr(memory_watch, "table_words", lambda _: "the tables hold 9 GiB")
+    monkeypatch.setattr(
+        memory_limits, "tightest", lambda **_: Limit("the memory", 1 << 40, next(free))
+    )
+    watch = memory_watch.MemoryWatch(None, processes)
+    assert watch.shortage(None) is None
+    assert f"{words} the tables hold 9 GiB and grow" in watch.shortage(None)
 
 
 @pytest.mark.parametrize(

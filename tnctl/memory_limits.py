@@ -3,7 +3,7 @@
 import contextlib
 import resource
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -18,11 +18,16 @@ LEAST_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit of memory, in bytes, and what it leaves."""
+    """One limit of memory, in bytes, and what it leaves; `of_process`: to this process alone."""
 
     name: str
     total: int
     free: int
+    of_process: bool = field(default=False, compare=False)
+
+    def free_for_each(self, processes: int) -> int:
+        """The bytes that it leaves to each of so many processes of this machine."""
+        return self.free if self.of_process else self.free // processes
 
     def __str__(self) -> str:
         return f"{self.name} ({size(self.total)}) leaves {size(max(self.free, 0))}"
@@ -57,12 +62,14 @@ _FILES = {
 }
 
 
-def tightest(root: Path = ROOT) -> Limit | None:
+def tightest(root: Path = ROOT, processes: int = 1) -> Limit | None:
     """The limit that leaves the least; None where the system names none (no Linux).
 
-    `root` is the folder with `proc` and `sys`.
+    `root` is the folder with `proc` and `sys`. `processes` of this machine, of which this one is
+    one, need as much as it does.
     """
-    return min(_limits(root), key=lambda limit: limit.free, default=None)
+    limits = _limits(root)
+    return min(limits, key=lambda limit: limit.free_for_each(processes), default=None)
 
 
 def require(needed: int, beside: int, what: str) -> None:
@@ -116,7 +123,7 @@ def _ulimits(root: Path) -> Iterator[Limit]:
     ):
         total = resource.getrlimit(number)[0]
         if key in status and total not in (resource.RLIM_INFINITY, -1):
-            yield Limit(name, total, total - status[key])
+            yield Limit(name, total, total - status[key], of_process=True)
 
 
 def _sizes(file: Path, unit: int = 1) -> dict[str, int]:

@@ -1,8 +1,9 @@
 """What a user sees of a long run: a live display in a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, Group
@@ -27,6 +28,19 @@ def say(text: str) -> None:
     console.print("\n".join(lines), markup=False)
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Figures of each part of a whole: rows of a table in a terminal, elsewhere a line.
+
+    `remark` is a sentence about them, shown in a terminal as long as it is given.
+    """
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    line: str
+    remark: str = ""
+
+
 class Display:
     """Shows the progress of something: `update(done, figures)`, as often as the caller likes.
 
@@ -41,6 +55,7 @@ class Display:
         self._total, self._guessed = total, guessed
         self._first = self._done = done
         self._figures: Mapping[str, str] = {}
+        self._parts: Parts | None = None
         self._note = ""
         self._started = time.monotonic()
         self._apart = 0.0  # seconds spent on something else
@@ -77,9 +92,11 @@ class Display:
         if self._live:
             self._live.stop()
 
-    def update(self, done: int, figures: Mapping[str, str] | str) -> None:
-        """Where it is: how much is done, and figures by their names, or a text."""
-        self._done = done
+    def update(
+        self, done: int, figures: Mapping[str, str] | str, parts: Parts | None = None
+    ) -> None:
+        """Where it is: how much is done, figures by their names, or a text, and those of parts."""
+        self._done, self._parts = done, parts
         self._figures = masked({"": figures} if isinstance(figures, str) else figures)
         if self._total is not None and self._guessed and done > self._total:
             self._total = None  # the estimate was wrong
@@ -94,6 +111,7 @@ class Display:
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
             say(self._line(f"  {left}" if (left := self._left()) else ""))
+            self._say_parts()
 
     @contextmanager
     def meanwhile(self, note: str) -> Iterator[None]:
@@ -108,11 +126,12 @@ class Display:
             self._apart = apart + time.monotonic() - started
 
     def finish(self) -> None:
-        """Leave one line about the whole."""
+        """Leave one line about the whole, and one about its parts."""
         if self._live:
             self._live.stop()
         self._total = None
         say(self._line())
+        self._say_parts()
 
     def seconds_left(self) -> float | None:
         """How long it takes at the pace so far; None when nobody knows."""
@@ -121,6 +140,10 @@ class Display:
         if self._total is None or not done or not seconds:
             return None
         return (self._total - self._done) * seconds / done
+
+    def _say_parts(self) -> None:
+        if self._parts is not None:
+            say(self._parts.line)
 
     def _share(self) -> str:
         sign = "~" if self._guessed else ""
@@ -145,8 +168,18 @@ class Display:
         if self._figures:
             grid.add_row(*(Text(name, style="dim") for name in self._figures))
             grid.add_row(*(Text(value, style="bold") for value in self._figures.values()))
-        note = [Text(self._note, style="italic")] if self._note else []
-        return Group(self._progress, grid, *note)
+        below: list[Table | Text] = []
+        if (parts := self._parts) is not None:
+            columns = Table.grid(padding=(0, 3))
+            for _ in parts.headings:
+                columns.add_column(justify="right")
+            columns.add_row(*(Text(heading, style="dim") for heading in parts.headings))
+            for row in parts.rows:
+                columns.add_row(*row)
+            below += [columns, *([Text(parts.remark, style="yellow")] if parts.remark else [])]
+        if self._note:
+            below.append(Text(self._note, style="italic"))
+        return Group(self._progress, grid, *below)
 
 
 def clock(seconds: float) -> str:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any
 
 from tnctl.checkpoint.document import Position
@@ -15,8 +16,10 @@ from tnctl.cluster import commands, scores
 from tnctl.cluster.cluster_owners import ClusterOwners
 from tnctl.cluster.follower import set_days, table_counts
 from tnctl.cluster.frames import Body
-from tnctl.cluster.node import Node
+from tnctl.cluster.node import Node, Respond
+from tnctl.cluster.replies import Owned
 from tnctl.cluster.share import Share, built, dense_digest, loaded
+from tnctl.cluster.work import WorkSums
 from tnctl.data import units
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.statistics import Statistics
@@ -33,11 +36,13 @@ from tnctl.progress import say, waiting
 from tnctl.schema import Conf
 from tnctl.tables import Figures
 from tnctl.training import eviction
+from tnctl.training.memory_watch import MemoryWatch
 from tnctl.training.pass_position import PassPosition
 from tnctl.training.pass_sums import PassSums
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
 from tnctl.training.warm import Rows, WarmStart
+from tnctl.training.worker_figures import WorkerFigures
 from tnctl.training.workers import SplitMetrics, look_at_training_data
 
 
@@ -131,12 +136,13 @@ class ClusterBatches:
         self._workers, self._of_pass, self._skipped = workers, of_pass, skipped
         self._reported = [0] * others  # rows not read that each other worker has reported
         self._has_batch = has_batch  # whether some worker has one
+        self._waited_at_start = workers.share.seconds_waited
         self.position = of_pass.position
         """at the last pause"""
 
     @property
     def seconds_waited(self) -> float:
-        return self._workers.share.seconds_waited
+        return self._workers.share.seconds_waited - self._waited_at_start
 
     def wait(self) -> bool:
         self._workers.signals.check()
@@ -172,6 +178,10 @@ class ClusterWorkers:
         self._batches: ClusterBatches | None = None
         self._last_metrics: tuple[int, SplitMetrics] | None = None
         self._owners = ClusterOwners(conf, node)
+        self._work = WorkSums(node.workers)
+        self._memory = MemoryWatch(model, node.workers)
+        self._shortages: SimpleQueue[tuple[bytes, Respond]] = SimpleQueue()
+        node.route({"shortage"}, self._shortages)
         self._begin(model, steps)
 
     def _begin(self, model: Model, steps: int) -> None:
@@ -209,6 +219,24 @@ class ClusterWorkers:
             )
         ]
 
+    def worker_figures(self) -> list[WorkerFigures]:
+        if self._node.workers == 1:
+            return []
+        last: Sequence[Sequence[Owned | commands.TableCount]]
+        last = [reply.owned for reply in self.share.parameters.last] or self._parts
+        return self._work.figures(
+            [(sum(table.rows for table in of), sum(table.bytes for table in of)) for of in last]
+        )
+
+    def shortage(self) -> str | None:
+        if not self._shortages.empty():
+            body, respond = self._shortages.get()
+            respond(commands.encode(commands.Done()))
+            received = commands.reply_of(commands.Shortage, body)
+            return f"worker {received.rank}: {received.reason}"
+        reason = self._memory.shortage(self.model)
+        return reason if reason is None or self._node.workers == 1 else f"worker 0: {reason}"
+
     # ---- A pass ------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -243,9 +271,11 @@ class ClusterWorkers:
         """A step of all workers; whether some worker has a batch for another one."""
         if not self._training:
             self._training = self._node.command_others(commands.Train())
+            self.share.parameters.laps.restart()
         self._last_metrics = None
         self.share.owned.sums = sums
         self.share.train(rate_factor)
+        self._work.add(self.share.owner.work)
         return self.share.parameters.last[0].any_next
 
     def pause(self) -> None:
@@ -253,6 +283,7 @@ class ClusterWorkers:
         if not self._training and self.share.parameters.is_settled:
             return
         self.share.parameters.pause()
+        self._work.add(self.share.owner.work)
         trained, self._training = self._training, []
         replies = _replies(commands.Trained, trained)
         if self._batches is not None:
@@ -322,10 +353,14 @@ class ClusterWorkers:
     def end_of_period(self) -> dict[str, int]:
         self.pause()
         replies = self._node.command_others(commands.EndPeriod())
-        removed = eviction.end_of_period(self.model)
-        for reply in _replies(commands.Counted, replies):
+        shares = eviction.miscounted_by_table(self.model)
+        removed = eviction.remove_rows(self.model)
+        for reply in _replies(commands.Evicted, replies):
             for name, rows in reply.rows.items():
                 removed[name] = removed.get(name, 0) + rows
+            for name, share in reply.miscounted.items():
+                shares[name] = shares.get(name, 0.0) + share
+        eviction.warn_of_sketches(shares)
         if any(removed.values()):
             self._last_metrics = None
             self.share.parameters.last = []
@@ -344,9 +379,9 @@ class ClusterWorkers:
     def _counted(self) -> list[TableFigures]:
         """The counts of all workers together."""
         replies = self._node.command_others(commands.CountRows())
-        parts = [table_counts(self.model)]
-        parts += [list(reply.tables) for reply in _replies(commands.TableCounts, replies)]
-        return [_together(of_table) for of_table in zip(*parts, strict=True)]
+        self._parts = [table_counts(self.model)]
+        self._parts += [list(reply.tables) for reply in _replies(commands.TableCounts, replies)]
+        return [_together(of_table) for of_table in zip(*self._parts, strict=True)]
 
 
 def _together(parts: Sequence[commands.TableCount]) -> TableFigures:

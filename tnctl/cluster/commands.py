@@ -10,7 +10,7 @@ from tnctl import documents
 from tnctl.checkpoint.parts import GroupPart, PartRequest
 from tnctl.data.statistics_document import Measured
 from tnctl.data.unit_records import Progress, Remainder, Unit
-from tnctl.documents import Count, Text, Uint32
+from tnctl.documents import Count, Share, Text, Uint32
 from tnctl.errors import Failure
 
 
@@ -97,7 +97,7 @@ class SetDays:
 
 @dataclass(frozen=True, kw_only=True)
 class EndPeriod:
-    """Evict as a day or an epoch ends; the reply is a `Counted` of the rows by group."""
+    """Evict as a day or an epoch ends; the reply is an `Evicted`."""
 
     command: Literal["end_period"] = "end_period"
 
@@ -162,6 +162,15 @@ class Stop:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shortage:
+    """To rank 0: the tables of this worker may not have room to grow, and `reason` says why."""
+
+    command: Literal["shortage"] = "shortage"
+    rank: Count
+    reason: Text
+
+
+@dataclass(frozen=True, kw_only=True)
 class End:
     """The run is finished: the process ends."""
 
@@ -170,7 +179,8 @@ class End:
 
 Command = Union[  # noqa: UP007 - a union of many lines
     Build, StartWarm, Load, Start, StartPass, Train, EndPass, Evaluate, SetDays, EndPeriod,
-    CountRows, DenseStates, MeasurePart, StagePart, FinishPart, CommitPart, AbandonPart, Stop, End,
+    CountRows, DenseStates, MeasurePart, StagePart, FinishPart, CommitPart, AbandonPart, Stop,
+    Shortage, End,
 ]  # fmt: skip
 KINDS: dict[str, Any] = {
     kind.__dataclass_fields__["command"].default: kind for kind in cast(Any, Command).__args__
@@ -227,10 +237,11 @@ class Trained:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counted:
-    """Rows by share group."""
+class Evicted:
+    """Rows removed by share group, and the shares of `eviction.miscounted` by table."""
 
     rows: dict[str, Count] = field(default_factory=dict)
+    miscounted: dict[str, Share] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

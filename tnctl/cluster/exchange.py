@@ -1,9 +1,9 @@
 """The body of an exchange: the push of one step, and the keys of the next.
 
-The fixed part, the numbers of keys pushed and pulled per table, the arrays of the push, those of
-the pull. Whoever writes one fills the arrays of `new_exchange` in place; whoever receives one gets
-views of the bytes. All sizes follow from `Shape` and from the few lengths at the start, and must
-fill the body exactly.
+The fixed part, the numbers of keys pushed and pulled per table, to owner 0 what the worker did
+since its exchange before (work.py), the arrays of the push, those of the pull. Whoever writes one
+fills the arrays of `new_exchange` in place; whoever receives one gets views of the bytes. All sizes
+follow from `Shape` and from the few lengths at the start, and must fill the body exactly.
 """
 
 import math
@@ -25,6 +25,7 @@ from tnctl.cluster.arrays import (
     unpack_fixed,
 )
 from tnctl.cluster.frames import Body, FrameError
+from tnctl.cluster.work import REPORTED, Work
 from tnctl.errors import Failure
 
 LARGEST = 2.0**58  # of a gradient: one machine refuses more
@@ -55,7 +56,8 @@ class Shape:
     """What travels between a worker and an owner.
 
     `dense` is the number of floats in the owner's slice of the dense weights. `figures`: the owner
-    receives loss, logits, labels and `statistics` floats of batch norms (owner 0 does).
+    receives loss, logits, labels, `statistics` floats of batch norms, and reports of what workers
+    did (owner 0 does).
     """
 
     tables: tuple[TableShape, ...]
@@ -119,13 +121,15 @@ class Exchange:
 
     `rate_factor` multiplies the learning rates with which the push is applied; `pause`: no keys
     are looked at for now. Rank 0 decides both, for all. `rows` of the batch of `step` are 0 where
-    a worker has no batch; `has_next`: it has another batch after it.
+    a worker has no batch; `has_next`: it has another batch after it. `work` float64 [7] (work.py)
+    is empty but for owner 0.
     """
 
     step: int
     rate_factor: float
     pause: bool
     has_next: bool
+    work: Work
     push: Push
     rows: int
     keys: tuple[Keys, ...]
@@ -161,8 +165,8 @@ def new_exchange(
     )  # fmt: skip
     counts = list(zip(pushed.keys, pulled.keys, strict=True))
     pack_entries(body, _FIXED.size, _COUNTS, counts)
-    push, keys = _views(shape, pushed, pulled, loss, body)
-    return body, Exchange(step, rate_factor, pause, has_next, push, pulled.rows, keys)
+    work, push, keys = _views(shape, pushed, pulled, loss, body)
+    return body, Exchange(step, rate_factor, pause, has_next, work, push, pulled.rows, keys)
 
 
 def parse_exchange(shape: Shape, pulled_before: Sizes, body: Body) -> Exchange:
@@ -189,8 +193,9 @@ def parse_exchange(shape: Shape, pulled_before: Sizes, body: Body) -> Exchange:
     if not rows and any(pulled.keys):
         raise FrameError(f"{_NAME} pulls {_text(pulled)}")
     check_length(_NAME, body, _size(shape, pushed, pulled))
-    push, keys = _views(shape, pushed, pulled, loss, body)
-    return Exchange(step, rate, bool(flags & _PAUSE), bool(flags & _NEXT), push, rows, keys)
+    work, push, keys = _views(shape, pushed, pulled, loss, body)
+    is_pause, has_next = bool(flags & _PAUSE), bool(flags & _NEXT)
+    return Exchange(step, rate, is_pause, has_next, work, push, rows, keys)
 
 
 def keys_size(counts: Iterable[int], occurrences: Iterable[bool]) -> int:
@@ -211,6 +216,7 @@ def keys_views(counts: Iterable[int], occurrences: Iterable[bool], view: Views) 
 
 def _size(shape: Shape, pushed: Sizes, pulled: Sizes) -> int:
     total = aligned(_FIXED.size + len(shape.tables) * _COUNTS.size)
+    total += 8 * REPORTED * shape.figures
     for table, keys in zip(shape.tables, pushed.keys, strict=True):
         total += aligned(4 * keys * table.weights) + 8 * keys * table.counts
     if pushed.rows:
@@ -221,8 +227,9 @@ def _size(shape: Shape, pushed: Sizes, pulled: Sizes) -> int:
 
 def _views(
     shape: Shape, pushed: Sizes, pulled: Sizes, loss: float, body: Body
-) -> tuple[Push, tuple[Keys, ...]]:
+) -> tuple[Work, Push, tuple[Keys, ...]]:
     view = Views(body, _FIXED.size + len(shape.tables) * _COUNTS.size)
+    work = view("<f8", REPORTED * shape.figures)
     tables = tuple(
         PushedTable(
             view("<f4", keys, table.weights), view("<f4", keys, 2) if table.counts else None
@@ -234,7 +241,7 @@ def _views(
     logits, labels = view("<f4", figures), view("<f4", figures)
     statistics = view("<f4", shape.statistics if figures else 0)
     push = Push(pushed.rows, loss, tables, dense, logits, labels, statistics)
-    return push, keys_views(pulled.keys, (table.waits for table in shape.tables), view)
+    return work, push, keys_views(pulled.keys, (table.waits for table in shape.tables), view)
 
 
 def _text(sizes: Sizes) -> str:

@@ -22,6 +22,7 @@ from tnctl.model.building import Model
 from tnctl.schema import Conf
 from tnctl.tables.shards import shards_of
 from tnctl.training import eviction
+from tnctl.training.memory_watch import WAY_OUT, MemoryWatch, table_words
 
 DONE = commands.Done()
 
@@ -33,6 +34,7 @@ class Follower:
         self._conf, self._node = conf, node
         self._model: Model | None = None
         self._share: Share | None = None
+        self._memory: MemoryWatch | None = None
         self._skipped = Skipped("train", conf.data.bad_rows)
         self._writer = PartWriter(conf, shards_of(node.rank, node.workers))
         # What completes checkpoints, while the main thread trains.
@@ -51,7 +53,7 @@ class Follower:
                 self._node.fail(of_worker(self._node.rank, error))
                 raise
             except MemoryError as error:
-                failure = of_worker(self._node.rank, Failure(f"out of memory ({error})"))
+                failure = of_worker(self._node.rank, self._out_of_memory(error))
                 self._node.fail(failure)
                 raise failure from error
             respond(reply if isinstance(reply, bytes) else commands.encode(reply))
@@ -59,6 +61,11 @@ class Follower:
                 return
         assert self._node.error is not None
         raise self._node.error
+
+    def _out_of_memory(self, error: MemoryError) -> Failure:
+        reason = f" ({error})" if str(error) else ""
+        held = "" if self._model is None else f": {table_words(self._model)}"
+        return Failure(f"out of memory{reason}{held}. {WAY_OUT}")
 
     @property
     def _trained(self) -> Share:
@@ -103,7 +110,9 @@ class Follower:
             case commands.SetDays(days=days):
                 set_days(self._trained.model, days)
             case commands.EndPeriod():
-                return commands.Counted(rows=eviction.end_of_period(self._trained.model))
+                model = self._trained.model
+                shares = eviction.miscounted_by_table(model)
+                return commands.Evicted(rows=eviction.remove_rows(model), miscounted=shares)
             case commands.CountRows():
                 return commands.TableCounts(tables=tuple(table_counts(self._trained.model)))
             case commands.DenseStates():
@@ -121,6 +130,7 @@ class Follower:
 
     def _start(self, steps: int) -> None:
         self._share = Share(self._conf, self._built, self._node, steps, lambda a: next(a, None))
+        self._memory = MemoryWatch(self._built, self._node.workers)
 
     def _start_pass(self, command: commands.StartPass) -> commands.PassStarted:
         conf = self._conf if command.day is None else conf_of_day(self._conf, command.day)
@@ -131,9 +141,11 @@ class Follower:
 
     def _train(self) -> commands.Trained:
         share = self._trained
+        share.parameters.laps.restart()
         try:
             while True:
                 share.train(1.0)  # owners take rank 0's factor
+                self._report_shortage(share)
         except Paused:
             return commands.Trained(
                 progress=share.take_progress(),
@@ -141,6 +153,12 @@ class Follower:
                 reason=self._skipped.first or "",
                 seconds_waited=share.seconds_waited,
             )
+
+    def _report_shortage(self, share: Share) -> None:
+        """Report once that memory runs short; rank 0 saves, and ends all."""
+        if self._memory is not None and (reason := self._memory.shortage(share.model)) is not None:
+            self._memory = None
+            self._node.command(0, commands.Shortage(rank=self._node.rank, reason=reason))
 
     def _evaluate(self, command: commands.Evaluate) -> bytes:
         share = self._trained

@@ -6,18 +6,20 @@ waits for replies as the results of futures, and runs the commands of rank 0.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
 from tnctl.cluster.commands import Command, encode, name_of
-from tnctl.cluster.frames import REPLIES, REQUESTS, Body, Frame, FrameError, Kind
+from tnctl.cluster.frames import HEADER_BYTES, REPLIES, REQUESTS, Body, Frame, FrameError, Kind
 from tnctl.cluster.members import parse_problem, problem_of, to_body
 from tnctl.cluster.owner import Owner
 from tnctl.cluster.session import Client, Request, Server
 from tnctl.errors import Failure, UserError
 from tnctl.tables import NotFiniteError
+from tnctl.training.memory_watch import WAY_OUT
 
 Send = Callable[[int, Frame], None]
 Respond = Callable[[Body], None]
@@ -26,15 +28,18 @@ Respond = Callable[[Body], None]
 class Node:
     """The requests of one worker to the others and to itself, and theirs to it.
 
-    `send` takes a frame for another worker and returns at once. `commands` receives each command of
-    rank 0 with what takes its reply, and None when this worker has failed.
+    `send` takes a frame for another worker and returns at once. `owner_seconds` (of answering
+    exchanges), `sent_bytes` and `received_bytes` are sums, which other threads may read. `commands`
+    receives each command of rank 0 with what takes its reply, and None when this worker has failed.
     """
 
     def __init__(self, rank: int, workers: int, generation: int, send: Send) -> None:
         self.rank, self.workers, self.generation = rank, workers, generation
         self.commands: SimpleQueue[Any] = SimpleQueue()
         self._routes: dict[str, SimpleQueue[tuple[bytes, Respond]]] = {}
-        self._send = send
+        self._transmit = send
+        self.owner_seconds = 0.0
+        self.sent_bytes = self.received_bytes = 0
         self._owner: Owner | None = None
         others = [peer for peer in range(workers) if peer != rank]
         self._clients = {peer: Client(generation, rank) for peer in others}
@@ -104,6 +109,8 @@ class Node:
                 self._fail(Failure(f"worker {self.rank}: {error}"))
             except UserError as error:
                 self._fail(error)
+            except MemoryError as error:
+                self._fail(Failure(f"worker {self.rank}: out of memory ({error}). {WAY_OUT}"))
             except Exception as error:
                 self._fail(Failure(f"worker {self.rank}: {type(error).__name__}: {error}"))
 
@@ -130,8 +137,13 @@ class Node:
             self._heartbeats[rank] = self._clients[rank].heartbeat()
             self._send(rank, frame)
 
+    def _send(self, peer: int, frame: Frame) -> None:
+        self.sent_bytes += HEADER_BYTES + len(frame.body)
+        self._transmit(peer, frame)
+
     def _receive(self, frame: Frame) -> None:
         peer = frame.sender
+        self.received_bytes += HEADER_BYTES + len(frame.body)
         if frame.kind in REQUESTS:
             received = self._servers[peer].receive(frame)
             if isinstance(received, Frame):
@@ -166,7 +178,10 @@ class Node:
             respond(self._owner.read(peer, request.body))
         else:
             self._exchanging[peer] = respond
-            for rank, reply in enumerate(self._owner.exchange(peer, request.body)):
+            started = time.perf_counter()
+            replies = self._owner.exchange(peer, request.body)
+            self.owner_seconds += time.perf_counter() - started
+            for rank, reply in enumerate(replies):
                 self._exchanging.pop(rank)(reply)
 
     def _reply(self, peer: int, request: Request, reply: Body) -> None:

@@ -31,6 +31,7 @@ from tnctl.cluster.replies import (
     new_reply,
     parse_read,
 )
+from tnctl.cluster.work import Work, check_work
 from tnctl.errors import Failure
 
 
@@ -68,6 +69,8 @@ class Owner:
     shape: Shape
     workers: int
     parameters: OwnedParameters
+    work: list[Work] = field(default_factory=list)
+    """what each worker did before the exchanges that were answered last, of owner 0"""
     _held: dict[int, Exchange] = field(default_factory=dict)
     """the exchanges of the next step, by rank"""
     _pulled: dict[int, Exchange] = field(default_factory=dict)
@@ -85,6 +88,7 @@ class Owner:
         try:
             exchange = parse_exchange(self.shape, self._pulled_by(rank), body)
             self._check(rank, exchange)
+            check_work(exchange.work)
             check_finite(exchange.push, self.workers)
         except FrameError as error:
             raise FrameError(f"worker {rank}: {error}") from error
@@ -126,6 +130,7 @@ class Owner:
         exchanges = [self._held[rank] for rank in range(self.workers)]
         self._held.clear()
         lead = exchanges[0]
+        self.work = [exchange.work for exchange in exchanges]
         if self.is_open:
             pulled = [self._pulled[rank].keys for rank in range(self.workers)]
             pushes = [exchange.push for exchange in exchanges]

@@ -13,6 +13,7 @@ from tnctl.cluster.exchange import LARGEST, Exchange, Sizes, TableShape, new_exc
 from tnctl.cluster.frames import Body, Kind
 from tnctl.cluster.replies import Reply, new_read, parse_read_reply, parse_reply
 from tnctl.cluster.shapes import first_floats, first_shards, shapes
+from tnctl.cluster.work import COMPUTING, IDLE, WAITING, Laps
 from tnctl.data.batches import Batch
 from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model
@@ -30,6 +31,10 @@ class Peers(Protocol):
 
     rank: int
     workers: int
+    owner_seconds: float
+    """of answering exchanges, so far"""
+    sent_bytes: int
+    received_bytes: int
 
     def request(self, rank: int, kind: Kind, body: Body) -> "Future[Body]":
         """Send a request; its reply is the result of the future."""
@@ -81,9 +86,11 @@ class RemoteParameters:
         """`main_label` is the column of the labels that the sums of the pass are of."""
         self.steps = 0
         self.has_next = False
+        self.laps = Laps()
         self.last: list[Reply] = []
         """the replies of all owners to the last exchange"""
         self._model, self._peers, self._main_label = model, peers, main_label
+        self._reported = self._sums_of_peers()  # until the last exchange
         self._shapes = shapes(model, peers.workers)
         self._slices = list(itertools.pairwise(first_floats(model, peers.workers)))
         self._first_shards = first_shards(peers.workers)
@@ -222,6 +229,8 @@ class RemoteParameters:
                 pause=pause,
                 has_next=self.has_next,
             )
+            if len(exchange.work):
+                exchange.work[:] = self._take_work()
             if pushed is not None:
                 self._write_push(owner, pushed, exchange)
             if batch is not None:
@@ -229,14 +238,27 @@ class RemoteParameters:
                     workspace.write_keys(owner, keys_.ids, keys_.groups, keys_.occurrences)
             futures.append(self._peers.request(owner, Kind.EXCHANGE, body))
             sizes.append(pulled)
+        self.laps.lap(COMPUTING)
         replies = [
             parse_reply(shape, pulled, future.result())
             for shape, pulled, future in zip(self._shapes, sizes, futures, strict=True)
         ]
+        self.laps.lap(IDLE if batch is None and not pause else WAITING)
         self.last, self.is_settled = replies, replies[0].rows == 0
         if replies[0].paused and not pause:
             raise Paused
         return replies
+
+    def _take_work(self) -> list[float]:
+        """What this worker did since the last exchange."""
+        self.laps.lap(COMPUTING)
+        sums = self._sums_of_peers()
+        earlier, self._reported = self._reported, sums
+        return [*self.laps.take(), *(now - then for now, then in zip(sums, earlier, strict=True))]
+
+    def _sums_of_peers(self) -> list[float]:
+        peers = self._peers
+        return [peers.owner_seconds, peers.sent_bytes, peers.received_bytes]
 
     def _write_push(self, owner: int, pushed: _Pushed, exchange: Exchange) -> None:
         push = exchange.push

@@ -15,6 +15,7 @@ from tnctl.cluster.owned import OwnedPart
 from tnctl.cluster.owner import Owner
 from tnctl.cluster.remote import RemoteParameters
 from tnctl.cluster.shapes import first_floats, shapes
+from tnctl.cluster.work import COMPUTING, READING
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.read_ahead import ReadAhead
@@ -100,7 +101,8 @@ class Share:
         self._ahead: ReadAhead[tuple[Batch, Progress]] | None = None
         self._waiting: list[tuple[Batch, Progress]] = []  # the next batch, and the one after it
         self._progress: Progress | None = None
-        node.serve_owner(Owner(shapes(model, node.workers)[node.rank], node.workers, self.owned))
+        self.owner = Owner(shapes(model, node.workers)[node.rank], node.workers, self.owned)
+        node.serve_owner(self.owner)
 
     # ---- A pass ----------------------------------------------------------------
 
@@ -137,7 +139,9 @@ class Share:
 
         Raises Paused, with nothing done, when rank 0 has paused.
         """
+        self.parameters.laps.lap(COMPUTING)
         self.parameters.has_next = self.has_batches(2)
+        self.parameters.laps.lap(READING)
         if not self._waiting:
             self.parameters.take_part(rate_factor)
             return

@@ -1,6 +1,6 @@
 """A row's life while training: which rows are removed when, and what is reported of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,13 +40,14 @@ def end_of_period(model: Model) -> dict[str, int]:
 
     A sketch that has become too small is reported.
     """
+    warn_of_sketches(miscounted_by_table(model))
+    return remove_rows(model)
+
+
+def remove_rows(model: Model) -> dict[str, int]:
+    """Evict what is due at the end of a day or epoch; the rows removed, by group."""
     removed = {}
     for layout, table in zip(model.layout.tables, model.tables, strict=True):
-        if (share := miscounted(table.sketch)) > MISCOUNTED:
-            say(
-                f"warning: life.sketch is small for table {layout.name}: for {share:.0%} of new "
-                "ids it counts occurrences that they never had"
-            )
         if not layout.removes:
             continue
         groups = layout.groups
@@ -57,11 +58,34 @@ def end_of_period(model: Model) -> dict[str, int]:
     return removed
 
 
+def warn_of_sketches(shares: Mapping[str, float]) -> None:
+    """Report the tables whose sketch is too small, from `miscounted` of each."""
+    for name, share in shares.items():
+        if share > MISCOUNTED:
+            say(
+                f"warning: life.sketch is small for table {name}: for {share:.0%} of new ids it "
+                "counts occurrences that they never had"
+            )
+
+
+def miscounted_by_table(model: Model) -> dict[str, float]:
+    """`miscounted` of the sketch of each table."""
+    return {
+        layout.name: miscounted(table.sketch)
+        for layout, table in zip(model.layout.tables, model.tables, strict=True)
+    }
+
+
 def miscounted(sketch: NDArray[np.uint8]) -> float:
-    """The share of new ids whose count is not 0, because other ids use all of their counters."""
+    """The share of new ids whose count is not 0, because other ids use all of their counters.
+
+    The counters of shards that a table does not own are 0, so the sum over the owners of a table
+    is the share of all.
+    """
     if not sketch.size:
         return 0.0
-    used = (sketch.reshape(SHARDS, SKETCH_LINES, -1) != 0).mean(axis=2)
+    shards = sketch.reshape(SHARDS, SKETCH_LINES, -1)
+    used = np.array([(counters != 0).mean(axis=1) for counters in shards])
     return float(used.prod(axis=1).mean())
 
 

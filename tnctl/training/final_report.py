@@ -38,7 +38,7 @@ def write_report(
 ) -> Report:
     """Evaluate the model that is kept; write report.html, and report.json as the last file."""
     model, split = workers.model, first_given(conf.data, REPORTED_SPLITS)
-    tables = workers.figures()
+    tables, of_workers = workers.figures(), workers.worker_figures()
     metrics: dict[str, JsonValue] = {}
     counts = None
     if split is not None:
@@ -73,6 +73,7 @@ def write_report(
             save_waited_seconds=round(saver.seconds_waited, 3),
             saved_bytes=saver.bytes_written,
             table_bytes=total_bytes(tables),
+            workers=tuple(worker.rounded() for worker in of_workers) or None,
         ),
     )
     report = masked(report)

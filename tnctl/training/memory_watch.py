@@ -34,7 +34,9 @@ class MemoryWatch:
     The killer of a system that runs out of memory leaves no time for a checkpoint or a message.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, processes: int = 1) -> None:
+        """`processes` of this machine have tables that grow as this model's do."""
+        self._processes = processes
         self._held = table_bytes(model)
         self._next_check = time.monotonic()
 
@@ -51,7 +53,11 @@ class MemoryWatch:
         growth, self._held = held - self._held, held
         if growth <= 0:
             return None
-        limit = memory_limits.tightest()
-        if limit is None or limit.free >= RESERVE + GROWTHS_AHEAD * growth:
+        processes = self._processes
+        limit = memory_limits.tightest(processes=processes)
+        if limit is None:
             return None
-        return f"{limit}, and {table_words(model)} and grow"
+        if limit.free_for_each(processes) >= RESERVE + GROWTHS_AHEAD * growth:
+            return None
+        among = f" to {processes} workers" if processes > 1 and not limit.of_process else ""
+        return f"{limit}{among}, and {table_words(model)} and grow"

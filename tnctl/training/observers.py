@@ -11,12 +11,13 @@ from typing import Protocol
 from tnctl import documents
 from tnctl.evaluation.split_scoring import metrics_line
 from tnctl.model.table_figures import total_bytes, total_rows
-from tnctl.progress import Display, say, size
+from tnctl.progress import Display, Parts, say, size
 from tnctl.training import events, eviction
 from tnctl.training.events import Event, PassUnderWay
 from tnctl.training.run_log import Log
 from tnctl.training.state import RunState
 from tnctl.training.tensorboard import EventFiles
+from tnctl.training.worker_watch import WorkerWatch
 from tnctl.training.workers import SplitMetrics, Workers
 
 STEPS_BETWEEN_UPDATES = 8
@@ -72,8 +73,9 @@ class Stopwatch:
 class Screen:
     """A display of each pass, and a line for rows evicted and for stopping early."""
 
-    def __init__(self, monitor: str, state: RunState, workers: Workers) -> None:
+    def __init__(self, monitor: str, state: RunState, workers: Workers, watch: WorkerWatch) -> None:
         self._monitor, self._state, self._workers = monitor, state, workers
+        self._watch = watch
         self._displays = ExitStack()
         self._display: Display | None = None
 
@@ -88,11 +90,12 @@ class Screen:
                     current.examples_at_start,
                 )
                 self._display = self._displays.enter_context(display)
+                self._watch.start_pass()
             case events.StepDone(current=current, number=number):
                 if number % STEPS_BETWEEN_UPDATES == 0:
-                    self._update(current)
+                    self._update(current, self._watch.now())
             case events.PassTrained(current=current):
-                self._update(current).finish()
+                self._update(current, self._watch.of_pass()).finish()
                 self.close()
             case events.Evaluated(measured=measured):
                 show_metrics(measured)
@@ -110,9 +113,9 @@ class Screen:
         """Leave the terminal without a display."""
         self._displays.close()
 
-    def _update(self, current: PassUnderWay) -> Display:
+    def _update(self, current: PassUnderWay, parts: Parts | None) -> Display:
         assert self._display is not None
-        self._display.update(current.sums.examples, figures(current, self._workers))
+        self._display.update(current.sums.examples, figures(current, self._workers), parts)
         return self._display
 
 
@@ -149,9 +152,10 @@ class Recorder:
         workers: Workers,
         log: Log,
         stopwatch: Stopwatch,
+        watch: WorkerWatch,
         event_files: EventFiles | None,
     ) -> None:
-        self._state, self._workers = state, workers
+        self._state, self._workers, self._watch = state, workers, watch
         self._log, self._stopwatch, self._event_files = log, stopwatch, event_files
 
     def see(self, event: Event) -> None:
@@ -195,6 +199,7 @@ class Recorder:
                 "seconds": round(self._stopwatch.seconds(), 3),
                 "examples_per_second": round(speed, 1),
                 "input_wait_share": round(min(current.batches.seconds_waited / seconds, 1), 4),
+                **self._watch.since_line(),
             },
         )
         if self._event_files is not None:

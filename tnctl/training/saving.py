@@ -13,7 +13,7 @@ from tnctl.evaluation.golden_rows import GoldenRows
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
 from tnctl.training import events, resuming
-from tnctl.training.memory_watch import WAY_OUT, MemoryWatch
+from tnctl.training.memory_watch import WAY_OUT
 from tnctl.training.observers import Stopwatch
 from tnctl.training.run_log import Log
 from tnctl.training.signals import Signals
@@ -51,7 +51,6 @@ class Checkpoints:
         minutes = conf.save.every_minutes
         self._seconds_between = math.inf if minutes is None else 60 * minutes
         self._next_save = time.monotonic() + self._seconds_between
-        self._memory = MemoryWatch(workers.model)
         self._golden_rows = golden_rows
         by_day = conf.data.validation is None and daily(conf)
         # Golden rows of data.train are rows of a day: they are read when the day starts.
@@ -84,7 +83,7 @@ class Checkpoints:
 
     def _check_memory(self) -> None:
         """Save and raise Failure when the tables may not have room to grow."""
-        if (shortage := self._memory.shortage(self._workers.model)) is not None:
+        if (shortage := self._workers.shortage()) is not None:
             self._save_if_new()
             self.wait()
             raise Failure(

@@ -33,6 +33,7 @@ from tnctl.training.saving import Checkpoints
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
 from tnctl.training.tensorboard import EventFiles, Profiler
+from tnctl.training.worker_watch import WorkerWatch
 from tnctl.training.workers import OneProcess, Processes, Workers
 
 
@@ -130,7 +131,8 @@ class Run:
         conf, state = self.conf, self.state
         checkpoints.saver.check_room(workers.model)
         with ExitStack() as stack:
-            screen = Screen(conf.evaluation.monitor, state, workers)
+            watch = WorkerWatch(workers)
+            screen = Screen(conf.evaluation.monitor, state, workers, watch)
             stack.callback(screen.close)
             event_files = None
             if conf.train.tensorboard:
@@ -138,7 +140,7 @@ class Run:
                 stack.callback(event_files.close)
                 if self.checkpoint is None:
                     event_files.graph(workers.model)
-            recorder = Recorder(state, workers, self.log, self.stopwatch, event_files)
+            recorder = Recorder(state, workers, self.log, self.stopwatch, watch, event_files)
             observers: list[Observer] = [self.stopwatch, screen, recorder, checkpoints]
             if conf.train.profile is not None:
                 profiler = Profiler(conf.output, conf.train.profile, state, self.claims)

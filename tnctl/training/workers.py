@@ -30,12 +30,14 @@ from tnctl.model.table_figures import TableFigures, table_figures
 from tnctl.progress import waiting
 from tnctl.schema import Conf
 from tnctl.training import eviction
+from tnctl.training.memory_watch import MemoryWatch
 from tnctl.training.pass_position import PassPosition
 from tnctl.training.pass_sums import PassSums
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
 from tnctl.training.step import TrainingStep
 from tnctl.training.warm import WarmStart
+from tnctl.training.worker_figures import WorkerFigures
 
 BATCHES_AHEAD = 4
 
@@ -94,6 +96,12 @@ class Workers(Protocol):
 
     def figures(self) -> list[TableFigures]:
         """What the tables hold at the moment, of all processes together."""
+
+    def worker_figures(self) -> list[WorkerFigures]:
+        """What each of several processes owns and did, by rank; empty with one process."""
+
+    def shortage(self) -> str | None:
+        """What is wrong when the tables of a process may not have room to grow, else None."""
 
     def batches(
         self, conf: Conf, position: Position, skipped: Skipped
@@ -213,6 +221,7 @@ class LocalWorkers:
         self._conf, self._signals = conf, signals
         self.model, self.inference = model, Inference(model, conf.train.batch_size)
         self.owners = LocalOwners(conf)
+        self._memory = MemoryWatch(model)
         self._features = features_of(conf, model)
         self._step: TrainingStep | None = TrainingStep(model, conf.train.batch_size, steps)
         self._trained_steps = steps  # as long as there is no step that knows it
@@ -225,6 +234,12 @@ class LocalWorkers:
 
     def figures(self) -> list[TableFigures]:
         return table_figures(self.model)
+
+    def worker_figures(self) -> list[WorkerFigures]:
+        return []
+
+    def shortage(self) -> str | None:
+        return self._memory.shortage(self.model)
 
     @contextlib.contextmanager
     def batches(self, conf: Conf, position: Position, skipped: Skipped) -> Iterator[LocalBatches]:

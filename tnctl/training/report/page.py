@@ -10,6 +10,7 @@ from tnctl.progress import clock, size
 from tnctl.training.report.charts import Series, diagonal, lines, number
 from tnctl.training.report.fragments import Markup, fill, joined
 from tnctl.training.report.report_document import LogLine, Report, number_of
+from tnctl.training.worker_figures import WorkerFigures
 
 # Shown where there is no value, or none was measured.
 NONE = "–"
@@ -271,7 +272,39 @@ def _time(report: Report) -> Markup:
         fill("time_key", colour=colour, text=f"{name} {clock(seconds)} ({seconds / total:.0%})")
         for name, seconds, colour in parts
     ]
-    return fill("time", bars=joined(bars), keys=joined(keys))
+    whole = fill("time", bars=joined(bars), keys=joined(keys))
+    return joined([whole, _workers(timing.workers or ())])
+
+
+def _workers(workers: Sequence[WorkerFigures]) -> Markup:
+    """What each worker owns, exchanged and waited for; empty with one worker."""
+    rows = [
+        _row(
+            rank,
+            (
+                f"{worker.rows:,}",
+                size(worker.bytes),
+                f"{worker.bytes_per_second / 1e6:.1f} MB/s",
+                *(
+                    f"{worker.share(seconds):.0%}"
+                    for seconds in (
+                        worker.compute_seconds,
+                        worker.input_wait_seconds,
+                        worker.worker_wait_seconds + worker.idle_seconds,
+                        worker.exchange_seconds,
+                    )
+                ),
+            ),
+        )
+        for rank, worker in enumerate(workers)
+    ]
+    heads = ("rows", "memory", "network", "computing", "for data", "for others", "exchanging")
+    note = (
+        "Rows that a worker owns, what it sent and received, and shares of its time in steps: it "
+        "computed, waited for data, waited for other workers, and for the answers of owners."
+    )
+    table = _table(("worker", *heads), rows)
+    return joined([table, fill("note", text=note)]) if rows else Markup()
 
 
 def _tables(report: Report) -> Markup:

@@ -1,0 +1,139 @@
+"""What is seen of each worker of a cluster: log.jsonl, the report, lines, memory and sketches."""
+
+import itertools
+import json
+from pathlib import Path
+
+import cluster_in_one_process
+import numpy as np
+import pytest
+from test_cluster import conf_of, parts  # noqa: F401 - a fixture
+
+from tnctl import memory_limits
+from tnctl.checkpoint import load as loading
+from tnctl.cluster import share
+from tnctl.errors import Failure
+from tnctl.memory_limits import Limit
+from tnctl.training import eviction, memory_watch
+
+SECONDS = (
+    "compute_seconds", "input_wait_seconds", "worker_wait_seconds", "exchange_seconds",
+    "idle_seconds", "owner_seconds",
+)  # fmt: skip
+
+
+def steps_of(run):
+    lines = [json.loads(line) for line in Path(run, "log.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["event"] == "step"]
+
+
+def test_each_worker_is_in_the_log_the_report_and_the_lines(parts, monkeypatch, capsys):  # noqa: F811
+    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64")
+    report, errors = cluster_in_one_process.train_together(conf, 2)
+    assert not errors
+    lines = steps_of("run")
+    assert len(lines) > 1
+    for line in lines:
+        assert "workers" not in line
+        workers = line["timing"]["workers"]
+        assert len(workers) == 2
+        for worker in workers:
+            assert all(worker[name] >= 0 for name in SECONDS)
+            assert worker["compute_seconds"] > 0 and worker["owner_seconds"] > 0
+            assert worker["rows"] > 0 and worker["bytes"] > 0
+        # Owners have the rows after the last exchange.
+        assert sum(worker["rows"] for worker in workers) == line["rows"]
+        # What one sends the other receives, but for what is on its way when a step is counted.
+        (first, second), apart = workers, 100_000
+        assert first["sent_bytes"] > 10_000
+        assert abs(first["sent_bytes"] - second["received_bytes"]) < apart
+        assert abs(second["sent_bytes"] - first["received_bytes"]) < apart
+    of_report = report.timing.workers
+    assert len(of_report) == 2
+    assert sum(worker.rows for worker in of_report) == sum(
+        table.rows for table in report.tables.values()
+    )
+    logged = sum(line["timing"]["workers"][1]["compute_seconds"] for line in lines)
+    assert of_report[1].compute_seconds >= logged - 0.01
+    assert json.loads(Path("run/report.json").read_text())["timing"]["workers"][1]["rows"] > 0
+    page = Path("run/report.html").read_text()
+    assert "Rows that a worker owns" in page
+    assert "\n  workers: rows " in capsys.readouterr().err
+
+
+def test_one_worker_is_as_one_machine(workspace, trained, monkeypatch):
+    conf = conf_of(workspace, monkeypatch, "train.batch_size=256")
+    cluster_in_one_process.train_together(conf, 1)
+    for run in (Path("run"), trained / "run"):
+        [line] = steps_of(run)
+        assert set(line["timing"]) == {"seconds", "examples_per_second", "input_wait_share"}
+        assert "workers" not in json.loads((run / "report.json").read_text())["timing"]
+        assert "Rows that a worker owns" not in (run / "report.html").read_text()
+
+
+def test_memory_that_runs_short_for_any_worker_is_reported(parts, monkeypatch):  # noqa: F811
+    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64")
+    held, calls = itertools.count(0, 1 << 20), itertools.count()
+    monkeypatch.setattr(memory_watch, "SECONDS_BETWEEN_CHECKS", 0.0)
+    monkeypatch.setattr(memory_watch, "table_bytes", lambda _: next(held))
+    shortage = memory_watch.MemoryWatch.shortage
+
+    def of_worker_1(watch, model):
+        return shortage(watch, model) if model.tables[0]._shards.first else None
+
+    def limit(**_):  # 200 and later 150 MiB for each of two workers
+        free = 400 if next(calls) < 3 else 300
+        return Limit("the memory of this machine", 4 << 30, free << 20)
+
+    monkeypatch.setattr(memory_watch.MemoryWatch, "shortage", of_worker_1)
+    monkeypatch.setattr(memory_limits, "tightest", limit)
+    with pytest.raises(Failure) as failed:
+        cluster_in_one_process.train_together(conf, 2)
+    text = str(failed.value)
+    assert "before memory runs out: worker 1: the memory of this machine (4.0 GiB)" in text
+    assert "leaves 300.0 MiB to 2 workers, and the tables hold" in text
+    assert "is saved. Run the same command again with more memory" in text
+    saved = text.split(" is saved")[0].split()[-1]
+    assert loading.newest("run").folder == saved
+
+
+def test_an_allocation_that_fails_names_the_worker(parts, monkeypatch):  # noqa: F811
+    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64")
+    trained = share.Share.train
+
+    def failing(self, rate_factor):
+        if self.node.rank == 1 and self.parameters.steps == 2:
+            raise MemoryError("TN_NO_MEMORY")
+        trained(self, rate_factor)
+
+    monkeypatch.setattr(share.Share, "train", failing)
+    words = r"worker 1: out of memory \(TN_NO_MEMORY\): the tables hold .* with more memory"
+    with pytest.raises(Exception, match=words) as failed:
+        cluster_in_one_process.train_together(conf, 2)
+    assert "\n" not in str(failed.value)
+
+
+def test_sketches_of_all_workers_are_one(parts, monkeypatch):  # noqa: F811
+    overrides = [
+        "data.train=part-*.csv", "train.batch_size=64", "life.admission.after=3",
+        "life.sketch=65536",
+    ]  # fmt: skip
+    seen = []
+    monkeypatch.setattr(eviction, "warn_of_sketches", lambda shares: seen.append(dict(shares)))
+    conf = conf_of(parts, monkeypatch, *overrides)
+    _, errors = cluster_in_one_process.train_together(conf, 2)
+    assert not errors
+    [together] = seen
+    alone = eviction.miscounted_by_table(loading.load(loading.newest("run"), conf))
+    assert any(alone.values()) and together == pytest.approx(alone, rel=1e-9)
+
+
+def test_sketches_that_are_too_small_are_reported(capsys):
+    counters = np.zeros((64, 4, 4), np.uint8)
+    counters[:32] = 1
+    first = eviction.miscounted(counters.reshape(-1))
+    assert first == 0.5 and eviction.miscounted(1 - counters.reshape(-1)) == 0.5
+    eviction.warn_of_sketches({"embedding4": 0.04, "embedding8": 0.06})
+    said = capsys.readouterr().err
+    assert "life.sketch is small for table embedding8: for 6% of new ids" in said
+    assert "embedding4" not in said

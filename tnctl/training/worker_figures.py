@@ -1,0 +1,79 @@
+"""What each of several workers owns and did: of log.jsonl, report.json and the display."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from tnctl.documents import Count
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+HELD = ("rows", "bytes")  # the figures that are no sums
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerFigures:
+    """The rows and bytes that a worker owns, and sums over the steps that it took part in.
+
+    `bytes` are those of rows and index in memory. `sent_bytes` and `received_bytes` travelled
+    between this worker and the others. The seconds of its main thread are `compute_seconds`,
+    `input_wait_seconds` (for data), `worker_wait_seconds` (until the exchanges of all other workers
+    were there), `exchange_seconds` (for the answers after that: the owners' work, and the way) and
+    `idle_seconds` (in steps for which it has no data). `owner_seconds` is the work on the rows that
+    it owns, which another thread does beside these.
+    """
+
+    rows: Count
+    bytes: Count
+    sent_bytes: Count = 0
+    received_bytes: Count = 0
+    compute_seconds: Seconds = 0.0
+    input_wait_seconds: Seconds = 0.0
+    worker_wait_seconds: Seconds = 0.0
+    exchange_seconds: Seconds = 0.0
+    idle_seconds: Seconds = 0.0
+    owner_seconds: Seconds = 0.0
+
+    def since(self, earlier: "WorkerFigures | None") -> "WorkerFigures":
+        """What the worker has now, and the sums since earlier figures of it; None: all of them."""
+        if earlier is None:
+            return self
+        values = asdict(self)
+        for name, value in asdict(earlier).items():
+            if name not in HELD:
+                values[name] -= value
+        return WorkerFigures(**values)
+
+    @property
+    def seconds(self) -> float:
+        """Of the main thread, altogether."""
+        return (
+            self.compute_seconds
+            + self.input_wait_seconds
+            + self.worker_wait_seconds
+            + self.exchange_seconds
+            + self.idle_seconds
+        )
+
+    def share(self, seconds: float) -> float:
+        """A part of `seconds`, 0 before the first step."""
+        return seconds / self.seconds if self.seconds else 0.0
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Sent and received."""
+        return (self.sent_bytes + self.received_bytes) / self.seconds if self.seconds else 0.0
+
+    def rounded(self) -> "WorkerFigures":
+        """The same with whole milliseconds."""
+        return WorkerFigures(**{name: round(value, 3) for name, value in asdict(self).items()})
+
+
+def since(
+    figures: Sequence[WorkerFigures], earlier: Sequence[WorkerFigures]
+) -> list[WorkerFigures]:
+    """The figures of all workers since earlier ones; `earlier` may be empty."""
+    if not earlier:
+        return list(figures)
+    return [later.since(first) for later, first in zip(figures, earlier, strict=True)]
