@@ -17,7 +17,7 @@ from tnctl.data.days import conf_of_day
 from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure, UserError
 from tnctl.evaluation.split_scoring import Counts
-from tnctl.model.building import Model
+from tnctl.model.building import Model, enable_determinism
 from tnctl.schema import Conf
 from tnctl.tables.shards import shards_of
 from tnctl.training import eviction
@@ -31,6 +31,8 @@ class Follower:
     def __init__(self, conf: Conf, node: Node) -> None:
         self._conf, self._node = conf, node
         self._model: Model | None = None
+        if conf.train.deterministic:
+            enable_determinism()
         self._share: Share | None = None
         self._skipped = Skipped("train", conf.data.bad_rows)
         self._writer = PartWriter(conf, shards_of(node.rank, node.workers))
