@@ -8,9 +8,12 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tnctl.checkpoint.document import Position
 from tnctl.checkpoint.load import Checkpoint
-from tnctl.cluster import commands, scores
+from tnctl.cluster import commands, key_lookup, scores, shared_output
 from tnctl.cluster.cluster_owners import ClusterOwners
 from tnctl.cluster.follower import set_days, table_counts
 from tnctl.cluster.frames import Body
@@ -24,6 +27,7 @@ from tnctl.documents import Document
 from tnctl.errors import Failure
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored
+from tnctl.evaluation.input_figures import NormSum, norm_sums
 from tnctl.evaluation.split_scoring import BatchCounter, Counts
 from tnctl.model.building import Model
 from tnctl.model.table_figures import TableFigures
@@ -48,9 +52,11 @@ class ClusterProcesses:
         """A model with initial weights and this worker's part of every table."""
         replies = self._node.command_others(commands.Build(statistics=statistics.measured()))
         model = built(conf, statistics, self._node.rank, self._node.workers)
+        self._output_is_seen = node.workers == 1
         _check_dense(model, replies)
         return model
 
+        self._check_output(conf)
     def load(self, checkpoint: Checkpoint, conf: Conf) -> Model:
         """The model of a checkpoint with this worker's rows. Raises DamagedError."""
         return self.load_folder(checkpoint.folder, conf)
@@ -62,6 +68,7 @@ class ClusterProcesses:
         _check_dense(model, replies)
         return model
 
+        self._check_output(conf)
     def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> "ClusterWorkers":
         return ClusterWorkers(conf, model, steps, signals, self._node)
 
@@ -69,6 +76,11 @@ class ClusterProcesses:
 def _replies(kind: type[Document], futures: "Sequence[Future[Body]]") -> list[Document]:
     return [commands.reply_of(kind, future.result()) for future in futures]
 
+
+    def _check_output(self, conf: Conf) -> None:
+        if not self._output_is_seen:
+            shared_output.check(self._node, conf.output)
+            self._output_is_seen = True
 
 def _check_dense(model: Model, replies: "Sequence[Future[Body]]") -> None:
     digest = dense_digest(model)
@@ -287,6 +299,21 @@ class ClusterWorkers:
         self.pause()
         replies = self._node.command_others(commands.EndPeriod())
         removed = eviction.end_of_period(self.model)
+    def contains(
+        self, table: int, groups: NDArray[np.uint16], ids: NDArray[np.uint64]
+    ) -> NDArray[np.bool_]:
+        self.pause()
+        return key_lookup.contains(self._node, self.model.tables[table], table, groups, ids)
+
+    def embedding_norms(self) -> dict[str, NormSum]:
+        self.pause()
+        replies = self._node.command_others(commands.SumNorms())
+        norms = norm_sums(self.model)
+        for reply in _replies(commands.Norms, replies):
+            for slot, counted in reply.slots.items():
+                norms[slot] = norms.get(slot, NormSum()) + NormSum(*counted)
+        return norms
+
         for reply in _replies(commands.Counted, replies):
             for name, rows in reply.rows.items():
                 removed[name] = removed.get(name, 0) + rows

@@ -1,6 +1,7 @@
 """A worker of another rank than 0: it does what rank 0 commands, and trains in between."""
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tnctl.checkpoint.owners import PartWriter, group_parts, tables_of
-from tnctl.cluster import commands, scores
+from tnctl.cluster import commands, key_lookup, scores, shared_output
 from tnctl.cluster.node import Node, Respond
 from tnctl.cluster.remote import Paused
 from tnctl.cluster.share import Share, built, dense_digest, loaded
@@ -16,6 +17,7 @@ from tnctl.data.bad_rows import Skipped
 from tnctl.data.days import conf_of_day
 from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure, UserError
+from tnctl.evaluation.input_figures import norm_sums
 from tnctl.evaluation.split_scoring import Counts
 from tnctl.model.building import Model, enable_determinism
 from tnctl.schema import Conf
@@ -73,6 +75,8 @@ class Follower:
         match command:
             case commands.Build(statistics=statistics):
                 measured = Statistics.from_measured(statistics)
+            case commands.SeeOutput(name=name, content=content):
+                return commands.Seen(seen=shared_output.sees(self._conf.output, name, content))
                 return self._made(built(self._conf, measured, rank, workers))
             case commands.Load(folder=folder):
                 self._node.serve_owner(None)
@@ -88,6 +92,11 @@ class Follower:
                 self._trained.end_pass()
             case commands.Evaluate():
                 return self._evaluate(command)
+            case commands.FindKeys():
+                return key_lookup.found(self._trained.model.tables, command)
+            case commands.SumNorms():
+                sums = norm_sums(self._trained.model)
+                return commands.Norms(slots={name: astuple(of) for name, of in sums.items()})
             case commands.SetDays(days=days):
                 set_days(self._trained.model, days)
             case commands.EndPeriod():
