@@ -31,10 +31,10 @@ class Follower:
     """Runs the commands of rank 0, one after the other, until the run ends."""
 
     def __init__(self, conf: Conf, node: Node) -> None:
-        self._conf, self._node = conf, node
-        self._model: Model | None = None
         if conf.train.deterministic:
             enable_determinism()
+        self._conf, self._node = conf, node
+        self._model: Model | None = None
         self._share: Share | None = None
         self._skipped = Skipped("train", conf.data.bad_rows)
         self._writer = PartWriter(conf, shards_of(node.rank, node.workers))
@@ -73,10 +73,10 @@ class Follower:
         """Run a command, and return the document or bytes of its reply."""
         rank, workers = self._node.rank, self._node.workers
         match command:
-            case commands.Build(statistics=statistics):
-                measured = Statistics.from_measured(statistics)
             case commands.SeeOutput(name=name, content=content):
                 return commands.Seen(seen=shared_output.sees(self._conf.output, name, content))
+            case commands.Build(statistics=statistics):
+                measured = Statistics.from_measured(statistics)
                 return self._made(built(self._conf, measured, rank, workers))
             case commands.Load(folder=folder):
                 self._node.serve_owner(None)
@@ -148,7 +148,7 @@ class Follower:
         skipped = Skipped(command.split, self._conf.data.bad_rows)
         counts = Counts(share.model.layout)
         units = share.scored(command.split, command.units, skipped, counts)
-        return scores.to_bytes(units, counts, skipped.rows)
+        return scores.to_bytes(units, counts, skipped)
 
     def _complete_parts(self) -> None:
         while True:
