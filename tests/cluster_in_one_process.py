@@ -7,6 +7,7 @@ from tnctl.cluster import commands, frames, share
 from tnctl.cluster.cluster_workers import ClusterProcesses
 from tnctl.cluster.follower import Follower
 from tnctl.cluster.node import Node
+from tnctl.errors import Failure
 from tnctl.training.training_run import train
 
 
@@ -50,6 +51,7 @@ def train_together(conf, workers, **options):
             for rank in range(1, workers):
                 nodes[0].command(rank, commands.End()).result()
     finally:
+        nodes[0].fail(Failure("the run has ended"))  # for those that still wait
         for thread in threads:
             thread.join(5)
         for node in nodes:
