@@ -52,7 +52,7 @@ def marked(workspace):
     """Clicks with the weight of each example and a second label."""
     for split in ("train", "validation", "test"):
         path = workspace / f"clicks/{split}.csv"
-        header, *lines = path.read_text().splitlines()
+        header, *lines = path.read_text().replace('"', "").splitlines()
         label = header.split(",").index("label")
         write(path, f"{header},importance,bought", [
             f"{line},{0.5 + number % 4 / 4},{int(number % 3 == 0) * int(line.split(',')[label])}"
@@ -94,11 +94,11 @@ def both(folder, monkeypatch, workers, days, overrides):
     return *reports, *map(loading.newest, ("together", "shared"))
 
 
-def same_models(one, several):
+def same_models(expected, received):
     """Equal keys, clocks and counts; weights that differ by the rounding of sums."""
     models = [
         loading.load(checkpoint, schema.from_values(checkpoint.conf()))
-        for checkpoint in (one, several)
+        for checkpoint in (expected, received)
     ]
     for arrays in zip(*(model.dense.weights for model in models), strict=True):
         np.testing.assert_allclose(*arrays, rtol=0, atol=1e-5)
@@ -108,24 +108,24 @@ def same_models(one, several):
             np.testing.assert_array_equal(alone[name], shared[name], name)
         for name in alone.dtype.names[4:]:
             np.testing.assert_allclose(alone[name], shared[name], rtol=1e-4, atol=1e-5)
-    for alone, shared in zip(one.golden(), several.golden(), strict=True):
+    for alone, shared in zip(expected.golden(), received.golden(), strict=True):
         assert (alone.row, alone.ids) == (shared.row, shared.ids)
         near(alone.logits, shared.logits)
 
 
-def near(one, several):
+def near(expected, received):
     """Documents whose numbers are those of the other within the rounding of sums."""
-    if isinstance(one, dict):
-        assert one.keys() == several.keys()
-        for key in one:
-            near(one[key], several[key])
-    elif isinstance(one, list | tuple):
-        for inner in zip(one, several, strict=True):
+    if isinstance(expected, dict):
+        assert expected.keys() == received.keys()
+        for key in expected:
+            near(expected[key], received[key])
+    elif isinstance(expected, list | tuple):
+        for inner in zip(expected, received, strict=True):
             near(*inner)
-    elif isinstance(one, float):
-        assert math.isclose(one, several, rel_tol=1e-3, abs_tol=1e-3), (one, several)
+    elif isinstance(expected, float):
+        assert math.isclose(expected, received, rel_tol=1e-3, abs_tol=1e-3), (expected, received)
     else:
-        assert one == several
+        assert expected == received
 
 
 def figures_of(report):
@@ -145,13 +145,13 @@ DAYS = [
 
 def test_days_with_a_gate_and_the_life_of_rows(marked, monkeypatch, capsys, cli):
     cut(marked, 2, days=3)
-    report, shared_report, one, several = both(marked, monkeypatch, 2, "{day}", DAYS)
+    report, shared_report, expected, received = both(marked, monkeypatch, 2, "{day}", DAYS)
     near(figures_of(report), figures_of(shared_report))
     assert [day.rows for day in shared_report.days] == [2 * BATCH * STEPS] * 3
     assert [day.new_ids for day in report.days] == [day.new_ids for day in shared_report.days]
     assert shared_report.days[-1].evicted["item_id"] > 0
-    assert several.manifest.kind == "delta"  # and is read with its base by one process
-    same_models(one, several)
+    assert received.manifest.kind == "delta"  # and is read with its base by one process
+    same_models(expected, received)
     for command in (["export-embeddings", "output=shared"], ["checkpoint", "verify", "shared"]):
         done = cli(*command, cwd=marked)
         assert done.code == 0, done.err
@@ -183,7 +183,7 @@ def test_the_best_model_of_several_heads(marked, monkeypatch, cli):
     bounds = [0, 100, 100, 500, len(lines)]  # one of the files has no row
     for number, span in enumerate(itertools.pairwise(bounds)):
         write(marked / f"clicks/validation-{number}.csv", header, lines[slice(*span)])
-    report, shared_report, one, several = both(
+    report, shared_report, expected, received = both(
         marked, monkeypatch, 3, "*", ["recipe=esmm", "recipe.hidden=[16,8]",
         "+data.labels.ctr.column=label", "+data.labels.ctcvr.column=bought", "train.epochs=4",
         "data.validation=validation-*.csv", "evaluation.every_steps=3", "evaluation.keep=best",
@@ -195,8 +195,8 @@ def test_the_best_model_of_several_heads(marked, monkeypatch, cli):
     near(figures_of(report), figures_of(shared_report))
     near(report.importance, shared_report.importance)
     assert list(shared_report.metrics["heads"]) == ["ctcvr"]
-    assert several.step == 3
-    same_models(one, several)
+    assert received.step == 3
+    same_models(expected, received)
     lines = [json.loads(line) for line in Path("shared/log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["event"] == "evaluation"] == [3, 6, 8, 9, 12]
     norms = [Path(side, "report.html").read_text() for side in ("together", "shared")]

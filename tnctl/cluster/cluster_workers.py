@@ -52,7 +52,7 @@ class ClusterProcesses:
 
     def build(self, conf: Conf, statistics: Statistics) -> Model:
         """A model with initial weights and this worker's part of every table."""
-        self._check_output(conf)
+        self._check_output(conf.output)
         replies = self._node.command_others(commands.Build(statistics=statistics.measured()))
         model = built(conf, statistics, self._node.rank, self._node.workers)
         _check_dense(model, replies)
@@ -64,7 +64,7 @@ class ClusterProcesses:
 
     def load_folder(self, folder: str, conf: Conf) -> Model:
         """The same, of the checkpoint in a folder."""
-        self._check_output(conf)
+        self._check_output(conf.output)
         replies = self._node.command_others(commands.Load(folder=folder))
         model = loaded(conf, folder, self._node.rank, self._node.workers)
         _check_dense(model, replies)
@@ -73,9 +73,9 @@ class ClusterProcesses:
     def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> "ClusterWorkers":
         return ClusterWorkers(conf, model, steps, signals, self._node)
 
-    def _check_output(self, conf: Conf) -> None:
+    def _check_output(self, output: str) -> None:
         if not self._output_is_seen:
-            shared_output.check(self._node, conf.output)
+            shared_output.check(self._node, output)
             self._output_is_seen = True
 
 
