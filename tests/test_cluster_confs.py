@@ -176,6 +176,7 @@ def test_days_with_a_gate_and_the_life_of_rows(marked, monkeypatch, capsys, cli)
         assert life.evicted == sum((day.evicted or {}).get(group, 0) for day in continued.days)
 
 
+@pytest.mark.long
 def test_the_best_model_of_several_heads(marked, monkeypatch, cli):
     """Stops early, in the middle of a pass; keeps an earlier model; every command reads it."""
     cut(marked, 3)
@@ -214,7 +215,7 @@ def test_the_best_model_of_several_heads(marked, monkeypatch, cli):
         assert done.code == 0, done.err
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_negatives_bad_rows_and_the_bound_of_rows(tmp_path, monkeypatch, workers):
     """Sampled by unit, so they are the same rows for all numbers of workers."""
     monkeypatch.chdir(tmp_path)
