@@ -69,6 +69,7 @@ def following(conf, workers, transport=None):
         nodes[0].fail(Failure(f"worker 0 has ended: {error}"))  # as the end of its process does
         raise
     finally:
+        nodes[0].fail(Failure("the run has ended"))  # for those that still wait
         for thread in threads:
             thread.join(5)
         if transport is not None:

@@ -87,7 +87,13 @@ def looked(model, columns, edges=None, insert=True, batch=256):
     window = features.encode(table, lambda row: ("x", row))
     order = np.arange(window.rows, dtype=np.uint32)
     batches = [taken(window, order[at : at + batch]) for at in range(0, window.rows, batch)]
-    figures, parameters = DayFigures(model, edges or {}), LocalParameters(model)
+    has_rows = any(table.rows for table in model.tables)
+
+    def contains(table, groups, ids):
+        return model.tables[table].contains(groups, ids)
+
+    figures = DayFigures(model, edges or {}, contains if has_rows else None)
+    parameters = LocalParameters(model)
     for part in batches:
         figures.add(part)
     day = figures.result()

@@ -9,10 +9,13 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tnctl.checkpoint.document import Position
 from tnctl.checkpoint.load import Checkpoint, open_checkpoint
 from tnctl.checkpoint.rows import check_count
-from tnctl.cluster import commands, scores
+from tnctl.cluster import commands, key_lookup, scores, shared_output
 from tnctl.cluster.cluster_owners import ClusterOwners
 from tnctl.cluster.follower import set_days, table_counts
 from tnctl.cluster.frames import Body
@@ -24,9 +27,11 @@ from tnctl.data import units
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.statistics import Statistics
 from tnctl.data.unit_records import Progress
+from tnctl.data.windows import none_left
 from tnctl.documents import Document
 from tnctl.errors import Failure
 from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.input_figures import NormSum, norm_sums
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.split_scoring import BatchCounter, Counts
 from tnctl.manifest import DamagedError
@@ -51,9 +56,11 @@ class ClusterProcesses:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._output_is_seen = node.workers == 1
 
     def build(self, conf: Conf, statistics: Statistics) -> Model:
         """A model with initial weights and this worker's part of every table."""
+        self._check_output(conf.output)
         replies = self._node.command_others(commands.Build(statistics=statistics.measured()))
         model = built(conf, statistics, self._node.rank, self._node.workers)
         _check_dense(model, _replies(commands.Built, replies))
@@ -86,6 +93,7 @@ class ClusterProcesses:
 
         Together the workers must have loaded as many rows as the manifest says.
         """
+        self._check_output(conf.output)
         futures = self._node.command_others(commands.Load(folder=folder))
         model = loaded(conf, folder, self._node.rank, self._node.workers)
         parts = []
@@ -105,6 +113,11 @@ class ClusterProcesses:
 
     def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> "ClusterWorkers":
         return ClusterWorkers(conf, model, steps, signals, self._node)
+
+    def _check_output(self, output: str) -> None:
+        if not self._output_is_seen:
+            shared_output.check(self._node, output)
+            self._output_is_seen = True
 
 
 def _replies(kind: type[Document], futures: "Sequence[Future[Body]]") -> list[Document]:
@@ -127,13 +140,15 @@ class ClusterBatches:
     def __init__(
         self,
         workers: "ClusterWorkers",
+        conf: Conf,
         of_pass: PassPosition,
         skipped: Skipped,
         others: int,
         has_batch: bool,
     ) -> None:
         """`skipped` counts the rows of all; `others` are the workers beside this one."""
-        self._workers, self._of_pass, self._skipped = workers, of_pass, skipped
+        self._workers, self._conf = workers, conf
+        self._of_pass, self._skipped = of_pass, skipped
         self._reported = [0] * others  # rows not read that each other worker has reported
         self._has_batch = has_batch  # whether some worker has one
         self._waited_at_start = workers.share.seconds_waited
@@ -148,6 +163,8 @@ class ClusterBatches:
         self._workers.signals.check()
         if not self._has_batch:
             self._workers.pause()
+            if self._of_pass.is_at_start:
+                raise none_left(self._conf, "train", self._skipped)
             self._of_pass.report_skipped()
         return self._has_batch
 
@@ -177,6 +194,7 @@ class ClusterWorkers:
         self._training: list[Future[Body]] = []  # replies to `Train`, while workers train
         self._batches: ClusterBatches | None = None
         self._last_metrics: tuple[int, SplitMetrics] | None = None
+        self._warning = ""  # the last one about workers without data
         self._owners = ClusterOwners(conf, node)
         self._work = WorkSums(node.workers)
         self._memory = MemoryWatch(model, node.workers)
@@ -242,8 +260,10 @@ class ClusterWorkers:
     @contextlib.contextmanager
     def batches(self, conf: Conf, position: Position, skipped: Skipped) -> Iterator[ClusterBatches]:
         of_pass = PassPosition(conf, position, self._node.workers, skipped)
-        if warning := units.too_few(conf, "train", of_pass.remainders, self._node.workers):
+        warning = units.too_few(conf, "train", of_pass.remainders, self._node.workers)
+        if warning is not None and warning != self._warning:
             say(f"warning: {warning}")
+            self._warning = warning
         first, *others = of_pass.dealt()
         replies = [
             self._node.command(
@@ -259,7 +279,7 @@ class ClusterWorkers:
             has_batch = self.share.has_batches(1)
             started = _replies(commands.PassStarted, replies)
             has_batch = has_batch or any(reply.has_batch for reply in started)
-            self._batches = ClusterBatches(self, of_pass, skipped, len(others), has_batch)
+            self._batches = ClusterBatches(self, conf, of_pass, skipped, len(others), has_batch)
             yield self._batches
             self.pause()
             _replies(commands.Done, self._node.command_others(commands.EndPass()))
@@ -331,9 +351,12 @@ class ClusterWorkers:
         for reply in replies:
             received = scores.from_bytes(reply.result(), names, scored[0])
             counts.merge(received.examples, received.present, received.ids)
-            skipped.add(received.skipped, "by another worker")
+            skipped.add(received.skipped, received.reason)
             by_worker.append(received.units)
         in_order = itertools.chain.from_iterable(itertools.zip_longest(*by_worker))
+        if not counts.examples:
+            raise none_left(conf, split, skipped)
+        skipped.report()
         return Scored.merged([unit for unit in in_order if unit is not None]), counts
 
     def look(self, conf: Conf, counter: BatchCounter, *, scored: bool) -> dict[str, Any] | None:
@@ -342,6 +365,21 @@ class ClusterWorkers:
         return look_at_training_data(
             conf, self.share.inference, counter, scored=scored, between=self.signals.check
         )
+
+    def contains(
+        self, table: int, groups: NDArray[np.uint16], ids: NDArray[np.uint64]
+    ) -> NDArray[np.bool_]:
+        self.pause()
+        return key_lookup.contains(self._node, self.model.tables[table], table, groups, ids)
+
+    def embedding_norms(self) -> dict[str, NormSum]:
+        self.pause()
+        replies = self._node.command_others(commands.SumNorms())
+        norms = norm_sums(self.model)
+        for reply in _replies(commands.Norms, replies):
+            for slot, counted in reply.slots.items():
+                norms[slot] = norms.get(slot, NormSum()) + NormSum(*counted)
+        return norms
 
     def set_days(self, days: Sequence[tuple[int, int]]) -> None:
         self.pause()

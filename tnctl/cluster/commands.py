@@ -15,6 +15,15 @@ from tnctl.errors import Failure
 
 
 @dataclass(frozen=True, kw_only=True)
+class SeeOutput:
+    """Read a file that rank 0 wrote into the output; the reply is a `Seen`."""
+
+    command: Literal["see_output"] = "see_output"
+    name: documents.RelativePath
+    content: Text
+
+
+@dataclass(frozen=True, kw_only=True)
 class Build:
     """Make a model with initial weights; the reply is a `Built`."""
 
@@ -85,6 +94,26 @@ class Evaluate:
     split: Text
     units: tuple[Unit, ...]
     moving: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindKeys:
+    """Which of n keys of a table have a row; the reply is n bytes, 0 or 1.
+
+    `groups` (uint16) and `ids` (uint64) are base64 of little-endian numbers.
+    """
+
+    command: Literal["find_keys"] = "find_keys"
+    table: Count
+    groups: str
+    ids: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumNorms:
+    """Add up the norms of embeddings, for the report; the reply is a `Norms`."""
+
+    command: Literal["sum_norms"] = "sum_norms"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,9 +207,9 @@ class End:
 
 
 Command = Union[  # noqa: UP007 - a union of many lines
-    Build, StartWarm, Load, Start, StartPass, Train, EndPass, Evaluate, SetDays, EndPeriod,
-    CountRows, DenseStates, MeasurePart, StagePart, FinishPart, CommitPart, AbandonPart, Stop,
-    Shortage, End,
+    Build, StartWarm, Load, Start, StartPass, Train, EndPass, Evaluate, FindKeys, SumNorms,
+    SetDays, EndPeriod, CountRows, DenseStates, MeasurePart, StagePart, FinishPart, CommitPart,
+    AbandonPart, SeeOutput, Stop, Shortage, End,
 ]  # fmt: skip
 KINDS: dict[str, Any] = {
     kind.__dataclass_fields__["command"].default: kind for kind in cast(Any, Command).__args__
@@ -190,6 +219,13 @@ OF_CHECKPOINTS = frozenset({"finish_part", "commit_part", "abandon_part"})
 
 
 # ---- Replies -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """Whether the file is there and has the content."""
+
+    seen: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,6 +294,13 @@ class TableCounts:
     """The counts of each table."""
 
     tables: tuple[TableCount, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norms:
+    """By slot, how many embeddings were looked at, and the sum of their norms."""
+
+    slots: dict[str, tuple[Count, documents.Finite]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """A worker of another rank than 0: it does what rank 0 commands, and trains in between."""
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tnctl.checkpoint.owners import PartWriter, group_parts, tables_of
-from tnctl.cluster import commands, scores
+from tnctl.cluster import commands, key_lookup, scores, shared_output
 from tnctl.cluster.node import Node, Respond
 from tnctl.cluster.remote import Paused
 from tnctl.cluster.share import Share, built, dense_digest, loaded, warmed
@@ -16,9 +17,10 @@ from tnctl.data.bad_rows import Skipped
 from tnctl.data.days import conf_of_day
 from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure, UserError
+from tnctl.evaluation.input_figures import norm_sums
 from tnctl.evaluation.split_scoring import Counts
 from tnctl.manifest import DamagedError
-from tnctl.model.building import Model
+from tnctl.model.building import Model, enable_determinism
 from tnctl.schema import Conf
 from tnctl.tables.shards import shards_of
 from tnctl.training import eviction
@@ -31,6 +33,8 @@ class Follower:
     """Runs the commands of rank 0, one after the other, until the run ends."""
 
     def __init__(self, conf: Conf, node: Node) -> None:
+        if conf.train.deterministic:
+            enable_determinism()
         self._conf, self._node = conf, node
         self._model: Model | None = None
         self._share: Share | None = None
@@ -83,6 +87,8 @@ class Follower:
         """Run a command, and return the document or bytes of its reply."""
         place = self._node.rank, self._node.workers
         match command:
+            case commands.SeeOutput(name=name, content=content):
+                return commands.Seen(seen=shared_output.sees(self._conf.output, name, content))
             case commands.Build(statistics=statistics):
                 measured = Statistics.from_measured(statistics)
                 return self._made(built(self._conf, measured, *place))
@@ -107,6 +113,11 @@ class Follower:
                 self._trained.end_pass()
             case commands.Evaluate():
                 return self._evaluate(command)
+            case commands.FindKeys():
+                return key_lookup.found(self._trained.model.tables, command)
+            case commands.SumNorms():
+                sums = norm_sums(self._trained.model)
+                return commands.Norms(slots={name: astuple(of) for name, of in sums.items()})
             case commands.SetDays(days=days):
                 set_days(self._trained.model, days)
             case commands.EndPeriod():
@@ -168,7 +179,7 @@ class Follower:
         skipped = Skipped(command.split, self._conf.data.bad_rows)
         counts = Counts(share.model.layout)
         units = share.scored(command.split, command.units, skipped, counts)
-        return scores.to_bytes(units, counts, skipped.rows)
+        return scores.to_bytes(units, counts, skipped)
 
     def _complete_parts(self) -> None:
         while True:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tnctl.data.bad_rows import Skipped
 from tnctl.errors import Failure
 from tnctl.evaluation.metrics import OF_EXAMPLES, Scored
 from tnctl.evaluation.split_scoring import Counts
@@ -24,9 +25,11 @@ class Scores:
     present: dict[str, int]
     ids: dict[str, int]
     skipped: int
+    reason: str
+    """why the first of these rows could not be read"""
 
 
-def to_bytes(units: Sequence[Scored], counts: Counts, skipped: int) -> bytes:
+def to_bytes(units: Sequence[Scored], counts: Counts, skipped: Skipped) -> bytes:
     """The scores of units, in their order."""
     arrays: dict[str, Any] = {
         f"{number}.{name}": array
@@ -37,7 +40,8 @@ def to_bytes(units: Sequence[Scored], counts: Counts, skipped: int) -> bytes:
     names = list(counts.present)
     arrays["present"] = np.array([counts.present[name] for name in names], np.int64)
     arrays["ids"] = np.array([counts.ids[name] for name in names], np.int64)
-    arrays["totals"] = np.array([len(units), counts.examples, skipped], np.int64)
+    arrays["totals"] = np.array([len(units), counts.examples, skipped.rows], np.int64)
+    arrays["reason"] = np.array(skipped.first)
     stream = io.BytesIO()
     np.savez(stream, **arrays)
     return stream.getvalue()
@@ -72,4 +76,4 @@ def _scores(arrays: Mapping[str, Any], names: Sequence[str], like: Scored) -> Sc
     present, ids = (
         dict(zip(names, arrays[key].tolist(), strict=True)) for key in ("present", "ids")
     )
-    return Scores(units, examples, present, ids, skipped)
+    return Scores(units, examples, present, ids, skipped, str(arrays["reason"]))

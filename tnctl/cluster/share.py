@@ -22,7 +22,7 @@ from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.statistics import Statistics
 from tnctl.data.unit_batches import training_batches
 from tnctl.data.unit_records import Progress, Remainder, Unit
-from tnctl.errors import Failure
+from tnctl.errors import Failure, refuse_if
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.split_scoring import Counts, features_of, labelled_heads, score_units
@@ -47,7 +47,12 @@ def built(conf: Conf, statistics: Statistics, rank: int, workers: int) -> Model:
             rules = table_life(life, table.stride)
             if rules.most_rows:
                 # Keys are spread evenly, so each worker keeps its share of the bound.
-                most_rows = max(rules.most_rows // workers, 1)
+                most_rows = rules.most_rows // workers
+                refuse_if(
+                    most_rows == 0,
+                    f"the bound of a share group (life.eviction) is {rules.most_rows} rows, and "
+                    f"{workers} workers own at least one each. Raise it, or take fewer workers",
+                )
                 table.set_life(number, replace(rules, most_rows=most_rows))
     return model
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,21 @@ ROWS_SAMPLED = 1 << 20
 # An entry of the index is 8 bytes, and an index that grows by half when it is three quarters full
 # has between 4/3 and 2 entries for a row.
 INDEX_BYTES = 8 * (2 - 4 / 3) / math.log(1.5)
+
+
+@dataclass(frozen=True)
+class NormSum:
+    """How many embeddings were looked at, and the sum of their norms."""
+
+    embeddings: int = 0
+    total: float = 0.0
+
+    def __add__(self, other: "NormSum") -> "NormSum":
+        return NormSum(self.embeddings + other.embeddings, self.total + other.total)
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.embeddings
 
 
 def kind_of(layout: Layout, name: str) -> str:
@@ -58,9 +74,9 @@ def sampled_norms(
     return records["group"], np.linalg.norm(records[EMBEDDING].astype(np.float64), axis=1)
 
 
-def mean_norms(model: Model) -> dict[str, float]:
-    """The mean norm of the embeddings of every slot's group that has rows in the sample."""
-    means = {}
+def norm_sums(model: Model) -> dict[str, NormSum]:
+    """The norms of the embeddings of every slot's group that has rows in the sample."""
+    norms_of_slots = {}
     for layout, table in zip(model.layout.tables, model.tables, strict=True):
         if not layout.width:
             continue
@@ -68,5 +84,5 @@ def mean_norms(model: Model) -> dict[str, float]:
         counts, sums = np.bincount(groups), np.bincount(groups, norms)
         for slot, number in zip(layout.slots, layout.group_of, strict=True):
             if number < len(counts) and counts[number]:
-                means[slot] = float(sums[number] / counts[number])
-    return means
+                norms_of_slots[slot] = NormSum(int(counts[number]), float(sums[number]))
+    return norms_of_slots

@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from tnctl import files
 from tnctl.evaluation.ablation import ABLATED_SPLITS, ablate
-from tnctl.evaluation.input_figures import kind_of, mean_norms, row_bytes, rows_and_bytes
+from tnctl.evaluation.input_figures import NormSum, kind_of, row_bytes, rows_and_bytes
 from tnctl.evaluation.split_scoring import REPORTED_SPLITS, Counts, first_given
 from tnctl.masking import masked
 from tnctl.model.building import Model
@@ -77,7 +77,7 @@ def write_report(
         ),
     )
     report = masked(report)
-    inputs = input_rows(model, tables, counts, importance)
+    inputs = input_rows(model, tables, counts, importance, workers.embedding_norms())
     lines = [LogLine.of(event) for event in log.events]
     html = page.render(masked(conf.output), conf_to_json(conf), report, lines, inputs)
     log.flush()
@@ -111,10 +111,10 @@ def input_rows(
     tables: Sequence[TableFigures],
     counts: Counts | None,
     importance: Mapping[str, float],
+    norms: Mapping[str, NormSum],
 ) -> list[InputRow]:
     """Every input of a model as the report page shows it; `counts` of the reported split."""
-    rows, norms = rows_and_bytes(model, tables), mean_norms(model)
-    shown = []
+    rows, shown = rows_and_bytes(model, tables), []
     for name in [*model.layout.slots, *model.layout.numeric]:
         count, size = rows.get(name, (None, None))
         slot = model.conf.slots.get(name)
@@ -127,7 +127,7 @@ def input_rows(
                 group=None if count is None or slot is None else slot.group or name,
                 rows=count,
                 bytes=size,
-                norm=norms.get(name),
+                norm=norms[name].mean if name in norms else None,
                 importance=importance.get(name),
             )
         )

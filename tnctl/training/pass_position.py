@@ -61,6 +61,14 @@ class PassPosition:
         else:
             self._units.add(progress)
 
+    @property
+    def is_at_start(self) -> bool:
+        """Whether not one row of the pass was trained."""
+        position = self.position
+        units = position.units
+        in_units = units is not None and (units.done or units.open)
+        return not (position.window or position.offset or in_units)
+
     def report_skipped(self) -> None:
         """Say how many rows were left out, at the end of a pass that is cut into units.
 

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tnctl.checkpoint.document import Position
 from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
 from tnctl.checkpoint.owners import LocalOwners, Owners
@@ -17,6 +20,7 @@ from tnctl.data.statistics import Statistics
 from tnctl.data.unit_batches import training_batches
 from tnctl.data.unit_records import Progress
 from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.input_figures import NormSum, norm_sums
 from tnctl.evaluation.split_scoring import (
     BatchCounter,
     Counts,
@@ -119,6 +123,14 @@ class Workers(Protocol):
 
         Each batch is passed to `counter`.
         """
+
+    def contains(
+        self, table: int, groups: NDArray[np.uint16], ids: NDArray[np.uint64]
+    ) -> NDArray[np.bool_]:
+        """Which of n keys of a table, by its number, have a row: bool [n]. Between steps."""
+
+    def embedding_norms(self) -> dict[str, NormSum]:
+        """The norms of embeddings, by slot, of a sample of the rows."""
 
     def set_days(self, days: Sequence[tuple[int, int]]) -> None:
         """The number and the first step of each day, for rows that decay or age by days."""
@@ -270,6 +282,14 @@ class LocalWorkers:
         return look_at_training_data(
             conf, self.inference, counter, scored=scored, between=self._signals.check
         )
+
+    def contains(
+        self, table: int, groups: NDArray[np.uint16], ids: NDArray[np.uint64]
+    ) -> NDArray[np.bool_]:
+        return self.model.tables[table].contains(groups, ids)
+
+    def embedding_norms(self) -> dict[str, NormSum]:
+        return norm_sums(self.model)
 
     def set_days(self, days: Sequence[tuple[int, int]]) -> None:
         for table in self.model.tables:

@@ -126,8 +126,9 @@ class Daily:
         looks = [entry.statistics for entry in self.record if entry.statistics is not None]
         recent = looks[-self.conf.gate.days :]
         edges = {name: values for earlier in recent for name, values in earlier.edges().items()}
-        figures = DayFigures(workers.model, edges)
-        is_new = not steps and not total_rows(workers.figures())
+        rows = total_rows(workers.figures())
+        figures = DayFigures(workers.model, edges, workers.contains if rows else None)
+        is_new = not steps and not rows
         metrics = None
         try:
             with waiting(f"looking at {day}"):

@@ -3,7 +3,7 @@
 Checkpoints keep them, and the gate compares the figures of a day with earlier days.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from tnctl.data.batches import Batch, joined
 from tnctl.data.day_records import OfDay, OfInput
 from tnctl.model.building import Model
 from tnctl.model.layout import TableLayout
-from tnctl.tables import SparseTable
 from tnctl.tables.columns import mix64
 
 BUCKETS = 64  # of the hashes of ids
@@ -24,6 +23,8 @@ ROWS_AT_A_TIME = 65_536
 LOOKED_UP = 16_384  # occurrences of a slot at a time: whether their ids have a row
 FEWEST = 30  # examples or ids that must be expected before their absence is a finding
 LABEL = "label"  # prefix of the name of a label that is counted as a number
+# Which of n keys (groups uint16 [n], ids uint64 [n]) of a table, by its number, have a row: bool.
+Contains = Callable[[int, NDArray[np.uint16], NDArray[np.uint64]], NDArray[np.bool_]]
 
 
 class Distinct:
@@ -104,13 +105,15 @@ class DayFigures:
     on 16,384 rows chosen by their number.
     """
 
-    def __init__(self, model: Model, edges: dict[str, list[float]]) -> None:
-        self._model, self._edges = model, edges
+    def __init__(
+        self, model: Model, edges: dict[str, list[float]], contains: Contains | None
+    ) -> None:
+        """`contains` is None on a first day, when no id has a row."""
+        self._model, self._edges, self._contains = model, edges, contains
         self._squared = model.conf.train.loss.name == "mse"
         layout = model.layout
-        # On a first day no id has a row.
-        self._new = not any(table.rows for table in model.tables)
-        self._slots = {name: _Ids(self._new) for table in layout.tables for name in table.slots}
+        is_new = contains is None
+        self._slots = {name: _Ids(is_new) for table in layout.tables for name in table.slots}
         self._numeric = {
             name: slice(column - layout.numeric_at, column - layout.numeric_at + width)
             for name, (column, width) in layout.numeric_columns.items()
@@ -140,11 +143,9 @@ class DayFigures:
             return
         window = joined(self._waiting)
         self._waiting = []
-        parts = zip(
-            self._model.layout.tables, self._model.tables, window.ids, window.offsets, strict=True
-        )
-        for layout, table, ids, offsets in parts:
-            self._count_table(layout, table, ids, offsets, window.rows)
+        parts = zip(self._model.layout.tables, window.ids, window.offsets, strict=True)
+        for number, (layout, ids, offsets) in enumerate(parts):
+            self._count_table(number, layout, ids, offsets, window.rows)
         if self._numeric:
             numbers = window.numeric
             if self._squared:
@@ -155,23 +156,25 @@ class DayFigures:
 
     def _count_table(
         self,
+        table: int,
         layout: TableLayout,
-        table: SparseTable,
         ids: NDArray[np.uint64],
         offsets: NDArray[np.uint32],
         rows: int,
     ) -> None:
-        for number, (name, of_slot, present) in enumerate(by_slot(layout, ids, offsets, rows)):
-            counted = self._slots[name]
-            counted.add(of_slot, present)
-            if not self._new and len(of_slot):
-                sample = of_slot[:: -(-len(of_slot) // LOOKED_UP)]
-                groups = np.full(len(sample), layout.group_of[number], np.uint16)
-                # Where several workers train, ids that this one owns stand for all.
-                owned = table.owned(groups, sample)
-                groups, sample = groups[owned], sample[owned]
-                counted.known += int(np.count_nonzero(table.contains(groups, sample)))
-                counted.looked_up += len(sample)
+        samples = []
+        for name, of_slot, present in by_slot(layout, ids, offsets, rows):
+            self._slots[name].add(of_slot, present)
+            samples.append(of_slot[:: max(-(-len(of_slot) // LOOKED_UP), 1)])
+        if self._contains is None:
+            return
+        lengths = [len(sample) for sample in samples]
+        groups = np.repeat(np.array(layout.group_of, np.uint16), lengths)
+        has_row = self._contains(table, groups, np.concatenate(samples))
+        of_slots = np.split(has_row, np.cumsum(lengths)[:-1])
+        for name, of_sample in zip(layout.slots, of_slots, strict=True):
+            self._slots[name].known += int(np.count_nonzero(of_sample))
+            self._slots[name].looked_up += len(of_sample)
 
     def _count_numbers(self, numbers: NDArray[np.float32]) -> None:
         for name, columns in self._numeric.items():
@@ -209,7 +212,7 @@ class DayFigures:
     def _of_slot(self, name: str, counted: _Ids) -> OfInput:
         distinct = counted.distinct.estimate()
         known = None
-        if counted.occurrences and not self._new:
+        if counted.occurrences and self._contains is not None:
             known = counted.known / max(counted.looked_up, 1)
         elif counted.repeats is not None and not any(
             table.waits for table in self._model.layout.tables if name in table.slots
