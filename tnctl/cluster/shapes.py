@@ -3,12 +3,16 @@
 import itertools
 
 from tnctl.cluster.exchange import Shape, TableShape
+from tnctl.cluster.frames import BODY_LIMITS, Kind
+from tnctl.errors import Failure
 from tnctl.model.building import Model
 from tnctl.model.layout import TableLayout
 from tnctl.model.parameters import moving_statistics
 from tnctl.tables import SparseTable
 from tnctl.tables.dense_table import FLOATS_PER_LINE
 from tnctl.tables.shards import SHARDS, shards_of
+
+DENSE_BYTES = BODY_LIMITS[Kind.EXCHANGE] // 2  # the rest of a message is for rows
 
 
 def first_shards(workers: int) -> list[int]:
@@ -22,6 +26,20 @@ def first_floats(model: Model, workers: int) -> list[int]:
     lines = total // FLOATS_PER_LINE
     ends = [lines * rank // workers * FLOATS_PER_LINE for rank in range(workers)]
     return [*ends, total]
+
+
+def check_dense(model: Model, workers: int) -> None:
+    """Raise Failure when a slice of the dense weights is too large for the messages of a step."""
+    largest = 4 * max(
+        last - first for first, last in itertools.pairwise(first_floats(model, workers))
+    )
+    if workers > 1 and largest > DENSE_BYTES:
+        total = 4 * len(model.dense.flat_weights)
+        raise Failure(
+            f"the dense weights have {total:,} bytes, of which each of {workers} workers receives "
+            f"{largest:,} in a message, and {DENSE_BYTES:,} is the limit. Use at least "
+            f"{-(-total // DENSE_BYTES)} workers (cluster.workers), or one process without cluster"
+        )
 
 
 def shapes(model: Model, workers: int) -> list[Shape]:
