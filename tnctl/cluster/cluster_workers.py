@@ -255,7 +255,7 @@ class ClusterWorkers:
         self._send_units([list(map(Remainder, of_worker)) for of_worker in others])
         replies = self._node.command_others(commands.Evaluate(split=split, moving=moving))
         skipped, counts = Skipped(split, conf.data.bad_rows), Counts(self.model.layout)
-        own, own_rows = self.share.scored(split, first, skipped, counts, self.signals.check)
+        scored, scored_rows = self.share.scored(split, first, skipped, counts, self.signals.check)
         received = _replies(commands.UnitsScored, replies)
         for of_worker, reply in zip(others, received, strict=True):
             if len(reply.rows) != len(of_worker) or not (
@@ -268,9 +268,9 @@ class ClusterWorkers:
         def request(rank: int, first: int, rows: int) -> "Future[Body]":
             return self._node.command(rank, commands.SendScores(first=first, rows=rows))
 
-        rows = [own_rows, *(reply.rows for reply in received)]
-        arrays = [scores.arrays_of(own), *(reply.arrays for reply in received)]
-        return scores.gathered(own, rows, arrays, request, self.signals.check), counts
+        rows = [scored_rows, *(reply.rows for reply in received)]
+        arrays = [scores.arrays_of(scored), *(reply.arrays for reply in received)]
+        return scores.gathered(scored, rows, arrays, request, self.signals.check), counts
 
     def _send_units(self, others: Sequence[Sequence[Remainder]]) -> None:
         """Send units to the other workers, in so many commands as it takes."""

@@ -41,7 +41,7 @@ def block_of(scored: Scored, first: int, rows: int) -> bytes:
 
 
 def gathered(
-    own: Scored,
+    first_part: Scored,
     rows: Sequence[Sequence[int]],
     arrays: Sequence[Sequence[str]],
     request: Request,
@@ -49,8 +49,8 @@ def gathered(
 ) -> Scored:
     """The examples of a split in the order of its units, of which each worker has scored some.
 
-    Unit i is of worker i modulo their number. `own` are the examples of worker 0; `rows` has the
-    examples of each unit, by worker; `arrays` the names of the arrays that each worker has.
+    Unit i is of worker i modulo their number. `first_part` are the examples of worker 0; `rows` has
+    the examples of each unit, by worker; `arrays` the names of the arrays that each worker has.
     `request(rank, first, rows)` requests a block of another worker, one at a time of each, and
     `between` is called while they are sent. Beside the result, memory is bounded by a block for
     each worker. Raises Failure when the workers' examples do not fit together.
@@ -58,17 +58,17 @@ def gathered(
     totals = [sum(of_worker) for of_worker in rows]
     present = {frozenset(names) for names, total in zip(arrays, totals, strict=True) if total}
     if not present:
-        return own
+        return first_part
     if len(present) > 1 or not set(_OF_HEADS) <= min(present) <= set(TYPES):
         raise Failure(
             "workers have scored different columns: "
             f"{' / '.join(', '.join(sorted(names)) for names in present)}"
         )
-    whole = _Whole(len(own.heads), rows, [name for name in TYPES if name in min(present)])
+    whole = _Whole(len(first_part.heads), rows, [name for name in TYPES if name in min(present)])
     most = max(BLOCK_BYTES // whole.bytes_per_row, 1)
     for first in range(0, totals[0], most):
         count = min(most, totals[0] - first)
-        whole.put(0, first, count, block_of(own, first, count))
+        whole.put(0, first, count, block_of(first_part, first, count))
     for first in range(0, max(totals[1:], default=0), most):
         counts = [min(most, total - first) for total in totals]
         replies = {
@@ -79,7 +79,7 @@ def gathered(
         between()
         for rank, reply in replies.items():
             whole.put(rank, first, counts[rank], reply.result())
-    return replace(own, **whole.arrays)
+    return replace(first_part, **whole.arrays)
 
 
 class _Whole:
