@@ -33,11 +33,12 @@ def prepared(rows: int) -> Path:
         folder.mkdir(parents=True)
         _write(clicks, rows)
         unprepared = folder / "unprepared.yaml"
-        unprepared.write_text(_conf({"train": str(clicks), "format": "parquet"}))
+        data = {"train": str(clicks), "format": "parquet"}
+        unprepared.write_text(_conf(data))
         prepare = [sys.executable, "-m", "tnctl", "prepare", f"conf={unprepared}"]
-        subprocess.run([*prepare, f"output={folder / 'prepared'}"], check=True)
+        subprocess.run([*prepare, f"to={folder / 'prepared'}"], check=True)
         clicks.unlink()
-        conf.write_text(_conf({"prepared": str(folder / "prepared")}))
+        conf.write_text(_conf({**data, "prepared": str(folder / "prepared")}))
     return conf
 
 

@@ -101,9 +101,10 @@ def work() -> None:
     Sampler(Path(os.environ[SAMPLES]) / f"{os.getpid()}.jsonl")
     try:
         leave_with("tnctl train", run)
-    finally:
+    except SystemExit as ended:
         sys.stdout.flush()
-        os._exit(0)
+        sys.stderr.flush()
+        os._exit(ended.code if isinstance(ended.code, int) else 1)
 
 
 # ---- The run ---------------------------------------------------------------------
@@ -116,7 +117,7 @@ def supervise(conf_file: str, output: str, overrides: Sequence[str]) -> int:
     from tnctl.schema import Conf
 
     def run(conf: Conf) -> int:
-        task = {"conf": dataclasses.asdict(conf), "overwrite": True, "golden": 0, "accept": True}
+        task = {"conf": dataclasses.asdict(conf), "overwrite": True, "golden": 0, "accept": False}
         Path(output).mkdir(parents=True)
         logs = [Path(output) / f"rank-{rank}.log" for rank in range(conf.cluster.workers)]
         command = (sys.executable, "-m", "benchmarks.cluster_threads", "work")
