@@ -14,12 +14,13 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import cluster_threads, timing
 from benchmarks.cluster_runs import (
-    await_step,
+    await_checkpoint,
+    await_steps,
     finish,
     kill_worker,
     prepared,
@@ -27,7 +28,7 @@ from benchmarks.cluster_runs import (
     speed_of,
     steps_of,
 )
-from benchmarks.workload import FOLDER
+from benchmarks.workload import EXAMPLES, FOLDER
 
 OUTPUT = FOLDER / "cluster-runs"
 LOCAL, ONE_WORKER = "one process", "cluster of 1"
@@ -38,7 +39,7 @@ PARTS = ("speed", "threads", "start", "recovery")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="of W1, at most 1,024,000")
+    parser.add_argument("--rows", type=int, default=EXAMPLES, help="of W1")
     parser.add_argument("--batch", type=int, default=4096, help="train.batch_size, of a worker")
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--timeout", type=float, default=5.0, help="cluster.timeout")
@@ -48,30 +49,29 @@ def main() -> None:
     conf = prepared(given.rows)
     shutil.rmtree(OUTPUT, ignore_errors=True)
     OUTPUT.mkdir(parents=True)
-    common = [f"train.batch_size={given.batch}", f"cluster.timeout={given.timeout}"]
+    batch, timeout = f"train.batch_size={given.batch}", f"cluster.timeout={given.timeout}"
+    workers = {n: ["cluster=local", f"cluster.workers={n}", timeout] for n in (1, 2)}
     parts = [given.only] if given.only else PARTS
     if "speed" in parts:
-        show_speeds(conf, common, given.rounds, given.batch)
+        show_speeds(conf, batch, workers, given.rounds, given.batch)
     if "threads" in parts:
-        cluster_threads.show(conf, OUTPUT / "threads", common)
+        cluster_threads.show(conf, OUTPUT / "threads", [batch, timeout])
     if "start" in parts:
-        show_start(conf, common, given.rounds)
+        show_start(conf, workers, given.rounds)
     if "recovery" in parts:
-        show_recovery(conf, common, given.rounds)
+        show_recovery(conf, batch, workers[2], given.rounds)
 
 
-def of_workers(workers: int) -> list[str]:
-    return ["cluster=local", f"cluster.workers={workers}"]
-
-
-def show_speeds(conf: Path, common: Sequence[str], rounds: int, batch: int) -> None:
+def show_speeds(
+    conf: Path, batch: str, workers: Mapping[int, list[str]], rounds: int, batch_rows: int
+) -> None:
     """Two tables, and the ratios that the issue of the cluster names."""
     cpus = sorted(os.sched_getaffinity(0))
     runs = {
         LOCAL: ([], set(cpus)),
-        ONE_WORKER: (of_workers(1), set(cpus)),
+        ONE_WORKER: (workers[1], set(cpus)),
         LOCAL_ONE_CPU: ([], {cpus[0]}),
-        TWO_WORKERS: (of_workers(2), set(cpus[:2])),
+        TWO_WORKERS: (workers[2], set(cpus[:2])),
     }
     rates: dict[str, list[float]] = {name: [] for name in runs}
     others = []
@@ -80,7 +80,7 @@ def show_speeds(conf: Path, common: Sequence[str], rounds: int, batch: int) -> N
         for name in list(runs)[:: -1 if number % 2 else 1]:
             cluster, affinity = runs[name]
             output = fresh(f"speed-{number}")
-            with running(conf, output, [*common, *cluster], affinity) as process:
+            with running(conf, output, [batch, *cluster], affinity) as process:
                 finish(process, output)
             rates[name].append(speed_of(output))
             shutil.rmtree(output)
@@ -89,7 +89,7 @@ def show_speeds(conf: Path, common: Sequence[str], rounds: int, batch: int) -> N
         "training",
         "samples",
         {
-            heading: timing.Comparison(batch, {name: rates[name] for name in names}, others)
+            heading: timing.Comparison(batch_rows, {name: rates[name] for name in names}, others)
             for heading, names in (
                 (f"{len(cpus)} CPUs", (LOCAL, ONE_WORKER)),
                 ("1 CPU a process", (LOCAL_ONE_CPU, TWO_WORKERS)),
@@ -111,42 +111,41 @@ def fresh(name: str) -> Path:
     return output
 
 
-def show_start(conf: Path, common: Sequence[str], rounds: int) -> None:
+def show_start(conf: Path, workers: Mapping[int, list[str]], rounds: int) -> None:
     """Seconds from the command to step 10 of 64 rows, which take no time beside the rest."""
     rows = [["seconds from the command to step 10", "median", "least", "most"]]
-    for name, cluster in ((LOCAL, []), (ONE_WORKER, of_workers(1)), ("2 workers", of_workers(2))):
+    for name, cluster in ((LOCAL, []), (ONE_WORKER, workers[1]), ("cluster of 2", workers[2])):
         seconds = []
         for _ in range(rounds):
             output = fresh("start")
             started = time.monotonic()
-            overrides = [*common, *cluster, "train.batch_size=64"]
-            with running(conf, output, overrides) as process:
-                seconds.append(await_step(process, output, 0) - started)
+            with running(conf, output, ["train.batch_size=64", *cluster]) as process:
+                await_steps(process, output, bool)
+                seconds.append(time.monotonic() - started)
         rows.append(in_words(name, seconds))
     print(timing.table(rows))
 
 
-def show_recovery(conf: Path, common: Sequence[str], rounds: int) -> None:
+def show_recovery(conf: Path, batch: str, workers: Sequence[str], rounds: int) -> None:
     """Seconds from SIGKILL of a worker to the next logged step, of a model with W1's rows."""
     output = fresh("recovery")
-    with running(conf, output, common) as process:
-        finish(process, output)
-    kept = steps_of(output)[-1]
-    overrides = [*common, *of_workers(2), "train.epochs=1000"]
     seconds: dict[int, list[float]] = {0: [], 1: []}
-    with running(conf, output, overrides) as process:
+    with running(conf, output, [batch, *workers, "train.epochs=1000"]) as process:
+        kept = await_checkpoint(process, output)
         for number in range(2 * rounds):
-            # Lines after those of the checkpoint are removed as training resumes.
-            await_step(process, output, kept["step"])
-            rank = number % 2
+            await_steps(process, output, lambda lines: lines and lines[-1]["step"] > kept + 20)
+            rank, at_kill = number % 2, len(steps_of(output))
             kill_worker(process, rank)
             killed = time.monotonic()
-            while any(line["step"] > kept["step"] for line in steps_of(output)):
-                time.sleep(0.01)
-            seconds[rank].append(await_step(process, output, kept["step"]) - killed)
-    rows = [[f"recovery with {kept['rows']:,} rows", "median s", "least", "most"]]
-    rows += [in_words(f"worker {rank} killed", times) for rank, times in seconds.items()]
-    print(timing.table(rows))
+            # As training resumes, the lines after those of the checkpoint are removed.
+            remaining = await_steps(process, output, lambda lines, n=at_kill: len(lines) < n)
+            count = len(remaining)
+            await_steps(process, output, lambda lines, n=count: len(lines) > n)
+            seconds[rank].append(time.monotonic() - killed)
+            rows = remaining[-1]["rows"]
+    table = [[f"recovery with {rows:,} rows, s", "median", "least", "most"]]
+    table += [in_words(f"worker {rank} killed", times) for rank, times in seconds.items()]
+    print(timing.table(table))
 
 
 def in_words(name: str, seconds: Sequence[float]) -> list[str]:

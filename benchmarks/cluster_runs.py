@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ import yaml
 
 from benchmarks.workload import FOLDER, HIDDEN, NUMERIC, SLOTS, load
 
-WINDOW = 32_768  # rows of a row group: workers share 31 of them
+GROUPS = 32  # row groups of W1, which workers share evenly
 SECONDS = 900  # until a run is given up
+Steps = list[dict[str, Any]]
 FIRST_SHARE = 0.3  # of the logged steps, which are left out of speeds
 
 
@@ -33,7 +34,7 @@ def prepared(rows: int) -> Path:
         folder.mkdir(parents=True)
         _write(clicks, rows)
         unprepared = folder / "unprepared.yaml"
-        data = {"train": str(clicks), "format": "parquet"}
+        data = {"train": str(clicks), "format": "parquet", "window": rows // GROUPS}
         unprepared.write_text(_conf(data))
         prepare = [sys.executable, "-m", "tnctl", "prepare", f"conf={unprepared}"]
         subprocess.run([*prepare, f"to={folder / 'prepared'}"], check=True)
@@ -49,7 +50,7 @@ def _conf(data: dict[str, Any]) -> str:
             "recipe": {"hidden": list(HIDDEN)},
             "slots": {f"s{slot}": {"ids": "integer"} for slot in range(SLOTS)},
             "numeric": {f"n{place}": {} for place in range(NUMERIC)},
-            "data": {"label": {"column": "label"}, "window": WINDOW, **data},
+            "data": {"label": {"column": "label"}, **data},
             "evaluation": {"ablate": False},
         },
         sort_keys=False,
@@ -64,7 +65,7 @@ def _write(path: Path, rows: int) -> None:
     for slot in range(SLOTS):
         ids = np.ascontiguousarray(workload.ids[:rows, slot]).astype(np.int64)
         columns[f"s{slot}"] = pa.array(ids)
-    pq.write_table(pa.table(columns), path, row_group_size=WINDOW)
+    pq.write_table(pa.table(columns), path, row_group_size=rows // GROUPS)
 
 
 @contextmanager
@@ -94,7 +95,7 @@ def finish(process: "subprocess.Popen[bytes]", output: Path) -> None:
         sys.exit(output.with_suffix(".output").read_text())
 
 
-def steps_of(output: Path) -> list[dict[str, Any]]:
+def steps_of(output: Path) -> Steps:
     """The lines of log.jsonl about steps, so far."""
     try:
         text = (output / "log.jsonl").read_text()
@@ -114,16 +115,29 @@ def speed_of(output: Path) -> float:
     return float((last["examples"] - first["examples"]) / seconds)
 
 
-def await_step(process: "subprocess.Popen[bytes]", output: Path, beyond: int) -> float:
-    """Wait until a step beyond one is logged; time.monotonic() then."""
+def await_steps(
+    process: "subprocess.Popen[bytes]",
+    output: Path,
+    condition: Callable[[list[dict[str, Any]]], Any],
+) -> list[dict[str, Any]]:
+    """Wait until the lines about steps are as they should be. Exits when the run ends before."""
     deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
-        if any(line["step"] > beyond for line in steps_of(output)):
-            return time.monotonic()
-        if process.poll() is not None:
-            break
+    while time.monotonic() < deadline and process.poll() is None:
+        lines = steps_of(output)
+        if condition(lines):
+            return lines
         time.sleep(0.01)
     sys.exit(output.with_suffix(".output").read_text())
+
+
+def await_checkpoint(process: "subprocess.Popen[bytes]", output: Path) -> int:
+    """Wait for the first checkpoint of a run: its step."""
+
+    def manifests(_: object) -> list[Path]:
+        return list(output.glob("checkpoints/*/manifest.json"))
+
+    await_steps(process, output, manifests)
+    return int(manifests(None)[0].parent.name.removeprefix("step-"))
 
 
 def kill_worker(process: "subprocess.Popen[bytes]", rank: int) -> None:
