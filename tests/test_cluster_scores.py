@@ -104,7 +104,7 @@ def test_examples_that_do_not_fit_together_are_refused():
 
 
 def test_a_cluster_scores_as_one_process_does(parts, monkeypatch):  # noqa: F811
-    """Blocks of 3 rows, and a command for each unit."""
+    """Blocks of 3 rows, a command for each unit, and one for each text of a vocabulary."""
     monkeypatch.setattr(scores, "BLOCK_BYTES", 3 * 16)
     monkeypatch.setattr(commands, "PER_COMMAND", 1)
     for split in ("validation", "test"):
@@ -112,9 +112,11 @@ def test_a_cluster_scores_as_one_process_does(parts, monkeypatch):  # noqa: F811
         for number in range(5):
             text = "".join([header, *lines[number::5]])
             (parts / f"clicks/{split}-{number}.csv").write_text(text)
+    (parts / "clicks/regions.txt").write_text("".join(f"{region}\n" for region in range(30)))
     conf = conf_of(
         parts, monkeypatch, "data.train=part-*.csv", "data.validation=validation-*.csv",
-        "data.test=test-*.csv", "data.group=user_id",
+        "data.test=test-*.csv", "data.group=user_id", "slots.region.ids=vocabulary",
+        "slots.region.vocabulary_file=regions.txt",
     )  # fmt: skip
     report, errors = cluster_in_one_process.train_together(conf, 3)
     assert not errors

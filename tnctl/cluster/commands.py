@@ -194,7 +194,7 @@ KINDS: dict[str, Any] = {
 }
 _START = re.compile(rb'\{"command": "([a-z_]+)"')  # as `encode` writes it
 # Units or texts of one command. Parsing keeps all threads of a process from running, and so the
-# heartbeats: 10,000 units take 0.2 s.
+# heartbeats: 10,000 units take 0.1 s.
 PER_COMMAND = 10_000
 # Run by the thread that completes checkpoints, while the main thread trains.
 OF_CHECKPOINTS = frozenset({"finish_part", "commit_part", "abandon_part"})
