@@ -36,14 +36,14 @@ def test_a_reply_that_is_too_large_ends_all_with_a_line(monkeypatch):
         node.close()
 
 
-@pytest.mark.parametrize(("workers", "fits"), [(1, True), (2, False), (3, True)])
+@pytest.mark.parametrize(("workers", "fits"), [(1, True), (2, False), (3, False), (4, True)])
 def test_dense_weights_beyond_a_message_are_refused(monkeypatch, workers, fits):
     monkeypatch.setattr(shapes, "DENSE_BYTES", 4 * 336)
     model = SimpleNamespace(dense=SimpleNamespace(flat_weights=np.zeros(1000, np.float32)))
     if fits:
         shapes.check_dense(model, workers)
     else:
-        with pytest.raises(Failure, match=r"have 4,000 bytes.* Use at least 3 workers"):
+        with pytest.raises(Failure, match=r"have 4,000 bytes.* Use at least 4 workers"):
             shapes.check_dense(model, workers)
 
 

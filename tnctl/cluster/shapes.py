@@ -30,15 +30,18 @@ def first_floats(model: Model, workers: int) -> list[int]:
 
 def check_dense(model: Model, workers: int) -> None:
     """Raise Failure when a slice of the dense weights is too large for the messages of a step."""
-    largest = 4 * max(
-        last - first for first, last in itertools.pairwise(first_floats(model, workers))
-    )
-    if workers > 1 and largest > DENSE_BYTES:
-        total = 4 * len(model.dense.flat_weights)
+
+    def largest(number: int) -> int:
+        slices = itertools.pairwise(first_floats(model, number))
+        return 4 * max(last - first for first, last in slices)
+
+    if workers > 1 and largest(workers) > DENSE_BYTES:
+        enough = [n for n in range(workers + 1, SHARDS + 1) if largest(n) <= DENSE_BYTES]
+        more = f"Use at least {enough[0]} workers (cluster.workers), or" if enough else "Use"
         raise Failure(
-            f"the dense weights have {total:,} bytes, of which each of {workers} workers receives "
-            f"{largest:,} in a message, and {DENSE_BYTES:,} is the limit. Use at least "
-            f"{-(-total // DENSE_BYTES)} workers (cluster.workers), or one process without cluster"
+            f"the dense weights have {4 * len(model.dense.flat_weights):,} bytes, of which each of "
+            f"{workers} workers receives {largest(workers):,} in a message, and {DENSE_BYTES:,} is "
+            f"the limit. {more} one process without cluster"
         )
 
 
