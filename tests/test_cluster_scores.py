@@ -112,11 +112,11 @@ def test_a_cluster_scores_as_one_process_does(parts, monkeypatch):  # noqa: F811
         for number in range(5):
             text = "".join([header, *lines[number::5]])
             (parts / f"clicks/{split}-{number}.csv").write_text(text)
-    (parts / "clicks/regions.txt").write_text("".join(f"{region}\n" for region in range(30)))
+    (parts / "clicks/users.txt").write_text("".join(f"u{user}\n" for user in range(30)))
     conf = conf_of(
         parts, monkeypatch, "data.train=part-*.csv", "data.validation=validation-*.csv",
-        "data.test=test-*.csv", "data.group=user_id", "slots.region.ids=vocabulary",
-        "slots.region.vocabulary_file=regions.txt",
+        "data.test=test-*.csv", "data.group=user_id", "slots.user_id.ids=vocabulary",
+        "slots.user_id.vocabulary_file=users.txt",
     )  # fmt: skip
     report, errors = cluster_in_one_process.train_together(conf, 3)
     assert not errors

@@ -1,12 +1,11 @@
 """The scores of a split, which rank 0 gathers from the other workers in blocks of bounded size."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tnctl.cluster.frames import Body
 from tnctl.errors import Failure
@@ -98,7 +97,7 @@ class _Whole:
             for rank, ends in enumerate(self._ends)
         ]
         self._columns = {name: (heads,) if name in _OF_HEADS else () for name in names}
-        self.arrays: Mapping[str, NDArray[Any]] = {
+        self.arrays: dict[str, Any] = {
             name: np.empty((total, *columns), TYPES[name])
             for name, columns in self._columns.items()
         }
