@@ -5,7 +5,10 @@
 An owner answers each frame with one of the size that it asks for. "pull" sends the ids of 13,000
 rows and gets their 9 floats each, "push" sends these floats and gets 8 bytes, "exchange" sends and
 gets them; "pull 812" is the part of 13,000 rows that each of 16 owners has. "exchange 2.5 MB" is
-the exchange of a step of two workers, with dense weights. CPU is that of the asking process.
+the exchange of a step of two workers, with dense weights. Each is measured as frames alone, from a
+thread to the callback of the stream, and as requests of training (tnctl/cluster/node.py): from the
+main thread to the future's result, through the threads of the protocol of both processes. The two
+take turns. CPU is that of the asking process.
 """
 
 import argparse
@@ -18,6 +21,8 @@ import time
 
 import numpy as np
 
+from tnctl.cluster.frames import HEADER_BYTES, Kind, parse
+from tnctl.cluster.node import Node
 from tnctl.cluster.streams import Endpoint
 
 ROWS, FLOATS = 13_000, 9
@@ -31,48 +36,75 @@ SIZES = {
     "push 812": (4 * FLOATS * SMALL, 8),
     "exchange 2.5 MB": (2_500_000, 2_500_000),
 }
+GENERATION = 1
+BARE = bytes(HEADER_BYTES)  # of a frame that is no request
 
 
-def ignored(*_: object) -> None:
-    """A callback that nothing depends on."""
+class Worker:
+    """An endpoint whose frames are requests and replies of a node, or bare ones."""
 
+    def __init__(self, rank, token):
+        self.arrived, self.connected = threading.Event(), threading.Event()
+        self.content = np.zeros(max(back for _, back in SIZES.values()), np.uint8)
+        self.endpoint = Endpoint(
+            "127.0.0.1:0", token, rank, 2,
+            on_frame=self.on_frame,
+            on_connected=lambda _: self.connected.set(),
+            on_lost=lambda *_: None,
+            on_stranger=lambda *_: None,
+        )  # fmt: skip
+        self.node = Node(rank, 2, GENERATION, self.send)
+        self.node.serve_owner(self)
 
-def endpoint(rank, token, on_frame, on_connected=ignored):
-    return Endpoint(
-        "127.0.0.1:0", token, rank, 2, on_frame=on_frame, on_connected=on_connected,
-        on_lost=ignored, on_stranger=ignored,
-    )  # fmt: skip
+    def send(self, peer, frame):
+        self.endpoint.send(peer, [frame.header(), memoryview(frame.body)])
+
+    def on_frame(self, peer, content):
+        if content[: len(BARE)] != BARE:
+            self.node.receive(parse(content))
+        elif self.endpoint.rank == 0:
+            self.endpoint.send(peer, [BARE, self.read(peer, content[len(BARE) :])])
+        else:
+            self.arrived.set()
+
+    def read(self, _, body):
+        """As an owner: an answer of the size that is asked for."""
+        return self.content[: int.from_bytes(body[:8], "little")].data
 
 
 def serve() -> None:
     """The owner: its token is the first line of the standard input, whose end ends it."""
-    token = sys.stdin.readline().strip()
-    content = np.zeros(max(back for _, back in SIZES.values()), np.uint8)
-
-    def answer(peer, frame):
-        size = int.from_bytes(frame[:8], "little")
-        owner.send(peer, [content[:size].data])
-
-    owner = endpoint(0, token, answer)
-    print(owner.port, flush=True)
+    owner = Worker(0, sys.stdin.readline().strip())
+    print(owner.endpoint.port, flush=True)
     sys.stdin.read()
     print(time.process_time(), flush=True)
     os._exit(0)
 
 
-def measure(worker, arrived, there, back, rounds, pause):
-    """Milliseconds of each round trip."""
-    content = np.zeros(there, np.uint8)
-    content[:8] = np.frombuffer(back.to_bytes(8, "little"), np.uint8)
-    times = []
+def by_frames(worker, body):
+    worker.arrived.clear()
+    worker.endpoint.send(0, [BARE, body])
+    worker.arrived.wait()
+
+
+def by_requests(worker, body):
+    worker.node.request(0, Kind.READ, body).result()
+
+
+def measure(worker, there, back, rounds, pause):
+    """Milliseconds of each round trip, and of CPU in all, by the way of sending."""
+    body = np.zeros(max(there, 8), np.uint8)
+    body[:8] = np.frombuffer(back.to_bytes(8, "little"), np.uint8)
+    ways = {"frames": by_frames, "requests": by_requests}
+    times, cpu = {way: [] for way in ways}, dict.fromkeys(ways, 0.0)
     for _ in range(rounds):
-        time.sleep(pause / 1000)
-        started = time.perf_counter()
-        arrived.clear()
-        worker.send(0, [content.data])
-        arrived.wait()
-        times.append((time.perf_counter() - started) * 1000)
-    return times[rounds // 10 :]
+        for way, run in ways.items():
+            time.sleep(pause / 1000)
+            started, used = time.perf_counter(), time.process_time()
+            run(worker, body.data)
+            times[way].append((time.perf_counter() - started) * 1000)
+            cpu[way] += (time.process_time() - used) * 1000
+    return {way: (of_way[rounds // 10 :], cpu[way] / rounds) for way, of_way in times.items()}
 
 
 def main() -> None:
@@ -89,19 +121,18 @@ def main() -> None:
     owner.stdin.write(token + "\n")
     owner.stdin.flush()
     port = int(owner.stdout.readline())
-    arrived, connected = threading.Event(), threading.Event()
-    worker = endpoint(1, token, lambda *_: arrived.set(), lambda _: connected.set())
-    worker.connect(0, f"127.0.0.1:{port}")
-    connected.wait()
-    print(f"{'':16} {'median ms':>10} {'95 % ms':>9} {'CPU ms':>8}")
+    worker = Worker(1, token)
+    worker.endpoint.connect(0, f"127.0.0.1:{port}")
+    worker.connected.wait()
+    print(f"{'':26} {'median ms':>10} {'95 % ms':>9} {'CPU ms':>8}")
     for name, (there, back) in SIZES.items():
-        cpu_started = time.process_time()
-        times = measure(worker, arrived, there, back, given.rounds, given.pause)
-        cpu = (time.process_time() - cpu_started) * 1000 / given.rounds
-        print(
-            f"{name:16} {np.median(times):10.2f} {np.percentile(times, 95):9.2f} {cpu:8.2f}",
-            flush=True,
-        )
+        measured = measure(worker, there, back, given.rounds, given.pause)
+        for way, (times, cpu) in measured.items():
+            print(
+                f"{name + ', ' + way:26} {np.median(times):10.2f} "
+                f"{np.percentile(times, 95):9.2f} {cpu:8.2f}",
+                flush=True,
+            )
     owner.stdin.close()
     print(f"CPU of the owner in all: {float(owner.stdout.readline()):.2f} s")
     os._exit(0)

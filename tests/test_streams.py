@@ -136,16 +136,27 @@ def test_an_urgent_frame_overtakes_a_large_one(pair):
     assert [len(frame) for _, frame, _ in accepts.frames] == [1, 1, 1, 1, 1, 20_000_000]
 
 
-def test_a_peer_that_does_not_read_does_not_make_the_sender_wait(pair, monkeypatch):
-    accepts, dials = pair
+def test_a_peer_that_does_not_read_makes_the_sender_wait(make, monkeypatch):
     monkeypatch.setattr(streams, "WAITING_BYTES", 1 << 20)
-    held = threading.Event()
+    accepts, dials = make(0), make(1)
+    dials.endpoint.connect(0, accepts.address)
+    dials.until_event("connected", 0)
+    held, sent = threading.Event(), []
     accepts.answer = lambda *_: held.wait(SECONDS)
-    sent = [dials.endpoint.send(0, [bytes(8 << 20)]) for _ in range(20)]
-    assert sent[0] and not sent[-1]
+
+    def send():
+        sent.extend(dials.endpoint.send(0, [bytes(size << 20)]) for size in (8, 40, 0, 8))
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    sender.join(0.3)
+    assert sender.is_alive() and dials.endpoint.is_sending(0)
     assert dials.endpoint.send(0, [b"alive"], urgent=True)
     held.set()
-    accepts.until(lambda: len(accepts.frames) == sum(sent) + 1)
+    accepts.until(lambda: len(accepts.frames) == 5)
+    sender.join()
+    assert sent == [True] * 4 and not dials.endpoint.is_sending(0)
+    assert sorted(len(frame) for _, frame, _ in accepts.frames) == [0, 5, *(8 << 20,) * 2, 40 << 20]
 
 
 def test_a_stream_is_opened_again(make):
@@ -328,7 +339,7 @@ def test_parts_that_do_not_fit_are_refused():
 
 def test_mutated_parts_never_make_a_frame_that_was_not_sent():
     rng = np.random.default_rng(13)
-    whole = cut([bytes(range(256)) * 8200], BULK)  # three parts
+    whole = list(cut([bytes(range(256)) * 8200], BULK))  # three parts
     made = refused = 0
     for _ in range(300):
         parts = [bytearray(part) for part in whole]
@@ -356,10 +367,26 @@ def test_mutated_parts_never_make_a_frame_that_was_not_sent():
 
 
 def test_what_waits_is_bounded():
-    outgoing = Outgoing(10)
-    assert outgoing.put([bytes(11)], BULK) and not outgoing.put([b"x"], BULK)
+    outgoing, made, ended = Outgoing(10), [], []
+
+    def parts():
+        for number in range(5):
+            made.append(number)
+            yield bytes(6)
+
+    sender = threading.Thread(target=lambda: ended.append(outgoing.put(parts(), BULK)))
+    sender.start()
+    sender.join(0.1)
+    # Two wait, a third is made and has no room.
+    assert sender.is_alive() and made == [0, 1, 2] and outgoing.is_sending
     assert outgoing.put([b"y"], URGENT)
-    assert [next(outgoing), len(next(outgoing))] == [b"y", 11]
-    assert outgoing.put([b"x"], BULK)
+    assert [next(outgoing) for _ in range(6)] == [b"y", *[bytes(6)] * 5]
+    sender.join()
+    assert ended == [True] and not outgoing.is_sending
+    sender = threading.Thread(target=lambda: ended.append(outgoing.put(parts(), BULK)))
+    sender.start()
+    sender.join(0.1)
     outgoing.end()
+    sender.join()
+    assert ended == [True, False]
     assert list(outgoing) == [] and not outgoing.put([b"z"], URGENT)

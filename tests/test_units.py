@@ -46,7 +46,6 @@ from tnctl.data.unit_records import (
 from tnctl.data.windows import none_left, order, windows
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure
-from tnctl.evaluation.metrics import Scored
 from tnctl.tables.columns import mix64, permutation
 from tnctl.training.pass_position import PassPosition
 
@@ -497,20 +496,6 @@ def test_a_position_has_either_a_window_or_units():
         Position(window=1, units=units_)
 
 
-def test_examples_of_units_are_merged_in_their_order():
-    draws = np.random.default_rng(1)
-    arrays = {"logits": draws.normal(size=(9, 2)), "labels": draws.integers(0, 2, (9, 2))}
-    split = Scored(["a", "b"], weight=draws.random(9), group=np.arange(9), **arrays)
-    parts = split.split([0, 4, 0, 5, 0])
-    assert [len(part.labels) for part in parts] == [0, 4, 0, 5, 0]
-    empty = Scored(["a", "b"], np.empty((0, 2), np.float32), np.empty((0, 2), np.float32))
-    merged = Scored.merged([empty, *parts, empty])
-    for name in ("logits", "labels", "weight", "group"):
-        assert getattr(merged, name).tobytes() == getattr(split, name).tobytes()
-    assert merged.reference is None
-    assert len(Scored.merged([empty, empty]).labels) == 0
-
-
 @pytest.mark.parametrize("name", ["files", "parquet", "bad"])
 def test_a_split_is_scored_by_units(tmp_path, monkeypatch, name):
     from tnctl.evaluation import split_scoring
@@ -530,11 +515,19 @@ def test_a_split_is_scored_by_units(tmp_path, monkeypatch, name):
         for rank in range(workers):
             skipped.append(Skipped("train", conf.data.bad_rows))
             of_rank = cut[rank::workers]
-            parts = split_scoring.score_units(inference, conf, "train", of_rank, skipped[-1])
-            scored.update(zip([unit.index for unit in of_rank], parts, strict=True))
-        merged = Scored.merged([scored[index] for index in range(len(cut))])
+            part, rows = split_scoring.score_units(inference, conf, "train", of_rank, skipped[-1])
+            ends = np.cumsum(rows)
+            assert len(rows) == len(of_rank) and ends[-1] == len(part.labels)
+            for unit, end, count in zip(of_rank, ends, rows, strict=True):
+                scored[unit.index] = part, slice(end - count, end)
         for array in ("logits", "labels", "reference"):
-            assert getattr(merged, array).tobytes() == getattr(alone, array).tobytes()
+            in_order = [
+                getattr(part, array)[span]
+                for part, span in (scored[index] for index in range(len(cut)))
+            ]
+            assert b"".join(values.tobytes() for values in in_order) == (
+                getattr(alone, array).tobytes()
+            )
         assert sum(part.rows for part in skipped) == (len(BAD) if name == "bad" else 0)
 
 

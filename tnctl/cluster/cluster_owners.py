@@ -3,14 +3,12 @@
 import contextlib
 import itertools
 from collections.abc import Sequence
-from concurrent.futures import Future
 
 import numpy as np
 
 from tnctl.checkpoint.owners import PartWriter, tables_of
 from tnctl.checkpoint.parts import PartRequest, PartSize, StagedPart, WrittenPart
 from tnctl.cluster import commands
-from tnctl.cluster.frames import Body
 from tnctl.cluster.node import Node
 from tnctl.cluster.shapes import first_floats
 from tnctl.errors import Failure, UserError
@@ -32,8 +30,7 @@ class ClusterOwners:
         return [own_part, *(commands.reply_of(PartSize, reply.result()) for reply in replies)]
 
     def stage(self, model: Model, requests: Sequence[PartRequest]) -> list[StagedPart]:
-        states = self._node.command_others(commands.DenseStates())
-        self._take_states(model, states)
+        self._take_states(model)
         own_request, *others = requests
         replies = [
             self._node.command(rank, commands.StagePart(request=request))
@@ -60,13 +57,13 @@ class ClusterOwners:
             with contextlib.suppress(UserError):  # the caller raises what went wrong first
                 reply.result()
 
-    def _take_states(self, model: Model, replies: "Sequence[Future[Body]]") -> None:
-        """The optimizer's states of the dense weights, each slice from its owner."""
-        states = model.dense.flat_states
+    def _take_states(self, model: Model) -> None:
+        """The optimizer's states of the dense weights, one after the other from all owners."""
         slices = list(itertools.pairwise(first_floats(model, self._node.workers)))
-        for (first, last), reply in zip(slices[1:], replies, strict=True):
-            received = np.frombuffer(reply.result(), np.float32)
-            if len(received) != len(states) * (last - first):
-                raise Failure("a worker sent another number of states of dense weights")
-            for state, part in zip(states, np.split(received, len(states) or 1), strict=False):
-                state[first:last] = part
+        for place, state in enumerate(model.dense.flat_states):
+            replies = self._node.command_others(commands.DenseStates(place=place))
+            for (first, last), reply in zip(slices[1:], replies, strict=True):
+                received = np.frombuffer(reply.result(), np.float32)
+                if len(received) != last - first:
+                    raise Failure("a worker sent another number of states of dense weights")
+                state[first:last] = received

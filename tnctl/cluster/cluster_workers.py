@@ -1,7 +1,6 @@
 """Rank 0's view of all workers: what the training loop, checkpoints and the report use."""
 
 import contextlib
-import itertools
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -26,7 +25,7 @@ from tnctl.cluster.work import WorkSums
 from tnctl.data import units
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.statistics import Statistics
-from tnctl.data.unit_records import Progress
+from tnctl.data.unit_records import Progress, Remainder
 from tnctl.data.windows import none_left
 from tnctl.documents import Document
 from tnctl.errors import Failure
@@ -61,7 +60,14 @@ class ClusterProcesses:
     def build(self, conf: Conf, statistics: Statistics) -> Model:
         """A model with initial weights and this worker's part of every table."""
         self._check_output(conf.output)
-        replies = self._node.command_others(commands.Build(statistics=statistics.measured()))
+        measured = statistics.measured()
+        for slot, values in measured.vocabularies.items():
+            for first in range(0, max(len(values), 1), commands.PER_COMMAND):
+                part = values[first : first + commands.PER_COMMAND]
+                sent = self._node.command_others(commands.Vocabulary(slot=slot, values=part))
+                _replies(commands.Done, sent)
+        measured = replace(measured, vocabularies={})
+        replies = self._node.command_others(commands.Build(statistics=measured))
         model = built(conf, statistics, self._node.rank, self._node.workers)
         _check_dense(model, _replies(commands.Built, replies))
         return model
@@ -265,15 +271,10 @@ class ClusterWorkers:
             say(f"warning: {warning}")
             self._warning = warning
         first, *others = of_pass.dealt()
-        replies = [
-            self._node.command(
-                rank,
-                commands.StartPass(
-                    day=position.day, passes=position.passes, remainders=tuple(remainders)
-                ),
-            )
-            for rank, remainders in enumerate(others, 1)
-        ]
+        self._send_units(others)
+        replies = self._node.command_others(
+            commands.StartPass(day=position.day, passes=position.passes)
+        )
         self.share.start_pass(conf, position.passes, first, skipped)
         try:
             has_batch = self.share.has_batches(1)
@@ -338,26 +339,39 @@ class ClusterWorkers:
         all_units = units.units_of(conf, split, workers)
         first, *others = (all_units[rank::workers] for rank in range(workers))
         moving = tuple(tuple(map(float, array)) for array in self.share.moving)
-        replies = [
-            self._node.command(
-                rank, commands.Evaluate(split=split, units=tuple(of_worker), moving=moving)
-            )
-            for rank, of_worker in enumerate(others, 1)
-        ]
+        self._send_units([list(map(Remainder, of_worker)) for of_worker in others])
+        replies = self._node.command_others(commands.Evaluate(split=split, moving=moving))
         skipped, counts = Skipped(split, conf.data.bad_rows), Counts(self.model.layout)
-        scored = self.share.scored(split, first, skipped, counts, self.signals.check)
-        by_worker = [scored]
-        names = list(counts.present)
-        for reply in replies:
-            received = scores.from_bytes(reply.result(), names, scored[0])
-            counts.merge(received.examples, received.present, received.ids)
-            skipped.add(received.skipped, received.reason)
-            by_worker.append(received.units)
-        in_order = itertools.chain.from_iterable(itertools.zip_longest(*by_worker))
+        scored, scored_rows = self.share.scored(split, first, skipped, counts, self.signals.check)
+        received = _replies(commands.UnitsScored, replies)
+        for of_worker, reply in zip(others, received, strict=True):
+            if len(reply.rows) != len(of_worker) or not (
+                reply.present.keys() == reply.ids.keys() == counts.present.keys()
+            ):
+                raise Failure("a worker has scored other units, or a model with other inputs")
+            counts.merge(reply.examples, reply.present, reply.ids)
+            skipped.add(reply.skipped, reply.reason)
         if not counts.examples:
             raise none_left(conf, split, skipped)
         skipped.report()
-        return Scored.merged([unit for unit in in_order if unit is not None]), counts
+
+        def request(rank: int, first: int, rows: int) -> "Future[Body]":
+            return self._node.command(rank, commands.SendScores(first=first, rows=rows))
+
+        rows = [scored_rows, *(reply.rows for reply in received)]
+        arrays = [scores.arrays_of(scored), *(reply.arrays for reply in received)]
+        return scores.gathered(scored, rows, arrays, request, self.signals.check), counts
+
+    def _send_units(self, others: Sequence[Sequence[Remainder]]) -> None:
+        """Send units to the other workers, in so many commands as it takes."""
+        for first in range(0, max(map(len, others), default=0), commands.PER_COMMAND):
+            parts = [tuple(of_worker[first : first + commands.PER_COMMAND]) for of_worker in others]
+            sent = [
+                self._node.command(rank, commands.TakeUnits(remainders=part))
+                for rank, part in enumerate(parts, 1)
+                if part
+            ]
+            _replies(commands.Done, sent)
 
     def look(self, conf: Conf, counter: BatchCounter, *, scored: bool) -> dict[str, Any] | None:
         """Rank 0 reads the day alone: what the counters keep depends on the order of rows."""

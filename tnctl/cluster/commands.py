@@ -1,16 +1,16 @@
 """What rank 0 tells the other workers to do: JSON documents, checked where they come in."""
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union, cast
 
-from pydantic import JsonValue
-
 from tnctl import documents
 from tnctl.checkpoint.parts import GroupPart, PartRequest
+from tnctl.cluster.frames import Body
 from tnctl.data.statistics_document import Measured
-from tnctl.data.unit_records import Progress, Remainder, Unit
-from tnctl.documents import Count, Share, Text, Uint32
+from tnctl.data.unit_records import Progress, Remainder
+from tnctl.documents import Count, Name, Share, Text, Uint32
 from tnctl.errors import Failure
 
 
@@ -24,8 +24,20 @@ class SeeOutput:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """Further texts of a slot's vocabulary, for the next `Build`."""
+
+    command: Literal["vocabulary"] = "vocabulary"
+    slot: Name
+    values: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Build:
-    """Make a model with initial weights; the reply is a `Built`."""
+    """Make a model with initial weights; the reply is a `Built`.
+
+    `statistics` are without vocabularies, which `Vocabulary` has sent.
+    """
 
     command: Literal["build"] = "build"
     statistics: Measured
@@ -60,13 +72,20 @@ class Start:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TakeUnits:
+    """Further units, or what is left of them, for the next `StartPass` or `Evaluate`."""
+
+    command: Literal["take_units"] = "take_units"
+    remainders: tuple[Remainder, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class StartPass:
-    """Begin to read what is left of a pass for this worker; the reply is a `PassStarted`."""
+    """Begin to read the units that were sent before; the reply is a `PassStarted`."""
 
     command: Literal["start_pass"] = "start_pass"
     day: Text | None
     passes: Count
-    remainders: tuple[Remainder, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +104,13 @@ class EndPass:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate:
-    """Score units of a split; the reply is the bytes of scores.py.
+    """Score the units of a split that were sent before; the reply is a `UnitsScored`.
 
     `moving` has the moving statistics of batch norms, which rank 0 keeps.
     """
 
     command: Literal["evaluate"] = "evaluate"
     split: Text
-    units: tuple[Unit, ...]
     moving: tuple[tuple[float, ...], ...]
 
 
@@ -114,6 +132,15 @@ class SumNorms:
     """Add up the norms of embeddings, for the report; the reply is a `Norms`."""
 
     command: Literal["sum_norms"] = "sum_norms"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendScores:
+    """The reply is a block (scores.py) of the examples scored last; the last block drops them."""
+
+    command: Literal["send_scores"] = "send_scores"
+    first: Count
+    rows: Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +167,10 @@ class CountRows:
 
 @dataclass(frozen=True, kw_only=True)
 class DenseStates:
-    """The reply is the optimizer's states of the dense slice, float32, one state after another."""
+    """The reply is one of the optimizer's states of the dense slice, float32, by its place."""
 
     command: Literal["dense_states"] = "dense_states"
+    place: Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,13 +235,17 @@ class End:
 
 
 Command = Union[  # noqa: UP007 - a union of many lines
-    Build, StartWarm, Load, Start, StartPass, Train, EndPass, Evaluate, FindKeys, SumNorms,
-    SetDays, EndPeriod, CountRows, DenseStates, MeasurePart, StagePart, FinishPart, CommitPart,
-    AbandonPart, SeeOutput, Stop, Shortage, End,
+    Vocabulary, Build, StartWarm, Load, Start, TakeUnits, StartPass, Train, EndPass, Evaluate,
+    SendScores, FindKeys, SumNorms, SetDays, EndPeriod, CountRows, DenseStates, MeasurePart,
+    StagePart, FinishPart, CommitPart, AbandonPart, SeeOutput, Stop, Shortage, End,
 ]  # fmt: skip
 KINDS: dict[str, Any] = {
     kind.__dataclass_fields__["command"].default: kind for kind in cast(Any, Command).__args__
 }
+_START = re.compile(rb'\{"command": "([a-z_]+)"')  # as `encode` writes it
+# Units or texts of one command. Parsing keeps all threads of a process from running, and so the
+# heartbeats: 10,000 units take 0.1 s.
+PER_COMMAND = 10_000
 # Run by the thread that completes checkpoints, while the main thread trains.
 OF_CHECKPOINTS = frozenset({"finish_part", "commit_part", "abandon_part"})
 
@@ -273,6 +305,24 @@ class Trained:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnitsScored:
+    """What a worker has of the units that it scored.
+
+    `rows` are the examples of each unit, `arrays` the names of their arrays. `skipped` rows could
+    not be read, the first of them for `reason`; the others are counts over all examples, by
+    input of the model.
+    """
+
+    rows: tuple[Count, ...]
+    arrays: tuple[Name, ...]
+    skipped: Count
+    reason: Text = ""
+    examples: Count
+    present: dict[str, Count]
+    ids: dict[str, Count]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evicted:
     """Rows removed by share group, and the shares of `eviction.miscounted` by table."""
 
@@ -313,14 +363,11 @@ def encode(document: Any) -> bytes:
     return json.dumps(documents.plain(document)).encode()
 
 
-def name_of(body: bytes) -> str:
-    """The name of a command. Raises Failure for what is none."""
-    try:
-        value: JsonValue = json.loads(body)
-    except ValueError as error:
-        raise Failure("a command is no JSON") from error
-    name = value.get("command") if isinstance(value, dict) else None
-    if not isinstance(name, str) or name not in KINDS:
+def name_of(body: Body) -> str:
+    """The name of a command, without a look at what follows it. Raises Failure for what is none."""
+    start = _START.match(body)
+    name = "" if start is None else start[1].decode()
+    if name not in KINDS:
         raise Failure("a command is unknown: do all workers have the same version of tnctl?")
     return name
 

@@ -1,7 +1,7 @@
 """A worker of another rank than 0: it does what rank 0 commands, and trains in between."""
 
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -16,8 +16,10 @@ from tnctl.cluster.share import Share, built, dense_digest, loaded, warmed
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.days import conf_of_day
 from tnctl.data.statistics import Statistics
+from tnctl.data.unit_records import Remainder
 from tnctl.errors import Failure, UserError
 from tnctl.evaluation.input_figures import norm_sums
+from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.split_scoring import Counts
 from tnctl.manifest import DamagedError
 from tnctl.model.building import Model, enable_determinism
@@ -40,6 +42,9 @@ class Follower:
         self._share: Share | None = None
         self._memory: MemoryWatch | None = None
         self._skipped = Skipped("train", conf.data.bad_rows)
+        self._vocabularies: dict[str, list[str]] = {}
+        self._remainders: list[Remainder] = []
+        self._scored: Scored | None = None
         self._writer = PartWriter(conf, shards_of(node.rank, node.workers))
         # What completes checkpoints, while the main thread trains.
         self._of_checkpoints: SimpleQueue[tuple[bytes, Respond]] = SimpleQueue()
@@ -89,8 +94,13 @@ class Follower:
         match command:
             case commands.SeeOutput(name=name, content=content):
                 return commands.Seen(seen=shared_output.sees(self._conf.output, name, content))
+            case commands.Vocabulary(slot=slot, values=values):
+                self._vocabularies.setdefault(slot, []).extend(values)
             case commands.Build(statistics=statistics):
-                measured = Statistics.from_measured(statistics)
+                measured = Statistics.from_measured(
+                    replace(statistics, vocabularies=self._vocabularies)
+                )
+                self._vocabularies = {}
                 return self._made(built(self._conf, measured, *place))
             case commands.StartWarm(folder=folder, sha256=sha256):
                 model = self._built
@@ -105,6 +115,8 @@ class Follower:
                     return commands.Loaded(damage=error.what)
             case commands.Start(steps=steps):
                 self._start(steps)
+            case commands.TakeUnits(remainders=remainders):
+                self._remainders.extend(remainders)
             case commands.StartPass():
                 return self._start_pass(command)
             case commands.Train():
@@ -113,6 +125,8 @@ class Follower:
                 self._trained.end_pass()
             case commands.Evaluate():
                 return self._evaluate(command)
+            case commands.SendScores(first=first, rows=rows):
+                return self._send_scores(first, rows)
             case commands.FindKeys():
                 return key_lookup.found(self._trained.model.tables, command)
             case commands.SumNorms():
@@ -126,8 +140,8 @@ class Follower:
                 return commands.Evicted(rows=eviction.remove_rows(model), miscounted=shares)
             case commands.CountRows():
                 return commands.TableCounts(tables=tuple(table_counts(self._trained.model)))
-            case commands.DenseStates():
-                return b"".join(state.tobytes() for state in self._trained.dense_states())
+            case commands.DenseStates(place=state):
+                return self._trained.dense_states()[state].tobytes()
             case commands.MeasurePart(is_delta=is_delta):
                 return self._writer.measure(tables_of(self._trained.model), is_delta=is_delta)
             case commands.StagePart(request=request):
@@ -147,7 +161,7 @@ class Follower:
         conf = self._conf if command.day is None else conf_of_day(self._conf, command.day)
         self._skipped = Skipped("train", conf.data.bad_rows)
         share = self._trained
-        share.start_pass(conf, command.passes, command.remainders, self._skipped)
+        share.start_pass(conf, command.passes, self._taken_units(), self._skipped)
         return commands.PassStarted(has_batch=share.has_batches(1))
 
     def _train(self) -> commands.Trained:
@@ -171,15 +185,36 @@ class Follower:
             self._memory = None
             self._node.command(0, commands.Shortage(rank=self._node.rank, reason=reason))
 
-    def _evaluate(self, command: commands.Evaluate) -> bytes:
+    def _taken_units(self) -> list[Remainder]:
+        taken, self._remainders = self._remainders, []
+        return taken
+
+    def _evaluate(self, command: commands.Evaluate) -> commands.UnitsScored:
         share = self._trained
         share.parameters.read_dense()
         for moving, values in zip(share.moving, command.moving, strict=True):
             moving[:] = np.array(values, np.float32)
         skipped = Skipped(command.split, self._conf.data.bad_rows)
         counts = Counts(share.model.layout)
-        units = share.scored(command.split, command.units, skipped, counts)
-        return scores.to_bytes(units, counts, skipped)
+        units = [remainder.unit for remainder in self._taken_units()]
+        self._scored, rows = share.scored(command.split, units, skipped, counts)
+        return commands.UnitsScored(
+            rows=tuple(rows),
+            arrays=scores.arrays_of(self._scored),
+            skipped=skipped.rows,
+            reason=skipped.first or "",
+            examples=counts.examples,
+            present=counts.present,
+            ids=counts.ids,
+        )
+
+    def _send_scores(self, first: int, rows: int) -> bytes:
+        if self._scored is None:
+            raise Failure("scores were requested before an evaluation")
+        block = scores.block_of(self._scored, first, rows)
+        if first + rows == len(self._scored.labels):
+            self._scored = None
+        return block
 
     def _complete_parts(self) -> None:
         while True:

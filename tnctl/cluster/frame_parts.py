@@ -8,7 +8,7 @@ the next part of an urgent frame is sent before the next one of any other.
 import struct
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -21,18 +21,18 @@ class PartError(ValueError):
     """Bytes that are no part of a frame."""
 
 
-def cut(buffers: Sequence[bytes | memoryview], lane: int) -> list[bytes]:
+def cut(buffers: Sequence[bytes | memoryview], lane: int) -> Iterator[bytes]:
     """The parts of the frame that the buffers hold one after the other, as copies."""
     views = [memoryview(buffer).cast("B") for buffer in buffers]
     header = HEADER.pack(lane, sum(len(view) for view in views))
-    parts, pieces, room = [], [header], PART_BYTES
+    pieces, room = [header], PART_BYTES
     for view in views:
         while len(view) > room:
-            parts.append(b"".join((*pieces, view[:room])))
+            yield b"".join((*pieces, view[:room]))
             view, pieces, room = view[room:], [header], PART_BYTES
         pieces.append(view)  # type: ignore[arg-type]
         room -= len(view)
-    return [*parts, b"".join(pieces)]
+    yield b"".join(pieces)
 
 
 class Joiner:
@@ -78,21 +78,38 @@ class Outgoing:
     """The parts that wait to be sent on one stream: an iterator that ends after `end`."""
 
     def __init__(self, room: int) -> None:
-        """`room`: how many bytes may wait, beside one frame."""
+        """`room`: how many bytes may wait before a sender has to, beside one part."""
         self._changed = threading.Condition()
         self._lanes: tuple[deque[bytes], deque[bytes]] = (deque(), deque())
+        self._sending = threading.Lock()  # whoever adds the parts of a frame that is not urgent
         self._room, self._waiting = room, 0
         self.ended = False
 
-    def put(self, parts: Sequence[bytes], lane: int) -> bool:
-        """Add the parts of a frame; False when too many bytes wait, or the stream has ended."""
+    def put(self, parts: Iterable[bytes], lane: int) -> bool:
+        """Add the parts of a frame; False when the stream has ended.
+
+        Waits until there is room for each part, but for an urgent one.
+        """
+        if lane == URGENT:
+            return self._add(list(parts), lane)
+        with self._sending:
+            return all(self._add([part], lane) for part in parts)
+
+    def _add(self, parts: Sequence[bytes], lane: int) -> bool:
         with self._changed:
-            if self.ended or (self._waiting > self._room and lane != URGENT):
+            while lane != URGENT and self._waiting > self._room and not self.ended:
+                self._changed.wait()
+            if self.ended:
                 return False
             self._lanes[lane].extend(parts)
             self._waiting += sum(map(len, parts))
-            self._changed.notify()
+            self._changed.notify_all()
         return True
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether a frame that is not urgent waits, or a part of it."""
+        return self._sending.locked() or bool(self._lanes[BULK])
 
     def end(self) -> None:
         """Drop what waits, and let the iterator end."""
@@ -111,7 +128,12 @@ class Outgoing:
                 for lane in self._lanes:
                     if lane:
                         part = lane.popleft()
-                        self._waiting -= len(part)
+                        was_full, self._waiting = (
+                            self._waiting > self._room,
+                            self._waiting - len(part),
+                        )
+                        if was_full:
+                            self._changed.notify_all()
                         return part
                 self._changed.wait()
         raise StopIteration

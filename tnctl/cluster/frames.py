@@ -46,7 +46,7 @@ REPLIES = frozenset({Kind.REPLY, Kind.ERROR_REPLY})
 NUMBERED = REQUESTS | REPLIES | {Kind.RESEND}
 
 _SMALL = 1 << 18
-_LARGE = 1 << 31
+_LARGE = (1 << 30) - HEADER_BYTES
 BODY_LIMITS = {
     Kind.HELLO: _SMALL,
     Kind.WELCOME: _SMALL,
@@ -62,6 +62,7 @@ BODY_LIMITS = {
     Kind.GOODBYE: 0,
 }
 """bytes that the body of each kind may have"""
+LARGEST_FRAME = HEADER_BYTES + max(BODY_LIMITS.values())
 
 Awaited = tuple[int, int, int]
 

@@ -18,6 +18,7 @@ from tnctl.documents import Hash, Sha256, Text
 from tnctl.errors import Failure, UserError, quoted
 
 _MOST_WARNINGS = 20  # lines about refused connections
+_LONGEST_MESSAGE = 16_384  # characters, of up to 12 bytes each in JSON
 
 Rank = Annotated[int, Field(ge=0, lt=MOST_WORKERS)]
 _Document = TypeVar("_Document")
@@ -78,8 +79,11 @@ class Problem:
 
 
 def problem_of(error: UserError) -> Problem:
-    """An error as it is sent to another worker."""
-    return Problem(str(error), error.exit_code)
+    """An error as it is sent to another worker: what is longer than a frame may be is cut off."""
+    message = str(error)
+    if len(message) > _LONGEST_MESSAGE:
+        message = message[:_LONGEST_MESSAGE] + "..."
+    return Problem(message, error.exit_code)
 
 
 def to_body(document: Hello | Welcome | Problem) -> bytes:

@@ -13,7 +13,16 @@ from queue import SimpleQueue
 from typing import Any
 
 from tnctl.cluster.commands import Command, encode, name_of
-from tnctl.cluster.frames import HEADER_BYTES, REPLIES, REQUESTS, Body, Frame, FrameError, Kind
+from tnctl.cluster.frames import (
+    BODY_LIMITS,
+    HEADER_BYTES,
+    REPLIES,
+    REQUESTS,
+    Body,
+    Frame,
+    FrameError,
+    Kind,
+)
 from tnctl.cluster.members import parse_problem, problem_of, to_body
 from tnctl.cluster.owner import Owner
 from tnctl.cluster.session import Client, Request, Server
@@ -28,16 +37,24 @@ Respond = Callable[[Body], None]
 class Node:
     """The requests of one worker to the others and to itself, and theirs to it.
 
-    `send` takes a frame for another worker and returns at once. `owner_seconds` (of answering
-    exchanges), `sent_bytes` and `received_bytes` are sums, which other threads may read. `commands`
-    receives each command of rank 0 with what takes its reply, and None when this worker has failed.
+    `send` takes a frame for another worker, and may wait until there is room for it; `is_sending`
+    says whether frames for a worker wait. `owner_seconds` (of answering exchanges), `sent_bytes`
+    and `received_bytes` are sums, which other threads may read. `commands` receives each command of
+    rank 0 with what takes its reply, and None when this worker has failed.
     """
 
-    def __init__(self, rank: int, workers: int, generation: int, send: Send) -> None:
+    def __init__(
+        self,
+        rank: int,
+        workers: int,
+        generation: int,
+        send: Send,
+        is_sending: Callable[[int], bool] = lambda _: False,
+    ) -> None:
         self.rank, self.workers, self.generation = rank, workers, generation
         self.commands: SimpleQueue[Any] = SimpleQueue()
         self._routes: dict[str, SimpleQueue[tuple[bytes, Respond]]] = {}
-        self._transmit = send
+        self._transmit, self._is_sending = send, is_sending
         self.owner_seconds = 0.0
         self.sent_bytes = self.received_bytes = 0
         self._owner: Owner | None = None
@@ -65,7 +82,12 @@ class Node:
         self._routes |= dict.fromkeys(names, to)
 
     def request(self, rank: int, kind: Kind, body: Body) -> "Future[Body]":
-        """Send a request to a worker; the reply is the result of the future, or its exception."""
+        """Send a request to a worker; the reply is the result of the future, or its exception.
+
+        Raises Failure for a body that is larger than a frame may be.
+        """
+        if rank != self.rank:
+            self._check_size(kind, body)
         future: Future[Body] = Future()
         self._inbox.put(lambda: self._request(rank, kind, body, future))
         return future
@@ -156,10 +178,13 @@ class Node:
                 self._heartbeats[peer] = self._clients[peer].heartbeat()
                 self._futures.pop((peer, frame.number)).set_result(frame.body)
         elif frame.kind is Kind.RESEND:
-            for unanswered in self._clients[peer].unanswered(frame.number):
-                self._send(peer, unanswered)
+            # A large frame takes longer than heartbeats, by which the peer takes it for lost.
+            if not self._is_sending(peer):
+                for unanswered in self._clients[peer].unanswered(frame.number):
+                    self._send(peer, unanswered)
         elif frame.kind is Kind.HEARTBEAT:
-            for missed in self._servers[peer].heartbeat(frame):
+            is_sending = self._is_sending(peer)
+            for missed in self._servers[peer].heartbeat(frame, is_sending=is_sending):
                 self._send(peer, missed)
         elif frame.kind is Kind.FATAL:
             self._end(parse_problem(frame.body).error())
@@ -187,9 +212,18 @@ class Node:
     def _reply(self, peer: int, request: Request, reply: Body) -> None:
         # Replies of commands come from the main thread.
         if threading.current_thread() is self._thread:
+            self._check_size(Kind.REPLY, reply)
             self._send(peer, self._servers[peer].reply(request.number, reply))
         else:
             self._inbox.put(lambda: self._reply(peer, request, reply))
+
+    def _check_size(self, kind: Kind, body: Body) -> None:
+        if len(body) > BODY_LIMITS[kind]:
+            raise Failure(
+                f"worker {self.rank}: a message to another worker ({kind.name.lower()}) has "
+                f"{len(body):,} bytes, and the limit is {BODY_LIMITS[kind]:,}. Use more workers "
+                "(cluster.workers) or a smaller train.batch_size"
+            )
 
     def _fail(self, error: UserError) -> None:
         if self._error is None:

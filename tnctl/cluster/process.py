@@ -146,7 +146,9 @@ class Member:
         with self._lock:
             self._generation = int(self._welcome.generation, 16)
             self._liveness = Liveness(self.rank, peers, self._timeout, time.monotonic())
-            self._node = Node(self.rank, self.workers, self._generation, self._send)
+            self._node = Node(
+                self.rank, self.workers, self._generation, self._send, self._endpoint.is_sending
+            )
         threading.Thread(target=self._live, name="tnctl-heartbeat", daemon=True).start()
         return self._node
 

@@ -124,12 +124,17 @@ class Server:
         self._replies[number] = frame
         return frame
 
-    def heartbeat(self, heartbeat: Frame) -> list[Frame]:
-        """What the client should have received, or should send, as its heartbeat shows."""
+    def heartbeat(self, heartbeat: Frame, *, is_sending: bool = False) -> list[Frame]:
+        """What the client should have received, or should send, as its heartbeat shows.
+
+        `is_sending`: frames to the client wait to be sent, and replies may be among them.
+        """
         if heartbeat.number > self._last:
             return [self._resend()]
         self._forget(heartbeat.awaited)
         awaited = {n for n in heartbeat.awaited if self._replies.get(n) is not None}
+        if is_sending:
+            awaited.clear()
         # A reply may be on its way when one heartbeat awaits it, not when two do.
         lost, self._overdue = awaited & self._overdue, awaited
         return [reply for number in sorted(lost) if (reply := self._replies[number]) is not None]

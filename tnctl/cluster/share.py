@@ -14,7 +14,7 @@ from tnctl.cluster.node import Node
 from tnctl.cluster.owned import OwnedPart
 from tnctl.cluster.owner import Owner
 from tnctl.cluster.remote import RemoteParameters
-from tnctl.cluster.shapes import first_floats, shapes
+from tnctl.cluster.shapes import check_dense, first_floats, shapes
 from tnctl.cluster.work import COMPUTING, READING
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
@@ -39,8 +39,12 @@ NextOf = Callable[[ReadAhead[Any]], Any]  # the next item, None after the last
 
 
 def built(conf: Conf, statistics: Statistics, rank: int, workers: int) -> Model:
-    """A model with initial weights, whose tables own the shards of a worker."""
+    """A model with initial weights, whose tables own the shards of a worker.
+
+    Raises Failure when its dense weights are too many for so many workers.
+    """
     model, shards = build(conf, statistics), shards_of(rank, workers)
+    check_dense(model, workers)
     for layout, table in zip(model.layout.tables, model.tables, strict=True):
         table.set_shards(shards.first, shards.count)
         for number, life in zip(layout.groups.values(), layout.lives, strict=True):
@@ -106,6 +110,7 @@ class Share:
         self._ahead: ReadAhead[tuple[Batch, Progress]] | None = None
         self._waiting: list[tuple[Batch, Progress]] = []  # the next batch, and the one after it
         self._progress: Progress | None = None
+        self._completed: list[tuple[int, int]] = []  # units, and their rows that were not read
         self.owner = Owner(shapes(model, node.workers)[node.rank], node.workers, self.owned)
         node.serve_owner(self.owner)
 
@@ -117,7 +122,7 @@ class Share:
         """Begin to read what this worker trains of a pass."""
         source = training_batches(conf, self._features, passes, remainders, skipped)
         self._ahead = self._pass.enter_context(ReadAhead(source, BATCHES_AHEAD))
-        self._waiting, self._progress = [], None
+        self._waiting, self._progress, self._completed = [], None, []
 
     def end_pass(self) -> None:
         """Read no further."""
@@ -155,13 +160,14 @@ class Share:
         result = self.step(batch)
         self.parameters.add_result(result.loss, result.logits[:, self.main_label])
         del self._waiting[0]
-        earlier = () if self._progress is None else self._progress.completed
-        self._progress = replace(progress, completed=(*earlier, *progress.completed))
+        self._completed.extend(progress.completed)
+        self._progress = progress
 
     def take_progress(self) -> Progress | None:
         """How far this worker is, with the units that it completed since the last call."""
         progress, self._progress = self._progress, None
-        return progress
+        completed, self._completed = tuple(self._completed), []
+        return None if progress is None else replace(progress, completed=completed)
 
     # ---- While training pauses ---------------------------------------------------
 
@@ -172,8 +178,11 @@ class Share:
         skipped: Skipped,
         counts: Counts,
         between: Callable[[], None] | None = None,
-    ) -> list[Scored]:
-        """The examples of units of a split, by the dense weights that this worker has."""
+    ) -> tuple[Scored, list[int]]:
+        """The examples of units of a split, and how many each unit has.
+
+        They are scored by the dense weights that this worker has.
+        """
         return score_units(
             self.inference, self.conf, split, units, skipped, counter=counts, between=between
         )

@@ -25,6 +25,7 @@ from tnctl.cluster.frame_parts import (
     PartError,
     cut,
 )
+from tnctl.cluster.frames import LARGEST_FRAME
 from tnctl.errors import Failure, UserError
 
 # Before gRPC is imported. Its handlers of fork take locks that TensorFlow's threads may need.
@@ -38,8 +39,7 @@ except ImportError:
 SERVICE, METHOD = "tnctl.Frames", "Exchange"
 # Names in the metadata of a call.
 TOKEN, PEER = "tnctl-token", "tnctl-peer"
-FRAME_BYTES = 1 << 30  # the largest frame, by default
-WAITING_BYTES = 64 << 20  # that may wait for one peer
+WAITING_BYTES = 64 << 20  # that may wait for one peer, before a sender has to wait
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5  # seconds between attempts to connect
 STRANGERS = 8  # calls beyond those of peers that may be open at a time
 OPTIONS = [
@@ -86,7 +86,7 @@ class Endpoint:
         on_connected: Callable[[int], None],
         on_lost: Callable[[int, str], None],
         on_stranger: Callable[[str, str], None],
-        limit: int = FRAME_BYTES,
+        limit: int = LARGEST_FRAME,
     ) -> None:
         """Listen on `address` (HOST:PORT, of port 0 the system chooses one) and no other.
 
@@ -131,15 +131,22 @@ class Endpoint:
     def send(
         self, peer: int, buffers: Sequence[bytes | memoryview], *, urgent: bool = False
     ) -> bool:
-        """Send the frame that contiguous buffers hold one after the other; never waits.
+        """Send the frame that contiguous buffers hold one after the other.
 
-        The buffers are copied before it returns. `urgent` frames overtake others, and may be sent
-        in any number. False when the frame is dropped: there is no stream, or too much waits.
+        The buffers are copied before it returns. It waits while too much waits to be sent, but
+        for `urgent` frames, which overtake others. False when the frame is dropped, since there is
+        no stream or it has ended.
         """
         with self._lock:
             stream = self._streams.get(peer)
         lane = URGENT if urgent else BULK
         return stream is not None and stream.outgoing.put(cut(buffers, lane), lane)
+
+    def is_sending(self, peer: int) -> bool:
+        """Whether frames to a peer, other than urgent ones, wait to be sent."""
+        with self._lock:
+            stream = self._streams.get(peer)
+        return stream is not None and stream.outgoing.is_sending
 
     def heard(self, peer: int) -> float | None:
         """When the last part of a frame came (time.monotonic); None while there is no stream."""

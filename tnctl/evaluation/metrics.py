@@ -6,9 +6,8 @@ is a weighted one, and a pair of AUC counts as the product of its two weights. C
 them, as TensorNet's does.
 """
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
@@ -17,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 BINS = 10
-OF_EXAMPLES = ("logits", "labels", "weight", "reference", "group")  # arrays of Scored
 Floats = NDArray[np.float64]
 
 
@@ -283,32 +281,6 @@ class Scored:
     reference: NDArray[np.float64] | None = None
     group: NDArray[np.uint64] | None = None
     squared: bool = False
-
-    def split(self, rows: Sequence[int]) -> list["Scored"]:
-        """Consecutive parts of so many examples each, which together are all."""
-        bounds = np.append(0, np.cumsum(rows, dtype=np.int64)).tolist()
-        return [
-            replace(
-                self,
-                **{
-                    name: array[first:end]
-                    for name in OF_EXAMPLES
-                    if (array := getattr(self, name)) is not None
-                },
-            )
-            for first, end in itertools.pairwise(bounds)
-        ]
-
-    @classmethod
-    def merged(cls, parts: Sequence["Scored"]) -> "Scored":
-        """The examples of one or more parts, one part after the other; parts may have none."""
-        filled = [part for part in parts if len(part.labels)] or list(parts[:1])
-        arrays = {name: [getattr(part, name) for part in filled] for name in OF_EXAMPLES}
-        joined: dict[str, Any] = {
-            name: None if given[0] is None else np.concatenate(given)
-            for name, given in arrays.items()
-        }
-        return replace(filled[0], **joined)
 
     def of_head(self, number: int) -> HeadExamples:
         """The examples of one head, contiguous."""

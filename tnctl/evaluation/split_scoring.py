@@ -161,16 +161,15 @@ def score_units(
     *,
     counter: BatchCounter | None = None,
     between: Callable[[], None] | None = None,
-) -> list[Scored]:
-    """As `score`, of some units of a split: the examples of each, which may be none.
+) -> tuple[Scored, list[int]]:
+    """As `score`, of some units of a split, and how many examples each has, which may be none.
 
-    `Scored.merged` of all units of the split, in their order, is the split. `skipped` counts the
-    rows that cannot be read.
+    `skipped` counts the rows that cannot be read.
     """
     rows_of: dict[int, int] = {}
     with unshuffled_units(conf, inference.model, split, units, skipped, rows_of) as ahead:
         whole = _scored(inference, conf.train.loss.name == "mse", ahead, counter, between)
-    return whole.split([rows_of.get(unit.index, 0) for unit in units])
+    return whole, [rows_of.get(unit.index, 0) for unit in units]
 
 
 def _scored(

@@ -18,6 +18,7 @@ from tnctl.tables.records import (
     key_pointers,
     record_dtype,
 )
+from tnctl.tables.shards import ALL_SHARDS, Shards
 
 OUTPUTS = {"concat": lib.TN_CONCAT, "sum": lib.TN_SUM}
 INITIALS = {"zeros": lib.TN_ZEROS, "uniform": lib.TN_UNIFORM, "normal": lib.TN_NORMAL}
@@ -55,6 +56,7 @@ class SparseTable:
         self.shows, self.cvm = shows, cvm
         self._pool = pool
         self._names: dict[int, str] = {}  # of groups
+        self._shards = ALL_SHARDS
         parts, out = ffi.new("tn_segment[]", len(segments)), ffi.new("tn_table **")
         for part, segment in zip(parts, segments, strict=True):
             part.width, part.output = segment.width, OUTPUTS[segment.output]
@@ -91,6 +93,7 @@ class SparseTable:
         ValueError for a range that is empty or leaves the 64, and for a table with rows.
         """
         check(lib.tn_table_set_shards(self.handle, first, count))
+        self._shards = Shards(first, count)
 
     @property
     def shards(self) -> Shards:
@@ -283,6 +286,14 @@ class SparseTable:
         buffer = ffi.from_buffer(records, require_writable=True)
         check(lib.tn_initial_records(self.handle, *key_pointers(groups, ids), buffer))
         return records
+
+    def owned(self, groups: NDArray[np.uint16], ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which of n keys are of shards that this table owns, bool [n]."""
+        if self._shards == ALL_SHARDS:
+            return np.ones(len(ids), np.bool_)
+        first, last = self._shards.hashes
+        hashes = self.hashes(groups, ids)
+        return (hashes >= np.uint64(first)) & (hashes <= np.uint64(last))
 
     def contains(self, groups: NDArray[np.uint16], ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Which of n keys have a row, bool [n]. Raises ValueError for a group that is not there."""

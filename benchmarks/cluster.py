@@ -1,0 +1,157 @@
+"""Training by several workers on this machine, beside one process: `tnctl train` on W1.
+
+    python -m benchmarks.cluster [--rounds N] [--rows N] [--batch N] [--only PART]
+
+Four kinds of runs take turns, each a command of its own on one pass over W1: one process and a
+cluster of one worker on all CPUs, one process on one CPU and a cluster of two workers with one CPU
+each. A speed is that of the logged steps, without the first 30 % of them. Then: the CPU of a step
+with two workers by what its threads do (cluster_threads.py), the time from the command to the
+first steps, and the time from the loss of a worker to the first step after it.
+"""
+
+import argparse
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks import cluster_threads, timing
+from benchmarks.cluster_runs import (
+    await_checkpoint,
+    await_steps,
+    finish,
+    kill_worker,
+    prepared,
+    running,
+    speed_of,
+    steps_of,
+)
+from benchmarks.workload import EXAMPLES, FOLDER
+
+OUTPUT = FOLDER / "cluster-runs"
+LOCAL, ONE_WORKER = "one process", "cluster of 1"
+LOCAL_ONE_CPU, TWO_WORKERS = "one process, 1 CPU", "cluster of 2, 1 CPU each"
+PARTS = ("speed", "threads", "start", "recovery")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=EXAMPLES, help="of W1")
+    parser.add_argument("--batch", type=int, default=4096, help="train.batch_size, of a worker")
+    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--timeout", type=float, default=5.0, help="cluster.timeout")
+    given = parser.parse_args()
+    if len(os.sched_getaffinity(0)) < 2:
+        parser.error("two CPUs are needed")
+    conf = prepared(given.rows)
+    shutil.rmtree(OUTPUT, ignore_errors=True)
+    OUTPUT.mkdir(parents=True)
+    batch, timeout = f"train.batch_size={given.batch}", f"cluster.timeout={given.timeout}"
+    workers = {n: ["cluster=local", f"cluster.workers={n}", timeout] for n in (1, 2)}
+    parts = [given.only] if given.only else PARTS
+    if "speed" in parts:
+        show_speeds(conf, batch, workers, given.rounds, given.batch)
+    if "threads" in parts:
+        cluster_threads.show(conf, OUTPUT / "threads", [batch, timeout])
+    if "start" in parts:
+        show_start(conf, workers, given.rounds)
+    if "recovery" in parts:
+        show_recovery(conf, batch, workers[2], given.rounds)
+
+
+def show_speeds(
+    conf: Path, batch: str, workers: Mapping[int, list[str]], rounds: int, batch_rows: int
+) -> None:
+    """Two tables, and the ratios that the issue of the cluster names."""
+    cpus = sorted(os.sched_getaffinity(0))
+    runs = {
+        LOCAL: ([], set(cpus)),
+        ONE_WORKER: (workers[1], set(cpus)),
+        LOCAL_ONE_CPU: ([], {cpus[0]}),
+        TWO_WORKERS: (workers[2], set(cpus[:2])),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in runs}
+    others = []
+    for number in range(rounds):
+        started, used = time.perf_counter(), cpu_of_others()
+        for name in list(runs)[:: -1 if number % 2 else 1]:
+            cluster, affinity = runs[name]
+            output = fresh(f"speed-{number}")
+            with running(conf, output, [batch, *cluster], affinity) as process:
+                finish(process, output)
+            rates[name].append(speed_of(output))
+            shutil.rmtree(output)
+        others.append(max(0.0, (cpu_of_others() - used) / (time.perf_counter() - started)))
+    timing.show(
+        "training",
+        "samples",
+        {
+            heading: timing.Comparison(batch_rows, {name: rates[name] for name in names}, others)
+            for heading, names in (
+                (f"{len(cpus)} CPUs", (LOCAL, ONE_WORKER)),
+                ("1 CPU a process", (LOCAL_ONE_CPU, TWO_WORKERS)),
+            )
+        },
+    )
+
+
+def cpu_of_others() -> float:
+    """Seconds of CPU that neither this process nor runs that have ended have used."""
+    times = os.times()
+    return timing.cpu_of_others() - times.children_user - times.children_system
+
+
+def fresh(name: str) -> Path:
+    """An output that does not exist."""
+    output = OUTPUT / name
+    shutil.rmtree(output, ignore_errors=True)
+    return output
+
+
+def show_start(conf: Path, workers: Mapping[int, list[str]], rounds: int) -> None:
+    """Seconds from the command to step 10 of 64 rows, which take no time beside the rest."""
+    rows = [["seconds from the command to step 10", "median", "least", "most"]]
+    for name, cluster in ((LOCAL, []), (ONE_WORKER, workers[1]), ("cluster of 2", workers[2])):
+        seconds = []
+        for _ in range(rounds):
+            output = fresh("start")
+            started = time.monotonic()
+            with running(conf, output, ["train.batch_size=64", *cluster]) as process:
+                await_steps(process, output, bool)
+                seconds.append(time.monotonic() - started)
+        rows.append(in_words(name, seconds))
+    print(timing.table(rows))
+
+
+def show_recovery(conf: Path, batch: str, workers: Sequence[str], rounds: int) -> None:
+    """Seconds from SIGKILL of a worker to the next logged step, of a model with W1's rows."""
+    output = fresh("recovery")
+    seconds: dict[int, list[float]] = {0: [], 1: []}
+    with running(conf, output, [batch, *workers, "train.epochs=1000"]) as process:
+        kept = await_checkpoint(process, output)
+        for number in range(2 * rounds):
+            await_steps(process, output, lambda lines: lines and lines[-1]["step"] > kept + 20)
+            rank, at_kill = number % 2, len(steps_of(output))
+            kill_worker(process, rank)
+            killed = time.monotonic()
+            # As training resumes, the lines after those of the checkpoint are removed.
+            remaining = await_steps(process, output, lambda lines, n=at_kill: len(lines) < n)
+            count = len(remaining)
+            await_steps(process, output, lambda lines, n=count: len(lines) > n)
+            seconds[rank].append(time.monotonic() - killed)
+            rows = remaining[-1]["rows"]
+    table = [[f"recovery with {rows:,} rows, s", "median", "least", "most"]]
+    table += [in_words(f"worker {rank} killed", times) for rank, times in seconds.items()]
+    print(timing.table(table))
+
+
+def in_words(name: str, seconds: Sequence[float]) -> list[str]:
+    figures = (statistics.median(seconds), min(seconds), max(seconds))
+    return [name, *(f"{figure:.2f}" for figure in figures)]
+
+
+if __name__ == "__main__":
+    main()

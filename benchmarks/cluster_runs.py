@@ -1,0 +1,146 @@
+"""Runs of `tnctl train` on W1 as processes, and what their logs say of their speed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from benchmarks.workload import FOLDER, HIDDEN, NUMERIC, SLOTS, load
+
+GROUPS = 32  # row groups of W1, which workers share evenly
+SECONDS = 900  # until a run is given up
+Steps = list[dict[str, Any]]
+FIRST_SHARE = 0.3  # of the logged steps, which are left out of speeds
+
+
+def prepared(rows: int) -> Path:
+    """The conf file of DeepFM on so many rows of W1, prepared; written once."""
+    folder = FOLDER / f"cluster-{rows}"
+    conf, clicks = folder / "w1.yaml", folder / "w1.parquet"
+    if not conf.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        _write(clicks, rows)
+        unprepared = folder / "unprepared.yaml"
+        data = {"train": str(clicks), "format": "parquet", "window": rows // GROUPS}
+        unprepared.write_text(_conf(data))
+        prepare = [sys.executable, "-m", "tnctl", "prepare", f"conf={unprepared}"]
+        subprocess.run([*prepare, f"to={folder / 'prepared'}"], check=True)
+        clicks.unlink()
+        conf.write_text(_conf({**data, "prepared": str(folder / "prepared")}))
+    return conf
+
+
+def _conf(data: dict[str, Any]) -> str:
+    return yaml.safe_dump(
+        {
+            "defaults": ["schema", {"recipe": "deepfm"}, "_self_"],
+            "recipe": {"hidden": list(HIDDEN)},
+            "slots": {f"s{slot}": {"ids": "integer"} for slot in range(SLOTS)},
+            "numeric": {f"n{place}": {} for place in range(NUMERIC)},
+            "data": {"label": {"column": "label"}, **data},
+            "evaluation": {"ablate": False},
+        },
+        sort_keys=False,
+    )
+
+
+def _write(path: Path, rows: int) -> None:
+    workload = load()
+    columns = {"label": pa.array(workload.labels[:rows])}
+    for place in range(NUMERIC):
+        columns[f"n{place}"] = pa.array(np.ascontiguousarray(workload.numeric[:rows, place]))
+    for slot in range(SLOTS):
+        ids = np.ascontiguousarray(workload.ids[:rows, slot]).astype(np.int64)
+        columns[f"s{slot}"] = pa.array(ids)
+    pq.write_table(pa.table(columns), path, row_group_size=rows // GROUPS)
+
+
+@contextmanager
+def running(
+    conf: Path, output: Path, overrides: Sequence[str], cpus: set[int] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A run of `tnctl train` on some CPUs, killed with its workers when the block ends."""
+    command = [sys.executable, "-m", "tnctl", "train", f"conf={conf}", f"output={output}"]
+    log = output.with_suffix(".output")
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [*command, *overrides],
+            stdout=stream,
+            stderr=stream,
+            preexec_fn=lambda: os.sched_setaffinity(0, cpus or os.sched_getaffinity(0)),
+        )
+    try:
+        yield process
+    finally:
+        process.kill()  # its workers end with it
+        process.wait()
+
+
+def finish(process: "subprocess.Popen[bytes]", output: Path) -> None:
+    """Wait for a run. Exits with its output when it fails."""
+    if process.wait(SECONDS):
+        sys.exit(output.with_suffix(".output").read_text())
+
+
+def steps_of(output: Path) -> Steps:
+    """The lines of log.jsonl about steps, so far."""
+    try:
+        text = (output / "log.jsonl").read_text()
+    except FileNotFoundError:
+        return []
+    lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+    return [line for line in lines if line["event"] == "step"]
+
+
+def speed_of(output: Path) -> float:
+    """Examples per second between logged steps, without the first ones."""
+    steps = steps_of(output)
+    first, last = steps[int(len(steps) * FIRST_SHARE)], steps[-1]
+    seconds = last["timing"]["seconds"] - first["timing"]["seconds"]
+    if last["epoch"] != first["epoch"] or seconds <= 0:
+        sys.exit("too few steps: use more --rows or a smaller --batch")
+    return float((last["examples"] - first["examples"]) / seconds)
+
+
+def await_steps(
+    process: "subprocess.Popen[bytes]",
+    output: Path,
+    condition: Callable[[list[dict[str, Any]]], Any],
+) -> list[dict[str, Any]]:
+    """Wait until the lines about steps are as they should be. Exits when the run ends before."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        lines = steps_of(output)
+        if condition(lines):
+            return lines
+        time.sleep(0.01)
+    sys.exit(output.with_suffix(".output").read_text())
+
+
+def await_checkpoint(process: "subprocess.Popen[bytes]", output: Path) -> int:
+    """Wait for the first checkpoint of a run: its step."""
+
+    def manifests(_: object) -> list[Path]:
+        return list(output.glob("checkpoints/*/manifest.json"))
+
+    await_steps(process, output, manifests)
+    return int(manifests(None)[0].parent.name.removeprefix("step-"))
+
+
+def kill_worker(process: "subprocess.Popen[bytes]", rank: int) -> None:
+    """Kill a worker of a run with SIGKILL."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[rank]), signal.SIGKILL)

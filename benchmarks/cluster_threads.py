@@ -1,0 +1,173 @@
+"""The CPU of two workers' steps, by what the threads of their processes do.
+
+A thread in each worker reads the CPU time of all threads from /proc/self/task. Python knows the
+names of its threads, and so those of gRPC for Python; gRPC's own threads have names of the system.
+All of these, and the threads that read streams, are transport. So is what other threads do in
+`Endpoint.send` (frames are cut into parts and copied), whose CPU is added up call by call. Not
+transport are the rest of the protocol's thread, where an owner applies and reads rows, and the
+main thread, where TensorFlow computes and bodies are filled.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import timing
+
+SAMPLES = "TNCTL_BENCHMARK_SAMPLES"  # the folder that workers write their samples to
+SECONDS_BETWEEN = 0.5
+FIRST_FRAMES = 60  # a step of two workers sends two frames from each
+OF_PYTHON = ("tnctl-peer", "tnctl-streams", "tnctl-heartbeat", "channel_spin", "_serve",
+             "consume_request_iterator", "grpc")  # fmt: skip
+OF_SYSTEM = ("grpc", "event_engine", "timer_manager", "resolver", "default-executor")
+TRANSPORT, PROTOCOL, MAIN, REST = "transport", "owner", "main thread", "other threads"
+
+
+# ---- In a worker ---------------------------------------------------------------
+
+
+def kind_of(name: str, system_name: str) -> str:
+    """What a thread does; `name` is empty for one that Python does not know."""
+    if any(part in name for part in OF_PYTHON) or system_name.startswith(OF_SYSTEM):
+        return TRANSPORT
+    return {"tnctl-node": PROTOCOL, "MainThread": MAIN}.get(name, REST)
+
+
+def cpu_seconds() -> Counter[str]:
+    """The CPU of this process's threads so far, by what they do."""
+    names = {thread.native_id: thread.name for thread in threading.enumerate()}
+    seconds: Counter[str] = Counter()
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            used = int((task / "schedstat").read_text().split()[0]) / 1e9
+            system_name = (task / "comm").read_text().strip()
+        except OSError:  # it has ended
+            continue
+        seconds[kind_of(names.get(int(task.name), ""), system_name)] += used
+    return seconds
+
+
+class Sampler:
+    """Writes a line per sample: frames sent, CPU spent sending them, and CPU by kind of thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self.frames, self.sending = 0, 0.0
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while (streams := sys.modules.get("tnctl.cluster.streams")) is None or not hasattr(
+            streams, "Endpoint"
+        ):
+            time.sleep(0.01)
+        self._measure(streams.Endpoint)
+        with self._path.open("w") as stream:
+            while True:
+                sample = {"frames": self.frames, "sending": self.sending, **cpu_seconds()}
+                stream.write(json.dumps(sample) + "\n")
+                stream.flush()
+                time.sleep(SECONDS_BETWEEN)
+
+    def _measure(self, endpoint: Any) -> None:
+        send = endpoint.send
+
+        def measured(*arguments: Any, urgent: bool = False) -> bool:
+            started = time.thread_time()
+            is_sent: bool = send(*arguments, urgent=urgent)
+            if not urgent:
+                with self._lock:
+                    self.frames += 1
+                    self.sending += time.thread_time() - started
+            return is_sent
+
+        endpoint.send = measured
+
+
+def work() -> None:
+    """As tnctl.cli.worker, with a sampler."""
+    from tnctl.cli.main import leave_with
+    from tnctl.cli.worker import run
+
+    Sampler(Path(os.environ[SAMPLES]) / f"{os.getpid()}.jsonl")
+    try:
+        leave_with("tnctl train", run)
+    except SystemExit as ended:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ended.code if isinstance(ended.code, int) else 1)
+
+
+# ---- The run ---------------------------------------------------------------------
+
+
+def supervise(conf_file: str, output: str, overrides: Sequence[str]) -> int:
+    """`tnctl train cluster=local` with workers that have a sampler."""
+    from tnctl.cli import compose
+    from tnctl.launch.supervisor import Supervisor
+    from tnctl.schema import Conf
+
+    def run(conf: Conf) -> int:
+        task = {"conf": dataclasses.asdict(conf), "overwrite": True, "golden": 0, "accept": False}
+        Path(output).mkdir(parents=True)
+        logs = [Path(output) / f"rank-{rank}.log" for rank in range(conf.cluster.workers)]
+        command = (sys.executable, "-m", "benchmarks.cluster_threads", "work")
+        return Supervisor(lambda _: task, logs, lambda: None, command).run()
+
+    values = [f"output={output}/run", "cluster=local", "cluster.workers=2", *overrides]
+    return compose.with_conf(Path(conf_file), values, run, takes_cluster=True)
+
+
+def show(conf: Path, output: Path, overrides: Sequence[str]) -> None:
+    """A run, and a table of the CPU of its steps."""
+    samples = output.with_suffix(".samples")
+    samples.mkdir()
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks.cluster_threads", "supervise", str(conf), str(output),
+         *overrides],
+        env={**os.environ, SAMPLES: str(samples)},
+        check=True,
+    )  # fmt: skip
+    totals: Counter[str] = Counter()
+    for path in samples.iterdir():
+        totals.update(between(path))
+    steps = totals.pop("frames") / 4
+    totals[PROTOCOL] -= totals["sending"]
+    totals[TRANSPORT] += totals.pop("sending")
+    cpu = sum(totals.values())
+    rows = [["CPU of a step of 2 workers", "ms", "share"]]
+    rows += [
+        [kind, f"{1e3 * totals[kind] / steps:.2f}", f"{totals[kind] / cpu:.1%}"]
+        for kind in (TRANSPORT, PROTOCOL, MAIN, REST)
+    ]
+    print(timing.table([*rows, ["together", f"{1e3 * cpu / steps:.2f}", ""]]))
+
+
+def between(path: Path) -> Counter[str]:
+    """What a worker has used from its first steps to its last ones."""
+    samples = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    last = max(sample["frames"] for sample in samples)
+    first = next((s for s in samples if s["frames"] >= FIRST_FRAMES), None)
+    final = next(sample for sample in samples if sample["frames"] == last)
+    if first is None or first["frames"] == last:
+        sys.exit("too few steps: use more --rows or a smaller --batch")
+    return Counter({name: value - first.get(name, 0) for name, value in final.items()})
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("do", choices=("work", "supervise"))
+    parser.add_argument("arguments", nargs="*")
+    given = parser.parse_args()
+    if given.do == "work":
+        work()
+    sys.exit(supervise(given.arguments[0], given.arguments[1], given.arguments[2:]))
