@@ -37,12 +37,16 @@ from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
 from tnctl.training.workers import SplitMetrics, look_at_training_data
 
+SECONDS_OF_A_SIGNAL = 2.0
+
 
 class ClusterProcesses:
     """The workers of a cluster, while the model of a run is made. Rank 0 has it."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self.signals: Signals | None = None
+        """those of the training, once it has begun"""
 
     def build(self, conf: Conf, statistics: Statistics) -> Model:
         """A model with initial weights and this worker's part of every table."""
@@ -63,6 +67,9 @@ class ClusterProcesses:
         return model
 
     def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> "ClusterWorkers":
+        # The system may send a signal to the supervisor, which passes it on, and to each worker.
+        signals.seconds_apart = SECONDS_OF_A_SIGNAL
+        self.signals = signals
         return ClusterWorkers(conf, model, steps, signals, self._node)
 
 
@@ -190,9 +197,10 @@ class ClusterWorkers:
             )
             for rank, remainders in enumerate(others, 1)
         ]
-        self.share.start_pass(conf, position.passes, first, skipped)
         try:
-            has_batch = self.share.has_batches(1)
+            with self._node.named():
+                self.share.start_pass(conf, position.passes, first, skipped)
+                has_batch = self.share.has_batches(1)
             started = _replies(commands.PassStarted, replies)
             has_batch = has_batch or any(reply.has_batch for reply in started)
             self._batches = ClusterBatches(self, of_pass, skipped, len(others), has_batch)
@@ -209,7 +217,8 @@ class ClusterWorkers:
             self._training = self._node.command_others(commands.Train())
         self._last_metrics = None
         self.share.owned.sums = sums
-        self.share.train(rate_factor)
+        with self._node.named():
+            self.share.train(rate_factor)
         return self.share.parameters.last[0].any_next
 
     def pause(self) -> None:
@@ -258,7 +267,8 @@ class ClusterWorkers:
             for rank, of_worker in enumerate(others, 1)
         ]
         skipped, counts = Skipped(split, conf.data.bad_rows), Counts(self.model.layout)
-        scored = self.share.scored(split, first, skipped, counts, self.signals.check)
+        with self._node.named():
+            scored = self.share.scored(split, first, skipped, counts, self.signals.check)
         by_worker = [scored]
         names = list(counts.present)
         for reply in replies:

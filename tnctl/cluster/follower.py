@@ -12,10 +12,11 @@ from tnctl.cluster import commands, scores
 from tnctl.cluster.node import Node, Respond
 from tnctl.cluster.remote import Paused
 from tnctl.cluster.share import Share, built, dense_digest, loaded
+from tnctl.cluster.worker_errors import is_unexpected, show_traceback
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.days import conf_of_day
 from tnctl.data.statistics import Statistics
-from tnctl.errors import Failure, UserError
+from tnctl.errors import Failure
 from tnctl.evaluation.split_scoring import Counts
 from tnctl.model.building import Model
 from tnctl.schema import Conf
@@ -46,14 +47,12 @@ class Follower:
             try:
                 command = commands.command_of(body)
                 reply = self._do(command)
-            except UserError as error:
-                self._node.fail(of_worker(self._node.rank, error))
-                raise
-            except MemoryError as error:
-                failure = of_worker(self._node.rank, Failure(f"out of memory ({error})"))
-                self._node.fail(failure)
+                respond(reply if isinstance(reply, bytes) else commands.encode(reply))
+            except Exception as error:
+                failure = self._node.fail(error)
+                if failure is error or is_unexpected(error):
+                    raise
                 raise failure from error
-            respond(reply if isinstance(reply, bytes) else commands.encode(reply))
             if isinstance(command, commands.End):
                 return
         assert self._node.error is not None
@@ -151,15 +150,12 @@ class Follower:
                         self._writer.committed()
                     case commands.AbandonPart():
                         self._writer.abandon()
-            except UserError as error:
-                self._node.fail(of_worker(self._node.rank, error))
+                respond(commands.encode(reply))
+            except Exception as error:
+                self._node.fail(error)
+                if is_unexpected(error):
+                    show_traceback(error)
                 return
-            respond(commands.encode(reply))
-
-
-def of_worker(rank: int, error: UserError) -> UserError:
-    """An error of a worker, with the worker's name."""
-    return UserError(f"worker {rank}: {error}", error.exit_code)
 
 
 def set_days(model: Model, days: Sequence[tuple[int, int]]) -> None:
