@@ -194,7 +194,9 @@ class Supervisor:
             else:
                 self._codes[worker.rank] = code
         for worker in self._workers:
-            worker.close()
+            code = worker.close()
+            if code != -signal.SIGKILL:  # it was about to end when it was killed
+                self._codes[worker.rank] = code
         if self._display is not None:
             self._display.close(is_cut=self._codes.get(0, -1) < 0)
             os.close(self._port)
@@ -236,7 +238,7 @@ class Supervisor:
     def _show_lines(self, rank: int, most: int) -> None:
         if rank:  # those of rank 0 are shown already
             for line in self._last_lines(rank, most):
-                say(f"worker {rank}: {line}")
+                say(line if line.startswith(f"worker {rank}: ") else f"worker {rank}: {line}")
 
     def _last_lines(self, rank: int, most: int) -> list[str]:
         return (self._workers or self._ended)[rank].last_lines(most)

@@ -122,12 +122,13 @@ class WorkerProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
-    def close(self) -> None:
-        """Wait for its end."""
-        self.process.wait()
+    def close(self) -> int:
+        """Wait for its end; its exit code."""
+        code = self.process.wait()
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()  # type: ignore[union-attr]
         os.close(self.ended)
+        return code
 
     def last_lines(self, most: int) -> list[str]:
         """The last lines of its output."""
