@@ -102,7 +102,8 @@ class Node:
     def close(self, seconds: float | None = None) -> None:
         """End the thread after what is in its queue; wait for that, so long at most."""
         self._inbox.put(None)
-        self._thread.join(seconds)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(seconds)
 
     def heartbeats(self) -> dict[int, Frame]:
         """A heartbeat for each of the other workers."""

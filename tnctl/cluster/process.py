@@ -316,13 +316,14 @@ class Member:
     def end_with_thread(self, raised: threading.ExceptHookArgs) -> None:
         """End the process when a thread has ended by an exception, which nothing else notices."""
         error = raised.exc_value or raised.exc_type()
-        with contextlib.suppress(OSError):
+        try:
+            self.fail(error)
             if is_unexpected(error):
                 show_traceback(error)
             else:
                 print(f"tnctl train: {of_worker(self.rank, error)}", file=sys.stderr, flush=True)
-        self.fail(error)
-        os._exit(1)
+        finally:
+            os._exit(1)
 
     def leave(self) -> None:
         """End in peace: the run is finished, and the others know it."""
