@@ -110,11 +110,11 @@ def test_a_worker_that_was_stopped_too_long_writes_nothing(parts, rank):
         os.kill(supervisor, signal.SIGSTOP)
         os.kill(stopped, signal.SIGSTOP)
         training.until(lambda: state_of(other) == "Z")
-        before = snapshot(training.run)
+        files_then = snapshot(training.run)
         os.kill(stopped, signal.SIGCONT)
         training.until(lambda: state_of(stopped) == "Z")
         code = int(Path(f"/proc/{stopped}/stat").read_text().split()[-1])
-        assert snapshot(training.run) == before
+        assert snapshot(training.run) == files_then
         os.kill(supervisor, signal.SIGCONT)
         assert training.wait() == 0, training.said
     assert os.waitstatus_to_exitcode(code) == 75
@@ -403,7 +403,6 @@ def fails_while_reading(monkeypatch):
     (fails_in_step(MemoryError("9 GB")), r"worker 1: out of memory \(9 GB\)\. Give it more", 1),
     (fails_in_step(UserError("a mistake")), "worker 1: a mistake$", 2),
     (fails_in_step(KeyError("x")), r"worker 1: KeyError: 'x'\. Its traceback is in workers", 1),
-    (fails_in_finish(MemoryError()), r"worker 1: out of memory\.", 1),
     (fails_in_finish(ValueError("a bug")), r"worker 1: ValueError: a bug\. Its traceback", 1),
     (fails_while_reading, r"worker 1: RuntimeError: a bug of a format\. Its traceback", 1),
 ])  # fmt: skip
@@ -412,7 +411,7 @@ def test_what_one_machine_reports_ends_all_with_one_line(parts, monkeypatch, fau
                    "save.every_steps=4")  # fmt: skip
     fault(monkeypatch)
     with pytest.raises(UserError, match=f"^{line}") as failed:
-        cluster_in_one_process.train_together(conf, 2)
+        cluster_in_one_process.train_together(conf, 2, golden=0)
     assert failed.value.exit_code == code and "\n" not in str(failed.value)
     monkeypatch.undo()
     assert not list(Path(parts / "run/checkpoints").glob("*/manifest.json")) or loading.newest(
