@@ -19,7 +19,6 @@ from cluster_commands import Training, all_ended, state_of, trained_once
 from test_cluster import conf_of
 
 from tnctl import files
-from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import owners
 from tnctl.cluster import share, streams
 from tnctl.cluster.assignment import Assignment
@@ -413,7 +412,5 @@ def test_what_one_machine_reports_ends_all_with_one_line(parts, monkeypatch, fau
     with pytest.raises(UserError, match=f"^{line}") as failed:
         cluster_in_one_process.train_together(conf, 2, golden=0)
     assert failed.value.exit_code == code and "\n" not in str(failed.value)
-    monkeypatch.undo()
-    assert not list(Path(parts / "run/checkpoints").glob("*/manifest.json")) or loading.newest(
-        str(parts / "run")
-    )
+    saved = list((parts / "run/checkpoints").glob("*/manifest.json"))
+    assert bool(saved) == (fault is fails_while_reading)  # which fails at the end of the data
