@@ -76,9 +76,9 @@ format: $(DEVELOP)  ## rewrite the sources in the project's style
 docs: $(INSTALLED)  ## docs/conf.md from the schema
 	$(BIN)/python -m tnctl.cli.reference > docs/conf.md
 
-system-packages:  ## Debian packages that tests use: C and C++ compilers with sanitizers, Redis, shells
+system-packages:  ## Debian packages that tests use: C and C++ compilers with sanitizers, Redis, shells, iproute2
 	apt-get update --quiet --quiet
-	DEBIAN_FRONTEND=noninteractive apt-get install --quiet --quiet --yes gcc g++ libc6-dev make python3-venv redis-server zsh fish
+	DEBIAN_FRONTEND=noninteractive apt-get install --quiet --quiet --yes gcc g++ libc6-dev make python3-venv redis-server zsh fish iproute2
 
 clean:  ## remove everything that was built, and runs/
 	rm -rf $(VENV) build dist *.egg-info runs tnctl/_tables.c tnctl/*.so csrc/*.o .pytest_cache .mypy_cache .ruff_cache

@@ -13,7 +13,7 @@ from tnctl.cluster import members
 from tnctl.cluster.exchange import Sizes, new_exchange, no_batch
 from tnctl.cluster.frames import REPLIES, REQUESTS, Frame, FrameError, Kind, parse
 from tnctl.cluster.liveness import GenerationOver, Liveness, others
-from tnctl.cluster.members import Hello, NotWelcome, Roster
+from tnctl.cluster.members import Hello, Roster, StartedAgain
 from tnctl.cluster.owner import Owner
 from tnctl.cluster.replies import new_read, parse_read_reply, parse_reply
 from tnctl.cluster.session import MOST_OPEN, Client, Request, Server
@@ -39,7 +39,6 @@ class Process:
         self.hello = Hello(TOKEN, "1", rank, self.workers, address, DIGESTS)
         self.generation, self.liveness, self.owner = 0, None, None
         self.roster = Roster(self.hello, world.new_generation()) if rank == 0 else None
-        self.joined = {}
         self.early = []  # frames of the generation that came before the welcome
         self.results = {}  # (owner, number) -> bytes of a reply
         self.commands = deque()
@@ -168,20 +167,17 @@ class Process:
         if self.rank == 0 and frame.kind is Kind.HELLO:
             try:
                 rank = self.roster.join(frame.body)
-            except NotWelcome:
-                # Another process of this rank: the one that joined does not live any more.
-                self.roster.leave(peer)
-                rank = self.roster.join(frame.body)
-            if self.liveness is not None and self.welcomed.get(rank) != bytes(frame.body):
-                self.liveness.lost(rank)
+            except StartedAgain:
+                self.liveness.lost(peer)
                 self.liveness.check(self.world.now)
             if self.liveness is not None:
                 self.world.send(self, rank, self.welcome)
-            else:
-                self.joined[rank] = bytes(frame.body)
         elif frame.kind is Kind.WELCOME and self.liveness is None:
-            welcome = members.parse_welcome(frame.body, self.hello)
-            if welcome.addresses[self.rank] == self.hello.address:
+            try:
+                welcome = members.parse_welcome(frame.body, self.hello)
+            except FrameError:
+                self.world.refused += 1  # of a process that had the rank before
+            else:
                 self.begin(int(welcome.generation, 16))
 
     def begin(self, generation):
@@ -221,7 +217,7 @@ class Process:
         while (welcome := self.roster.welcome()) is None:
             yield lambda: not self.roster.missing
         frame = Frame(Kind.WELCOME, self.roster.generation, 0, body=members.to_body(welcome))
-        self.welcome, self.welcomed = frame, self.joined
+        self.welcome = frame
         self.begin(self.roster.generation)
         self.world.all_are_welcome()
         for peer in self.peers:

@@ -14,8 +14,9 @@ from collections import Counter
 from cluster_model import State, random_data, reference
 from cluster_processes import Process
 
+from tnctl.cluster.assignment import LOST
 from tnctl.cluster.frames import Kind
-from tnctl.cluster.liveness import LEFT_EXIT_CODE, GenerationOver
+from tnctl.cluster.liveness import GenerationOver
 
 SEED = "TNCTL_SIMULATION_SEED"
 SECONDS_OF_FAULTS = 25
@@ -137,7 +138,7 @@ class World:
 
     def left(self, process, reason):
         self.reasons[re.sub(r"( \d+| for [\d.]+ s)", "", reason)] += 1
-        self.exited(process, LEFT_EXIT_CODE)
+        self.exited(process, LOST)
 
     def is_up(self, first, second):
         return not self.network.down.get(frozenset((first, second)))

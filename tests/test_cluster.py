@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import itertools
 import json
 import os
 import re
@@ -13,6 +12,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import cluster_commands
 import cluster_in_one_process
 import numpy as np
 import pytest
@@ -27,18 +27,11 @@ from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.split_scoring import score
 from tnctl.training.training_run import train
 
-FILES = 6
-
 
 @pytest.fixture
 def parts(workspace):
     """The workspace with its training data in files of different sizes."""
-    header, *lines = (workspace / "clicks/train.csv").read_text().splitlines(keepends=True)
-    even = np.linspace(0, len(lines), FILES + 1).astype(int)
-    bounds = np.add(even, [0, 7, -31, 5, 40, -3, 0])
-    for number, (first, end) in enumerate(itertools.pairwise(bounds)):
-        text = "".join([header, *lines[first:end]])
-        (workspace / f"clicks/part-{number}.csv").write_text(text)
+    cluster_commands.split_training_data(workspace)
     return workspace
 
 

@@ -13,6 +13,7 @@ from tnctl.cluster.members import (
     NotWelcome,
     Refusals,
     Roster,
+    StartedAgain,
 )
 from tnctl.errors import Failure, UserError
 
@@ -43,13 +44,18 @@ def test_all_are_welcomed_once_they_are_there():
         members.parse_welcome(body.replace(b"4d", b"00"), OWN)
 
 
-def test_a_rank_is_free_once_its_process_has_left():
+def test_the_last_process_of_a_rank_has_it_until_all_are_welcomed():
     roster = Roster(OWN, 77)
     roster.join(hello(rank=1))
-    with pytest.raises(NotWelcome, match=r"two workers have rank 1: at '10\.0\.0\.1:6' and 'x:1'"):
-        roster.join(hello(rank=1, address="x:1"))
-    roster.leave(1)
     assert roster.join(hello(rank=1, address="x:1")) == 1
+    roster.join(hello(rank=2))
+    assert roster.welcome().addresses[1] == "x:1"
+    assert roster.join(hello(rank=1, address="x:1")) == 1  # its connection broke
+    with pytest.raises(StartedAgain, match="worker 1 was started again"):
+        roster.join(hello(rank=1))
+    other = dataclasses.replace(OWN, rank=1, address="10.0.0.1:6")
+    with pytest.raises(FrameError, match="another process as worker 1"):
+        members.parse_welcome(members.to_body(roster.welcome()), other)
 
 
 OTHER = Digests("a" * 64, "b" * 64, "d" * 64)
@@ -69,7 +75,6 @@ OTHER = Digests("a" * 64, "b" * 64, "d" * 64)
         (hello(rank=64), "no hello of a worker"),
         (hello(rank=0), "another process has rank 0"),
         (hello(digests=OTHER), "worker 1 has another statistics: all workers need the same"),
-        (hello(generation="0" * 15 + "1"), "worker 1 is of another generation"),
     ],
 )
 def test_who_differs_is_not_welcome(body, words):
@@ -77,14 +82,6 @@ def test_who_differs_is_not_welcome(body, words):
     with pytest.raises(NotWelcome, match=words):
         roster.join(body)
     assert roster.missing == [1, 2]
-
-
-def test_a_connection_of_another_generation_is_refused():
-    second = dataclasses.replace(OWN, rank=2)
-    assert members.check_hello(hello(generation=members.generation_text(77)), second, 77) == 1
-    for generation in (None, members.generation_text(76)):
-        with pytest.raises(NotWelcome, match="worker 1 is of another generation"):
-            members.check_hello(hello(generation=generation), second, 77)
 
 
 def test_the_token_is_not_shown():
@@ -96,8 +93,8 @@ def test_the_token_is_not_shown():
 
 def test_strangers_do_not_fill_the_log():
     refusals = Refusals()
-    lines = [refusals.line("1.2.3.4:5\n", NotWelcome("a wrong token")) for _ in range(100)]
-    assert lines[0] == r"refused a connection from '1.2.3.4:5\n': a wrong token"
+    lines = [refusals.line("a connection from '1.2.3.4:5'", "a wrong token") for _ in range(100)]
+    assert lines[0] == "refused a connection from '1.2.3.4:5': a wrong token"
     assert lines[19].endswith("(further ones are counted only)")
     assert lines[20:] == [None] * 80 and refusals.count == 100
 

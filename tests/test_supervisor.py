@@ -213,7 +213,35 @@ def test_rank_0_need_not_report_it(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(supervisor_module, "TO_REPORT", 0.5)
     run = Run(tmp_path, [[SLEEP, "say before;say a bad row;exit 2"]])
     assert run() == 2
-    assert capfd.readouterr().err == "worker 1: a bad row\n" and run.all_ended()
+    assert capfd.readouterr().err == "tnctl train: worker 1: a bad row\n" and run.all_ended()
+
+
+@pytest.mark.parametrize(("said", "shown"), [
+    ("say tnctl train: worker 2: a bad row;", "worker 2: a bad row"),
+    ("say Traceback (most recent call last):;say ValueError: x;",
+     "worker 1: ValueError: x. Its traceback is in {log}"),
+    ("", "worker 1: ended with exit code 1 and said nothing"),
+])  # fmt: skip
+def test_what_a_worker_has_said_last_is_one_line(tmp_path, capfd, monkeypatch, said, shown):
+    monkeypatch.setattr(supervisor_module, "TO_REPORT", 0.1)
+    run = Run(tmp_path, [[SLEEP, said + "exit 1"]])
+    assert run() == 1
+    expected = f"tnctl train: {shown.format(log=run.logs[1])}\n"
+    assert capfd.readouterr().err == expected and run.generations() == 1
+
+
+def test_a_worker_that_is_asked_to_stop_too_early_is_not_started_again(tmp_path):
+    run = Run(tmp_path, [[SLEEP, f"kill {int(signal.SIGTERM)}"]])
+    with pytest.raises(Stopped, match="stopped by SIGTERM before") as caught:
+        run()
+    assert caught.value.exit_code == 143 and run.generations() == 1 and run.all_ended()
+
+
+def test_a_full_disk_below_the_logs_hides_no_message(tmp_path, capfd):
+    run = Run(tmp_path, [["say no space is left;exit 1", SLEEP]])
+    run.logs[0].symlink_to("/dev/full")
+    assert run() == 1
+    assert capfd.readouterr().err == "no space is left\n"
 
 
 def test_workers_that_do_not_follow_are_killed(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from tnctl import __version__, shipped
-from tnctl.errors import Stopped, UserError, did_you_mean
+from tnctl.errors import Stopped, UserError, did_you_mean, is_out_of_memory
 from tnctl.masking import masked
 
 COMMANDS = {
@@ -26,8 +26,6 @@ COMMANDS = {
     "checkpoint": "list, inspect, verify, diff, compact and prune checkpoints",
     "completion": "a script for bash, zsh or fish that completes commands, arguments and keys",
 }
-# Of Python, for the stack of a thread, and of the loader of libraries.
-OUT_OF_MEMORY = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -61,11 +59,6 @@ def leave_with(name: str, action: Callable[[], int]) -> NoReturn:
             message = masked(traceback.format_exc()).rstrip("\n")
     print(message, file=sys.stderr)
     sys.exit(code)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error is one of those that libraries raise when the system gives no memory."""
-    return isinstance(error, MemoryError) or any(part in str(error) for part in OUT_OF_MEMORY)
 
 
 def run(command: str, arguments: list[str]) -> int:

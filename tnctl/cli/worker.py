@@ -1,5 +1,6 @@
 """A worker process of `tnctl train cluster=local`, which the supervisor starts."""
 
+import contextlib
 import os
 import sys
 
@@ -18,10 +19,14 @@ def run() -> int:
 
 
 if __name__ == "__main__":
+    code = 1
     try:
         leave_with("tnctl train", run)
     except SystemExit as ended:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        code = ended.code if isinstance(ended.code, int) else 1
+    finally:
+        with contextlib.suppress(OSError):  # the disk of the log may be full
+            sys.stdout.flush()
+            sys.stderr.flush()
         # Threads of connections would keep the interpreter waiting.
-        os._exit(ended.code if isinstance(ended.code, int) else 1)
+        os._exit(code)

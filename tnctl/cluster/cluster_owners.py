@@ -36,12 +36,14 @@ class ClusterOwners:
             self._node.command(rank, commands.StagePart(request=request))
             for rank, request in enumerate(others, 1)
         ]
-        own_part = self._writer.stage(tables_of(model), own_request)
+        with self._node.named():
+            own_part = self._writer.stage(tables_of(model), own_request)
         return [own_part, *(commands.reply_of(StagedPart, reply.result()) for reply in replies)]
 
     def finish(self) -> list[WrittenPart]:
         replies = self._node.command_others(commands.FinishPart())
-        own_part = self._writer.finish()
+        with self._node.named():
+            own_part = self._writer.finish()
         return [own_part, *(commands.reply_of(WrittenPart, reply.result()) for reply in replies)]
 
     def committed(self) -> None:

@@ -49,6 +49,8 @@ from tnctl.training.warm import Rows, WarmStart
 from tnctl.training.worker_figures import WorkerFigures
 from tnctl.training.workers import SplitMetrics, look_at_training_data
 
+SECONDS_OF_A_SIGNAL = 2.0
+
 
 class ClusterProcesses:
     """The workers of a cluster, while the model of a run is made. Rank 0 has it."""
@@ -56,6 +58,8 @@ class ClusterProcesses:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._output_is_seen = node.workers == 1
+        self.signals: Signals | None = None
+        """those of the training, once it has begun"""
 
     def build(self, conf: Conf, statistics: Statistics) -> Model:
         """A model with initial weights and this worker's part of every table."""
@@ -118,6 +122,9 @@ class ClusterProcesses:
         return model
 
     def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> "ClusterWorkers":
+        # The system may send a signal to the supervisor, which passes it on, and to each worker.
+        signals.seconds_apart = SECONDS_OF_A_SIGNAL
+        self.signals = signals
         return ClusterWorkers(conf, model, steps, signals, self._node)
 
     def _check_output(self, output: str) -> None:
@@ -275,9 +282,10 @@ class ClusterWorkers:
         replies = self._node.command_others(
             commands.StartPass(day=position.day, passes=position.passes)
         )
-        self.share.start_pass(conf, position.passes, first, skipped)
         try:
-            has_batch = self.share.has_batches(1)
+            with self._node.named():
+                self.share.start_pass(conf, position.passes, first, skipped)
+                has_batch = self.share.has_batches(1)
             started = _replies(commands.PassStarted, replies)
             has_batch = has_batch or any(reply.has_batch for reply in started)
             self._batches = ClusterBatches(self, conf, of_pass, skipped, len(others), has_batch)
@@ -295,7 +303,8 @@ class ClusterWorkers:
             self.share.parameters.laps.restart()
         self._last_metrics = None
         self.share.owned.sums = sums
-        self.share.train(rate_factor)
+        with self._node.named():
+            self.share.train(rate_factor)
         self._work.add(self.share.owner.work)
         return self.share.parameters.last[0].any_next
 
@@ -342,7 +351,10 @@ class ClusterWorkers:
         self._send_units([list(map(Remainder, of_worker)) for of_worker in others])
         replies = self._node.command_others(commands.Evaluate(split=split, moving=moving))
         skipped, counts = Skipped(split, conf.data.bad_rows), Counts(self.model.layout)
-        scored, scored_rows = self.share.scored(split, first, skipped, counts, self.signals.check)
+        with self._node.named():
+            scored, scored_rows = self.share.scored(
+                split, first, skipped, counts, self.signals.check
+            )
         received = _replies(commands.UnitsScored, replies)
         for of_worker, reply in zip(others, received, strict=True):
             if len(reply.rows) != len(of_worker) or not (

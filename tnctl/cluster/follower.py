@@ -13,11 +13,12 @@ from tnctl.cluster import commands, key_lookup, scores, shared_output
 from tnctl.cluster.node import Node, Respond
 from tnctl.cluster.remote import Paused
 from tnctl.cluster.share import Share, built, dense_digest, loaded, warmed
+from tnctl.cluster.worker_errors import is_unexpected, show_traceback
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.days import conf_of_day
 from tnctl.data.statistics import Statistics
 from tnctl.data.unit_records import Remainder
-from tnctl.errors import Failure, UserError
+from tnctl.errors import Failure, is_out_of_memory
 from tnctl.evaluation.input_figures import norm_sums
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.split_scoring import Counts
@@ -58,20 +59,19 @@ class Follower:
             try:
                 command = commands.command_of(body)
                 reply = self._do(command)
-            except UserError as error:
-                self._node.fail(of_worker(self._node.rank, error))
-                raise
-            except MemoryError as error:
-                failure = of_worker(self._node.rank, self._out_of_memory(error))
-                self._node.fail(failure)
+                respond(reply if isinstance(reply, bytes) else commands.encode(reply))
+            except Exception as error:
+                known = self._out_of_memory(error) if is_out_of_memory(error) else error
+                failure = self._node.fail(known)
+                if failure is error or is_unexpected(error):
+                    raise
                 raise failure from error
-            respond(reply if isinstance(reply, bytes) else commands.encode(reply))
             if isinstance(command, commands.End):
                 return
         assert self._node.error is not None
         raise self._node.error
 
-    def _out_of_memory(self, error: MemoryError) -> Failure:
+    def _out_of_memory(self, error: BaseException) -> Failure:
         reason = f" ({error})" if str(error) else ""
         held = "" if self._model is None else f": {table_words(self._model)}"
         return Failure(f"out of memory{reason}{held}. {WAY_OUT}")
@@ -228,15 +228,12 @@ class Follower:
                         self._writer.committed()
                     case commands.AbandonPart():
                         self._writer.abandon()
-            except UserError as error:
-                self._node.fail(of_worker(self._node.rank, error))
+                respond(commands.encode(reply))
+            except Exception as error:
+                self._node.fail(error)
+                if is_unexpected(error):
+                    show_traceback(error)
                 return
-            respond(commands.encode(reply))
-
-
-def of_worker(rank: int, error: UserError) -> UserError:
-    """An error of a worker, with the worker's name."""
-    return UserError(f"worker {rank}: {error}", error.exit_code)
 
 
 def set_days(model: Model, days: Sequence[tuple[int, int]]) -> None:

@@ -1,15 +1,14 @@
 """Which workers of a generation are alive, as one of them sees it.
 
 A generation ends with the first process or connection that is lost, for all workers: each ends
-with `LEFT_EXIT_CODE`, its supervisor starts it again, and rank 0 names another generation. Frames
-of other generations are refused, so what an old process still sends changes nothing.
+with exit code `assignment.LOST`, its supervisor starts it again, and rank 0 names another
+generation. Frames of other generations are refused, so what an old process still sends changes
+nothing.
 """
 
 from dataclasses import dataclass, field
 
 from tnctl.cluster.frames import Frame, FrameError, Kind
-
-LEFT_EXIT_CODE = 75  # a process ends since another one or a connection was lost: start it again
 
 
 class GenerationOver(Exception):
@@ -99,7 +98,7 @@ class Liveness:
         self._disconnected.pop(peer, None)
 
     def lost(self, peer: int) -> None:
-        """A peer is known to have ended, for instance since its supervisor says so."""
+        """A peer is known to have ended, for another process has taken its rank."""
         if peer not in self._left:
             self._end(f"worker {peer} has ended")
 

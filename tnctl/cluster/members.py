@@ -17,7 +17,7 @@ from tnctl.cluster.frames import MOST_WORKERS, Body, FrameError
 from tnctl.documents import Hash, Sha256, Text
 from tnctl.errors import Failure, UserError, quoted
 
-_MOST_WARNINGS = 20  # lines about refused connections
+_MOST_WARNINGS = 20  # lines about what was refused
 _LONGEST_MESSAGE = 16_384  # characters, of up to 12 bytes each in JSON
 
 Rank = Annotated[int, Field(ge=0, lt=MOST_WORKERS)]
@@ -27,6 +27,10 @@ Address = Annotated[str, Field(min_length=1, max_length=255)]
 
 class NotWelcome(Exception):
     """A connection that is refused, and why."""
+
+
+class StartedAgain(Exception):
+    """Another process has the rank of a worker that was welcomed, which therefore has ended."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,8 @@ class Digests:
 
 @dataclass(frozen=True)
 class Hello:
-    """The first frame of a connection.
+    """The first frame of a worker that joins.
 
-    `generation` is that of a connection between welcomed workers, None of one that joins.
     `version` is tnctl's, `address` the one under which this worker is reached.
     """
 
@@ -52,7 +55,6 @@ class Hello:
     workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)]
     address: Address
     digests: Digests
-    generation: Hash | None = None
 
 
 @dataclass(frozen=True)
@@ -122,24 +124,16 @@ class Roster:
         return [rank for rank in range(self.hello.workers) if rank not in self._addresses]
 
     def join(self, body: Body) -> int:
-        """Take the hello of a worker: its rank. Raises NotWelcome.
+        """Take the hello of a worker: its rank. Raises NotWelcome and StartedAgain.
 
-        A worker that lost its connection before it was welcomed joins again with its address.
+        A worker whose connection broke sends its hello again. Until all are there the last process
+        with a rank has it, for the one before has ended; later on that ends the generation.
         """
         hello = _agreeing(self.hello, body)
-        if hello.generation is not None:
-            raise NotWelcome(f"worker {hello.rank} is of another generation")
-        known = self._addresses.setdefault(hello.rank, hello.address)
-        if known != hello.address:
-            raise NotWelcome(
-                f"two workers have rank {hello.rank}: at {quoted(known)} and "
-                f"{quoted(hello.address)}"
-            )
+        if not self.missing and self._addresses[hello.rank] != hello.address:
+            raise StartedAgain(f"worker {hello.rank} was started again")
+        self._addresses[hello.rank] = hello.address
         return hello.rank
-
-    def leave(self, rank: int) -> None:
-        """The connection of a worker ended before the welcome: its rank is free again."""
-        self._addresses.pop(rank, None)
 
     def welcome(self) -> Welcome | None:
         """What all are to be answered, once all are there."""
@@ -157,15 +151,9 @@ def parse_welcome(body: Body, hello: Hello) -> Welcome:
             f"rank 0 welcomes {len(welcome.addresses)} workers to generation "
             f"{welcome.generation}, this one is of {hello.workers}"
         )
+    if welcome.addresses[hello.rank] != hello.address:
+        raise FrameError(f"rank 0 welcomes another process as worker {hello.rank}")
     return welcome
-
-
-def check_hello(body: Body, expected: Hello, generation: int) -> int:
-    """The rank of the worker of this generation that connects. Raises NotWelcome."""
-    hello = _agreeing(expected, body)
-    if hello.generation != generation_text(generation):
-        raise NotWelcome(f"worker {hello.rank} is of another generation")
-    return hello.rank
 
 
 def _agreeing(expected: Hello, body: Body) -> Hello:
@@ -201,14 +189,14 @@ def _parsed(kind: type[_Document], body: Body) -> _Document:
 
 @dataclass
 class Refusals:
-    """Counts connections that are refused, and says which of them are to be logged."""
+    """Counts connections and frames that are refused, and says which of them are to be logged."""
 
     count: int = 0
 
-    def line(self, peer: str, reason: Exception) -> str | None:
-        """The line of a refused connection; None after many, which would fill the log."""
+    def line(self, what: str, reason: str) -> str | None:
+        """The line of what is refused; None after many, which would fill the log."""
         self.count += 1
         if self.count > _MOST_WARNINGS:
             return None
         last = " (further ones are counted only)" if self.count == _MOST_WARNINGS else ""
-        return f"refused a connection from {quoted(peer)}: {reason}{last}"
+        return f"refused {what}: {reason}{last}"

@@ -7,8 +7,9 @@ waits for replies as the results of futures, and runs the commands of rank 0.
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
@@ -20,15 +21,13 @@ from tnctl.cluster.frames import (
     REQUESTS,
     Body,
     Frame,
-    FrameError,
     Kind,
 )
 from tnctl.cluster.members import parse_problem, problem_of, to_body
 from tnctl.cluster.owner import Owner
 from tnctl.cluster.session import Client, Request, Server
+from tnctl.cluster.worker_errors import is_unexpected, of_worker, show_traceback
 from tnctl.errors import Failure, UserError
-from tnctl.tables import NotFiniteError
-from tnctl.training.memory_watch import WAY_OUT
 
 Send = Callable[[int, Frame], None]
 Respond = Callable[[Body], None]
@@ -108,14 +107,28 @@ class Node:
         """A connection to a worker is made, or made again."""
         self._inbox.put(lambda: self._connected(peer))
 
-    def fail(self, error: UserError) -> None:
-        """Report an error of this worker, which ends all, to the others."""
-        self._inbox.put(lambda: self._fail(error))
+    def fail(self, error: BaseException) -> UserError:
+        """Report what was raised here to the others, which it ends; what ends this worker.
 
-    def close(self) -> None:
-        """End the thread, after what is in its queue."""
+        It is an error that names the worker, unless another one was reported before.
+        """
+        failure = self._named(error)
+        self._inbox.put(lambda: self._fail(failure))
+        return failure
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """A UserError that the block raises names this worker, unless it is of another one."""
+        try:
+            yield
+        except UserError as error:
+            raise self._named(error) from error.__cause__
+
+    def close(self, seconds: float | None = None) -> None:
+        """End the thread after what is in its queue; wait for that, so long at most."""
         self._inbox.put(None)
-        self._thread.join()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(seconds)
 
     def heartbeats(self) -> dict[int, Frame]:
         """A heartbeat for each of the other workers."""
@@ -127,14 +140,17 @@ class Node:
         while (action := self._inbox.get()) is not None:
             try:
                 action()
-            except (FrameError, NotFiniteError) as error:
-                self._fail(Failure(f"worker {self.rank}: {error}"))
             except UserError as error:
                 self._fail(error)
-            except MemoryError as error:
-                self._fail(Failure(f"worker {self.rank}: out of memory ({error}). {WAY_OUT}"))
             except Exception as error:
-                self._fail(Failure(f"worker {self.rank}: {type(error).__name__}: {error}"))
+                if is_unexpected(error):
+                    show_traceback(error)
+                self._fail(of_worker(self.rank, error))
+
+    def _named(self, error: BaseException) -> UserError:
+        if isinstance(error, UserError) and error is self._error:
+            return error
+        return of_worker(self.rank, error)
 
     def _start_owning(self, owner: Owner | None) -> None:
         self._owner = owner

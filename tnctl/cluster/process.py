@@ -1,5 +1,6 @@
 """A worker process: joins the others, then trains as rank 0, or follows rank 0."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -23,14 +24,17 @@ from tnctl.cluster.members import (
     Digests,
     Hello,
     NotWelcome,
+    Refusals,
     Roster,
+    StartedAgain,
     Welcome,
     parse_welcome,
     to_body,
 )
 from tnctl.cluster.node import Node, Respond
 from tnctl.cluster.streams import Endpoint
-from tnctl.errors import Failure
+from tnctl.cluster.worker_errors import is_unexpected, of_worker, show_traceback
+from tnctl.errors import quoted
 from tnctl.model import recipes
 from tnctl.model.graph import conf_to_json
 from tnctl.progress import say
@@ -39,6 +43,7 @@ from tnctl.schema import Conf, from_values
 SECONDS_TO_JOIN = 120.0
 SECONDS_TO_LEAVE = 2.0
 FLUSHED = 0.2  # seconds in which the last frames are sent
+HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 
 def work(supervised: Supervised) -> int:
@@ -47,10 +52,15 @@ def work(supervised: Supervised) -> int:
     conf = from_values(task["conf"])
     member = Member(supervised, conf)
     node = member.join()
-    if node.rank:
-        follow(conf, node)
-    else:
-        lead(conf, node, task)
+    threading.excepthook = member.end_with_thread
+    try:
+        if node.rank:
+            follow(conf, node)
+        else:
+            lead(conf, node, task)
+    except Exception as error:
+        member.fail(error)
+        raise
     member.leave()
     return 0
 
@@ -62,22 +72,28 @@ def lead(conf: Conf, node: Node, task: dict[str, Any]) -> None:
 
     stops: SimpleQueue[tuple[bytes, Respond]] = SimpleQueue()
     node.route({"stop"}, stops)
-    threading.Thread(target=_pass_signals, args=(stops,), daemon=True).start()
+    processes = ClusterProcesses(node)
+    threading.Thread(target=_pass_signals, args=(stops, processes), daemon=True).start()
     options = {key: task[key] for key in ("overwrite", "golden", "accept")}
-    report = train(conf, **options, processes=ClusterProcesses(node))
+    report = train(conf, **options, processes=processes)
     for reply in node.command_others(commands.End()):
         reply.result()
     show_report(conf.output, report)
 
 
-def _pass_signals(stops: "SimpleQueue[tuple[bytes, Respond]]") -> None:
-    """Give this process the signals that others have received: rank 0 saves, and ends all."""
+def _pass_signals(stops: "SimpleQueue[tuple[bytes, Respond]]", processes: ClusterProcesses) -> None:
+    """Give this process the signal that others have received: rank 0 saves, and ends all.
+
+    Not a second one: all of them may have received the first, and it must not keep rank 0 from
+    saving.
+    """
     while True:
         body, respond = stops.get()
         command = commands.command_of(body)
         assert isinstance(command, commands.Stop)
         respond(commands.encode(commands.Done()))
-        if command.signal in (signal.SIGINT, signal.SIGTERM):
+        is_first = processes.signals is None or not processes.signals.received
+        if is_first and command.signal in HANDLED:
             os.kill(os.getpid(), command.signal)
 
 
@@ -87,7 +103,7 @@ def follow(conf: Conf, node: Node) -> None:
     def ask_to_stop(number: int, _: object) -> None:
         node.command(0, commands.Stop(signal=number))
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in HANDLED:
         signal.signal(number, ask_to_stop)
     Follower(conf, node).run()
 
@@ -106,6 +122,7 @@ class Member:
         self._connected: set[int] = set()
         self._change = threading.Condition()
         self._is_leaving = False
+        self._refusals = Refusals()
         self._endpoint = Endpoint(
             f"{HOST}:0",
             assignment.token,
@@ -130,7 +147,7 @@ class Member:
     # ---- Joining -----------------------------------------------------------------
 
     def join(self) -> Node:
-        """Connect to all other workers. Raises Failure when they do not come in time."""
+        """Connect to all other workers. The process ends as lost when they do not come in time."""
         deadline = time.monotonic() + SECONDS_TO_JOIN
         if self.rank == 0:
             self._supervised.report_port(self._endpoint.port)
@@ -156,9 +173,9 @@ class Member:
         with self._change:
             if not self._change.wait_for(condition, deadline - time.monotonic()):
                 missing = others(self.rank, self.workers) - self._connected
-                raise Failure(
-                    f"worker {self.rank}: {len(missing)} of {self.workers} workers did not join "
-                    f"within {SECONDS_TO_JOIN:.0f} s: {sorted(missing)}"
+                self._lose(
+                    f"{len(missing)} of {self.workers} workers did not join within "
+                    f"{SECONDS_TO_JOIN:.0f} s: {sorted(missing)}"
                 )
 
     def _take(self, welcome: Welcome | None) -> None:
@@ -166,33 +183,44 @@ class Member:
             self._welcome = welcome or self._welcome
             self._change.notify_all()
 
-    def _on_joining(self, peer: int, frame: Frame) -> None:
-        """A frame before the generation has begun."""
-        if frame.kind is Kind.HELLO and self.rank == 0:
-            try:
-                if self._roster.join(frame.body) != peer:
-                    raise NotWelcome(f"worker {peer} says that it is another one")
-            except NotWelcome as error:
-                say(f"refused worker {peer}: {error}")
-                self._leave(1)
-            welcome = self._roster.welcome()
-            if welcome is not None:
-                answer = Frame(Kind.WELCOME, self._roster.generation, 0, body=to_body(welcome))
-                for rank in range(1, self.workers):
-                    self._endpoint.send(rank, [answer.header(), memoryview(answer.body)])
-                self._take(welcome)
-        elif frame.kind is Kind.WELCOME and peer == 0:
-            self._take(parse_welcome(frame.body, self._hello))
+    def _on_hello(self, peer: int, frame: Frame) -> None:
+        """Rank 0: a worker joins. Raises GenerationOver when another process had its rank."""
+        try:
+            if self._roster.join(frame.body) != peer:
+                raise NotWelcome(f"worker {peer} says that it is another one")
+        except NotWelcome as error:
+            if self._node is not None:  # it cannot harm those that train
+                raise FrameError(str(error)) from error
+            say(f"refused worker {peer}: {error}")
+            os._exit(1)
+        except StartedAgain as error:
+            with self._lock:
+                if self._liveness is None:
+                    raise GenerationOver(str(error)) from error
+                self._liveness.lost(peer)
+                self._liveness.check(time.monotonic())
+        welcome = self._roster.welcome()
+        if welcome is not None:
+            answer = Frame(Kind.WELCOME, self._roster.generation, 0, body=to_body(welcome))
+            for rank in range(1, self.workers):
+                self._endpoint.send(rank, [answer.header(), memoryview(answer.body)])
+            self._take(welcome)
 
     # ---- Callbacks of connections ----------------------------------------------------
 
     def _on_frame(self, peer: int, content: memoryview) -> None:
+        with self._lock:
+            node, liveness = self._node, self._liveness
         try:
-            frame = parse(content)
-            with self._lock:
-                node, liveness = self._node, self._liveness
+            frame = self._parsed(peer, content, node)
+            if frame is None:
+                return
+            if frame.kind is Kind.HELLO and self.rank == 0:
+                self._on_hello(peer, frame)
+                return
             if node is None or liveness is None:
-                self._on_joining(peer, frame)
+                if frame.kind is Kind.WELCOME and peer == 0:
+                    self._take(parse_welcome(frame.body, self._hello))
                 return
             with self._lock:
                 liveness.accept(frame, peer, self._generation, time.monotonic())
@@ -203,9 +231,19 @@ class Member:
             else:
                 node.receive(frame)
         except FrameError as error:
-            say(f"refused a frame of worker {peer}: {error}")
+            self._refuse(f"a frame of worker {peer}", str(error))
         except GenerationOver as error:
             self._lose(str(error))
+
+    def _parsed(self, peer: int, content: memoryview, node: Node | None) -> Frame | None:
+        try:
+            return parse(content)
+        except FrameError as error:
+            if node is None:
+                raise
+            # Sent again it would be the same: without an end the training would wait for it.
+            node.fail(FrameError(f"a frame of worker {peer} is wrong: {error}"))
+            return None
 
     def _on_connected(self, peer: int) -> None:
         with self._lock:
@@ -230,7 +268,13 @@ class Member:
             self._change.notify_all()
 
     def _on_stranger(self, address: str, reason: str) -> None:
-        say(f"refused a connection from {address}: {reason}")
+        self._refuse(f"a connection from {quoted(address)}", reason)
+
+    def _refuse(self, what: str, reason: str) -> None:
+        with self._lock:
+            line = self._refusals.line(what, reason)
+        if line is not None:
+            say(line)
 
     # ---- While the generation lives ----------------------------------------------------
 
@@ -260,11 +304,28 @@ class Member:
     def _lose(self, reason: str) -> None:
         """The generation is over: send and write nothing more."""
         if not self._is_leaving:
-            print(f"worker {self.rank}: {reason}", file=sys.stderr, flush=True)
-            self._leave(LOST)
+            with contextlib.suppress(OSError):  # the disk of the log may be full
+                print(f"worker {self.rank}: {reason}", file=sys.stderr, flush=True)
+            os._exit(LOST)
 
-    def _leave(self, code: int) -> None:
-        os._exit(code)
+    def fail(self, error: BaseException) -> None:
+        """Report to the others what ends this worker, which is about to exit."""
+        assert self._node is not None
+        self._node.fail(error)
+        self._node.close(SECONDS_TO_LEAVE)
+        time.sleep(FLUSHED)
+
+    def end_with_thread(self, raised: threading.ExceptHookArgs) -> None:
+        """End the process when a thread has ended by an exception, which nothing else notices."""
+        error = raised.exc_value or raised.exc_type()
+        try:
+            self.fail(error)
+            if is_unexpected(error):
+                show_traceback(error)
+            else:
+                print(f"tnctl train: {of_worker(self.rank, error)}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(1)
 
     def leave(self) -> None:
         """End in peace: the run is finished, and the others know it."""

@@ -59,12 +59,14 @@ def kept_logs(output: str, workers: int, overwrite: bool) -> Iterator[list[Path]
     above = files.join(output, WORKER_LOGS)
     folder = files.local_path(above)
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        with files.translated(above, "written"):
+            folder.mkdir(parents=True, exist_ok=True)
     Claims(above, WORKERS).add(names)
     if folder is not None:
         logs = [folder / name for name in names]
         for log in logs:
-            log.open("wb" if overwrite else "ab").close()
+            with files.translated(str(log), "written"):
+                log.open("wb" if overwrite else "ab").close()
         yield logs
         return
     with tempfile.TemporaryDirectory(prefix="tnctl-workers-") as temporary:

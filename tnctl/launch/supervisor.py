@@ -1,8 +1,9 @@
 """Starts the workers of a run on this machine, and starts them again when some are lost.
 
 Exit codes of workers: 0 has finished; LOST (75), or killed by a signal: all are killed and started
-again, from the last checkpoint; anything else is what a single process would have ended with, and
-is the code of the whole run.
+again, from the last checkpoint; killed by SIGINT or SIGTERM, which ask to stop, before it could
+handle them: all are killed; anything else is what a single process would have ended with, and is
+the code of the whole run.
 """
 
 import itertools
@@ -33,7 +34,8 @@ TO_FOLLOW = 10.0  # seconds that the others have to end after rank 0 has finishe
 TO_REPORT = 3.0  # seconds that rank 0 has to report what another worker failed with
 TO_SAVE = 600.0  # seconds that rank 0 has to save after a signal
 TO_END = 2.0  # seconds after a second signal
-LINES_OF_A_LOSS, LINES_OF_A_FAILURE = 5, 20
+LINES_OF_A_LOSS, LINES_OF_A_TRACEBACK = 5, 200
+COMMAND_SHOWN = "tnctl train"  # how the last line of a worker that failed begins
 
 
 class Supervisor:
@@ -174,8 +176,9 @@ class Supervisor:
         if failed and (is_lost or is_over):
             self._report_failure(failed[0])
             return others[failed[0]]
-        if self._signals and (is_lost or is_over):
-            number = self._signals[0]
+        ended_by = [-code for code in self._codes.values() if -code in HANDLED]
+        if signals := (self._signals or ended_by) if is_lost or is_over else []:
+            number = signals[0]
             raise Stopped(
                 f"stopped by {signal.Signals(number).name} before the workers have saved. Run the "
                 "same command again: it resumes from the last checkpoint",
@@ -191,7 +194,9 @@ class Supervisor:
             else:
                 self._codes[worker.rank] = code
         for worker in self._workers:
-            worker.close()
+            code = worker.close()
+            if code != -signal.SIGKILL:  # it was about to end when it was killed
+                self._codes[worker.rank] = code
         if self._display is not None:
             self._display.close(is_cut=self._codes.get(0, -1) < 0)
             os.close(self._port)
@@ -220,15 +225,20 @@ class Supervisor:
 
     def _report_failure(self, rank: int) -> None:
         """Show the message of a worker that rank 0 could not show."""
-        lines = self._last_lines(rank, LINES_OF_A_FAILURE)
-        has_traceback = any(line.startswith("Traceback") for line in lines)
-        for line in lines if has_traceback else lines[-1:]:
-            say(f"worker {rank}: {line}")
+        lines = self._last_lines(rank, LINES_OF_A_TRACEBACK)
+        code = self._codes[rank]
+        message = lines[-1] if lines else f"ended with exit code {code} and said nothing"
+        message = message.removeprefix(f"{COMMAND_SHOWN}: ")
+        if not message.startswith("worker "):
+            message = f"worker {rank}: {message}"
+        if any(line.startswith("Traceback") for line in lines):
+            message += f". Its traceback is in {self._logs[rank]}"
+        say(f"{COMMAND_SHOWN}: {message}")
 
     def _show_lines(self, rank: int, most: int) -> None:
         if rank:  # those of rank 0 are shown already
             for line in self._last_lines(rank, most):
-                say(f"worker {rank}: {line}")
+                say(line if line.startswith(f"worker {rank}: ") else f"worker {rank}: {line}")
 
     def _last_lines(self, rank: int, most: int) -> list[str]:
         return (self._workers or self._ended)[rank].last_lines(most)

@@ -67,15 +67,17 @@ class Display:
                 return False
             if not content:
                 return False
-            self._log.write(content)
+            with contextlib.suppress(OSError):  # the disk may be full: then the log has a gap
+                self._log.write(content)
             _write(content)
 
     def close(self, is_cut: bool) -> None:
         """`is_cut` says that rank 0 was killed, and may have left a display in the terminal."""
         self.copy()
         end = SHOW_CURSOR if self.is_terminal and is_cut else b""
-        _write(end + b"\n" if self._log.is_in_a_row else end)
-        self._log.close()
+        with contextlib.suppress(OSError):
+            _write(end + b"\n" if self._log.is_in_a_row else end)
+            self._log.close()
         os.close(self.read)
 
 
@@ -120,12 +122,13 @@ class WorkerProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
-    def close(self) -> None:
-        """Wait for its end."""
-        self.process.wait()
+    def close(self) -> int:
+        """Wait for its end; its exit code."""
+        code = self.process.wait()
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()  # type: ignore[union-attr]
         os.close(self.ended)
+        return code
 
     def last_lines(self, most: int) -> list[str]:
         """The last lines of its output."""
@@ -138,7 +141,8 @@ class WorkerProcess:
 
 def begin_log(log: Path, generation: int) -> None:
     """Write a line that parts the output of one generation from the one before."""
-    with log.open("a+b") as file:
+    # A full disk is reported when rank 0 writes to it.
+    with contextlib.suppress(OSError), log.open("a+b") as file:
         if file.tell():  # the worker may have been killed in the middle of a line
             file.seek(-1, os.SEEK_END)
             file.write(b"" if file.read(1) == b"\n" else b"\n")

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -25,6 +26,9 @@ class Signals:
         self._patient = True
         self.again = False
         """whether there was a second one"""
+        self.seconds_apart = 0.0
+        """within which another signal is the same request, sent to several processes of a run"""
+        self._received_at = 0.0
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "Signals":
@@ -38,6 +42,11 @@ class Signals:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+    @property
+    def received(self) -> bool:
+        """Whether there was a signal."""
+        return self._received is not None
 
     def check(self) -> None:
         """Raise `Stopped` if there was a signal."""
@@ -57,7 +66,10 @@ class Signals:
         self.check()
 
     def _handle(self, number: int, _: FrameType | None) -> None:
-        self.again = self._received is not None
-        self._received = number
+        now = time.monotonic()
+        if self.received and now - self._received_at < self.seconds_apart:
+            return
+        self.again = self.received
+        self._received, self._received_at = number, now
         if self.again or not self._patient:
             self.check()

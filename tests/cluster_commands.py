@@ -1,0 +1,148 @@
+"""`tnctl train cluster=local` as processes, to which faults are done."""
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+SECONDS = 240  # for anything, on a slow machine
+FILES = 6
+ROWS, EPOCHS = 3000, 4
+TRAIN = [
+    "train", "conf=small.yaml", "cluster=local", "cluster.workers=2", "output=run",
+    "data.train=part-*.csv", "train.batch_size=8", f"train.epochs={EPOCHS}",
+    "save.every_steps=50", "evaluation.ablate=false", "golden=0",
+]  # fmt: skip
+# Put before all modules of a worker: does something to it at a step of the training.
+AT_A_STEP = """
+import json, os, sys, threading, time
+rank, step, action = int(os.environ["RANK"]), int(os.environ["STEP"]), os.environ["ACTION"]
+def patch():
+    while not hasattr(sys.modules.get("tnctl.cluster.share"), "Share"):
+        time.sleep(0.005)
+    share = sys.modules["tnctl.cluster.share"].Share
+    train = share.train
+    def at_step(self, rate_factor):
+        if self.node.rank == rank and self.parameters.steps + 1 == step:
+            exec(action)
+        train(self, rate_factor)
+    share.train = at_step
+if "tnctl.cli.worker" in sys.orig_argv:
+    threading.Thread(target=patch, daemon=True).start()
+"""
+
+
+def split_training_data(folder):
+    """Put the training data of a workspace into files of different sizes."""
+    header, *lines = (folder / "clicks/train.csv").read_text().splitlines(keepends=True)
+    even = np.linspace(0, len(lines), FILES + 1).astype(int)
+    bounds = np.add(even, [0, 7, -31, 5, 40, -3, 0])
+    for number, (first, end) in enumerate(itertools.pairwise(bounds)):
+        text = "".join([header, *lines[first:end]])
+        (folder / f"clicks/part-{number}.csv").write_text(text)
+
+
+class Training:
+    """A command that trains with two workers; all processes end with the block."""
+
+    def __init__(self, folder, *overrides, prefix=(), environment=None, timeout=60):
+        self.folder, self.run = folder, folder / "run"
+        self.err = folder / "stderr"
+        given = [*TRAIN, f"cluster.timeout={timeout}", *overrides]
+        with self.err.open("w") as err:
+            self.supervisor = subprocess.Popen(
+                [*prefix, sys.executable, "-m", "tnctl", *given], cwd=folder, stderr=err,
+                stdout=err, env=os.environ | (environment or {}), start_new_session=True,
+            )  # fmt: skip
+        self.seen = set()  # of worker processes
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pids = [self.supervisor.pid, *self.workers()]
+        for pid in {*pids, *self.seen} if self.supervisor.poll() is None else self.seen:
+            if pid == self.supervisor.pid or is_a_worker(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.supervisor.wait()
+
+    def workers(self):
+        """The process ids of the workers, in the order of their ranks."""
+        path = Path(f"/proc/{self.supervisor.pid}/task/{self.supervisor.pid}/children")
+        with contextlib.suppress(OSError):
+            pids = [int(pid) for pid in path.read_text().split()]
+            pids = [pid for pid in pids if is_a_worker(pid)]
+            self.seen.update(pids)
+            return pids
+        return []
+
+    @property
+    def said(self):
+        return self.err.read_text()
+
+    def until(self, condition):
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            assert self.supervisor.poll() is None, self.said
+            assert time.monotonic() < deadline, self.said
+            self.workers()
+            time.sleep(0.02)
+
+    def until_saved(self, more_than=()):
+        """Wait for a checkpoint, beyond those that are known."""
+        self.until(lambda: self.checkpoints() - set(more_than) and len(self.workers()) == 2)
+
+    def checkpoints(self):
+        return {path.parent.name for path in self.run.glob("checkpoints/*/manifest.json")}
+
+    def until_restarted(self, times=1):
+        self.until(lambda: self.said.count("all workers start again") >= times)
+
+    def wait(self):
+        code = self.supervisor.wait(timeout=SECONDS)
+        assert all_ended(self.seen)
+        return code
+
+    def signal(self, rank, number):
+        os.kill(self.workers()[rank], number)
+
+
+def is_a_worker(pid):
+    with contextlib.suppress(OSError):
+        return b"tnctl.cli.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def state_of(pid):
+    """The letter of a process's state, Z of one that has ended; None without it."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return None
+
+
+def all_ended(pids):
+    return all(state_of(pid) in (None, "Z") or not is_a_worker(pid) for pid in pids)
+
+
+def trained_once(run, epochs=EPOCHS):
+    """Whether each row was trained once per pass, as the report and the log say."""
+    report = json.loads((run / "report.json").read_text())
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    logged = [line["examples"] for line in lines if line["event"] == "epoch"]
+    return [epoch["examples"] for epoch in report["epochs"]] == [ROWS] * epochs == logged
+
+
+def action_at_a_step(folder, rank, step, action):
+    """The environment of a training in which a worker does something before a step."""
+    packages = folder / "patched"
+    packages.mkdir(exist_ok=True)
+    (packages / "sitecustomize.py").write_text(AT_A_STEP)
+    return {"PYTHONPATH": str(packages), "RANK": str(rank), "STEP": str(step), "ACTION": action}

@@ -1,0 +1,417 @@
+"""Processes of a cluster are killed, stopped and cut off; what one machine reports ends all."""
+
+import errno
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+
+import cluster_commands
+import cluster_in_one_process
+import grpc
+import pytest
+from cluster_commands import Training, all_ended, state_of, trained_once
+from test_cluster import conf_of
+
+from tnctl import files
+from tnctl.checkpoint import owners
+from tnctl.cluster import share, streams
+from tnctl.cluster.assignment import Assignment
+from tnctl.cluster.process import Member
+from tnctl.errors import Failure, Stopped, UserError
+from tnctl.tables import NotFiniteError
+from tnctl.training.signals import Signals
+
+STAY = ["save.keep=100"]
+
+
+@pytest.fixture
+def parts(workspace):
+    cluster_commands.split_training_data(workspace)
+    return workspace
+
+
+def resumes(folder):
+    """The same command trains to the end, every row once."""
+    with Training(folder) as training:
+        assert training.wait() == 0, training.said
+    assert "resuming from run/checkpoints/" in training.said
+    assert trained_once(folder / "run")
+    assert "Traceback" not in training.said
+    return training
+
+
+# ---- Lost processes ------------------------------------------------------------
+
+
+@pytest.mark.alone
+def test_a_short_stop_costs_time_and_nothing_outlives_the_supervisor(parts):
+    with Training(parts) as training:
+        training.until_saved()
+        training.signal(1, signal.SIGSTOP)
+        time.sleep(1.5)
+        training.signal(1, signal.SIGCONT)
+        training.until_saved(training.checkpoints())
+        assert "start again" not in training.said
+        pids = training.workers()
+        training.supervisor.kill()
+        training.supervisor.wait()
+        deadline = time.monotonic() + 10
+        while not all_ended(pids) or is_locked(parts / "run"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    resumes(parts)
+
+
+def is_locked(output):
+    try:
+        with files.locked(str(output)):
+            return False
+    except Failure:
+        return True
+
+
+@pytest.mark.alone
+@pytest.mark.long
+def test_worker_0_is_killed(parts):
+    with Training(parts) as training:
+        training.until_saved()
+        training.signal(0, signal.SIGKILL)
+        assert training.wait() == 0, training.said
+    assert "worker 0 was killed by SIGKILL: all workers start again" in training.said
+    assert "resuming from run/checkpoints/" in training.said
+    assert trained_once(training.run) and "Traceback" not in training.said
+
+
+def snapshot(run):
+    """Size and time of each file of a run, but for the logs of workers."""
+    return {
+        str(path.relative_to(run)): (path.stat().st_size, path.stat().st_mtime_ns)
+        for path in run.rglob("*")
+        if path.is_file() and path.parent.name != "workers"
+    }
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_that_was_stopped_too_long_writes_nothing(parts, rank):
+    """The supervisor would kill it: here it is stopped too, and so sees none of it."""
+    with Training(parts, timeout=5) as training:
+        training.until_saved()
+        pids = training.workers()
+        supervisor, stopped, other = training.supervisor.pid, pids[rank], pids[1 - rank]
+        os.kill(supervisor, signal.SIGSTOP)
+        os.kill(stopped, signal.SIGSTOP)
+        training.until(lambda: state_of(other) == "Z")
+        files_then = snapshot(training.run)
+        os.kill(stopped, signal.SIGCONT)
+        training.until(lambda: state_of(stopped) == "Z")
+        code = int(Path(f"/proc/{stopped}/stat").read_text().split()[-1])
+        assert snapshot(training.run) == files_then
+        os.kill(supervisor, signal.SIGCONT)
+        assert training.wait() == 0, training.said
+    assert os.waitstatus_to_exitcode(code) == 75
+    logs = [(training.run / f"workers/rank-{r}.log").read_text() for r in range(2)]
+    assert re.search(rf"worker {rank}: this process was stopped for \d", logs[rank]), logs
+    assert re.search(rf"worker {1 - rank}: worker {rank} has been silent for \d", logs[1 - rank])
+    assert "all workers start again" in training.said
+    assert trained_once(training.run) and "Traceback" not in training.said
+
+
+@pytest.mark.alone
+@pytest.mark.long
+def test_a_hung_worker_is_killed_and_all_start_again(parts):
+    with Training(parts, timeout=5) as training:
+        training.until_saved()
+        training.signal(1, signal.SIGSTOP)
+        assert training.wait() == 0, training.said
+    assert "worker 0: worker 1 has been silent for " in training.said
+    assert trained_once(training.run) and "Traceback" not in training.said
+
+
+@pytest.mark.alone
+@pytest.mark.long
+def test_three_losses_without_a_checkpoint_end_the_run(parts):
+    kill = "os.kill(os.getpid(), 9)"
+    environment = cluster_commands.action_at_a_step(parts, 1, 3, kill)
+    with Training(parts, environment=environment) as training:
+        assert training.wait() == 1
+    assert training.said.count("worker 1 was killed by SIGKILL: all workers start again") == 2
+    last = training.said.splitlines()[-1]
+    assert last.startswith("tnctl train: workers were lost 3 times and no checkpoint was saved")
+    assert "worker 1 was killed by SIGKILL" in last and "Traceback" not in training.said
+
+
+class Assigned:
+    """What a supervisor gives to a worker, here in the process of the test."""
+
+    ports: SimpleQueue[int] = SimpleQueue()
+
+    def __init__(self, rank):
+        self.assignment = Assignment(
+            token="of this run", rank=rank, ranks=2, generation=1, cpus=(0,), supervisor=0,
+            port_pipe=None, task={},
+        )  # fmt: skip
+
+    def report_port(self, port):
+        for _ in range(2):
+            self.ports.put(port)
+
+    def address(self):
+        return f"127.0.0.1:{self.ports.get()}"
+
+
+def test_a_worker_that_was_started_again_ends_the_generation(workspace, monkeypatch, capfd):
+    conf, lost = conf_of(workspace, monkeypatch), SimpleQueue()
+    monkeypatch.setattr(Member, "_lose", lambda self, reason: lost.put((self.rank, reason)))
+    workers = [Member(Assigned(rank), conf) for rank in range(2)]
+    try:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(Member.join, workers))
+        port = workers[0]._endpoint.port
+        for _ in range(30):
+            ask_as_a_stranger(port)
+        workers.append(Member(Assigned(1), conf))
+        workers[2]._endpoint.connect(0, workers[2]._supervised.address())
+        reasons = [lost.get(timeout=60)]
+        while reasons[-1][0] != 0:
+            reasons.append(lost.get(timeout=60))
+        assert reasons[-1] == (0, "worker 1 has ended")
+    finally:
+        for worker in workers:
+            worker._is_leaving = True
+            worker._endpoint.close()
+            if worker._node is not None:
+                worker._node.close()
+    err = capfd.readouterr().err
+    refused = re.findall("refused a connection from .*: it has not the token.*", err)
+    assert len(refused) == 20 and "further ones are counted only" in refused[-1]
+
+
+def ask_as_a_stranger(port):
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.stream_stream(f"/{streams.SERVICE}/{streams.METHOD}")
+        with pytest.raises(grpc.RpcError):
+            list(call(iter(()), metadata=((streams.TOKEN, "guess"),)))
+
+
+# ---- A request to stop -----------------------------------------------------------
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@pytest.mark.parametrize("to", [["supervisor"], [0], [1], ["supervisor", 0, 1]])
+def test_sigterm_saves_and_the_same_command_resumes(parts, to):
+    with Training(parts) as training:
+        training.until_saved()
+        pids = training.workers()
+        for target in to:
+            pid = training.supervisor.pid if target == "supervisor" else pids[target]
+            os.kill(pid, signal.SIGTERM)
+        assert training.wait() == 143, training.said
+    match = re.search(r"^tnctl train: stopped after step ([\d,]+): run/checkpoints/(\S+) is saved",
+                      training.said, re.MULTILINE)  # fmt: skip
+    assert match, training.said
+    assert int(match[2].removeprefix("step-")) == int(match[1].replace(",", ""))
+    assert "Traceback" not in training.said
+    resumes(parts)
+
+
+def test_a_signal_that_was_sent_to_several_processes_is_one_request():
+    with Signals() as signals:
+        signals.seconds_apart = 60.0
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.received and not signals.again
+        signals.seconds_apart = 0.0
+        with pytest.raises(Stopped):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.again
+
+
+# ---- A cut network -----------------------------------------------------------------
+
+
+def may_have_networks():
+    if not all(map(shutil.which, ("unshare", "nsenter", "ip"))):
+        return False
+    command = ["unshare", "-n", "ip", "link", "set", "lo", "up"]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@pytest.mark.parametrize("seconds", [2, 8])
+def test_a_cut_network(parts, seconds):
+    """In a network of its own, whose only interface is taken down for some seconds."""
+    if not may_have_networks():
+        pytest.skip("networks of one's own are not permitted here, or there is no iproute2")
+    prefix = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    with Training(parts, *STAY, prefix=prefix, timeout=5) as training:
+        training.until_saved()
+        pids, saved = training.workers(), training.checkpoints()
+        # A process that stays in the network while workers end.
+        keeper = subprocess.Popen(["nsenter", "-t", str(pids[0]), "-n", "sleep", "300"])
+        link = ["nsenter", "-t", str(keeper.pid), "-n", "ip", "link", "set", "lo"]
+        try:
+            subprocess.run([*link, "down"], check=True)
+            time.sleep(seconds)
+            subprocess.run([*link, "up"], check=True)
+            if seconds < 3:
+                training.until_saved(saved)
+                assert training.workers() == pids, training.said
+            assert training.wait() == 0, training.said
+        finally:
+            keeper.kill()
+            keeper.wait()
+    assert trained_once(training.run) and "Traceback" not in training.said
+    if seconds > 3:
+        reason = r"worker \d: worker \d (has been silent|could not be reached) for (\d+\.\d) s"
+        assert float(re.search(reason, training.said)[2]) < 8  # the machine may be busy
+        assert "all workers start again" in training.said
+        assert "resuming from run/checkpoints/" in training.said
+    else:
+        assert "start again" not in training.said
+
+
+# ---- What one machine reports ------------------------------------------------------
+
+
+@pytest.mark.alone
+@pytest.mark.long
+def test_a_bug_in_a_worker_is_one_line_and_a_traceback_in_its_log(parts):
+    environment = cluster_commands.action_at_a_step(parts, 1, 5, "raise ValueError('a bug')")
+    with Training(parts, environment=environment) as training:
+        assert training.wait() == 1
+    line = "tnctl train: worker 1: ValueError: a bug. Its traceback is in workers/rank-1.log"
+    assert training.said.splitlines()[-1] == line
+    assert "Traceback" not in training.said and "start again" not in training.said
+    log = (training.run / "workers/rank-1.log").read_text()
+    assert "Traceback" in log and "ValueError: a bug" in log
+
+
+@pytest.mark.alone
+@pytest.mark.long
+def test_a_full_disk(parts):
+    """A real one, which fills while the training runs."""
+    disk = parts / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this user may not mount a tmpfs")
+    try:
+        with Training(parts, "output=disk/run", "save.keep=1") as training:
+            training.run = disk / "run"
+            training.until_saved()
+            with (disk / "ballast").open("wb", buffering=0) as ballast:
+                training.until(lambda: fills(ballast))
+            assert training.supervisor.wait(cluster_commands.SECONDS) == 1, training.said
+        last = training.said.splitlines()[-1]
+        assert "no space is left there" in last and "disk/run" in last
+        assert last.startswith("tnctl train: ") and "Traceback" not in training.said
+        (disk / "ballast").unlink()
+        with Training(parts, "output=disk/run", "save.keep=1") as training:
+            assert training.wait() == 0, training.said
+        assert trained_once(disk / "run")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def fills(file):
+    try:
+        while file.write(bytes(4096)):
+            pass
+    except OSError:
+        return True
+    return False
+
+
+def full_disk(monkeypatch):
+    """No space for the rows of worker 1, in the thread that trains."""
+    write = files.OutputFile.write
+
+    def failing(self, data):
+        if "00001.rows" in self._url:
+            with files.translated(self._url, "written"):
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return write(self, data)
+
+    monkeypatch.setattr(files.OutputFile, "write", failing)
+
+
+def fails_in_step(error):
+    def patch(monkeypatch):
+        train = share.Share.train
+
+        def failing(self, rate_factor):
+            if self.node.rank == 1 and self.parameters.steps == 2:
+                raise error
+            train(self, rate_factor)
+
+        monkeypatch.setattr(share.Share, "train", failing)
+
+    return patch
+
+
+def nan(monkeypatch):
+    push = share.RemoteParameters.push
+
+    def failing(self, *arguments):
+        if self._peers.rank == 1 and self.steps == 2:
+            raise NotFiniteError
+        push(self, *arguments)
+
+    monkeypatch.setattr(share.RemoteParameters, "push", failing)
+
+
+def fails_in_finish(error):
+    """In the thread that completes the parts of checkpoints."""
+
+    def patch(monkeypatch):
+        finish = owners.PartWriter.finish
+
+        def failing(self):
+            if self._shards.first:
+                raise error
+            return finish(self)
+
+        monkeypatch.setattr(owners.PartWriter, "finish", failing)
+
+    return patch
+
+
+def fails_while_reading(monkeypatch):
+    read = share.training_batches
+
+    def failing(conf, features, passes, remainders, skipped):
+        yield from read(conf, features, passes, remainders, skipped)
+        if any(remainder.unit.index % 2 for remainder in remainders):
+            raise RuntimeError("a bug of a format")
+
+    monkeypatch.setattr(share, "training_batches", failing)
+
+
+@pytest.mark.parametrize(("fault", "line", "code"), [
+    (full_disk, r"worker 1: .*00001\.rows.*no space is left there\. Free some", 1),
+    (nan, r"worker 1: step 3: a gradient is NaN, infinite or beyond 2\^58", 1),
+    (fails_in_step(MemoryError("9 GB")), r"worker 1: out of memory \(9 GB\)\. Give it more", 1),
+    (fails_in_step(UserError("a mistake")), "worker 1: a mistake$", 2),
+    (fails_in_step(KeyError("x")), r"worker 1: KeyError: 'x'\. Its traceback is in workers", 1),
+    (fails_in_finish(ValueError("a bug")), r"worker 1: ValueError: a bug\. Its traceback", 1),
+    (fails_while_reading, r"worker 1: RuntimeError: a bug of a format\. Its traceback", 1),
+])  # fmt: skip
+def test_what_one_machine_reports_ends_all_with_one_line(parts, monkeypatch, fault, line, code):
+    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64",
+                   "save.every_steps=4")  # fmt: skip
+    fault(monkeypatch)
+    with pytest.raises(UserError, match=f"^{line}") as failed:
+        cluster_in_one_process.train_together(conf, 2, golden=0)
+    assert failed.value.exit_code == code and "\n" not in str(failed.value)
+    saved = list((parts / "run/checkpoints").glob("*/manifest.json"))
+    assert bool(saved) == (fault is fails_while_reading)  # which fails at the end of the data

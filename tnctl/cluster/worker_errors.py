@@ -1,0 +1,39 @@
+"""What an error of one worker is on all of them: a line that names the worker."""
+
+import sys
+import traceback
+
+from tnctl.cluster.frames import FrameError
+from tnctl.errors import Failure, UserError, is_out_of_memory
+from tnctl.masking import masked
+from tnctl.ownership import WORKER_LOGS
+from tnctl.tables import NotFiniteError
+from tnctl.training.memory_watch import WAY_OUT
+
+
+def of_worker(rank: int, error: BaseException) -> UserError:
+    """The error that ends the run when `error` was raised on a worker."""
+    name = f"worker {rank}"
+    if isinstance(error, UserError):
+        line = f"{name}: {error}"
+        return Failure(line) if error.exit_code == 1 else UserError(line, error.exit_code)
+    if is_out_of_memory(error):
+        reason = f" ({text[:200]})" if (text := " ".join(str(error).split())) else ""
+        return Failure(f"{name}: out of memory{reason}. {WAY_OUT}")
+    if not is_unexpected(error):
+        return Failure(f"{name}: {error}")
+    return Failure(
+        f"{name}: {type(error).__name__}: {str(error)[:1000]}. Its traceback is in "
+        f"{WORKER_LOGS}/rank-{rank}.log"
+    )
+
+
+def is_unexpected(error: BaseException) -> bool:
+    """Whether an error is a bug of tnctl, a recipe or a library, whose traceback is needed."""
+    expected = (UserError, FrameError, NotFiniteError)
+    return not isinstance(error, expected) and not is_out_of_memory(error)
+
+
+def show_traceback(error: BaseException) -> None:
+    """Write the traceback of an error, without secrets of URLs, to the standard error."""
+    print(masked("".join(traceback.format_exception(error))).rstrip("\n"), file=sys.stderr)
