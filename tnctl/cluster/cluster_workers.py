@@ -12,28 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.checkpoint.document import Position
-from tnctl.checkpoint.load import Checkpoint, open_checkpoint
-from tnctl.checkpoint.rows import check_count
+from tnctl.checkpoint.load import Checkpoint
 from tnctl.cluster import commands, key_lookup, scores, shared_output
+from tnctl.cluster.building_together import build_together, fill_together, load_together
 from tnctl.cluster.cluster_owners import ClusterOwners
 from tnctl.cluster.follower import set_days, table_counts
 from tnctl.cluster.frames import Body
 from tnctl.cluster.node import Node, Respond
 from tnctl.cluster.replies import Owned
-from tnctl.cluster.share import Share, built, dense_digest, loaded
+from tnctl.cluster.share import Share
 from tnctl.cluster.work import WorkSums
 from tnctl.data import units
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.statistics import Statistics
 from tnctl.data.unit_records import Progress, Remainder
 from tnctl.data.windows import none_left
-from tnctl.documents import Document
 from tnctl.errors import Failure
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.input_figures import NormSum, norm_sums
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.split_scoring import BatchCounter, Counts
-from tnctl.manifest import DamagedError
 from tnctl.model.building import Model
 from tnctl.model.table_figures import TableFigures
 from tnctl.progress import say, waiting
@@ -45,7 +43,7 @@ from tnctl.training.pass_position import PassPosition
 from tnctl.training.pass_sums import PassSums
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
-from tnctl.training.warm import Rows, WarmStart
+from tnctl.training.warm import WarmStart
 from tnctl.training.worker_figures import WorkerFigures
 from tnctl.training.workers import SplitMetrics, look_at_training_data
 
@@ -64,62 +62,16 @@ class ClusterProcesses:
     def build(self, conf: Conf, statistics: Statistics) -> Model:
         """A model with initial weights and this worker's part of every table."""
         self._check_output(conf.output)
-        measured = statistics.measured()
-        for slot, values in measured.vocabularies.items():
-            for first in range(0, max(len(values), 1), commands.PER_COMMAND):
-                part = values[first : first + commands.PER_COMMAND]
-                sent = self._node.command_others(commands.Vocabulary(slot=slot, values=part))
-                _replies(commands.Done, sent)
-        measured = replace(measured, vocabularies={})
-        replies = self._node.command_others(commands.Build(statistics=measured))
-        model = built(conf, statistics, self._node.rank, self._node.workers)
-        _check_dense(model, _replies(commands.Built, replies))
-        return model
+        return build_together(self._node, conf, statistics)
 
     def fill(self, start: WarmStart, model: Model) -> None:
         """The rows of the checkpoint go to their owners, the dense weights to all workers."""
-        checkpoint = start.checkpoint
-        command = commands.StartWarm(folder=checkpoint.folder, sha256=checkpoint.manifest.sha256)
-
-        def insert(rows: Rows) -> dict[str, int]:
-            # What cannot be is known by now, so the others do not find it at the same time.
-            replies = self._node.command_others(command)
-            row_counts = rows.insert()
-            warmed = _replies(commands.Warmed, replies)
-            _check_dense(model, warmed)
-            for reply in warmed:
-                for group, count in reply.rows.items():
-                    row_counts[group] = row_counts.get(group, 0) + count
-            return row_counts
-
-        start.fill(model, insert)
+        fill_together(self._node, start, model)
 
     def load(self, checkpoint: Checkpoint, conf: Conf) -> Model:
         """The model of a checkpoint with this worker's rows. Raises DamagedError."""
-        return self.load_folder(checkpoint.folder, conf)
-
-    def load_folder(self, folder: str, conf: Conf) -> Model:
-        """The same, of the checkpoint in a folder.
-
-        Together the workers must have loaded as many rows as the manifest says.
-        """
         self._check_output(conf.output)
-        futures = self._node.command_others(commands.Load(folder=folder))
-        model = loaded(conf, folder, self._node.rank, self._node.workers)
-        parts = []
-        for rank, reply in enumerate(_replies(commands.Loaded, futures), 1):
-            if reply.built is None:
-                what = f"worker {rank}: {reply.damage}"
-                raise DamagedError(folder, what, "Take another checkpoint")
-            parts.append(reply.built)
-        _check_dense(model, parts)
-        checkpoint = open_checkpoint(folder)
-        for number, (layout, table) in enumerate(
-            zip(model.layout.tables, model.tables, strict=True)
-        ):
-            total = table.rows + sum(part.rows[number] for part in parts)
-            check_count(checkpoint, layout.name, total)
-        return model
+        return load_together(self._node, conf, checkpoint.folder)
 
     def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> "ClusterWorkers":
         # The system may send a signal to the supervisor, which passes it on, and to each worker.
@@ -131,20 +83,6 @@ class ClusterProcesses:
         if not self._output_is_seen:
             shared_output.check(self._node, output)
             self._output_is_seen = True
-
-
-def _replies(kind: type[Document], futures: "Sequence[Future[Body]]") -> list[Document]:
-    return [commands.reply_of(kind, future.result()) for future in futures]
-
-
-def _check_dense(model: Model, replies: Sequence[commands.Built | commands.Warmed]) -> None:
-    digest = dense_digest(model)
-    for rank, reply in enumerate(replies, 1):
-        if reply.dense != digest:
-            raise Failure(
-                f"worker {rank} begins with other dense weights than worker 0. Use the same "
-                "recipe, TensorFlow and kind of CPU on all machines"
-            )
 
 
 class ClusterBatches:
@@ -218,7 +156,7 @@ class ClusterWorkers:
     def _begin(self, model: Model, steps: int) -> None:
         replies = self._node.command_others(commands.Start(steps=steps))
         self.share = Share(self._conf, model, self._node, steps, self.signals.next_of)
-        _replies(commands.Done, replies)
+        commands.replies_of(commands.Done, replies)
         self._groups = self._counted()
 
     @property
@@ -286,12 +224,12 @@ class ClusterWorkers:
             with self._node.named():
                 self.share.start_pass(conf, position.passes, first, skipped)
                 has_batch = self.share.has_batches(1)
-            started = _replies(commands.PassStarted, replies)
+            started = commands.replies_of(commands.PassStarted, replies)
             has_batch = has_batch or any(reply.has_batch for reply in started)
             self._batches = ClusterBatches(self, conf, of_pass, skipped, len(others), has_batch)
             yield self._batches
             self.pause()
-            _replies(commands.Done, self._node.command_others(commands.EndPass()))
+            commands.replies_of(commands.Done, self._node.command_others(commands.EndPass()))
         finally:
             self._batches = None
             self.share.end_pass()
@@ -315,7 +253,7 @@ class ClusterWorkers:
         self.share.parameters.pause()
         self._work.add(self.share.owner.work)
         trained, self._training = self._training, []
-        replies = _replies(commands.Trained, trained)
+        replies = commands.replies_of(commands.Trained, trained)
         if self._batches is not None:
             self._batches.add(self.share.take_progress(), replies)
         self.share.parameters.read_dense()
@@ -355,7 +293,7 @@ class ClusterWorkers:
             scored, scored_rows = self.share.scored(
                 split, first, skipped, counts, self.signals.check
             )
-        received = _replies(commands.UnitsScored, replies)
+        received = commands.replies_of(commands.UnitsScored, replies)
         for of_worker, reply in zip(others, received, strict=True):
             if len(reply.rows) != len(of_worker) or not (
                 reply.present.keys() == reply.ids.keys() == counts.present.keys()
@@ -383,7 +321,7 @@ class ClusterWorkers:
                 for rank, part in enumerate(parts, 1)
                 if part
             ]
-            _replies(commands.Done, sent)
+            commands.replies_of(commands.Done, sent)
 
     def look(self, conf: Conf, counter: BatchCounter, *, scored: bool) -> dict[str, Any] | None:
         """Rank 0 reads the day alone: what the counters keep depends on the order of rows."""
@@ -402,7 +340,7 @@ class ClusterWorkers:
         self.pause()
         replies = self._node.command_others(commands.SumNorms())
         norms = norm_sums(self.model)
-        for reply in _replies(commands.Norms, replies):
+        for reply in commands.replies_of(commands.Norms, replies):
             for slot, counted in reply.slots.items():
                 norms[slot] = norms.get(slot, NormSum()) + NormSum(*counted)
         return norms
@@ -411,7 +349,7 @@ class ClusterWorkers:
         self.pause()
         replies = self._node.command_others(commands.SetDays(days=tuple(days)))
         set_days(self.model, days)
-        _replies(commands.Done, replies)
+        commands.replies_of(commands.Done, replies)
         self._last_metrics = None
 
     def end_of_period(self) -> dict[str, int]:
@@ -419,7 +357,7 @@ class ClusterWorkers:
         replies = self._node.command_others(commands.EndPeriod())
         shares = eviction.miscounted_by_table(self.model)
         removed = eviction.remove_rows(self.model)
-        for reply in _replies(commands.Evicted, replies):
+        for reply in commands.replies_of(commands.Evicted, replies):
             for name, rows in reply.rows.items():
                 removed[name] = removed.get(name, 0) + rows
             for name, share in reply.miscounted.items():
@@ -437,14 +375,16 @@ class ClusterWorkers:
         self._last_metrics = None
         self._node.serve_owner(None)
         del self.share
-        model = ClusterProcesses(self._node).load_folder(folder, self._conf)
+        model = load_together(self._node, self._conf, folder)
         self._begin(model, steps)
 
     def _counted(self) -> list[TableFigures]:
         """The counts of all workers together."""
         replies = self._node.command_others(commands.CountRows())
         self._parts = [table_counts(self.model)]
-        self._parts += [list(reply.tables) for reply in _replies(commands.TableCounts, replies)]
+        self._parts += [
+            list(reply.tables) for reply in commands.replies_of(commands.TableCounts, replies)
+        ]
         return [_together(of_table) for of_table in zip(*self._parts, strict=True)]
 
 

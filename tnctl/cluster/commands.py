@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union, cast
 
@@ -383,3 +385,10 @@ def reply_of(kind: type[documents.Document], body: Any) -> documents.Document:
         return documents.parse(kind, bytes(body))
     except documents.DocumentError as error:
         raise Failure(f"a message of another worker is wrong: {error}") from error
+
+
+def replies_of(
+    kind: type[documents.Document], futures: Sequence[Future[Body]]
+) -> list[documents.Document]:
+    """The documents of a kind that are the results of futures. Raises Failure."""
+    return [reply_of(kind, future.result()) for future in futures]
