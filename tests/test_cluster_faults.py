@@ -400,7 +400,7 @@ def fails_while_reading(monkeypatch):
 @pytest.mark.parametrize(("fault", "line", "code"), [
     (full_disk, r"worker 1: .*00001\.rows.*no space is left there\. Free some", 1),
     (nan, r"worker 1: step 3: a gradient is NaN, infinite or beyond 2\^58", 1),
-    (fails_in_step(MemoryError("9 GB")), r"worker 1: out of memory \(9 GB\)\. Give it more", 1),
+    (fails_in_step(MemoryError("9 GB")), r"worker 1: out of memory \(9 GB\): the tables hold", 1),
     (fails_in_step(UserError("a mistake")), "worker 1: a mistake$", 2),
     (fails_in_step(KeyError("x")), r"worker 1: KeyError: 'x'\. Its traceback is in workers", 1),
     (fails_in_finish(ValueError("a bug")), r"worker 1: ValueError: a bug\. Its traceback", 1),

@@ -94,7 +94,7 @@ class OwnedPart:
 
     def _take_figures(self, pushes: Sequence[Push], shares: Sequence[float]) -> None:
         """Rank 0: the moving statistics, and the sums of the pass."""
-        if self._sizes:
+        if any(len(push.statistics) for push in pushes):
             self._updates.move_statistics(self._joint_statistics(pushes, shares))
         if self.sums is not None:
             for push in pushes:
