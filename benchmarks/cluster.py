@@ -65,7 +65,7 @@ def main() -> None:
 def show_speeds(
     conf: Path, batch: str, workers: Mapping[int, list[str]], rounds: int, batch_rows: int
 ) -> None:
-    """Two tables, and the ratios that the issue of the cluster names."""
+    """Two tables: with all CPUs, and with one CPU for each process."""
     cpus = sorted(os.sched_getaffinity(0))
     runs = {
         LOCAL: ([], set(cpus)),
@@ -131,9 +131,11 @@ def show_recovery(conf: Path, batch: str, workers: Sequence[str], rounds: int) -
     output = fresh("recovery")
     seconds: dict[int, list[float]] = {0: [], 1: []}
     with running(conf, output, [batch, *workers, "train.epochs=1000"]) as process:
-        kept = await_checkpoint(process, output)
+        kept = -1
         for number in range(2 * rounds):
-            await_steps(process, output, lambda lines: lines and lines[-1]["step"] > kept + 20)
+            # After three losses without a new checkpoint the run would end.
+            kept = await_checkpoint(process, output, kept)
+            await_steps(process, output, lambda lines, n=kept: lines and lines[-1]["step"] > n + 20)
             rank, at_kill = number % 2, len(steps_of(output))
             kill_worker(process, rank)
             killed = time.monotonic()

@@ -130,14 +130,15 @@ def await_steps(
     sys.exit(output.with_suffix(".output").read_text())
 
 
-def await_checkpoint(process: "subprocess.Popen[bytes]", output: Path) -> int:
-    """Wait for the first checkpoint of a run: its step."""
+def await_checkpoint(process: "subprocess.Popen[bytes]", output: Path, after: int = -1) -> int:
+    """Wait for a checkpoint of a run of a step above `after`: the newest step."""
 
-    def manifests(_: object) -> list[Path]:
-        return list(output.glob("checkpoints/*/manifest.json"))
+    def newest(_: object = None) -> int:
+        folders = [path.parent.name for path in output.glob("checkpoints/*/manifest.json")]
+        return max((int(name.removeprefix("step-")) for name in folders), default=-1)
 
-    await_steps(process, output, manifests)
-    return int(manifests(None)[0].parent.name.removeprefix("step-"))
+    await_steps(process, output, lambda lines: newest(lines) > after)
+    return newest()
 
 
 def kill_worker(process: "subprocess.Popen[bytes]", rank: int) -> None:

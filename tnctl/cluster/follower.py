@@ -23,11 +23,12 @@ from tnctl.evaluation.input_figures import norm_sums
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.split_scoring import Counts
 from tnctl.manifest import DamagedError
+from tnctl.memory_limits import WAY_OUT
 from tnctl.model.building import Model, enable_determinism
 from tnctl.schema import Conf
 from tnctl.tables.shards import shards_of
 from tnctl.training import eviction
-from tnctl.training.memory_watch import WAY_OUT, MemoryWatch, table_words
+from tnctl.training.memory_watch import MemoryWatch, table_words
 
 DONE = commands.Done()
 

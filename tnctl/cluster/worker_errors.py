@@ -6,9 +6,9 @@ import traceback
 from tnctl.cluster.frames import FrameError
 from tnctl.errors import Failure, UserError, is_out_of_memory
 from tnctl.masking import masked
+from tnctl.memory_limits import WAY_OUT
 from tnctl.ownership import WORKER_LOGS
 from tnctl.tables import NotFiniteError
-from tnctl.training.memory_watch import WAY_OUT
 
 
 def of_worker(rank: int, error: BaseException) -> UserError:

@@ -11,10 +11,6 @@ SECONDS_BETWEEN_CHECKS = 1.0
 # For the checkpoint, and what reading and TensorFlow take beside the tables.
 RESERVE = 160 << 20
 GROWTHS_AHEAD = 4  # of as many bytes as the tables grew between the last two checks
-WAY_OUT = (
-    "Run the same command again with more memory to resume. A new run takes less with fewer rows "
-    "(life.admission, life.eviction.rows) or a smaller embedding.width"
-)
 
 
 def table_bytes(model: Model) -> int:

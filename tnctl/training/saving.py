@@ -10,10 +10,10 @@ from tnctl.checkpoint.saver import Saver
 from tnctl.data.days import daily
 from tnctl.errors import Failure
 from tnctl.evaluation.golden_rows import GoldenRows
+from tnctl.memory_limits import WAY_OUT
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
 from tnctl.training import events, resuming
-from tnctl.training.memory_watch import WAY_OUT
 from tnctl.training.observers import Stopwatch
 from tnctl.training.run_log import Log
 from tnctl.training.signals import Signals

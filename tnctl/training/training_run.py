@@ -14,6 +14,7 @@ from tnctl.data.formats.prepared_document import SPLITS
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.evaluation.split_scoring import features_of
+from tnctl.memory_limits import WAY_OUT
 from tnctl.model import recipes
 from tnctl.model.building import Model, enable_determinism
 from tnctl.ownership import Claims
@@ -24,7 +25,7 @@ from tnctl.training.days.daily import Daily
 from tnctl.training.days.day_loop import train_days
 from tnctl.training.final_report import write_report
 from tnctl.training.loop import train_passes
-from tnctl.training.memory_watch import WAY_OUT, table_words
+from tnctl.training.memory_watch import table_words
 from tnctl.training.observers import Observer, Recorder, Screen, Stopwatch
 from tnctl.training.report import Report
 from tnctl.training.row_insertion import insert_all_rows
