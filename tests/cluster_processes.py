@@ -203,7 +203,7 @@ class Process:
 
     def link_is_down(self, peer):
         if self.liveness is not None:
-            self.liveness.disconnected(peer, self.world.now)
+            self.liveness.disconnected(peer, self.world.now, "it is cut off")
 
     def link_is_up(self, peer):
         if self.liveness is not None:

@@ -137,7 +137,7 @@ class World:
         self.network.send(process.rank, peer, data)
 
     def left(self, process, reason):
-        self.reasons[re.sub(r"( \d+| for [\d.]+ s)", "", reason)] += 1
+        self.reasons[re.sub(r"( \d+| for [\d.]+ s(: .*)?)", "", reason)] += 1
         self.exited(process, LOST)
 
     def is_up(self, first, second):

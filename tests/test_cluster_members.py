@@ -134,7 +134,7 @@ def test_silence_of_four_seconds_of_five_ends_a_generation():
 def test_a_worker_that_said_goodbye_may_be_silent():
     liveness = living()
     liveness.accept(Frame(Kind.GOODBYE, 7, 2), 2, 7, 100.0)
-    liveness.disconnected(2, 100.0)
+    liveness.disconnected(2, 100.0, "its stream ended")
     liveness.lost(2)
     until(liveness, 100, 120, heard=(1,))
 
@@ -153,12 +153,12 @@ def test_a_process_that_was_stopped_ends_before_it_sends():
 
 def test_a_connection_may_be_away_for_three_seconds():
     liveness = living()
-    liveness.disconnected(1, 100.0)
+    liveness.disconnected(1, 100.0, "its stream ended")
     until(liveness, 100, 102.5)
-    liveness.disconnected(1, 102.0)  # tried again: counted from the first time
+    liveness.disconnected(1, 102.0, "its stream ended")  # tried again: counted from the first time
     liveness.connected(1)
     until(liveness, 103, 110)
-    liveness.disconnected(1, 110.0)
+    liveness.disconnected(1, 110.0, "its stream ended")
     with pytest.raises(GenerationOver, match=r"worker 1 could not be reached for 3\.0 s"):
         until(liveness, 110, 113)
 

@@ -31,7 +31,8 @@ class Liveness:
     """when the generation began"""
     _own: float = 0.0
     _heard: dict[int, float] = field(default_factory=dict)
-    _disconnected: dict[int, float] = field(default_factory=dict)
+    _disconnected: dict[int, tuple[float, str]] = field(default_factory=dict)
+    """since when, and why"""
     _left: set[int] = field(default_factory=set)
     _reason: str | None = None
 
@@ -70,9 +71,9 @@ class Liveness:
                 continue
             if now - heard >= self.silence:
                 self._end(f"worker {rank} has been silent for {now - heard:.1f} s")
-            lost = self._disconnected.get(rank)
-            if lost is not None and now - lost >= self.window:
-                self._end(f"worker {rank} could not be reached for {now - lost:.1f} s")
+            since, reason = self._disconnected.get(rank, (now, ""))
+            if now - since >= self.window:
+                self._end(f"worker {rank} could not be reached for {now - since:.1f} s: {reason}")
         self.check(now)
 
     def accept(self, frame: Frame, peer: int, generation: int, now: float) -> None:
@@ -89,9 +90,9 @@ class Liveness:
         if frame.kind is Kind.GOODBYE:
             self._left.add(peer)
 
-    def disconnected(self, peer: int, now: float) -> None:
+    def disconnected(self, peer: int, now: float, reason: str) -> None:
         """The connection to a peer broke. The first time counts until it is there again."""
-        self._disconnected.setdefault(peer, now)
+        self._disconnected.setdefault(peer, (now, reason))
 
     def connected(self, peer: int) -> None:
         """The connection to a peer is there again."""

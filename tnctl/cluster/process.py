@@ -259,10 +259,10 @@ class Member:
             self._connected.add(peer)
             self._change.notify_all()
 
-    def _on_lost(self, peer: int, _: str) -> None:
+    def _on_lost(self, peer: int, reason: str) -> None:
         with self._lock:
             if self._liveness is not None:
-                self._liveness.disconnected(peer, time.monotonic())
+                self._liveness.disconnected(peer, time.monotonic(), reason)
         with self._change:
             self._connected.discard(peer)
             self._change.notify_all()
