@@ -14,7 +14,10 @@ from tnctl.cluster.members import (
     Refusals,
     Roster,
     StartedAgain,
+    problem_of,
+    to_body,
 )
+from tnctl.cluster.node import Node
 from tnctl.errors import Failure, UserError
 
 OWN = Hello("secret", "1.0", 0, 3, "10.0.0.1:5", Digests("a" * 64, "b" * 64, "c" * 64))
@@ -196,3 +199,18 @@ def test_a_problem_is_the_same_on_another_worker():
 
 def test_the_others():
     assert others(1, 3) == {0, 2} and others(0, 1) == frozenset()
+
+
+def test_what_comes_after_the_end_of_all_is_dropped_without_a_word(capsys):
+    node = Node(0, 3, 1, lambda *_: None)
+    replies = [node.request(rank, Kind.READ, b"") for rank in (1, 2)]
+    body = to_body(problem_of(Failure("worker 1: no space is left")))
+    node.receive(Frame(Kind.FATAL, 1, 1, body=body))
+    for rank in (1, 2):
+        node.receive(Frame(Kind.REPLY, 1, rank, 1))
+        node.receive(Frame(Kind.COMMAND, 1, rank, 1, body=b"{}"))
+    for reply in replies:
+        with pytest.raises(Failure, match="no space is left"):
+            reply.result(10)
+    node.close(10)
+    assert capsys.readouterr().err == "" and str(node.error) == "worker 1: no space is left"

@@ -303,7 +303,6 @@ class Trained:
     progress: Progress | None
     skipped: Count
     reason: Text
-    seconds_waited: float
 
 
 @dataclass(frozen=True, kw_only=True)

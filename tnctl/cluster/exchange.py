@@ -29,6 +29,7 @@ from tnctl.cluster.work import REPORTED, Work
 from tnctl.errors import Failure
 
 LARGEST = 2.0**58  # of a gradient: one machine refuses more
+LARGEST_FLOAT = float(np.finfo(np.float32).max)
 _PAUSE, _NEXT = 1, 2  # flags
 # step, loss, rate factor, flags, rows pushed, rows pulled, tables, dense floats, statistics
 _FIXED = Struct("<Qdd6I")
@@ -250,7 +251,7 @@ def _text(sizes: Sizes) -> str:
 
 
 def check_finite(push: Push, workers: int) -> None:
-    """Refuse a push with a gradient that is NaN or beyond 2^58 / workers. Raises Failure.
+    """Refuse a push that is not finite, or with a gradient beyond 2^58 / workers. Raises Failure.
 
     Within it the sum over all workers is in the limits of one machine, whatever the order.
     """
@@ -261,6 +262,10 @@ def check_finite(push: Push, workers: int) -> None:
             _check_within(f"a show or click of table {number}", table.counts, 0, limit)
     _check_within("a gradient of a dense weight", push.dense, -limit, limit)
     _check_within("a mean or variance of batch norm", push.statistics, -LARGEST, LARGEST)
+    for name, array in (("a logit", push.logits), ("a label", push.labels)):
+        _check_within(name, array, -LARGEST_FLOAT, LARGEST_FLOAT)
+    if math.isnan(push.loss):
+        raise Failure("a loss is NaN; no weight was changed")
 
 
 def _check_within(name: str, array: Floats, low: float, high: float) -> None:

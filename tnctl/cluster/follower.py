@@ -62,11 +62,11 @@ class Follower:
                 reply = self._do(command)
                 respond(reply if isinstance(reply, bytes) else commands.encode(reply))
             except Exception as error:
+                if is_unexpected(error):
+                    # First: this process may be ended as soon as rank 0 knows.
+                    show_traceback(error)
                 known = self._out_of_memory(error) if is_out_of_memory(error) else error
-                failure = self._node.fail(known)
-                if failure is error or is_unexpected(error):
-                    raise
-                raise failure from error
+                raise self._node.fail(known) from error
             if isinstance(command, commands.End):
                 return
         assert self._node.error is not None
@@ -177,7 +177,6 @@ class Follower:
                 progress=share.take_progress(),
                 skipped=self._skipped.rows,
                 reason=self._skipped.first or "",
-                seconds_waited=share.seconds_waited,
             )
 
     def _report_shortage(self, share: Share) -> None:
@@ -231,9 +230,9 @@ class Follower:
                         self._writer.abandon()
                 respond(commands.encode(reply))
             except Exception as error:
-                self._node.fail(error)
                 if is_unexpected(error):
                     show_traceback(error)
+                self._node.fail(error)
                 return
 
 

@@ -154,6 +154,8 @@ class Node:
 
     def _start_owning(self, owner: Owner | None) -> None:
         self._owner = owner
+        if self._error is not None:
+            return
         early, self._early = ([], self._early) if owner is None else (self._early, [])
         for peer, request, respond in early:
             self._answer(peer, request, respond)
@@ -182,6 +184,8 @@ class Node:
     def _receive(self, frame: Frame) -> None:
         peer = frame.sender
         self.received_bytes += HEADER_BYTES + len(frame.body)
+        if self._error is not None:
+            return  # nobody waits for it any more
         if frame.kind in REQUESTS:
             received = self._servers[peer].receive(frame)
             if isinstance(received, Frame):

@@ -67,11 +67,12 @@ def work(supervised: Supervised) -> int:
 
 def lead(conf: Conf, node: Node, task: dict[str, Any]) -> None:
     """Rank 0: train a conf to its end with all workers, and end them."""
+    stops: SimpleQueue[tuple[bytes, Respond]] = SimpleQueue()
+    node.route({"stop"}, stops)  # before the imports, which take seconds
+
     from tnctl.training.terminal_tables import show_report
     from tnctl.training.training_run import train
 
-    stops: SimpleQueue[tuple[bytes, Respond]] = SimpleQueue()
-    node.route({"stop"}, stops)
     processes = ClusterProcesses(node)
     threading.Thread(target=_pass_signals, args=(stops, processes), daemon=True).start()
     options = {key: task[key] for key in ("overwrite", "golden", "accept")}

@@ -1,5 +1,6 @@
 """What an error of one worker is on all of them: a line that names the worker."""
 
+import contextlib
 import sys
 import traceback
 
@@ -8,7 +9,7 @@ from tnctl.errors import Failure, UserError, is_out_of_memory
 from tnctl.masking import masked
 from tnctl.memory_limits import WAY_OUT
 from tnctl.ownership import WORKER_LOGS
-from tnctl.tables import NotFiniteError
+from tnctl.tables import NotFiniteError, NotOwnedError
 
 
 def of_worker(rank: int, error: BaseException) -> UserError:
@@ -30,10 +31,12 @@ def of_worker(rank: int, error: BaseException) -> UserError:
 
 def is_unexpected(error: BaseException) -> bool:
     """Whether an error is a bug of tnctl, a recipe or a library, whose traceback is needed."""
-    expected = (UserError, FrameError, NotFiniteError)
+    expected = (UserError, FrameError, NotFiniteError, NotOwnedError)
     return not isinstance(error, expected) and not is_out_of_memory(error)
 
 
 def show_traceback(error: BaseException) -> None:
     """Write the traceback of an error, without secrets of URLs, to the standard error."""
-    print(masked("".join(traceback.format_exception(error))).rstrip("\n"), file=sys.stderr)
+    text = masked("".join(traceback.format_exception(error))).rstrip("\n")
+    with contextlib.suppress(OSError):  # the disk of the log may be full
+        print(text, file=sys.stderr, flush=True)

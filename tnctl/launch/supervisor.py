@@ -231,7 +231,8 @@ class Supervisor:
         message = message.removeprefix(f"{COMMAND_SHOWN}: ")
         if not message.startswith("worker "):
             message = f"worker {rank}: {message}"
-        if any(line.startswith("Traceback") for line in lines):
+        is_named = "Its traceback is in" in message
+        if not is_named and any(line.startswith("Traceback") for line in lines):
             message += f". Its traceback is in {self._logs[rank]}"
         say(f"{COMMAND_SHOWN}: {message}")
 
