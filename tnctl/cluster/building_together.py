@@ -1,5 +1,6 @@
 """The model of a run, made by all workers on command of rank 0: each with its rows, all alike."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -39,13 +40,12 @@ def fill_together(node: Node, start: WarmStart, model: Model) -> None:
     def insert(rows: Rows) -> dict[str, int]:
         # What cannot be is known by now, so the others do not find it at the same time.
         replies = node.command_others(command)
-        row_counts = rows.insert()
+        row_counts = Counter(rows.insert())
         warmed = commands.replies_of(commands.Warmed, replies)
         _check_dense(model, warmed)
         for reply in warmed:
-            for group, count in reply.rows.items():
-                row_counts[group] = row_counts.get(group, 0) + count
-        return row_counts
+            row_counts.update(reply.rows)
+        return dict(row_counts)
 
     start.fill(model, insert)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -356,10 +357,9 @@ class ClusterWorkers:
         self.pause()
         replies = self._node.command_others(commands.EndPeriod())
         shares = eviction.miscounted_by_table(self.model)
-        removed = eviction.remove_rows(self.model)
+        removed = Counter(eviction.remove_rows(self.model))
         for reply in commands.replies_of(commands.Evicted, replies):
-            for name, rows in reply.rows.items():
-                removed[name] = removed.get(name, 0) + rows
+            removed.update(reply.rows)
             for name, share in reply.miscounted.items():
                 shares[name] = shares.get(name, 0.0) + share
         eviction.warn_of_sketches(shares)
@@ -367,7 +367,7 @@ class ClusterWorkers:
             self._last_metrics = None
             self.share.parameters.last = []
         self._groups = self._counted()
-        return removed
+        return dict(removed)
 
     def load(self, folder: str) -> None:
         self.pause()

@@ -5,6 +5,7 @@ import sys
 import traceback
 
 from tnctl.cluster.frames import FrameError
+from tnctl.cluster.members import Problem
 from tnctl.errors import Failure, UserError, is_out_of_memory
 from tnctl.masking import masked
 from tnctl.memory_limits import WAY_OUT
@@ -16,8 +17,7 @@ def of_worker(rank: int, error: BaseException) -> UserError:
     """The error that ends the run when `error` was raised on a worker."""
     name = f"worker {rank}"
     if isinstance(error, UserError):
-        line = f"{name}: {error}"
-        return Failure(line) if error.exit_code == 1 else UserError(line, error.exit_code)
+        return Problem(f"{name}: {error}", error.exit_code).error()
     if is_out_of_memory(error):
         reason = f" ({text[:200]})" if (text := " ".join(str(error).split())) else ""
         return Failure(f"{name}: out of memory{reason}. {WAY_OUT}")
