@@ -6,9 +6,9 @@ import traceback
 
 from tnctl.cluster.frames import FrameError
 from tnctl.cluster.members import Problem
-from tnctl.errors import Failure, UserError, is_out_of_memory
+from tnctl.errors import Failure, UserError
 from tnctl.masking import masked
-from tnctl.memory_limits import WAY_OUT
+from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.ownership import WORKER_LOGS
 from tnctl.tables import NotFiniteError, NotOwnedError
 
@@ -19,8 +19,7 @@ def of_worker(rank: int, error: BaseException) -> UserError:
     if isinstance(error, UserError):
         return Problem(f"{name}: {error}", error.exit_code).error()
     if is_out_of_memory(error):
-        reason = f" ({text[:200]})" if (text := " ".join(str(error).split())) else ""
-        return Failure(f"{name}: out of memory{reason}. {WAY_OUT}")
+        return Failure(f"{name}: {OutOfMemory(error, RESUME_WITH_MORE)}")
     if not is_unexpected(error):
         return Failure(f"{name}: {error}")
     return Failure(
