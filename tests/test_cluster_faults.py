@@ -285,15 +285,16 @@ def test_a_cut_network(parts, seconds):
 
 @pytest.mark.alone
 @pytest.mark.long
-def test_a_bug_in_a_worker_is_one_line_and_a_traceback_in_its_log(parts):
-    environment = cluster_commands.action_at_a_step(parts, 1, 5, "raise ValueError('a bug')")
+@pytest.mark.parametrize(("rank", "log"), [(0, "rank-0-traceback.log"), (1, "rank-1.log")])
+def test_a_bug_in_a_worker_is_one_line_and_a_traceback_in_its_log(parts, rank, log):
+    environment = cluster_commands.action_at_a_step(parts, rank, 5, "raise ValueError('a bug')")
     with Training(parts, environment=environment) as training:
         assert training.wait() == 1
-    line = "tnctl train: worker 1: ValueError: a bug. Its traceback is in workers/rank-1.log"
+    line = f"tnctl train: worker {rank}: ValueError: a bug. Its traceback is in workers/{log}"
     assert training.said.splitlines()[-1] == line
     assert "Traceback" not in training.said and "start again" not in training.said
-    log = (training.run / "workers/rank-1.log").read_text()
-    assert "Traceback" in log and "ValueError: a bug" in log
+    text = (training.run / "workers" / log).read_text()
+    assert text.count("Traceback") == 1 and "ValueError: a bug" in text
 
 
 @pytest.mark.alone
