@@ -214,7 +214,8 @@ class Member:
         if welcome is not None:
             answer = Frame(Kind.WELCOME, self._roster.generation, 0, body=to_body(welcome))
             for rank in range(1, self.workers):
-                self._endpoint.send(rank, [answer.header(), memoryview(answer.body)])
+                # A thread that reads must not wait until there is room to send.
+                self._endpoint.send(rank, [answer.header(), memoryview(answer.body)], urgent=True)
             self._take(welcome)
 
     # ---- Callbacks of connections ----------------------------------------------------
@@ -265,7 +266,7 @@ class Member:
             node.connected(peer)
         elif peer == 0:
             hello = Frame(Kind.HELLO, 0, self.rank, body=to_body(self._hello))
-            self._endpoint.send(0, [hello.header(), memoryview(hello.body)])
+            self._endpoint.send(0, [hello.header(), memoryview(hello.body)], urgent=True)
         with self._change:
             self._connected.add(peer)
             self._change.notify_all()
