@@ -16,6 +16,17 @@ from tnctl.errors import UserError
 TRACEBACK = "rank-0-traceback.log"
 
 
+class Alone(Assigned):
+    """What a supervisor gives to the worker of a cluster of one, which nobody connects to."""
+
+    def __init__(self, task):
+        super().__init__(0)
+        self.assignment = dataclasses.replace(self.assignment, ranks=1, task=task)
+
+    def report_port(self, port):
+        pass
+
+
 @pytest.fixture
 def conf(workspace, monkeypatch):
     monkeypatch.setattr(worker_errors, "_output", None)
@@ -38,12 +49,10 @@ def ended(conf, monkeypatch, capfd, patched, method, error):
     monkeypatch.setattr(process, "FLUSHED", 0.0)
     monkeypatch.setattr(patched, method, failing)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    supervised = Assigned(0)
     task = {"conf": dataclasses.asdict(conf), "overwrite": False, "golden": 0, "accept": False}
-    supervised.assignment = dataclasses.replace(supervised.assignment, ranks=1, task=task)
     try:
         with pytest.raises(SystemExit) as left:
-            leave_with("tnctl train", lambda: process.work(supervised))
+            leave_with("tnctl train", lambda: process.work(Alone(task)))
     finally:
         for member in members:
             member._is_leaving = True
