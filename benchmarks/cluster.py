@@ -135,16 +135,18 @@ def show_recovery(conf: Path, batch: str, workers: Sequence[str], rounds: int) -
         for number in range(2 * rounds):
             # After three losses without a new checkpoint the run would end.
             kept = await_checkpoint(process, output, kept)
-            await_steps(process, output, lambda lines, n=kept: lines and lines[-1]["step"] > n + 20)
+            await_steps(
+                process, output, lambda steps, n=kept: bool(steps) and steps[-1].step > n + 20
+            )
             rank, at_kill = number % 2, len(steps_of(output))
             kill_worker(process, rank)
             killed = time.monotonic()
             # As training resumes, the lines after those of the checkpoint are removed.
-            remaining = await_steps(process, output, lambda lines, n=at_kill: len(lines) < n)
+            remaining = await_steps(process, output, lambda steps, n=at_kill: len(steps) < n)
             count = len(remaining)
-            await_steps(process, output, lambda lines, n=count: len(lines) > n)
+            await_steps(process, output, lambda steps, n=count: len(steps) > n)
             seconds[rank].append(time.monotonic() - killed)
-            rows = remaining[-1]["rows"]
+            rows = remaining[-1].rows
     table = [[f"recovery with {rows:,} rows, s", "median", "least", "most"]]
     table += [in_words(f"worker {rank} killed", times) for rank, times in seconds.items()]
     print(timing.table(table))

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,18 @@ from benchmarks.workload import FOLDER, HIDDEN, NUMERIC, SLOTS, load
 
 GROUPS = 32  # row groups of W1, which workers share evenly
 SECONDS = 900  # until a run is given up
-Steps = list[dict[str, Any]]
 FIRST_SHARE = 0.3  # of the logged steps, which are left out of speeds
+
+
+@dataclass(frozen=True)
+class LoggedStep:
+    """What a line of log.jsonl says of a step; `seconds` are those of the run until it."""
+
+    epoch: int
+    step: int
+    examples: int
+    rows: int
+    seconds: float
 
 
 def prepared(rows: int) -> Path:
@@ -95,37 +106,47 @@ def finish(process: "subprocess.Popen[bytes]", output: Path) -> None:
         sys.exit(output.with_suffix(".output").read_text())
 
 
-def steps_of(output: Path) -> Steps:
+def steps_of(output: Path) -> list[LoggedStep]:
     """The lines of log.jsonl about steps, so far."""
     try:
         text = (output / "log.jsonl").read_text()
     except FileNotFoundError:
         return []
     lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
-    return [line for line in lines if line["event"] == "step"]
+    return [
+        LoggedStep(
+            epoch=line["epoch"],
+            step=line["step"],
+            examples=line["examples"],
+            rows=line["rows"],
+            seconds=line["timing"]["seconds"],
+        )
+        for line in lines
+        if line["event"] == "step"
+    ]
 
 
 def speed_of(output: Path) -> float:
     """Examples per second between logged steps, without the first ones."""
     steps = steps_of(output)
     first, last = steps[int(len(steps) * FIRST_SHARE)], steps[-1]
-    seconds = last["timing"]["seconds"] - first["timing"]["seconds"]
-    if last["epoch"] != first["epoch"] or seconds <= 0:
+    seconds = last.seconds - first.seconds
+    if last.epoch != first.epoch or seconds <= 0:
         sys.exit("too few steps: use more --rows or a smaller --batch")
-    return float((last["examples"] - first["examples"]) / seconds)
+    return (last.examples - first.examples) / seconds
 
 
 def await_steps(
     process: "subprocess.Popen[bytes]",
     output: Path,
-    condition: Callable[[list[dict[str, Any]]], Any],
-) -> list[dict[str, Any]]:
-    """Wait until the lines about steps are as they should be. Exits when the run ends before."""
+    condition: Callable[[list[LoggedStep]], bool],
+) -> list[LoggedStep]:
+    """Wait until the logged steps are as they should be. Exits when the run ends before."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline and process.poll() is None:
-        lines = steps_of(output)
-        if condition(lines):
-            return lines
+        steps = steps_of(output)
+        if condition(steps):
+            return steps
         time.sleep(0.01)
     sys.exit(output.with_suffix(".output").read_text())
 
@@ -133,11 +154,11 @@ def await_steps(
 def await_checkpoint(process: "subprocess.Popen[bytes]", output: Path, after: int = -1) -> int:
     """Wait for a checkpoint of a run of a step above `after`: the newest step."""
 
-    def newest(_: object = None) -> int:
+    def newest() -> int:
         folders = [path.parent.name for path in output.glob("checkpoints/*/manifest.json")]
         return max((int(name.removeprefix("step-")) for name in folders), default=-1)
 
-    await_steps(process, output, lambda lines: newest(lines) > after)
+    await_steps(process, output, lambda _: newest() > after)
     return newest()
 
 

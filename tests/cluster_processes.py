@@ -18,7 +18,7 @@ from tnctl.cluster.owner import Owner
 from tnctl.cluster.replies import new_read, parse_read_reply, parse_reply
 from tnctl.cluster.session import MOST_OPEN, Client, Request, Server
 
-DIGESTS = members.Digests("0" * 64, "1" * 64, "2" * 64)
+DIGESTS = members.Digests("0" * 64, "1" * 64)
 TOKEN = "token of this run"
 
 

@@ -132,7 +132,7 @@ class World:
         if self.trace is not None and frame.kind is not Kind.HEARTBEAT:
             self.say(f"{process.rank} > {peer} {frame.kind.name} {frame.number}")
         data = frame.to_bytes()
-        if self.chance.random() < 0.1 and frame.kind > Kind.REFUSED:
+        if self.chance.random() < 0.1 and frame.kind > Kind.WELCOME:
             self.sent.append((process.rank, peer, data))
         self.network.send(process.rank, peer, data)
 

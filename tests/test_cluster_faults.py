@@ -20,8 +20,9 @@ from test_cluster import conf_of
 
 from tnctl import files
 from tnctl.checkpoint import owners
-from tnctl.cluster import share, streams
+from tnctl.cluster import frames, share, streams
 from tnctl.cluster.assignment import Assignment
+from tnctl.cluster.frames import Kind
 from tnctl.cluster.process import Member
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.tables import NotFiniteError
@@ -170,6 +171,13 @@ class Assigned:
 def test_a_worker_that_was_started_again_ends_the_generation(workspace, monkeypatch, capfd):
     conf, lost = conf_of(workspace, monkeypatch), SimpleQueue()
     monkeypatch.setattr(Member, "_lose", lambda self, reason: lost.put((self.rank, reason)))
+    send, sent = streams.Endpoint.send, []
+
+    def recorded(self, peer, buffers, *, urgent=False):
+        sent.append((frames.parse(b"".join(buffers)).kind, urgent))
+        return send(self, peer, buffers, urgent=urgent)
+
+    monkeypatch.setattr(streams.Endpoint, "send", recorded)
     workers = [Member(Assigned(rank), conf) for rank in range(2)]
     try:
         with ThreadPoolExecutor() as pool:
@@ -183,6 +191,9 @@ def test_a_worker_that_was_started_again_ends_the_generation(workspace, monkeypa
         while reasons[-1][0] != 0:
             reasons.append(lost.get(timeout=60))
         assert reasons[-1] == (0, "worker 1 has ended")
+        # Threads that read send these, and must not wait for room.
+        assert {(Kind.HELLO, True), (Kind.WELCOME, True)} <= set(sent)
+        assert not {(Kind.HELLO, False), (Kind.WELCOME, False)} & set(sent)
     finally:
         for worker in workers:
             worker._is_leaving = True
@@ -285,15 +296,16 @@ def test_a_cut_network(parts, seconds):
 
 @pytest.mark.alone
 @pytest.mark.long
-def test_a_bug_in_a_worker_is_one_line_and_a_traceback_in_its_log(parts):
-    environment = cluster_commands.action_at_a_step(parts, 1, 5, "raise ValueError('a bug')")
+@pytest.mark.parametrize(("rank", "log"), [(0, "rank-0-traceback.log"), (1, "rank-1.log")])
+def test_a_bug_in_a_worker_is_one_line_and_a_traceback_in_its_log(parts, rank, log):
+    environment = cluster_commands.action_at_a_step(parts, rank, 5, "raise ValueError('a bug')")
     with Training(parts, environment=environment) as training:
         assert training.wait() == 1
-    line = "tnctl train: worker 1: ValueError: a bug. Its traceback is in workers/rank-1.log"
+    line = f"tnctl train: worker {rank}: ValueError: a bug. Its traceback is in workers/{log}"
     assert training.said.splitlines()[-1] == line
     assert "Traceback" not in training.said and "start again" not in training.said
-    log = (training.run / "workers/rank-1.log").read_text()
-    assert "Traceback" in log and "ValueError: a bug" in log
+    text = (training.run / "workers" / log).read_text()
+    assert text.count("Traceback") == 1 and "ValueError: a bug" in text
 
 
 @pytest.mark.alone

@@ -20,7 +20,7 @@ from tnctl.cluster.members import (
 from tnctl.cluster.node import Node
 from tnctl.errors import Failure, UserError
 
-OWN = Hello("secret", "1.0", 0, 3, "10.0.0.1:5", Digests("a" * 64, "b" * 64, "c" * 64))
+OWN = Hello("secret", "1.0", 0, 3, "10.0.0.1:5", Digests("a" * 64, "b" * 64))
 
 
 def hello(**fields):
@@ -61,7 +61,7 @@ def test_the_last_process_of_a_rank_has_it_until_all_are_welcomed():
         members.parse_welcome(members.to_body(roster.welcome()), other)
 
 
-OTHER = Digests("a" * 64, "b" * 64, "d" * 64)
+OTHER = Digests("a" * 64, "d" * 64)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ OTHER = Digests("a" * 64, "b" * 64, "d" * 64)
         (hello(rank=3), "worker 3 of 3 joins a cluster of 3"),
         (hello(rank=64), "no hello of a worker"),
         (hello(rank=0), "another process has rank 0"),
-        (hello(digests=OTHER), "worker 1 has another statistics: all workers need the same"),
+        (hello(digests=OTHER), "worker 1 has another recipe: all workers need the same"),
     ],
 )
 def test_who_differs_is_not_welcome(body, words):

@@ -28,7 +28,7 @@ def test_a_frame_is_what_was_sent():
     frame = Frame(Kind.EXCHANGE, 2**63 + 5, 63, 7, (3, 5, 8), b"body")
     received = frames.parse(frame.to_bytes())
     assert received == frame and len(frame.header()) == frames.HEADER_BYTES
-    assert frame.header()[:8] == b"TNCF\x01\x00\x05\x00"
+    assert frame.header()[:8] == b"TNCF\x01\x00\x04\x00"
 
 
 def test_a_body_is_not_copied():

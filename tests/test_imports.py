@@ -17,8 +17,8 @@ GROUND = [
     "limits", "masking", "errors", "file_urls", "documents", "files", "progress", "shipped",
 ]  # fmt: skip
 LAYERS = [
-    *GROUND, "memory_limits", "optimizer_table", "folders", "manifest", "ownership", "outputs",
-    "schema", "saved_conf", "tables",
+    *GROUND, "out_of_memory", "memory_limits", "optimizer_table", "folders", "manifest",
+    "ownership", "outputs", "schema", "saved_conf", "tables",
     "data", "model", "checkpoint", "evaluation", "training", "serving",
     "cluster", "launch", "cli",
 ]  # fmt: skip

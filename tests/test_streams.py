@@ -103,8 +103,6 @@ def test_frames_of_all_sizes_both_ways(pair):
             assert sender.endpoint.send(peer, buffers)
         receiver.until(lambda receiver=receiver: len(receiver.frames) == len(SIZES))
         assert [frame for _, frame, _ in receiver.frames] == [c.tobytes() for c in contents]
-    assert pair[0].endpoint.heard(1) <= time.monotonic()
-    assert pair[0].endpoint.heard(7) is None
 
 
 def test_floats_of_a_frame_are_aligned(pair):
@@ -289,10 +287,9 @@ def test_a_killed_peer_is_noticed_at_once_and_a_stopped_one_by_its_silence(make)
         deadline = time.monotonic() + SECONDS
         while "State:\tT" not in status.read_text() and time.monotonic() < deadline:
             time.sleep(0.01)
-        heard = accepts.endpoint.heard(1)
         assert accepts.endpoint.send(1, [b"b"], urgent=True)
         time.sleep(0.5)
-        assert accepts.endpoint.heard(1) == heard and len(accepts.frames) == 1
+        assert len(accepts.frames) == 1
         peer.send_signal(signal.SIGCONT)
         accepts.until(lambda: len(accepts.frames) == 2)
         killed = time.monotonic()

@@ -9,8 +9,6 @@ SHOWN = 80  # characters of a value that a message shows
 LONGEST_SECRET = 4096  # characters of a value that are looked through for secrets
 CHOICES_SHOWN = 200  # names that a message lists
 CHOICES_COMPARED = 10_000  # names among which a near one is looked for
-# Of Python, for the stack of a thread, and of the loader of libraries.
-OUT_OF_MEMORY = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
 
 
 class UserError(Exception):
@@ -42,11 +40,6 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(masked(message))
         self.exit_code = exit_code
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error is one of those that libraries raise when the system gives no memory."""
-    return isinstance(error, MemoryError) or any(part in str(error) for part in OUT_OF_MEMORY)
 
 
 def refuse_if(condition: object, message: str, error: type[Exception] = UserError) -> None:

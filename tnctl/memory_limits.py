@@ -14,11 +14,6 @@ ROOT = Path("/")
 UNLIMITED = 1 << 60  # version 1 of cgroups has a number near 2^63 where there is no limit
 # Of an allocation below this nothing is asked: reading the limits is not worth it.
 LEAST_BYTES = 64 << 20
-# Of a training that has ended for want of memory.
-WAY_OUT = (
-    "Run the same command again with more memory to resume. A new run takes less with fewer rows "
-    "(life.admission, life.eviction.rows) or a smaller embedding.width"
-)
 
 
 @dataclass(frozen=True)

@@ -82,9 +82,12 @@ RUN = Format(
         r"|tensorboard/plugins/profile/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+"
     ),
 )
-# The output of the workers of a run, and a file by which they see that they share the folder.
+# The output of the workers of a run, the traceback of worker 0, and a file by which they see that
+# they share the folder.
 WORKER_LOGS = "workers"
-WORKERS = Format("tnctl workers", None, re.compile(r"rank-[0-9]{1,2}\.log|seen-by-all"))
+WORKERS = Format(
+    "tnctl workers", None, re.compile(r"rank-[0-9]{1,2}\.log|rank-0-traceback\.log|seen-by-all")
+)
 # A file that is being written, alone in a folder beside its place.
 FILE = Format("tnctl file", None, re.compile("content"))
 FORMATS = {

@@ -8,8 +8,9 @@ from importlib import import_module
 from typing import NoReturn
 
 from tnctl import __version__, shipped
-from tnctl.errors import Stopped, UserError, did_you_mean, is_out_of_memory
+from tnctl.errors import Stopped, UserError, did_you_mean
 from tnctl.masking import masked
+from tnctl.out_of_memory import MORE_MEMORY, OutOfMemory, is_out_of_memory
 
 COMMANDS = {
     "check": "look at a conf and a sample of its data before anything is trained",
@@ -51,9 +52,7 @@ def leave_with(name: str, action: Callable[[], int]) -> NoReturn:
         sys.exit(1)
     except Exception as error:
         if is_out_of_memory(error):
-            reason = f" ({text[:200]})" if (text := " ".join(str(error).split())) else ""
-            way = "Give it more memory, or raise its limit"
-            message = masked(f"{name}: out of memory{reason}. {way}")
+            message = f"{name}: {OutOfMemory(error, MORE_MEMORY)}"
         else:
             # As Python shows it, but libraries put URLs into their messages with all they hold.
             message = masked(traceback.format_exc()).rstrip("\n")

@@ -18,13 +18,13 @@ from tnctl.data.bad_rows import Skipped
 from tnctl.data.days import conf_of_day
 from tnctl.data.statistics import Statistics
 from tnctl.data.unit_records import Remainder
-from tnctl.errors import Failure, is_out_of_memory
+from tnctl.errors import Failure
 from tnctl.evaluation.input_figures import norm_sums
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.split_scoring import Counts
 from tnctl.manifest import DamagedError
-from tnctl.memory_limits import WAY_OUT
 from tnctl.model.building import Model, enable_determinism
+from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.schema import Conf
 from tnctl.tables.shards import shards_of
 from tnctl.training import eviction
@@ -72,10 +72,9 @@ class Follower:
         assert self._node.error is not None
         raise self._node.error
 
-    def _out_of_memory(self, error: BaseException) -> Failure:
-        reason = f" ({error})" if str(error) else ""
-        held = "" if self._model is None else f": {table_words(self._model)}"
-        return Failure(f"out of memory{reason}{held}. {WAY_OUT}")
+    def _out_of_memory(self, error: BaseException) -> OutOfMemory:
+        held = "" if self._model is None else table_words(self._model)
+        return OutOfMemory(error, RESUME_WITH_MORE, held=held)
 
     @property
     def _trained(self) -> Share:

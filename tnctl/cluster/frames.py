@@ -29,20 +29,18 @@ class Kind(IntEnum):
 
     HELLO = 1  # of a connection that begins; JSON
     WELCOME = 2  # its answer: the generation and all workers; JSON
-    REFUSED = 3  # its other answer; JSON
-    HEARTBEAT = 4  # no body; `number` is the highest number requested so far
-    EXCHANGE = 5  # requests: `number` counts those of this sender to this receiver from 1
-    READ = 6
-    COMMAND = 7  # JSON
-    REPLY = 8  # of the request with this number
-    ERROR_REPLY = 9  # JSON
-    RESEND = 10  # no body: send the requests from this number on again
-    FATAL = 11  # an error that ends all workers; JSON
-    GOODBYE = 12  # no body: the sender ends, and its silence is no fault
+    HEARTBEAT = 3  # no body; `number` is the highest number requested so far
+    EXCHANGE = 4  # requests: `number` counts those of this sender to this receiver from 1
+    READ = 5
+    COMMAND = 6  # JSON
+    REPLY = 7  # of the request with this number
+    RESEND = 8  # no body: send the requests from this number on again
+    FATAL = 9  # an error that ends all workers; JSON
+    GOODBYE = 10  # no body: the sender ends, and its silence is no fault
 
 
 REQUESTS = frozenset({Kind.EXCHANGE, Kind.READ, Kind.COMMAND})
-REPLIES = frozenset({Kind.REPLY, Kind.ERROR_REPLY})
+REPLIES = frozenset({Kind.REPLY})
 NUMBERED = REQUESTS | REPLIES | {Kind.RESEND}
 
 _SMALL = 1 << 18
@@ -50,13 +48,11 @@ _LARGE = (1 << 30) - HEADER_BYTES
 BODY_LIMITS = {
     Kind.HELLO: _SMALL,
     Kind.WELCOME: _SMALL,
-    Kind.REFUSED: _SMALL,
     Kind.HEARTBEAT: 0,
     Kind.EXCHANGE: _LARGE,
     Kind.READ: _LARGE,
     Kind.COMMAND: 1 << 26,
     Kind.REPLY: _LARGE,
-    Kind.ERROR_REPLY: _SMALL,
     Kind.RESEND: 0,
     Kind.FATAL: _SMALL,
     Kind.GOODBYE: 0,

@@ -1,6 +1,6 @@
 """Who belongs to a cluster: workers join at rank 0, which welcomes them once all are there.
 
-All need the token of the run, the same tnctl, conf, recipe and statistics. The welcome names the
+All need the token of the run, the same tnctl, conf and recipe. The welcome names the
 generation (liveness.py) and the address of each worker, so that they connect to each other. The
 bodies of these frames, and those of errors, are JSON.
 """
@@ -39,7 +39,6 @@ class Digests:
 
     conf: Sha256
     recipe: Sha256
-    statistics: Sha256
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Welcome:
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a connection is refused, a request failed or the training ends, in one line.
+    """Why the training ends, in one line.
 
     `exit_code` is that of the command: 1 of a failure, 2 of a mistake of the user's.
     """
@@ -94,7 +93,7 @@ def to_body(document: Hello | Welcome | Problem) -> bytes:
 
 
 def parse_problem(body: Body) -> Problem:
-    """The problem in the body of a refusal, an error reply or a fatal frame. Raises FrameError."""
+    """The problem in the body of a fatal frame. Raises FrameError."""
     return _parsed(Problem, body)
 
 
@@ -174,7 +173,7 @@ def _agreeing(expected: Hello, body: Body) -> Hello:
         )
     if hello.rank == expected.rank:
         raise NotWelcome(f"another process has rank {expected.rank} too")
-    for part in ("conf", "recipe", "statistics"):
+    for part in ("conf", "recipe"):
         if getattr(hello.digests, part) != getattr(expected.digests, part):
             raise NotWelcome(f"{name} has another {part}: all workers need the same")
     return hello

@@ -33,7 +33,13 @@ from tnctl.cluster.members import (
 )
 from tnctl.cluster.node import Node, Respond
 from tnctl.cluster.streams import Endpoint
-from tnctl.cluster.worker_errors import is_unexpected, of_worker, show_traceback
+from tnctl.cluster.worker_errors import (
+    ending_of,
+    is_unexpected,
+    keep_tracebacks_in,
+    of_worker,
+    show_traceback,
+)
 from tnctl.errors import quoted
 from tnctl.model import recipes
 from tnctl.model.graph import conf_to_json
@@ -50,6 +56,8 @@ def work(supervised: Supervised) -> int:
     """Do what the supervisor has assigned; the exit code of the process."""
     task = supervised.assignment.task
     conf = from_values(task["conf"])
+    if supervised.assignment.rank == 0:
+        keep_tracebacks_in(conf.output)
     member = Member(supervised, conf)
     node = member.join()
     threading.excepthook = member.end_with_thread
@@ -59,8 +67,10 @@ def work(supervised: Supervised) -> int:
         else:
             lead(conf, node, task)
     except Exception as error:
+        if is_unexpected(error):
+            show_traceback(error)
         member.fail(error)
-        raise
+        raise ending_of(member.rank, error) from error
     member.leave()
     return 0
 
@@ -204,7 +214,8 @@ class Member:
         if welcome is not None:
             answer = Frame(Kind.WELCOME, self._roster.generation, 0, body=to_body(welcome))
             for rank in range(1, self.workers):
-                self._endpoint.send(rank, [answer.header(), memoryview(answer.body)])
+                # A thread that reads must not wait until there is room to send.
+                self._endpoint.send(rank, [answer.header(), memoryview(answer.body)], urgent=True)
             self._take(welcome)
 
     # ---- Callbacks of connections ----------------------------------------------------
@@ -255,7 +266,7 @@ class Member:
             node.connected(peer)
         elif peer == 0:
             hello = Frame(Kind.HELLO, 0, self.rank, body=to_body(self._hello))
-            self._endpoint.send(0, [hello.header(), memoryview(hello.body)])
+            self._endpoint.send(0, [hello.header(), memoryview(hello.body)], urgent=True)
         with self._change:
             self._connected.add(peer)
             self._change.notify_all()
@@ -320,11 +331,10 @@ class Member:
         """End the process when a thread has ended by an exception, which nothing else notices."""
         error = raised.exc_value or raised.exc_type()
         try:
-            self.fail(error)
             if is_unexpected(error):
                 show_traceback(error)
-            else:
-                print(f"tnctl train: {of_worker(self.rank, error)}", file=sys.stderr, flush=True)
+            self.fail(error)
+            print(f"tnctl train: {of_worker(self.rank, error)}", file=sys.stderr, flush=True)
         finally:
             os._exit(1)
 
@@ -342,10 +352,9 @@ class Member:
 
 
 def digests_of(conf: Conf) -> Digests:
-    """What must be the same on all workers; the data is measured later, by rank 0 alone."""
+    """What must be the same on all workers."""
     text = json.dumps(conf_to_json(conf), sort_keys=True).encode()
     return Digests(
         conf=hashlib.sha256(text).hexdigest(),
         recipe=recipes.digest_of(conf.recipe["name"]),
-        statistics=hashlib.sha256(b"").hexdigest(),
     )

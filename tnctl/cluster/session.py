@@ -117,10 +117,10 @@ class Server:
         self._replies[request.number] = None
         return Request(request.number, request.kind, request.body)
 
-    def reply(self, number: int, body: Body, kind: Kind = Kind.REPLY) -> Frame:
+    def reply(self, number: int, body: Body) -> Frame:
         """The frame that answers a request which is running."""
-        assert kind in REPLIES and self._replies[number] is None
-        frame = Frame(kind, self.generation, self.rank, number, body=body)
+        assert self._replies[number] is None
+        frame = Frame(Kind.REPLY, self.generation, self.rank, number, body=body)
         self._replies[number] = frame
         return frame
 

@@ -8,10 +8,9 @@ import contextlib
 import hmac
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tnctl.cluster import NEEDS_GRPC
@@ -63,7 +62,6 @@ class _Stream:
 
     outgoing: Outgoing
     cancel: Callable[[], Any]
-    heard: float = field(default_factory=time.monotonic)
 
 
 class Endpoint:
@@ -147,12 +145,6 @@ class Endpoint:
         with self._lock:
             stream = self._streams.get(peer)
         return stream is not None and stream.outgoing.is_sending
-
-    def heard(self, peer: int) -> float | None:
-        """When the last part of a frame came (time.monotonic); None while there is no stream."""
-        with self._lock:
-            stream = self._streams.get(peer)
-        return None if stream is None else stream.heard
 
     def failure(self, peer: int) -> str | None:
         """Why the last attempt to connect to a peer failed; None if it did not."""
@@ -253,7 +245,6 @@ class Endpoint:
                 if part is None:
                     reason = _reason(parts)
                     break
-                stream.heard = time.monotonic()
                 frame = joiner.add(part)
                 if frame is not None:
                     self._on_frame(peer, frame)

@@ -10,7 +10,7 @@ from tnctl.checkpoint.saver import Saver
 from tnctl.data.days import daily
 from tnctl.errors import Failure
 from tnctl.evaluation.golden_rows import GoldenRows
-from tnctl.memory_limits import WAY_OUT
+from tnctl.out_of_memory import RESUME_WITH_MORE
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
 from tnctl.training import events, resuming
@@ -88,7 +88,7 @@ class Checkpoints:
             self.wait()
             raise Failure(
                 f"stopped after step {self._state.steps:,} before memory runs out: {shortage}. "
-                f"{self.saved} is saved. {WAY_OUT}"
+                f"{self.saved} is saved. {RESUME_WITH_MORE}"
             )
 
     def save(self, *, full: bool = False, model_step: int | None = None) -> None:

@@ -14,9 +14,9 @@ from tnctl.data.formats.prepared_document import SPLITS
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.evaluation.split_scoring import features_of
-from tnctl.memory_limits import WAY_OUT
 from tnctl.model import recipes
 from tnctl.model.building import Model, enable_determinism
+from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.ownership import Claims
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
@@ -248,10 +248,12 @@ def interruption_reported(
             if saved:
                 way_on = f"{saved} is saved. Run the same command again to resume"
             raise Stopped(f"stopped after step {state.steps:,}: {way_on}", code) from None
-        if isinstance(error, MemoryError):
-            reason = f" ({error})" if str(error) else ""
-            raise Failure(
-                f"out of memory after step {state.steps:,}{reason}: {table_words(workers.model)}. "
-                f"{f'{saved} is saved. ' if saved else ''}{WAY_OUT}"
+        if is_out_of_memory(error):
+            raise OutOfMemory(
+                error,
+                RESUME_WITH_MORE,
+                when=f"after step {state.steps:,}",
+                held=table_words(workers.model),
+                saved=saved,
             ) from error
         raise
