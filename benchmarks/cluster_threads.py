@@ -113,6 +113,7 @@ def work() -> None:
 def supervise(conf_file: str, output: str, overrides: Sequence[str]) -> int:
     """`tnctl train cluster=local` with workers that have a sampler."""
     from tnctl.cli import compose
+    from tnctl.cluster.liveness import SILENCE
     from tnctl.launch.supervisor import Supervisor
     from tnctl.schema import Conf
 
@@ -121,7 +122,8 @@ def supervise(conf_file: str, output: str, overrides: Sequence[str]) -> int:
         Path(output).mkdir(parents=True)
         logs = [Path(output) / f"rank-{rank}.log" for rank in range(conf.cluster.workers)]
         command = (sys.executable, "-m", "benchmarks.cluster_threads", "work")
-        return Supervisor(lambda _: task, logs, lambda: None, command).run()
+        silence = conf.cluster.timeout * SILENCE
+        return Supervisor(lambda _: task, logs, lambda: None, silence, command).run()
 
     values = [f"output={output}/run", "cluster=local", "cluster.workers=2", *overrides]
     return compose.with_conf(Path(conf_file), values, run, takes_cluster=True)

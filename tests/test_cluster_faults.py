@@ -20,7 +20,7 @@ from test_cluster import conf_of
 
 from tnctl import files
 from tnctl.checkpoint import owners
-from tnctl.cluster import frames, share, streams
+from tnctl.cluster import frames, process, share, streams
 from tnctl.cluster.assignment import Assignment
 from tnctl.cluster.frames import Kind
 from tnctl.cluster.process import Member
@@ -132,7 +132,24 @@ def test_a_hung_worker_is_killed_and_all_start_again(parts):
         training.until_saved()
         training.signal(1, signal.SIGSTOP)
         assert training.wait() == 0, training.said
-    assert "worker 0: worker 1 has been silent for " in training.said
+    assert re.search("worker 1 (has been silent|was stopped) for ", training.said)
+    assert trained_once(training.run) and "Traceback" not in training.said
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_that_is_stopped_before_all_have_joined(parts, rank):
+    """None of the workers knows the others yet: the supervisor notices it."""
+    with Training(parts, timeout=5) as training:
+        training.until(lambda: len(training.workers()) == 2)
+        training.signal(rank, signal.SIGSTOP)
+        stopped = time.monotonic()
+        training.until_restarted()
+        assert time.monotonic() - stopped < 6
+        assert not training.checkpoints()
+        assert training.wait() == 0, training.said
+    assert re.search(rf"worker {rank} was stopped for 4\.\d s: all workers start", training.said)
     assert trained_once(training.run) and "Traceback" not in training.said
 
 
@@ -164,8 +181,8 @@ class Assigned:
         for _ in range(2):
             self.ports.put(port)
 
-    def address(self):
-        return f"127.0.0.1:{self.ports.get()}"
+    def address(self, seconds):
+        return f"127.0.0.1:{self.ports.get(timeout=seconds)}"
 
 
 def test_a_worker_that_was_started_again_ends_the_generation(workspace, monkeypatch, capfd):
@@ -186,7 +203,7 @@ def test_a_worker_that_was_started_again_ends_the_generation(workspace, monkeypa
         for _ in range(30):
             ask_as_a_stranger(port)
         workers.append(Member(Assigned(1), conf))
-        workers[2]._endpoint.connect(0, workers[2]._supervised.address())
+        workers[2]._endpoint.connect(0, workers[2]._supervised.address(60))
         reasons = [lost.get(timeout=60)]
         while reasons[-1][0] != 0:
             reasons.append(lost.get(timeout=60))
@@ -203,6 +220,30 @@ def test_a_worker_that_was_started_again_ends_the_generation(workspace, monkeypa
     err = capfd.readouterr().err
     refused = re.findall("refused a connection from .*: it has not the token.*", err)
     assert len(refused) == 20 and "further ones are counted only" in refused[-1]
+
+
+class Lost(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("address", "reason"), [
+    # Nobody listens on this port.
+    ("127.0.0.1:1", r"1 of 2 workers did not join within 1 s: 0 \(its connection is lost \(UNAV"),
+    (None, "worker 0 did not listen within 1 s: "),
+])  # fmt: skip
+def test_a_worker_that_cannot_join_says_why(workspace, monkeypatch, address, reason):
+    def lose(_, reason):
+        raise Lost(reason)
+
+    monkeypatch.setattr(Member, "_lose", lose)
+    monkeypatch.setattr(process, "SECONDS_TO_JOIN", 1.0)
+    monkeypatch.setattr(Assigned, "address", lambda *_: address)
+    worker = Member(Assigned(1), conf_of(workspace, monkeypatch))
+    try:
+        with pytest.raises(Lost, match=f"^{reason}"):
+            worker.join()
+    finally:
+        worker._endpoint.close()
 
 
 def ask_as_a_stranger(port):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,7 +39,7 @@ for action in plan[min(given.generation, len(plan)) - 1][given.rank].split(";"):
     if word == "say": print(value, file=sys.stderr, flush=True)
     if word == "begin": print(value, file=sys.stderr, end="", flush=True)
     if word == "port": supervised.report_port(int(value))
-    if word == "address": print("address", supervised.address(), flush=True)
+    if word == "address": print("address", supervised.address(60), flush=True)
     if word == "sleep": time.sleep(float(value))
     if word == "kill": os.kill(os.getpid(), int(value))
     if word == "save": signal.signal(signal.SIGTERM, saved)
@@ -53,13 +54,14 @@ SLEEP = "sleep 60"
 class Run:
     """A supervisor of such programs, and what they left behind."""
 
-    def __init__(self, folder, plan, newest=lambda: None):
+    def __init__(self, folder, plan, newest=lambda: None, silence=60, program=PROGRAM):
         self.folder, self.plan = folder, plan
         (folder / "workers").mkdir()
         logs = [folder / "workers" / f"rank-{rank}.log" for rank in range(len(plan[0]))]
         self.logs = logs
         task = {"folder": str(folder), "plan": plan}
-        self.supervisor = Supervisor(lambda _: task, logs, newest, (sys.executable, "-c", PROGRAM))
+        command = (sys.executable, "-c", program)
+        self.supervisor = Supervisor(lambda _: task, logs, newest, silence, command)
 
     def __call__(self):
         return self.supervisor.run()
@@ -279,6 +281,86 @@ def test_a_second_signal_ends_all(tmp_path, monkeypatch):
     assert caught.value.exit_code == 143 and run.all_ended()
 
 
+# ---- Stopped workers -------------------------------------------------------------
+
+# Stops itself the first time, before it reads what it is given.
+STOPS_AT_ITS_START = """
+import os, pathlib, signal, sys
+marker = pathlib.Path({marker!r})
+if not marker.exists():
+    marker.touch()
+    os.kill(os.getpid(), signal.SIGSTOP)
+""" + PROGRAM.replace("{", "{{").replace("}", "}}")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_is_stopped_too_long_is_lost(tmp_path, capfd, workers):
+    plan = [[SLEEP] * workers, ["exit 0"] * workers]
+    run = Run(tmp_path, plan, silence=0.7)
+    times = []
+
+    def stop():
+        pid = run.who(1, workers - 1)["pid"]
+        times.append(time.monotonic())
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: not lives(pid))
+        times.append(time.monotonic())
+
+    stopping = later(stop)
+    assert run() == 0
+    stopping.join()
+    assert run.generations() == 2 and run.all_ended()
+    assert 0.7 <= times[1] - times[0] < 3
+    line = rf"worker {workers - 1} was stopped for (0\.[7-9]|1\.\d) s: all workers start again from"
+    assert re.match(line, capfd.readouterr().err)
+
+
+def test_a_worker_that_is_stopped_before_it_reads_holds_up_nobody(tmp_path, capfd):
+    """The supervisor does not wait until it reads, however much it is given."""
+    program = STOPS_AT_ITS_START.format(marker=str(tmp_path / "marker"))
+    run = Run(tmp_path, [["exit 0"]], silence=0.5, program=program)
+    run.supervisor._task = lambda _: {
+        "folder": str(tmp_path), "plan": run.plan, "large": "x" * 300_000,
+    }  # fmt: skip
+    assert run() == 0
+    assert "worker 0 was stopped for " in capfd.readouterr().err and run.generations() == 2
+
+
+def test_short_stops_and_a_slow_start_cost_time_only(tmp_path, capfd):
+    run = Run(tmp_path, [["sleep 1.5;exit 0", "wait go;exit 0"]], silence=0.8)
+
+    def stop():
+        pid = run.who(1, 1)["pid"]
+        for _ in range(6):
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.4)
+            os.kill(pid, signal.SIGCONT)  # and at once again, which no look at it sees
+        (tmp_path / "go").touch()
+
+    stopping = later(stop)
+    assert run() == 0
+    stopping.join()
+    assert run.generations() == 1 and capfd.readouterr().err == ""
+
+
+def test_the_time_in_which_the_supervisor_was_stopped_does_not_count(tmp_path):
+    """Ctrl-Z and fg; and all processes may be stopped and continued, in any order."""
+    plan = [["wait go;exit 0"] * 2, ["exit 1"] * 2]
+    with drive(tmp_path, plan, silence=1.6) as driver:
+        part = tmp_path / "1-1"
+        until(part.exists)
+        pid = json.loads(part.read_text())["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.4)
+        driver.send_signal(signal.SIGSTOP)
+        time.sleep(2)
+        driver.send_signal(signal.SIGCONT)
+        time.sleep(0.1)
+        os.kill(pid, signal.SIGCONT)
+        (tmp_path / "go").touch()
+        assert driver.wait(30) == 0
+
+
 DRIVER = """
 import json, sys
 from pathlib import Path
@@ -286,12 +368,13 @@ from tnctl.launch.supervisor import Supervisor
 folder, program, plan = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
 logs = [folder / f"rank-{rank}.log" for rank in range(len(plan[0]))]
 task = {"folder": str(folder), "plan": plan}
-sys.exit(Supervisor(lambda _: task, logs, lambda: None, (sys.executable, "-c", program)).run())
+command, silence = (sys.executable, "-c", program), float(sys.argv[4])
+sys.exit(Supervisor(lambda _: task, logs, lambda: None, silence, command).run())
 """
 
 
-def drive(folder, plan, **options):
-    command = [sys.executable, "-c", DRIVER, str(folder), PROGRAM, json.dumps(plan)]
+def drive(folder, plan, silence=60, **options):
+    command = [sys.executable, "-c", DRIVER, str(folder), PROGRAM, json.dumps(plan), str(silence)]
     return subprocess.Popen(command, **options)
 
 

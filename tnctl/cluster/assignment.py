@@ -69,9 +69,12 @@ class Supervised:
         os.write(pipe, b"%d\n" % port)
         os.close(pipe)
 
-    def address(self) -> str:
-        """The other ranks: where rank 0 listens (HOST:PORT), as soon as it does."""
-        return _parse(Address, self._lines.get()).address
+    def address(self, seconds: float) -> str | None:
+        """The other ranks: where rank 0 listens (HOST:PORT); None after `seconds` without it."""
+        try:
+            return _parse(Address, self._lines.get(timeout=seconds)).address
+        except queue.Empty:
+            return None
 
     def _read(self) -> None:
         while line := self._line():

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from tnctl.cluster.frames import Frame, FrameError, Kind
 
+SILENCE = 0.8  # of the timeout: a process that is not heard for so long is lost
+
 
 class GenerationOver(Exception):
     """The generation has ended: this process must send and write nothing more, and exit."""
@@ -48,7 +50,7 @@ class Liveness:
     @property
     def silence(self) -> float:
         """Seconds after which a process that is not heard is lost."""
-        return self.timeout * 0.8
+        return self.timeout * SILENCE
 
     @property
     def window(self) -> float:

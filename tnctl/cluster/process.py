@@ -164,7 +164,14 @@ class Member:
             self._supervised.report_port(self._endpoint.port)
             self._take(self._roster.welcome())  # of a cluster of one worker
         else:
-            self._endpoint.connect(0, self._supervised.address())
+            address = self._supervised.address(SECONDS_TO_JOIN)
+            if address is None:
+                self._lose(
+                    f"worker 0 did not listen within {SECONDS_TO_JOIN:.0f} s: it hangs, or its "
+                    "imports take longer"
+                )
+            else:
+                self._endpoint.connect(0, address)
         self._wait(lambda: self._welcome is not None, deadline)
         assert self._welcome is not None
         for peer in range(1, self.rank):
@@ -183,11 +190,17 @@ class Member:
     def _wait(self, condition: Callable[[], bool], deadline: float) -> None:
         with self._change:
             if not self._change.wait_for(condition, deadline - time.monotonic()):
-                missing = others(self.rank, self.workers) - self._connected
-                self._lose(
-                    f"{len(missing)} of {self.workers} workers did not join within "
-                    f"{SECONDS_TO_JOIN:.0f} s: {sorted(missing)}"
-                )
+                self._lose(self._missing())
+
+    def _missing(self) -> str:
+        """Which workers did not join, and why the last attempt to connect to each failed."""
+        missing = sorted(others(self.rank, self.workers) - self._connected)
+        failures = {peer: self._endpoint.failure(peer) for peer in missing}
+        names = [f"{peer} ({reason})" if reason else f"{peer}" for peer, reason in failures.items()]
+        return (
+            f"{len(missing)} of {self.workers} workers did not join within "
+            f"{SECONDS_TO_JOIN:.0f} s: {', '.join(names)}"
+        )
 
     def _take(self, welcome: Welcome | None) -> None:
         with self._change:

@@ -12,6 +12,7 @@ from tnctl import files
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.checkpoint.chain import newest_first
 from tnctl.cluster import NEEDS_GRPC
+from tnctl.cluster.liveness import SILENCE
 from tnctl.errors import refuse_if
 from tnctl.launch.supervisor import Supervisor
 from tnctl.manifest import NAME as MANIFEST
@@ -44,7 +45,8 @@ def train(conf: Conf, *, overwrite: bool, golden: int, accept: bool) -> int:
         }
 
     with kept_logs(conf.output, conf.cluster.workers, overwrite) as logs:
-        return Supervisor(task, logs, lambda: newest_checkpoint(conf.output)).run()
+        silence = conf.cluster.timeout * SILENCE
+        return Supervisor(task, logs, lambda: newest_checkpoint(conf.output), silence).run()
 
 
 @contextmanager

@@ -4,6 +4,9 @@ Exit codes of workers: 0 has finished; LOST (75), or killed by a signal: all are
 again, from the last checkpoint; killed by SIGINT or SIGTERM, which ask to stop, before it could
 handle them: all are killed; anything else is what a single process would have ended with, and is
 the code of the whole run.
+
+A worker that is stopped (SIGSTOP) for too long is killed: the others notice the silence of a worker
+only after all have joined.
 """
 
 import itertools
@@ -30,6 +33,8 @@ COMMAND = (sys.executable, "-P", "-m", "tnctl.cli.worker")
 MOST_LOSSES = 3  # without a new checkpoint between them
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 POLL_SECONDS = 0.2
+# Seconds of a worker's stop for each look at it: longer ones were a stop of this process itself.
+MOST_COUNTED = 2 * POLL_SECONDS
 TO_FOLLOW = 10.0  # seconds that the others have to end after rank 0 has finished
 TO_REPORT = 3.0  # seconds that rank 0 has to report what another worker failed with
 TO_SAVE = 600.0  # seconds that rank 0 has to save after a signal
@@ -46,19 +51,23 @@ class Supervisor:
         task: Callable[[int], dict[str, Any]],
         logs: Sequence[Path],
         newest: Callable[[], object],
+        silence: float,
         command: Sequence[str] = COMMAND,
     ) -> None:
         """A worker for each of the files `logs`, which its output is appended to.
 
         `task` makes what the workers of a generation are given, plain values; `newest` is anything
-        that differs when there is a new checkpoint.
+        that differs when there is a new checkpoint. A worker that is stopped for `silence` seconds
+        is lost.
         """
         self._task, self._logs, self._newest, self._command = task, logs, newest, command
+        self._silence = silence
         self._token = secrets.token_urlsafe(32)
         self._workers: list[WorkerProcess] = []
         self._ended: list[WorkerProcess] = []  # those of the generation before
         self._display: Display | None = None
         self._codes: dict[int, int] = {}
+        self._stopped: dict[int, float] = {}  # those killed since they were stopped: seconds
         self._signals: list[int] = []
         self._deadline = float("inf")
 
@@ -84,7 +93,7 @@ class Supervisor:
         raise AssertionError
 
     def _start(self, generation: int) -> None:
-        self._codes, self._deadline = {}, float("inf")
+        self._codes, self._stopped, self._deadline = {}, {}, float("inf")
         for log in self._logs:
             begin_log(log, generation)
         task, cpus = self._task(generation), shares(os.sched_getaffinity(0), len(self._logs))
@@ -126,6 +135,7 @@ class Supervisor:
             selector.register(self._port, selectors.EVENT_READ, self._pass_address)
             for worker in self._workers:
                 selector.register(worker.ended, selectors.EVENT_READ, worker)
+            looked = time.monotonic()
             while True:
                 for key, _ in selector.select(POLL_SECONDS):
                     if isinstance(key.data, WorkerProcess):
@@ -136,6 +146,18 @@ class Supervisor:
                         selector.unregister(key.fileobj)
                 if (code := self._decided()) is not None:
                     return code
+                now = time.monotonic()
+                self._poll(min(now - looked, MOST_COUNTED))
+                looked = now
+
+    def _poll(self, elapsed: float) -> None:
+        """Send what waits, and kill workers that were stopped too long; `elapsed` is in seconds."""
+        for worker in self._workers:
+            worker.flush()
+            seconds = worker.stopped_seconds(elapsed)
+            if seconds >= self._silence and worker.rank not in self._stopped:
+                self._stopped[worker.rank] = seconds
+                worker.kill()
 
     def _copy(self) -> bool:
         assert self._display is not None
@@ -205,17 +227,19 @@ class Supervisor:
     def _report_loss(self, losses: int) -> None:
         """Say which workers were lost. Raises Failure after too many losses."""
         # One that was killed is why others ended.
-        killed = {rank: code for rank, code in self._codes.items() if code < 0}
-        lost = killed or {rank: code for rank, code in self._codes.items() if code == LOST}
-        causes = [
-            f"worker {rank} was killed by {signal.Signals(-code).name}"
+        causes = {
+            rank: f"worker {rank} was killed by {signal.Signals(-code).name}"
+            for rank, code in self._codes.items()
             if code < 0
-            else f"worker {rank} has lost another one"
-            for rank, code in sorted(lost.items())
-        ]
-        for rank in sorted(lost):
+        }
+        for rank, seconds in self._stopped.items():
+            causes[rank] = f"worker {rank} was stopped for {seconds:.1f} s"
+        if not causes:
+            lost = [rank for rank, code in self._codes.items() if code == LOST]
+            causes = {rank: f"worker {rank} has lost another one" for rank in lost}
+        for rank in sorted(causes):
             self._show_lines(rank, LINES_OF_A_LOSS)
-        cause = ", ".join(causes)
+        cause = ", ".join(text for _, text in sorted(causes.items()))
         if losses >= MOST_LOSSES:
             raise Failure(
                 f"workers were lost {losses} times and no checkpoint was saved in between; the "

@@ -12,7 +12,6 @@ import termios
 import tty
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from tnctl.cluster.assignment import Address, Assignment, line_of
 from tnctl.launch.terminal_log import TerminalLog
@@ -98,6 +97,7 @@ class WorkerProcess:
         self.rank, self.log = rank, log
         self.process = subprocess.Popen(
             command,
+            bufsize=0,
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
@@ -105,13 +105,42 @@ class WorkerProcess:
             start_new_session=True,
         )
         self.ended = os.pidfd_open(self.process.pid)  # readable when it has ended
+        assert self.process.stdin is not None
+        self._stdin = self.process.stdin
+        os.set_blocking(self._stdin.fileno(), False)
+        self._unsent = b""
+        self._stopped: float | None = None  # seconds; None while it runs
 
     def send(self, document: Assignment | Address) -> None:
-        """Write a line to its standard input, unless it has ended."""
-        stdin: Any = self.process.stdin
+        """Write a line to its standard input, or what it takes of it; `flush` writes the rest."""
+        self._unsent += line_of(document)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write as much as its standard input takes without waiting, unless it has ended."""
+        # A stopped worker does not read, and a long conf does not fit into the pipe.
         with contextlib.suppress(BrokenPipeError):
-            stdin.write(line_of(document))
-            stdin.flush()
+            if self._unsent:
+                self._unsent = self._unsent[self._stdin.write(self._unsent) or 0 :]
+
+    def stopped_seconds(self, elapsed: float) -> float:
+        """How many seconds it has been stopped by a signal such as SIGSTOP; 0 while it runs.
+
+        To be called at short intervals: `elapsed` is what the time since the last call counts.
+        A stop counts from the call that notices it.
+        """
+        if self.process.returncode is not None:
+            return 0.0
+        try:
+            options = os.WSTOPPED | os.WCONTINUED | os.WNOHANG
+            change = os.waitid(os.P_PID, self.process.pid, options)
+        except ChildProcessError:  # it has ended, and is not waited for yet
+            return 0.0
+        if change is not None:  # the latest one
+            self._stopped = 0.0 if change.si_code == os.CLD_STOPPED else None
+        elif self._stopped is not None:
+            self._stopped += elapsed
+        return self._stopped or 0.0
 
     def signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
@@ -126,7 +155,7 @@ class WorkerProcess:
         """Wait for its end; its exit code."""
         code = self.process.wait()
         with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()  # type: ignore[union-attr]
+            self._stdin.close()
         os.close(self.ended)
         return code
 
