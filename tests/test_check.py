@@ -221,6 +221,7 @@ def test_memory_that_the_machine_does_not_have(cli, workspace, monkeypatch):
     assert "workers" not in checked
     many = check(cli, workspace, "conf=small.yaml", "cluster=local", "cluster.workers=4")
     assert any("the 4 workers will need more than" in warning for warning in many["warnings"])
+    assert any("Workers without data: 3. Write it as 4 files" in line for line in many["warnings"])
     each = many["workers"]
     assert each["workers"] == 4 and each["dense_bytes"] == checked["dense_bytes"]
     assert each["tables"]["high"] == checked["tables"]["embedding4"]["bytes"]["high"] // 4

@@ -68,7 +68,17 @@ def test_commands_of_one_process_refuse_it(cli, tmp_path, command, key):
 def test_a_sweep_refuses_it(cli, tmp_path):
     (tmp_path / "own.yaml").write_text(CONF)
     done = cli("train", "conf=own.yaml", "-m", "seed=1,2", "cluster=local", cwd=tmp_path)
-    assert done.code == 2 and "Give cluster.start=null" in done.line
+    assert done.code == 2 and "Leave out cluster=local and its keys; where" in done.line
+
+
+def test_keys_of_workers_that_nothing_starts(cli, tmp_path):
+    (tmp_path / "own.yaml").write_text(CONF)
+    done = cli("check", "conf=own.yaml", "cluster.timeout=30", cwd=tmp_path)
+    assert done.code == 2
+    assert done.line.endswith("cluster.timeout is for workers, which nothing starts. Leave it out, "
+                              "or add cluster=local")  # fmt: skip
+    one = cli("check", "conf=own.yaml", "cluster.timeout=30", "cluster.start=null", cwd=tmp_path)
+    assert "cluster" not in one.err and "was not found" in one.err
 
 
 def test_no_saved_conf_has_it():

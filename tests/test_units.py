@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import random
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -292,6 +292,36 @@ def test_workers_have_about_as_many_rows(tmp_path):
         conf = conf_of(folder, "parquet", write_parquet(folder, parts, group))
         for workers in (2, 3):
             assert max(row_counts(conf, workers)) <= 1.15 * ROWS / workers
+
+
+@pytest.mark.parametrize(("workers", "groups"), [
+    *[(2, (count,)) for count in (2, 3, 10, 12, 14, 20, 28, 36)],
+    *[(3, (count,)) for count in (16, 20, 28)],
+    (4, (24,)), (7, (100,)), (2, (3, 5, 9, 3)), (3, (1, 1, 10, 7)),
+])  # fmt: skip
+def test_equal_row_groups_are_shared_equally(tmp_path, workers, groups):
+    for number, count in enumerate(groups):
+        table = pa.table({"a": ["x"] * (5 * count), "y": [0] * (5 * count)})
+        pq.write_table(table, tmp_path / f"part-{number}.parquet", row_group_size=5)
+    conf = conf_of(tmp_path, "parquet", "part-*.parquet", window=1)
+    cut = units.units_of(conf, "train", workers)
+    shares = [sum(unit.end - unit.first for unit in cut[rank::workers]) for rank in range(workers)]
+    assert max(shares) - min(shares) <= 1
+    assert len(cut) > workers or sum(groups) < 2 * workers
+    expected = [(f"{tmp_path}/part-{number}.parquet", group)
+                for number, count in enumerate(groups) for group in range(count)]  # fmt: skip
+    assert [(unit.file, group) for unit in cut for group in range(unit.first, unit.end)] == expected
+
+
+def test_row_groups_of_any_size_are_shared_by_rows():
+    draws = random.Random(7)
+    for workers in (2, 3, 5):
+        shares = deque([0] * workers)
+        rows = [draws.randint(500, 1500) for _ in range(40 * workers)]
+        spans = units._spans(rows, 4, shares)
+        assert len(spans) == 4 * workers and sum(shares) == sum(rows)
+        assert max(shares) - min(shares) <= 1500
+    assert units._spans([900, 1, 1, 1, 1, 1], 2, deque([0, 0])) == [(0, 1), (1, 2), (2, 3), (3, 6)]
 
 
 def test_how_splits_are_cut(tmp_path):

@@ -5,13 +5,14 @@ import re
 import threading
 
 import pytest
+import tensorflow as tf
 from test_cluster import conf_of
 from test_cluster_faults import Assigned
 
 from tnctl.cli.main import leave_with
 from tnctl.cluster import process, share, worker_errors
 from tnctl.cluster.owner import Owner
-from tnctl.errors import UserError
+from tnctl.errors import Failure, UserError
 
 TRACEBACK = "rank-0-traceback.log"
 
@@ -95,6 +96,60 @@ def test_memory_that_runs_out_before_training_names_worker_0(conf, monkeypatch, 
 def test_what_is_refused_before_training_is_the_line_of_one_process(conf, monkeypatch, capfd):
     code, said = ended(conf, monkeypatch, capfd, share, "build", UserError("a mistake"))
     assert (code, said.splitlines()[-1]) == (2, "tnctl train: a mistake")
+
+
+@pytest.mark.parametrize(("workers", "error", "line"), [
+    (2, Failure("train.csv, line 3: the label is 'x'"), "worker 0: train.csv, line 3: the label"),
+    (2, Failure("stopped after step 4: worker 1: no memory"), "stopped after step 4: worker 1: no"),
+    (2, UserError("a mistake in the conf"), "a mistake in the conf"),
+    (1, Failure("train.csv, line 3: the label is 'x'"), "train.csv, line 3: the label is 'x'"),
+])  # fmt: skip
+def test_a_failure_of_worker_0_names_it_where_there_are_others(workers, error, line):
+    ending = worker_errors.ending_of(0, workers, error)
+    assert str(ending).startswith(line) and ending.exit_code == error.exit_code
+
+
+def raised(function):
+    """The error that a recipe's function raises in a graph."""
+    with pytest.raises(Exception) as caught:
+        tf.function(function)()
+    return caught.value
+
+
+def broken():
+    raise RuntimeError("the recipe broke at s3://a:hidden@b/c")
+
+
+def unknown():
+    """As Keras's stack frames make TensorFlow write it."""
+    frames = "".join(f'  File "<frozen runpy>", line {n}, in _run_code\n\n' for n in range(50))
+    cause = "RuntimeError: the recipe broke"
+    raise tf.errors.UnknownError(None, None, (
+        "Graph execution error:\n\nDetected at node PyFunc defined at (most recent call last):\n"
+        f"{frames}{cause}\nTraceback (most recent call last):\n\n  File \"recipe.py\", line 3, in f"
+        f"\n    raise it()\n          ^^^^\n\n{cause}\n\n\n\t [[{{{{node PyFunc}}}}]] [Op:__inf_1]"
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "cause"), [
+    (lambda: tf.py_function(broken, [], tf.float32), r"\w+: RuntimeError: the recipe broke at s3://"),
+    (lambda: tf.reshape(tf.range(tf.random.uniform([], 5, 6, tf.int32)), [2, 2]),
+     "InvalidArgumentError: Input to reshape is a tensor with 5 values, but the requested"),
+    (unknown, "UnknownError: RuntimeError: the recipe broke[.] "),
+    (broken, "RuntimeError: .*the recipe broke at s3://"),
+])  # fmt: skip
+def test_the_line_of_an_error_in_a_graph_has_its_cause(function, cause):
+    line = str(worker_errors.of_worker(1, raised(function)))
+    expected = f"worker 1: {cause}[^\n]*Its traceback is in workers/rank-1.log"
+    assert re.fullmatch(expected, line), line
+    assert len(line) < 450
+    assert not re.search("hidden|File|Detected|Graph exec|user code|Traceback|{{node", line), line
+
+
+def test_a_long_message_is_cut():
+    line = str(worker_errors.of_worker(0, ValueError("x" * 1000)))
+    assert line.startswith(f"worker 0: ValueError: {'x' * 300}…. Its traceback is in ")
+    assert str(worker_errors.of_worker(1, KeyError())).startswith("worker 1: KeyError. Its")
 
 
 def test_a_traceback_that_cannot_be_kept_is_shown(tmp_path, monkeypatch, capfd):

@@ -89,9 +89,12 @@ def with_conf(
         refuse_cluster(overrides)
     if not options.show:
         conf = compose(path, overrides)
-        if conf.cluster.start is None:
-            for key in sorted(keys_of_cluster(overrides) - {"cluster", "cluster.start"}):
-                raise UserError(f"{key} is for workers, which nothing starts. Add cluster=local")
+        if conf.cluster.start is None and "cluster.start" not in keys_of_cluster(overrides):
+            for key in sorted(keys_of_cluster(overrides) - {"cluster"}):
+                raise UserError(
+                    f"{key} is for workers, which nothing starts. Leave it out, or add "
+                    "cluster=local"
+                )
         return job(conf)
     from omegaconf import OmegaConf
 

@@ -38,7 +38,8 @@ def train(
             raise UserError(f"{words(job.swept)}: {error}", error.exit_code) from None
         refuse_if(
             conf.cluster.start is not None,
-            "-m trains its runs in this process, without workers. Give cluster.start=null",
+            "-m trains its runs in this process, without workers. Leave out cluster=local "
+            "and its keys; where the conf file itself starts workers, give cluster.start=null",
         )
         runs.append((words(job.swept), replace(conf, output=files.join(conf.output, name))))
     quiet_tensorflow()

@@ -70,7 +70,7 @@ def work(supervised: Supervised) -> int:
         if is_unexpected(error):
             show_traceback(error)
         member.fail(error)
-        raise ending_of(member.rank, error) from error
+        raise ending_of(member.rank, member.workers, error) from error
     member.leave()
     return 0
 

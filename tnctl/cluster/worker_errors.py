@@ -1,6 +1,7 @@
 """What an error of one worker is on all of them: a line that names the worker."""
 
 import contextlib
+import re
 import sys
 import traceback
 
@@ -15,6 +16,16 @@ from tnctl.tables import NotFiniteError, NotOwnedError
 
 # What worker 0 writes is the output of the command, and a live display is drawn into its log.
 _TRACEBACK_OF_0 = "rank-0-traceback.log"
+
+_LONGEST_CAUSE = 300  # characters of an unexpected error's message
+# What messages of TensorFlow and Keras contain beside the cause: stack frames with their lines of
+# code, what introduces them, names of nodes, and colours.
+_NOT_CAUSE = re.compile(
+    r"""^([ ]*)File\ "[^"\n]*",\ line\ \d+.*(?:\n\1[ ]+.*)*
+    |^[ \t]*(?:\w+:\ )?(?:Graph\ execution\ error|in\ user\ code|Traceback\ \(most\ recent[\w ]+\)):
+    |^[ \t]*Detected\ at\ node\ .*|\[\[\{\{node\ .*|\{\{function_node\ [^}]*\}\}|\x1b\[[\d;]*m""",
+    re.MULTILINE | re.VERBOSE,
+)
 
 _output: str | None = None  # of the run, on worker 0
 
@@ -35,18 +46,31 @@ def of_worker(rank: int, error: BaseException) -> UserError:
     if not is_unexpected(error):
         return Failure(f"{name}: {error}")
     return Failure(
-        f"{name}: {type(error).__name__}: {str(error)[:1000]}. Its traceback is in "
+        f"{name}: {_cause(error)}. Its traceback is in "
         f"{WORKER_LOGS}/{f'rank-{rank}.log' if rank else _TRACEBACK_OF_0}"
     )
 
 
-def ending_of(rank: int, error: Exception) -> UserError:
-    """The error whose line a worker ends with, after `error` was raised in it.
+def _cause(error: BaseException) -> str:
+    """The type of an error and what its message says of the cause, in one line."""
+    # Masked before it is cut: a secret that is cut in its middle is not known as one any more.
+    lines = (line.strip() for line in _NOT_CAUSE.sub("", masked(str(error))).splitlines())
+    text = " ".join(dict.fromkeys(filter(None, lines))).rstrip(".")
+    if len(text) > _LONGEST_CAUSE:
+        text = f"{text[:_LONGEST_CAUSE]}…"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
-    An error that has its line already is the same as of one process: worker 0 refuses for all.
+
+def ending_of(rank: int, workers: int, error: Exception) -> UserError:
+    """The error whose line one of so many workers ends with, after `error` was raised in it.
+
+    A mistake in the conf has the line of one process: worker 0 refuses it for all. So has every
+    error that has its line already when there is one worker. Other errors name the worker.
     """
     if isinstance(error, UserError) and not isinstance(error, OutOfMemory):
-        return error
+        is_named = re.search(r"\bworker \d", str(error))
+        if workers == 1 or error.exit_code != 1 or is_named:
+            return error
     return of_worker(rank, error)
 
 

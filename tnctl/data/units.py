@@ -7,6 +7,7 @@ interrupted is cut into the same units again.
 
 import hashlib
 import itertools
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -55,12 +56,11 @@ def units_of(conf: Conf, split: str, workers: int) -> list[Unit]:
     groups = [reader.group_rows(url) for url in urls]
     rows = sum(map(sum, groups))
     target = max(rows / (workers * _units_per_worker(conf, rows, workers)), 1)
-    spans = [
-        (url, *span)
-        for url, of_file in zip(urls, groups, strict=True)
+    spans, shares = list[tuple[str, int, int]](), deque([0] * workers)
+    for url, of_file in zip(urls, groups, strict=True):
         # As many units for each worker, whatever the number of files.
-        for span in _spans(of_file, workers * max(round(sum(of_file) / target / workers), 1))
-    ]
+        each = max(round(sum(of_file) / target / workers), 1)
+        spans += [(url, *span) for span in _spans(of_file, each, shares)]
     return [Unit(index, *span) for index, span in enumerate(spans)]
 
 
@@ -71,14 +71,27 @@ def _units_per_worker(conf: Conf, rows: int, workers: int) -> int:
     return min(max(by_windows, FEWEST_PER_WORKER), MOST_PER_WORKER)
 
 
-def _spans(rows: Sequence[int], most: int) -> list[tuple[int, int]]:
-    """At most so many ranges of row groups, with about as many rows each; one without rows."""
-    ends = np.append(0, np.cumsum(rows))
-    targets = int(ends[-1]) * np.arange(1, most) / most
-    right = np.searchsorted(ends, targets)
-    nearest = np.where(targets - ends[right - 1] < ends[right] - targets, right - 1, right)
-    bounds = np.unique([0, *nearest.tolist(), len(rows)]).tolist()
-    return list(itertools.pairwise(bounds)) or [(0, 0)]
+def _spans(rows: Sequence[int], each: int, shares: deque[int]) -> list[tuple[int, int]]:
+    """Ranges of a file's row groups, at most `each` for every worker; one where there is no group.
+
+    `shares` are the rows of every worker so far, beginning with the one that reads the next unit;
+    they are updated. After each round of units, one for every worker, they are about equal.
+    """
+    workers, before = len(shares), sum(shares)
+    ends = np.append(0, np.cumsum(rows, dtype=np.int64))
+    count = min(each, len(rows) // workers) * workers or max(len(rows), 1)
+    bounds = [0]
+    for unit in range(count):
+        finished, in_round = divmod(unit, workers)
+        rest = list(shares)[: workers - in_round]  # of workers without a unit in this round
+        goal = before + int(ends[-1]) * min((finished + 1) * workers / count, 1)
+        mean = (sum(rest) + goal - sum(shares)) / len(rest)
+        least, most = min(bounds[-1] + 1, len(rows)), len(rows) - (count - 1 - unit)
+        wanted = ends[bounds[-1]] + mean - rest[0]
+        bounds.append(least + int(np.abs(ends[least : most + 1] - wanted).argmin()))
+        shares[0] += int(ends[bounds[-1]] - ends[bounds[-2]])
+        shares.rotate(-1)
+    return list(itertools.pairwise(bounds))
 
 
 def checksum(units: Sequence[Unit]) -> str:
@@ -122,6 +135,11 @@ def too_few(conf: Conf, split: str, remainders: Sequence[Remainder], workers: in
     if any(left.window or left.offset for left in remainders):
         return f"{what} in the rest of this pass. Workers that wait for the next one: {idle}"
     return f"{what}. Workers without data: {idle}. {_way_out(conf, workers)}"
+
+
+def too_few_at_start(conf: Conf, split: str, workers: int) -> str | None:
+    """As `too_few`, of a pass that begins."""
+    return too_few(conf, split, list(map(Remainder, units_of(conf, split, workers))), workers)
 
 
 def _files_in_words(conf: Conf, split: str) -> str:

@@ -203,7 +203,7 @@ class Supervisor:
             number = signals[0]
             raise Stopped(
                 f"stopped by {signal.Signals(number).name} before the workers have saved. Run the "
-                "same command again: it resumes from the last checkpoint",
+                "same command again: it resumes from the last checkpoint, if there is one",
                 128 + number,
             )
         return LOST if is_lost else None

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.data import row_estimates, statistics
+from tnctl.data import row_estimates, statistics, units
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.column_names import columns_read
@@ -340,6 +340,8 @@ def warnings(conf: Conf, layout: Layout, findings: Forecast, sample: list[Batch]
         for name, table in findings.tables.items()
         if table.overcount >= 1
     ]
+    if conf.cluster.start is not None:
+        said += filter(None, [units.too_few_at_start(conf, "train", conf.cluster.workers)])
     return said + same_files(conf) + memory_warnings(findings)
 
 
