@@ -77,8 +77,8 @@ def test_keys_of_workers_that_nothing_starts(cli, tmp_path):
     assert done.code == 2
     assert done.line.endswith("cluster.timeout is for workers, which nothing starts. Leave it out, "
                               "or add cluster=local")  # fmt: skip
-    one = cli("check", "conf=own.yaml", "cluster.timeout=30", "cluster.start=null", cwd=tmp_path)
-    assert "cluster" not in one.err and "was not found" in one.err
+    done = cli("check", "conf=own.yaml", "cluster.timeout=30", "cluster.start=null", cwd=tmp_path)
+    assert "cluster" not in done.err and "was not found" in done.err
 
 
 def test_no_saved_conf_has_it():

@@ -77,14 +77,14 @@ def _spans(rows: Sequence[int], each: int, shares: deque[int]) -> list[tuple[int
     `shares` are the rows of every worker so far, beginning with the one that reads the next unit;
     they are updated. After each round of units, one for every worker, they are about equal.
     """
-    workers, before = len(shares), sum(shares)
+    workers, rows_shared = len(shares), sum(shares)
     ends = np.append(0, np.cumsum(rows, dtype=np.int64))
     count = min(each, len(rows) // workers) * workers or max(len(rows), 1)
     bounds = [0]
     for unit in range(count):
         finished, in_round = divmod(unit, workers)
         rest = list(shares)[: workers - in_round]  # of workers without a unit in this round
-        goal = before + int(ends[-1]) * min((finished + 1) * workers / count, 1)
+        goal = rows_shared + int(ends[-1]) * min((finished + 1) * workers / count, 1)
         mean = (sum(rest) + goal - sum(shares)) / len(rest)
         least, most = min(bounds[-1] + 1, len(rows)), len(rows) - (count - 1 - unit)
         wanted = ends[bounds[-1]] + mean - rest[0]
