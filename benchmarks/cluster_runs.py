@@ -27,7 +27,7 @@ FIRST_SHARE = 0.3  # of the logged steps, which are left out of speeds
 
 @dataclass(frozen=True)
 class LoggedStep:
-    """What a line of log.jsonl says of a step; `seconds` are those of the run until it."""
+    """A step in log.jsonl; `seconds` is the time since the start of the run."""
 
     epoch: int
     step: int

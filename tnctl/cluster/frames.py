@@ -30,7 +30,7 @@ class Kind(IntEnum):
     HELLO = 1  # of a connection that begins; JSON
     WELCOME = 2  # its answer: the generation and all workers; JSON
     HEARTBEAT = 3  # no body; `number` is the highest number requested so far
-    EXCHANGE = 4  # requests: `number` counts those of this sender to this receiver from 1
+    EXCHANGE = 4  # requests: `number` counts them from 1, for each pair of sender and receiver
     READ = 5
     COMMAND = 6  # JSON
     REPLY = 7  # of the request with this number

@@ -83,7 +83,8 @@ def is_unexpected(error: BaseException) -> bool:
 def show_traceback(error: BaseException) -> None:
     """Write the traceback of an error, without secrets of URLs, to the log that `of_worker` names.
 
-    The standard error of other workers is their log; that of worker 0 takes what cannot be written.
+    The standard error of other workers is their log. Worker 0 writes a file, and to its standard
+    error where the file cannot be written.
     """
     text = masked("".join(traceback.format_exception(error))).rstrip("\n")
     if _output is not None:
