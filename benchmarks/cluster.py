@@ -1,10 +1,12 @@
 """Training by several workers on this machine, beside one process: `tnctl train` on W1.
 
-    python -m benchmarks.cluster [--rounds N] [--rows N] [--batch N] [--only PART]
+    python -m benchmarks.cluster [--rounds N] [--rows N] [--batch N] [--only PART] [--mode MODE]
+                                   [--servers]
 
-Four kinds of runs take turns, each a command of its own on one pass over W1: one process and a
-cluster of one worker on all CPUs, one process on one CPU and a cluster of two workers with one CPU
-each. A speed is that of the logged steps, without the first 30 % of them. Then: the CPU of a step
+Kinds of runs take turns, each a command of its own on one pass over W1: one process and a cluster
+of one worker on all CPUs, one process on one CPU and a cluster of two workers with one CPU each;
+with `--servers`, one worker whose rows and dense weights a server owns, beside one process on all
+CPUs. A speed is that of the logged steps, without the first 30 % of them. Then: the CPU of a step
 with two workers by what its threads do (cluster_threads.py), the time from the command to the
 first steps, and the time from the loss of a worker to the first step after it.
 """
@@ -19,10 +21,13 @@ from pathlib import Path
 
 from benchmarks import cluster_threads, timing
 from benchmarks.cluster_runs import (
+    NO_WARMUP,
     await_checkpoint,
     await_steps,
     finish,
+    has_servers,
     kill_worker,
+    modes,
     prepared,
     running,
     speed_of,
@@ -33,6 +38,7 @@ from benchmarks.workload import EXAMPLES, FOLDER
 OUTPUT = FOLDER / "cluster-runs"
 LOCAL, ONE_WORKER = "one process", "cluster of 1"
 LOCAL_ONE_CPU, TWO_WORKERS = "one process, 1 CPU", "cluster of 2, 1 CPU each"
+WITH_SERVER = "1 worker and 1 server"
 PARTS = ("speed", "threads", "start", "recovery")
 
 
@@ -42,18 +48,24 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=EXAMPLES, help="of W1")
     parser.add_argument("--batch", type=int, default=4096, help="train.batch_size, of a worker")
     parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--mode", choices=modes(), default="sync", help="cluster.mode")
+    parser.add_argument("--servers", action="store_true", help="with a server, in --only speed")
     parser.add_argument("--timeout", type=float, default=5.0, help="cluster.timeout")
     given = parser.parse_args()
     if len(os.sched_getaffinity(0)) < 2:
         parser.error("two CPUs are needed")
+    if given.servers and not has_servers():
+        parser.error("there is no cluster.servers")
     conf = prepared(given.rows)
     shutil.rmtree(OUTPUT, ignore_errors=True)
     OUTPUT.mkdir(parents=True)
     batch, timeout = f"train.batch_size={given.batch}", f"cluster.timeout={given.timeout}"
-    workers = {n: ["cluster=local", f"cluster.workers={n}", timeout] for n in (1, 2)}
+    start = ["cluster=local", f"cluster.mode={given.mode}", NO_WARMUP, timeout]
+    workers = {n: [*start, f"cluster.workers={n}"] for n in (1, 2)}
+    server = [*workers[1], "cluster.servers=1"] if given.servers else []
     parts = [given.only] if given.only else PARTS
     if "speed" in parts:
-        show_speeds(conf, batch, workers, given.rounds, given.batch)
+        show_speeds(conf, given, workers, server)
     if "threads" in parts:
         cluster_threads.show(conf, OUTPUT / "threads", [batch, timeout])
     if "start" in parts:
@@ -63,9 +75,9 @@ def main() -> None:
 
 
 def show_speeds(
-    conf: Path, batch: str, workers: Mapping[int, list[str]], rounds: int, batch_rows: int
+    conf: Path, given: argparse.Namespace, workers: Mapping[int, list[str]], server: list[str]
 ) -> None:
-    """Two tables: with all CPUs, and with one CPU for each process."""
+    """With all CPUs, and with one CPU for each process; `server` are overrides, or nothing."""
     cpus = sorted(os.sched_getaffinity(0))
     runs = {
         LOCAL: ([], set(cpus)),
@@ -73,9 +85,12 @@ def show_speeds(
         LOCAL_ONE_CPU: ([], {cpus[0]}),
         TWO_WORKERS: (workers[2], set(cpus[:2])),
     }
+    if server:
+        runs[WITH_SERVER] = (server, set(cpus))
     rates: dict[str, list[float]] = {name: [] for name in runs}
     others = []
-    for number in range(rounds):
+    batch = f"train.batch_size={given.batch}"
+    for number in range(given.rounds):
         started, used = time.perf_counter(), cpu_of_others()
         for name in list(runs)[:: -1 if number % 2 else 1]:
             cluster, affinity = runs[name]
@@ -85,13 +100,14 @@ def show_speeds(
             rates[name].append(speed_of(output))
             shutil.rmtree(output)
         others.append(max(0.0, (cpu_of_others() - used) / (time.perf_counter() - started)))
+    on_all = tuple(name for name in (LOCAL, ONE_WORKER, WITH_SERVER) if name in runs)
     timing.show(
-        "training",
+        f"training, {given.mode}",
         "samples",
         {
-            heading: timing.Comparison(batch_rows, {name: rates[name] for name in names}, others)
+            heading: timing.Comparison(given.batch, {name: rates[name] for name in names}, others)
             for heading, names in (
-                (f"{len(cpus)} CPUs", (LOCAL, ONE_WORKER)),
+                (f"{len(cpus)} CPUs", on_all),
                 ("1 CPU a process", (LOCAL_ONE_CPU, TWO_WORKERS)),
             )
         },

@@ -1,5 +1,6 @@
 """Runs of `tnctl train` on W1 as processes, and what their logs say of their speed."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +21,41 @@ import pyarrow.parquet as pq
 import yaml
 
 from benchmarks.workload import FOLDER, HIDDEN, NUMERIC, SLOTS, load
+from tnctl.cluster.joining.assignment import end_with
+from tnctl.schema.cluster_section import Cluster
 
+MODES = ("sync", "async", "hybrid")
 GROUPS = 32  # row groups of W1, which workers share evenly
+NO_WARMUP = "cluster.warmup_batches=0"  # for speeds; it would be much of so short a run
 SECONDS = 900  # until a run is given up
 FIRST_SHARE = 0.3  # of the logged steps, which are left out of speeds
 
 
 @dataclass(frozen=True)
 class LoggedStep:
-    """A step in log.jsonl; `seconds` is the time since the start of the run."""
+    """A step in log.jsonl; `seconds` is the time since the start of the run.
+
+    `sent_bytes` are those of worker 0 since the line before, 0 in one process.
+    """
 
     epoch: int
     step: int
     examples: int
     rows: int
     seconds: float
+    sent_bytes: int
+
+
+def modes() -> tuple[str, ...]:
+    """The values of cluster.mode that there are."""
+    declared = next(field for field in dataclasses.fields(Cluster) if field.name == "mode")
+    choices = declared.metadata["declaration"].choices
+    return tuple(mode for mode in MODES if mode in choices)
+
+
+def has_servers() -> bool:
+    """Whether rows may be owned by dedicated servers (cluster.servers)."""
+    return any(field.name == "servers" for field in dataclasses.fields(Cluster))
 
 
 def prepared(rows: int) -> Path:
@@ -79,11 +101,20 @@ def _write(path: Path, rows: int) -> None:
     pq.write_table(pa.table(columns), path, row_group_size=rows // GROUPS)
 
 
+def on_cpus(cpus: set[int], parent: int) -> None:
+    """Called in a new process: use these CPUs only, and end with the parent."""
+    end_with(parent)
+    os.sched_setaffinity(0, cpus)
+
+
 @contextmanager
 def running(
     conf: Path, output: Path, overrides: Sequence[str], cpus: set[int] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A run of `tnctl train` on some CPUs, killed with its workers when the block ends."""
+    """A run of `tnctl train` on some CPUs, killed with its workers when the block ends.
+
+    It ends also when this process is killed.
+    """
     command = [sys.executable, "-m", "tnctl", "train", f"conf={conf}", f"output={output}"]
     log = output.with_suffix(".output")
     with log.open("wb") as stream:
@@ -91,7 +122,7 @@ def running(
             [*command, *overrides],
             stdout=stream,
             stderr=stream,
-            preexec_fn=lambda: os.sched_setaffinity(0, cpus or os.sched_getaffinity(0)),
+            preexec_fn=partial(on_cpus, cpus or os.sched_getaffinity(0), os.getpid()),
         )
     try:
         yield process
@@ -120,6 +151,7 @@ def steps_of(output: Path) -> list[LoggedStep]:
             examples=line["examples"],
             rows=line["rows"],
             seconds=line["timing"]["seconds"],
+            sent_bytes=line["timing"].get("workers", [{}])[0].get("sent_bytes", 0),
         )
         for line in lines
         if line["event"] == "step"
@@ -127,13 +159,21 @@ def steps_of(output: Path) -> list[LoggedStep]:
 
 
 def speed_of(output: Path) -> float:
-    """Examples per second between logged steps, without the first ones."""
-    steps = steps_of(output)
+    """Examples per second between logged steps of the first pass, without the first ones."""
+    steps = [step for step in steps_of(output) if step.epoch == 1]
     first, last = steps[int(len(steps) * FIRST_SHARE)], steps[-1]
     seconds = last.seconds - first.seconds
-    if last.epoch != first.epoch or seconds <= 0:
+    if seconds <= 0:
         sys.exit("too few steps: use more --rows or a smaller --batch")
     return (last.examples - first.examples) / seconds
+
+
+def sent_per_second(output: Path) -> float:
+    """Bytes that worker 0 sends per second, of the same steps."""
+    steps = [step for step in steps_of(output) if step.epoch == 1]
+    first = int(len(steps) * FIRST_SHARE)
+    sent = sum(step.sent_bytes for step in steps[first + 1 :])
+    return sent / (steps[-1].seconds - steps[first].seconds)
 
 
 def await_steps(

@@ -66,9 +66,9 @@ class Sampler:
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
-        while (streams := sys.modules.get("tnctl.cluster.streams")) is None or not hasattr(
-            streams, "Endpoint"
-        ):
+        while (
+            streams := sys.modules.get("tnctl.cluster.transport.streams")
+        ) is None or not hasattr(streams, "Endpoint"):
             time.sleep(0.01)
         self._measure(streams.Endpoint)
         with self._path.open("w") as stream:
@@ -113,7 +113,7 @@ def work() -> None:
 def supervise(conf_file: str, output: str, overrides: Sequence[str]) -> int:
     """`tnctl train cluster=local` with workers that have a sampler."""
     from tnctl.cli import compose
-    from tnctl.cluster.liveness import SILENCE
+    from tnctl.cluster.joining.liveness import SILENCE
     from tnctl.launch.supervisor import Supervisor
     from tnctl.schema import Conf
 

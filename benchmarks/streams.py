@@ -21,9 +21,9 @@ import time
 
 import numpy as np
 
-from tnctl.cluster.frames import HEADER_BYTES, Kind, parse
 from tnctl.cluster.node import Node
-from tnctl.cluster.streams import Endpoint
+from tnctl.cluster.transport.frames import HEADER_BYTES, Kind, parse
+from tnctl.cluster.transport.streams import Endpoint
 
 ROWS, FLOATS = 13_000, 9
 SMALL = ROWS // 16
@@ -43,17 +43,17 @@ BARE = bytes(HEADER_BYTES)  # of a frame that is no request
 class Worker:
     """An endpoint whose frames are requests and replies of a node, or bare ones."""
 
-    def __init__(self, rank, token):
+    def __init__(self, rank, token, ranks=2):
         self.arrived, self.connected = threading.Event(), threading.Event()
         self.content = np.zeros(max(back for _, back in SIZES.values()), np.uint8)
         self.endpoint = Endpoint(
-            "127.0.0.1:0", token, rank, 2,
+            "127.0.0.1:0", token, rank, ranks,
             on_frame=self.on_frame,
             on_connected=lambda _: self.connected.set(),
             on_lost=lambda *_: None,
             on_stranger=lambda *_: None,
         )  # fmt: skip
-        self.node = Node(rank, 2, GENERATION, self.send)
+        self.node = Node(rank, ranks, GENERATION, self.send)
         self.node.serve_owner(self)
 
     def send(self, peer, frame):

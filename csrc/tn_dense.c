@@ -212,7 +212,7 @@ static double squares_of(const tn_dense *dense, uint64_t at, const float *g, uin
 
 /* Floats whose squares are summed in double one after the other. Chunks start at multiples of this
  * in each gradient, so the doubles that tn_exact_sum adds exactly do not depend on the threads. */
-#define CHUNK 4096
+#define CHUNK ((uint64_t)TN_NORM_CHUNK)
 
 /* The job of tn_dense_norm: each thread takes a share of the chunks of every gradient and sums
  * their squares in a tn_exact_sum of its own, which it adds to the caller's under the lock. Those
@@ -247,23 +247,41 @@ int tn_dense_check(tn_dense *dense, const float *const *gradients, const uint64_
     return call.bad ? TN_NOT_FINITE : TN_OK;
 }
 
-int tn_dense_norm(tn_dense *dense, const float *const *gradients, const uint64_t *offsets,
-                  const uint64_t *lengths, uint32_t n, double *squares) {
+static int norm(tn_dense *dense, const float *const *gradients, const uint64_t *offsets,
+                const uint64_t *lengths, uint32_t n, tn_exact_sum *sum) {
     if (!covers(dense, offsets, lengths, n)) {
         return TN_BAD_VALUE;
     }
-    tn_exact_sum sum = {{0}};
     dense_call call = {.dense = dense,
                        .gradients = gradients,
                        .offsets = offsets,
                        .lengths = lengths,
                        .n = n,
-                       .squares = &sum};
+                       .squares = sum};
     pthread_mutex_init(&call.lock, NULL);
     tn_thread_pool_run(dense->pool, norm_part, &call);
     pthread_mutex_destroy(&call.lock);
-    *squares = tn_exact_sum_total(&sum);
     return TN_OK;
+}
+
+int tn_dense_norm(tn_dense *dense, const float *const *gradients, const uint64_t *offsets,
+                  const uint64_t *lengths, uint32_t n, double *squares) {
+    tn_exact_sum sum = {{0}};
+    int code = norm(dense, gradients, offsets, lengths, n, &sum);
+    if (code == TN_OK) {
+        *squares = tn_exact_sum_total(&sum);
+    }
+    return code;
+}
+
+int tn_dense_norm_words(tn_dense *dense, const float *const *gradients, const uint64_t *offsets,
+                        const uint64_t *lengths, uint32_t n, uint64_t *words) {
+    tn_exact_sum sum = {{0}};
+    int code = norm(dense, gradients, offsets, lengths, n, &sum);
+    if (code == TN_OK) {
+        tn_exact_sum_words(&sum, words);
+    }
+    return code;
 }
 
 int tn_dense_apply(tn_dense *dense, const float *const *gradients, const uint64_t *offsets,

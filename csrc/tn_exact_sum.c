@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tn_cpu.h"
+#include "tnctl.h"
 
 #define MANTISSA 52 /* bits of a double's mantissa that are stored; the first one is implied */
 
@@ -41,6 +42,35 @@ double tn_exact_sum_total(const tn_exact_sum *sum) {
     double unit;
     memcpy(&unit, &bits, sizeof unit);
     return total * unit;
+}
+
+/* ---- Sums of several processes ------------------------------------------- */
+
+_Static_assert(sizeof(tn_exact_sum) == TN_EXACT_WORDS * sizeof(uint64_t),
+               "an exponent has two words");
+
+void tn_exact_sum_words(const tn_exact_sum *sum, uint64_t *words) {
+    memcpy(words, sum, sizeof *sum); /* little-endian: the lower word of an integer is first */
+}
+
+int tn_exact_add(uint64_t *words, const uint16_t *exponents, const uint64_t *parts, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) {
+        if (exponents[i] >= TN_EXACT_WORDS / 2) {
+            return TN_BAD_VALUE;
+        }
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t *to = words + 2 * (uint64_t)exponents[i];
+        to[0] += parts[2 * i];
+        to[1] += parts[2 * i + 1] + (to[0] < parts[2 * i]);
+    }
+    return TN_OK;
+}
+
+double tn_exact_total(const uint64_t *words) {
+    tn_exact_sum sum;
+    memcpy(&sum, words, sizeof sum);
+    return tn_exact_sum_total(&sum);
 }
 
 TN_CLONES

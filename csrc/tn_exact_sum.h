@@ -20,6 +20,9 @@ void tn_exact_sum_add(tn_exact_sum *sum, double value);
 void tn_exact_sum_merge(tn_exact_sum *sum, const tn_exact_sum *other);
 /* The sum as a double: rounded in one fixed order, from the smallest exponent up. */
 double tn_exact_sum_total(const tn_exact_sum *sum);
+/* The sum as TN_EXACT_WORDS words (tnctl.h): for each exponent the lower 64 bits, then the upper.
+ */
+void tn_exact_sum_words(const tn_exact_sum *sum, uint64_t *words);
 
 #define TN_LARGEST 0x1p58f
 /* Whether no value is NaN, infinite or at least 2^58 in size. Below that the sum of the squares of

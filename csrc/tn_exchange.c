@@ -139,7 +139,7 @@ static int set_peers(tn_batch *batch, const uint32_t *first_shards, uint32_t n_p
         return TN_BAD_VALUE;
     }
     for (uint32_t p = 0; p < n_peers; p++) {
-        if (first_shards[p] >= first_shards[p + 1]) {
+        if (first_shards[p] > first_shards[p + 1]) {
             return TN_BAD_VALUE;
         }
     }

@@ -52,7 +52,8 @@
 
 #include "tn_batch.h"
 
-#define MAX_PEERS 64u
+#define MAX_RANKS 64u /* that push */
+#define MAX_PEERS 65u /* that keys are dealt to: the owners, and one without shards */
 
 /* ---- Keys of a batch ----------------------------------------------------- */
 

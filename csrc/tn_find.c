@@ -41,17 +41,17 @@ static inline uint32_t number_row(tn_batch *batch, tn_owner *owner, tn_row *row)
     return (uint32_t)place;
 }
 
-/* The row of an entry's key; NULL when it has none and, with `insert`, waits for its admission. A
+/* The row of an entry's key; NULL when it has none and none is made, or waits for its admission. A
  * code when a row cannot be made. Searched again from the home, for a row that was inserted after
  * the candidate was taken may be this key's: the same id can come twice in a block. An entry of
  * tn_pull is all occurrences of its key in a batch of another process. */
-static int find_or_insert(tn_batch *batch, const tn_entry *entry, uint64_t hash, int insert,
+static int find_or_insert(tn_batch *batch, const tn_entry *entry, uint64_t hash, int missing,
                           tn_row **row) {
     tn_table *table = batch->table;
     uint16_t group = (uint16_t)entry->place;
     uint32_t occurrences = batch->occurrences ? batch->occurrences[entry->cell] : 1, waiting = 0;
     *row = tn_row_find(table, group, entry->id, hash);
-    if (*row != NULL || !insert) {
+    if (*row != NULL || missing != TN_PULL_INSERT) {
         return TN_OK;
     }
     while (waiting < occurrences && !tn_admit(table, group, hash)) {
@@ -66,7 +66,7 @@ static int find_or_insert(tn_batch *batch, const tn_entry *entry, uint64_t hash,
 /* Finds the rows of one list, 64 ids at a time in three rounds, so that each waits for memory once
  * and not 64 times: the index lines of the next block are announced, then the candidates of this
  * one are read from the index and their rows announced, then the rows are compared. */
-static int find_list(tn_batch *batch, tn_owner *owner, tn_entry *entries, uint64_t n, int insert) {
+static int find_list(tn_batch *batch, tn_owner *owner, tn_entry *entries, uint64_t n, int missing) {
     tn_table *table = batch->table;
     uint64_t hashes[2][BLOCK];
     tn_row *candidates[BLOCK];
@@ -86,7 +86,7 @@ static int find_list(tn_batch *batch, tn_owner *owner, tn_entry *entries, uint64
             candidates[i] = tn_index_candidate(table, hash[i]);
             if (candidates[i] != NULL) {
                 TN_PREFETCH_WRITE(candidates[i]);
-            } else if (insert && table->sketch != NULL) {
+            } else if (missing == TN_PULL_INSERT && table->sketch != NULL) {
                 tn_admission_prefetch(table, hash[i]);
             }
         }
@@ -94,12 +94,12 @@ static int find_list(tn_batch *batch, tn_owner *owner, tn_entry *entries, uint64
             tn_row *row = candidates[i];
             tn_entry *entry = &block[i];
             if (TN_UNLIKELY(row == NULL || !is_key(row, (uint16_t)entry->place, entry->id))) {
-                int code = find_or_insert(batch, entry, hash[i], insert, &row);
+                int code = find_or_insert(batch, entry, hash[i], missing, &row);
                 if (code != TN_OK) {
                     return code;
                 }
             }
-            if (insert) {
+            if (missing != TN_PULL_READ) {
                 entry->place = row ? number_row(batch, owner, row) : (uint32_t)owner->no_row;
             }
             entry->row = row ? row : (tn_row *)(void *)table->zero_row;
@@ -108,7 +108,7 @@ static int find_list(tn_batch *batch, tn_owner *owner, tn_entry *entries, uint64
     return TN_OK;
 }
 
-static void find_owned(tn_batch *batch, int thread, int insert) {
+static void find_owned(tn_batch *batch, int thread, int missing) {
     tn_owner *owner = &batch->owners[thread];
     owner->code = TN_OK;
     owner->rows = 0;
@@ -116,23 +116,29 @@ static void find_owned(tn_batch *batch, int thread, int insert) {
         uint64_t from, to;
         part_of(batch, t, &from, &to);
         owner->code = find_list(batch, owner, list_of(batch, from, to - from, thread),
-                                batch->counts[t][thread], insert);
+                                batch->counts[t][thread], missing);
     }
 }
 
 static void find_inserting(void *argument, int thread, int threads) {
     (void)threads;
-    find_owned(argument, thread, 1);
+    find_owned(argument, thread, TN_PULL_INSERT);
 }
 
 static void find_reading(void *argument, int thread, int threads) {
     (void)threads;
-    find_owned(argument, thread, 0);
+    find_owned(argument, thread, TN_PULL_READ);
+}
+
+static void find_again(void *argument, int thread, int threads) {
+    (void)threads;
+    find_owned(argument, thread, TN_PULL_AGAIN);
 }
 
 /* First rows are numbered from first_row of each owner on, with as many places as the owner was
  * dealt ids, so that owners number without knowing of each other. */
-int tn_find_dealt(tn_batch *batch, int insert) {
+int tn_find_dealt(tn_batch *batch, int missing) {
+    static const tn_job jobs[] = {find_reading, find_inserting, find_again};
     uint64_t first_row = 0;
     for (int o = 0; o < batch->threads; o++) {
         batch->owners[o].first_row = first_row;
@@ -143,16 +149,16 @@ int tn_find_dealt(tn_batch *batch, int insert) {
          * fewer than its places, and the last place is free to take that id's gradient. */
         batch->owners[o].no_row = first_row - 1;
     }
-    tn_thread_pool_run(batch->table->pool, insert ? find_inserting : find_reading, batch);
+    tn_thread_pool_run(batch->table->pool, jobs[missing], batch);
     for (int o = 0; o < batch->threads; o++) {
         if (batch->owners[o].code != TN_OK) {
             return batch->owners[o].code;
         }
     }
-    batch->state = insert ? BATCH_INSERTED : BATCH_READ;
+    batch->state = missing == TN_PULL_READ ? BATCH_READ : BATCH_INSERTED;
     batch->removals = batch->table->removals;
     batch->counted = 0;
-    batch->distinct = insert ? 0 : batch->distinct;
+    batch->distinct = missing == TN_PULL_READ ? batch->distinct : 0;
     for (int o = 0; o < batch->threads; o++) {
         batch->distinct += batch->owners[o].rows; /* 0 when reading */
     }
@@ -166,7 +172,7 @@ int tn_find(tn_batch *batch, const uint64_t *ids, const uint32_t *offsets, const
     batch->occurrences = NULL;
     int code = tn_deal(batch, ids, offsets, weights, examples, 0);
     if (code == TN_OK) {
-        code = tn_find_dealt(batch, insert);
+        code = tn_find_dealt(batch, insert ? TN_PULL_INSERT : TN_PULL_READ);
     }
     pthread_mutex_unlock(&batch->table->lock);
     return code;

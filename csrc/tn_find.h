@@ -4,8 +4,8 @@
 
 #include "tn_batch.h"
 
-/* Finds the rows of the entries; with `insert` makes those that are missing. TN_NO_MEMORY and
- * TN_TABLE_FULL: what was inserted before stays. */
-int tn_find_dealt(tn_batch *batch, int insert);
+/* Finds the rows of the entries. `missing` is one of TN_PULL_READ, TN_PULL_INSERT and
+ * TN_PULL_AGAIN. TN_NO_MEMORY and TN_TABLE_FULL: what was inserted before stays. */
+int tn_find_dealt(tn_batch *batch, int missing);
 
 #endif

@@ -102,7 +102,7 @@ static void deal_pulled(void *argument, int thread, int threads) {
 static int count_keys(const tn_batch *batch, const tn_rank_keys *ranks, uint32_t n_ranks,
                       uint64_t *first_key) {
     first_key[0] = 0;
-    if (n_ranks < 1 || n_ranks > MAX_PEERS) {
+    if (n_ranks < 1 || n_ranks > MAX_RANKS) {
         return TN_BAD_VALUE;
     }
     for (uint32_t r = 0; r < n_ranks; r++) {
@@ -115,7 +115,7 @@ static int count_keys(const tn_batch *batch, const tn_rank_keys *ranks, uint32_t
     return first_key[n_ranks] > MAX_ENTRIES / (uint64_t)batch->threads ? TN_BAD_VALUE : TN_OK;
 }
 
-static int pull(tn_batch *batch, const tn_rank_keys *ranks, uint32_t n_ranks, int insert) {
+static int pull(tn_batch *batch, const tn_rank_keys *ranks, uint32_t n_ranks, int missing) {
     uint64_t first_key[MAX_PEERS + 1];
     int code = count_keys(batch, ranks, n_ranks, first_key);
     code = code == TN_OK ? make_room(batch, first_key[n_ranks]) : code;
@@ -135,14 +135,15 @@ static int pull(tn_batch *batch, const tn_rank_keys *ranks, uint32_t n_ranks, in
     }
     batch->occurrences = pulled->occurrences;
     batch->waits = pulled->waits;
-    return code == TN_OK ? tn_find_dealt(batch, insert) : code;
+    return code == TN_OK ? tn_find_dealt(batch, missing) : code;
 }
 
-int tn_pull(tn_batch *batch, const tn_rank_keys *ranks, uint32_t n_ranks, int insert) {
+int tn_pull(tn_batch *batch, const tn_rank_keys *ranks, uint32_t n_ranks, int missing) {
     pthread_mutex_lock(&batch->table->lock);
     batch->source = BATCH_PULLED;
     batch->state = BATCH_EMPTY;
-    int code = pull(batch, ranks, n_ranks, insert);
+    int code =
+        (unsigned)missing <= TN_PULL_AGAIN ? pull(batch, ranks, n_ranks, missing) : TN_BAD_VALUE;
     pthread_mutex_unlock(&batch->table->lock);
     return code;
 }

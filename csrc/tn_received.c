@@ -159,7 +159,7 @@ int tn_keys_shows(tn_batch *batch, uint32_t peer, float *counts) {
 }
 
 int tn_batch_set_ranks(tn_batch *batch, uint32_t ranks) {
-    if (ranks < 1 || ranks > MAX_PEERS) {
+    if (ranks < 1 || ranks > MAX_RANKS) {
         return TN_BAD_VALUE;
     }
     pthread_mutex_lock(&batch->table->lock);

@@ -329,17 +329,33 @@ static void norm_owned(void *argument, int thread, int threads) {
     pthread_mutex_unlock(&call->lock);
 }
 
-int tn_norm(tn_batch *batch, double *squares) {
-    tn_exact_sum sum = {{0}};
+static int norm(tn_batch *batch, tn_exact_sum *sum) {
     pthread_mutex_lock(&batch->table->lock);
     int code = state_of(batch, BATCH_OF_TABLE | BATCH_PULLED) == BATCH_SUMMED ? TN_OK : TN_NO_BATCH;
     if (code == TN_OK) {
-        update_call call = {.batch = batch, .squares = &sum};
+        update_call call = {.batch = batch, .squares = sum};
         pthread_mutex_init(&call.lock, NULL);
         tn_thread_pool_run(batch->table->pool, norm_owned, &call);
         pthread_mutex_destroy(&call.lock);
-        *squares = tn_exact_sum_total(&sum);
     }
     pthread_mutex_unlock(&batch->table->lock);
+    return code;
+}
+
+int tn_norm(tn_batch *batch, double *squares) {
+    tn_exact_sum sum = {{0}};
+    int code = norm(batch, &sum);
+    if (code == TN_OK) {
+        *squares = tn_exact_sum_total(&sum);
+    }
+    return code;
+}
+
+int tn_norm_words(tn_batch *batch, uint64_t *words) {
+    tn_exact_sum sum = {{0}};
+    int code = norm(batch, &sum);
+    if (code == TN_OK) {
+        tn_exact_sum_words(&sum, words);
+    }
     return code;
 }

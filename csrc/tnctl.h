@@ -390,6 +390,8 @@ int tn_accumulate(tn_batch *batch, const float *const *gradients, const uint32_t
 /* The sum of the squares of the gradients that tn_apply would use at scale 1: clipped, with l2*w.
  * Exact sums of the rows' own, so it depends neither on threads nor on the order of rows. */
 int tn_norm(tn_batch *batch, double *squares);
+/* The same before it is rounded, TN_EXACT_WORDS words (tn_exact_add): of a part of the rows. */
+int tn_norm_words(tn_batch *batch, uint64_t *words);
 /* Counts the batch, after a tn_find that inserts: each row's occurrences, and the sum of `clicks`,
  * one per example, of those, in the order of the batch. tn_apply adds both to the row's show and
  * click. TN_BAD_VALUE in a table without shows, and for clicks that are negative or not finite. */
@@ -444,12 +446,16 @@ typedef struct tn_rank_keys {
     uint64_t n;
 } tn_rank_keys;
 
-/* Finds the rows of the keys of 1 to 64 ranks. With `insert` in the order of the ranks and of their
- * keys, each key with all its occurrences, which count for its admission; without, nothing is
- * written and no push can follow. A key may be in the lists of several ranks, or twice in one: it
+/* What tn_pull does for a key without a row. */
+#define TN_PULL_READ 0   /* nothing: no push can follow */
+#define TN_PULL_INSERT 1 /* makes one, once the key is admitted: its occurrences count for that */
+#define TN_PULL_AGAIN 2  /* nothing: what is pushed for the key is ignored */
+
+/* Finds the rows of the keys of 1 to 64 ranks, and inserts in the order of the ranks and of their
+ * keys. A key may be in the lists of several ranks, or twice in one: it
  * has one row. Keys are copied. TN_NO_GROUP, TN_NOT_OWNED, and TN_BAD_VALUE for no occurrence:
  * nothing has changed then. */
-int tn_pull(tn_batch *batch, const tn_rank_keys *ranks, uint32_t n_ranks, int insert);
+int tn_pull(tn_batch *batch, const tn_rank_keys *ranks, uint32_t n_ranks, int missing);
 /* Copies the rows of a rank's keys as they read, with cvm's columns, one after the other; zeros for
  * a key without a row. */
 int tn_pull_read(tn_batch *batch, uint32_t rank, float *rows);
@@ -513,8 +519,28 @@ int tn_dense_check(tn_dense *dense, const float *const *gradients, const uint64_
 /* As tn_norm and tn_apply. */
 int tn_dense_norm(tn_dense *dense, const float *const *gradients, const uint64_t *offsets,
                   const uint64_t *lengths, uint32_t n, double *squares);
+/* As tn_norm_words. The sums of parts of the gradients are the sum of the whole when each part
+ * starts at a multiple of TN_NORM_CHUNK floats of a whole gradient. */
+int tn_dense_norm_words(tn_dense *dense, const float *const *gradients, const uint64_t *offsets,
+                        const uint64_t *lengths, uint32_t n, uint64_t *words);
 int tn_dense_apply(tn_dense *dense, const float *const *gradients, const uint64_t *offsets,
                    const uint64_t *lengths, uint32_t n, float scale);
+
+#define TN_NORM_CHUNK 4096
+#define TN_EXACT_WORDS 4096
+
+/* A sum of squares that several processes add up, not rounded yet: words[2 * e] and
+ * words[2 * e + 1] are the lower and upper half of the integer sum of the mantissas of all terms
+ * with the exponent e of a double, as it is stored. Adds n exponents with two words each;
+ * TN_BAD_VALUE, with nothing added, for an exponent beyond 2047. */
+int tn_exact_add(uint64_t *words, const uint16_t *exponents, const uint64_t *parts, uint64_t n);
+/* The sum, rounded as tn_norm and tn_dense_norm round it. */
+double tn_exact_total(const uint64_t *words);
+
+/* Floats to bfloat16, the upper half of the bits, rounded to the nearest, ties to even; and back,
+ * which is exact. Beyond the largest bfloat16 it is infinity; NaN becomes the quiet one. */
+void tn_to_bfloat16(const float *values, uint64_t n, uint16_t *halves);
+void tn_from_bfloat16(const uint16_t *halves, uint64_t n, float *values);
 
 /* out[i] += weight * values[i], each product and each sum rounded: gradients of several ranks, one
  * after the other, as tn_push_sums reduces those of rows. TN_BAD_VALUE for a weight that is not

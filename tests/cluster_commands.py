@@ -25,9 +25,9 @@ AT_A_STEP = """
 import json, os, sys, threading, time
 rank, step, action = int(os.environ["RANK"]), int(os.environ["STEP"]), os.environ["ACTION"]
 def patch():
-    while not hasattr(sys.modules.get("tnctl.cluster.share"), "Share"):
+    while not hasattr(sys.modules.get("tnctl.cluster.workers.share"), "Share"):
         time.sleep(0.005)
-    share = sys.modules["tnctl.cluster.share"].Share
+    share = sys.modules["tnctl.cluster.workers.share"].Share
     train = share.train
     def at_step(self, rate_factor):
         if self.node.rank == rank and self.parameters.steps + 1 == step:
@@ -146,3 +146,11 @@ def action_at_a_step(folder, rank, step, action):
     packages.mkdir(exist_ok=True)
     (packages / "sitecustomize.py").write_text(AT_A_STEP)
     return {"PYTHONPATH": str(packages), "RANK": str(rank), "STEP": str(step), "ACTION": action}
+
+
+def until(condition, seconds=SECONDS):
+    """Wait for a condition."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

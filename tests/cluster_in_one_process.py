@@ -5,15 +5,18 @@ import threading
 from functools import partial
 from unittest import mock
 
-from tnctl.cluster import commands, frames, share
-from tnctl.cluster.cluster_workers import ClusterProcesses
-from tnctl.cluster.follower import Follower
+from tnctl.cluster.messages import commands
 from tnctl.cluster.node import Node
+from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
+from tnctl.cluster.transport import frames
+from tnctl.cluster.workers import share
+from tnctl.cluster.workers.follower import Follower
+from tnctl.cluster.workers.server import RowServer
 from tnctl.errors import Failure
 from tnctl.training.training_run import train
 
 
-def cluster(workers, transport=None):
+def cluster(workers, transport=None, servers=0):
     """The nodes of a cluster, with a transport between them that has `start` and `send`."""
     nodes = []
 
@@ -23,7 +26,10 @@ def cluster(workers, transport=None):
         else:
             transport.send(rank, peer, frame)
 
-    nodes += [Node(rank, workers, 1, partial(send, rank)) for rank in range(workers)]
+    nodes += [
+        Node(rank, workers, 1, partial(send, rank), servers=servers)
+        for rank in range(workers + servers)
+    ]
     if transport is not None:
         transport.start(nodes)
     return nodes
@@ -49,11 +55,12 @@ def train_together(conf, workers, transport=None, **options):
 @contextlib.contextmanager
 def following(conf, workers, transport=None):
     """The node of rank 0, whose commands the others follow until the end, and their errors."""
-    nodes, errors = cluster(workers, transport), []
+    servers = conf.cluster.servers
+    nodes, errors = cluster(workers, transport, servers), []
 
     def follow(node):
         try:
-            Follower(conf, node).run()
+            (RowServer if node.rank >= workers else Follower)(conf, node).run()
         except BaseException as error:
             errors.append(error)
 
@@ -63,7 +70,7 @@ def following(conf, workers, transport=None):
     try:
         with mock.patch.object(share, "build", build):
             yield nodes[0], errors
-            for rank in range(1, workers):
+            for rank in range(1, workers + servers):
                 nodes[0].command(rank, commands.End()).result()
     except BaseException as error:
         nodes[0].fail(Failure(f"worker 0 has ended: {error}"))  # as the end of its process does

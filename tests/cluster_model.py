@@ -8,11 +8,15 @@ import copy
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from tnctl.cluster.exchange import Shape, TableShape
-from tnctl.cluster.replies import Owned
+import numpy as np
+
+from tnctl.cluster.messages.exchange import Shape, TableShape
+from tnctl.cluster.messages.replies import Owned
+from tnctl.tables import ExactSum
 
 KEYS = 12  # of the table
 DENSE = 2  # floats of each owner
+CLIP_NORM = 1000.0  # of worlds that clip: norms are below and above it
 PRIME = 65_521  # below 2^24, so that a float32 has every number exactly
 
 
@@ -47,6 +51,22 @@ def dense_gradient(batch, place, value):
     return (sum(batch) * (place + 1) + value) % PRIME
 
 
+def exact(number):
+    """An integer below 2^53 as an exact sum."""
+    exact_sum = ExactSum()
+    bits = int(np.float64(number).view(np.uint64))
+    if bits:
+        words = [[bits & (1 << 52) - 1 | 1 << 52, 0]]
+        exact_sum.add(np.array([bits >> 52], np.uint16), np.array(words, np.uint64))
+    return exact_sum
+
+
+def scale_of(squares, dense_squares):
+    """What a gradient is multiplied by in a world that clips."""
+    norm = float(squares + dense_squares) ** 0.5
+    return CLIP_NORM / norm if norm > CLIP_NORM else 1.0
+
+
 @dataclass
 class State:
     """All of one owner that a checkpoint has."""
@@ -63,13 +83,13 @@ class State:
         for key, count in counts:
             self.rows.setdefault(key, [0, 0, 0])[1] += count
 
-    def apply(self, key, total, rows):
+    def apply(self, key, total, rows, scale):
         entry = self.rows[key]
-        entry[0] = (entry[0] * 31 + total * rows + 1) % PRIME
+        entry[0] = (entry[0] * 31 + int(total * scale) * rows + 1) % PRIME
         entry[2] += rows
 
-    def apply_dense(self, place, total, rows):
-        self.dense[place] = (self.dense[place] * 17 + total * rows + 1) % PRIME
+    def apply_dense(self, place, total, rows, scale):
+        self.dense[place] = (self.dense[place] * 17 + int(total * scale) * rows + 1) % PRIME
 
 
 class OwnedState:
@@ -83,17 +103,31 @@ class OwnedState:
         return self.state.steps
 
     def push(self, pulled, pushes, rate):
+        self.reduce(pulled, pushes, rate)
+        self.apply(pushes, 1.0)
+
+    def reduce(self, pulled, pushes, rate):
         assert rate == 1
-        for [keys], push in zip(pulled, pushes, strict=True):
-            table = push.tables[0]
-            for key, total, shows in zip(
-                keys.ids.tolist(), table.sums[:, 0].tolist(), table.counts[:, 0].tolist(),
-                strict=True,
-            ):  # fmt: skip
-                assert shows == push.rows
-                self.state.apply(key, int(total), push.rows)
+        self.pushes = pushes
+        self.reduced = [
+            list(zip(keys.ids.tolist(), push.tables[0].sums[:, 0].tolist(), strict=True))
+            if push.rows
+            else []
+            for [keys], push in zip(pulled, pushes, strict=True)
+        ]
+
+    def squares(self):
+        totals = [int(total) for sums in self.reduced for _, total in sums]
+        of_dense = [int(total) for push in self.pushes for total in push.dense.tolist()]
+        return [exact(sum(total**2 for total in part)) for part in (totals, of_dense)]
+
+    def apply(self, pushes, scale):
+        for sums, push in zip(self.reduced, pushes, strict=True):
+            assert (push.tables[0].counts[:, 0] == push.rows).all()
+            for key, total in sums:
+                self.state.apply(key, total, push.rows, scale)
             for place, total in enumerate(push.dense.tolist()):
-                self.state.apply_dense(place, int(total), push.rows)
+                self.state.apply_dense(place, total, push.rows, scale)
             self.state.trained += map(int, push.labels.tolist())
         self.state.steps += 1
 
@@ -125,6 +159,7 @@ class Data:
     passes: int
     batch_size: int
     workers: int
+    clips: bool = False
 
     def batches(self, rank):
         """The batches of a worker in a pass."""
@@ -137,7 +172,8 @@ def random_data(chance, workers):
     cuts = sorted(chance.choices(range(rows + 1), k=chance.randrange(workers, 5)))
     bounds = [0, *cuts, rows]
     units = tuple(tuple(range(first, end)) for first, end in pairwise(bounds))
-    return Data(units, chance.choice((1, 2, 2)), chance.choice((2, 3)), workers)
+    passes, batch_size = chance.choice((1, 2, 2)), chance.choice((2, 3))
+    return Data(units, passes, batch_size, workers, clips=chance.random() < 0.4)
 
 
 def reference(data):
@@ -149,23 +185,47 @@ def reference(data):
         for step in range(max(map(len, of_ranks))):
             batches = [batches[step] if step < len(batches) else [] for batches in of_ranks]
             counts = [occurrences(batch) for batch in batches]
-            for number, owner in enumerate(owners):
-                owned = [
-                    [key for key in each if owner_of(key, data.workers) == number]
-                    for each in counts
+            of_owners = [pull_of(owner, number, counts) for number, owner in enumerate(owners)]
+            sums = [sums_of(*of_owner, batches) for of_owner in of_owners]
+            scale = 1.0
+            if data.clips:
+                totals = [
+                    [t for part in parts for *_, t in part] for parts in zip(*sums, strict=True)
                 ]
-                for keys, each in zip(owned, counts, strict=True):
-                    owner.begin((key, each[key]) for key in keys)
-                values = {key: owner.rows[key][0] for keys in owned for key in keys}
-                dense = list(owner.dense)
-                for keys, batch in zip(owned, batches, strict=True):
-                    for key in keys:
-                        owner.apply(key, gradient(batch, key, values[key]), len(batch))
-                    for place in range(DENSE if batch else 0):
-                        total = dense_gradient(batch, place, dense[place])
-                        owner.apply_dense(place, total, len(batch))
+                scale = scale_of(*(sum(total**2 for total in part) for part in totals))
+            for number, (owner, (of_rows, of_dense)) in enumerate(zip(owners, sums, strict=True)):
+                for rank, batch in enumerate(batches):
+                    for of_rank, key, total in of_rows:
+                        if of_rank == rank:
+                            owner.apply(key, total, len(batch), scale)
+                    for of_rank, place, total in of_dense:
+                        if of_rank == rank:
+                            owner.apply_dense(place, total, len(batch), scale)
                     if number == 0:
                         owner.trained += batch
                 owner.steps += 1
             history.append(copy.deepcopy(owners))
     return history
+
+
+def pull_of(owner, number, counts):
+    """The keys of each rank that an owner owns, their values, and its dense weights."""
+    keys = [[key for key in each if owner_of(key, len(counts)) == number] for each in counts]
+    for of_rank, each in zip(keys, counts, strict=True):
+        owner.begin((key, each[key]) for key in of_rank)
+    return keys, {key: owner.rows[key][0] for each in keys for key in each}, list(owner.dense)
+
+
+def sums_of(keys, values, dense, batches):
+    """(rank, key, gradient) of the rows, and (rank, place, gradient) of the dense weights."""
+    of_rows = [
+        (rank, key, gradient(batch, key, values[key]))
+        for rank, (of_rank, batch) in enumerate(zip(keys, batches, strict=True))
+        for key in of_rank
+    ]
+    of_dense = [
+        (rank, place, dense_gradient(batch, place, dense[place]))
+        for rank, batch in enumerate(batches)
+        for place in range(DENSE if batch else 0)
+    ]
+    return of_rows, of_dense

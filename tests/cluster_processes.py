@@ -7,16 +7,24 @@ import copy
 import json
 from collections import deque
 
-from cluster_model import OwnedState, dense_gradient, gradient, occurrences, owner_of, shape_of
+from cluster_model import (
+    CLIP_NORM,
+    OwnedState,
+    dense_gradient,
+    gradient,
+    occurrences,
+    owner_of,
+    shape_of,
+)
 
-from tnctl.cluster import members
-from tnctl.cluster.exchange import Sizes, new_exchange, no_batch
-from tnctl.cluster.frames import REPLIES, REQUESTS, Frame, FrameError, Kind, parse
-from tnctl.cluster.liveness import GenerationOver, Liveness, others
-from tnctl.cluster.members import Hello, Roster, StartedAgain
-from tnctl.cluster.owner import Owner
-from tnctl.cluster.replies import new_read, parse_read_reply, parse_reply
-from tnctl.cluster.session import MOST_OPEN, Client, Request, Server
+from tnctl.cluster.joining import members
+from tnctl.cluster.joining.liveness import GenerationOver, Liveness, others
+from tnctl.cluster.joining.members import Hello, Roster, StartedAgain
+from tnctl.cluster.messages.exchange import Sizes, new_exchange, no_batch
+from tnctl.cluster.messages.replies import new_read, parse_read_reply, parse_reply
+from tnctl.cluster.owners.owner import Owner
+from tnctl.cluster.transport.frames import NOTICES, REQUESTS, Frame, FrameError, Kind, parse
+from tnctl.cluster.transport.session import MOST_OPEN, Client, Request, Server
 
 DIGESTS = members.Digests("0" * 64, "1" * 64)
 TOKEN = "token of this run"
@@ -35,8 +43,9 @@ class Process:
         self.is_stopped, self.stops, self.must_end = False, 0, False
         self.exit_code = None
         self.held = []  # what happened while it was stopped
-        address = f"10.0.0.{rank}:{world.processes_started}"
-        self.hello = Hello(TOKEN, "1", rank, self.workers, address, DIGESTS)
+        # A process that is started again may have the address of the one before.
+        address, process = f"10.0.0.{rank}:29400", f"{world.processes_started:016x}"
+        self.hello = Hello(TOKEN, "1", rank, self.workers, address, DIGESTS, process)
         self.generation, self.liveness, self.owner = 0, None, None
         self.roster = Roster(self.hello, world.new_generation()) if rank == 0 else None
         self.early = []  # frames of the generation that came before the welcome
@@ -102,7 +111,7 @@ class Process:
 
     def take(self, peer, frame):
         client, server = self.clients[peer], self.servers[peer]
-        if frame.kind in REPLIES:
+        if frame.kind is Kind.REPLY:
             if client.receive(frame):
                 self.results[peer, frame.number] = bytes(frame.body)
         elif frame.kind is Kind.RESEND:
@@ -122,6 +131,10 @@ class Process:
     def run(self, peer, request):
         if request.kind is Kind.EXCHANGE:
             self.exchange(peer, request.number, request.body)
+        elif request.kind in NOTICES:
+            answers = self.owner.notice(peer, request.kind, request.body)
+            self.answer(peer, request.number, b"")
+            self.answer_all(answers)
         elif request.kind is Kind.READ:
             self.answer(peer, request.number, self.owner.read(peer, request.body))
         else:
@@ -131,11 +144,15 @@ class Process:
     def exchange(self, peer, number, body):
         """Take an exchange; answer all of them if it was the last."""
         self.exchanges[peer] = number
-        answers = self.owner.exchange(peer, body)
-        if answers:
-            numbers, self.exchanges = self.exchanges, {}
-            for rank, answer in enumerate(answers):
-                self.answer(rank, numbers[rank], answer)
+        self.answer_all(self.owner.exchange(peer, body))
+
+    def answer_all(self, answers):
+        for notice in self.owner.take_notices():
+            for peer in sorted(self.peers):
+                self.acknowledged.append(self.request(peer, notice.kind, notice.body))
+        for rank, answer in enumerate(answers):
+            if answer is not None:
+                self.answer(rank, self.exchanges.pop(rank), answer)
 
     def answer(self, peer, number, body):
         if peer == self.rank:
@@ -186,14 +203,19 @@ class Process:
         self.liveness = Liveness(self.rank, self.peers, 5.0, self.world.now)
         self.clients = {peer: Client(generation, self.rank) for peer in self.peers}
         self.servers = {peer: Server(generation, self.rank) for peer in self.peers}
-        self.owner = Owner(shape_of(self.rank), self.workers, OwnedState())
+        self.owner = self.new_owner()
         self.exchanges, self.own_requests = {}, 0
+        self.acknowledged = []
         self.after(0, self.tick)
         for peer in self.peers:
             if not self.world.is_up(self.rank, peer):
                 self.link_is_down(peer)
         for peer, data in self.early:
             self.after(0, lambda peer=peer, data=data: self.receive(peer, data))
+
+    def new_owner(self):
+        clip_norm = CLIP_NORM * self.world.data.clips
+        return Owner(shape_of(self.rank), self.workers, OwnedState(), self.rank, clip_norm)
 
     def tick(self):
         self.liveness.tick(self.world.now)
@@ -213,7 +235,8 @@ class Process:
 
     # ---- Programs ------------------------------------------------------------
 
-    def drive(self):
+    def welcome_all(self):
+        """Begin a generation with the others."""
         while (welcome := self.roster.welcome()) is None:
             yield lambda: not self.roster.missing
         frame = Frame(Kind.WELCOME, self.roster.generation, 0, body=members.to_body(welcome))
@@ -222,6 +245,9 @@ class Process:
         self.world.all_are_welcome()
         for peer in self.peers:
             self.send(peer, frame)
+
+    def drive(self):
+        yield from self.welcome_all()
         world, steps_of_pass = self.world, self.world.steps_of_pass
         manifest = world.newest_manifest()
         yield from self.all_do("load", manifest)
@@ -275,6 +301,8 @@ class Process:
             match name:
                 case "load":
                     self.load(*arguments)
+                case "start_pass":
+                    self.start_pass()
                 case "run":
                     result = yield from self.train(*arguments)
                 case "read":
@@ -289,8 +317,8 @@ class Process:
 
     def stage(self, step, answers=None):
         """Write this owner's part as it is now; later, for training continues meanwhile."""
-        assert not self.owner.is_open, "a pull is open at a checkpoint"
-        state = copy.deepcopy(self.owner.parameters.state)
+        assert self.may_be_saved(), "a pull is open at a checkpoint"
+        state = copy.deepcopy(self.state_to_save())
 
         def write():
             self.world.write_part(self, step, state)
@@ -302,6 +330,12 @@ class Process:
 
         self.after(self.world.chance.uniform(0, 1), write)
         return "stage", step
+
+    def state_to_save(self):
+        return self.owner.parameters.state
+
+    def may_be_saved(self):
+        return not self.owner.is_open
 
     def train(self, position, until=None):
         """Train from a batch of the pass on, until rank 0 pauses; the position then."""

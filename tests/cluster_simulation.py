@@ -14,9 +14,9 @@ from collections import Counter
 from cluster_model import State, random_data, reference
 from cluster_processes import Process
 
-from tnctl.cluster.assignment import LOST
-from tnctl.cluster.frames import Kind
-from tnctl.cluster.liveness import GenerationOver
+from tnctl.cluster.joining.assignment import LOST
+from tnctl.cluster.joining.liveness import GenerationOver
+from tnctl.cluster.transport.frames import Kind
 
 SEED = "TNCTL_SIMULATION_SEED"
 SECONDS_OF_FAULTS = 25
@@ -75,13 +75,14 @@ class Network:
 class World:
     """Processes, their network, supervisors and storage, and the faults that happen to them."""
 
+    process_of = Process
+
     def __init__(self, seed, is_traced=False):
         self.chance = random.Random(seed)
         self.now, self.events, self.count = 0.0, [], 0
         self.trace = [] if is_traced else None
         self.data = random_data(self.chance, self.chance.choice((1, 2, 2, 2, 3, 3, 4)))
-        self.history = reference(self.data)
-        self.steps_of_pass = (len(self.history) - 1) // self.data.passes
+        self.prepare()
         self.save_every = self.chance.choice((1, 2, 3))
         self.network = Network(self)
         self.parts, self.manifests = {}, [0]
@@ -95,6 +96,11 @@ class World:
         for rank in range(self.data.workers):
             self.start(rank)
         self.plan_faults()
+
+    def prepare(self):
+        """What must come out."""
+        self.history = reference(self.data)
+        self.steps_of_pass = (len(self.history) - 1) // self.data.passes
 
     # ---- Time ----------------------------------------------------------------
 
@@ -111,6 +117,9 @@ class World:
             self.now, _, call = heapq.heappop(self.events)
             assert self.now < SECONDS_OF_FAULTS + SECONDS_AFTER_FAULTS, "training does not end"
             call()
+        self.check_end()
+
+    def check_end(self):
         assert self.manifests[-1] == len(self.history) - 1, "training ended too early"
         rows = [row for unit in self.data.units for row in unit]
         trained = self.parts[self.manifests[-1], 0][1].trained
@@ -157,17 +166,20 @@ class World:
 
     def write_part(self, process, step, state):
         self.may_write(process)
-        assert state == self.history[step][process.rank], f"rank {process.rank} differs at {step}"
+        self.check_part(process, step, state)
         self.parts[step, process.rank] = process.generation, state
         self.say(f"{process.rank} wrote its part of {step}")
         self.may_write(process)
+
+    def check_part(self, process, step, state):
+        assert state == self.history[step][process.rank], f"rank {process.rank} differs at {step}"
 
     def write_manifest(self, process, step):
         self.may_write(process)
         for rank in range(self.data.workers):
             generation, state = self.parts[step, rank]
             assert generation == process.generation, "a part of another generation"
-            assert state == self.history[step][rank]
+            self.check_part(self.processes[rank], step, state)
         assert step > self.manifests[-1], "checkpoints are in the order of their steps"
         self.manifests.append(step)
         self.say(f"manifest of {step}")
@@ -189,7 +201,7 @@ class World:
 
     def start(self, rank):
         self.processes_started += 1
-        self.processes[rank] = Process(self, rank)
+        self.processes[rank] = self.process_of(self, rank)
 
     def start_all(self):
         self.is_collecting = False
@@ -288,10 +300,10 @@ class World:
             self.network.cut(ranks[0], other, seconds)
 
 
-def simulate(seed):
+def simulate(seed, kind=World, test="test_cluster_simulation"):
     """Run the world of a seed. Raises AssertionError that says how to see it again."""
     is_traced = os.environ.get(SEED) == str(seed)
-    world = World(seed, is_traced)
+    world = kind(seed, is_traced)
     try:
         world.run()
     except Exception as error:
@@ -299,6 +311,6 @@ def simulate(seed):
             print("\n".join(world.trace[-3000:]))
         raise AssertionError(
             f"{error!r} at {world.now:.3f} s with seed {seed}. To see it: {SEED}={seed} pytest "
-            "tests/test_cluster_simulation.py"
+            f"tests/{test}.py"
         ) from error
     return world

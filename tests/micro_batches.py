@@ -27,7 +27,8 @@ from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model, build
 from tnctl.model.graph import LENGTHS, packed_inputs
 from tnctl.model.layout import slot_plans
-from tnctl.model.parameters import LocalParameters, Updates
+from tnctl.model.parameter_tables import TableUpdates, move_statistics
+from tnctl.model.parameters import LocalParameters, moving_statistics
 from tnctl.tables import SlotPlan, Workspace
 from tnctl.training import eviction
 from tnctl.training.schedule import factor
@@ -88,8 +89,8 @@ class TableOfAll:
                 embedding = matrix[example, plan.column : plan.column + width] / divisor
             yield Occurrence(key, place, linear, embedding)
 
-    def apply(self, of_ranks, shares, clicks):
-        """Update each row once; `of_ranks` are the occurrences in each rank's batch."""
+    def reduce(self, of_ranks, shares, clicks):
+        """The gradient of each row, reduced; `of_ranks` are the occurrences of each rank."""
         totals = {}
         for occurrences, share in zip(of_ranks, shares, strict=True):
             sums = {}
@@ -103,9 +104,9 @@ class TableOfAll:
                 weighted = [np.float32(share) * part for part in parts]
                 earlier = totals.get(key, [np.zeros_like(part) for part in parts])
                 totals[key] = [a + b for a, b in zip(earlier, weighted, strict=True)]
-        self._apply([entry for entries in of_ranks for entry in entries], totals, clicks)
+        self._accumulate([entry for entries in of_ranks for entry in entries], totals, clicks)
 
-    def _apply(self, occurrences, totals, clicks):
+    def _accumulate(self, occurrences, totals, clicks):
         """An example for each occurrence; the first of a key has the key's whole gradient."""
         count, kind = len(occurrences), self.layout.kind
         filled = np.zeros((count, len(self.groups)), np.uint32)
@@ -125,7 +126,6 @@ class TableOfAll:
         self.push.accumulate([gradients[segment.output] for segment in self.table.segments])
         if kind.shows:
             self.push.count(np.array([clicks[e.example] for e in occurrences], np.float32))
-        self.push.apply()
 
 
 class MicroBatches:
@@ -134,11 +134,11 @@ class MicroBatches:
     def __init__(self, conf, workers):
         self.conf, self.workers = conf, workers
         self.model: Model = build(conf, statistics.measure(conf))
-        self.steps, self.losses, self.examples = 0, [], 0
+        self.steps, self.losses, self.examples, self.norms = 0, [], 0, []
         self._features = features_of(conf, self.model)
         self._buffers = Buffers(self.model, workers * conf.train.batch_size)
         self._parameters = LocalParameters(self.model)
-        self._updates = Updates(self.model)
+        self._updates = TableUpdates(self.model)
         self._tables = [
             TableOfAll(conf, layout, table)
             for layout, table in zip(self.model.layout.tables, self.model.tables, strict=True)
@@ -187,17 +187,24 @@ class MicroBatches:
             first += batch.rows
         self._updates.set_rate_factor(rate)
         clicks = together.labels[:, 0]
+        trained = []
         for number, table in enumerate(self._tables):
             of_ranks, first = [], 0
             for batch, (_, of_inputs, _, _) in zip(batches, computed, strict=True):
                 of_ranks.append(list(table.gradients(batch, number, first, of_inputs)))
                 first += batch.rows
             if not table.layout.kind.frozen:
-                table.apply(of_ranks, shares, clicks)
-        self._apply_dense([of_dense for _, _, of_dense, _ in computed], shares)
+                table.reduce(of_ranks, shares, clicks)
+                trained.append(table)
+        totals = self._reduce_dense([of_dense for _, _, of_dense, _ in computed], shares)
+        scale = self._scale(trained, totals)
+        for table in trained:
+            table.push.apply(scale)
+        self.model.dense.apply(totals, scale)
         self.steps += 1
         self._updates.remove_rows(self.steps)
-        self._updates.move_statistics(_of_all([moments for *_, moments in computed], shares))
+        moments = _of_all([moments for *_, moments in computed], shares)
+        move_statistics(moving_statistics(self.model), moments, self.model.dense.step)
         for batch, (loss, *_) in zip(batches, computed, strict=True):
             self.losses.append((loss, batch.rows))
             self.examples += batch.rows
@@ -218,12 +225,19 @@ class MicroBatches:
         parts = [[tensor.numpy() for tensor in tensors_of] for tensors_of in (dense, moments)]
         return float(loss), of_inputs, *parts
 
-    def _apply_dense(self, of_ranks, shares):
+    def _scale(self, trained, totals):
+        """What the gradient of all is multiplied by for optimizer.clip_norm."""
+        limit = self.conf.optimizer.clip_norm
+        squares = sum(table.push.squares() for table in trained) + self.model.dense.squares(totals)
+        self.norms.append(squares**0.5)
+        return limit / self.norms[-1] if 0 < limit < self.norms[-1] else 1.0
+
+    def _reduce_dense(self, of_ranks, shares):
         totals = [np.zeros_like(array) for array in of_ranks[0]]
         for gradients, share in zip(of_ranks, shares, strict=True):
             for total, gradient in zip(totals, gradients, strict=True):
                 total += np.float32(share) * gradient
-        self.model.dense.apply(totals)
+        return totals
 
 
 def _of_all(of_ranks, shares):

@@ -21,7 +21,7 @@ from tnctl import schema
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import rows
 from tnctl.cli import compose
-from tnctl.cluster import cluster_workers
+from tnctl.cluster.rank_0 import cluster_workers
 from tnctl.errors import Stopped
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.split_scoring import score
@@ -39,7 +39,12 @@ def conf_of(workspace, monkeypatch, *overrides, output="run"):
     monkeypatch.chdir(workspace)
     confs = []
     given = [f"output={output}", "train.threads=1", "evaluation.ablate=false", *overrides]
-    compose.with_conf(workspace / "small.yaml", given, lambda conf: confs.append(conf) or 0)
+    compose.with_conf(
+        workspace / "small.yaml",
+        given,
+        lambda conf: confs.append(conf) or 0,
+        takes_cluster=True,
+    )
     return confs[0]
 
 
@@ -49,7 +54,8 @@ def digest_of(folder):
 
 @pytest.mark.parametrize("overrides", [
     [],
-    ["optimizer.embedding.name=adam", "slots.user_id.frozen=true", "train.epochs=2"],
+    ["optimizer.embedding.name=adam", "slots.user_id.frozen=true", "train.epochs=2",
+     "optimizer.clip_norm=0.3"],
     ["life.admission.after=2", "life.shows.cvm=true", "optimizer.embedding.weight_decay=0.1",
      "slots.interests.pooling=none", "slots.interests.max_length=3",
      "recipe.dropout=0.2", "recipe.batch_norm=true", "optimizer.schedule.warmup_steps=7"],

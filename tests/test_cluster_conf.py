@@ -56,13 +56,13 @@ def test_a_file_of_the_users_own_group_is_checked(tmp_path):
         composed(tmp_path / "own.yaml", "cluster=mine")
 
 
-@pytest.mark.parametrize("command", ["evaluate", "predict", "ablate", "split-graph", "prepare"])
+@pytest.mark.parametrize("command", ["ablate", "split-graph", "prepare"])
 @pytest.mark.parametrize("key", ["cluster=local", "cluster.workers=2", "+cluster=local"])
 def test_commands_of_one_process_refuse_it(cli, tmp_path, command, key):
     assert command in COMMANDS
     (tmp_path / "own.yaml").write_text(CONF)
     done = cli(command, "conf=own.yaml", key, cwd=tmp_path)
-    assert done.code == 2 and "is for train, and for check" in done.line
+    assert done.code == 2 and "this command runs in one process" in done.line
 
 
 def test_a_sweep_refuses_it(cli, tmp_path):
@@ -82,7 +82,7 @@ def test_keys_of_workers_that_nothing_starts(cli, tmp_path):
 
 
 def test_no_saved_conf_has_it():
-    from tnctl.model.graph import conf_to_json
+    from tnctl.saved_conf import conf_to_json
 
     conf = composed(shipped.folder("conf") / "deepfm.yaml", "cluster=local", "cluster.workers=2")
     saved = conf_to_json(conf)
@@ -94,6 +94,7 @@ def test_no_saved_conf_has_it():
 
 
 def test_help_shows_the_group_of_the_commands_that_take_it(cli, tmp_path):
-    assert "cluster=               local" in cli("train", "-h", cwd=tmp_path).out
+    assert "cluster=               env|local" in cli("train", "-h", cwd=tmp_path).out
     assert "cluster.workers=1" in cli("train", "--help", cwd=tmp_path).out
-    assert "cluster" not in cli("evaluate", "--help", cwd=tmp_path).out
+    assert "cluster.workers=1" in cli("evaluate", "--help", cwd=tmp_path).out
+    assert "cluster" not in cli("ablate", "--help", cwd=tmp_path).out

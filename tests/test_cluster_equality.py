@@ -13,7 +13,7 @@ from unreliable_transport import UnreliableTransport
 
 from tnctl.checkpoint import dense_file, owners, rows, sketch_file
 from tnctl.checkpoint.load import open_checkpoint
-from tnctl.cluster import cluster_workers
+from tnctl.cluster.rank_0 import cluster_workers
 
 ROWS = (165, 101, 48, 70)  # of the workers: batches of 16, of which the last may be short
 STEPS_OF_PASS = 11
@@ -26,7 +26,9 @@ COMMON = [
 PLAIN = [
     "optimizer.embedding.name=adagrad", "optimizer.linear.name=ftrl", "optimizer.dense.name=adam",
 ]  # fmt: skip
+CLIP_NORM = 0.8
 LIFE = [
+    f"optimizer.clip_norm={CLIP_NORM}", "optimizer.embedding.l2=0.001",
     "life.admission.after=2", "life.sketch=1048576", "life.shows.cvm=true",
     "life.eviction.unseen_steps=4", "life.eviction.every_steps=3",
     "optimizer.embedding.weight_decay=0.1",
@@ -158,6 +160,7 @@ def test_the_life_of_rows_has_the_bits_of_micro_batches(confs, monkeypatch, work
     tables = reference.model.tables
     assert len(tables) == 2 and all(table.rows > 5 for table in tables)
     assert all(table.figures(0).evicted for table in tables)
+    assert min(reference.norms) < CLIP_NORM < max(reference.norms)
 
 
 SEEDS = 2

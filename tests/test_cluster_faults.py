@@ -1,11 +1,12 @@
 """Processes of a cluster are killed, stopped and cut off; what one machine reports ends all."""
 
+import dataclasses
 import errno
 import os
 import re
-import shutil
 import signal
-import subprocess
+import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,36 +16,28 @@ import cluster_commands
 import cluster_in_one_process
 import grpc
 import pytest
+import real_faults
 from cluster_commands import Training, all_ended, state_of, trained_once
+from env_commands import free_port
 from test_cluster import conf_of
 
 from tnctl import files
 from tnctl.checkpoint import owners
-from tnctl.cluster import frames, process, share, streams
-from tnctl.cluster.assignment import Assignment
-from tnctl.cluster.frames import Kind
-from tnctl.cluster.process import Member
+from tnctl.cluster import cluster_member
+from tnctl.cluster.cluster_member import Member
+from tnctl.cluster.joining.assignment import Assignment
+from tnctl.cluster.transport import frames, streams
+from tnctl.cluster.transport.frames import Kind
+from tnctl.cluster.workers import share
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.tables import NotFiniteError
 from tnctl.training.signals import Signals
-
-STAY = ["save.keep=100"]
 
 
 @pytest.fixture
 def parts(workspace):
     cluster_commands.split_training_data(workspace)
     return workspace
-
-
-def resumes(folder):
-    """The same command trains to the end, every row once."""
-    with Training(folder) as training:
-        assert training.wait() == 0, training.said
-    assert "resuming from run/checkpoints/" in training.said
-    assert trained_once(folder / "run")
-    assert "Traceback" not in training.said
-    return training
 
 
 # ---- Lost processes ------------------------------------------------------------
@@ -66,7 +59,7 @@ def test_a_short_stop_costs_time_and_nothing_outlives_the_supervisor(parts):
         while not all_ended(pids) or is_locked(parts / "run"):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-    resumes(parts)
+    real_faults.resume(parts)
 
 
 def is_locked(output):
@@ -173,8 +166,8 @@ class Assigned:
 
     def __init__(self, rank):
         self.assignment = Assignment(
-            token="of this run", rank=rank, ranks=2, generation=1, cpus=(0,), supervisor=0,
-            port_pipe=None, task={},
+            token="of this run", rank=rank, ranks=2, generation=1, host="127.0.0.1", cpus=(0,),
+            supervisor=0, port_pipe=None, task={"command": "train"},
         )  # fmt: skip
 
     def report_port(self, port):
@@ -222,6 +215,63 @@ def test_a_worker_that_was_started_again_ends_the_generation(workspace, monkeypa
     assert len(refused) == 20 and "further ones are counted only" in refused[-1]
 
 
+@pytest.fixture
+def placed(workspace, monkeypatch):
+    """Makes workers that know the address of worker 0 before it listens; all end with the test."""
+    conf, workers = conf_of(workspace, monkeypatch), []
+    address = f"127.0.0.1:{free_port()}"
+
+    def make(rank):
+        supervised = Assigned(rank)
+        port = 0 if rank else int(address.rpartition(":")[2])
+        supervised.assignment = dataclasses.replace(supervised.assignment, port=port)
+        supervised.report_port = lambda _: None
+        supervised.address = lambda _: address
+        workers.append(Member(supervised, conf))
+        return workers[-1]
+
+    yield make, int(address.rpartition(":")[2])
+    for worker in workers:
+        worker._is_leaving = True
+        worker._endpoint.close()
+        if worker._node is not None:
+            worker._node.close()
+
+
+def test_workers_join_while_worker_0_still_begins(placed, monkeypatch):
+    """Their connections come as soon as it listens."""
+    make, raised = placed[0], []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    new_hello = cluster_member.Hello
+
+    def slow_hello(**given):
+        time.sleep(0.5 * (given["rank"] == 0))
+        return new_hello(**given)
+
+    monkeypatch.setattr(cluster_member, "Hello", slow_hello)
+    with ThreadPoolExecutor() as pool:
+        joined = pool.submit(lambda: make(1).join())
+        time.sleep(0.2)
+        pool.submit(lambda: make(0).join()).result()
+        joined.result()
+    assert not raised
+
+
+def test_a_worker_waits_for_the_address_of_the_process_before_it(placed, capfd):
+    make, port = placed
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port))
+        listening.listen()
+        threading.Timer(0.7, listening.close).start()
+        started = time.monotonic()
+        assert make(0)._endpoint.port == port
+        assert time.monotonic() - started > 0.5
+    # Beside lines of gRPC, which processes of tnctl have switched off.
+    said = [line for line in capfd.readouterr().err.splitlines() if "worker 0: " in line]
+    assert len(said) == 1 and "another process may do so. Waiting up to 120 s for it" in said[0]
+
+
 class Lost(Exception):
     pass
 
@@ -236,9 +286,10 @@ def test_a_worker_that_cannot_join_says_why(workspace, monkeypatch, address, rea
         raise Lost(reason)
 
     monkeypatch.setattr(Member, "_lose", lose)
-    monkeypatch.setattr(process, "SECONDS_TO_JOIN", 1.0)
     monkeypatch.setattr(Assigned, "address", lambda *_: address)
-    worker = Member(Assigned(1), conf_of(workspace, monkeypatch))
+    conf = conf_of(workspace, monkeypatch)
+    impatient = dataclasses.replace(conf.cluster, patience=1.0)
+    worker = Member(Assigned(1), dataclasses.replace(conf, cluster=impatient))
     try:
         with pytest.raises(Lost, match=f"^{reason}"):
             worker.join()
@@ -272,7 +323,7 @@ def test_sigterm_saves_and_the_same_command_resumes(parts, to):
     assert match, training.said
     assert int(match[2].removeprefix("step-")) == int(match[1].replace(",", ""))
     assert "Traceback" not in training.said
-    resumes(parts)
+    real_faults.resume(parts)
 
 
 def test_a_signal_that_was_sent_to_several_processes_is_one_request():
@@ -290,46 +341,11 @@ def test_a_signal_that_was_sent_to_several_processes_is_one_request():
 # ---- A cut network -----------------------------------------------------------------
 
 
-def may_have_networks():
-    if not all(map(shutil.which, ("unshare", "nsenter", "ip"))):
-        return False
-    command = ["unshare", "-n", "ip", "link", "set", "lo", "up"]
-    return subprocess.run(command, capture_output=True).returncode == 0
-
-
 @pytest.mark.alone
 @pytest.mark.long
 @pytest.mark.parametrize("seconds", [2, 8])
 def test_a_cut_network(parts, seconds):
-    """In a network of its own, whose only interface is taken down for some seconds."""
-    if not may_have_networks():
-        pytest.skip("networks of one's own are not permitted here, or there is no iproute2")
-    prefix = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
-    with Training(parts, *STAY, prefix=prefix, timeout=5) as training:
-        training.until_saved()
-        pids, saved = training.workers(), training.checkpoints()
-        # A process that stays in the network while workers end.
-        keeper = subprocess.Popen(["nsenter", "-t", str(pids[0]), "-n", "sleep", "300"])
-        link = ["nsenter", "-t", str(keeper.pid), "-n", "ip", "link", "set", "lo"]
-        try:
-            subprocess.run([*link, "down"], check=True)
-            time.sleep(seconds)
-            subprocess.run([*link, "up"], check=True)
-            if seconds < 3:
-                training.until_saved(saved)
-                assert training.workers() == pids, training.said
-            assert training.wait() == 0, training.said
-        finally:
-            keeper.kill()
-            keeper.wait()
-    assert trained_once(training.run) and "Traceback" not in training.said
-    if seconds > 3:
-        reason = r"worker \d: worker \d (has been silent|could not be reached) for (\d+\.\d) s"
-        assert float(re.search(reason, training.said)[2]) < 8  # the machine may be busy
-        assert "all workers start again" in training.said
-        assert "resuming from run/checkpoints/" in training.said
-    else:
-        assert "start again" not in training.said
+    real_faults.train_through_a_cut(parts, seconds)
 
 
 # ---- What one machine reports ------------------------------------------------------
@@ -352,37 +368,7 @@ def test_a_bug_in_a_worker_is_one_line_and_a_traceback_in_its_log(parts, rank, l
 @pytest.mark.alone
 @pytest.mark.long
 def test_a_full_disk(parts):
-    """A real one, which fills while the training runs."""
-    disk = parts / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("this user may not mount a tmpfs")
-    try:
-        with Training(parts, "output=disk/run", "save.keep=1") as training:
-            training.run = disk / "run"
-            training.until_saved()
-            with (disk / "ballast").open("wb", buffering=0) as ballast:
-                training.until(lambda: fills(ballast))
-            assert training.supervisor.wait(cluster_commands.SECONDS) == 1, training.said
-        last = training.said.splitlines()[-1]
-        assert "no space is left there" in last and "disk/run" in last
-        assert last.startswith("tnctl train: ") and "Traceback" not in training.said
-        (disk / "ballast").unlink()
-        with Training(parts, "output=disk/run", "save.keep=1") as training:
-            assert training.wait() == 0, training.said
-        assert trained_once(disk / "run")
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-
-
-def fills(file):
-    try:
-        while file.write(bytes(4096)):
-            pass
-    except OSError:
-        return True
-    return False
+    real_faults.train_on_a_full_disk(parts)
 
 
 def full_disk(monkeypatch):

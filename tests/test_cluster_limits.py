@@ -6,10 +6,12 @@ import cluster_in_one_process
 import numpy as np
 import pytest
 
-from tnctl.cluster import commands, frames, members, shapes
-from tnctl.cluster.frames import Frame, Kind
+from tnctl.cluster.joining import members
+from tnctl.cluster.messages import commands, shapes
 from tnctl.cluster.node import Node
-from tnctl.cluster.session import Client, Server
+from tnctl.cluster.transport import frames
+from tnctl.cluster.transport.frames import Frame, Kind
+from tnctl.cluster.transport.session import Client, Server
 from tnctl.errors import Failure
 
 
@@ -38,8 +40,12 @@ def test_a_reply_that_is_too_large_ends_all_with_a_line(monkeypatch):
 
 @pytest.mark.parametrize(("workers", "fits"), [(1, True), (2, False), (3, False), (4, True)])
 def test_dense_weights_beyond_a_message_are_refused(monkeypatch, workers, fits):
-    monkeypatch.setattr(shapes, "DENSE_BYTES", 4 * 336)
-    model = SimpleNamespace(dense=SimpleNamespace(flat_weights=np.zeros(1000, np.float32)))
+    monkeypatch.setattr(shapes, "DENSE_BYTES", 4 * 330)
+    dense = SimpleNamespace(
+        flat_weights=np.zeros(1000, np.float32),
+        chunk_starts=np.append(np.arange(0, 1000, 16), 1000),
+    )
+    model = SimpleNamespace(dense=dense)
     if fits:
         shapes.check_dense(model, workers)
     else:

@@ -12,8 +12,8 @@ from test_checkpoint_owners import DividedRun, _graph, in_json
 
 from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.load import open_checkpoint
-from tnctl.cluster import follower
-from tnctl.cluster.cluster_workers import ClusterProcesses
+from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
+from tnctl.cluster.workers import follower
 from tnctl.manifest import DamagedError
 from tnctl.serving.rows import export as exporting
 from tnctl.training import resuming

@@ -4,10 +4,9 @@ import dataclasses
 
 import pytest
 
-from tnctl.cluster import members
-from tnctl.cluster.frames import Frame, FrameError, Kind
-from tnctl.cluster.liveness import GenerationOver, Liveness, others
-from tnctl.cluster.members import (
+from tnctl.cluster.joining import members
+from tnctl.cluster.joining.liveness import GenerationOver, Liveness, others
+from tnctl.cluster.joining.members import (
     Digests,
     Hello,
     NotWelcome,
@@ -18,14 +17,17 @@ from tnctl.cluster.members import (
     to_body,
 )
 from tnctl.cluster.node import Node
+from tnctl.cluster.transport.frames import Frame, FrameError, Kind
 from tnctl.errors import Failure, UserError
 
-OWN = Hello("secret", "1.0", 0, 3, "10.0.0.1:5", Digests("a" * 64, "b" * 64))
+OWN = Hello("secret", "1.0", 0, 3, "10.0.0.1:5", Digests("a" * 64, "b" * 64), f"{0:016x}")
 
 
 def hello(**fields):
     rank = fields.get("rank", 1)
-    fields = {"rank": rank, "address": f"10.0.0.1:{5 + rank}"} | fields
+    fields = {
+        "rank": rank, "address": f"10.0.0.1:{5 + rank}", "process": f"{rank:016x}",
+    } | fields  # fmt: skip
     return members.to_body(dataclasses.replace(OWN, **fields))
 
 
@@ -38,6 +40,9 @@ def test_all_are_welcomed_once_they_are_there():
     roster.join(hello(rank=1))
     welcome = roster.welcome()
     assert welcome.addresses == ("10.0.0.1:5", "10.0.0.1:6", "10.0.0.1:7")
+    assert [welcome.on_machine_of(rank) for rank in range(3)] == [3, 3, 3]
+    elsewhere = dataclasses.replace(welcome, addresses=("a:1", "[fd00::1]:2", "a:3"))
+    assert [elsewhere.on_machine_of(rank) for rank in range(3)] == [2, 1, 2]
     body = members.to_body(welcome)
     assert members.parse_welcome(body, OWN) == welcome and int(welcome.generation, 16) == 77
     for wrong in (dataclasses.replace(OWN, workers=2), dataclasses.replace(OWN, workers=4)):
@@ -50,10 +55,11 @@ def test_all_are_welcomed_once_they_are_there():
 def test_the_last_process_of_a_rank_has_it_until_all_are_welcomed():
     roster = Roster(OWN, 77)
     roster.join(hello(rank=1))
-    assert roster.join(hello(rank=1, address="x:1")) == 1
+    again = {"rank": 1, "process": "e" * 16}  # at the same address
+    assert roster.join(hello(**again)) == 1
     roster.join(hello(rank=2))
-    assert roster.welcome().addresses[1] == "x:1"
-    assert roster.join(hello(rank=1, address="x:1")) == 1  # its connection broke
+    assert roster.welcome().processes[1] == "e" * 16
+    assert roster.join(hello(**again)) == 1  # its connection broke
     with pytest.raises(StartedAgain, match="worker 1 was started again"):
         roster.join(hello(rank=1))
     other = dataclasses.replace(OWN, rank=1, address="10.0.0.1:6")
@@ -75,7 +81,7 @@ OTHER = Digests("a" * 64, "d" * 64)
         (hello(version="0.9"), r"worker 1 has tnctl '0\.9', this one 1\.0"),
         (hello(workers=2), "worker 1 of 2 joins a cluster of 3 workers"),
         (hello(rank=3), "worker 3 of 3 joins a cluster of 3"),
-        (hello(rank=64), "no hello of a worker"),
+        (hello(rank=128), "no hello of a worker"),
         (hello(rank=0), "another process has rank 0"),
         (hello(digests=OTHER), "worker 1 has another recipe: all workers need the same"),
     ],

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from tnctl.cluster import replies
-from tnctl.cluster.exchange import Shape, Sizes, TableShape, new_exchange
-from tnctl.cluster.frames import FrameError
-from tnctl.cluster.owner import Owner
-from tnctl.cluster.replies import Owned
+from tnctl.cluster.messages import replies
+from tnctl.cluster.messages.exchange import Shape, Sizes, TableShape, new_exchange
+from tnctl.cluster.messages.replies import Owned
+from tnctl.cluster.messages.work import REPORTED
+from tnctl.cluster.owners.owner import Owner
+from tnctl.cluster.transport.frames import FrameError
 from tnctl.errors import Failure
 
 TABLE = Shape((TableShape(1, 1, waits=True),), dense=1, figures=True)
@@ -144,7 +145,7 @@ def test_what_workers_report_is_of_the_exchanges_that_were_answered():
         body, written = new_exchange(TABLE, 1, Sizes(0, (0,)), Sizes(0, (0,)))
         written.work[:] = rank + 1
         owner.exchange(rank, body)
-    assert [report.tolist() for report in owner.work] == [[1.0] * 7, [2.0] * 7]
+    assert [report.tolist() for report in owner.work] == [[1.0] * REPORTED, [2.0] * REPORTED]
     body, written = new_exchange(TABLE, 1, Sizes(0, (0,)), Sizes(0, (0,)))
     written.work[3] = np.nan
     with pytest.raises(FrameError, match="worker 1: an exchange reports seconds or bytes that"):

@@ -13,12 +13,14 @@ from test_cluster import conf_of
 
 from tnctl import files
 from tnctl.checkpoint import load as loading
-from tnctl.cluster import replies, share
-from tnctl.cluster.exchange import Sizes, new_exchange
-from tnctl.cluster.frames import Kind
-from tnctl.cluster.owned import OwnedPart
-from tnctl.cluster.owner import Owner
-from tnctl.cluster.shapes import shapes
+from tnctl.cluster.joining.membership import Membership
+from tnctl.cluster.messages import replies
+from tnctl.cluster.messages.exchange import Sizes, new_exchange
+from tnctl.cluster.messages.shapes import shapes
+from tnctl.cluster.owners.owned import OwnedPart
+from tnctl.cluster.owners.owner import Owner
+from tnctl.cluster.transport.frames import Kind
+from tnctl.cluster.workers import share
 from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure
 from tnctl.tables import key_hashes
@@ -29,10 +31,10 @@ OF_OTHERS = r"^worker 0: TN_NOT_OWNED: a key is of a shard that the table does n
 @pytest.fixture
 def owning(tmp_path):
     """The nodes of two workers, the model whose part worker 0 owns, and what travels to it."""
-    model = share.built(conf_without_data(tmp_path), Statistics(), 0, 2)
-    shape = shapes(model, 2)[0]
+    model = share.built(conf_without_data(tmp_path), Statistics(), 0, Membership(2))
+    shape = shapes(model, 2, [])[0]
     nodes = cluster_in_one_process.cluster(2)
-    nodes[0].serve_owner(Owner(shape, 2, OwnedPart(model, 0, 2, 0)))
+    nodes[0].serve_owner(Owner(shape, 2, OwnedPart(model, 0, 2, 0, [])))
     yield nodes, model, shape
     for node in nodes:
         node.close(10)

@@ -7,10 +7,11 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from tnctl.cluster import exchange, frames, replies
-from tnctl.cluster.exchange import Shape, Sizes, TableShape, new_exchange, parse_exchange
-from tnctl.cluster.frames import Frame, FrameError, Kind
-from tnctl.cluster.replies import Owned
+from tnctl.cluster.messages import exchange, replies
+from tnctl.cluster.messages.exchange import Shape, Sizes, TableShape, new_exchange, parse_exchange
+from tnctl.cluster.messages.replies import Owned
+from tnctl.cluster.transport import frames
+from tnctl.cluster.transport.frames import Frame, FrameError, Kind
 from tnctl.errors import Failure
 
 SHAPE = Shape(
@@ -29,6 +30,8 @@ def test_a_frame_is_what_was_sent():
     received = frames.parse(frame.to_bytes())
     assert received == frame and len(frame.header()) == frames.HEADER_BYTES
     assert frame.header()[:8] == b"TNCF\x01\x00\x04\x00"
+    reply = Frame(Kind.REPLY, 5, 1, 7, body=b"body", held=frames.MOST_HELD)
+    assert frames.parse(reply.to_bytes()) == reply
 
 
 def test_a_body_is_not_copied():
@@ -40,7 +43,7 @@ def header(**fields):
     """A header with some fields of another value."""
     values = {
         "magic": b"TNCF", "version": 1, "kind": Kind.REPLY, "generation": 4, "sender": 1,
-        "reserved": 0, "number": 3, "first": 0, "second": 0, "third": 0, "body": 0,
+        "held": 0, "number": 3, "first": 0, "second": 0, "third": 0, "body": 0,
     } | fields  # fmt: skip
     return struct.pack("<4sHHQII5Q", *values.values())
 
@@ -52,8 +55,8 @@ def header(**fields):
         ({"version": 2}, "version 2"),
         ({"kind": 0}, "unknown kind 0"),
         ({"kind": 99}, "unknown kind 99"),
-        ({"sender": 64}, "worker 64"),
-        ({"reserved": 1}, "reserved"),
+        ({"sender": 128}, "worker 128"),
+        ({"kind": Kind.RESEND, "held": 1}, "was held for 1 us, and is no reply"),
         ({"generation": 0}, "generation 0"),
         ({"kind": Kind.HELLO}, "generation 4"),
         ({"number": 0}, "number 0"),
@@ -153,7 +156,7 @@ def test_the_bytes_of_an_exchange_are_those_of_its_arrays():
     pushed = 3 * 3 * 4 + 4 + 3 * 8 + 1 * 4 + 4 + 7 * 4 + 4
     figures = 2 * (5 * 4 + 4) + 3 * 4 + 4
     pulled = 2 * 8 + 8 + 8 + 5 * 8 + 16
-    assert len(body) == 48 + 24 + 7 * 8 + pushed + figures + pulled
+    assert len(body) == 48 + 24 + 8 * 9 + pushed + figures + pulled
 
 
 def test_what_a_worker_did_not_pull_is_not_pushed():

@@ -10,7 +10,7 @@ from test_cluster import conf_of, parts  # noqa: F401 - a fixture
 from tnctl import schema, shipped
 from tnctl.checkpoint import load as loading
 from tnctl.cli import compose
-from tnctl.cluster import commands, scores
+from tnctl.cluster.messages import commands, scores
 from tnctl.errors import Failure
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored

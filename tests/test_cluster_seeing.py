@@ -11,7 +11,7 @@ from test_cluster import conf_of, parts  # noqa: F401 - a fixture
 
 from tnctl import memory_limits
 from tnctl.checkpoint import load as loading
-from tnctl.cluster import share
+from tnctl.cluster.workers import share
 from tnctl.errors import Failure
 from tnctl.memory_limits import Limit
 from tnctl.training import eviction, memory_watch

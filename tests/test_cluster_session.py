@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from tnctl.cluster.frames import Frame, FrameError, Kind
-from tnctl.cluster.session import MOST_OPEN, Client, Request, Server
+from tnctl.cluster.transport.frames import Frame, FrameError, Kind
+from tnctl.cluster.transport.session import MOST_OPEN, Client, Request, Server
 
 
 def session():

@@ -186,7 +186,7 @@ OVERRIDES = {
     "cluster=null": "cluster=null names none",
     "cluster.workers=65": "cluster.workers must be between 1 and 64",
     "cluster.timeout=1": "cluster.timeout must be between 2 and 600 seconds",
-    "cluster.mode=async": "cluster.mode has no choice 'async'",
+    "cluster.mode=hybird": "cluster.mode has no choice 'hybird'",
     "cluster.workers=2": "Leave it out, or add cluster=local",
     "hydra=3": "no key 'hydra'",
     "data.missing=[null]": "data.missing[0] needs a value",

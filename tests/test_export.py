@@ -15,10 +15,9 @@ from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.compaction import compact
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
-from tnctl.serving.rows import block_files
+from tnctl.serving.rows import block_files, top_rows
 from tnctl.serving.rows import export as exporting
 from tnctl.serving.rows import precision as precisions
-from tnctl.serving.rows import selection as selecting
 from tnctl.serving.rows.embeddings import open_embeddings
 from tnctl.serving.rows.export_document import ExportManifest, Filter, GroupRows, RowsManifest
 from tnctl.serving.rows.precision import RowShape, decode, encode, parted
@@ -188,12 +187,12 @@ def test_a_filter_lets_through_what_it_says(lives, tmp_path, name):
 
 
 def test_selecting_of_many_with_equal_shows(monkeypatch):
-    monkeypatch.setattr(selecting, "SPARE", 7)
+    monkeypatch.setattr(top_rows, "SPARE", 7)
     rng = np.random.default_rng(3)
     for top in (1, 2, 5, 40, 99, 100, 101):
         shows = rng.integers(0, 6, 100).astype(float)
         hashes = np.sort(rng.integers(0, 2**63, 100, dtype=np.uint64))
-        best = selecting.TopRows(top)
+        best = top_rows.TopRows(top)
         for first in range(0, 100, 9):
             best.add(shows[first : first + 9], hashes[first : first + 9])
         last = sorted(zip(-shows, hashes, strict=True))[min(top, 100) - 1]

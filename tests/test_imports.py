@@ -139,7 +139,7 @@ def test_data_knows_tensorflow_only_to_decode_records():
 
 def test_only_the_streams_of_a_cluster_know_grpc():
     users = {name_of(path) for path in FILES if "grpc" in imports_of(path)}
-    assert users == {"tnctl.cluster.streams"}
+    assert users == {"tnctl.cluster.transport.streams"}
 
 
 def test_only_model_loads_recipes():

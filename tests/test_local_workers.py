@@ -8,16 +8,17 @@ import sys
 import pytest
 from conftest import CONF
 
-from tnctl import files
+from tnctl import files, schema
 from tnctl.cli import compose
+from tnctl.cluster import worker_errors
 from tnctl.errors import UserError
 from tnctl.launch import local_workers
-from tnctl.launch.supervisor import Supervisor
+from tnctl.launch.local_processes import LocalProcesses
 from tnctl.training import run_folder
 
 PROGRAM = """
 import json, os, sys, time
-from tnctl.cluster.assignment import Supervised
+from tnctl.cluster.joining.assignment import Supervised
 given = Supervised().assignment
 with open(f"given-{given.generation}-{given.rank}", "w") as file:
     json.dump(given.task, file)
@@ -40,7 +41,9 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "own.yaml").write_text(CONF)
     command = (sys.executable, "-c", PROGRAM)
     monkeypatch.setattr(
-        local_workers, "Supervisor", lambda *arguments: Supervisor(*arguments, command)
+        local_workers,
+        "LocalProcesses",
+        lambda logs, silence, servers: LocalProcesses(logs, silence, command, servers=servers),
     )
     return tmp_path
 
@@ -64,17 +67,23 @@ def test_workers_get_the_conf_and_overwrite_until_there_is_a_checkpoint(cli, fol
 
 
 def kept(output, workers, overwrite=False):
-    with local_workers.kept_logs(str(output), workers, overwrite) as logs:
-        return logs
+    cluster = schema.Cluster(start="local", workers=workers)
+    with local_workers.started(cluster, str(output), overwrite) as processes:
+        return processes.logs
 
 
-def test_logs_are_tnctls_files(tmp_path):
+def test_logs_are_tnctls_files(tmp_path, monkeypatch):
     output = tmp_path / "run"
     logs = kept(output, 2)
     logs[1].write_text("lines\n")
     assert kept(output, 3)[:2] == logs
     assert logs[1].read_text() == "lines\n"
+    monkeypatch.setattr(worker_errors, "_output", str(output))
+    worker_errors.show_traceback(ValueError("a bug"))
     kept(output, 2, overwrite=True)
+    assert sorted(path.name for path in (output / "workers").glob("*")) == [
+        ".tnctl-files.json", "rank-0.log", "rank-1.log",
+    ]  # fmt: skip
     assert logs[1].read_text() == ""
     run_folder.remove(str(output), by_workers=True)
     assert logs[1].exists()
@@ -88,7 +97,9 @@ def test_logs_are_tnctls_files(tmp_path):
 
 
 def test_logs_of_another_storage_are_written_at_the_end():
-    with local_workers.kept_logs("memory://logs/run", 2, False) as logs:
+    names = ["rank-0.log", "rank-1.log"]
+    local_workers.claim_logs("memory://logs/run", names)
+    with local_workers.kept_logs("memory://logs/run", names) as logs:
         logs[1].write_text("lines\n")
     assert files.read_bytes("memory://logs/run/workers/rank-1.log") == b"lines\n"
     assert not logs[1].exists()

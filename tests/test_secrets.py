@@ -16,7 +16,7 @@ import pytest
 from tnctl import masking, schema
 from tnctl.cli import sweep
 from tnctl.errors import Stopped, UserError, quoted
-from tnctl.model.graph import conf_to_json
+from tnctl.saved_conf import conf_to_json
 
 aiohttp = pytest.importorskip("aiohttp")
 
@@ -387,7 +387,7 @@ def test_an_error_of_a_library_has_none(run_without_secrets, monkeypatch):
     def failing(_):
         raise RuntimeError(f"cannot connect to s3://ali:{PASSWORD}@host")
 
-    monkeypatch.setattr(evaluate, "with_checkpoint", lambda *_: failing(None))
+    monkeypatch.setattr(evaluate, "with_checkpoint", lambda *_, **__: failing(None))
     done = run_without_secrets("evaluate", "output=run", code=1)
     assert "RuntimeError: cannot connect to s3://***@host" in done.err
 

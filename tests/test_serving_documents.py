@@ -153,7 +153,7 @@ def changed(content, path, value):
 DELETED = object()
 NAN = float("nan")
 WRONG = [
-    ("embeddings", ("version",), 2, "version 2"),
+    ("embeddings", ("version",), 3, "version 3"),
     ("embeddings", ("kind",), DELETED, "key 'kind' is missing"),
     ("embeddings", ("kind",), "delta", "a delta has a base"),
     ("embeddings", ("number",), 9, "key 'number' should be less than or equal to 8"),

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from tnctl.cluster import work
-from tnctl.cluster.frames import FrameError
+from tnctl.cluster.messages import work
+from tnctl.cluster.transport.frames import FrameError
 from tnctl.training.slowness import Cause, why_slow
 from tnctl.training.worker_figures import WorkerFigures, since
 from tnctl.training.worker_watch import Windows, parts
@@ -57,6 +57,44 @@ def worker(computing=0.0, data=0.0, others=0.0, exchanging=0.0, idle=0.0, **fiel
             "exchanging takes 45% of a step: a larger train.batch_size",
         ),
         (
+            # What the owners take is most of an exchange.
+            [worker(45, 5, 5, 45, network_seconds=22), worker(50, 0, 5, 45, network_seconds=22)],
+            Cause.EXCHANGING,
+            (),
+            "exchanging takes 45% of a step",
+        ),
+        (
+            [
+                worker(45, 5, 5, 45, network_seconds=40, received_bytes=400_000_000),
+                worker(50, 0, 5, 45, network_seconds=30),
+            ],
+            Cause.NETWORK,
+            (),
+            "the network between worker 0 and 1 carries 10.0 MB/s, and the workers wait 45% of",
+        ),
+        (
+            # In async two requests at a time may be on the way, and more than a step takes.
+            [worker(60, exchanging=40, network_seconds=150, received_bytes=1_180_000_000)] * 2,
+            Cause.NETWORK,
+            (),
+            "the network between worker 0 and 1 carries 11.8 MB/s, and the workers wait 40% of",
+        ),
+        (
+            [worker(60, exchanging=40, network_seconds=20, received_bytes=4_000_000_000)] * 3,
+            Cause.NETWORK,
+            (),
+            "the network between the workers carries 200.0 MB/s",
+        ),
+        (
+            [
+                *[worker(60, exchanging=40, network_seconds=20)] * 2,
+                worker(60, exchanging=40, network_seconds=40, received_bytes=400_000_000),
+            ],
+            Cause.NETWORK,
+            (2,),
+            "the network of worker 2 carries 10.0 MB/s",
+        ),
+        (
             [worker(90, 0, 0, 10), worker(40, 0, 0, 10, idle=50)],
             Cause.NO_DATA,
             (1,),
@@ -88,6 +126,8 @@ def test_the_cause_is_the_one_that_limits_all(figures, cause, workers, words):
         [worker(76, 0, 24), worker(100)],
         # It waits for data while others compute longer: its data is not what limits.
         [worker(40, 35, 20, 5), worker(90, 0, 5, 5)],
+        # It sends all the time, and nobody waits for it.
+        [worker(90, exchanging=10, network_seconds=95)] * 2,
         # They wait in turn.
         [worker(70, 0, 30), worker(70, 0, 30)],
     ],
@@ -176,15 +216,18 @@ def test_figures_before_the_first_step():
 # ---- What workers report ---------------------------------------------------------
 
 
-def report(computing=0.0, reading=0.0, waiting=0.0, idle=0.0, owning=0.0, sent=0, received=0):
-    return np.array([computing, reading, waiting, idle, owning, sent, received])
+def report(
+    computing=0.0, reading=0.0, waiting=0.0, idle=0.0, owning=0.0, sent=0, received=0, left_out=0,
+    network=0.0,
+):  # fmt: skip
+    return np.array([computing, reading, waiting, idle, owning, sent, received, left_out, network])
 
 
 def test_the_shortest_wait_of_a_step_is_the_exchange():
     sums_of = work.WorkSums(3)
     sums_of.add([report(3, 0, 1, sent=10), report(1, 0, 3), report(0, 2, 2, owning=0.5)])
     # In the next step the third has no batch.
-    sums_of.add([report(3, 0, 1), report(3.5, 0, 0.5, received=7), report(idle=4)])
+    sums_of.add([report(3, 0, 1), report(3.5, 0, 0.5, received=7), report(idle=4, left_out=2)])
     first, second, third = sums_of.figures([(5, 50), (6, 60), (7, 70)])
     assert (first.rows, first.bytes, third.bytes) == (5, 50, 70)
     assert (first.compute_seconds, first.exchange_seconds, first.worker_wait_seconds) == (
@@ -195,7 +238,7 @@ def test_the_shortest_wait_of_a_step_is_the_exchange():
     assert (second.exchange_seconds, second.worker_wait_seconds) == (1.5, 2)
     assert (third.exchange_seconds, third.worker_wait_seconds, third.idle_seconds) == (1, 1, 4)
     assert (third.input_wait_seconds, third.owner_seconds) == (2, 0.5)
-    assert (first.sent_bytes, second.received_bytes) == (10, 7)
+    assert (first.sent_bytes, second.received_bytes, third.left_out) == (10, 7, 2)
     assert [figures.seconds for figures in (first, second, third)] == [8, 8, 8]
 
 

@@ -14,8 +14,8 @@ import grpc
 import numpy as np
 import pytest
 
-from tnctl.cluster import streams
-from tnctl.cluster.frame_parts import (
+from tnctl.cluster.transport import streams
+from tnctl.cluster.transport.frame_parts import (
     BULK,
     HEADER,
     PART_BYTES,
@@ -25,7 +25,7 @@ from tnctl.cluster.frame_parts import (
     PartError,
     cut,
 )
-from tnctl.cluster.streams import Endpoint
+from tnctl.cluster.transport.streams import Endpoint
 from tnctl.errors import Failure
 
 SECONDS = 30  # until a test gives up
@@ -264,7 +264,7 @@ def test_the_address_is_the_only_one(make):
 
 PROGRAM = f"""
 import sys
-from tnctl.cluster.streams import Endpoint
+from tnctl.cluster.transport.streams import Endpoint
 def ignored(*_): pass
 endpoint = Endpoint("127.0.0.1:0", {TOKEN!r}, 1, 2, on_frame=lambda peer, frame: endpoint.send(
     peer, [frame]), on_connected=ignored, on_lost=ignored, on_stranger=ignored)

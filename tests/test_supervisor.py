@@ -10,11 +10,13 @@ import threading
 import time
 from pathlib import Path
 
+import cluster_commands
 import pytest
 
-from tnctl.cluster.assignment import LOST
+from tnctl.cluster.joining.assignment import LOST
 from tnctl.errors import Failure, Stopped
 from tnctl.launch import supervisor as supervisor_module
+from tnctl.launch.local_processes import LocalProcesses
 from tnctl.launch.supervisor import Supervisor
 from tnctl.launch.terminal_log import TerminalLog
 from tnctl.launch.worker_processes import shares
@@ -24,7 +26,7 @@ pytestmark = pytest.mark.alone
 # Does what the task says of its generation and rank, and leaves a file that says who it is.
 PROGRAM = """
 import json, os, pathlib, signal, sys, time
-from tnctl.cluster.assignment import Supervised
+from tnctl.cluster.joining.assignment import Supervised
 supervised = Supervised()
 given = supervised.assignment
 folder = pathlib.Path(given.task["folder"])
@@ -60,8 +62,8 @@ class Run:
         logs = [folder / "workers" / f"rank-{rank}.log" for rank in range(len(plan[0]))]
         self.logs = logs
         task = {"folder": str(folder), "plan": plan}
-        command = (sys.executable, "-c", program)
-        self.supervisor = Supervisor(lambda _: task, logs, newest, silence, command)
+        self.processes = LocalProcesses(logs, silence, (sys.executable, "-c", program))
+        self.supervisor = Supervisor(lambda _: task, newest, self.processes)
 
     def __call__(self):
         return self.supervisor.run()
@@ -143,7 +145,7 @@ def test_the_token_is_in_no_list_of_processes(tmp_path):
     looking = later(look)
     assert run() == 0
     looking.join()
-    token = run.supervisor._token
+    token = run.processes._place.token
     assert len(seen) == 2 and len(token) > 40
     assert not any(token.encode() in content for content in seen)
     assert token not in "".join(log.read_text() for log in run.logs)
@@ -364,12 +366,13 @@ def test_the_time_in_which_the_supervisor_was_stopped_does_not_count(tmp_path):
 DRIVER = """
 import json, sys
 from pathlib import Path
+from tnctl.launch.local_processes import LocalProcesses
 from tnctl.launch.supervisor import Supervisor
 folder, program, plan = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
 logs = [folder / f"rank-{rank}.log" for rank in range(len(plan[0]))]
 task = {"folder": str(folder), "plan": plan}
-command, silence = (sys.executable, "-c", program), float(sys.argv[4])
-sys.exit(Supervisor(lambda _: task, logs, lambda: None, silence, command).run())
+processes = LocalProcesses(logs, float(sys.argv[4]), (sys.executable, "-c", program))
+sys.exit(Supervisor(lambda _: task, lambda: None, processes).run())
 """
 
 
@@ -401,10 +404,28 @@ def test_in_a_terminal_rank_0_has_one(tmp_path):
     assert (tmp_path / "rank-0.log").read_text().splitlines()[1:] == ["bold"]
 
 
+def test_ctrl_z_shows_the_cursor(tmp_path):
+    main, terminal = os.openpty()
+    plan = [["wait go;exit 0"]]
+    options = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+    with drive(tmp_path, plan, **options, process_group=0) as driver:
+        until((tmp_path / "1-0").exists)
+        for _ in range(2):
+            driver.send_signal(signal.SIGTSTP)
+            until(lambda: cluster_commands.state_of(driver.pid) == "T")
+            assert os.read(main, 1000) == b"\x1b[?25h"
+            driver.send_signal(signal.SIGCONT)
+            until(lambda: cluster_commands.state_of(driver.pid) != "T")
+        (tmp_path / "go").touch()
+        assert driver.wait(30) == 0
+    os.close(main)
+    os.close(terminal)
+
+
 def test_a_worker_by_itself_says_how_it_is_started():
-    program = "from tnctl.cluster.assignment import Supervised; Supervised()"
+    program = "from tnctl.cluster.joining.assignment import Supervised; Supervised()"
     done = subprocess.run([sys.executable, "-c", program], input=b"{}\n", capture_output=True)
-    assert b"started by `tnctl train cluster=local`" in done.stderr
+    assert b"started by a command with cluster=local" in done.stderr
     assert done.returncode == 1 and LOST == 75
 
 

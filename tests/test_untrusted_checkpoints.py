@@ -17,7 +17,7 @@ from tnctl.data.day_records import Fingerprint, is_day
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.model import recipes
-from tnctl.model.graph import conf_to_json
+from tnctl.saved_conf import conf_to_json
 from tnctl.training import resuming
 
 # deepfm, and a file that tells that the code was run.

@@ -20,9 +20,11 @@ import pytest
 
 from tnctl import documents, schema
 from tnctl.checkpoint import load as loading
-from tnctl.cluster import commands, share
-from tnctl.cluster.cluster_workers import ClusterProcesses, ClusterWorkers
-from tnctl.cluster.follower import Follower
+from tnctl.cluster.messages import commands
+from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
+from tnctl.cluster.rank_0.cluster_workers import ClusterWorkers
+from tnctl.cluster.workers import share
+from tnctl.cluster.workers.follower import Follower
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.model.building import build, build_network
 from tnctl.schema import Slot
@@ -215,7 +217,7 @@ def test_it_is_done_again_after_a_fault_until_there_is_a_checkpoint(folder, monk
     conf = conf_of(folder, change, output="faults", **OTHER_INPUTS)
     _, expected = begun_alone(conf)
     with monkeypatch.context() as patch:
-        patch.setattr(share, "start_from", mock.Mock(side_effect=Failure("lost")))
+        patch.setattr(share, "start_again", mock.Mock(side_effect=Failure("lost")))
         with pytest.raises(UserError, match=r"^worker [12]: lost$"):
             trained_together(conf, 3)
     assert loading.newest(conf.output) is None

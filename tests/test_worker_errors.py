@@ -10,8 +10,10 @@ from test_cluster import conf_of
 from test_cluster_faults import Assigned
 
 from tnctl.cli.main import leave_with
-from tnctl.cluster import process, share, worker_errors
-from tnctl.cluster.owner import Owner
+from tnctl.cluster import cluster_member, process, worker_errors
+from tnctl.cluster.joining.membership import Membership
+from tnctl.cluster.owners.owner import Owner
+from tnctl.cluster.workers import share
 from tnctl.errors import Failure, UserError
 
 TRACEBACK = "rank-0-traceback.log"
@@ -47,13 +49,16 @@ def ended(conf, monkeypatch, capfd, patched, method, error):
         raise error
 
     monkeypatch.setattr(process, "Member", Kept)
-    monkeypatch.setattr(process, "FLUSHED", 0.0)
+    monkeypatch.setattr(cluster_member, "FLUSHED", 0.0)
     monkeypatch.setattr(patched, method, failing)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    task = {"conf": dataclasses.asdict(conf), "overwrite": False, "golden": 0, "accept": False}
+    task = {
+        "command": "train", "conf": dataclasses.asdict(conf), "overwrite": False, "golden": 0,
+        "accept": False,
+    }  # fmt: skip
     try:
         with pytest.raises(SystemExit) as left:
-            leave_with("tnctl train", lambda: process.work(Alone(task)))
+            leave_with("tnctl train", lambda: process.work(Alone(task), process.train))
     finally:
         for member in members:
             member._is_leaving = True
@@ -105,7 +110,7 @@ def test_what_is_refused_before_training_is_the_line_of_one_process(conf, monkey
     (1, Failure("train.csv, line 3: the label is 'x'"), "train.csv, line 3: the label is 'x'"),
 ])  # fmt: skip
 def test_a_failure_of_worker_0_names_it_where_there_are_others(workers, error, line):
-    ending = worker_errors.ending_of(0, workers, error)
+    ending = worker_errors.ending_of(0, Membership(workers), error)
     assert str(ending).startswith(line) and ending.exit_code == error.exit_code
 
 
@@ -152,6 +157,13 @@ def test_a_long_message_is_cut():
     assert str(worker_errors.of_worker(1, KeyError())).startswith("worker 1: KeyError. Its")
 
 
+@pytest.mark.parametrize("raised", [ValueError, MemoryError])
+@pytest.mark.parametrize("first", range(180, 310, 13))
+def test_a_secret_that_would_be_cut_is_masked(raised, first):
+    text = f"{'x' * first} s3://user:hidden-from-all@bucket/file"
+    assert "hid" not in str(worker_errors.of_worker(0, raised(text)))
+
+
 def test_a_traceback_that_cannot_be_kept_is_shown(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(worker_errors, "_output", str(tmp_path))
     foreign = tmp_path / "workers" / TRACEBACK
@@ -168,8 +180,11 @@ def test_a_traceback_that_cannot_be_kept_is_shown(tmp_path, monkeypatch, capfd):
 def test_a_thread_that_ends_by_an_error_ends_worker_0(tmp_path, monkeypatch, capfd, error, lines):
     codes = []
     monkeypatch.setattr(worker_errors, "_output", str(tmp_path))
-    monkeypatch.setattr(process.os, "_exit", codes.append)
-    monkeypatch.setattr(process.Member, "__init__", lambda self: setattr(self, "rank", 0))
+    monkeypatch.setattr(cluster_member.os, "_exit", codes.append)
+    monkeypatch.setattr(process.Member, "__init__", lambda _: None)
+    monkeypatch.setattr(process.Member, "rank", 0, raising=False)
+    monkeypatch.setattr(process.Member, "membership", Membership(2), raising=False)
+    monkeypatch.setattr(process.Member, "_command", "train", raising=False)
     monkeypatch.setattr(process.Member, "fail", lambda *_: None)
     process.Member().end_with_thread(threading.ExceptHookArgs((type(error), error, None, None)))
     assert codes == [1] and capfd.readouterr().err == f"tnctl train: worker 0: {lines}\n"

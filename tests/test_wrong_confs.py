@@ -72,11 +72,11 @@ def merged(values, changes):
             {"cluster": {"start": "local"}, "optimizer": {"updates": "all"}},
             "updates=all is not for several workers",
         ),
-        (
-            {"cluster": {"start": "local"}, "optimizer": {"clip_norm": 1.0}},
-            "clip_norm is not for several workers",
-        ),
         ({"cluster": {"start": "locl"}}, "Did you mean 'local'"),
+        (
+            {"cluster": {"start": "local", "workers": 2, "backup": 2}},
+            "cluster.backup=2 leaves no worker for a step: it must be below cluster.workers=2",
+        ),
         (
             {"slots": {"b": {"pooling": "none", "max_length": 2}}, "numeric": {"b_length": {}}},
             "b_length is how the graph calls its length",
@@ -86,7 +86,7 @@ def merged(values, changes):
 )
 def test_refused(changes, words):
     with pytest.raises(UserError, match=words) as caught:
-        schema.from_values(merged(BASE, changes))
+        schema.from_values(merged(BASE, changes)).check_training()
     assert "\n" not in str(caught.value)
 
 

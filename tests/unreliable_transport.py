@@ -13,9 +13,9 @@ import threading
 import time
 from collections import Counter
 
-from tnctl.cluster import frames
-from tnctl.cluster.frames import FrameError, Kind
-from tnctl.cluster.liveness import Liveness, others
+from tnctl.cluster.joining.liveness import Liveness, others
+from tnctl.cluster.transport import frames
+from tnctl.cluster.transport.frames import FrameError, Kind
 
 GENERATION = 1
 SECONDS_BETWEEN_HEARTBEATS = 0.02

@@ -61,6 +61,13 @@ def printable(text: str) -> str:
     )
 
 
+def shortened(message: str, most: int) -> str:
+    """What a library says, as one line without secrets of URLs, cut after so many characters."""
+    # Masked before it is cut, since a part of a secret is not known as one.
+    line: str = masked(" ".join(message.split()))
+    return line if len(line) <= most else f"{line[:most]}…"
+
+
 def quoted(value: str | bytes) -> str:
     """A value of the user's as a message shows it: printable, and cut where it is long."""
     if isinstance(value, bytes):

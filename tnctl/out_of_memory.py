@@ -1,6 +1,6 @@
 """The error of a system that gives no memory: how it is recognised, and the line that says it."""
 
-from tnctl.errors import Failure, UserError
+from tnctl.errors import Failure, UserError, shortened
 
 # Of Python, for the stack of a thread, and of the loader of libraries.
 MESSAGES = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
@@ -30,7 +30,7 @@ class OutOfMemory(Failure):
 
         `held` says what takes the memory, and `saved` is the checkpoint that is there.
         """
-        text = " ".join(str(error).split())[:_LONGEST_REASON]
+        text = shortened(str(error), _LONGEST_REASON)
         parts = [
             "out of memory",
             f" {when}" if when else "",

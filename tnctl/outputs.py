@@ -27,13 +27,19 @@ CONTENT = "content"  # the name of a single file until it is whole
 LONGEST_NAME = 200  # bytes of a name that others are made of; file systems take 255
 
 
-@dataclass(frozen=True)
+@dataclass
 class Output:
-    """A folder to write into: `folder` is where its files go now, `to` where they will be."""
+    """A folder to write into: `folder` is where its files go now, `to` where they will be.
+
+    While other processes write too, `is_shared` is set. When this one fails then, its list of files
+    stays, with the files, for others may still write: the next command to the same place removes
+    them.
+    """
 
     to: str
     folder: str
     claims: Claims
+    is_shared: bool = False
 
     def inventory(self) -> Inventory:
         """What writes the files of the folder."""
@@ -76,14 +82,16 @@ def output_folder(to: str, format: Format, reads: Iterable[str] = ()) -> Iterato
     writing = _on_object_store(to, format) if place is None else _beside(to, place, format)
     with writing as (folder, put_in_force):
         claims = Claims(folder, format)
+        output = Output(to, folder, claims)
         try:
-            yield Output(to, folder, claims)
+            yield output
             if not files.exists(files.join(folder, str(format.manifest))):
                 raise ValueError(f"{folder} was written without its {format.manifest}")
             put_in_force(claims)
         except BaseException as error:
-            with contextlib.suppress(Failure):
-                ownership.remove(ownership.survey(folder, format), format)
+            if not output.is_shared:
+                with contextlib.suppress(Failure):
+                    ownership.remove(ownership.survey(folder, format), format)
             if isinstance(error, UserError):
                 # The user knows the place, and not the folder beside it.
                 error.args = (str(error).replace(folder, to.rstrip("/")),)

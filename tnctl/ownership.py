@@ -65,7 +65,9 @@ GRAPH = Format(
 EMBEDDINGS = Format(
     "tnctl embeddings",
     "manifest.json",
-    re.compile(rf"golden\.jsonl|{_NAME}\.((removed\.)?(parquet|txt)|dictionary|index)"),
+    re.compile(
+        rf"golden\.jsonl|{_NAME}(-[0-9]{{5}})?\.((removed\.)?(parquet|txt)|dictionary|index)"
+    ),
 )
 PREPARED = Format(
     "tnctl prepared",
@@ -86,7 +88,9 @@ RUN = Format(
 # they share the folder.
 WORKER_LOGS = "workers"
 WORKERS = Format(
-    "tnctl workers", None, re.compile(r"rank-[0-9]{1,2}\.log|rank-0-traceback\.log|seen-by-all")
+    "tnctl workers",
+    None,
+    re.compile(r"(rank|server)-[0-9]{1,2}\.log|rank-0-traceback\.log|ray\.log|seen-by-all"),
 )
 # A file that is being written, alone in a folder beside its place.
 FILE = Format("tnctl file", None, re.compile("content"))

@@ -1,5 +1,8 @@
 """What a user sees of a long run: a live display in a terminal, plain lines elsewhere."""
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,6 +19,7 @@ from tnctl.errors import printable
 from tnctl.masking import masked
 
 SECONDS_BETWEEN_LINES = 10.0
+SHOW_CURSOR = b"\x1b[?25h"
 
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 # The displays that are shown now, for a terminal has room for one live thing at a time.
@@ -28,17 +32,40 @@ def say(text: str) -> None:
     console.print("\n".join(lines), markup=False)
 
 
+@contextmanager
+def ctrl_z_shows_cursor() -> Iterator[None]:
+    """While the block runs Ctrl-Z shows the cursor, which a display hides, and then stops."""
+
+    def stop(number: int, _: object) -> None:
+        os.write(2, SHOW_CURSOR)
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)  # returns when the process is continued
+        signal.signal(number, stop)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not (is_main and console.is_terminal and signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL):
+        yield
+        return
+    signal.signal(signal.SIGTSTP, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+
+
 @dataclass(frozen=True)
 class Parts:
     """Figures of each part of a whole: rows of a table in a terminal, elsewhere a line.
 
-    `remark` is a sentence about them, shown in a terminal as long as it is given.
+    `notes` are further lines. `remark` is a sentence about them, shown in a terminal as long as it
+    is given.
     """
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     line: str
     remark: str = ""
+    notes: Sequence[str] = ()
 
 
 class Display:
@@ -61,6 +88,7 @@ class Display:
         self._apart = 0.0  # seconds spent on something else
         self._next_line = self._started + SECONDS_BETWEEN_LINES
         self._live: Live | None = None
+        self._terminal = ExitStack()
         if console.is_terminal:
             self._progress = Progress(
                 SpinnerColumn(),
@@ -79,6 +107,7 @@ class Display:
         try:
             _open.append(self)
             if self._live:
+                self._terminal.enter_context(ctrl_z_shows_cursor())
                 self._live.start()
         except BaseException:
             # Ctrl-C may come here, and then nobody else stops the thread that draws.
@@ -91,6 +120,7 @@ class Display:
             _open.remove(self)
         if self._live:
             self._live.stop()
+        self._terminal.close()
 
     def update(
         self, done: int, figures: Mapping[str, str] | str, parts: Parts | None = None
@@ -143,7 +173,7 @@ class Display:
 
     def _say_parts(self) -> None:
         if self._parts is not None:
-            say(self._parts.line)
+            say("\n".join((self._parts.line, *(f"  {note}" for note in self._parts.notes))))
 
     def _share(self) -> str:
         sign = "~" if self._guessed else ""
@@ -176,7 +206,8 @@ class Display:
             columns.add_row(*(Text(heading, style="dim") for heading in parts.headings))
             for row in parts.rows:
                 columns.add_row(*row)
-            below += [columns, *([Text(parts.remark, style="yellow")] if parts.remark else [])]
+            below += [columns, *(Text(note, style="dim") for note in parts.notes)]
+            below += [*([Text(parts.remark, style="yellow")] if parts.remark else [])]
         if self._note:
             below.append(Text(self._note, style="italic"))
         return Group(self._progress, grid, *below)

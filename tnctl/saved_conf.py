@@ -5,6 +5,7 @@ would make Hydra or OmegaConf read files or the environment, or import code, is 
 are opened only where they are plain (tnctl.file_urls).
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -14,7 +15,7 @@ from typing import Any
 from tnctl import shipped
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.file_urls import PROTOCOLS, is_plain
-from tnctl.masking import with_texts
+from tnctl.masking import masked_conf, with_texts
 from tnctl.schema import Conf, converted, differences, from_values
 
 PLAIN = (str, bool, int, float, NoneType)
@@ -23,6 +24,16 @@ INTERPOLATION = "${"
 MISSING = "???"
 # Keys that Hydra obeys wherever they stand, such as _target_.
 OBEYED = re.compile(r"_\w+_|hydra|defaults")
+
+
+def conf_to_json(conf: Conf) -> dict[str, Any]:
+    """A conf as plain values without secrets, to be saved, shown and compared.
+
+    Without `cluster`: the model does not depend on which machines train it.
+    """
+    values = dataclasses.asdict(conf)
+    del values["cluster"]
+    return masked_conf(values)
 
 
 class ForeignValueError(ValueError):

@@ -69,6 +69,10 @@ static int open_layer(embedding_group *group, const char *folder, const json_val
     if (entry == NULL && list_of(json_get(manifest, "filter"), "slots") != NULL) {
         return 1; /* left out: its ids are unknown */
     }
+    if (json_get(entry, "parts") != NULL) {
+        return refuse(error, "%s has its rows in parts. Make one export of them: tnctl fold",
+                      folder);
+    }
     if (file_name == NULL) {
         return refuse(error, "%s has no group %.*s. Export with the slots that read it", folder,
                       (int)group->name->length, group->name->text);

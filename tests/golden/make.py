@@ -15,7 +15,8 @@ round results: AdaGrad 12 + 2^2 = 16, weight 0 - 2 / sqrt(16) * 2 = -1; Adam m =
     chain/         a full checkpoint and a compressed delta of it: CHAIN, four steps, rows removed
     owners/        the model of the chain in one full checkpoint, as three owners write it
     embeddings/    its export
-    exports/       of the chain, in the forms of EXPORTS, a full export and a delta of it
+    exports/       of the chain, in the forms of EXPORTS, a full export and a delta of it, and
+                   `parts` in text: the full one by two workers, the delta by three
     graph/         its split graph
     prepared/      clicks.csv as `tnctl prepare` writes it
 """
@@ -23,6 +24,7 @@ round results: AdaGrad 12 + 2^2 = 16, weight 0 - 2 / sqrt(16) * 2 = -1; Adam m =
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +244,27 @@ def exports(values: dict[str, Any], folders: list[str], to: str) -> None:
         export.export(delta, conf, f"{to}/{name}-2", since=since, golden=0, **more)
 
 
+def parts(values: dict[str, Any], folders: list[str], to: str) -> None:
+    """The same in parts: a full export of two workers, and a delta of three."""
+    sys.path.insert(0, str(HERE.parent))
+    from cluster_in_one_process import following
+
+    from tnctl import schema
+    from tnctl.checkpoint import load
+    from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
+    from tnctl.serving.rows import export
+
+    conf, since = schema.from_values(values), None
+    for workers, folder, name in ((2, folders[0], to), (3, folders[1], f"{to}-2")):
+        with following(conf, workers) as (node, _):
+            writers = ClusterProcesses(node).writers()
+            checkpoint = load.open_checkpoint(folder)
+            export.export(
+                checkpoint, conf, name, golden=0, encoding="text", since=since, writers=writers
+            )
+        since = name
+
+
 def hashes() -> dict[str, Any]:
     """Ids of TEXTS and salts of groups, as hexadecimal text: JSON's numbers end at 2^53."""
     from tnctl.tables import columns
@@ -275,6 +298,7 @@ def main() -> None:
     shutil.rmtree("owners", ignore_errors=True)
     owners(CHAIN, f"chain/{folders[-1]}", "owners")
     exports(CHAIN, [f"chain/{folder}" for folder in folders], "exports")
+    parts(CHAIN, [f"chain/{folder}" for folder in folders], "exports/parts")
     checkpoint = load.open_checkpoint("checkpoint")
     export.export(checkpoint, model.conf, "embeddings")
     splitting.split(checkpoint, model.conf, "graph")

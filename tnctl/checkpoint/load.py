@@ -2,9 +2,8 @@
 
 import hashlib
 import json
-import math
 
-from tnctl import documents, memory_limits
+from tnctl import documents
 from tnctl.checkpoint import dense_file, rows, sketch_file
 from tnctl.checkpoint.chain import (
     Checkpoint,
@@ -13,20 +12,15 @@ from tnctl.checkpoint.chain import (
     offering,
     open_checkpoint,
 )
-from tnctl.checkpoint.table_document import Table
-from tnctl.errors import Failure
+from tnctl.checkpoint.table_loading import fill_tables
 from tnctl.manifest import read_file
 from tnctl.model import building, recipes
 from tnctl.model.building import Model
 from tnctl.progress import say
 from tnctl.schema import Conf
-from tnctl.tables import ALL_SHARDS, Figures, Shards, SparseTable
-from tnctl.tables.shards import SHARDS
+from tnctl.tables import ALL_SHARDS, Shards
 
 __all__ = ["Checkpoint", "digest", "load", "newest", "newest_or_fail", "open_checkpoint"]
-
-LEAST_INDEX_BYTES = 10  # of a row: 8 for each place of the index, at most 3 in 4 are occupied
-COMPUTING_BYTES = 128 << 20  # the least that TensorFlow and batches take beside the rows
 
 
 def load(checkpoint: Checkpoint, conf: Conf) -> Model:
@@ -41,67 +35,13 @@ def fill(checkpoint: Checkpoint, model: Model, shards: Shards = ALL_SHARDS) -> N
 
     The model's conf must be the one that the checkpoint was saved with. Raises Failure.
     """
-    conf = model.conf
-    name = conf.recipe["name"]
+    name = model.conf.recipe["name"]
     if name.endswith(".py") and recipes.digest_of(name) != checkpoint.manifest.recipe.sha256:
         say(f"{name} has changed since {checkpoint.folder} was saved: its model may be another")
-    parts = {table.name: table for table in checkpoint.manifest.tables}
-    if sorted(parts) != sorted(layout.name for layout in model.layout.tables):
-        raise Failure(f"{checkpoint.folder} has tables {sorted(parts)}, the conf needs others")
-    needed = sum(
-        parts[layout.name].rows * shards.count // SHARDS * (table.stride + LEAST_INDEX_BYTES)
-        for layout, table in zip(model.layout.tables, model.tables, strict=True)
-    )
-    memory_limits.require(needed, COMPUTING_BYTES, f"the model of {checkpoint.folder}")
+    fill_tables(checkpoint, model, shards)
     with offering(checkpoint):
-        for layout, table in zip(model.layout.tables, model.tables, strict=True):
-            part = parts[layout.name]
-            saved = {group.name: group.number for group in part.groups}
-            if saved != layout.groups:
-                raise Failure(f"{checkpoint.folder} has groups {saved}, the conf {layout.groups}")
-            load_table(checkpoint, part, table, shards)
         dense_file.read(checkpoint.folder, checkpoint.manifest, model)
     model.check_aliases()
-
-
-def load_table(
-    checkpoint: Checkpoint, part: Table, table: SparseTable, shards: Shards = ALL_SHARDS
-) -> None:
-    """Fill an empty table with the rows of some shards; only files that have such rows are read.
-
-    Of these files every byte is read, so that every checksum is checked. What counts the whole
-    table and cannot be divided, ids that wait and rows removed, goes to the table with shard 0.
-    Raises Failure when the rows are not what the manifest says.
-    """
-    if part.record_dtype != table.record_dtype:
-        raise Failure(
-            f"{checkpoint.folder} table {part.name} has records of "
-            f"{part.record_dtype.names}, the conf needs {table.record_dtype.names}. "
-            "Use the conf that it was saved with"
-        )
-    first, last = shards.hashes
-    files = [entry for link in checkpoint.chain() for entry in link.table(part.name).files]
-    rows_within = sum(entry.rows * shared(entry.hashes, (first, last)) for entry in files)
-    table.reserve(min(part.rows, math.ceil(rows_within)))
-    for records in rows.stream(checkpoint, part.name, first, last):
-        try:
-            table.insert_records(records.view("u1"))
-        except ValueError as error:
-            rows.raise_damage(checkpoint, part.name, f"is damaged ({error})")
-    sketch_file.read(checkpoint, part, table, shards)
-    # What reading a row gives depends on the step where weights decay, and on the day.
-    table.set_step(checkpoint.step)
-    table.set_days(checkpoint.clock.days)
-    if shards.first == 0:
-        for group in part.groups:
-            figures = Figures(group.rows, group.admitted, group.waiting, group.evicted)
-            table.set_figures(group.number, figures)
-
-
-def shared(hashes: tuple[int, int], others: tuple[int, int]) -> float:
-    """The share of a range of hashes (first, last) that another has too."""
-    (first, last), (first_other, last_other) = hashes, others
-    return max(0, min(last, last_other) + 1 - max(first, first_other)) / (last + 1 - first)
 
 
 def digest(checkpoint: Checkpoint) -> str:

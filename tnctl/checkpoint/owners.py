@@ -38,6 +38,7 @@ from tnctl.tables import ALL_SHARDS, Shards, SparseTable
 
 if TYPE_CHECKING:
     from tnctl.model.building import Model
+    from tnctl.model.parameter_tables import ParameterTables
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class NamedTable:
     table: SparseTable
 
 
-def tables_of(model: "Model") -> list[NamedTable]:
+def tables_of(model: "ParameterTables") -> list[NamedTable]:
     """The tables of a model."""
     return [
         NamedTable(layout.name, layout.groups, table)

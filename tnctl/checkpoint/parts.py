@@ -35,13 +35,15 @@ class PartSize:
     """How large the part of an owner is, before it is written.
 
     `files` has the number of rows files of each table. `free` is the space that is left in
-    `save.spool`, the folder `place`; both are None when files are written in place.
+    `save.spool`, the folder `place`; both are None when files are written in place. `owner` is what
+    lines call the owner, where they name it.
     """
 
     files: tuple[Annotated[int, Field(ge=1, lt=2**20)], ...]
     bytes: Count
     place: Text | None = None
     free: Count | None = None
+    owner: Text = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -229,7 +229,8 @@ class Saver:
             return sizes
         for rank, part in enumerate(sizes):
             assert part.place is not None and part.free is not None
-            place = part.place if len(sizes) == 1 else f"worker {rank}: {part.place}"
+            owner = part.owner or f"worker {rank}"
+            place = part.place if len(sizes) == 1 else f"{owner}: {part.place}"
             needed = part.bytes + (dense if rank == 0 else 0)
             require_room(place, part.free, needed, "save.spool")
         return sizes

@@ -37,6 +37,7 @@ from tnctl.masking import masked
 from tnctl.model import graph, recipes
 from tnctl.model.building import Model
 from tnctl.ownership import CHECKPOINT
+from tnctl.saved_conf import conf_to_json
 
 GRAPH = "graph"
 
@@ -118,7 +119,7 @@ def stage(
     )
     dense = dense_file.write(opening, model)
     inference.write(opening, model)
-    conf = json.dumps(graph.conf_to_json(model.conf), indent=2, ensure_ascii=False, allow_nan=False)
+    conf = json.dumps(conf_to_json(model.conf), indent=2, ensure_ascii=False, allow_nan=False)
     extras = {f"{EXTRA}/{name}": data for name, data in contents.extras.items()}
     for path, data in {CONF: f"{conf}\n".encode(), **extras}.items():
         with opening(path) as stream:

@@ -12,7 +12,8 @@ from tnctl.schema import Conf
 
 if TYPE_CHECKING:
     from tnctl.data.days import Days
-    from tnctl.training.forecast import Forecast, WorkerMemory
+    from tnctl.training.forecast import Forecast
+    from tnctl.training.worker_memory import WorkerMemory
 
 TAKES = ("conf", "rows", "format")
 USAGE = "conf=NAME [rows=N] [format=text|json] [key=value …]"
@@ -25,8 +26,13 @@ def run(given: list[str]) -> int:
 
 
 def check(conf: Conf, taken: dict[str, str]) -> int:
+    conf.check_training()
     rows = arguments.count(taken, "rows", 100_000)
     refuse_if(rows == 0, "rows must be at least 1. Received: rows=0")
+    refuse_if(
+        conf.cluster.start is not None and conf.cluster.workers is None,
+        "only the scheduler knows the number of workers. Give cluster.workers=N",
+    )
     encoding = arguments.choice(taken, "format", FORMATS)
     quiet_tensorflow()
     from tnctl.progress import waiting
@@ -49,6 +55,10 @@ def described(findings: "Forecast") -> dict[str, Any]:
         del values["workers"]
     else:
         values["workers"] |= {"tables": bounded(*each.tables), "bytes": bounded(*each.bytes)}
+        if each.servers:
+            values["workers"]["bytes_of_server"] = bounded(*each.bytes_of_server)
+        else:
+            del values["workers"]["servers"], values["workers"]["server_bytes"]
     return values | {
         "rows": rows and bounded(rows.estimate, rows.low, rows.high),
         "groups": {
@@ -139,17 +149,28 @@ def show(recipe: str, findings: "Forecast") -> None:
 
 
 def show_workers(each: "WorkerMemory") -> None:
-    """What each worker needs."""
+    """What each worker and each server needs."""
     from tnctl.progress import say, size, table
 
+    part = ("its part of the tables", span(*each.tables, shown=size))
+    dense = ("dense weights", size(each.dense_bytes))
     rows = [
-        ("its part of the tables", span(*each.tables, shown=size)),
-        ("dense weights", size(each.dense_bytes)),
+        *([] if each.servers else [part]),
+        dense,
         ("TensorFlow, and batches on their way, about", size(each.process_bytes)),
         ("together", span(*each.bytes, shown=size)),
     ]
     table("", (f"each of {each.workers} workers", "memory"), rows)
     say("")
+    if each.servers:
+        rows = [
+            part,
+            dense,
+            ("Python, and messages on their way, about", size(each.server_bytes)),
+            ("together", span(*each.bytes_of_server, shown=size)),
+        ]
+        table("", (f"each of {each.servers} servers", "memory"), rows)
+        say("")
 
 
 def show_days(days: "Days") -> None:

@@ -9,11 +9,13 @@ from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError, refuse_if
 from tnctl.masking import bare_conf
 from tnctl.saved_conf import conf_of, refuse_odd_urls
-from tnctl.schema import Conf, differences, from_values
+from tnctl.schema import Cluster, Conf, differences, from_values
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
+    from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
     from tnctl.evaluation.inference import Inference
+    from tnctl.evaluation.model_readers import ModelReaders
 
 # What the rows of a model mean: overrides of a checkpoint's own conf cannot change it. An override
 # of recipe is allowed: recipe.name=FILE.py is how a user permits to run the code of a recipe.
@@ -23,7 +25,12 @@ FIXED = ("seed", "recipe", *OF_ROWS, "optimizer")
 
 
 def with_checkpoint(
-    given: list[str], takes: tuple[str, ...], job: Callable[..., int], runs_recipe: bool = True
+    given: list[str],
+    takes: tuple[str, ...],
+    job: Callable[..., int],
+    runs_recipe: bool = True,
+    name: str | None = None,
+    check: Callable[[Cluster, dict[str, str]], None] = lambda _cluster, _taken: None,
 ) -> int:
     """Run job(checkpoint, conf, own arguments) and return its exit code.
 
@@ -31,12 +38,19 @@ def with_checkpoint(
     output of conf=.
     The conf is the composed one with conf=, else the checkpoint's own, with the overrides. A job
     that `runs_recipe` gets a conf whose recipe is shipped, or a file that the user has named.
+    `name` is that of a command that workers can run, where the conf says so; then `check` is called
+    first with its `cluster` and the own arguments.
     """
     taken, overrides = arguments.part(given, takes)
 
     def run(checkpoint: "Checkpoint", conf: Conf) -> int:
         if runs_recipe and not compose.names_recipe(overrides):
             refuse_unnamed_recipe(checkpoint, str(conf.recipe["name"]), "conf" in taken)
+        if name is not None and conf.cluster.start is not None:
+            from tnctl.launch import local_workers
+
+            check(conf.cluster, taken)
+            return local_workers.read(name, conf, checkpoint.folder, taken, runs_recipe=runs_recipe)
         return job(checkpoint, conf, taken)
 
     def with_composed(conf: Conf) -> int:
@@ -45,7 +59,9 @@ def with_checkpoint(
         return run(checkpoint, conf)
 
     if "conf" in taken:
-        return compose.with_conf(compose.named_conf(taken), overrides, with_composed)
+        return compose.with_conf(
+            compose.named_conf(taken), overrides, with_composed, takes_cluster=name is not None
+        )
     output = output_of(overrides)
     refuse_if(
         "to" in takes and "to" not in taken and output is None and "checkpoint" in taken,
@@ -61,7 +77,7 @@ def with_checkpoint(
         refuse_odd_urls(dataclasses.asdict(conf), checkpoint.folder, compose.keys_given(overrides))
         return run(checkpoint, conf)
 
-    return compose.with_saved(saved, overrides, with_saved)
+    return compose.with_saved(saved, overrides, with_saved, takes_cluster=name is not None)
 
 
 def refuse_unnamed_recipe(checkpoint: "Checkpoint", name: str, of_user: bool) -> None:
@@ -92,7 +108,7 @@ def refuse_overrides_of_rows(saved: dict[str, Any], conf: Conf) -> None:
 
     `saved` is the checkpoint's own conf, `conf` the same with the overrides.
     """
-    from tnctl.model.graph import conf_to_json
+    from tnctl.saved_conf import conf_to_json
 
     # The conf of an older tnctl may lack keys, which have their defaults then.
     trained, now = conf_to_json(from_values(saved)), conf_to_json(conf)
@@ -120,7 +136,7 @@ def find(taken: dict[str, str], output: str | None) -> "Checkpoint":
 
 def refuse_conf_of_another_model(checkpoint: "Checkpoint", conf: Conf) -> None:
     """Refuse a composed conf that is not of the checkpoint's model. Raises UserError."""
-    from tnctl.model.graph import conf_to_json
+    from tnctl.saved_conf import conf_to_json
 
     saved, now = bare_conf(checkpoint.conf()), bare_conf(conf_to_json(conf))
     differing = [key for name in FIXED for key in differences(now[name], saved[name], name)]
@@ -139,6 +155,22 @@ def loaded(checkpoint: "Checkpoint", conf: Conf) -> "Inference":
 
     with waiting(f"loading {checkpoint.folder}"):
         return Inference(load(checkpoint, conf), conf.train.batch_size)
+
+
+def local_reader(checkpoint: "Checkpoint", conf: Conf) -> "ModelReaders":
+    """The model of a checkpoint, in this process."""
+    from tnctl.evaluation.model_readers import LocalReader
+
+    return LocalReader(checkpoint, conf)
+
+
+def lead_readers(
+    conf: Conf, processes: "ClusterProcesses", task: dict[str, Any], job: Callable[..., int]
+) -> int:
+    """Rank 0: run a job(checkpoint, conf, own arguments, readers) of a task; its exit code."""
+    from tnctl.checkpoint.load import open_checkpoint
+
+    return job(open_checkpoint(task["checkpoint"]), conf, task["arguments"], processes.readers)
 
 
 def output_of(overrides: list[str]) -> str | None:

@@ -18,6 +18,8 @@ from tnctl.masking import masked
 from tnctl.schema import Conf
 
 SAVED = "saved"  # by this name Hydra knows the conf of a checkpoint
+CLUSTER = "cluster"
+GROUPS_OF_A_MODEL = [group for group in GROUPS if group != CLUSTER]
 
 
 @dataclass
@@ -90,7 +92,7 @@ def with_conf(
     if not options.show:
         conf = compose(path, overrides)
         if conf.cluster.start is None and "cluster.start" not in keys_of_cluster(overrides):
-            for key in sorted(keys_of_cluster(overrides) - {"cluster"}):
+            for key in sorted(keys_of_cluster(overrides) - {CLUSTER}):
                 raise UserError(
                     f"{key} is for workers, which nothing starts. Leave it out, or add "
                     "cluster=local"
@@ -105,13 +107,25 @@ def with_conf(
     return 0
 
 
-def with_saved(values: dict[str, Any], overrides: list[str], job: Callable[[Conf], int]) -> int:
-    """As with_conf, with the conf that a checkpoint carries; only overrides are resolved."""
-    refuse_cluster(overrides)
+def with_saved(
+    values: dict[str, Any],
+    overrides: list[str],
+    job: Callable[[Conf], int],
+    *,
+    takes_cluster: bool = False,
+) -> int:
+    """As with_conf, with the conf that a checkpoint carries; only overrides are resolved.
+
+    It has no section `cluster`, so only the command line can say that workers run the command.
+    """
+    if not takes_cluster:
+        refuse_cluster(overrides)
     for override in overrides:
         key, equals, value = override.partition("=")
         refuse_if(
-            equals and key.lstrip("+") in GROUPS and not value.strip("'\"").endswith(".py"),
+            equals
+            and key.lstrip("+") in GROUPS_OF_A_MODEL
+            and not value.strip("'\"").endswith(".py"),
             f"{override} chooses a file for a conf, and this model has its own. Leave it out, or "
             "name a conf with conf=NAME",
         )
@@ -121,7 +135,8 @@ def with_saved(values: dict[str, Any], overrides: list[str], job: Callable[[Conf
     # In memory, for YAML reads some texts otherwise than JSON, such as signs beyond 16 bits.
     node = {"defaults": ["schema", "_self_"], **values}
     ConfigStore.instance().store(name=SAVED, node=node)
-    return with_conf(shipped.folder("conf") / SAVED, overrides, job)
+    path = shipped.folder("conf") / SAVED
+    return with_conf(path, overrides, job, takes_cluster=takes_cluster)
 
 
 def compose(path: Path, overrides: list[str]) -> Conf:
@@ -164,7 +179,12 @@ def _composed(path: Path, arguments: list[str]) -> Iterator[Any]:
             if name != SAVED:
                 chosen = {choice.key_or_group: str(choice.value()) for choice in choices}
                 entries = conf_files.check(path, chosen)
-                lines += [line_of_choice(choice, entries) for choice in choices]
+            # A saved conf has its own data and recipe, and takes no other.
+            lines += [
+                line_of_choice(choice, entries)
+                for choice in choices
+                if name != SAVED or choice.key_or_group == CLUSTER
+            ]
             composed = hydra.compose(name, lines, return_hydra_config=True)
         except Exception as error:
             raise explained(error, "", entries, choices) from error
@@ -191,15 +211,15 @@ def _hydra(folder: Path) -> Iterator[None]:
 
 def keys_of_cluster(overrides: list[str]) -> set[str]:
     """The keys of `cluster` whose values the command line says, and `cluster` for a choice."""
-    return {key for key in keys_given(overrides) if key.partition(".")[0].lstrip("~") == "cluster"}
+    return {key for key in keys_given(overrides) if key.partition(".")[0].lstrip("~") == CLUSTER}
 
 
 def refuse_cluster(overrides: list[str]) -> None:
     """Refuse the keys of `cluster`, for a command that runs in one process. Raises UserError."""
     for key in sorted(keys_of_cluster(overrides)):
         raise UserError(
-            f"{key}= is for train, and for check: this command runs in one process, on models of "
-            "one worker or of several. Leave it out"
+            f"{key}= is for check, train, evaluate, predict, export-embeddings and verify-serving: "
+            "this command runs in one process, on models of one worker or of several. Leave it out"
         )
 
 

@@ -1,16 +1,18 @@
 """`tnctl export-embeddings`."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tnctl import files
 from tnctl.cli import arguments
 from tnctl.cli.checkpoint_choice import with_checkpoint
 from tnctl.errors import UserError, quoted, refuse_if
-from tnctl.schema import Conf
+from tnctl.schema import Cluster, Conf
 from tnctl.serving.rows.export_formats import file_formats, server_format
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
+    from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
+    from tnctl.serving.rows.export import Writers
     from tnctl.serving.rows.export_document import Filter
 
 OF_REDIS = ("prefix", "grace")
@@ -36,10 +38,34 @@ USAGE = (
 
 def run(given: list[str]) -> int:
     """Write the embeddings to `to`, by default output/embeddings, a delta to embeddings-STEP."""
-    return with_checkpoint(given, TAKES, export, runs_recipe=False)
+    return with_checkpoint(
+        given, TAKES, export, runs_recipe=False, name="export-embeddings", check=check
+    )
 
 
-def export(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
+def check(cluster: Cluster, taken: dict[str, str]) -> None:
+    """Refuse what several workers cannot export. Raises UserError."""
+    refuse_if(
+        server_format(taken.get("to", "")) is not None,
+        f"cluster={cluster.start} is for exports to files: rows in Redis are written by one "
+        "process, which needs no room for all of them. Leave it out",
+    )
+
+
+def lead(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> int:
+    """The same, as rank 0 of several workers."""
+    from tnctl.checkpoint.load import open_checkpoint
+
+    checkpoint = open_checkpoint(task["checkpoint"])
+    return export(checkpoint, conf, task["arguments"], processes.writers())
+
+
+def export(
+    checkpoint: "Checkpoint",
+    conf: Conf,
+    taken: dict[str, str],
+    writers: "Writers | None" = None,
+) -> int:
     from tnctl.serving.rows.export import GOLDEN_ROWS, GRACE, PREFIX, export
     from tnctl.serving.rows.precision import PRECISIONS
 
@@ -69,6 +95,7 @@ def export(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
         golden=golden,
         prefix=taken.get("prefix", PREFIX),
         grace=arguments.count(taken, "grace", GRACE),
+        writers=writers,
     )
     return 0
 

@@ -15,14 +15,15 @@ WIDEST = 110
 GROUPS = ("data", "recipe", "cluster")  # of confs; a conf takes one file of each
 # What keys each command reads; a command that is not here reads all of them.
 SCORING = ("output", "data", "train.batch_size", "train.threads")
+ON_WORKERS = ("cluster.start", "cluster.workers", "cluster.timeout")
 USED = {
-    "evaluate": SCORING,
-    "predict": SCORING,
+    "evaluate": (*SCORING, *ON_WORKERS),
+    "predict": (*SCORING, *ON_WORKERS),
     "ablate": SCORING,
     "prepare": ("seed", "output", "slots", "numeric", "data", "train.batch_size"),
     "split-graph": ("output",),
-    "export-embeddings": ("output", "train.threads"),
-    "verify-serving": ("output", "data", "train.threads"),
+    "export-embeddings": ("output", "train.threads", *ON_WORKERS),
+    "verify-serving": ("output", "data", "train.threads", *ON_WORKERS),
     "checkpoint": (),
     "completion": (),
     "fold": (),

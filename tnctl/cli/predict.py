@@ -1,15 +1,17 @@
 """`tnctl predict`."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tnctl import files
 from tnctl.cli import arguments, compose
-from tnctl.cli.checkpoint_choice import loaded, with_checkpoint
+from tnctl.cli.checkpoint_choice import lead_readers, local_reader, with_checkpoint
 from tnctl.errors import refuse_if
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
+    from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
+    from tnctl.evaluation.model_readers import Readers
 
 TAKES = ("conf", "checkpoint", "to", "format", "overwrite")
 USAGE = (
@@ -21,15 +23,27 @@ FORMATS = ("parquet", "csv", "jsonl")
 
 def run(given: list[str]) -> int:
     """Write the scores of data.test to `to`, by default output/predictions.<format>."""
-    return with_checkpoint(given, TAKES, predict)
+    return with_checkpoint(given, TAKES, predict, name="predict")
 
 
-def predict(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
+def lead(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> int:
+    """The same, as rank 0 of several workers."""
+    return lead_readers(conf, processes, task, predict)
+
+
+def predict(
+    checkpoint: "Checkpoint",
+    conf: Conf,
+    taken: dict[str, str],
+    readers: "Readers" = local_reader,
+) -> int:
     to = taken.get("to", "")
     # The format that the name of the file has, else Parquet.
     kind = next((kind for kind in FORMATS if to.endswith(f".{kind}")), FORMATS[0])
     kind = arguments.choice(taken, "format", FORMATS, kind)
     refuse_if(conf.data.test is None, "there is nothing to score. Give data.test=FILES")
+    from contextlib import closing
+
     from tnctl import ownership
     from tnctl.evaluation import predictions
     from tnctl.progress import say
@@ -40,13 +54,16 @@ def predict(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
         to = files.join(conf.output, f"{PREDICTIONS}.{kind}")
         # Predictions that tnctl wrote there are replaced without overwrite=true.
         claims = ownership.Claims(conf.output, ownership.RUN, [PREDICTIONS_LIST])
-    inference = loaded(checkpoint, conf)
+    reader = readers(checkpoint, conf)
     reads = [link.folder for link in checkpoint.chain()]
     if "conf" in taken:
         reads.append(str(compose.conf_file(taken["conf"])))
     reads += [slot.vocabulary_file for slot in conf.slots.values() if slot.vocabulary_file]
     if (recipe := str(conf.recipe["name"])).endswith(".py"):
         reads.append(recipe)
-    rows = predictions.predict(inference, conf, "test", to, kind, reads, replace, claims)
+    with closing(reader.predictions("test")) as tables:
+        rows = predictions.predict(
+            reader.model, tables, conf, "test", to, kind, reads, replace, claims
+        )
     say(f"{rows:,} predictions of step {checkpoint.step} written to {to}")
     return 0

@@ -1,16 +1,23 @@
 """`tnctl verify-serving`."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tnctl import files
 from tnctl.cli import arguments
-from tnctl.cli.checkpoint_choice import output_of, with_checkpoint
+from tnctl.cli.checkpoint_choice import (
+    lead_readers,
+    local_reader,
+    output_of,
+    with_checkpoint,
+)
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError, refuse_if
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
+    from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
+    from tnctl.evaluation.model_readers import Readers
     from tnctl.serving.verify.parity import CheckedFigure
 
 TAKES = ("conf", "checkpoint", "graph", "embeddings", "prefix", "endpoint")
@@ -29,7 +36,7 @@ def run(given: list[str]) -> int:
     """
     taken, overrides = arguments.part(given, TAKES)
     if "conf" in taken or "checkpoint" in taken or output_of(overrides) is not None:
-        return with_checkpoint(given, TAKES, verify)
+        return with_checkpoint(given, TAKES, verify, name="verify-serving")
     if overrides:
         raise UserError(f"'{overrides[0]}' belongs to a model. Give output=URL or checkpoint=URL")
     refuse_if(
@@ -48,7 +55,17 @@ def run(given: list[str]) -> int:
         return exit_code(parity.verify_artefacts(graph, embeddings, prefix))
 
 
-def verify(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
+def lead(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> int:
+    """The same, as rank 0 of several workers."""
+    return lead_readers(conf, processes, task, verify)
+
+
+def verify(
+    checkpoint: "Checkpoint",
+    conf: Conf,
+    taken: dict[str, str],
+    readers: "Readers" = local_reader,
+) -> int:
     from tnctl.progress import waiting
     from tnctl.serving.verify import parity
 
@@ -56,7 +73,7 @@ def verify(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
     embeddings = taken.get("embeddings") or files.join(conf.output, "embeddings")
     prefix = taken.get("prefix", PREFIX)
     with waiting("comparing serving with training"):
-        findings = parity.verify(checkpoint, conf, graph, embeddings, prefix)
+        findings = parity.verify(checkpoint, conf, graph, embeddings, prefix, readers)
         if "endpoint" in taken:
             findings += parity.verify_endpoint(
                 taken["endpoint"], graph, embeddings, prefix, checkpoint

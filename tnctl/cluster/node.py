@@ -7,39 +7,49 @@ waits for replies as the results of futures, and runs the commands of rank 0.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
-from tnctl.cluster.commands import Command, encode, name_of
-from tnctl.cluster.frames import (
+from tnctl.cluster.joining.members import parse_problem, problem_of, to_body
+from tnctl.cluster.joining.membership import Membership
+from tnctl.cluster.messages.commands import Command, encode, name_of
+from tnctl.cluster.owners.async_owner import AsyncOwner
+from tnctl.cluster.owners.hybrid_owner import HybridOwner
+from tnctl.cluster.owners.owner import Owner
+from tnctl.cluster.transport.frames import (
     BODY_LIMITS,
     HEADER_BYTES,
-    REPLIES,
+    MOST_HELD,
+    NOTICES,
     REQUESTS,
     Body,
     Frame,
+    FrameError,
     Kind,
 )
-from tnctl.cluster.members import parse_problem, problem_of, to_body
-from tnctl.cluster.owner import Owner
-from tnctl.cluster.session import Client, Request, Server
+from tnctl.cluster.transport.session import Client, Request, Server
 from tnctl.cluster.worker_errors import is_unexpected, of_worker, show_traceback
 from tnctl.errors import Failure, UserError
 
+# Bytes there and back, below which an exchange shows the network's delay, not its speed.
+LEAST_TIMED = 1 << 16
 Send = Callable[[int, Frame], None]
 Respond = Callable[[Body], None]
+AnyOwner = Owner | AsyncOwner[Respond] | HybridOwner[Respond]
 
 
 class Node:
     """The requests of one worker to the others and to itself, and theirs to it.
 
     `send` takes a frame for another worker, and may wait until there is room for it; `is_sending`
-    says whether frames for a worker wait. `owner_seconds` (of answering exchanges), `sent_bytes`
-    and `received_bytes` are sums, which other threads may read. `commands` receives each command of
-    rank 0 with what takes its reply, and None when this worker has failed.
+    says whether frames for a worker wait. `servers` are dedicated servers, which have the ranks
+    behind the workers. `owner_seconds` (of answering exchanges), `sent_bytes`,
+    `received_bytes` and `network_seconds` (in which an exchange and its reply were on the way
+    between machines, the mean over the others) are sums, which other threads may read. `commands`
+    receives each command of rank 0 with what takes its reply, and None when this worker has failed.
     """
 
     def __init__(
@@ -49,20 +59,26 @@ class Node:
         generation: int,
         send: Send,
         is_sending: Callable[[int], bool] = lambda _: False,
+        servers: int = 0,
     ) -> None:
         self.rank, self.workers, self.generation = rank, workers, generation
+        self.servers, self.membership = servers, Membership(workers, servers)
+        self.on_machine = workers
+        """how many of the workers are on this machine"""
         self.commands: SimpleQueue[Any] = SimpleQueue()
         self._routes: dict[str, SimpleQueue[tuple[bytes, Respond]]] = {}
         self._transmit, self._is_sending = send, is_sending
-        self.owner_seconds = 0.0
+        self.owner_seconds = self.network_seconds = 0.0
         self.sent_bytes = self.received_bytes = 0
-        self._owner: Owner | None = None
-        others = [peer for peer in range(workers) if peer != rank]
+        self._owner: AnyOwner | None = None
+        others = [peer for peer in range(self.membership.size) if peer != rank]
         self._clients = {peer: Client(generation, rank) for peer in others}
         self._servers = {peer: Server(generation, rank) for peer in others}
         self._heartbeats = {peer: client.heartbeat() for peer, client in self._clients.items()}
         self._futures: dict[tuple[int, int], Future[Body]] = {}
         self._local: set[Future[Body]] = set()
+        self._exchanged_at: dict[tuple[int, int], tuple[float, int]] = {}  # and its bytes
+        self._exchange_with: set[int] = set()
         self._exchanging: dict[int, Respond] = {}  # what takes the reply of each worker's exchange
         self._early: list[tuple[int, Request, Respond]] = []  # before the owner is there
         self._error: UserError | None = None
@@ -72,7 +88,7 @@ class Node:
 
     # ---- Called by any thread ------------------------------------------------------
 
-    def serve_owner(self, owner: Owner | None) -> None:
+    def serve_owner(self, owner: AnyOwner | None) -> None:
         """From now on exchanges and reads are answered by `owner`; without one they wait for it."""
         self._inbox.put(lambda: self._start_owning(owner))
 
@@ -99,9 +115,22 @@ class Node:
         """Send a command of rank 0 to all other workers."""
         return [self.command(rank, command) for rank in range(1, self.workers)]
 
+    def command_members(self, command: Command) -> "list[Future[Body]]":
+        """Send a command of rank 0 to all other workers and to all servers, in this order."""
+        return [self.command(rank, command) for rank in range(1, self.membership.size)]
+
+    def command_writers(self, command: Command) -> "list[Future[Body]]":
+        """Send a command of rank 0 to those that own rows, beside itself."""
+        return [self.command(rank, command) for rank in self.membership.writers if rank]
+
+    def totals(self) -> tuple[float, float, float]:
+        """Seconds of answering exchanges, and bytes sent and received, since the start."""
+        return self.owner_seconds, float(self.sent_bytes), float(self.received_bytes)
+
     def receive(self, frame: Frame) -> None:
         """Take a frame that another worker of this generation has sent."""
-        self._inbox.put(lambda: self._receive(frame))
+        arrived = time.perf_counter()
+        self._inbox.put(lambda: self._receive(frame, arrived))
 
     def connected(self, peer: int) -> None:
         """A connection to a worker is made, or made again."""
@@ -145,14 +174,14 @@ class Node:
             except Exception as error:
                 if is_unexpected(error):
                     show_traceback(error)
-                self._fail(of_worker(self.rank, error))
+                self._fail(of_worker(self.rank, error, self.membership))
 
     def _named(self, error: BaseException) -> UserError:
         if isinstance(error, UserError) and error is self._error:
             return error
-        return of_worker(self.rank, error)
+        return of_worker(self.rank, error, self.membership)
 
-    def _start_owning(self, owner: Owner | None) -> None:
+    def _start_owning(self, owner: AnyOwner | None) -> None:
         self._owner = owner
         if self._error is not None:
             return
@@ -175,13 +204,15 @@ class Node:
             frame = self._clients[rank].request(kind, body)
             self._futures[rank, frame.number] = future
             self._heartbeats[rank] = self._clients[rank].heartbeat()
+            if kind in (Kind.EXCHANGE, Kind.DENSE):
+                self._exchanged_at[rank, frame.number] = time.perf_counter(), len(body)
             self._send(rank, frame)
 
     def _send(self, peer: int, frame: Frame) -> None:
         self.sent_bytes += HEADER_BYTES + len(frame.body)
         self._transmit(peer, frame)
 
-    def _receive(self, frame: Frame) -> None:
+    def _receive(self, frame: Frame, arrived: float) -> None:
         peer = frame.sender
         self.received_bytes += HEADER_BYTES + len(frame.body)
         if self._error is not None:
@@ -192,10 +223,13 @@ class Node:
                 self._send(peer, received)
             elif received is not None:
                 request = received
-                self._answer(peer, request, lambda reply: self._reply(peer, request, reply))
-        elif frame.kind in REPLIES:
+                self._answer(
+                    peer, request, lambda reply: self._reply(peer, request, reply, arrived)
+                )
+        elif frame.kind is Kind.REPLY:
             if self._clients[peer].receive(frame):
                 self._heartbeats[peer] = self._clients[peer].heartbeat()
+                self._add_network_time(frame, arrived)
                 self._futures.pop((peer, frame.number)).set_result(frame.body)
         elif frame.kind is Kind.RESEND:
             # A large frame takes longer than heartbeats, by which the peer takes it for lost.
@@ -208,6 +242,17 @@ class Node:
                 self._send(peer, missed)
         elif frame.kind is Kind.FATAL:
             self._end(parse_problem(frame.body).error())
+
+    def _add_network_time(self, reply: Frame, arrived: float) -> None:
+        """Take in how long an exchange and its reply were on the way: not held by the owner."""
+        exchange = self._exchanged_at.pop((reply.sender, reply.number), None)
+        if exchange is None or self.on_machine > len(self._clients):
+            return
+        sent, sent_bytes = exchange
+        self._exchange_with.add(reply.sender)
+        if sent_bytes + len(reply.body) >= LEAST_TIMED:
+            seconds = max(arrived - sent - reply.held / 1e6, 0.0)
+            self.network_seconds += seconds / len(self._exchange_with)
 
     def _connected(self, peer: int) -> None:
         for unanswered in self._clients[peer].unanswered():
@@ -222,27 +267,54 @@ class Node:
         elif request.kind is Kind.READ:
             respond(self._owner.read(peer, request.body))
         else:
-            self._exchanging[peer] = respond
             started = time.perf_counter()
-            replies = self._owner.exchange(peer, request.body)
+            answers = self._exchange(self._owner, peer, request, respond)
             self.owner_seconds += time.perf_counter() - started
-            for rank, reply in enumerate(replies):
-                self._exchanging.pop(rank)(reply)
+            for respond_to, reply in answers:
+                respond_to(reply)
 
-    def _reply(self, peer: int, request: Request, reply: Body) -> None:
+    def _exchange(
+        self, owner: AnyOwner, peer: int, request: Request, respond: Respond
+    ) -> Sequence[tuple[Respond, Body]]:
+        """Give an exchange to the owner; what takes each reply that can be given now, and it."""
+        if isinstance(owner, HybridOwner):
+            return owner.exchange(peer, request.kind, request.body, respond)
+        if request.kind is Kind.DENSE:
+            raise FrameError(f"worker {peer} trains in hybrid mode, this one does not")
+        if isinstance(owner, AsyncOwner):
+            return owner.exchange(peer, request.body, respond)
+        if request.kind in NOTICES:
+            replies = owner.notice(peer, request.kind, request.body)
+            respond(b"")
+        else:
+            self._exchanging[peer] = respond
+            replies = owner.exchange(peer, request.body)
+        for notice in owner.take_notices():
+            for other in self.membership.owners:
+                if other != self.rank:
+                    self._request(other, notice.kind, notice.body, Future())
+        return [
+            (self._exchanging.pop(rank), reply)
+            for rank, reply in enumerate(replies)
+            if reply is not None
+        ]
+
+    def _reply(self, peer: int, request: Request, reply: Body, arrived: float) -> None:
         # Replies of commands come from the main thread.
         if threading.current_thread() is self._thread:
             self._check_size(Kind.REPLY, reply)
-            self._send(peer, self._servers[peer].reply(request.number, reply))
+            held = min(round((time.perf_counter() - arrived) * 1e6), MOST_HELD)
+            self._send(peer, self._servers[peer].reply(request.number, reply, held))
         else:
-            self._inbox.put(lambda: self._reply(peer, request, reply))
+            self._inbox.put(lambda: self._reply(peer, request, reply, arrived))
 
     def _check_size(self, kind: Kind, body: Body) -> None:
         if len(body) > BODY_LIMITS[kind]:
             raise Failure(
-                f"worker {self.rank}: a message to another worker ({kind.name.lower()}) has "
-                f"{len(body):,} bytes, and the limit is {BODY_LIMITS[kind]:,}. Use more workers "
-                "(cluster.workers) or a smaller train.batch_size"
+                f"{self.membership.name(self.rank)}: a message to another worker "
+                f"({kind.name.lower()}) has {len(body):,} bytes, and the limit is "
+                f"{BODY_LIMITS[kind]:,}. Use more workers (cluster.workers) or a smaller "
+                "train.batch_size"
             )
 
     def _fail(self, error: UserError) -> None:

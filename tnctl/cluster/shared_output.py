@@ -3,7 +3,7 @@
 import secrets
 
 from tnctl import files
-from tnctl.cluster import commands
+from tnctl.cluster.messages import commands
 from tnctl.cluster.node import Node
 from tnctl.errors import refuse_if
 from tnctl.ownership import WORKER_LOGS, WORKERS, Claims
@@ -19,12 +19,12 @@ def check(node: Node, output: str) -> None:
     url = files.join(output, name)
     files.write_bytes(url, content.encode(), durable=False)
     try:
-        replies = node.command_others(commands.SeeOutput(name=name, content=content))
+        replies = node.command_members(commands.SeeOutput(name=name, content=content))
         for rank, reply in enumerate(replies, 1):
             refuse_if(
                 not commands.reply_of(commands.Seen, reply.result()).seen,
-                f"output={output}: worker {rank} does not see the file that worker 0 wrote there. "
-                "Choose a folder of a storage that all workers share",
+                f"output={output}: {node.membership.name(rank)} does not see the file that "
+                "worker 0 wrote there. Choose a folder of a storage that all workers share",
             )
     finally:
         files.remove_file(url)

@@ -6,9 +6,10 @@ import sys
 import traceback
 
 from tnctl import files
-from tnctl.cluster.frames import FrameError
-from tnctl.cluster.members import Problem
-from tnctl.errors import Failure, UserError
+from tnctl.cluster.joining.members import Problem
+from tnctl.cluster.joining.membership import ONLY_WORKERS, Membership
+from tnctl.cluster.transport.frames import FrameError
+from tnctl.errors import Failure, UserError, shortened
 from tnctl.masking import masked
 from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.ownership import WORKER_LOGS, WORKERS, Claims
@@ -36,9 +37,9 @@ def keep_tracebacks_in(output: str) -> None:
     _output = output
 
 
-def of_worker(rank: int, error: BaseException) -> UserError:
-    """The error that ends the run when `error` was raised on a worker."""
-    name = f"worker {rank}"
+def of_worker(rank: int, error: BaseException, membership: Membership = ONLY_WORKERS) -> UserError:
+    """The error that ends the run when `error` was raised on a worker or server."""
+    name = membership.name(rank)
     if isinstance(error, UserError):
         return Problem(f"{name}: {error}", error.exit_code).error()
     if is_out_of_memory(error):
@@ -47,31 +48,28 @@ def of_worker(rank: int, error: BaseException) -> UserError:
         return Failure(f"{name}: {error}")
     return Failure(
         f"{name}: {_cause(error)}. Its traceback is in "
-        f"{WORKER_LOGS}/{f'rank-{rank}.log' if rank else _TRACEBACK_OF_0}"
+        f"{WORKER_LOGS}/{membership.log_name(rank) if rank else _TRACEBACK_OF_0}"
     )
 
 
 def _cause(error: BaseException) -> str:
     """The type of an error and what its message says of the cause, in one line."""
-    # Masked before it is cut: a secret that is cut in its middle is not known as one any more.
-    lines = (line.strip() for line in _NOT_CAUSE.sub("", masked(str(error))).splitlines())
-    text = " ".join(dict.fromkeys(filter(None, lines))).rstrip(".")
-    if len(text) > _LONGEST_CAUSE:
-        text = f"{text[:_LONGEST_CAUSE]}…"
+    lines = (line.strip() for line in _NOT_CAUSE.sub("", str(error)).splitlines())
+    text = shortened(" ".join(dict.fromkeys(filter(None, lines))), _LONGEST_CAUSE).rstrip(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def ending_of(rank: int, workers: int, error: Exception) -> UserError:
-    """The error whose line one of so many workers ends with, after `error` was raised in it.
+def ending_of(rank: int, membership: Membership, error: Exception) -> UserError:
+    """The error whose line a worker or server ends with, after `error` was raised in it.
 
     A mistake in the conf has the line of one process: worker 0 refuses it for all. So has every
     error that has its line already when there is one worker. Other errors name the worker.
     """
     if isinstance(error, UserError) and not isinstance(error, OutOfMemory):
-        is_named = re.search(r"\bworker \d", str(error))
-        if workers == 1 or error.exit_code != 1 or is_named:
+        is_named = re.search(r"\b(worker|server) \d", str(error))
+        if membership.size == 1 or error.exit_code != 1 or is_named:
             return error
-    return of_worker(rank, error)
+    return of_worker(rank, error, membership)
 
 
 def is_unexpected(error: BaseException) -> bool:

@@ -44,11 +44,11 @@ def joined(parts: list[Batch]) -> Batch:
         [_joined_offsets(ends) for ends in zip(*(part.offsets for part in parts), strict=True)],
         [_concatenated(of_ids) for of_ids in zip(*(part.weights for part in parts), strict=True)],
         **{name: _concatenated([getattr(part, name) for part in parts]) for name in OF_ROWS},
-        carried=_one_table(tables) if tables else None,
+        carried=one_table(tables) if tables else None,
     )
 
 
-def _one_table(parts: list[pa.Table]) -> pa.Table:
+def one_table(parts: list[pa.Table]) -> pa.Table:
     """Tables one after the other; a column may be null in one file and text in the next."""
     try:
         return pa.concat_tables(parts, promote_options="permissive")

@@ -47,8 +47,12 @@ class Inference:
 
     def of_inputs(self, rows: int) -> NDArray[np.float32]:
         """The logits of the first `rows` inputs in the buffers."""
-        result: NDArray[np.float32] = self._logits(*self.buffers.inputs(rows)).numpy()
-        return result
+        # Always a whole batch, of which the other rows are what was there before: for few rows
+        # libraries choose other routines, which round otherwise, and then logits would depend on
+        # how a split is cut into batches, and so on the number of workers.
+        inputs = self.buffers.inputs(self.buffers.batch_size)
+        result: NDArray[np.float32] = self._logits(*inputs).numpy()
+        return result[:rows]
 
     def towers(self, rows: int) -> dict[str, NDArray[np.float32]]:
         """The output of each tower for the first `rows` inputs, float32 [rows, d] by name."""

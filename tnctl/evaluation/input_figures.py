@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.model.building import Model
 from tnctl.model.layout import EMBEDDING, Layout
+from tnctl.model.parameter_tables import ParameterTables
 from tnctl.model.table_figures import TableFigures
 from tnctl.tables import SparseTable
 
@@ -52,7 +52,9 @@ def row_bytes(table: SparseTable) -> float:
     return table.stride + INDEX_BYTES
 
 
-def rows_and_bytes(model: Model, tables: Sequence[TableFigures]) -> dict[str, tuple[int, int]]:
+def rows_and_bytes(
+    model: ParameterTables, tables: Sequence[TableFigures]
+) -> dict[str, tuple[int, int]]:
     """Rows and bytes, with the index, of the share group of every slot that has rows."""
     sizes = {}
     for layout, table, figures in zip(model.layout.tables, model.tables, tables, strict=True):
@@ -74,7 +76,7 @@ def sampled_norms(
     return records["group"], np.linalg.norm(records[EMBEDDING].astype(np.float64), axis=1)
 
 
-def norm_sums(model: Model) -> dict[str, NormSum]:
+def norm_sums(model: ParameterTables) -> dict[str, NormSum]:
     """The norms of the embeddings of every slot's group that has rows in the sample."""
     norms_of_slots = {}
     for layout, table in zip(model.layout.tables, model.tables, strict=True):

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any
 
@@ -13,15 +13,17 @@ import pyarrow.parquet as pq
 
 from tnctl import outputs
 from tnctl.data import numbers
-from tnctl.data.bad_rows import BadRowsError
+from tnctl.data.bad_rows import BadRowsError, Skipped
 from tnctl.data.batches import Batch, batches
 from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.sources import files_read
+from tnctl.data.unit_records import WHOLE, Unit
 from tnctl.data.windows import count_hint, windows
 from tnctl.errors import Failure, UserError
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import sigmoid
 from tnctl.evaluation.split_scoring import features_of
+from tnctl.model.building import Model
 from tnctl.ownership import Claims
 from tnctl.progress import Display
 from tnctl.schema import Conf, Train
@@ -31,7 +33,8 @@ ONLY_LISTS = ("tfrecord", "paddle")  # the formats whose every column is a list
 
 
 def predict(
-    inference: Inference,
+    model: Model,
+    tables: Iterator[pa.Table],
     conf: Conf,
     split: str,
     to: str,
@@ -42,6 +45,7 @@ def predict(
 ) -> int:
     """Write the predictions of a split to one file; returns how many rows it has.
 
+    `tables` are those that `predicted_windows` makes for the model.
     `reads` are further files and folders that are read, which `to` must not overlap. An existing
     file is replaced with `replace`, or when it is in `claims`.
 
@@ -51,26 +55,42 @@ def predict(
     the logit itself. `kind` is parquet, csv or jsonl. Labels are not read. Raises Failure when the
     data cannot be read or the file not written.
     """
-    names = columns_written(inference.model.heads)
+    names = columns_written(model.heads)
     if both := [name for name in conf.data.carry if name in names]:
         raise UserError(f"data.carry has {both[0]}, which is a column that predict writes")
-    features = features_of(conf, inference.model, labelled=False, carry=conf.data.carry)
     with_lists: set[str] = set()
     rows = 0
-    source = windows(conf, features, split)
     with (
         Display("predict", count_hint(conf, split)) as display,
-        ReadAhead(source, WINDOWS_AHEAD) as ahead,
         outputs.output_file(to, [*files_read(conf, [split]), *reads], replace, claims) as stream,
         writing(stream, to, kind) as write,
     ):
-        for window in ahead:
-            table = scored(inference, window, conf.train, names)
+        for table in tables:
             write(_unpacked(table, with_lists) if conf.data.format in ONLY_LISTS else table)
-            rows += window.rows
+            rows += table.num_rows
             display.update(rows, f"{rows:,} rows to {to}")
         display.finish()
     return rows
+
+
+def predicted_windows(
+    inference: Inference,
+    conf: Conf,
+    split: str,
+    unit: Unit = WHOLE,
+    skipped: Skipped | None = None,
+) -> Generator[pa.Table]:
+    """The windows of a split, or of a unit of it, in file order, each as `scored` makes it.
+
+    `skipped` counts the rows that cannot be read.
+    """
+    model = inference.model
+    names, carry = columns_written(model.heads), conf.data.carry
+    features = features_of(conf, model, labelled=False, carry=carry)
+    source = windows(conf, features, split, unit=unit, skipped=skipped)
+    with ReadAhead(source, WINDOWS_AHEAD) as ahead:
+        for window in ahead:
+            yield scored(inference, window, conf.train, names)
 
 
 def columns_written(heads: tuple[str, ...]) -> list[str]:

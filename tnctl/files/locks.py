@@ -14,10 +14,14 @@ from tnctl.files.stored_files import remove_empty_folder
 LOCK = ".tnctl-lock"
 
 
+class HeldError(Failure):
+    """Another process holds a lock, until it ends at the latest."""
+
+
 def take_lock(path: Path, open_it: Callable[[], int], busy: Callable[[int], str]) -> int:
     """The descriptor of a file or folder that no other process holds, and that has its name.
 
-    `open_it` makes and opens it. Raises Failure with what `busy` says of its descriptor when
+    `open_it` makes and opens it. Raises HeldError with what `busy` says of its descriptor when
     another process holds it.
     """
     while True:
@@ -27,7 +31,7 @@ def take_lock(path: Path, open_it: Callable[[], int], busy: Callable[[int], str]
         except BlockingIOError:
             message = busy(descriptor)
             os.close(descriptor)
-            raise Failure(message) from None
+            raise HeldError(message) from None
         except OSError:
             pass  # a file system without locks
         # The process that held it may have removed or renamed it since it was opened.
@@ -41,7 +45,7 @@ def take_lock(path: Path, open_it: Callable[[], int], busy: Callable[[int], str]
 def locked(folder: str) -> Iterator[None]:
     """Keep other processes that ask for it out of a folder while the block runs.
 
-    Of folders of this machine only, other storages have no locks. Raises Failure at once when
+    Of folders of this machine only, other storages have no locks. Raises HeldError at once when
     another process is in it. What a process held that was killed, the kernel has released.
     """
     local = local_path(folder)

@@ -1,9 +1,12 @@
-"""`tnctl train cluster=local`: a run whose workers are processes of this machine."""
+"""`cluster=local` and `cluster=ray`: commands whose workers the command itself starts."""
 
+import contextlib
 import dataclasses
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,23 +15,32 @@ from tnctl import files
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.checkpoint.chain import newest_first
 from tnctl.cluster import NEEDS_GRPC
-from tnctl.cluster.liveness import SILENCE
-from tnctl.errors import refuse_if
-from tnctl.launch.supervisor import Supervisor
+from tnctl.cluster.joining.liveness import SILENCE
+from tnctl.cluster.joining.membership import Membership
+from tnctl.cluster.transport import certificates
+from tnctl.errors import Failure, refuse_if
+from tnctl.launch.local_processes import LocalProcesses
+from tnctl.launch.ray_processes import NEEDS_RAY, RayProcesses
+from tnctl.launch.supervisor import TRAIN, Processes, Supervisor
 from tnctl.manifest import NAME as MANIFEST
-from tnctl.ownership import WORKER_LOGS, WORKERS, Claims
+from tnctl.ownership import WORKER_LOGS, WORKERS, Claims, survey
 from tnctl.progress import say
-from tnctl.schema import Conf
+from tnctl.schema import Cluster, Conf
+
+EXPORT = "export-embeddings"
+LOG_OF_RAY = "ray.log"  # what Ray itself says
 
 
 def train(conf: Conf, *, overwrite: bool, golden: int, accept: bool) -> int:
     """Train a conf by `cluster.workers` processes; the exit code of the run.
 
-    They are given {"conf", "overwrite", "golden", "accept"}, as the arguments of
+    They are given {"command", "conf", "overwrite", "golden", "accept"}, as the arguments of
     `training_run.train`. Raises Failure while another process trains into the same output, and
     when workers are lost again and again.
     """
     refuse_if(find_spec("grpc") is None, NEEDS_GRPC)
+    refuse_if(conf.cluster.start == "ray" and find_spec("ray") is None, NEEDS_RAY)
+    certificates.read(conf.cluster.tls)  # for an error before anything is started
     with files.locked(conf.output):
         pass  # rank 0 holds it; here only for an error before anything is started
     at_start = newest_checkpoint(conf.output)
@@ -38,37 +50,155 @@ def train(conf: Conf, *, overwrite: bool, golden: int, accept: bool) -> int:
         # Until there is a checkpoint of this run, the one before may still be there.
         is_new = newest_checkpoint(conf.output) != at_start
         return {
+            "command": TRAIN,
             "conf": values,
             "overwrite": overwrite and not is_new,
             "golden": golden,
             "accept": accept,
         }
 
-    with kept_logs(conf.output, conf.cluster.workers, overwrite) as logs:
+    with started(conf.cluster, conf.output, overwrite) as processes:
+        newest = partial(newest_checkpoint, conf.output)
+        return Supervisor(
+            task,
+            newest,
+            processes,
+            restarts=conf.cluster.restarts,
+            membership=membership_of(conf.cluster),
+        ).run()
+
+
+def read(
+    command: str,
+    conf: Conf,
+    checkpoint: str,
+    arguments: dict[str, str],
+    *,
+    runs_recipe: bool,
+) -> int:
+    """Run a command that reads a checkpoint by `cluster.workers` processes; its exit code.
+
+    They are given {"command", "conf", "checkpoint", "arguments", "runs_recipe", "logs"}: the
+    checkpoint's folder, what the command line has beside the conf, whether they need the recipe,
+    and where worker 0 may write a traceback. Raises Failure when workers are lost again and again.
+    """
+    refuse_if(
+        conf.cluster.start != "local",
+        f"tnctl {command} runs on several workers with cluster=local only. Received: "
+        f"cluster={conf.cluster.start}",
+    )
+    refuse_if(find_spec("grpc") is None, NEEDS_GRPC)
+    certificates.read(conf.cluster.tls)  # for an error before anything is started
+    if command == EXPORT:  # workers read the files of the checkpoint, and nobody owns rows
+        conf = dataclasses.replace(conf, cluster=dataclasses.replace(conf.cluster, servers=0))
+    task = {
+        "command": command,
+        "conf": dataclasses.asdict(conf),
+        "checkpoint": checkpoint,
+        "arguments": arguments,
+        "runs_recipe": runs_recipe,
+    }
+    membership = membership_of(conf.cluster)
+    with temporary_logs(command, membership) as logs:
+        task["logs"] = str(logs[0].parents[1])
         silence = conf.cluster.timeout * SILENCE
-        return Supervisor(task, logs, lambda: newest_checkpoint(conf.output), silence).run()
+        processes = LocalProcesses(logs, silence, name=command, servers=membership.servers)
+        return Supervisor(lambda _: task, lambda: None, processes, membership=membership).run()
 
 
 @contextmanager
-def kept_logs(output: str, workers: int, overwrite: bool) -> Iterator[list[Path]]:
-    """The files that the output of each worker is appended to, on the list of tnctl's files.
+def temporary_logs(command: str, membership: Membership) -> Iterator[list[Path]]:
+    """The files that the output of each worker is appended to, in a folder of this machine.
 
-    They are in the folder `workers` of the output; with `overwrite` they are emptied. Where the
-    output is on another storage, they are written there when the block ends. Raises UserError when
-    one of them is not tnctl's.
+    They stay, and a line says where they are, when workers were lost too often and when one of them
+    has a traceback: a command that reads a checkpoint may write nowhere else.
     """
-    names = [f"rank-{rank}.log" for rank in range(workers)]
+    folder = Path(tempfile.mkdtemp(prefix=f"tnctl-{command}-"))
+    (folder / WORKER_LOGS).mkdir()
+    logs = [folder / WORKER_LOGS / name for name in log_names(membership)]
+    is_kept = False
+    try:
+        for log in logs:
+            log.touch()
+        yield logs
+    except Failure:
+        is_kept = True
+        raise
+    finally:
+        written = [log.read_bytes() for log in (folder / WORKER_LOGS).glob("*.log")]
+        if is_kept or any(b"Traceback" in content for content in written):
+            say(f"the output of each worker is in {folder / WORKER_LOGS}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def started(cluster: Cluster, output: str, overwrite: bool) -> Iterator[Processes]:
+    """The processes of a cluster, with their logs in its output; none is left after the block.
+
+    Raises UserError when a file of the logs is not tnctl's.
+    """
+    names = log_names(membership_of(cluster))
+    if cluster.start == "ray":
+        names.append(LOG_OF_RAY)
+    claim_logs(output, names)
+    if overwrite:
+        remove_logs(output)
+    if cluster.start != "ray":
+        with kept_logs(output, names) as logs:
+            yield LocalProcesses(logs, cluster.timeout * SILENCE, servers=cluster.servers)
+        return
+    with (
+        kept_logs(output, names) as (*logs, log_of_ray),
+        contextlib.closing(RayProcesses(logs, log_of_ray, cluster)) as processes,
+    ):
+        yield processes
+
+
+def claim_logs(output: str, names: Sequence[str]) -> None:
+    """Put the logs of the workers of an output on the list of tnctl's files.
+
+    Raises UserError when one of them is not tnctl's.
+    """
     above = files.join(output, WORKER_LOGS)
-    folder = files.local_path(above)
-    if folder is not None:
+    if (folder := files.local_path(above)) is not None:
         with files.translated(above, "written"):
             folder.mkdir(parents=True, exist_ok=True)
     Claims(above, WORKERS).add(names)
+
+
+def remove_logs(output: str) -> None:
+    """Remove what the workers of an earlier run wrote below an output, tracebacks too."""
+    folder = files.join(output, WORKER_LOGS)
+    for name in survey(folder, WORKERS).owned:
+        files.remove_file(files.join(folder, name))
+
+
+def membership_of(cluster: Cluster) -> Membership:
+    """The workers and servers of a conf that says how many there are."""
+    assert cluster.workers is not None
+    return Membership(cluster.workers, cluster.servers)
+
+
+def log_names(membership: Membership) -> list[str]:
+    """The logs of all workers and servers, in the folder of logs."""
+    return [membership.log_name(rank) for rank in range(membership.size)]
+
+
+@contextmanager
+def kept_logs(output: str, names: Sequence[str]) -> Iterator[list[Path]]:
+    """The files that the output of workers is appended to, which are claimed before.
+
+    They are in the folder `workers` of the output. Where the output is on another storage, they are
+    written there when the block ends.
+    """
+    above = files.join(output, WORKER_LOGS)
+    folder = files.local_path(above)
     if folder is not None:
         logs = [folder / name for name in names]
         for log in logs:
             with files.translated(str(log), "written"):
-                log.open("wb" if overwrite else "ab").close()
+                log.open("ab").close()
         yield logs
         return
     with tempfile.TemporaryDirectory(prefix="tnctl-workers-") as temporary:

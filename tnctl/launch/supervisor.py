@@ -1,91 +1,115 @@
-"""Starts the workers of a run on this machine, and starts them again when some are lost.
+"""Starts workers of a run, and starts them again when some are lost.
+
+They are all workers of a cluster, or a part of them, whose first then is what rank 0 is below.
 
 Exit codes of workers: 0 has finished; LOST (75), or killed by a signal: all are killed and started
 again, from the last checkpoint; killed by SIGINT or SIGTERM, which ask to stop, before it could
 handle them: all are killed; anything else is what a single process would have ended with, and is
 the code of the whole run.
-
-A worker that is stopped (SIGSTOP) for too long is killed: the others notice the silence of a worker
-only after all have joined.
 """
 
 import itertools
-import os
-import secrets
-import selectors
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
-from tnctl.cluster.assignment import HOST, LOST, Address, Assignment
-from tnctl.errors import Failure, Stopped
-from tnctl.launch.worker_processes import Display, WorkerProcess, begin_log, shares
-from tnctl.progress import say
+from tnctl.cluster.joining.assignment import LOST
+from tnctl.cluster.joining.members import Problem
+from tnctl.cluster.joining.membership import ONLY_WORKERS, Membership
+from tnctl.errors import Stopped
+from tnctl.launch.worker_processes import last_lines
+from tnctl.progress import ctrl_z_shows_cursor, say
 
-# -P: no module is imported from the folder in which the command was given.
-COMMAND = (sys.executable, "-P", "-m", "tnctl.cli.worker")
-MOST_LOSSES = 3  # without a new checkpoint between them
+TRAIN = "train"  # the command that saves checkpoints, and continues from them
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 POLL_SECONDS = 0.2
-# Seconds of a worker's stop for each look at it: longer ones were a stop of this process itself.
-MOST_COUNTED = 2 * POLL_SECONDS
 TO_FOLLOW = 10.0  # seconds that the others have to end after rank 0 has finished
 TO_REPORT = 3.0  # seconds that rank 0 has to report what another worker failed with
 TO_SAVE = 600.0  # seconds that rank 0 has to save after a signal
 TO_END = 2.0  # seconds after a second signal
 LINES_OF_A_LOSS, LINES_OF_A_TRACEBACK = 5, 200
-COMMAND_SHOWN = "tnctl train"  # how the last line of a worker that failed begins
+
+
+class Processes(Protocol):
+    """The worker processes of a run: how they are started, watched and ended.
+
+    Exit codes are those of `subprocess`: negative for a process that was killed by a signal.
+    """
+
+    name: str  # the command of tnctl that they run
+    first: int  # the rank of the first of them
+
+    @property
+    def logs(self) -> Sequence[Path]:
+        """The output of each, in the order of the ranks; there may be fewer after a loss."""
+
+    def start(self, generation: int, task: dict[str, Any]) -> None:
+        """Start all of them with the same task, plain values. Raises UserError."""
+
+    def wait(self, seconds: float) -> dict[int, int]:
+        """Wait for what happens, at most so long: the exit codes of ranks that have ended."""
+
+    def signal(self, rank: int, number: int) -> None:
+        """Send a signal to a rank, unless it has ended; a handler of signals may call it."""
+
+    def end(self) -> dict[int, int]:
+        """Kill all that are left: the exit codes of those that were not killed here."""
+
+    def describe(self, rank: int, code: int) -> str:
+        """What has happened to a worker that was lost with a negative exit code."""
+
+    def resize(self) -> None:
+        """Give rank 0 the size of this process's terminal; a handler of signals may call it."""
 
 
 class Supervisor:
-    """The workers of one run. `run` may be called once, in the main thread."""
+    """Decides what becomes of a run. `run` may be called once, in the main thread."""
 
     def __init__(
         self,
         task: Callable[[int], dict[str, Any]],
-        logs: Sequence[Path],
         newest: Callable[[], object],
-        silence: float,
-        command: Sequence[str] = COMMAND,
+        processes: Processes,
+        *,
+        restarts: int = 2,
+        lost_code: int = 1,
+        membership: Membership = ONLY_WORKERS,
     ) -> None:
-        """A worker for each of the files `logs`, which its output is appended to.
+        """`task` makes what the workers of a generation are given, plain values.
 
-        `task` makes what the workers of a generation are given, plain values; `newest` is anything
-        that differs when there is a new checkpoint. A worker that is stopped for `silence` seconds
-        is lost.
+        `newest` is anything that differs when there is a new checkpoint. Lost workers are started
+        again `restarts` times without a new checkpoint in between; then `lost_code` is the exit
+        code. `membership` says which of them are dedicated servers.
         """
-        self._task, self._logs, self._newest, self._command = task, logs, newest, command
-        self._silence = silence
-        self._token = secrets.token_urlsafe(32)
-        self._workers: list[WorkerProcess] = []
-        self._ended: list[WorkerProcess] = []  # those of the generation before
-        self._display: Display | None = None
+        self._task, self._newest, self._processes = task, newest, processes
+        self._restarts, self._lost_code = restarts, lost_code
+        self._first = processes.first
+        self._name = processes.name
+        self._called = membership.name
         self._codes: dict[int, int] = {}
-        self._stopped: dict[int, float] = {}  # those killed since they were stopped: seconds
         self._signals: list[int] = []
         self._deadline = float("inf")
 
     def run(self) -> int:
         """Supervise the workers until the run ends; its exit code.
 
-        Raises Failure when workers are lost again and again, and Stopped when a signal has ended
+        Raises UserError when workers are lost again and again, and Stopped when a signal has ended
         them before rank 0 could save.
         """
         losses = 0
-        with self._handled():
+        with self._handled(), ctrl_z_shows_cursor():
             for generation in itertools.count(1):
                 newest = self._newest()
                 try:
                     self._start(generation)
                     code = self._watch()
                 finally:
-                    self._end_all()
+                    self._codes |= self._processes.end()
                 if code != LOST:
                     return code
                 losses = losses + 1 if self._newest() == newest else 1
@@ -93,88 +117,26 @@ class Supervisor:
         raise AssertionError
 
     def _start(self, generation: int) -> None:
-        self._codes, self._stopped, self._deadline = {}, {}, float("inf")
-        for log in self._logs:
-            begin_log(log, generation)
-        task, cpus = self._task(generation), shares(os.sched_getaffinity(0), len(self._logs))
-        self._port, port_pipe = os.pipe()
-        self._display = Display(self._logs[0])
-        with ExitStack() as stack:
-            # Only workers have these, so that their end is seen.
-            stack.callback(os.close, port_pipe)
-            stack.callback(os.close, self._display.write)
-            for rank, log in enumerate(self._logs):
-                if rank == 0:
-                    output, passed = self._display.write, [port_pipe]
-                else:
-                    output, passed = os.open(log, os.O_WRONLY | os.O_APPEND), []
-                    stack.callback(os.close, output)
-                worker = WorkerProcess(self._command, rank, log, output, passed)
-                self._workers.append(worker)
-                worker.send(
-                    Assignment(
-                        token=self._token,
-                        rank=rank,
-                        ranks=len(self._logs),
-                        generation=generation,
-                        cpus=cpus[rank],
-                        supervisor=os.getpid(),
-                        port_pipe=None if rank else port_pipe,
-                        task=task,
-                    )
-                )
+        self._codes, self._deadline = {}, float("inf")
+        self._processes.start(generation, self._task(generation))
         if self._signals:  # it came before rank 0 was started
             self._deadline = time.monotonic() + TO_END
-            self._workers[0].signal(self._signals[-1])
+            self._processes.signal(self._first, self._signals[-1])
 
     def _watch(self) -> int:
         """Wait until the generation is decided; the exit code of the run, or LOST."""
-        assert self._display is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._display.read, selectors.EVENT_READ, self._copy)
-            selector.register(self._port, selectors.EVENT_READ, self._pass_address)
-            for worker in self._workers:
-                selector.register(worker.ended, selectors.EVENT_READ, worker)
-            looked = time.monotonic()
-            while True:
-                for key, _ in selector.select(POLL_SECONDS):
-                    if isinstance(key.data, WorkerProcess):
-                        selector.unregister(key.fileobj)
-                        self._codes[key.data.rank] = key.data.process.wait()
-                        self._set_deadline(key.data.rank)
-                    elif not key.data():
-                        selector.unregister(key.fileobj)
-                if (code := self._decided()) is not None:
-                    return code
-                now = time.monotonic()
-                self._poll(min(now - looked, MOST_COUNTED))
-                looked = now
-
-    def _poll(self, elapsed: float) -> None:
-        """Send what waits, and kill workers that were stopped too long; `elapsed` is in seconds."""
-        for worker in self._workers:
-            worker.flush()
-            seconds = worker.stopped_seconds(elapsed)
-            if seconds >= self._silence and worker.rank not in self._stopped:
-                self._stopped[worker.rank] = seconds
-                worker.kill()
-
-    def _copy(self) -> bool:
-        assert self._display is not None
-        return self._display.copy()
-
-    def _pass_address(self) -> bool:
-        """Give the others the port that rank 0 has reported."""
-        port = os.read(self._port, 16).strip()
-        if port.isdigit():
-            for worker in self._workers[1:]:
-                worker.send(Address(f"{HOST}:{int(port)}"))
-        return False
+        while True:
+            codes = self._processes.wait(POLL_SECONDS)
+            self._codes |= codes
+            for rank in codes:
+                self._set_deadline(rank)
+            if (code := self._decided()) is not None:
+                return code
 
     def _set_deadline(self, rank: int) -> None:
         """After a worker has ended: how long rank 0, or the others, may take to end too."""
         code = self._codes[rank]
-        if rank == 0:
+        if rank == self._first:
             seconds = TO_FOLLOW
         elif code in (0, LOST) or code < 0:
             return
@@ -187,11 +149,11 @@ class Supervisor:
     def _decided(self) -> int | None:
         """What the exit codes so far mean for the run; None when more must be waited for."""
         is_over = time.monotonic() >= self._deadline
-        others = {rank: code for rank, code in self._codes.items() if rank}
+        others = {rank: code for rank, code in self._codes.items() if rank != self._first}
         failed = [rank for rank, code in others.items() if 0 < code != LOST]
-        first = self._codes.get(0)
+        first = self._codes.get(self._first)
         if first == 0:
-            return 0 if len(self._codes) == len(self._workers) or is_over else None
+            return 0 if len(self._codes) == len(self._processes.logs) or is_over else None
         if first is not None and 0 < first != LOST:
             return first
         is_lost = first is not None or any(code < 0 or code == LOST for code in others.values())
@@ -201,72 +163,63 @@ class Supervisor:
         ended_by = [-code for code in self._codes.values() if -code in HANDLED]
         if signals := (self._signals or ended_by) if is_lost or is_over else []:
             number = signals[0]
-            raise Stopped(
-                f"stopped by {signal.Signals(number).name} before the workers have saved. Run the "
-                "same command again: it resumes from the last checkpoint, if there is one",
-                128 + number,
-            )
+            way = "Run the same command again"
+            if self._name == TRAIN:
+                way = (
+                    f"before the workers have saved. {way}: it resumes from the last checkpoint, "
+                    "if there is one"
+                )
+            else:
+                way = f"and nothing is in force that it did not complete. {way}"
+            raise Stopped(f"stopped by {signal.Signals(number).name} {way}", 128 + number)
         return LOST if is_lost else None
 
-    def _end_all(self) -> None:
-        """Kill all workers that are left, stopped ones too, and wait for each."""
-        for worker in self._workers:
-            if (code := worker.process.poll()) is None:
-                worker.kill()
-            else:
-                self._codes[worker.rank] = code
-        for worker in self._workers:
-            code = worker.close()
-            if code != -signal.SIGKILL:  # it was about to end when it was killed
-                self._codes[worker.rank] = code
-        if self._display is not None:
-            self._display.close(is_cut=self._codes.get(0, -1) < 0)
-            os.close(self._port)
-        self._ended, self._workers, self._display = self._workers, [], None
-
     def _report_loss(self, losses: int) -> None:
-        """Say which workers were lost. Raises Failure after too many losses."""
+        """Say which workers were lost. Raises UserError after too many losses."""
         # One that was killed is why others ended.
         causes = {
-            rank: f"worker {rank} was killed by {signal.Signals(-code).name}"
+            rank: f"{self._called(rank)} {self._processes.describe(rank, code)}"
             for rank, code in self._codes.items()
             if code < 0
         }
-        for rank, seconds in self._stopped.items():
-            causes[rank] = f"worker {rank} was stopped for {seconds:.1f} s"
         if not causes:
             lost = [rank for rank, code in self._codes.items() if code == LOST]
-            causes = {rank: f"worker {rank} has lost another one" for rank in lost}
+            causes = {rank: f"{self._called(rank)} has lost another one" for rank in lost}
         for rank in sorted(causes):
             self._show_lines(rank, LINES_OF_A_LOSS)
         cause = ", ".join(text for _, text in sorted(causes.items()))
-        if losses >= MOST_LOSSES:
-            raise Failure(
-                f"workers were lost {losses} times and no checkpoint was saved in between; the "
-                f"last time {cause}. Look at {self._logs[0].parent}, and at the machine's memory"
-            )
-        say(f"{cause}: all workers start again from the last checkpoint")
+        between, start = "", ""
+        if self._name == TRAIN:
+            between, start = " and no checkpoint was saved in between", " from the last checkpoint"
+        if losses > self._restarts:
+            raise Problem(
+                f"workers were lost {losses} times{between}; the last time {cause}. Look at "
+                f"{self._processes.logs[0].parent}, and at the machine's memory",
+                self._lost_code,
+            ).error()
+        say(f"{cause}: all workers start again{start}")
 
     def _report_failure(self, rank: int) -> None:
         """Show the message of a worker that rank 0 could not show."""
         lines = self._last_lines(rank, LINES_OF_A_TRACEBACK)
         code = self._codes[rank]
         message = lines[-1] if lines else f"ended with exit code {code} and said nothing"
-        message = message.removeprefix(f"{COMMAND_SHOWN}: ")
-        if not message.startswith("worker "):
-            message = f"worker {rank}: {message}"
+        message = message.removeprefix(f"tnctl {self._name}: ")
+        if not message.startswith(("worker ", "server ")):
+            message = f"{self._called(rank)}: {message}"
         is_named = "Its traceback is in" in message
         if not is_named and any(line.startswith("Traceback") for line in lines):
-            message += f". Its traceback is in {self._logs[rank]}"
-        say(f"{COMMAND_SHOWN}: {message}")
+            message += f". Its traceback is in {self._processes.logs[rank - self._first]}"
+        say(f"tnctl {self._name}: {message}")
 
     def _show_lines(self, rank: int, most: int) -> None:
-        if rank:  # those of rank 0 are shown already
+        if rank != self._first:  # its lines are shown already
+            name = f"{self._called(rank)}: "
             for line in self._last_lines(rank, most):
-                say(line if line.startswith(f"worker {rank}: ") else f"worker {rank}: {line}")
+                say(line if line.startswith(name) else f"{name}{line}")
 
     def _last_lines(self, rank: int, most: int) -> list[str]:
-        return (self._workers or self._ended)[rank].last_lines(most)
+        return last_lines(self._processes.logs[rank - self._first], most)
 
     @contextmanager
     def _handled(self) -> Iterator[None]:
@@ -289,9 +242,8 @@ class Supervisor:
         self._signals.append(number)
         seconds = TO_SAVE if len(self._signals) == 1 else TO_END
         self._deadline = min(self._deadline, time.monotonic() + seconds)
-        if self._workers and 0 not in self._codes:
-            self._workers[0].signal(number)
+        if self._first not in self._codes:
+            self._processes.signal(self._first, number)
 
     def _resize(self, *_: object) -> None:
-        if self._display is not None:
-            self._display.resize()
+        self._processes.resize()

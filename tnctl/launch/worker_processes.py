@@ -1,4 +1,4 @@
-"""The worker processes of one generation on this machine: started, heard, and killed."""
+"""A worker process of this machine, what it writes, and the log and the terminal that show it."""
 
 import contextlib
 import fcntl
@@ -13,10 +13,10 @@ import tty
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tnctl.cluster.assignment import Address, Assignment, line_of
+from tnctl.cluster.joining.assignment import Address, Assignment, line_of
 from tnctl.launch.terminal_log import TerminalLog
+from tnctl.progress import SHOW_CURSOR
 
-SHOW_CURSOR = b"\x1b[?25h"
 TAIL_BYTES = 65_536
 
 
@@ -32,52 +32,65 @@ def shares(cpus: Iterable[int], workers: int) -> list[tuple[int, ...]]:
     ]
 
 
-class Display:
-    """Where rank 0 shows its lines and its live display: a terminal if this process has one.
+def is_a_terminal() -> bool:
+    """Whether this process shows its lines in a terminal."""
+    return os.isatty(2)
 
-    What it shows is copied to this process's standard error, and into its log. `write` is for the
-    process that shows, and closed by whoever has started it.
+
+def size_of_terminal() -> bytes:
+    """The size of this process's terminal (struct winsize), empty without one."""
+    with contextlib.suppress(OSError):
+        return fcntl.ioctl(2, termios.TIOCGWINSZ, bytes(8))
+    return b""
+
+
+class Output:
+    """What a worker process writes: a terminal or a pipe, and its other end to read from.
+
+    `write` is for the process that writes, and closed by whoever has started it.
     """
 
-    def __init__(self, log: Path) -> None:
-        self.is_terminal = os.isatty(2)
-        self.read, self.write = pty.openpty() if self.is_terminal else os.pipe()
-        if self.is_terminal:
+    def __init__(self, is_terminal: bool, size: bytes = b"") -> None:
+        self._is_terminal = is_terminal
+        self.read, self.write = pty.openpty() if is_terminal else os.pipe()
+        if is_terminal:
             tty.setraw(self.write)
-            self.resize()
+            self.resize(size)
         os.set_blocking(self.read, False)
-        self._log = TerminalLog(log)
 
-    def resize(self) -> None:
-        """Give the size of this process's terminal to rank 0's."""
-        if self.is_terminal:
+    def resize(self, size: bytes) -> None:
+        """Give it the size of another terminal."""
+        if self._is_terminal and size:
             with contextlib.suppress(OSError):
-                size = fcntl.ioctl(2, termios.TIOCGWINSZ, bytes(8))
                 fcntl.ioctl(self.read, termios.TIOCSWINSZ, size)
 
-    def copy(self) -> bool:
-        """Copy what has come; False at the end."""
-        while True:
-            try:
-                content = os.read(self.read, 1 << 16)
-            except BlockingIOError:
-                return True
-            except OSError:  # of a terminal that no process has open
-                return False
-            if not content:
-                return False
-            with contextlib.suppress(OSError):  # the disk may be full: then the log has a gap
-                self._log.write(content)
-            _write(content)
+    def take(self) -> bytes | None:
+        """What was written, at most 64 KiB; empty when there is nothing now, None at the end."""
+        try:
+            return os.read(self.read, 1 << 16) or None
+        except BlockingIOError:
+            return b""
+        except OSError:  # of a terminal that no process has open
+            return None
+
+
+class Display:
+    """Shows what rank 0 has written: in this process's standard error, and in its log."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = TerminalLog(log)
+
+    def show(self, content: bytes) -> None:
+        with contextlib.suppress(OSError):  # the disk may be full: then the log has a gap
+            self._log.write(content)
+        _write(content)
 
     def close(self, is_cut: bool) -> None:
         """`is_cut` says that rank 0 was killed, and may have left a display in the terminal."""
-        self.copy()
-        end = SHOW_CURSOR if self.is_terminal and is_cut else b""
+        end = SHOW_CURSOR if is_a_terminal() and is_cut else b""
         with contextlib.suppress(OSError):
             _write(end + b"\n" if self._log.is_in_a_row else end)
             self._log.close()
-        os.close(self.read)
 
 
 def _write(content: bytes) -> None:
@@ -91,15 +104,29 @@ class WorkerProcess:
     """One worker: a process in a session of its own, so that Ctrl-C does not reach it."""
 
     def __init__(
-        self, command: Sequence[str], rank: int, log: Path, output: int, passed: Sequence[int]
+        self,
+        command: Sequence[str],
+        rank: int,
+        output: int,
+        passed: Sequence[int],
+        folder: str | None = None,
+        environment: dict[str, str] | None = None,
+        *,
+        inherits_output: bool = False,
     ) -> None:
-        """`output` is the descriptor of its standard output and error, `passed` are others."""
-        self.rank, self.log = rank, log
+        """`output` is the descriptor of its standard output and error, `passed` are others.
+
+        It runs in `folder` with the variables of `environment`, by default this process's. With
+        `inherits_output` its standard output is this process's.
+        """
+        self.rank = rank
         self.process = subprocess.Popen(
             command,
+            cwd=folder,
+            env=environment,
             bufsize=0,
             stdin=subprocess.PIPE,
-            stdout=output,
+            stdout=None if inherits_output else output,
             stderr=output,
             pass_fds=passed,
             start_new_session=True,
@@ -110,6 +137,7 @@ class WorkerProcess:
         os.set_blocking(self._stdin.fileno(), False)
         self._unsent = b""
         self._stopped: float | None = None  # seconds; None while it runs
+        self.stopped_for: float | None = None  # seconds, if it was killed for it
 
     def send(self, document: Assignment | Address) -> None:
         """Write a line to its standard input, or what it takes of it; `flush` writes the rest."""
@@ -123,10 +151,28 @@ class WorkerProcess:
             if self._unsent:
                 self._unsent = self._unsent[self._stdin.write(self._unsent) or 0 :]
 
-    def stopped_seconds(self, elapsed: float) -> float:
-        """How many seconds it has been stopped by a signal such as SIGSTOP; 0 while it runs.
+    def poll(self, elapsed: float, silence: float) -> None:
+        """Send what waits, and kill it when it was stopped for `silence` seconds.
 
         To be called at short intervals: `elapsed` is what the time since the last call counts.
+        """
+        self.flush()
+        seconds = self._stopped_seconds(elapsed)
+        if seconds >= silence and self.stopped_for is None:
+            self.stopped_for = seconds
+            self.kill()
+
+    def describe(self, code: int) -> str:
+        """What its exit code means; a negative one is of a signal."""
+        if code >= 0:
+            return f"ended with exit code {code}"
+        if self.stopped_for is not None:
+            return f"was stopped for {self.stopped_for:.1f} s"
+        return f"was killed by {signal.Signals(-code).name}"
+
+    def _stopped_seconds(self, elapsed: float) -> float:
+        """How many seconds it has been stopped by a signal such as SIGSTOP; 0 while it runs.
+
         A stop counts from the call that notices it.
         """
         if self.process.returncode is not None:
@@ -159,13 +205,14 @@ class WorkerProcess:
         os.close(self.ended)
         return code
 
-    def last_lines(self, most: int) -> list[str]:
-        """The last lines of its output."""
-        with contextlib.suppress(OSError), self.log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            lines = file.read().decode("utf-8", "backslashreplace").splitlines()
-            return [line for line in lines if line.strip() and not line.startswith("== ")][-most:]
-        return []
+
+def last_lines(log: Path, most: int) -> list[str]:
+    """The last lines of a worker's output."""
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+        lines = file.read().decode("utf-8", "backslashreplace").splitlines()
+        return [line for line in lines if line.strip() and not line.startswith("== ")][-most:]
+    return []
 
 
 def begin_log(log: Path, generation: int) -> None:

@@ -1,7 +1,6 @@
 """From a conf to a model: sparse tables, the dense network of the recipe, the dense table."""
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,33 +13,25 @@ from numpy.typing import NDArray
 from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model import aliases, layers, recipes
-from tnctl.model.layout import Layout, initials, plan, segments, table_life, table_optimizer
+from tnctl.model.layout import Layout, plan
+from tnctl.model.parameter_tables import ParameterTables, dense_table, empty_tables, pool_of
 from tnctl.model.recipe_inputs import Inputs
 from tnctl.schema import SINGLE_LABEL, SLOT_NAME, Conf, Label
-from tnctl.tables import DenseTable, Pool, SparseTable, aligned
-
-MOST_THREADS = 8  # beyond this the tables wait for memory
+from tnctl.tables import DenseTable, aligned
 
 
 @dataclass
-class Model:
+class Model(ParameterTables):
     """All parts of a model: tables, dense network and dense table.
 
-    `tables[i]` has the rows of `layout.tables[i]`; the trainable variables of `network` live in
-    `dense`, variable i in `dense.weights[i]`, and the moving statistics of batch norm in
-    `moving`. `inference_network` computes in float32 with the same memory; it is `network` itself
-    unless that computes in bfloat16. Both return a logit [B, 1] for each of `heads`, by name, and
-    [B, d] for each of `towers`.
+    The trainable variables of `network` live in `dense`, variable i in `dense.weights[i]`, and the
+    moving statistics of batch norm in `moving`. `inference_network` computes in float32 with the
+    same memory; it is `network` itself unless that computes in bfloat16. Both return a logit [B, 1]
+    for each of `heads`, by name, and [B, d] for each of `towers`.
     """
 
-    conf: Conf
-    layout: Layout
-    statistics: Statistics
-    pool: Pool
-    tables: list[SparseTable]
     network: Any
     inference_network: Any
-    dense: DenseTable
     moving: list[NDArray[np.float32]]
     heads: tuple[str, ...]
 
@@ -85,37 +76,20 @@ def enable_determinism() -> None:
 def build(conf: Conf, statistics: Statistics) -> Model:
     """A model with initial weights and empty tables."""
     layout = plan(conf, statistics)
-    pool = Pool(conf.train.threads or min(len(os.sched_getaffinity(0)), MOST_THREADS))
-    tables = []
-    for table_layout in layout.tables:
-        table = SparseTable(
-            segments(conf.compat, table_layout),
-            conf.seed,
-            pool,
-            updates=conf.optimizer.updates,
-            shows=table_layout.kind.shows,
-            cvm=table_layout.kind.cvm,
-            sketch_bytes=conf.life.sketch if table_layout.waits else 0,
-        )
-        for (group, number), life in zip(
-            table_layout.groups.items(), table_layout.lives, strict=True
-        ):
-            table.add_group(number, group, initials(conf, table_layout, group))
-            if life.eventful:
-                table.set_life(number, table_life(life, table.stride))
-        tables.append(table)
+    pool = pool_of(conf.train)
+    tables = empty_tables(conf, layout, pool)
     network, heads = build_network(conf, layout, conf.train.precision)
     inference = network
     if conf.train.precision != "float32":
         inference, _ = build_network(conf, layout, "float32")
     sizes = [variable.value.shape.num_elements() for variable in network.trainable_variables]
-    dense = DenseTable(sizes, table_optimizer(conf.optimizer.dense, conf.compat), pool)
+    dense = dense_table(conf, sizes, pool)
     moving = [
         aligned(variable.value.shape.num_elements()) for variable in network.non_trainable_variables
     ]
     for computing in (inference, network):
         place_variables(computing, dense, moving, aliases.move_variables)
-    return Model(conf, layout, statistics, pool, tables, network, inference, dense, moving, heads)
+    return Model(conf, layout, statistics, pool, tables, dense, network, inference, moving, heads)
 
 
 def place_variables(

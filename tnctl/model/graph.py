@@ -7,10 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tnctl.masking import masked_conf
 from tnctl.model.building import Model
 from tnctl.model.layout import LINEAR, Layout
-from tnctl.schema import Conf
 
 BY_SLOT = "by_slot"
 PACKED = "packed"
@@ -40,16 +38,6 @@ class Input:
     def dtype(self) -> str:
         """The dtype of its values."""
         return "int32" if self.source == LENGTHS else "float32"
-
-
-def conf_to_json(conf: Conf) -> dict[str, Any]:
-    """A conf as plain values without secrets, to be saved, shown and compared.
-
-    Without `cluster`: the model does not depend on which machines train it.
-    """
-    values = dataclasses.asdict(conf)
-    del values["cluster"]
-    return masked_conf(values)
 
 
 def packed_inputs(layout: Layout) -> list[Input]:

@@ -12,7 +12,8 @@ from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model, batch_norms
 from tnctl.model.graph import SEQUENCES, packed_inputs
 from tnctl.model.layout import LINEAR, Layout, slot_plans
-from tnctl.tables import Workspace
+from tnctl.model.parameter_tables import MovingStatistics, TableUpdates, move_statistics
+from tnctl.tables import Workspace, clipping_factor
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class LocalParameters:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.steps = 0
-        self._updates = Updates(model)
+        self._updates = TableUpdates(model)
+        self._moving = moving_statistics(model)
         layout = model.layout
         self._workspaces = [
             Workspace(table, slot_plans(model.conf.slots, table_layout))
@@ -103,16 +105,16 @@ class LocalParameters:
             self.model.dense.apply(gradients.dense, scale)
         self.steps += 1
         self._updates.remove_rows(self.steps)
-        self._updates.move_statistics([np.asarray(memoryview(s)) for s in gradients.statistics])
+        statistics = [np.asarray(memoryview(moment)) for moment in gradients.statistics]
+        move_statistics(self._moving, statistics, self.model.dense.step)
 
     def _scale(self, dense: list[Any]) -> float:
         """The factor that reduces the norm of all gradients together to optimizer.clip_norm."""
         limit = self.model.conf.optimizer.clip_norm
         if not limit:
             return 1.0
-        rows = sum(workspace.squares() for workspace in self._trained)
-        norm = (rows + self.model.dense.squares(dense)) ** 0.5
-        return float(limit / norm) if norm > limit else 1.0
+        of_tables = [workspace.squares() for workspace in self._trained]
+        return clipping_factor(limit, of_tables, self.model.dense.squares(dense))
 
 
 class PooledInputs:
@@ -148,44 +150,7 @@ class PooledInputs:
             workspace.accumulate(_of_segments(workspace, x, linear), sequences)
 
 
-class Updates:
-    """What a step changes in a model beside applying gradients."""
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self._rate_factor = 1.0
-        self._moving = moving_statistics(model)
-
-    def set_rate_factor(self, factor: float) -> None:
-        """Multiply every learning rate of the conf by a factor."""
-        if factor == self._rate_factor:
-            return
-        self._rate_factor = factor
-        for table in self._model.tables:
-            for number, segment in enumerate(table.segments):
-                table.set_learning_rate(number, segment.optimizer.learning_rate * factor)
-        dense = self._model.dense
-        dense.set_learning_rate(dense.optimizer.learning_rate * factor)
-
-    def remove_rows(self, steps: int) -> None:
-        """Evict by the rules that hold every so many steps, then down to the bounds."""
-        for layout, table in zip(self._model.layout.tables, self._model.tables, strict=True):
-            every = layout.kind.evict_every
-            if every is not None and steps % every == 0:
-                table.evict()
-            if layout.bounds:
-                table.bound()
-
-    def move_statistics(self, statistics: list[NDArray[np.float32]]) -> None:
-        """Move each moving statistic towards the batch's, float32 [n] each."""
-        for (moving, momentum), measured in zip(self._moving, statistics, strict=True):
-            # A plain mean of the first batches: what the statistics start with is of no batch.
-            # They and the dense weights begin together, in a warm start later than the clock.
-            rate = np.float32(max(1 - momentum, 1 / self._model.dense.step))
-            moving += rate * (measured - moving)
-
-
-def moving_statistics(model: Model) -> list[tuple[NDArray[np.float32], float]]:
+def moving_statistics(model: Model) -> MovingStatistics:
     """The memory of each moving statistic in the order of `batch_statistics`, and its momentum."""
     variables = model.network.non_trainable_variables
     places = {id(variable): number for number, variable in enumerate(variables)}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tnctl.model.building import Model
+from tnctl.model.parameter_tables import ParameterTables
 from tnctl.tables import Figures
 
 
@@ -17,7 +17,7 @@ class TableFigures:
     """by the name of the share group"""
 
 
-def table_figures(model: Model) -> list[TableFigures]:
+def table_figures(model: ParameterTables) -> list[TableFigures]:
     """The figures of each table of a model, in their order."""
     return [
         TableFigures(

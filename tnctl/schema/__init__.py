@@ -5,7 +5,7 @@ between its keys; `conf` has those between sections, `keys` finds keys by their 
 makes a Conf.
 """
 
-from tnctl.schema.cluster_section import Cluster
+from tnctl.schema.cluster_section import Cluster, Tls
 from tnctl.schema.conf import RESERVED_NAMES, Conf
 from tnctl.schema.data_section import FORMATS, SINGLE_LABEL, Data, Gate, Label
 from tnctl.schema.declarations import Declaration
@@ -30,7 +30,7 @@ __all__ = [
     "FORMATS", "ID_KINDS", "NAME", "RESERVED_NAMES", "RULES", "SINGLE_LABEL", "SLOT_NAME",
     "Admission", "Cluster", "Conf", "Data", "Declaration", "Embedding", "Evaluation", "Eviction",
     "Gate", "GroupLife", "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss",
-    "Numeric", "Optimizer", "Optimizers", "RowLife", "Save", "Schedule", "Shows", "Slot", "Train",
-    "Warm", "all_keys", "branches", "converted", "dataclass_of", "differences", "from_values",
-    "hint_of", "keys_like", "no_key", "register",
+    "Numeric", "Optimizer", "Optimizers", "RowLife", "Save", "Schedule", "Shows", "Slot", "Tls",
+    "Train", "Warm", "all_keys", "branches", "converted", "dataclass_of", "differences",
+    "from_values", "hint_of", "keys_like", "no_key", "register",
 ]  # fmt: skip

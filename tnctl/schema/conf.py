@@ -66,7 +66,6 @@ class Conf(Section):
         self._check_groups()
         self._check_rows()
         self._check_life()
-        self._check_cluster()
 
     def _check_names(self) -> None:
         """Inputs become arguments of the graph, by their names."""
@@ -191,18 +190,58 @@ class Conf(Section):
                 "cvm and score out",
             )
 
-    def _check_cluster(self) -> None:
-        """Several workers do not train every row at each step, nor know the norm of a gradient."""
+    def check_training(self) -> None:
+        """Refuse what several workers cannot train, though they can read such a model.
+
+        They do not train every row at each step. Raises UserError.
+        """
         if self.cluster.start is None:
             return
+        refuse_if(
+            self.cluster.cpus is not None and self.cluster.start != "ray",
+            "cluster.cpus is for cluster=ray; other workers share the CPUs of their machine. "
+            "Leave it out",
+        )
+        refuse_if(
+            self.cluster.min_workers is not None and self.cluster.start != "ray",
+            "cluster.min_workers is for cluster=ray; with cluster=env the scheduler chooses the "
+            "number of workers each time. Leave it out",
+        )
         way = f"Leave it out, or train on one machine, without cluster={self.cluster.start}"
         refuse_if(
             self.optimizer.updates == "all",
             f"optimizer.updates=all is not for several workers yet. {way}",
         )
+        key = "workers" if self.cluster.min_workers is None else "min_workers"
         refuse_if(
-            self.optimizer.clip_norm > 0,
-            f"optimizer.clip_norm is not for several workers yet. {way}",
+            self.cluster.workers is not None and self.cluster.backup >= self.cluster.fewest,
+            f"cluster.backup={self.cluster.backup} leaves no worker for a step: it must be below "
+            f"cluster.{key}={self.cluster.fewest}",
+        )
+        refuse_if(
+            self.train.deterministic and self.cluster.mode != "sync",
+            f"train.deterministic=true is for cluster.mode=sync: with {self.cluster.mode} the "
+            "order in which batches are applied is that of their arrival",
+        )
+        refuse_if(
+            self.cluster.backup and self.cluster.mode == "async",
+            "cluster.backup is for cluster.mode=sync: with async no worker waits for another. "
+            "Leave it out",
+        )
+        refuse_if(
+            self.cluster.backup and self.cluster.mode == "hybrid",
+            "cluster.backup is for cluster.mode=sync: with hybrid the rows of a batch are trained "
+            "when they arrive, also where its dense gradients would be left out. Leave it out",
+        )
+        refuse_if(
+            self.optimizer.clip_norm > 0 and self.cluster.mode != "sync",
+            f"optimizer.clip_norm is for cluster.mode=sync: with {self.cluster.mode} no owner has "
+            "a whole gradient. Leave it out, or take cluster.mode=sync",
+        )
+        refuse_if(
+            self.cluster.staleness is not None and self.cluster.mode == "sync",
+            "cluster.staleness is for cluster.mode=async and hybrid: with sync no worker is ahead "
+            "of another. Leave it out",
         )
 
     def life_of(self, group: str) -> RowLife:

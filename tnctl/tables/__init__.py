@@ -1,8 +1,10 @@
 """The C tables, with numpy in and out. Nothing above this package knows cffi."""
 
 from tnctl.tables.auc import StreamingAuc
+from tnctl.tables.bfloat16 import from_bfloat16, to_bfloat16
 from tnctl.tables.dense_table import DenseTable
 from tnctl.tables.dictionary import Dictionary, DictionaryStack, DictionaryWriter
+from tnctl.tables.exact_sum import ExactSum, clipping_factor
 from tnctl.tables.memory import NotFiniteError, NotOwnedError, Pool, aligned
 from tnctl.tables.optimizer_kinds import Optimizer
 from tnctl.tables.plans import Figures, Initial, Life, Segment, SlotPlan
@@ -30,6 +32,7 @@ __all__ = [
     "Dictionary",
     "DictionaryStack",
     "DictionaryWriter",
+    "ExactSum",
     "Figures",
     "Initial",
     "KeyWorkspace",
@@ -47,11 +50,14 @@ __all__ = [
     "StreamingAuc",
     "Workspace",
     "aligned",
+    "clipping_factor",
     "cvm_columns",
     "days_of_steps",
     "decay_factors",
+    "from_bfloat16",
     "key_hashes",
     "record_dtype",
     "shards_of",
+    "to_bfloat16",
     "weighted_sum",
 ]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl._tables import ffi, lib
+from tnctl.tables.exact_sum import NORM_CHUNK, ExactSum
 from tnctl.tables.memory import Pool, array_over, check, items, pointer
 from tnctl.tables.optimizer_kinds import Optimizer
 
@@ -90,6 +91,24 @@ class DenseTable:
     def check_slice(self, gradients: Any, first: int) -> None:
         """Raise NotFiniteError unless all gradients of a slice, as in `apply_slice`, are finite."""
         self._with_slice(gradients, first, lib.tn_dense_check)
+
+    def exact_squares_of_slice(self, gradients: Any, first: int) -> ExactSum:
+        """The sum of squares of the gradients that `apply_slice` would use, clipped and with l2.
+
+        Slices that begin at `chunk_starts` add up to the squares of the whole gradients.
+        """
+        squares = ExactSum()
+        self._with_slice(gradients, first, lib.tn_dense_norm_words, squares.pointer())
+        return squares
+
+    @property
+    def chunk_starts(self) -> NDArray[np.int64]:
+        """The places in `flat_weights` where slices may begin, in ascending order; the end too."""
+        starts = [
+            np.arange(offset, offset + max(size, 1), NORM_CHUNK)
+            for offset, size in zip(self.offsets, self.sizes, strict=True)
+        ]
+        return np.unique(np.concatenate([*starts, [0, len(self.flat_weights)]]).astype(np.int64))
 
     def apply_slice(self, gradients: Any, first: int, scale: float = 1.0) -> None:
         """One step of the optimizer with a part of the gradients, of flat_weights[first : first+n].

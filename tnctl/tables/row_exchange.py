@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl._tables import ffi, lib
+from tnctl.tables.exact_sum import ExactSum
 from tnctl.tables.memory import check, items, pointer
 from tnctl.tables.plans import SlotPlan
 from tnctl.tables.sparse_table import SparseTable
@@ -56,8 +57,8 @@ class KeyWorkspace(Workspace):
         """Number the distinct keys of a batch, and return how many there are of each peer.
 
         The cells and weights are those of `Workspace.find`. Peer p owns the shards from
-        first_shards[p] up to first_shards[p + 1]: first_shards ascends from 0 to 64. Raises
-        ValueError as `find` does.
+        first_shards[p] up to first_shards[p + 1], none where these are equal: first_shards
+        ascends from 0 to 64. Raises ValueError as `find` does.
         """
         self._counts = []
         cells = self._cells(ids, offsets, examples, weights)
@@ -176,6 +177,17 @@ class PullWorkspace:
         changed, for keys of shards that the table does not own (`NotOwnedError`), for groups that
         it lacks, and for keys without an occurrence.
         """
+        return self._find(ranks, lib.TN_PULL_INSERT if insert else lib.TN_PULL_READ)
+
+    def find_again(self, keys: RankKeys) -> None:
+        """Find the rows of keys that were pulled before, to push to them as rank 0 of 1.
+
+        A key whose row was removed gets none, and what is pushed for it is ignored. Occurrences do
+        not count for admission again. Raises as `find` does.
+        """
+        self._find([keys], lib.TN_PULL_AGAIN)
+
+    def _find(self, ranks: Sequence[RankKeys], missing: int) -> list[int]:
         self._counts = []
         keys = ffi.new("tn_rank_keys[]", len(ranks))
         counts, kept = [], []
@@ -187,7 +199,7 @@ class PullWorkspace:
                 kept.append(items(rank.occurrences, np.uint32, n))
                 key.occurrences = kept[-1]
             counts.append(n)
-        check(lib.tn_pull(self.handle, keys, len(ranks), insert))
+        check(lib.tn_pull(self.handle, keys, len(ranks), missing))
         self._counts = counts
         return list(counts)
 
@@ -231,11 +243,11 @@ class PullWorkspace:
         size = 2 * self._count(rank)
         check(lib.tn_push_shows(self.handle, rank, items(counts, np.float32, size)))
 
-    def squares(self) -> float:
+    def exact_squares(self) -> ExactSum:
         """The sum of squares of the gradients that `apply` would use, clipped and with l2."""
-        squares = ffi.new("double *")
-        check(lib.tn_norm(self.handle, squares))
-        return float(squares[0])
+        squares = ExactSum()
+        check(lib.tn_norm_words(self.handle, squares.pointer()))
+        return squares
 
     def apply(self, scale: float = 1.0) -> None:
         """Update every row that was found once with its reduced gradient * scale."""

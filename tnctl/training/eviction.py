@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from tnctl.data import days
 from tnctl.errors import UserError
-from tnctl.model.building import Model
 from tnctl.model.layout import Layout
+from tnctl.model.parameter_tables import ParameterTables
 from tnctl.model.table_figures import TableFigures
 from tnctl.progress import say
 from tnctl.schema import Conf, RowLife
@@ -35,7 +35,7 @@ def check(conf: Conf) -> None:
             )
 
 
-def end_of_period(model: Model) -> dict[str, int]:
+def end_of_period(model: ParameterTables) -> dict[str, int]:
     """Evict at the end of a day, or of an epoch without days; the rows removed, by group.
 
     A sketch that has become too small is reported.
@@ -44,7 +44,7 @@ def end_of_period(model: Model) -> dict[str, int]:
     return remove_rows(model)
 
 
-def remove_rows(model: Model) -> dict[str, int]:
+def remove_rows(model: ParameterTables) -> dict[str, int]:
     """Evict what is due at the end of a day or epoch; the rows removed, by group."""
     removed = {}
     for layout, table in zip(model.layout.tables, model.tables, strict=True):
@@ -68,7 +68,7 @@ def warn_of_sketches(shares: Mapping[str, float]) -> None:
             )
 
 
-def miscounted_by_table(model: Model) -> dict[str, float]:
+def miscounted_by_table(model: ParameterTables) -> dict[str, float]:
     """`miscounted` of the sketch of each table."""
     return {
         layout.name: miscounted(table.sketch)

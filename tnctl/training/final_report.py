@@ -10,9 +10,9 @@ from tnctl.evaluation.input_figures import NormSum, kind_of, row_bytes, rows_and
 from tnctl.evaluation.split_scoring import REPORTED_SPLITS, Counts, first_given
 from tnctl.masking import masked
 from tnctl.model.building import Model
-from tnctl.model.graph import conf_to_json
 from tnctl.model.table_figures import TableFigures, total_bytes
 from tnctl.progress import waiting
+from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf
 from tnctl.training import eviction, run_folder
 from tnctl.training.days.daily import Daily
@@ -39,6 +39,7 @@ def write_report(
     """Evaluate the model that is kept; write report.html, and report.json as the last file."""
     model, split = workers.model, first_given(conf.data, REPORTED_SPLITS)
     tables, of_workers = workers.figures(), workers.worker_figures()
+    exchanged = workers.exchanged()
     metrics: dict[str, JsonValue] = {}
     counts = None
     if split is not None:
@@ -74,6 +75,8 @@ def write_report(
             saved_bytes=saver.bytes_written,
             table_bytes=total_bytes(tables),
             workers=tuple(worker.rounded() for worker in of_workers) or None,
+            exchange=None if exchanged is None else exchanged.whole(),
+            hottest=tuple(workers.hottest_rows()) or None,
         ),
     )
     report = masked(report)

@@ -33,14 +33,13 @@ from tnctl.training.sample_ids import (
     read_sample,
     spread,
 )
+from tnctl.training.worker_memory import WorkerMemory
 
 ROWS = 100_000  # of the sample
 ROWS_OF_OTHER_SPLITS = 1000
 # Each of its 64 shards takes rows in blocks of 64 KiB.
 LEAST_BYTES = 64 << 16
 DAYS_DIFFER = 1.25  # in rows, on the average
-# Of a process beside its model: 605 MiB after its imports (TensorFlow 2.21), and data on its way.
-PROCESS_BYTES = 700 << 20
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -81,22 +80,6 @@ class LifeForecast:
     ids: Growth  # distinct
     rows: Growth  # those that get a row and are within the bound
     counted: float  # occurrences that the sketch counts until the end
-
-
-@dataclass
-class WorkerMemory:
-    """The memory of each worker at the end of the data, where several train."""
-
-    workers: int
-    tables: tuple[float, float, float]  # bytes of its part of all tables: estimate, low, high
-    dense_bytes: int
-    process_bytes: int = PROCESS_BYTES
-
-    @property
-    def bytes(self) -> tuple[float, float, float]:
-        """All of it: estimate, low, high."""
-        estimate, low, high = (part + self.dense_bytes + self.process_bytes for part in self.tables)
-        return estimate, low, high
 
 
 @dataclass
@@ -174,8 +157,8 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
         workers=None,
         warnings=[],
     )
-    if conf.cluster.start is not None:
-        findings.workers = worker_memory(conf.cluster.workers, findings)
+    if conf.cluster.start is not None and conf.cluster.workers is not None:
+        findings.workers = worker_memory(conf.cluster.workers, conf.cluster.servers, findings)
     findings.warnings = warnings(conf, layout, findings, sample)
     return findings
 
@@ -297,13 +280,13 @@ def table_findings(
     return TableForecast(table.stride + INDEX_BYTES, (estimate, low, high), sketch, overcount)
 
 
-def worker_memory(workers: int, findings: Forecast) -> WorkerMemory:
+def worker_memory(workers: int, servers: int, findings: Forecast) -> WorkerMemory:
     """What each of several workers needs: its part of the tables, and all dense weights."""
     estimate, low, high = (
-        sum(table.bytes[bound] for table in findings.tables.values()) / workers
+        sum(table.bytes[bound] for table in findings.tables.values()) / (servers or workers)
         for bound in range(3)
     )
-    return WorkerMemory(workers, (estimate, low, high), findings.dense_bytes)
+    return WorkerMemory(workers, (estimate, low, high), findings.dense_bytes, servers=servers)
 
 
 def unused_columns(conf: Conf) -> list[str] | None:
@@ -340,7 +323,7 @@ def warnings(conf: Conf, layout: Layout, findings: Forecast, sample: list[Batch]
         for name, table in findings.tables.items()
         if table.overcount >= 1
     ]
-    if conf.cluster.start is not None:
+    if conf.cluster.start is not None and conf.cluster.workers is not None:
         said += filter(None, [units.too_few_at_start(conf, "train", conf.cluster.workers)])
     return said + same_files(conf) + memory_warnings(findings)
 
@@ -380,8 +363,8 @@ def memory_warnings(findings: Forecast) -> list[str]:
         )
         what = "the tables"
     else:
-        estimate, highest = (each.workers * each.bytes[bound] for bound in (0, 2))
-        what = f"the {each.workers} workers"
+        estimate, highest = each.together(0), each.together(2)
+        what = f"the {each.words}"
     if highest <= there:
         return []
     sure = "will" if estimate > there else "may"

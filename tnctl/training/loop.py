@@ -19,7 +19,7 @@ from tnctl.schema import Conf
 from tnctl.training import early_stopping, events
 from tnctl.training.events import Event, Events, PassUnderWay
 from tnctl.training.pass_sums import PassSums, has_classes
-from tnctl.training.schedule import factor
+from tnctl.training.schedule import factor, is_crossed
 from tnctl.training.state import RunState
 from tnctl.training.workers import Workers
 
@@ -67,6 +67,7 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
             # Before the reader is closed, for reading may hang, and closing it waits for it.
             yield events.Interrupted()
             raise
+    workers.settle(state)
     return Epoch(
         epoch=epoch + 1,
         step=state.steps,
@@ -80,13 +81,14 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
 
 def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassUnderWay) -> Events:
     yield events.PassStarts(current)
-    batches, number = current.batches, 0
+    batches, number, earlier = current.batches, 0, state.steps - 1
     # What is due between two steps waits until the second has its batch; after the last step of a
     # pass, the end of the pass does it.
     while batches.wait():
         paused = time.perf_counter()
-        if _evaluation_is_due(conf.evaluation.every_steps, state):
+        if _evaluation_is_due(conf.evaluation.every_steps, state, earlier):
             yield _evaluate(conf, state, workers)
+        earlier = state.steps
         yield events.BetweenSteps()
         current.seconds_paused += time.perf_counter() - paused
         if state.stopping.stops(conf.evaluation.patience):
@@ -120,14 +122,17 @@ def _rows_to_train(conf: Conf, state: RunState) -> tuple[int | None, bool]:
     return (None, False) if count is None else (round(count.estimate), count.low < count.high)
 
 
-def _evaluation_is_due(every_steps: int | None, state: RunState) -> bool:
-    last = state.evaluations[-1].step if state.evaluations else state.first_step
-    return every_steps is not None and state.steps % every_steps == 0 and state.steps > last
+def _evaluation_is_due(every_steps: int | None, state: RunState, earlier: int) -> bool:
+    """`earlier` are the steps at the look before this one."""
+    if every_steps is None or not is_crossed(every_steps, earlier, state.steps):
+        return False
+    return state.steps > (state.evaluations[-1].step if state.evaluations else state.first_step)
 
 
 def _evaluate(conf: Conf, state: RunState, workers: Workers) -> events.Evaluated:
     """Evaluate on data.validation, and record the result in the state."""
     started = time.perf_counter()
+    workers.settle(state)
     measured = workers.evaluate("validation")
     monitor, is_best = conf.evaluation.monitor, False
     if monitor in measured.metrics:

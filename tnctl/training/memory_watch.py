@@ -3,7 +3,7 @@
 import time
 
 from tnctl import memory_limits
-from tnctl.model.building import Model
+from tnctl.model.parameter_tables import ParameterTables
 from tnctl.model.table_figures import table_figures, total_bytes, total_rows
 from tnctl.progress import size
 
@@ -13,12 +13,12 @@ RESERVE = 160 << 20
 GROWTHS_AHEAD = 4  # of as many bytes as the tables grew between the last two checks
 
 
-def table_bytes(model: Model) -> int:
+def table_bytes(model: ParameterTables) -> int:
     """What the tables hold at the moment."""
     return total_bytes(table_figures(model))
 
 
-def table_words(model: Model) -> str:
+def table_words(model: ParameterTables) -> str:
     """Rows and bytes of the tables, as a message has them."""
     rows = total_rows(table_figures(model))
     return f"the tables hold {size(table_bytes(model))} ({rows:,} rows)"
@@ -30,13 +30,13 @@ class MemoryWatch:
     The killer of a system that runs out of memory leaves no time for a checkpoint or a message.
     """
 
-    def __init__(self, model: Model, processes: int = 1) -> None:
+    def __init__(self, model: ParameterTables, processes: int = 1) -> None:
         """`processes` of this machine have tables that grow as this model's do."""
         self._processes = processes
         self._held = table_bytes(model)
         self._next_check = time.monotonic()
 
-    def shortage(self, model: Model) -> str | None:
+    def shortage(self, model: ParameterTables) -> str | None:
         """What is wrong when the next growth may not have room, else None.
 
         None too while the tables do not grow: what is there has been enough so far.

@@ -15,6 +15,7 @@ from tnctl.progress import Display, Parts, say, size
 from tnctl.training import events, eviction
 from tnctl.training.events import Event, PassUnderWay
 from tnctl.training.run_log import Log
+from tnctl.training.schedule import is_crossed
 from tnctl.training.state import RunState
 from tnctl.training.tensorboard import EventFiles
 from tnctl.training.worker_watch import WorkerWatch
@@ -157,12 +158,15 @@ class Recorder:
     ) -> None:
         self._state, self._workers, self._watch = state, workers, watch
         self._log, self._stopwatch, self._event_files = log, stopwatch, event_files
+        self._looked_at = state.steps
 
     def see(self, event: Event) -> None:
         """Record an event."""
         match event:
-            case events.StepDone(current=current) if logged(self._state.steps):
-                self._record_steps(current)
+            case events.StepDone(current=current):
+                earlier, self._looked_at = self._looked_at, self._state.steps
+                if logged(self._state.steps, earlier):
+                    self._record_steps(current)
             case events.Evaluated(evaluation=evaluation, is_best=is_best, seconds=seconds):
                 timing = {
                     "seconds": round(self._stopwatch.seconds(), 3),
@@ -172,7 +176,8 @@ class Recorder:
                 self._log.add("evaluation", **fields, better=is_best, timing=timing)
                 self._log.flush()
             case events.PassEnds(figures=epoch):
-                self._log.add("epoch", **documents.plain(epoch), timing=self._stopwatch.timing())
+                timing = self._stopwatch.timing() | self._watch.pass_record
+                self._log.add("epoch", **documents.plain(epoch), timing=timing)
             case events.DayEnds(record=record):
                 fields = {"step": self._state.steps, **documents.plain(record)}
                 self._log.add("day", **fields, timing=self._stopwatch.timing())
@@ -205,7 +210,7 @@ class Recorder:
         if self._event_files is not None:
             values["examples_per_second"] = speed
             scalars = {f"train/{key}": value for key, value in values.items() if value is not None}
-            self._event_files.scalars(self._state.steps, scalars)
+            self._event_files.scalars(self._state.steps, scalars | self._watch.scalars)
 
     def _write_events(self, event_files: EventFiles, event: Event) -> None:
         steps = self._state.steps
@@ -220,6 +225,6 @@ class Recorder:
                 event_files.flush()
 
 
-def logged(steps: int) -> bool:
-    """Whether a step gets a line in log.jsonl: often at first, then every 1000 steps."""
-    return steps % (10 if steps <= 1000 else 100 if steps <= 10_000 else 1000) == 0
+def logged(steps: int, earlier: int) -> bool:
+    """Whether the steps after `earlier` get a line in log.jsonl: first every 10th, later fewer."""
+    return is_crossed(10 if steps <= 1000 else 100 if steps <= 10_000 else 1000, earlier, steps)

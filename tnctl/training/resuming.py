@@ -20,9 +20,9 @@ from tnctl.file_urls import is_plain
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare, bare_conf, is_masked
 from tnctl.model.building import Model
-from tnctl.model.graph import conf_to_json
 from tnctl.ownership import CHECKPOINT
 from tnctl.progress import say
+from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf, differences
 from tnctl.training import pass_sums
 from tnctl.training.pass_position import FROM_SCRATCH

@@ -16,6 +16,7 @@ from tnctl.schema import Conf
 from tnctl.training import events, resuming
 from tnctl.training.observers import Stopwatch
 from tnctl.training.run_log import Log
+from tnctl.training.schedule import is_crossed
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
 from tnctl.training.workers import Workers
@@ -47,7 +48,8 @@ class Checkpoints:
         self.saver = Saver(conf, checkpoint, workers.owners)
         self.saved = self.staged = "" if checkpoint is None else checkpoint.folder
         self._saved_at: tuple[int, Position] = (state.steps, state.position)
-        self._best_is_due = False
+        self._looked_at = state.steps
+        self._best_is_due = self._full_is_due = False
         minutes = conf.save.every_minutes
         self._seconds_between = math.inf if minutes is None else 60 * minutes
         self._next_save = time.monotonic() + self._seconds_between
@@ -62,6 +64,11 @@ class Checkpoints:
             case events.BetweenSteps():
                 self._save_if_due()
                 self._check_memory()
+            case events.RowsEvicted(removed=removed) if any(removed.values()):
+                # No delta has rows that are removed at the step of its parent. In asynchronous
+                # training a pause may be at the end of a pass.
+                is_saved = self._state.steps == self._saved_at[0]
+                self._full_is_due = is_saved and self._state.position.day is None
             case events.StepDone(number=number) if number % STEPS_BETWEEN_CHECKS == 0:
                 self.saver.check()
             case events.Evaluated(is_best=is_best):
@@ -76,7 +83,8 @@ class Checkpoints:
     def _save_if_due(self) -> None:
         """Save if so many steps or minutes have passed, or the model is the best so far."""
         every, steps = self._conf.save.every_steps, self._state.steps
-        is_due = every is not None and steps % every == 0
+        is_due = every is not None and is_crossed(every, self._looked_at, steps)
+        self._looked_at = steps
         is_due = is_due or time.monotonic() >= self._next_save
         if self._best_is_due or (is_due and steps > self._saved_at[0]):
             self.save()
@@ -109,12 +117,14 @@ class Checkpoints:
                     len(self._log.events),
                     model_step,
                 ),
-                full=full,
+                full=full or self._full_is_due,
                 name_step=state.steps,
             )
         # `Saver.save` has waited until the checkpoint before this one was complete.
         self.saved, self.staged = self.staged, files.join(self._conf.output, folder)
-        self._saved_at, self._best_is_due = (state.steps, state.position), False
+        self._saved_at = (state.steps, state.position)
+        self._best_is_due = self._full_is_due = False
+        self._looked_at = state.steps
         self._next_save = time.monotonic() + self._seconds_between
         self._stopwatch.saving += time.perf_counter() - started
 
@@ -145,6 +155,7 @@ class Checkpoints:
 
     def _save_if_new(self) -> None:
         """Save if there were steps since the last checkpoint."""
+        self._workers.settle(self._state)
         if self._saved_at != (self._state.steps, self._state.position):
             self.save()
 

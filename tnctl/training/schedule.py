@@ -5,6 +5,14 @@ import math
 from tnctl.schema import Schedule
 
 
+def is_crossed(every: int, earlier: int, steps: int) -> bool:
+    """Whether a multiple of `every` is among the steps after `earlier` up to `steps`.
+
+    Several workers may take a few steps between two looks at the clock.
+    """
+    return steps // every > earlier // every
+
+
 def factor(schedule: Schedule, steps: int, plateau: float = 1.0) -> float:
     """The factor of the step that follows `steps` steps.
 

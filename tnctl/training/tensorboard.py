@@ -127,17 +127,22 @@ class Profiler:
         self._url = files.join(output, TENSORBOARD)
         self._first, self._last = steps
         self._state, self._claims = state, claims
+        self._looked_at = state.steps
         self._folder: files.TemporaryFolder | None = None  # while the profiler runs
 
     def see(self, event: events.Event) -> None:
         """Start or stop the profiler."""
         match event:
-            case events.BetweenSteps() if self._state.steps + 1 == self._first:
+            case events.BetweenSteps() if self._is_due():
                 self._folder = files.TemporaryFolder("profile")
                 with files.translated(self._url, "written"):
                     tf.profiler.experimental.start(self._folder.name)
             case events.StepDone() if self._state.steps >= self._last:
                 self.close()
+
+    def _is_due(self) -> bool:
+        earlier, self._looked_at = self._looked_at, self._state.steps + 1
+        return earlier < self._first <= self._looked_at
 
     def close(self) -> None:
         """Write the profile of the steps so far, if the profiler runs."""

@@ -19,7 +19,7 @@ from tnctl.model.building import Model, enable_determinism
 from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.ownership import Claims
 from tnctl.progress import say, waiting
-from tnctl.schema import Conf
+from tnctl.schema import Cluster, Conf
 from tnctl.training import early_stopping, eviction, resuming, run_folder, warm
 from tnctl.training.days.daily import Daily
 from tnctl.training.days.day_loop import train_days
@@ -78,6 +78,7 @@ def train(
             run = begin_run(conf, processes, overwrite, accept, stopwatch)
         else:
             run = resume_run(conf, processes, checkpoint, days, accept, stopwatch)
+        record_workers(run.log, conf.cluster, run.state.steps)
         return run.to_its_end(golden)
 
 
@@ -208,6 +209,14 @@ def resume_run(
     if days is not None:
         state.days, state.trained = days.record, not days.left
     return Run(conf, processes, model, state, days, claims, log, stopwatch, checkpoint)
+
+
+def record_workers(log: Log, cluster: Cluster, step: int) -> None:
+    """A line of the log when the run has another number of workers than before: at first 1."""
+    workers = cluster.workers if cluster.start is not None else 1
+    recorded = (line.get("workers") for line in reversed(log.events) if line["event"] == "workers")
+    if workers != next(recorded, 1):
+        log.add("workers", step=step, workers=workers)
 
 
 def new_model(

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from tnctl.documents import Count
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-HELD = ("rows", "bytes")  # the figures that are no sums
+HELD = ("rows", "bytes", "role")  # the figures that are no sums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,13 @@ class WorkerFigures:
     `input_wait_seconds` (for data), `worker_wait_seconds` (until the exchanges of all other workers
     were there), `exchange_seconds` (for the answers after that: the owners' work, and the way) and
     `idle_seconds` (in steps for which it has no data). `owner_seconds` is the work on the rows that
-    it owns, which another thread does beside these.
+    it owns, which another thread does beside these. `left_out` are the steps that began without the
+    worker (cluster.backup), whose batch it then trained again. `network_seconds` is the time that
+    exchanges of 64 KiB or more and their replies were on the way between machines, also while it
+    computes: the mean over the other workers.
+
+    A dedicated server (`role`) has no main thread that trains: of it there are the rows and bytes,
+    the bytes that travelled, `owner_seconds`, and `idle_seconds` in which it answered nobody.
     """
 
     rows: Count
@@ -34,6 +40,9 @@ class WorkerFigures:
     exchange_seconds: Seconds = 0.0
     idle_seconds: Seconds = 0.0
     owner_seconds: Seconds = 0.0
+    left_out: Count = 0
+    network_seconds: Seconds = 0.0
+    role: Literal["worker", "server"] = "worker"
 
     def since(self, earlier: "WorkerFigures | None") -> "WorkerFigures":
         """What the worker has now, and the sums since earlier figures of it; None: all of them."""
@@ -47,9 +56,10 @@ class WorkerFigures:
 
     @property
     def seconds(self) -> float:
-        """Of the main thread, altogether."""
+        """Of the main thread, altogether; of a server, of its work and between."""
         return (
-            self.compute_seconds
+            (self.owner_seconds if self.role == "server" else 0.0)
+            + self.compute_seconds
             + self.input_wait_seconds
             + self.worker_wait_seconds
             + self.exchange_seconds
@@ -67,7 +77,10 @@ class WorkerFigures:
 
     def rounded(self) -> "WorkerFigures":
         """The same with whole milliseconds."""
-        return WorkerFigures(**{name: round(value, 3) for name, value in asdict(self).items()})
+        values = asdict(self)
+        return WorkerFigures(
+            **{name: value if name in HELD else round(value, 3) for name, value in values.items()}
+        )
 
 
 def since(

@@ -43,7 +43,7 @@ class BatchNorm(keras.layers.Layer):
     (biased) variance of the batch are used; else the moving ones. Always float32.
 
     The layer never assigns: a training call leaves the batch's statistics, two tensors [n], in
-    `batch_statistics`, from which `Updates` moves the moving ones:
+    `batch_statistics`, from which `move_statistics` moves the moving ones:
     moving += max(1 - momentum, 1 / step) * (batch - moving): a plain mean of the first batches.
 
     Input shape: [B, n]. Output shape: [B, n]. With `where`, bool [B], the statistics are of the

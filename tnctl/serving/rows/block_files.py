@@ -128,7 +128,7 @@ class BlockWriter:
             write = format.open_blocks(stack, file, shape)
             return Buffer(rows, shape.stride if shape else 0, write)
 
-        names, size = format.names(group.name, group.removed), format.rows_per_block
+        names, size = format.names(group.stem, group.removed), format.rows_per_block
         self._rows = buffer(names["file"], group.shape, min(size, max(group.rows, 1)))
         removed_file = names["removed_file"]
         self._removed = buffer(removed_file, None, size) if removed_file else None
@@ -158,7 +158,7 @@ class BlockGroup:
 
     def sources(self, count: int = 1) -> list[Iterator[NDArray[Any]]]:
         size, entry = file_format.BYTES_PER_READ // count, self._entry
-        rows = self._records(entry.file, entry.shape, entry.rows, size)
+        rows = self._records(entry.rows_file, entry.shape, entry.rows, size)
         if entry.removed_file is None:
             return [rows]
         return [rows, self._records(entry.removed_file, None, entry.removed, size)]

@@ -65,7 +65,7 @@ class GroupDictionaryWriter:
     """Writes the dictionary of a group, and its index."""
 
     def __init__(self, stack: ExitStack, inventory: Inventory, group: Group, delta: bool) -> None:
-        names, shape = FORMAT.names(group.name, group.removed), group.shape
+        names, shape = FORMAT.names(group.stem, group.removed), group.shape
         self._inventory, self._index = inventory, names["index"]
         self._writer = DictionaryWriter(
             stack.enter_context(inventory.writing(names["file"])).write,
@@ -97,7 +97,7 @@ class DictionaryGroup:
     """A dictionary file, mapped into memory; a remote one is first copied to `temporary`."""
 
     def __init__(self, folder: str, content: Manifest, entry: FileGroup, temporary: Path) -> None:
-        self._url, self._shape = files.join(folder, entry.file), entry.shape
+        self._url, self._shape = files.join(folder, entry.rows_file), entry.shape
         path, index = (local_copy(folder, content, name, temporary) for name in entry.names)
         with files.translated(self._url), reported_damage(self._url):
             self.dictionary = stored = Dictionary(str(path), str(index))

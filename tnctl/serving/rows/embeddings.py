@@ -10,9 +10,21 @@ from numpy.typing import NDArray
 
 from tnctl import files, manifest
 from tnctl.errors import Failure
-from tnctl.serving.rows.export_document import MOST_DELTAS, ExportManifest, RowsManifest
+from tnctl.serving.rows.export_document import (
+    MOST_DELTAS,
+    ExportManifest,
+    FileGroup,
+    RowsManifest,
+)
 from tnctl.serving.rows.export_formats import format_of, server_format
 from tnctl.serving.rows.file_format import Lookup, StoredGroup
+from tnctl.serving.rows.parted_groups import (
+    ALL_HASHES,
+    HashRange,
+    PartedGroup,
+    lookup_in_parts,
+    overlap,
+)
 from tnctl.serving.rows.precision import RowShape
 
 PREFIX = "tnctl"  # of the keys in a Redis, unless prefix= names another
@@ -45,10 +57,13 @@ class Embeddings(Protocol):
 class FileEmbeddings:
     """Embeddings of folders: `exports` are (folder, manifest), the full export's first.
 
-    The newest manifest need not be written yet.
+    The newest manifest need not be written yet. Of groups in parts only those are opened that can
+    have `hashes` (the first and the last), and only keys with these may be looked up.
     """
 
-    def __init__(self, exports: Sequence[tuple[str, ExportManifest]]) -> None:
+    def __init__(
+        self, exports: Sequence[tuple[str, ExportManifest]], hashes: HashRange = ALL_HASHES
+    ) -> None:
         self.exports = list(exports)
         self.folders = [folder for folder, _ in exports]
         self.folder, self.manifest = exports[-1]
@@ -62,14 +77,24 @@ class FileEmbeddings:
                 else Path()
                 for folder, content in exports
             ]
-            self._stored: dict[str, list[StoredGroup]] = {}
+            self._stored: dict[str, list[PartedGroup]] = {}
             for newest in self.manifest.groups:
                 stored = self._stored[newest.group] = []
                 for (folder, content), place in zip(exports, places, strict=True):
                     entry = next(e for e in content.groups if e.group == newest.group)
-                    stored.insert(0, format.open_group(folder, content, entry, place))
-                    stack.callback(stored[0].close)
-                self._lookups[newest.group] = format.lookup(newest, stored)
+
+                    def opened(
+                        part: FileGroup,
+                        folder: str = folder,
+                        content: ExportManifest = content,
+                        place: Path = place,
+                    ) -> StoredGroup:
+                        group: StoredGroup = format.open_group(folder, content, part, place)
+                        stack.callback(group.close)
+                        return group
+
+                    stored.insert(0, PartedGroup(entry, opened, hashes))
+                self._lookups[newest.group] = lookup_in_parts(format, newest, stored, hashes)
             self._stack = stack.pop_all()
 
     def lookup(
@@ -82,7 +107,7 @@ class FileEmbeddings:
         self.stored(group)
         return self._lookups[group](ids)
 
-    def stored(self, group: str) -> list[StoredGroup]:
+    def stored(self, group: str) -> list[PartedGroup]:
         """The files of a group in the exports, the newest first. Raises Failure for other names."""
         if group not in self._stored:
             raise Failure(f"{self.folder} has no group {group}. Export with the slots that read it")
@@ -99,11 +124,11 @@ class FileEmbeddings:
         self._stack.close()
 
 
-def open_embeddings(url: str, prefix: str = PREFIX) -> Embeddings:
+def open_embeddings(url: str, prefix: str = PREFIX, hashes: HashRange = ALL_HASHES) -> Embeddings:
     """The embeddings of an export's folder or URL, with its whole chain, or of a Redis.
 
-    Every file is read once, for its checksum. `prefix` starts the names of the keys in a Redis.
-    Raises Failure for an incomplete or damaged export, and for a broken chain.
+    Every file that can have `hashes` is read once, for its checksum. `prefix` starts the names of
+    the keys in a Redis. Raises Failure for an incomplete or damaged export, and for a broken chain.
     """
     if server := server_format(url):
         opened: Embeddings = format_of(server).open(url, prefix)
@@ -114,10 +139,21 @@ def open_embeddings(url: str, prefix: str = PREFIX) -> Embeddings:
         copied = content.groups if is_fetched(folder, content) else ()
         checked_later = {name for entry in copied for name in entry.names}
         for name in content.files:
-            if name not in checked_later:
+            if name not in checked_later | without_hashes(content, hashes):
                 with manifest.present(folder, content, name):
                     manifest.check_stored(folder, content, name, "Export again")
-    return FileEmbeddings(exports)
+    return FileEmbeddings(exports, hashes)
+
+
+def without_hashes(content: ExportManifest, hashes: HashRange) -> set[str]:
+    """The files of parts that cannot have hashes of a range."""
+    return {
+        name
+        for group in content.groups
+        for entry, of_part in zip(group.stored, group.ranges, strict=True)
+        if not overlap(of_part, hashes)
+        for name in entry.names
+    }
 
 
 def is_fetched(folder: str, content: ExportManifest) -> bool:

@@ -1,22 +1,15 @@
 """`tnctl export-embeddings`: the sparse dictionary of a checkpoint, streamed in any format."""
 
-import os
-from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import cycle
-from typing import Any, cast
+from typing import Protocol, cast
 
 from tnctl import files, outputs
 from tnctl.checkpoint.chain import Checkpoint, split
-from tnctl.data.read_ahead import MOST_THREADS
-from tnctl.errors import Failure, UserError
-from tnctl.manifest import Inventory
+from tnctl.errors import UserError
 from tnctl.masking import masked
 from tnctl.ownership import EMBEDDINGS
-from tnctl.progress import Display
 from tnctl.schema import Conf
 from tnctl.serving.artefact_document import CheckpointReference, RowsGolden
 from tnctl.serving.rows.embeddings import (
@@ -31,7 +24,6 @@ from tnctl.serving.rows.export_document import (
     AnyRows,
     Base,
     ExportManifest,
-    FileGroup,
     Filter,
     GroupRows,
     Pooling,
@@ -40,14 +32,23 @@ from tnctl.serving.rows.export_document import (
 )
 from tnctl.serving.rows.export_formats import file_formats, format_of, server_format
 from tnctl.serving.rows.file_format import FileFormat
-from tnctl.serving.rows.precision import Precision, encode
-from tnctl.serving.rows.precision_errors import RoundingError, report_errors
-from tnctl.serving.rows.selection import EVERYTHING, Group, Part, Selection, count_of, select
+from tnctl.serving.rows.group_writing import Written, group_fields, write_groups
+from tnctl.serving.rows.parted_groups import ALL_HASHES, HashRange
+from tnctl.serving.rows.precision import Precision
+from tnctl.serving.rows.precision_errors import report_errors
+from tnctl.serving.rows.selection import (
+    EVERYTHING,
+    Selection,
+    select,
+    select_part,
+)
 from tnctl.serving.verify import golden_checks
 
 GOLDEN_ROWS = 200
-PARTS_AHEAD = 32
 GRACE = 600  # seconds that readers of a server keep the previous version
+
+# The folders and manifests of a full export and its deltas, in this order.
+Chain = Sequence[tuple[str, ExportManifest]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +66,68 @@ class Request:
         """The rows, or those that differ from an earlier export."""
         return select(self.checkpoint, self.conf.slots, self.filter, self.precision, since)
 
+    def select_part(
+        self, since: RowsManifest | None, part: int | None, hashes: HashRange
+    ) -> Selection:
+        """The same of a range of hashes, not counted yet."""
+        return select_part(
+            self.checkpoint, self.conf.slots, self.filter, self.precision, since, part, hashes
+        )
+
     def check(self, opened: Embeddings, inventory: golden_checks.Writes) -> RowsGolden | None:
         """Check the exported rows against the checkpoint's golden rows, and write those."""
         exact = self.precision == "float32" and not self.filter.given
         return golden_checks.check_embeddings(
             self.checkpoint, self.conf, opened, inventory, self.golden, exact
         )
+
+
+class Writers(Protocol):
+    """The processes that write an export to files, each the rows of a range of hashes.
+
+    The methods are called in this order, once.
+    """
+
+    def select(self, request: Request, chain: Chain) -> None:
+        """Select and count the rows, or those that differ from the newest export of a chain.
+
+        Raises UserError for a filter that is impossible and for a chain of another training.
+        """
+
+    def write(self, format: FileFormat, output: outputs.Output) -> Written:
+        """Write the files of all groups, table by table."""
+
+    def opened(self, folder: str, content: ExportManifest) -> Embeddings:
+        """The rows that were written to a folder, over those of the chain.
+
+        Raises Failure for a damaged file of the chain.
+        """
+
+
+class LocalWriter:
+    """One process, which writes all rows."""
+
+    def select(self, request: Request, chain: Chain) -> None:
+        self._selection = request.select(chain[-1][1] if chain else None)
+        self._chain = chain
+
+    def write(self, format: FileFormat, output: outputs.Output) -> Written:
+        return write_groups(self._selection, format, output.inventory())
+
+    def opened(self, folder: str, content: ExportManifest) -> Embeddings:
+        return opened_part(self._chain, folder, content)
+
+
+def opened_part(
+    chain: Chain, folder: str, content: ExportManifest, hashes: HashRange = ALL_HASHES
+) -> FileEmbeddings:
+    """The rows with some hashes that were written to a folder, over those of the chain.
+
+    Raises Failure for a damaged file of the chain that can have them.
+    """
+    if chain:  # it is noticed before the delta counts
+        open_embeddings(chain[-1][0], hashes=hashes).close()
+    return FileEmbeddings([*chain, (folder, content)], hashes)
 
 
 def export(
@@ -85,13 +142,15 @@ def export(
     golden: int = GOLDEN_ROWS,
     prefix: str = PREFIX,
     grace: int = GRACE,
+    writers: Writers | None = None,
 ) -> RowsManifest:
     """Write the rows of a checkpoint, or what differs from an export `since`, to `to`.
 
     `to` is a folder or URL, and `encoding` the name of a file format, or `to` is the URL of a
     server, which alone has `prefix`, `grace` (seconds) and `since="current"`. The rows come first,
     then golden rows, and last the manifest, which is returned: without it nothing counts. The table
-    is never whole in memory. Raises UserError for arguments that do not go together, Failure when
+    is never whole in memory. `writers` are the processes that write files, by default this one
+    alone. Raises UserError for arguments that do not go together, Failure when
     the rows are not the trainer's.
     """
     server = server_format(to)
@@ -106,12 +165,12 @@ def export(
     if server:
         content = to_server(request, to, since, prefix, grace)
     else:
-        content = to_folder(request, to, since)
+        content = to_folder(request, to, since, writers or LocalWriter())
     report_errors(content)
     return content
 
 
-def to_folder(request: Request, to: str, since: str | None) -> RowsManifest:
+def to_folder(request: Request, to: str, since: str | None, writers: Writers) -> RowsManifest:
     """Write files, whose manifest is returned."""
     checkpoint = request.checkpoint
     format: FileFormat = format_of(request.encoding)
@@ -129,19 +188,21 @@ def to_folder(request: Request, to: str, since: str | None) -> RowsManifest:
     newest = chain[-1][1] if chain else None
     reads = [link.folder for link in checkpoint.chain()] + [folder for folder, _ in chain]
     with outputs.output_folder(to, EMBEDDINGS, reads) as output:
-        selection = request.select(newest)
-        inventory = output.inventory()
+        writers.select(request, chain)
+        inventory, written = output.inventory(), writers.write(format, output)
+        in_parts = any(group.parts for group in written.groups)
         content = described(
             ExportManifest,
             request,
-            groups=write_groups(selection, format, inventory),
+            groups=written.groups,
             base=based_on(to, *chain[-1]) if chain else None,
             number=newest.number + 1 if newest else 0,
+            version=ExportManifest.VERSION if in_parts else RowsManifest.VERSION,
         )
+        # The manifest does not depend on which file was finished first.
+        inventory.files = dict(sorted(written.files.items()))
         content = replace(content, files=inventory.files)
-        if since is not None:  # a damaged file of the base is noticed before the delta counts
-            open_embeddings(since).close()
-        with closing(FileEmbeddings([*chain, (output.folder, content)])) as opened:
+        with closing(writers.opened(output.folder, content)) as opened:
             golden = request.check(opened, inventory)
         return inventory.complete(replace(content, golden=golden))
 
@@ -207,6 +268,7 @@ def described(
     groups: Sequence[GroupRows],
     base: Base | None = None,
     number: int = 0,
+    version: int = RowsManifest.VERSION,
 ) -> AnyRows:
     """The manifest of an export whose rows are written, without its golden rows."""
     checkpoint = request.checkpoint
@@ -214,7 +276,7 @@ def described(
     with_rows = [slot for table in checkpoint.manifest.tables for slot in table.slots]
     return kind(
         format=kind.FORMAT,
-        version=kind.VERSION,
+        version=version,
         checkpoint=CheckpointReference.of(checkpoint),
         kind="full" if base is None else "delta",
         base=base,
@@ -233,99 +295,3 @@ def described(
         ),
         golden=None,
     )
-
-
-def write_groups(
-    selection: Selection, format: FileFormat, inventory: Inventory
-) -> tuple[FileGroup, ...]:
-    """Write the files of all groups, table by table; returns their entries of the manifest.
-
-    Threads write groups side by side, each the parts of a group in their order.
-    """
-    entries: list[FileGroup] = []
-    done, delta = 0, selection.kind == "delta"
-    threads = min(len(os.sched_getaffinity(0)), MOST_THREADS)
-    with Display("export", count_of(selection.groups)) as display:
-        for table in selection.tables:
-            with ExitStack() as stack:
-                writings = {
-                    group.name: GroupWriting(stack, inventory, format, group, delta)
-                    for group in table.groups
-                }
-                # Created after the files are opened: threads end before the files are abandoned.
-                lanes = [
-                    stack.enter_context(ThreadPoolExecutor(1, "tnctl-export"))
-                    for _ in range(min(threads, len(writings)))
-                ]
-                lane_of = dict(zip(writings, cycle(lanes), strict=False))
-                begun: deque[Future[None]] = deque()
-                for part in table.parts():
-                    if len(begun) >= PARTS_AHEAD:
-                        begun.popleft().result()
-                    name = part.group.name
-                    begun.append(lane_of[name].submit(writings[name].add, part))
-                    done += len(part.ids)
-                    display.update(done, f"{done:,} rows")
-                finished = [lane_of[name].submit(writings[name].finish) for name in writings]
-                for task in begun:
-                    task.result()
-                entries += [task.result() for task in finished]
-        rows = sum(group.rows for group in selection.groups)
-        removed = f" and {done - rows:,} removed keys" if delta else ""
-        display.update(done, f"{rows:,} rows{removed} to {inventory.to}")
-        display.finish()
-    # The manifest does not depend on which file was finished first.
-    inventory.files = dict(sorted(inventory.files.items()))
-    return tuple(entries)
-
-
-class GroupWriting:
-    """A group whose files are being written; `stack` abandons them when something fails."""
-
-    def __init__(
-        self, stack: ExitStack, inventory: Inventory, format: FileFormat, group: Group, delta: bool
-    ) -> None:
-        self._group, self._format = group, format
-        self._files = stack.enter_context(ExitStack())
-        self._writer = format.open_writer(self._files, inventory, group, delta)
-        self._error = RoundingError(group.shape)
-        self._rows = 0
-
-    def add(self, part: Part) -> None:
-        """Write rows, in the group's precision."""
-        payload = encode(part.rows, part.group.shape)
-        self._error.add(part, payload)
-        self._writer.add(part.ids, part.hashes, payload, part.removed)
-        self._rows += len(part.ids)
-
-    def finish(self) -> FileGroup:
-        """Write what is left, and bring the files to the disk; the group's entry of the manifest.
-
-        Raises Failure unless there were as many rows as expected.
-        """
-        group, expected = self._group, count_of([self._group])
-        if self._rows != expected:
-            raise Failure(
-                f"group {group.name} has {self._rows:,} rows to export, and {expected:,} were "
-                "expected. Take another checkpoint"
-            )
-        self._writer.finish()
-        self._files.close()
-        names = self._format.names(group.name, group.removed)
-        return FileGroup(**group_fields(group), error=self._error.document(), **names)
-
-
-def group_fields(group: Group) -> dict[str, Any]:
-    """What the document of every format has of a share group, except its error."""
-    return {
-        "group": group.name,
-        "table": group.table,
-        "rows": group.rows,
-        "removed": group.removed,
-        "linear": group.shape.linear,
-        "width": group.shape.width,
-        "cvm": group.shape.cvm,
-        "precision": group.shape.precision,
-        "salt": str(group.salt),
-        "threshold": group.threshold,
-    }

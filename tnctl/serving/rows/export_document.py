@@ -1,6 +1,6 @@
 """The manifest of exported embeddings, with what all formats have. docs/formats/embeddings.md."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from tnctl.checkpoint.chain import GOLDEN
 from tnctl.checkpoint.document import Clock, Sessions
-from tnctl.documents import Count, Finite, Name, Sha256, Uint64Text, omitted, shown
+from tnctl.documents import Count, Finite, Hash, Name, Sha256, Uint64Text, omitted, shown
 from tnctl.errors import quoted
 from tnctl.file_urls import is_plain
 from tnctl.manifest import Manifest
@@ -19,6 +19,7 @@ from tnctl.tables.columns import group_salt
 
 MOST_WIDTH = 65_536  # floats of an embedding
 MOST_DELTAS = 8  # on top of a full export
+MOST_PARTS = 64  # of a group, one of each worker
 
 Pooling = Literal["sum", "mean", "sqrtn", "none"]
 NotNegative = Annotated[Finite, Field(ge=0)]
@@ -119,17 +120,89 @@ class GroupRows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileGroup(GroupRows):
-    """A share group whose rows are in files."""
+class FilePart:
+    """The files of a share group's rows whose hashes are from `first` to `last`."""
 
+    first: Hash
+    last: Hash
+    rows: Count
+    removed: Count
     file: str
     removed_file: str | None
     index: str | None = omitted()  # of a dictionary
 
+
+@dataclass(frozen=True, kw_only=True)
+class FileGroup(GroupRows):
+    """A share group whose rows are in files: of all rows, or with `parts` of ranges of hashes."""
+
+    file: str | None
+    removed_file: str | None
+    index: str | None = omitted()  # of a dictionary
+    parts: tuple[FilePart, ...] | None = omitted()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.parts is None) == (self.file is None):
+            raise ValueError(f"group {self.group} should have either a file or parts")
+        if self.parts is not None:
+            self._check_parts(self.parts)
+
+    def _check_parts(self, parts: tuple[FilePart, ...]) -> None:
+        """Raise ValueError unless the parts are the whole group."""
+        following = 0
+        for part in parts:
+            first, last = int(part.first, 16), int(part.last, 16)
+            if first != following or last < first:
+                raise ValueError(f"parts of group {self.group} are not ranges that join")
+            following = last + 1
+        if following != 2**64 or len(parts) > MOST_PARTS:
+            raise ValueError(f"parts of group {self.group} are not all hashes, in {MOST_PARTS}")
+        counts = sum(part.rows for part in parts), sum(part.removed for part in parts)
+        if counts != (self.rows, self.removed) or self.removed_file or self.index:
+            raise ValueError(f"parts of group {self.group} have other rows, or it has files too")
+
+    @property
+    def rows_file(self) -> str:
+        """The file of the rows, of a group without parts."""
+        assert self.file is not None
+        return self.file
+
+    @property
+    def stored(self) -> "tuple[FileGroup, ...]":
+        """The parts as groups of their own, in the order of hashes; without parts the group."""
+        if self.parts is None:
+            return (self,)
+        return tuple(
+            replace(
+                self,
+                rows=part.rows,
+                removed=part.removed,
+                file=part.file,
+                removed_file=part.removed_file,
+                index=part.index,
+                parts=None,
+            )
+            for part in self.parts
+        )
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """The first and the last hash of each of `stored`."""
+        if self.parts is None:
+            return ((0, 2**64 - 1),)
+        return tuple((int(part.first, 16), int(part.last, 16)) for part in self.parts)
+
     @property
     def names(self) -> list[str]:
         """The files of the group."""
-        return [name for name in (self.file, self.removed_file, self.index) if name is not None]
+        files = [(entry.file, entry.removed_file, entry.index) for entry in self.stored]
+        return [name for of_part in files for name in of_part if name is not None]
+
+
+def stem_of(group: str, part: int | None) -> str:
+    """How the names of the files of a group begin, or of its part of that number."""
+    return group if part is None else f"{group}-{part:05d}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +278,12 @@ def _file_format(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportManifest(RowsManifest):
-    """The manifest of embeddings in files; `encoding` is the name of their format."""
+    """The manifest of embeddings in files; `encoding` is the name of their format.
+
+    Version 2 has groups whose files are parts; without them version 1 is written.
+    """
+
+    VERSION: ClassVar[int] = 2
 
     encoding: Annotated[str, AfterValidator(_file_format)]
     groups: tuple[FileGroup, ...]
@@ -217,13 +295,17 @@ class ExportManifest(RowsManifest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for entry in self.groups:
-            for key, name in self.file_format.names(entry.group, entry.removed).items():
-                if getattr(entry, key) != name:
-                    raise ValueError(
-                        f"{key} of group {entry.group} is {shown(getattr(entry, key))}, and should "
-                        f"be {shown(name)}"
-                    )
+        for group in self.groups:
+            for number, entry in enumerate(group.stored):
+                stem = stem_of(group.group, None if group.parts is None else number)
+                for key, name in self.file_format.names(stem, entry.removed).items():
+                    if getattr(entry, key) != name:
+                        raise ValueError(
+                            f"{key} of group {entry.group} is {shown(getattr(entry, key))}, and "
+                            f"should be {shown(name)}"
+                        )
+        if self.version < self.VERSION and any(group.parts for group in self.groups):
+            raise ValueError(f"version {self.version} has no parts of groups")
         if self.sha256:  # else its files are still being written
             self._check_files()
 
@@ -231,7 +313,7 @@ class ExportManifest(RowsManifest):
         """Raise ValueError for other files, or a file that cannot have so many rows."""
         names = {name for entry in self.groups for name in entry.names}
         check_files(self.files, names | ({GOLDEN} if self.golden else set()))
-        for entry in self.groups:
+        for entry in (entry for group in self.groups for entry in group.stored):
             for name in entry.names:
                 size, delta = self.files[name].bytes, self.kind == "delta"
                 if not self.file_format.can_have_size(entry, name, size, delta):

@@ -18,7 +18,7 @@ from tnctl.manifest import DamagedError, Inventory
 from tnctl.ownership import EMBEDDINGS
 from tnctl.progress import Display
 from tnctl.serving.rows.embeddings import FileEmbeddings, open_embeddings
-from tnctl.serving.rows.export_document import ExportManifest, FileGroup
+from tnctl.serving.rows.export_document import ExportManifest, FileGroup, RowsManifest
 from tnctl.serving.rows.export_formats import server_format
 from tnctl.serving.rows.file_format import StoredGroup, hashes_of, record_dtype
 from tnctl.serving.rows.precision import RowShape
@@ -51,6 +51,7 @@ def fold(url: str, to: str) -> ExportManifest:
                 groups=write(chain, inventory),
                 files=inventory.files,
                 sha256="",
+                version=RowsManifest.VERSION,
             )
             with closing(FileEmbeddings([(output.folder, content)])) as written:
                 if golden is not None:
@@ -90,7 +91,7 @@ def write(chain: FileEmbeddings, inventory: Inventory) -> tuple[FileGroup, ...]:
             done, read = done + rows, read + counts[name]
             error = error_of_chain(*zip(*((e.error, e.rows) for e in of_chain[name]), strict=True))
             names = format.names(name, 0)
-            entries.append(replace(newest, rows=rows, removed=0, **names, error=error))
+            entries.append(replace(newest, rows=rows, removed=0, **names, error=error, parts=None))
         display.update(read, f"{done:,} rows of {len(chain.exports)} exports to {inventory.to}")
         display.finish()
     # In the order of a full export.

@@ -16,12 +16,13 @@ from tnctl.checkpoint import rows
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.decayed_rows import as_read, known_rows, shows_as_read, unseen_days
 from tnctl.checkpoint.merging import Cursor
-from tnctl.checkpoint.table_document import Table
+from tnctl.checkpoint.table_document import LAST_HASH, Table
 from tnctl.model.layout import EMBEDDING, LINEAR
 from tnctl.schema import Slot
-from tnctl.serving.rows.export_document import Filter, RowsManifest, Threshold
+from tnctl.serving.rows.export_document import Filter, RowsManifest, Threshold, stem_of
 from tnctl.serving.rows.precision import Precision, RowShape, encode, parted
 from tnctl.serving.rows.selection_rules import check_shapes, check_since, chosen_groups
+from tnctl.serving.rows.top_rows import TopRows
 from tnctl.tables import REMOVED_DTYPE, cvm_columns, decay_factors, key_hashes
 from tnctl.tables.columns import group_salt
 
@@ -29,7 +30,6 @@ Days = Sequence[tuple[int, int]]  # (day, its first step), ascending
 
 EVERYTHING = Filter()
 GROUP_NUMBERS = 1 << 16
-SPARE = 1 << 18  # rows beyond the top ones that are collected before the others are dropped
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,12 @@ class Group:
     rows: int
     removed: int
     threshold: Threshold | None = None
+    part: int | None = None  # of those whose files are written apart
+
+    @property
+    def stem(self) -> str:
+        """How the names of its files begin."""
+        return stem_of(self.name, self.part)
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,10 @@ class Selection:
         self.kind, self.tables = kind, tables
         self.groups = [group for table in tables for group in table.groups]
 
+    def counted(self) -> "Selection":
+        """The same with the counts that its tables have by now."""
+        return Selection(self.kind, self.tables)
+
     def parts(self) -> Iterator[Part]:
         """Table by table; each group's parts ascend by hash, and groups alternate."""
         for table in self.tables:
@@ -94,21 +104,38 @@ def select(
     """The rows of a checkpoint that an export has; with `since`, a manifest, those that differ.
 
     `slots` are those of the conf. What is not known from the checkpoint's manifest is counted in a
-    pass over the rows. Raises UserError for a filter that is impossible, and for an export `since`
+    pass over the rows. Raises UserError as `select_part` does.
+    """
+    selection = select_part(checkpoint, slots, filter, precision, since)
+    for table in selection.tables:
+        table.count()
+    return selection.counted()
+
+
+def select_part(
+    checkpoint: Checkpoint,
+    slots: Mapping[str, Slot],
+    filter: Filter,
+    precision: Precision,
+    since: RowsManifest | None,
+    part: int | None = None,
+    hashes: tuple[int, int] = (0, LAST_HASH),
+) -> Selection:
+    """The same of a range of hashes, not counted yet: `part` is its number among several.
+
+    Raises UserError for a filter that is impossible, and for an export `since`
     of another training.
     """
     chosen = chosen_groups(checkpoint, slots, filter)
     if since is not None:
         check_since(checkpoint, filter, precision, since)
     tables = [
-        TableSelection(checkpoint, table, chosen, filter, precision, since)
+        TableSelection(checkpoint, table, chosen, filter, precision, since, part, hashes)
         for table in checkpoint.manifest.tables
         if any(group.name in chosen for group in table.groups)
     ]
     if since is not None:
         check_shapes({group.name: group.shape for t in tables for group in t.groups}, since)
-    for table in tables:
-        table.count()
     return Selection("full" if since is None else "delta", tables)
 
 
@@ -136,14 +163,17 @@ class TableSelection:
         filter: Filter,
         precision: Precision,
         since: RowsManifest | None,
+        part: int | None = None,
+        hashes: tuple[int, int] = (0, LAST_HASH),
     ) -> None:
         self._checkpoint, self._table, self._filter = checkpoint, table, filter
+        self._hashes = hashes
         self._keys = rows.keys_of(table)
         self._names = {group.number: group.name for group in table.groups}
         linear, width = bool(table.width_of(LINEAR)), table.width_of(EMBEDDING)
         self.shape = shape = RowShape(linear, width, table.life.cvm, precision)
         self.groups = [
-            Group(name, table.name, entry.number, shape, group_salt(name), entry.rows, 0)
+            Group(name, table.name, entry.number, shape, group_salt(name), entry.rows, 0, part=part)
             for entry in table.groups
             if (name := entry.name) in chosen
         ]
@@ -162,9 +192,17 @@ class TableSelection:
     def count(self) -> None:
         """Set how many rows and removed keys each group has, in a pass where one is needed."""
         if self._filter.top is not None:
-            self._now = replace(self._now, thresholds=self._thresholds(self._filter.top))
-        if not self._filter.counts and self._then is None:
-            return
+            top_rows = self.top_rows(self._filter.top)
+            self.limit({number: rows_.threshold() for number, rows_ in top_rows.items()})
+        if self._filter.counts or self._then is not None:
+            self.count_rows()
+
+    def limit(self, thresholds: Mapping[int, Threshold | None]) -> None:
+        """Set the last of the top rows by the numbers of groups; None where all are among them."""
+        self._now = replace(self._now, thresholds=thresholds)
+
+    def count_rows(self) -> None:
+        """Set the counts of the groups, in a pass over the rows."""
         taken, gone = np.zeros((2, GROUP_NUMBERS), np.int64)
         for block in self._blocks():
             numbers = block.records["group"]
@@ -240,7 +278,7 @@ class TableSelection:
 
     def _blocks(self) -> Iterator[SelectedRecords]:
         """All records, judged, with the removed keys whose hashes are between theirs."""
-        records = known_rows(self._checkpoint, self._table.name)
+        records = known_rows(self._checkpoint, self._table.name, *self._hashes)
         if self._then is None:
             nothing = np.empty(0, REMOVED_DTYPE)
             for batch in records:
@@ -261,7 +299,7 @@ class TableSelection:
 
     def _removed_since(self, step: int) -> Iterator[NDArray[Any]]:
         """The keys of the chosen groups that were removed since a step."""
-        for keys in rows.tombstones(self._checkpoint, self._table.name):
+        for keys in rows.tombstones(self._checkpoint, self._table.name, *self._hashes):
             yield keys[(keys["step"] >= step) & self._chosen[keys["group"]]]
 
     def _changed(
@@ -307,49 +345,13 @@ class TableSelection:
                 passing &= (records["group"] != number) | more | equal
         return passing
 
-    def _thresholds(self, top: int) -> dict[int, Threshold | None]:
-        """Of each chosen group the last of its top rows; None where all are among them."""
+    def top_rows(self, top: int) -> dict[int, TopRows]:
+        """The rows of each chosen group with the highest show, by the numbers of groups."""
         top_rows = {group.number: TopRows(top) for group in self.groups}
-        for records in known_rows(self._checkpoint, self._table.name):
+        for records in known_rows(self._checkpoint, self._table.name, *self._hashes):
             shows, _ = shows_as_read(records, self._table, self._now.days)
             hashes = self._keys.hashes(records)
             for number, rows_of_group in top_rows.items():
                 of_group = records["group"] == number
                 rows_of_group.add(shows[of_group], hashes[of_group])
-        return {number: rows_of_group.threshold() for number, rows_of_group in top_rows.items()}
-
-
-class TopRows:
-    """The rows of a group with the highest show, found in one pass in the order of the hashes."""
-
-    def __init__(self, top: int) -> None:
-        self._top, self._rows = top, 0
-        self._parts: list[tuple[NDArray[np.float64], NDArray[np.uint64]]] = []
-        self._waiting = 0
-
-    def add(self, shows: NDArray[np.float64], hashes: NDArray[np.uint64]) -> None:
-        """Add rows: shows float64 [n], hashes uint64 [n] above all earlier hashes."""
-        self._parts.append((shows, hashes))
-        self._rows += len(shows)
-        self._waiting += len(shows)
-        if self._waiting > self._top + max(SPARE, self._top // 4):
-            self._drop()
-
-    def threshold(self) -> Threshold | None:
-        """The last of the top rows; None when there are no others."""
-        if self._rows <= self._top:
-            return None
-        self._drop()
-        [(shows, hashes)] = self._parts
-        last = shows.min()
-        return Threshold(show=float(last), hash=str(hashes[shows == last].max()))
-
-    def _drop(self) -> None:
-        """Keep only the top rows; of equal shows those with the lowest hashes."""
-        shows, hashes = (np.concatenate(arrays) for arrays in zip(*self._parts, strict=True))
-        if len(shows) > self._top:
-            least = np.partition(shows, len(shows) - self._top)[len(shows) - self._top]
-            kept = shows > least
-            kept[np.flatnonzero(shows == least)[: self._top - int(kept.sum())]] = True
-            shows, hashes = shows[kept], hashes[kept]
-        self._parts, self._waiting = [(shows, hashes)], len(shows)
+        return top_rows

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl import manifest
-from tnctl.checkpoint.load import Checkpoint, load
+from tnctl.checkpoint.load import Checkpoint
 from tnctl.data.batches import Batch, joined
 from tnctl.data.days import conf_of_day
 from tnctl.data.slot_encoder import Cells
 from tnctl.data.windows import windows
 from tnctl.errors import Failure
-from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.model_readers import LocalReader, ModelReaders, Readers
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.files import AbsentError
 from tnctl.model.building import Model
@@ -59,12 +59,18 @@ class CheckedFigure:
 
 
 def verify(
-    checkpoint: Checkpoint, conf: Conf, graph: str, embeddings: str, prefix: str = "tnctl"
+    checkpoint: Checkpoint,
+    conf: Conf,
+    graph: str,
+    embeddings: str,
+    prefix: str = "tnctl",
+    readers: Readers = LocalReader,
 ) -> list[CheckedFigure]:
     """Compare serving with training on up to 1000 examples, and on golden rows.
 
-    `prefix` starts the names of the keys when the embeddings are in a Redis. Raises Failure for a
-    graph or embeddings of another checkpoint, or that are not complete.
+    `readers` loads the model of a checkpoint. `prefix` starts the names of the keys when the
+    embeddings are in a Redis. Raises Failure for a graph or embeddings of another checkpoint, or
+    that are not complete.
     """
     with closing(open_embeddings(embeddings, prefix)) as opened:
         loaded = open_graph(graph)
@@ -74,7 +80,7 @@ def verify(
                     f"{url} was made from another checkpoint ({content.checkpoint.folder}) "
                     f"than {checkpoint.folder}. Split and export that one again"
                 )
-        findings = Examples(checkpoint, conf).compare(loaded, opened)
+        findings = Examples(checkpoint, conf, readers(checkpoint, conf)).compare(loaded, opened)
         return findings + of_graph(graph, loaded) + of_embeddings(loaded, opened)
 
 
@@ -144,8 +150,8 @@ def verify_endpoint(
 class Examples:
     """Examples of the validation data as the trainer sees them: inputs and logits."""
 
-    def __init__(self, checkpoint: Checkpoint, conf: Conf) -> None:
-        self.model = load(checkpoint, conf)
+    def __init__(self, checkpoint: Checkpoint, conf: Conf, reader: ModelReaders) -> None:
+        self.model, self._reader = reader.model, reader
         features = features_of(conf, self.model)
         # Validation data, or the most similar data that the conf has; of days, the last trained.
         splits = (name for name in ("validation", "test") if getattr(conf.data, name) is not None)
@@ -159,7 +165,7 @@ class Examples:
                 f"{error}. Or compare with the golden rows alone: graph=URL embeddings=URL "
                 "without the run"
             ) from error
-        self._inference = Inference(self.model, batch.rows)
+        self._inference = reader.inference(batch.rows)
         self.logits = self._inference(batch)
         self.towers = self._inference.towers(batch.rows)
         self._buffers = {
@@ -221,13 +227,13 @@ class Examples:
         errors = {entry.group: entry.error for entry in content.groups}
         worst = bound = 0.0
         far = differing = left_out = 0
-        for table, layout in zip(self.model.tables, self.model.layout.tables, strict=True):
+        for place, layout in enumerate(self.model.layout.tables):
             names = {number: name for name, number in layout.groups.items()}
             of_weights = np.s_[int(layout.linear) : int(layout.linear) + layout.width]
             for slot, number in zip(layout.slots, layout.group_of, strict=True):
                 ids = np.unique(self.encoded.cells[slot].ids)
-                trained = [table.lookup(number, id_) for id_ in ids.tolist()]
-                there = np.array([row is not None for row in trained], bool)
+                groups = np.full(len(ids), number, np.uint16)
+                trained, there = self._reader.rows(place, groups, ids)
                 if (group := names[number]) not in errors:
                     left_out += int(there.sum())
                     continue
@@ -237,8 +243,7 @@ class Examples:
                 both = np.flatnonzero(there & known)
                 if not both.size:
                     continue
-                expected = np.array([trained[place] for place in both], np.float64)
-                apart = np.abs(rows[both] - expected)
+                apart = np.abs(rows[both] - trained[both].astype(np.float64))
                 differing += int(np.delete(apart, of_weights, axis=1).any(axis=1).sum())
                 error = errors[group]
                 stated = 0.0 if error is None else error.bound

@@ -1,7 +1,7 @@
 """The markup of report.html: page.html beside this file, in parts that Python fills in."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -38,3 +38,17 @@ def fill(name: str, /, **values: object) -> Markup:
 def joined(parts: Iterable[Markup], separator: str = "") -> Markup:
     """Parts of the page one after the other; those that are empty are left out."""
     return Markup(separator.join(part for part in parts if part))
+
+
+def table_row(head: object, cells: Iterable[object], fragment: str = "row") -> Markup:
+    """A row of a table: its head, and cells of text or Markup."""
+    filled = (cell if isinstance(cell, Markup) else fill("cell", text=cell) for cell in cells)
+    return fill(fragment, head=head, cells=joined(filled))
+
+
+def table_of(names: Iterable[object], rows: Sequence[Markup], kind: str = "") -> Markup:
+    """A table with the names of its columns; empty when there are no rows."""
+    if not rows:
+        return Markup()
+    heads = joined(fill("column", name=name) for name in names)
+    return fill("table", kind=kind, heads=heads, rows=joined(rows))

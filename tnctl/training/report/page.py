@@ -1,14 +1,15 @@
 """report.html: the results of a run on one page that opens without a network."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tnctl.evaluation.metrics import METRICS, main_metrics
 from tnctl.progress import clock, size
 from tnctl.training.report.charts import Series, diagonal, lines, number
-from tnctl.training.report.fragments import Markup, fill, joined
+from tnctl.training.report.exchange_tables import exchange_tables, hottest_table
+from tnctl.training.report.fragments import Markup, fill, joined, table_of, table_row
 from tnctl.training.report.report_document import LogLine, Report, number_of
 from tnctl.training.worker_figures import WorkerFigures
 
@@ -55,6 +56,7 @@ def render(
         _section("Days", _days(report)),
         _section("Where the time went", _time(report)),
         _section("Tables", _tables(report)),
+        _section("Hottest rows", hottest_table(report.timing.hottest or ())),
         _section("Conf", fill("conf", text=conf_text)),
     ]
     return fill("page", title=title, sections=joined(sections, "\n"))
@@ -136,7 +138,7 @@ def _calibration(report: Report) -> Markup:
         [Series("tenths, by prediction", [(b["prediction"], b["label"]) for b in bins], 1, True)],
     )
     rows = [
-        _row(
+        table_row(
             tenth,
             [
                 f"{prediction:.5f}",
@@ -149,7 +151,7 @@ def _calibration(report: Report) -> Markup:
         for prediction, label in [(figures["prediction"], figures["label"])]
     ]
     names = ("tenth", "prediction", "label", "label / prediction", "examples")
-    return joined([chart, _table(names, rows)])
+    return joined([chart, table_of(names, rows)])
 
 
 def _inputs(inputs: Sequence[InputRow], report: Report) -> Markup:
@@ -176,14 +178,14 @@ def _inputs(inputs: Sequence[InputRow], report: Report) -> Markup:
             lost = row.importance
             share = None if lost is None or highest <= 0 else max(lost / highest, 0.0)
             cells.append(_sorted_cell(lost, _shown(lost, "+.5f"), share))
-        rows.append(_row(row.name, cells))
+        rows.append(table_row(row.name, cells))
     split = f"data.{report.split}" if report.split else "no data"
     notes = [f"Coverage and ids per example are of {split}: of a number, how often it is not 0."]
     if shared:
         notes.append("Slots of one share group (its name in brackets) have the same rows.")
     if measured:
         notes.append(f"Importance is the {report.importance_of} lost when the input is zeroed.")
-    return joined([_table(names, rows, "sortable"), fill("note", text=" ".join(notes))])
+    return joined([table_of(names, rows, "sortable"), fill("note", text=" ".join(notes))])
 
 
 def _sorted_cell(value: Any, text: str, share: float | None = None) -> Markup:
@@ -197,12 +199,12 @@ def _metrics(report: Report) -> Markup:
     keys = [key for key in (*names, "reference_auc") if key in report.metrics]
     heads = report.heads
     rows = [
-        _row(key, [_shown(number_of(of_head, key), ".6f") for of_head in columns])
+        table_row(key, [_shown(number_of(of_head, key), ".6f") for of_head in columns])
         for columns in [(report.metrics, *heads.values())]
         for key in keys
     ]
     main = str(report.metrics.get("head", "main head"))
-    return _table(["", main if heads else f"data.{report.split}", *heads], rows)
+    return table_of(["", main if heads else f"data.{report.split}", *heads], rows)
 
 
 def _evaluations(report: Report) -> Markup:
@@ -213,7 +215,7 @@ def _evaluations(report: Report) -> Markup:
             if key in evaluations[0].validation]  # fmt: skip
     best = None if report.best is None else report.best.step
     rows = [
-        _row(
+        table_row(
             f"{evaluation.step:,}",
             [evaluation.epoch, *(_shown(evaluation.figure(key), ".5f") for key in keys)],
             "best_row" if evaluation.step == best else "row",
@@ -221,7 +223,7 @@ def _evaluations(report: Report) -> Markup:
         for evaluation in evaluations
     ]
     note = fill("note", text=f"The best, at step {best:,}, is marked.") if best else Markup()
-    return joined([_table(("step", "epoch", *keys), rows), note])
+    return joined([table_of(("step", "epoch", *keys), rows), note])
 
 
 def _days(report: Report) -> Markup:
@@ -239,7 +241,7 @@ def _days(report: Report) -> Markup:
         most = NONE if share is None else f"{name} {share:.1%}"
         evicted = sum((day.evicted or {}).values())
         cells = (f"{day.rows:,}", *figures, most, f"{evicted:,}", "; ".join(day.accepted))
-        rows.append(_row(day.day, cells))
+        rows.append(table_row(day.day, cells))
     names = ("day", "examples", *keys, "most new ids", "rows evicted", "accepted")
     note = (
         "Metrics are of the model before it was trained on the day; new ids are the share of "
@@ -247,7 +249,7 @@ def _days(report: Report) -> Markup:
     )
     if len(days) > len(newest):
         note += f" These are the last {len(newest):,} of {len(days):,}."
-    return joined([fill("note", text=note), _table(names, rows)])
+    return joined([fill("note", text=note), table_of(names, rows)])
 
 
 def _time(report: Report) -> Markup:
@@ -273,20 +275,21 @@ def _time(report: Report) -> Markup:
         for name, seconds, colour in parts
     ]
     whole = fill("time", bars=joined(bars), keys=joined(keys))
-    return joined([whole, _workers(timing.workers or ())])
+    return joined([whole, _workers(timing.workers or ()), exchange_tables(timing.exchange)])
 
 
 def _workers(workers: Sequence[WorkerFigures]) -> Markup:
     """What each worker owns, exchanged and waited for; empty with one worker."""
+    workers_alone = sum(worker.role == "worker" for worker in workers)
     rows = [
-        _row(
-            rank,
+        table_row(
+            rank if rank < workers_alone else f"server {rank - workers_alone}",
             (
                 f"{worker.rows:,}",
                 size(worker.bytes),
                 f"{worker.bytes_per_second / 1e6:.1f} MB/s",
                 *(
-                    f"{worker.share(seconds):.0%}"
+                    f"{worker.share(seconds):.0%}" if worker.role == "worker" else NONE
                     for seconds in (
                         worker.compute_seconds,
                         worker.input_wait_seconds,
@@ -303,29 +306,17 @@ def _workers(workers: Sequence[WorkerFigures]) -> Markup:
         "Rows that a worker owns, what it sent and received, and shares of its time in steps: it "
         "computed, waited for data, waited for other workers, and for the answers of owners."
     )
-    table = _table(("worker", *heads), rows)
+    table = table_of(("worker", *heads), rows)
     return joined([table, fill("note", text=note)]) if rows else Markup()
 
 
 def _tables(report: Report) -> Markup:
     rows = [
-        _row(name, (f"{table.rows:,}", size(table.bytes))) for name, table in report.tables.items()
+        table_row(name, (f"{table.rows:,}", size(table.bytes)))
+        for name, table in report.tables.items()
     ]
-    return _table(("table", "rows", "memory"), rows)
+    return table_of(("table", "rows", "memory"), rows)
 
 
 def _shown(value: float | None, form: str) -> str:
     return NONE if value is None else format(value, form)
-
-
-def _row(head: object, cells: Iterable[object], fragment: str = "row") -> Markup:
-    filled = (cell if isinstance(cell, Markup) else fill("cell", text=cell) for cell in cells)
-    return fill(fragment, head=head, cells=joined(filled))
-
-
-def _table(names: Iterable[str], rows: Sequence[Markup], kind: str = "") -> Markup:
-    """A table with the names of its columns; empty when there are no rows."""
-    if not rows:
-        return Markup()
-    heads = joined(fill("column", name=name) for name in names)
-    return fill("table", kind=kind, heads=heads, rows=joined(rows))

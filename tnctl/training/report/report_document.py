@@ -11,6 +11,7 @@ from tnctl import documents
 from tnctl.checkpoint.document import Epoch, Evaluation, WarmReport
 from tnctl.data.day_records import DayRecord
 from tnctl.documents import Count, Text, flat, omitted
+from tnctl.training.exchange_figures import ExchangeReport, HotRow
 from tnctl.training.worker_figures import WorkerFigures
 
 Number = Annotated[float, Field(allow_inf_nan=True)]
@@ -59,6 +60,8 @@ class Timing:
     saved_bytes: Count = 0
     table_bytes: Count = 0
     workers: tuple[WorkerFigures, ...] | None = omitted()
+    exchange: ExchangeReport | None = omitted()
+    hottest: tuple[HotRow, ...] | None = omitted()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from tnctl.checkpoint.table_document import Segment as SavedSegment
 from tnctl.checkpoint.table_document import Table
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
-from tnctl.model.building import Model
 from tnctl.model.layout import EMBEDDING, LINEAR, Layout, plan
+from tnctl.model.parameter_tables import ParameterTables
 from tnctl.optimizer_table import EXTRAS, KINDS
 from tnctl.tables import (
     ALL_SHARDS,
@@ -199,7 +199,7 @@ def ftrl_z(
 class Rows:
     """The rows of a checkpoint, to be inserted into a new model."""
 
-    def __init__(self, pairing: Pairing, checkpoint: Checkpoint, model: Model) -> None:
+    def __init__(self, pairing: Pairing, checkpoint: Checkpoint, model: ParameterTables) -> None:
         self._pairing, self._checkpoint, self._model = pairing, checkpoint, model
         old_layout = plan(pairing.old, checkpoint.statistics)
         self._moves = list(moves(pairing, old_layout, model.layout))
@@ -340,7 +340,7 @@ class Inserter:
     def __init__(
         self,
         part: Table,
-        model: Model,
+        model: ParameterTables,
         moves: list[Move],
         clock: Clock,
         pairing: Pairing,

@@ -6,6 +6,7 @@ show, click) stays true.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tnctl import documents, files, progress
 from tnctl.checkpoint.chain import Checkpoint, newest, open_checkpoint
@@ -18,11 +19,10 @@ from tnctl.errors import Failure, UserError
 from tnctl.folders import Place
 from tnctl.manifest import NAME
 from tnctl.masking import masked
-from tnctl.model.building import Model
+from tnctl.model.parameter_tables import ParameterTables
 from tnctl.outputs import refuse_overlap
 from tnctl.saved_conf import conf_of
 from tnctl.schema import Conf
-from tnctl.training.warm import dense_transfer
 from tnctl.training.warm.pairing import (
     Pairing,
     check_inputs,
@@ -32,6 +32,9 @@ from tnctl.training.warm.pairing import (
     statistics_of_both,
 )
 from tnctl.training.warm.row_transfer import Rows
+
+if TYPE_CHECKING:
+    from tnctl.model.building import Model
 
 NONE = "–"
 
@@ -66,6 +69,20 @@ def start_from(conf: Conf, checkpoint: Checkpoint) -> "WarmStart":
     """The warm start of a conf from a checkpoint. Raises UserError where inputs do not match."""
     old = conf_of(checkpoint.conf(), checkpoint.folder)
     return WarmStart(checkpoint, pair(checkpoint.folder, old, conf))
+
+
+def start_again(conf: Conf, folder: str, sha256: str) -> "WarmStart":
+    """The warm start that another process has begun, from the checkpoint in a folder.
+
+    Raises Failure when its manifest has another digest.
+    """
+    checkpoint = open_checkpoint(folder)
+    if checkpoint.manifest.sha256 != sha256:
+        raise Failure(
+            f"{folder} has been written again since the warm start began. Run the same command "
+            "again"
+        )
+    return start_from(conf, checkpoint)
 
 
 def checkpoint_at(start: str) -> Checkpoint:
@@ -136,13 +153,15 @@ class WarmStart:
         check_inputs(self.pairing, self.checkpoint.statistics, both)
         return both
 
-    def fill(self, model: Model, insert: Callable[[Rows], dict[str, int]] = Rows.insert) -> None:
+    def fill(self, model: "Model", insert: Callable[[Rows], dict[str, int]] = Rows.insert) -> None:
         """Give a new model the rows and dense weights of the checkpoint, and report them.
 
         `insert` inserts the rows, when dense weights are there, and returns how many each group
         received. Raises UserError where the new model cannot take them, Failure for a damaged
         checkpoint.
         """
+        from tnctl.training.warm import dense_transfer
+
         pairing, checkpoint = self.pairing, self.checkpoint
         rows = Rows(pairing, checkpoint, model)
         rows.check()
@@ -160,13 +179,17 @@ class WarmStart:
         )
         self._print_report(self.report)
 
-    def transfer(self, model: Model) -> dict[str, int]:
-        """The same for a model that is one of several and owns some rows: without a report.
+    def transfer_dense(self, model: "Model") -> None:
+        """Give a model that is one of several its dense weights, without a report.
 
-        It is checked that one of them can take the rows and weights. Returns how many rows each
-        group received.
+        It is checked that one of them can take the rows and weights.
         """
+        from tnctl.training.warm import dense_transfer
+
         dense_transfer.fill(self.pairing, self.checkpoint, model)
+
+    def transfer_rows(self, model: ParameterTables) -> dict[str, int]:
+        """Give tables that are a part of a model's their rows; how many each group received."""
         return Rows(self.pairing, self.checkpoint, model).insert()
 
     def _inputs(self, row_counts: dict[str, int]) -> list[WarmInput]:

@@ -1,0 +1,311 @@
+"""A simulated cluster that trains asynchronously; its world is that of cluster_simulation.py.
+
+No two runs end with the same numbers, so sums are checked instead: at each checkpoint a row has one
+for each time that its key occurs in the rows of the data that were trained, and each of these was
+trained as often as the position says.
+"""
+
+import copy
+import json
+import math
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from cluster_model import DENSE, keys_of, occurrences, owner_of, shape_of
+from cluster_processes import Process
+from cluster_simulation import World
+
+from tnctl.cluster.messages.exchange import Sizes, new_exchange
+from tnctl.cluster.messages.replies import Owned, new_read, parse_read_reply, parse_reply
+from tnctl.cluster.owners.async_owner import AsyncOwner
+from tnctl.cluster.transport.frames import Kind
+
+
+@dataclass
+class Sums:
+    """All of one owner that a checkpoint has."""
+
+    steps: int = 0
+    rows: dict = field(default_factory=dict)
+    """key -> [sum of gradients, occurrences seen]"""
+    dense: int = 0
+    trained: list = field(default_factory=list)
+    """the rows of the data, of owner 0"""
+
+
+class OwnedSums:
+    """The parameters of an owner: implements AsyncParameters."""
+
+    def __init__(self, workers):
+        self.workers, self.state, self.pushed = workers, Sums(), 0
+
+    @property
+    def steps(self):
+        return self.state.steps
+
+    def push_one(self, keys, push, rate):
+        assert rate == 1
+        table = push.tables[0]
+        for key, total in zip(keys[0].ids.tolist(), table.sums[:, 0].tolist(), strict=True):
+            self.state.rows[key][0] += int(total)
+        self.state.dense += int(push.dense[0])
+        self.state.trained += map(int, push.labels.tolist())
+        self.pushed += 1
+        if self.pushed == self.workers:
+            self.state.steps, self.pushed = self.state.steps + 1, 0
+
+    def pull(self, keys, replies):
+        [[each]], [reply] = keys, replies
+        for key, count in zip(each.ids.tolist(), each.occurrences.tolist(), strict=True):
+            self.state.rows.setdefault(key, [0, 0])[1] += count
+        reply.dense[:] = self.state.dense
+
+    def read(self, _, reply):
+        reply.dense[:] = self.state.dense
+
+    def owned(self):
+        return [Owned(len(self.state.rows), 0)]
+
+    def pause(self):
+        if self.pushed:
+            self.state.steps, self.pushed = self.state.steps + 1, 0
+
+
+@dataclass
+class Position:
+    """How far a pass is: units that are done, and offsets in others."""
+
+    passes: int = 0
+    done: set = field(default_factory=set)
+    open: dict = field(default_factory=dict)
+
+    def add(self, done, offsets):
+        self.done |= set(done)
+        self.open |= {int(unit): offset for unit, offset in offsets.items()}
+        self.open = {unit: at for unit, at in self.open.items() if unit not in self.done}
+
+    def trained(self, data):
+        """The rows trained so far."""
+        units = [unit for unit in data.units for _ in range(self.passes)]
+        units += [data.units[number] for number in self.done]
+        units += [data.units[number][:at] for number, at in self.open.items()]
+        return [row for unit in units for row in unit]
+
+
+class AsyncProcess(Process):
+    """A worker: requests two batches ahead, and takes units as it needs them."""
+
+    takes_turns = True  # in the warm-up
+
+    def new_owner(self):
+        return AsyncOwner(
+            shape_of(self.rank), self.workers, OwnedSums(self.workers), self.world.staleness,
+            self.world.warmup_steps,
+        )  # fmt: skip
+
+    def run(self, peer, request):
+        if request.kind is Kind.COMMAND and json.loads(bytes(request.body)) == ["lease"]:
+            self.answer(peer, request.number, json.dumps(self.next_unit()).encode())
+        else:
+            super().run(peer, request)
+
+    def exchange(self, peer, number, body):
+        for (of, of_number), answer in self.owner.exchange(peer, body, (peer, number)):
+            self.answer(of, of_number, answer)
+        self.check_staleness(self.owner)
+
+    def check_staleness(self, owner):
+        if owner.is_draining:
+            return
+        pulled = [p for w in owner._workers for p in w.open if not p.is_held]
+        staleness = owner.staleness
+        if owner.parameters.steps < owner.warmup_steps:
+            assert not self.takes_turns or len(pulled) <= 1, "workers do not take turns"
+            staleness = 0
+        if staleness is not None:
+            pushed = [w.pushed for w in owner._workers if w.has_next or w.open]
+            most = min(pushed, default=math.inf) + 1 + staleness
+            assert max((p.number for p in pulled), default=0) <= most, "a worker is too far ahead"
+
+    def may_be_saved(self):
+        return self.owner.is_paused
+
+    # ---- Rank 0 ----------------------------------------------------------------
+
+    def drive(self):
+        yield from self.welcome_all()
+        world = self.world
+        step = world.newest_manifest()
+        self.position, self.saving = world.position_at(step), None
+        yield from self.all_do("load", step)
+        while self.position.passes < world.data.passes:
+            self.leases = deque(
+                [unit, self.position.open.get(unit, 0)]
+                for unit in range(len(world.data.units))
+                if unit not in self.position.done
+            )
+            self.start_pass()
+            yield from self.all_do("start_pass")
+            while len(self.position.done) < len(world.data.units):
+                yield from self.stage_of_training()
+                yield from self.check_reads()
+                if self.owner.parameters.steps > step:
+                    step = self.owner.parameters.steps
+                    yield from self.saved()
+                    self.saving = step, [*self.tell_all("stage", step), self.stage(step)]
+                    world.positions[step] = self.generation, copy.deepcopy(self.position)
+            self.position = Position(self.position.passes + 1)
+        yield from self.saved()
+        yield from self.all_do("finish")
+
+    def next_unit(self):
+        return self.leases.popleft() if self.leases else None
+
+    def stage_of_training(self):
+        """Train until this worker has trained some batches, or all have ended; then pause."""
+        self.number = 0
+        yield from self.replies(self.messages([])[0])
+        runs = self.tell_all("run")
+        yield from self.train(self.world.chance.randrange(1, 5))
+        self.position.add(*self.progress)
+        for reply in (yield from self.replies(runs)):
+            self.position.add(*json.loads(reply))
+        requests, sizes = self.messages([], has_next=False, pause=True)
+        answers = yield from self.replies(requests)
+        clocks = {
+            parse_reply(shape_of(owner), sizes[owner], answer).steps
+            for owner, answer in enumerate(answers)
+        }
+        assert clocks == {self.owner.parameters.steps}, "clocks differ"
+
+    def check_reads(self):
+        """While training pauses, all owners have the same number of rows."""
+        requests = [
+            self.request(owner, Kind.READ, new_read(shape_of(owner), [0], dense=True)[0])
+            for owner in range(self.workers)
+        ]
+        answers = yield from self.replies(requests)
+        dense = [
+            parse_read_reply(shape_of(owner), [0], True, answer).dense.tolist()
+            for owner, answer in enumerate(answers)
+        ]
+        assert dense == [[len(self.position.trained(self.world.data))] * DENSE] * self.workers
+
+    # ---- A worker --------------------------------------------------------------
+
+    def start_pass(self):
+        self.unit, self.has_ended, self.kept = None, False, None
+
+    def train(self, limit=None):
+        """Train until rank 0 drains or no unit is left; rank 0 after `limit` batches."""
+        self.number, self.kept = (self.number if self.rank == 0 else 0), None
+        self.done, self.offsets = [], {}
+        requested, trained = deque(), 0
+        while True:
+            while len(requested) < 2 and not self.owner.is_draining and not self.has_ended:
+                batch = yield from self.next_batch()
+                if batch is not None:
+                    requested.append((batch, self.messages(batch[0])[0]))
+            if self.kept is not None:
+                yield from self.replies(self.messages([])[0])
+            if not requested:
+                break
+            (rows, unit, end), requests = requested.popleft()
+            yield from self.replies(requests)
+            yield self.world.chance.uniform(0.02, 0.3) * self.world.slowness[self.rank]
+            self.kept = rows
+            self.offsets[unit] = end
+            if end == len(self.world.data.units[unit]):
+                self.done.append(unit)
+            trained += 1
+            if trained == limit and not self.owner.is_draining:
+                yield from self.replies(self.messages([], drain=True)[0])
+        yield from self.replies(self.messages([], has_next=False)[0])
+        self.progress = self.done, self.offsets
+        return self.progress
+
+    def next_batch(self):
+        """The next rows, their unit, and where they end in it; None when no unit is left."""
+        units, size = self.world.data.units, self.world.data.batch_size
+        while self.unit is None:
+            self.unit = self.next_unit() if self.rank == 0 else (yield from self.leased())
+            if self.unit is None:
+                self.has_ended = True
+                return None
+            if self.unit[1] == len(units[self.unit[0]]):
+                self.done.append(self.unit[0])
+                self.unit = None
+        unit, first = self.unit
+        end = min(first + size, len(units[unit]))
+        self.unit = [unit, end] if end < len(units[unit]) else None
+        return list(units[unit][first:end]), unit, end
+
+    def leased(self):
+        [reply] = yield from self.replies([self.request(0, Kind.COMMAND, b'["lease"]')])
+        return json.loads(reply)
+
+    def messages(self, batch, **flags):
+        """Send every owner the gradients that are kept, and the keys of a batch."""
+        pushed, self.kept = self.kept or [], None
+        counts, of_pushed = occurrences(batch), occurrences(pushed)
+        self.number += bool(batch)
+        requests, all_sizes = [], []
+        for owner in range(self.workers):
+            keys, old = (
+                [key for key in each if owner_of(key, self.workers) == owner]
+                for each in (counts, of_pushed)
+            )
+            sizes = Sizes(len(batch), (len(keys),))
+            body, exchange = new_exchange(
+                shape_of(owner), self.number, Sizes(len(pushed), (len(old),)), sizes,
+                **{"has_next": not self.has_ended, **flags},
+            )  # fmt: skip
+            if pushed:
+                exchange.push.tables[0].sums[:, 0] = [of_pushed[key] for key in old]
+                exchange.push.dense[:] = len(pushed)
+            if exchange.push.labels.size:
+                exchange.push.labels[:] = pushed
+            exchange.keys[0].ids[:] = keys
+            exchange.keys[0].occurrences[:] = [counts[key] for key in keys]
+            requests.append(self.request(owner, Kind.EXCHANGE, body))
+            all_sizes.append(sizes)
+        return requests, all_sizes
+
+
+class AsyncWorld(World):
+    """A world whose workers train asynchronously, some of them slowly."""
+
+    process_of = AsyncProcess
+
+    def prepare(self):
+        self.positions = {}
+        self.staleness = self.chance.choice((None, 0, 1, 3))
+        self.warmup_steps = self.chance.choice((0, 0, 3))
+        self.slowness = [self.chance.choice((1, 1, 1, 4)) for _ in range(self.data.workers)]
+
+    def position_at(self, step):
+        if not step:
+            return Position()
+        return copy.deepcopy(self.positions[step][1])
+
+    def load(self, step, rank):
+        return super().load(step, rank) if step else Sums()
+
+    def check_part(self, process, step, state):
+        assert state.steps == step, f"rank {process.rank} is at {state.steps} instead of {step}"
+
+    def write_manifest(self, process, step):
+        generation, position = self.positions[step]
+        assert generation == process.generation
+        trained = self.parts[step, 0][1].trained
+        assert sorted(trained) == sorted(position.trained(self.data)), "rows trained once per pass"
+        keys = Counter(key for row in trained for key in keys_of(row))
+        for rank in range(self.data.workers):
+            owned = {k: [n, n] for k, n in keys.items() if owner_of(k, self.data.workers) == rank}
+            assert self.parts[step, rank][1].rows == owned, "each occurrence is counted once"
+        super().write_manifest(process, step)
+
+    def check_end(self):
+        rows = [row for unit in self.data.units for row in unit]
+        trained = self.parts[self.manifests[-1], 0][1].trained
+        assert sorted(trained) == sorted(rows * self.data.passes), "rows trained once per pass"

@@ -1,0 +1,272 @@
+"""Commands that only read a model, run by several workers: what one process says, byte for byte."""
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cluster_in_one_process
+import numpy as np
+import pytest
+from conftest import CONF, run_process, write_clicks
+
+from tnctl import schema
+from tnctl.checkpoint import load as loading
+from tnctl.cli import compose
+from tnctl.cluster.messages import prediction_blocks
+from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
+from tnctl.errors import Failure
+from tnctl.evaluation import predictions
+from tnctl.evaluation.model_readers import LocalReader
+from tnctl.serving.graph.splitting import split
+from tnctl.serving.rows.export import export
+from tnctl.serving.verify import parity
+from tnctl.training.training_run import train
+
+# A unit of a single row, and windows that end within units.
+BOUNDS = [0, 150, 160, 400, 401, 700]
+OVERRIDES = [
+    "output=run", "data.test=test-*.csv", "data.window=256", "data.carry=[user_id,label]",
+    "life.shows.cvm=true", "optimizer.embedding.weight_decay=0.1", "evaluation.ablate=false",
+]  # fmt: skip
+# Put before all modules of a worker: worker 1 does something once, in the middle of its part.
+IN_THE_MIDDLE = """
+import os, signal, sys, time
+if "tnctl.cli.worker" in sys.orig_argv:
+    from tnctl.serving.rows.group_writing import GroupWriting
+    add = GroupWriting.add
+    def add_and_act(self, part):
+        add(self, part)
+        if part.group.part == 1 and not os.path.exists("acted"):
+            open("acted", "w").close()
+            exec(os.environ["ACTION"])
+    GroupWriting.add = add_and_act
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A trained run, its exports, and test data in files; the current folder of these tests."""
+    folder = tmp_path_factory.mktemp("reading")
+    write_clicks(folder / "clicks")
+    (folder / "small.yaml").write_text(CONF)
+    header, *lines = (folder / "clicks/test.csv").read_text().splitlines(keepends=True)
+    for number, (first, end) in enumerate(itertools.pairwise(BOUNDS)):
+        (folder / f"clicks/test-{number}.csv").write_text("".join([header, *lines[first:end]]))
+    with contextlib.chdir(folder):
+        train(conf_of(), golden=20)
+        checkpoint = loading.newest("run")
+        split(checkpoint, conf_of(), "run/graph")
+        export(checkpoint, conf_of(), "run/embeddings", precision="int8")
+        yield folder
+
+
+def conf_of(*overrides, servers=0):
+    conf = compose.compose(Path("small.yaml").resolve(), [*OVERRIDES, *overrides])
+    return dataclasses.replace(conf, cluster=schema.Cluster(servers=servers))
+
+
+@contextlib.contextmanager
+def reading(conf, workers):
+    """The model of the run as several workers have it."""
+    with cluster_in_one_process.following(conf, workers) as (node, errors):
+        yield ClusterProcesses(node).readers(loading.newest("run"), conf)
+    assert errors == []
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("workers, servers", [
+    (2, 0), (3, 0), (2, 2), pytest.param(1, 3, marks=pytest.mark.long),
+])  # fmt: skip
+def test_metrics_and_predictions_are_those_of_one_process(tmp_path, workers, servers, monkeypatch):
+    monkeypatch.setattr(prediction_blocks, "BLOCK_BYTES", 2000)  # several blocks of each unit
+    conf = conf_of(servers=servers)
+    alone = LocalReader(loading.newest("run"), conf)
+    with reading(conf, workers) as together:
+        assert together.metrics("test") == alone.metrics("test")
+        rows = sum(table.rows for table in alone.model.tables)
+        of_worker_0 = sum(table.rows for table in together.model.tables)
+        assert of_worker_0 == 0 if servers else 0 < of_worker_0 < rows
+        for kind in ("parquet", "csv", "jsonl") if (workers, servers) == (2, 0) else ["csv"]:
+            for name, reader in (("alone", alone), ("together", together)):
+                to, tables = str(tmp_path / f"{name}.{kind}"), reader.predictions("test")
+                assert predictions.predict(reader.model, tables, conf, "test", to, kind) == 700
+            written = [(tmp_path / f"{name}.{kind}").read_bytes() for name in ("alone", "together")]
+            assert written[0] == written[1]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("workers, servers", [(3, 0), (1, 2)])
+def test_what_is_read_of_keys_is_what_one_process_reads(workers, servers):
+    conf = conf_of(servers=servers)
+    alone = LocalReader(loading.newest("run"), conf)
+    with reading(conf, workers) as together:
+        for place, table in enumerate(alone.model.tables):
+            records = np.concatenate(list(table.records()))
+            groups = np.append(records["group"], [0, 0]).astype(np.uint16)
+            ids = np.append(records["id"], np.array([1, 2], np.uint64))
+            rows, known = together.rows(place, groups, ids)
+            expected, there = alone.rows(place, groups, ids)
+            assert rows.tobytes() == expected.tobytes() and rows.any()
+            assert known.tolist() == there.tolist() and known.sum() == len(records)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("workers, servers", [(2, 0), (1, 2)])
+def test_serving_is_verified_against_the_rows_of_all_owners(workers, servers):
+    conf, checkpoint = conf_of(servers=servers), loading.newest("run")
+    places = "run/graph", "run/embeddings"
+    alone = parity.verify(checkpoint, conf, *places)
+    with cluster_in_one_process.following(conf, workers) as (node, _):
+        readers = ClusterProcesses(node).readers
+        assert parity.verify(checkpoint, conf, *places, readers=readers) == alone
+    assert all(finding.held for finding in alone) and len(alone) > 8
+
+
+def test_a_bad_row_ends_all_with_a_line_that_names_worker_and_file(folder):
+    path = folder / "clicks/test-1.csv"
+    text = path.read_text()
+    lines = text.splitlines(keepends=True)
+    price = lines[0].strip().replace('"', "").split(",").index("price")
+    cells = lines[3].split(",")
+    cells[price] = "dear"
+    path.write_text("".join([*lines[:3], ",".join(cells), *lines[4:]]))
+    conf = conf_of()
+    try:
+        for command in ("metrics", "predictions"):
+            with (
+                pytest.raises(Failure, match=r"^worker 1: .*test-1\.csv, line 4, column 'price'"),
+                reading(conf, 2) as together,
+            ):
+                list(getattr(together, command)("test"))
+        with reading(conf_of("data.bad_rows=1"), 2) as together:
+            assert sum(table.num_rows for table in together.predictions("test")) == 699
+    finally:
+        path.write_text(text)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_damaged_checkpoint_is_one_line(tmp_path):
+    shutil.copytree(loading.newest("run").folder, tmp_path / "step-0000000012")
+    path = max((tmp_path / "step-0000000012/tables").rglob("*.rows*"))
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 1
+    path.write_bytes(content)
+    checkpoint, conf = loading.open_checkpoint(str(tmp_path / "step-0000000012")), conf_of()
+    with (
+        pytest.raises(Failure, match="damaged") as error,
+        cluster_in_one_process.following(conf, 2) as (node, _),
+    ):
+        ClusterProcesses(node).readers(checkpoint, conf)
+    assert str(error.value).count("worker") <= 1 and "\n" not in str(error.value)
+
+
+def test_what_others_send_is_checked():
+    with pytest.raises(Failure, match="predictions of another worker are wrong"):
+        prediction_blocks.parsed(b"not a stream")
+    with pytest.raises(Failure, match="block 0 of predictions was requested, and there is none"):
+        prediction_blocks.PredictionBlocks().read(0)
+
+
+def test_where_only_the_command_line_can_start_workers(folder, cli):
+    done = cli("evaluate", "output=run", "cluster.workers=2", cwd=folder)
+    assert done.code == 2 and "add cluster=local" in done.line
+    done = cli("export-embeddings", "output=run", "cluster=local", "to=redis://h/0", cwd=folder)
+    assert done.code == 2 and "rows in Redis are written by one process" in done.line
+    done = cli("split-graph", "output=run", "cluster=local", cwd=folder)
+    assert done.code == 2 and "this command runs in one process" in done.line
+    done = cli("verify-serving", "graph=run/graph", "cluster=local", cwd=folder)
+    assert done.code == 2 and "belongs to a model" in done.line
+
+
+# ---- Processes ---------------------------------------------------------------
+
+ON_SERVERS = ("cluster=local", "cluster.workers=1", "cluster.servers=1", "cluster.timeout=60")
+ON_WORKERS = ("cluster=local", "cluster.workers=2", "cluster.timeout=60")
+
+
+def checkpoint_of(folder):
+    return next((folder / "run/checkpoints").iterdir())
+
+
+@pytest.mark.alone
+def test_processes_export_a_checkpoint_alone(folder, tmp_path):
+    """The golden rows are looked up by both workers, and checked."""
+    given = f"checkpoint={checkpoint_of(folder)}"
+    done = run_process("export-embeddings", given, f"to={tmp_path}/e", *ON_WORKERS, cwd=tmp_path)
+    assert done.code == 0 and done.out == "", done.err
+    export(loading.newest(str(folder / "run")), conf_of(), str(tmp_path / "alone"))
+    golden = [(tmp_path / name / "golden.jsonl").read_bytes() for name in ("e", "alone")]
+    assert golden[0] == golden[1]
+    assert {path.name for path in tmp_path.iterdir()} == {"e", "alone"}
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@pytest.mark.parametrize("processes", [ON_WORKERS, ON_SERVERS], ids=["workers", "servers"])
+def test_processes_print_and_write_what_one_process_does(folder, tmp_path, processes):
+    more = ["output=run", "data.test=test-*.csv"]
+    alone = run_process("evaluate", *more, cwd=folder)
+    together = run_process("evaluate", *more, *processes, cwd=folder)
+    assert alone.code == together.code == 0, together.err
+    assert together.out == alone.out != ""
+    for name, given in (("alone", ()), ("together", processes)):
+        done = run_process("predict", *more, f"to={tmp_path}/{name}.csv", *given, cwd=folder)
+        assert done.code == 0, done.err
+    written = [(tmp_path / f"{name}.csv").read_bytes() for name in ("alone", "together")]
+    assert written[0] == written[1]
+    done = run_process("verify-serving", "output=run", *processes, cwd=folder)
+    assert done.code == 0 and done.err.endswith("serving equals training\n"), done.err
+    done = run_process("evaluate", "output=run", "data.test=nowhere.csv", *processes, cwd=folder)
+    assert (
+        done.code == 1 and "nowhere.csv" in done.last and done.last.startswith("tnctl evaluate: ")
+    )
+
+
+def in_the_middle(folder, action):
+    """The environment in which worker 1 does something while it writes."""
+    (folder / "patches").mkdir()
+    (folder / "patches/sitecustomize.py").write_text(IN_THE_MIDDLE)
+    return {"PYTHONPATH": str(folder / "patches"), "ACTION": action}
+
+
+@pytest.mark.alone
+@pytest.mark.long
+def test_a_worker_that_is_killed_while_it_exports_makes_all_start_again(folder, tmp_path):
+    given = [f"checkpoint={checkpoint_of(folder)}", f"to={tmp_path}/e", *ON_WORKERS]
+    environment = in_the_middle(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
+    done = run_process("export-embeddings", *given, cwd=tmp_path, env=environment)
+    assert done.code == 0, done.err
+    assert f"worker 1 was killed by {signal.SIGKILL.name}: all workers start again\n" in done.err
+    assert sorted(os.listdir(tmp_path)) == ["acted", "e", "patches"]
+    export(loading.newest(str(folder / "run")), conf_of(), str(tmp_path / "alone"))
+    golden = [(tmp_path / name / "golden.jsonl").read_bytes() for name in ("e", "alone")]
+    assert golden[0] == golden[1]
+
+
+@pytest.mark.alone
+@pytest.mark.long
+def test_an_interrupted_export_ends_all_and_the_next_one_completes_it(folder, tmp_path):
+    given = [f"checkpoint={checkpoint_of(folder)}", f"to={tmp_path}/e", *ON_WORKERS]
+    environment = in_the_middle(tmp_path, "time.sleep(200)")
+    with subprocess.Popen(
+        [sys.executable, "-m", "tnctl", "export-embeddings", *given],
+        cwd=tmp_path, env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True,
+    ) as command:  # fmt: skip
+        deadline = time.monotonic() + 240
+        while not (tmp_path / "acted").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        command.send_signal(signal.SIGINT)
+        _, err = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert err.splitlines()[-1] == "tnctl export-embeddings: interrupted"
+    assert not (tmp_path / "e").exists()
+    done = run_process("export-embeddings", *given, cwd=tmp_path, env=environment)
+    assert done.code == 0, done.err
+    assert sorted(os.listdir(tmp_path)) == ["acted", "e", "patches"]

@@ -1,0 +1,230 @@
+"""Encrypted connections: both sides show a certificate, and what is wrong with one is a line."""
+
+import dataclasses
+import os
+import shutil
+import signal
+
+import cluster_commands
+import env_commands
+import grpc
+import pytest
+from cluster_commands import Training, trained_once
+from env_commands import Scheduled, free_port, of_tnctl
+from test_streams import SECONDS, TOKEN, Worker
+from tls_files import make_authority, make_certificate, openssl
+
+from tnctl import schema
+from tnctl.cluster.transport import certificates, streams
+from tnctl.errors import UserError
+
+pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="there is no openssl command")
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory):
+    """Certificates of two authorities."""
+    folder = tmp_path_factory.mktemp("pem")
+    for name in ("authority", "foreign"):
+        make_authority(folder, name)
+    make_certificate(folder, "worker")
+    make_certificate(folder, "named", "DNS:workers")
+    make_certificate(folder, "stranger", authority="foreign")
+    make_certificate(folder, "expired", days=-1)
+    openssl(
+        folder, "ec", "-in", "worker.key", "-out", "locked.key", "-aes128", "-passout", "pass:x"
+    )
+    (folder / "text").write_text("no certificate\n")
+    (folder / "empty.pem").write_text("-----BEGIN CERTIFICATE-----\n")
+    return folder
+
+
+def tls(folder, name="worker", authority="authority", key=None, override=None):
+    return schema.Tls(
+        certificate=str(folder / f"{name}.pem"),
+        key=str(folder / f"{key or name}.key"),
+        authority=str(folder / f"{authority}.pem"),
+        name=override,
+    )
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ({"name": "absent"}, r"cluster\.tls\.certificate=\S+absent\.pem cannot be read: No such file"),
+    ({"key": "absent"}, r"cluster\.tls\.key=\S+absent\.key cannot be read: No such file"),
+    ({"authority": "../pem0"}, r"cluster\.tls\.authority=\S+ cannot be read"),
+    ({"key": "stranger"}, r"cluster\.tls\.key=\S+stranger\.key is not the key of cluster"),
+    ({"key": "locked"}, r"cluster\.tls\.key=\S+locked\.key is not the key .* or has a password"),
+    ({"authority": "empty"}, r"cluster\.tls\.authority=\S+empty\.pem has no certificate"),
+    ({"name": "expired"}, r"expired\.pem is refused by \S+authority\.pem: certificate has expired"),
+    ({"authority": "foreign"}, r"worker\.pem is refused by \S+foreign\.pem: unable to get local"),
+])  # fmt: skip
+def test_files_that_no_connection_could_use_are_refused(pem, given, words):
+    with pytest.raises(UserError, match=words) as refused:
+        certificates.read(tls(pem, **given))
+    assert refused.value.exit_code == 2
+
+
+def test_a_file_that_is_no_pem_file_is_refused(pem):
+    with pytest.raises(UserError, match=r"cluster\.tls\.key=\S+text is no PEM file"):
+        certificates.read(dataclasses.replace(tls(pem), key=str(pem / "text")))
+
+
+def test_the_key_is_shown_nowhere(pem):
+    contents = certificates.read(tls(pem))
+    assert contents.key.startswith(b"-----BEGIN") and "PRIVATE" not in repr(contents)
+    assert certificates.read(schema.Tls()) is None
+
+
+@pytest.mark.parametrize("given", [
+    {"certificate": "a"}, {"certificate": "a", "key": "b"}, {"authority": "c"}, {"name": "d"},
+])  # fmt: skip
+def test_a_part_of_the_keys_is_refused(given):
+    with pytest.raises(UserError, match=r"needs certificate, key and authority\. Missing: cluster"):
+        schema.Tls(**given)
+
+
+@pytest.fixture
+def make(pem):
+    workers = []
+
+    def made(rank, **given):
+        shown = certificates.read(tls(pem, **given)) if given.pop("encrypted", True) else None
+        workers.append(Worker(rank, certificates=shown))
+        return workers[-1]
+
+    yield made
+    for worker in workers:
+        worker.endpoint.close()
+
+
+@pytest.mark.parametrize("given", [{}, {"name": "named", "override": "workers"}])
+def test_frames_pass_encrypted_connections(make, given):
+    accepts, dials = make(0, **given), make(1, **given)
+    dials.endpoint.connect(0, accepts.address)
+    dials.until_event("connected", 0)
+    content = os.urandom(3_000_000)
+    for sender, receiver, peer in ((accepts, dials, 1), (dials, accepts, 0)):
+        sender.until_event("connected", peer)
+        sender.endpoint.send(peer, [content])
+        receiver.until(lambda receiver=receiver: receiver.frames)
+        assert receiver.frames[0][1] == content
+
+
+@pytest.mark.parametrize(("accepting", "dialing", "reason", "is_final"), [
+    ({}, {"name": "stranger", "authority": "foreign"}, "refused by cluster.tls.authority", True),
+    ({"name": "named"}, {}, "its certificate is for another host", True),
+    ({"encrypted": False}, {}, "it does not use TLS, and this worker does", True),
+    ({}, {"encrypted": False}, "it closed the connection: all workers need cluster.tls", False),
+])  # fmt: skip
+def test_a_connection_that_tls_refuses_says_why(make, accepting, dialing, reason, is_final):
+    accepts, dials = make(0, **accepting), make(1, **dialing)
+    dials.endpoint.connect(0, accepts.address)
+    cluster_commands.until(lambda: dials.endpoint.failure(0), SECONDS)
+    assert reason in dials.endpoint.failure(0)
+    assert dials.endpoint.untrusted() == ({0: dials.endpoint.failure(0)} if is_final else {})
+    assert not accepts.events and not dials.events
+
+
+@pytest.mark.parametrize("shown", [None, "stranger"])
+def test_a_client_with_the_token_and_no_certificate_is_refused(make, pem, shown):
+    accepts = make(0)
+    authority = (pem / "authority.pem").read_bytes()
+    own_files = [None, None]
+    if shown is not None:
+        own_files = [(pem / f"{shown}.{kind}").read_bytes() for kind in ("key", "pem")]
+    credentials = grpc.ssl_channel_credentials(authority, *own_files)
+    with grpc.secure_channel(accepts.address, credentials) as channel:
+        call = channel.stream_stream(f"/{streams.SERVICE}/{streams.METHOD}")
+        metadata = ((streams.TOKEN, TOKEN), (streams.PEER, "1"))
+        with pytest.raises(grpc.RpcError) as refused:
+            list(call(iter(()), metadata=metadata, timeout=SECONDS))
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE and not accepts.events
+
+
+# ---- Processes -------------------------------------------------------------------
+
+
+def overrides(folder, *arguments, **given):
+    section = dataclasses.asdict(tls(folder, *arguments, **given))
+    return [f"cluster.tls.{key}={value}" for key, value in section.items() if value is not None]
+
+
+@pytest.fixture
+def parts(workspace):
+    cluster_commands.split_training_data(workspace)
+    return workspace
+
+
+@pytest.mark.long
+@pytest.mark.alone
+def test_workers_of_one_machine_train_with_tls(parts, pem):
+    with Training(parts, *overrides(pem), "train.epochs=1") as training:
+        assert training.wait() == 0, training.said
+    assert trained_once(training.run, epochs=1) and "not encrypted" not in training.said
+
+
+def ask(port, pem, shown):
+    """Call worker 0 with the token and a certificate; the code of its answer."""
+    own_files = [None, None]
+    if shown is not None:
+        own_files = [(pem / f"{shown}.{kind}").read_bytes() for kind in ("key", "pem")]
+    credentials = grpc.ssl_channel_credentials((pem / "authority.pem").read_bytes(), *own_files)
+    with grpc.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
+        call = channel.stream_stream(f"/{streams.SERVICE}/{streams.METHOD}")
+        metadata = ((streams.TOKEN, env_commands.TOKEN), (streams.PEER, "1"))
+        with pytest.raises(grpc.RpcError) as refused:
+            list(call(iter(()), metadata=metadata, timeout=SECONDS))
+    return refused.value.code()
+
+
+@pytest.mark.long
+@pytest.mark.alone
+def test_certificates_that_are_refused_while_workers_train(parts, pem, tmp_path):
+    """Of strangers nothing is taken; of a worker that is started again, its line ends it."""
+    for name in ("worker.pem", "worker.key", "authority.pem"):
+        shutil.copy(pem / name, tmp_path / name)
+    port = free_port()
+    variables = [of_tnctl(rank, 2, port) for rank in range(2)]
+    patience = ["cluster.patience=20", "cluster.restarts=0"]
+    with Scheduled(parts, variables, *overrides(tmp_path), *patience) as training:
+        training.until_saved()
+        for shown in (None, "stranger", "expired"):
+            assert ask(port, pem, shown) is grpc.StatusCode.UNAVAILABLE
+        training.until_saved(training.checkpoints())
+        assert "start again" not in training.said and "lost" not in training.said
+        # From now on a worker that is started reads another certificate.
+        for kind in ("pem", "key"):
+            shutil.copy(pem / f"expired.{kind}", tmp_path / f"worker.{kind}")
+        os.kill(training.commands[1].worker(), signal.SIGKILL)
+        assert training.wait() == [75, 75], training.said
+        training.start(1)
+        assert training.commands[1].process.wait(SECONDS) == 2
+        last = training.commands[1].said.splitlines()[-1]
+        assert last.startswith("tnctl train: cluster.tls.certificate=")
+        assert last.endswith("authority.pem: certificate has expired")
+        for kind in ("pem", "key"):
+            shutil.copy(pem / f"worker.{kind}", tmp_path / f"worker.{kind}")
+        for rank in range(2):
+            training.start(rank)
+        assert training.wait() == [0, 0], training.said
+    assert trained_once(training.run) and "Traceback" not in training.said
+
+
+@pytest.mark.long
+@pytest.mark.alone
+def test_a_worker_of_another_authority_is_refused_in_a_line(parts, pem):
+    port = free_port()
+    variables = [of_tnctl(rank, 2, port) for rank in range(2)]
+    patience = ["cluster.patience=20", "cluster.restarts=0"]
+    with Scheduled(parts, variables[:1], *overrides(pem), *patience) as training:
+        training.variables = variables
+        training.overrides = [f"cluster.timeout={60}", *patience]
+        training.start(1, *overrides(pem, "stranger", authority="foreign"))
+        assert training.wait() == [75, 1], training.said
+    last = training.commands[1].said.splitlines()[-1]
+    assert last == (
+        "tnctl train: worker 1 does not connect to worker 0: its certificate is refused by "
+        "cluster.tls.authority"
+    )
+    assert "1 of 2 workers did not join within 20 s: 1\n" in training.commands[0].said
+    assert "Traceback" not in training.said

@@ -1,0 +1,267 @@
+"""`tnctl train cluster=env`: each worker is started by a command of its own."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import signal
+import threading
+
+import cluster_commands
+import cluster_in_one_process
+import env_commands
+import pytest
+from cluster_commands import trained_once
+from conftest import CONF
+from env_commands import TOKEN, Scheduled, free_port, of_tnctl
+from test_cluster import conf_of, digest_of
+
+from tnctl import files
+from tnctl.cli import compose
+from tnctl.errors import Failure
+from tnctl.launch import env_workers, environment
+
+pytestmark = pytest.mark.alone
+
+
+@pytest.fixture
+def parts(workspace):
+    cluster_commands.split_training_data(workspace)
+    return workspace
+
+
+def own(workers=2):
+    port = free_port()
+    return [of_tnctl(rank, workers, port) for rank in range(workers)]
+
+
+def test_two_commands_end_with_the_bytes_of_one(parts, monkeypatch):
+    with Scheduled(parts, own(), "train.epochs=1", "data.test=null") as training:
+        training.until(lambda: None not in [command.worker() for command in training.commands])
+        for command in training.commands:
+            for pid in (command.process.pid, command.worker()):
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    assert TOKEN.encode() not in file.read()
+            with open(f"/proc/{command.worker()}/environ", "rb") as file:
+                assert TOKEN.encode() not in file.read()
+        assert training.wait() == [0, 0], training.said
+    said = [command.said for command in training.commands]
+    assert said[0].startswith("worker 0 of 2 (TNCTL_RANK), worker 0 is at 127.0.0.1:")
+    assert said[1].startswith("worker 1 of 2 (TNCTL_RANK)") and len(said[1].splitlines()) == 1
+    assert trained_once(training.run, epochs=1) and TOKEN not in training.said
+    for rank in range(2):
+        log = (training.run / f"workers/rank-{rank}.log").read_text()
+        assert log.startswith("== workers started, generation 1\n") and TOKEN not in log
+    overrides = [
+        text for text in env_commands.TRAIN if text.startswith(("data.", "train.", "save"))
+    ]
+    overrides += ["data.test=null", "train.epochs=1"]
+    conf = conf_of(parts, monkeypatch, *overrides, output="threads")
+    cluster_in_one_process.train_together(conf, 2)
+    assert digest_of("threads") == digest_of("run")
+
+
+# ---- Faults ----------------------------------------------------------------------
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_worker_is_killed(parts, rank, workers):
+    with Scheduled(parts, own(workers), timeout=10) as training:
+        training.until_saved()
+        os.kill(training.commands[rank].worker(), signal.SIGKILL)
+        assert training.wait() == [0] * workers, training.said
+    said = [command.said for command in training.commands]
+    assert f"worker {rank} was killed by SIGKILL: all workers start again" in said[rank]
+    assert all(f"worker {r} has lost another one" in said[r] for r in range(workers) if r != rank)
+    assert "resuming from run/checkpoints/" in said[0] and "Traceback" not in training.said
+    assert trained_once(training.run)
+
+
+ASYNC = ["cluster.mode=async"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_is_stopped_too_long(parts, rank):
+    with Scheduled(parts, own(), *ASYNC, timeout=5) as training:
+        training.until_saved()
+        os.kill(training.commands[rank].worker(), signal.SIGSTOP)
+        assert training.wait() == [0, 0], training.said
+    said = [command.said for command in training.commands]
+    assert re.search(rf"worker {rank} was stopped for \d\.\d s: all workers start", said[rank])
+    assert f"worker {1 - rank} has lost another one: all workers start" in said[1 - rank]
+    assert trained_once(training.run) and "Traceback" not in training.said
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", [[], ASYNC], ids=["sync", "async"])
+def test_a_command_is_killed_and_started_again_by_its_scheduler(parts, mode):
+    """At the same address, which must not make the others take it for the process before."""
+    port = free_port()
+    config = {"cluster": {"worker": [f"127.0.0.1:{port}", f"localhost:{free_port()}"]}}
+    variables = [
+        {"TF_CONFIG": json.dumps(config | {"task": {"type": "worker", "index": rank}})}
+        for rank in range(2)
+    ]
+    for rank in range(2):
+        with Scheduled(parts, variables, f"output=run-{rank}", *mode, timeout=10) as training:
+            training.run = parts / f"run-{rank}"
+            training.until_saved()
+            pid = training.commands[rank].worker()
+            training.commands[rank].process.kill()
+            training.commands[rank].process.wait()
+            training.until(lambda pid=pid: cluster_commands.all_ended([pid]))
+            training.start(rank)
+            assert training.wait() == [0, 0], training.said
+        assert trained_once(training.run) and "Traceback" not in training.said
+
+
+@pytest.mark.long
+def test_without_restarts_the_exit_code_asks_the_scheduler_for_one(parts):
+    with Scheduled(parts, own(), "cluster.restarts=0", timeout=10) as training:
+        training.until_saved()
+        os.kill(training.commands[1].worker(), signal.SIGKILL)
+        assert training.wait() == [75, 75], training.said
+        assert training.said.count("tnctl train: workers were lost 1 times") == 2
+        for rank in range(2):
+            training.start(rank)
+        assert training.wait() == [0, 0], training.said
+    assert trained_once(training.run) and "Traceback" not in training.said
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("to", [[0], [1], [0, 1]])
+def test_sigterm_saves_and_ends_all(parts, to):
+    with Scheduled(parts, own()) as training:
+        training.until_saved()
+        for rank in to:
+            training.commands[rank].process.send_signal(signal.SIGTERM)
+        assert training.wait() == [143, 143], training.said
+        assert "stopped after step " in training.commands[0].said
+        assert "worker 0: stopped after step " in training.commands[1].said
+        for rank in range(2):
+            training.start(rank)
+        assert training.wait() == [0, 0], training.said
+    assert trained_once(training.run) and "Traceback" not in training.said
+
+
+@pytest.mark.long
+def test_a_worker_with_another_conf_ends_all(parts):
+    with Scheduled(parts, own()[:1]) as training:
+        training.variables += [of_tnctl(1, 2, training.variables[0]["TNCTL_ADDRESS"][10:])]
+        training.start(1, "seed=7")
+        assert training.wait() == [1, 1], training.said
+    assert "refused worker 1: worker 1 has another conf" in training.commands[0].said
+    last = training.commands[1].said.splitlines()[-1]
+    assert last.startswith("tnctl train: worker 0 has refused worker 1: worker 1 has another conf")
+
+
+@pytest.mark.long
+def test_workers_that_do_not_come_are_waited_for_and_then_the_scheduler_is_asked(parts):
+    overrides = ["cluster.patience=3", "cluster.restarts=1"]
+    with Scheduled(parts, own()[:1], *overrides) as training:
+        assert training.wait() == [75], training.said
+    assert training.said.count("1 of 2 workers did not join within 3 s: 1\n") == 2
+
+
+# ---- The variables of each scheduler, with processes -----------------------------
+
+SCHEDULERS = ["slurm", "paddle", "open_mpi", "pmi", "torchrun"]
+
+
+def variables_of(scheduler, rank, port, name):
+    number, address = str(rank), f"127.0.0.1:{port}"
+    match scheduler:
+        case "slurm":
+            return {
+                "SLURM_PROCID": number, "SLURM_NTASKS": "2", "SLURM_JOB_ID": str(port),
+                "SLURM_JOB_NODELIST": f"{name},other[1-3]",
+            }  # fmt: skip
+        case "paddle":
+            return {
+                "PADDLE_TRAINER_ID": number, "PADDLE_TRAINERS_NUM": "2",
+                "TRAINING_ROLE": "TRAINER", "POD_IP": "127.0.0.1",
+                "PADDLE_TRAINER_ENDPOINTS": f"{address},127.0.0.1:{free_port()}",
+            }  # fmt: skip
+        case "open_mpi":
+            return {
+                "OMPI_COMM_WORLD_RANK": number, "OMPI_COMM_WORLD_SIZE": "2",
+                "TNCTL_ADDRESS": address,
+            }  # fmt: skip
+        case "pmi":
+            return {"PMI_RANK": number, "PMI_SIZE": "2", "TNCTL_ADDRESS": address}
+    return of_tnctl(rank, 2, port)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scheduler", SCHEDULERS[:-1])
+def test_each_scheduler_starts_it(parts, scheduler):
+    port = free_port()
+    variables = [variables_of(scheduler, rank, port, "localhost") for rank in range(2)]
+    if scheduler == "paddle":
+        endpoints = variables[0]["PADDLE_TRAINER_ENDPOINTS"]
+        variables[1]["PADDLE_TRAINER_ENDPOINTS"] = endpoints
+    with Scheduled(parts, variables, "train.epochs=1") as training:
+        assert training.wait() == [0, 0], training.said
+    assert trained_once(training.run, epochs=1)
+
+
+# ---- What is refused before anything is started ------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "own.yaml").write_text(CONF)
+    for name in list(os.environ):
+        if name.startswith(env_commands.OTHERS):
+            monkeypatch.delenv(name)
+    for name, value in (of_tnctl(0) | {"TNCTL_TOKEN": TOKEN}).items():
+        monkeypatch.setenv(name, value)
+    return tmp_path
+
+
+RUN = ("train", "conf=own.yaml", "output=run", "cluster=env")
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    (["overwrite=true"], "overwrite=true is not for cluster=env"),
+    (["cluster.workers=3"], "cluster.workers=3, and the environment (TNCTL_RANK) says 2 workers"),
+    (["cluster.workers=1"], "cluster.workers=1, and the environment (TNCTL_RANK) says 2 workers"),
+])  # fmt: skip
+def test_a_command_that_contradicts_is_refused(cli, folder, given, words):
+    done = cli(*RUN, *given, cwd=folder)
+    assert done.code == 2 and words in done.line and not (folder / "run").exists()
+
+
+def test_an_output_of_its_own_is_noticed(cli, folder, monkeypatch):
+    monkeypatch.setenv("TNCTL_RANK", "1")
+    done = cli(*RUN, "cluster.patience=1", cwd=folder)
+    last = done.err.splitlines()[-1]
+    assert done.code == 1 and "worker 0 has not begun within 1 s, or has another output" in last
+    assert "TNCTL_TOKEN" not in os.environ
+
+
+def test_worker_0_waits_for_the_end_of_the_process_before_it(folder, monkeypatch, capfd):
+    monkeypatch.chdir(folder)
+    conf = compose.compose(folder / "own.yaml", list(RUN[2:]))
+    conf = dataclasses.replace(conf, cluster=dataclasses.replace(conf.cluster, patience=1.5))
+    place = environment.place(os.environ)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(files.locked("run"))
+        with pytest.raises(Failure, match=r"another `tnctl train` .* is working in run"):
+            env_workers._claim_log(conf, place)
+        said = capfd.readouterr().err
+        assert (
+            "is working in run. Wait for it, or choose another output. Waiting up to 1.5 s" in said
+        )
+        threading.Timer(0.7, stack.close).start()
+        env_workers._claim_log(conf, place)
+    assert (folder / "run/workers/.tnctl-files.json").exists()
+
+
+def test_check_needs_the_number_of_workers(cli, folder):
+    done = cli("check", "conf=own.yaml", "cluster=env", cwd=folder)
+    assert done.code == 2 and "Give cluster.workers=N" in done.err

@@ -1,0 +1,145 @@
+"""`tnctl train cluster=ray` with a Ray of this machine, whose processes are killed."""
+
+import os
+import re
+import signal
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import cluster_commands
+import pytest
+from cluster_commands import Training, state_of, trained_once
+from test_cluster_faults import is_locked
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
+AGAIN = "start again from the last checkpoint"
+NAMES = {
+    "command": "cluster.start=ray",
+    "driver": "tnctl.launch.ray_driver",
+    "head": "gcs_server",
+    "raylet": "raylet/raylet",
+    "actor": "ray::WorkerActor",
+    "worker": "tnctl.cli.worker",
+}
+
+
+@pytest.fixture
+def parts(workspace):
+    cluster_commands.split_training_data(workspace)
+    return workspace
+
+
+class RayTraining(Training):
+    """A command that trains with two workers, which Ray supervises."""
+
+    def __init__(self, folder, *overrides, **options):
+        super().__init__(folder, "cluster.start=ray", *overrides, **options)
+
+    def tree(self):
+        """The command lines of the command and all processes below it, by process id."""
+        lines, pids = {}, [self.supervisor.pid]
+        for pid in pids:
+            try:
+                lines[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                for task in Path(f"/proc/{pid}/task").iterdir():
+                    pids += map(int, (task / "children").read_text().split())
+            except OSError:
+                continue
+        return lines
+
+    def pids(self, kind):
+        lines = self.tree()
+        return sorted(pid for pid, line in lines.items() if NAMES[kind] in line)
+
+    def workers(self):
+        pids = self.pids("worker")
+        self.seen.update(pids)
+        return pids
+
+
+def all_end(pids, seconds=10):
+    deadline = time.monotonic() + seconds
+    while alive := [pid for pid in pids if state_of(pid) not in (None, "Z")]:
+        assert time.monotonic() < deadline, [
+            Path(f"/proc/{pid}/cmdline").read_bytes() for pid in alive
+        ]
+        time.sleep(0.05)
+
+
+def listening(pids):
+    """The addresses that processes listen on, as the kernel writes them: hexadecimal."""
+    inodes = set()
+    for pid in pids:
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                inodes.update(re.findall(r"socket:\[(\d+)\]", os.readlink(descriptor)))
+            except OSError:
+                continue
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in inodes:
+                yield words[1].partition(":")[0]
+
+
+def sessions():
+    """The folders of each Ray that a command has started, or that was left by one."""
+    return set(Path(os.environ.get("TMPDIR", "/tmp")).glob("tnctl-ray-*/session*"))
+
+
+@pytest.mark.alone
+@needs_ray
+def test_a_run_whose_actor_is_killed(parts):
+    folders = sessions()
+    with RayTraining(parts, "train.epochs=2") as training:
+        training.until_saved()
+        tree = training.tree()
+        assert all(any(name in line for line in tree.values()) for name in NAMES.values()), tree
+        addresses = set(listening(tree))
+        os.kill(training.pids("actor")[1], signal.SIGKILL)
+        training.until_restarted()
+        tree |= training.tree()
+        assert training.supervisor.wait(timeout=120) == 0, training.said
+    assert re.search(r"worker \d was lost with the Ray actor .* all workers start", training.said)
+    assert "resuming from run/checkpoints/" in training.said and "Traceback" not in training.said
+    assert trained_once(training.run, epochs=2)
+    all_end(tree)
+    assert addresses == {"0100007F", "0000000000000000FFFF00000100007F"}
+    assert sessions() <= folders
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@needs_ray
+@pytest.mark.parametrize("kind", ["worker", "actor", "raylet", "head", "driver"])
+def test_a_killed_process_of_a_local_ray(parts, kind):
+    with RayTraining(parts, timeout=30) as training:
+        training.until_saved()
+        tree = training.tree()
+        os.kill(training.pids(kind)[0], signal.SIGKILL)
+        killed = time.monotonic()
+        training.until(lambda: training.said.count("resuming from") == 1)
+        print(f"{kind}: under way again after {time.monotonic() - killed:.1f} s")
+        tree |= training.tree()
+        assert training.supervisor.wait(timeout=120) == 0, training.said
+    assert training.said.count(AGAIN) == 1
+    assert trained_once(training.run) and "Traceback" not in training.said
+    all_end(tree)
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@needs_ray
+def test_nothing_outlives_the_command(parts):
+    with RayTraining(parts) as training:
+        training.until_saved()
+        tree = training.tree()
+        training.supervisor.kill()
+        training.supervisor.wait()
+        all_end([*training.seen], seconds=5)
+        all_end(tree, seconds=5)
+        assert not is_locked(parts / "run")
+    with RayTraining(parts) as training:
+        assert training.supervisor.wait(timeout=240) == 0, training.said
+    assert trained_once(training.run)

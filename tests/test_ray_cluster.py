@@ -1,0 +1,334 @@
+"""`cluster=ray` on a cluster of several nodes, here raylets of this machine; what it is told."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import cluster_commands
+import pytest
+from cluster_commands import trained_once
+from conftest import CONF
+from test_ray import RayTraining, all_end, listening, needs_ray
+
+from tnctl.errors import UserError
+from tnctl.launch import local_workers
+from tnctl.launch.ray_actor import Place
+from tnctl.launch.ray_placement import cpus_of_each, cpus_on_node, hosts_of
+from tnctl.launch.ray_processes import address_of_ray
+
+# Starts a head without CPUs and nodes of one CPU each, and says their processes; then, for each
+# line that it reads, one more node.
+NODES = """
+import json, os, sys
+from ray.cluster_utils import Cluster
+quiet = {"include_dashboard": False}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **quiet})
+nodes = [cluster.add_node(num_cpus=1, **quiet) for _ in range(int(sys.argv[1]))]
+pid = lambda node, name: node.all_processes[name][0].process.pid
+print(json.dumps({"address": cluster.address, "head": pid(cluster.head_node, "gcs_server"),
+    "raylets": [pid(node, "raylet") for node in nodes]}), flush=True)
+for line in sys.stdin:
+    print(pid(cluster.add_node(num_cpus=1, **quiet), "raylet"), flush=True)
+os._exit(0)  # the kernel kills what it has started
+"""
+QUICK = {  # a node is taken for dead after 3 s
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": "0" * 64,
+    "RAY_worker_niceness": "0",
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_failure_threshold": "3",
+}
+
+
+@contextmanager
+def nodes_of_ray(count, variables=None):
+    """A cluster of a head and `count` nodes: what NODES says, and the variables of a command.
+
+    Nodes, and so workers, have the `variables`, too.
+    """
+    environment = os.environ | QUICK | (variables or {})
+    with subprocess.Popen(
+        [sys.executable, "-c", NODES, str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env=environment, text=True,
+    ) as process:  # fmt: skip
+        lines = iter(process.stdout.readline, "")
+        nodes = json.loads(next(line for line in lines if line.startswith("{")))
+
+        def add():
+            process.stdin.write("\n")
+            process.stdin.flush()
+            nodes["raylets"].append(int(next(lines)))
+
+        nodes["add"] = add
+        yield nodes, QUICK | {"RAY_ADDRESS": nodes["address"]}
+        process.stdin.close()
+
+
+def children(pid):
+    """The process ids of what a process has started; those of one that ends may be missing."""
+    pids = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            pids += map(int, (task / "children").read_text().split())
+    return pids
+
+
+def processes_below(raylets):
+    """The processes of nodes: {kind: {index of the node: process id}}."""
+    pids = {"actor": {}, "worker": {}}
+    for index, raylet in enumerate(raylets):
+        for child in children(raylet):
+            with contextlib.suppress(OSError):
+                if b"ray::WorkerActor" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    pids["actor"][index] = child
+                    for worker in children(child):
+                        pids["worker"][index] = worker
+    return pids
+
+
+class TrainingOnNodes(RayTraining):
+    """A command that trains on the nodes of a Ray."""
+
+    def __init__(self, folder, raylets, environment, *overrides):
+        self.raylets = raylets
+        super().__init__(folder, *overrides, environment=environment, timeout=30)
+
+    def workers(self):
+        return list(processes_below(self.raylets)["worker"].values())
+
+
+@pytest.fixture
+def parts(workspace):
+    cluster_commands.split_training_data(workspace)
+    return workspace
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@needs_ray
+def test_a_killed_node_is_replaced_by_another(parts):
+    with (
+        nodes_of_ray(3) as (nodes, environment),
+        TrainingOnNodes(parts, nodes["raylets"], environment) as training,
+    ):
+        training.until_saved()
+        pids = processes_below(nodes["raylets"])
+        host = nodes["address"].partition(":")[0]
+        in_hexadecimal = bytes(map(int, reversed(host.split(".")))).hex().upper()
+        addresses = {word[-8:] for word in listening(pids["worker"].values())}
+        assert addresses == {in_hexadecimal}
+        index = next(iter(pids["worker"]))
+        os.kill(nodes["raylets"][index], signal.SIGKILL)
+        killed = time.monotonic()
+        all_end([pids["actor"][index], pids["worker"][index]], seconds=5)
+        training.until(lambda: "resuming from" in training.said)
+        print(f"under way again after {time.monotonic() - killed:.1f} s")
+        replaced = processes_below(nodes["raylets"])["worker"]
+        assert len(replaced) == 2 and index not in replaced
+        assert training.supervisor.wait(timeout=240) == 0, training.said
+    assert trained_once(training.run) and "Traceback" not in training.said
+
+
+def workers_recorded(run):
+    lines = map(json.loads, (run / "log.jsonl").read_text().splitlines())
+    return [line["workers"] for line in lines if line["event"] == "workers"]
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@needs_ray
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_without_room_for_a_worker_training_continues_with_fewer(parts, number):
+    elastic = ["cluster.workers=3", "cluster.min_workers=2", "cluster.patience=8"]
+    with (
+        nodes_of_ray(3) as (nodes, environment),
+        TrainingOnNodes(parts, nodes["raylets"], environment, *elastic) as training,
+    ):
+        training.until(lambda: training.checkpoints() and len(training.workers()) == 3)
+        pids = processes_below(nodes["raylets"])
+        os.kill(nodes["raylets"][0], number)
+        killed = time.monotonic()
+        training.until(lambda: "resuming from" in training.said)
+        print(f"under way again with 2 workers after {time.monotonic() - killed:.1f} s")
+        all_end([pids["actor"][0], pids["worker"][0]], seconds=1)
+        # Another loss: the worker that is left out is not waited for.
+        training.until_saved(training.checkpoints())
+        os.kill(training.workers()[0], signal.SIGKILL)
+        assert training.supervisor.wait(timeout=240) == 0, training.said
+    line = "Ray has placed 2 of 3 workers: all start with 2 (cluster.min_workers=2)"
+    assert training.said.count(line) == 1 and training.said.count("start again") == 2
+    assert workers_recorded(training.run) == [3, 2]
+    assert trained_once(training.run) and "Traceback" not in training.said
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@needs_ray
+def test_a_run_begins_with_fewer_workers_and_has_more_when_a_node_comes(parts):
+    elastic = ["cluster.workers=2", "cluster.min_workers=1", "cluster.patience=5"]
+    elastic.append("train.epochs=40")
+    with (
+        nodes_of_ray(1) as (nodes, environment),
+        TrainingOnNodes(parts, nodes["raylets"], environment, *elastic) as training,
+    ):
+        training.until(lambda: training.checkpoints() and training.workers())
+        nodes["add"]()
+        training.until(lambda: len(processes_below(nodes["raylets"])["actor"]) == 2)
+        os.kill(training.workers()[0], signal.SIGKILL)
+        assert training.supervisor.wait(timeout=240) == 0, training.said
+    assert "Ray has placed 1 of 2 workers" in training.said
+    assert "Ray has placed 2 of 2 workers" in training.said
+    # There is no line of 1 worker, with which a run without a cluster begins too.
+    assert workers_recorded(training.run) == [2]
+    assert trained_once(training.run, epochs=40) and "Traceback" not in training.said
+
+
+# Put before all modules of a worker: kills its node at its first call of a method, once there is
+# a checkpoint.
+AT_A_CALL = """
+import contextlib, os, pathlib, signal, sys, threading, time
+def patch():
+    while not hasattr(sys.modules.get("tnctl.cluster.workers.follower"), "Follower"):
+        time.sleep(0.005)
+    kind = getattr(sys.modules["tnctl.cluster.workers.follower"], os.environ["KIND"])
+    called = getattr(kind, os.environ["METHOD"])
+    def at_the_call(*arguments, **options):
+        mark = pathlib.Path(os.environ["MARK"])
+        if list(mark.parent.glob("run/checkpoints/*/manifest.json")):
+            with contextlib.suppress(FileExistsError):
+                mark.touch(exist_ok=False)
+                actor = os.getppid()
+                status = pathlib.Path(f"/proc/{actor}/stat").read_text().rpartition(")")[2]
+                os.kill(int(status.split()[1]), signal.SIGKILL)
+        return called(*arguments, **options)
+    setattr(kind, os.environ["METHOD"], at_the_call)
+if "tnctl.cli.worker" in sys.orig_argv:
+    threading.Thread(target=patch, daemon=True).start()
+"""
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@needs_ray
+@pytest.mark.parametrize(("kind", "method"), [
+    ("Follower", "_evaluate"), ("PartWriter", "stage"), ("PartWriter", "finish"),
+])  # fmt: skip
+def test_a_node_that_is_lost_while_workers_save_or_evaluate(parts, kind, method):
+    packages = parts / "patched"
+    packages.mkdir()
+    (packages / "sitecustomize.py").write_text(AT_A_CALL)
+    mark = parts / "mark"
+    variables = {"PYTHONPATH": str(packages), "KIND": kind, "METHOD": method}
+    variables["MARK"] = str(mark)
+    evaluated = "evaluation.every_steps=70"
+    with (
+        nodes_of_ray(3, variables) as (nodes, environment),
+        TrainingOnNodes(parts, nodes["raylets"], environment, evaluated) as training,
+    ):
+        training.until(mark.exists)
+        killed = time.monotonic()
+        training.until(lambda: "resuming from" in training.said)
+        print(f"{kind}.{method}: under way again after {time.monotonic() - killed:.1f} s")
+        assert training.supervisor.wait(timeout=240) == 0, training.said
+    assert training.said.count("start again from the last checkpoint") == 1
+    assert trained_once(training.run) and "Traceback" not in training.said
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@needs_ray
+def test_without_its_head_a_run_ends_and_the_same_command_resumes(parts):
+    long = "train.epochs=30"  # it is noticed after some 20 s, and workers train until then
+    with nodes_of_ray(2) as (nodes, environment):
+        with TrainingOnNodes(parts, nodes["raylets"], environment, long) as training:
+            training.until_saved()
+            pids = processes_below(nodes["raylets"])
+            training.supervisor.kill()
+            training.supervisor.wait()
+            all_end([*pids["worker"].values(), *pids["actor"].values()], seconds=20)
+        with TrainingOnNodes(parts, nodes["raylets"], environment, long) as training:
+            training.until_saved(training.checkpoints())
+            workers = training.workers()
+            os.kill(nodes["head"], signal.SIGKILL)
+            assert training.supervisor.wait(timeout=120) == 1
+            all_end(workers, seconds=20)
+        last = training.said.splitlines()[-1]
+        assert "cannot be reached any more" in last and "the same command" in last
+    with (
+        nodes_of_ray(2) as (nodes, environment),
+        TrainingOnNodes(parts, nodes["raylets"], environment, long) as training,
+    ):
+        assert training.supervisor.wait(timeout=240) == 0, training.said
+    assert trained_once(training.run, epochs=30) and "Traceback" not in training.said
+
+
+@pytest.mark.parametrize(("nodes", "workers", "cpus"), [
+    ([8, 8], 2, 8), ([8, 8], 4, 4), ([8, 8], 3, 4), ([0, 16, 16], 2, 16), ([8, 6], 3, 4),
+    ([2], 3, 1), ([], 2, 1), ([64] * 8, 64, 8),
+])  # fmt: skip
+def test_cpus_of_each_worker(nodes, workers, cpus):
+    assert cpus_of_each(nodes, workers) == cpus
+
+
+def test_workers_of_a_node_share_no_cpus():
+    assert cpus_on_node(range(8), 2, None) == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert cpus_on_node(range(8), 2, 4) == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert cpus_on_node(range(2), 3, 1) == [(0,), (0,), (1,)]
+    for _ in range(20):
+        parts = cpus_on_node(range(9), 2, 3)
+        assert [len(part) for part in parts] == [3, 3] and not set(parts[0]) & set(parts[1])
+
+
+def test_workers_of_one_node_listen_on_this_machine_only():
+    def place(node, address):
+        return Place(actor="", node=node, address=address, cpus=(0,))
+
+    assert hosts_of([place("a", "10.0.0.1"), place("a", "10.0.0.1")]) == ["127.0.0.1"] * 2
+    assert hosts_of([place("a", "10.0.0.1"), place("b", "fd00::2")]) == ["10.0.0.1", "[fd00::2]"]
+
+
+def test_an_address_of_ray():
+    assert address_of_ray(None) is address_of_ray("") is address_of_ray("local") is None
+    assert address_of_ray("auto") == "auto" and address_of_ray("10.0.0.1:6379") == "10.0.0.1:6379"
+    for address in ("ray://10.0.0.1:10001", "http://10.0.0.1:8265"):
+        with pytest.raises(UserError, match="give the command to `ray job submit`"):
+            address_of_ray(address)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "own.yaml").write_text(CONF)
+    return tmp_path
+
+
+def test_without_ray_a_line_names_the_extra(cli, folder, monkeypatch):
+    monkeypatch.setattr(
+        local_workers, "find_spec", lambda name: None if name == "ray" else find_spec(name)
+    )
+    done = cli("train", "conf=own.yaml", "output=run", "cluster=ray", cwd=folder)
+    assert done.code == 2 and "pip install 'tnctl[ray]'" in done.line
+    assert not (folder / "run").exists()
+
+
+def test_cpus_of_workers_are_rays(cli, folder):
+    done = cli("train", "conf=own.yaml", "cluster=local", "cluster.cpus=2", cwd=folder)
+    assert done.code == 2 and "cluster.cpus is for cluster=ray" in done.line
+
+
+@pytest.mark.alone
+@needs_ray
+def test_a_ray_that_is_not_there_is_one_line(cli, folder, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    begin = time.monotonic()
+    done = cli("train", "conf=own.yaml", "output=run", "cluster=ray", cwd=folder)
+    assert done.code == 1 and "127.0.0.1:1" in done.line
+    assert time.monotonic() - begin < 60

@@ -1,0 +1,127 @@
+"""Which actors take part in a generation, when Ray has not placed all of them; without Ray."""
+
+import asyncio
+import math
+import time
+
+import pytest
+from conftest import CONF
+
+from tnctl.launch import ray_placement
+from tnctl.launch.ray_actor import Place
+from tnctl.launch.ray_messages import Connect
+from tnctl.launch.ray_placement import Placement, seconds_until_ended
+from tnctl.schema import Cluster
+from tnctl.training.run_log import Log
+from tnctl.training.training_run import record_workers
+
+
+class Remote:
+    """The method `place` of an actor, which Ray may not have placed."""
+
+    def __init__(self):
+        self.node = "a"
+
+    async def remote(self):
+        while self.node is None:
+            await asyncio.sleep(0.005)
+        return Place(actor="", node=self.node, address="", cpus=(0,))
+
+
+class Actor:
+    def __init__(self):
+        self.place = Remote()
+
+
+def placement(workers, min_workers, patience):
+    """A placement, its actors, and the lines that it says."""
+    lines = []
+    connect = Connect(
+        address="auto", temporary="", workers=workers, min_workers=min_workers,
+        patience=patience, cpus=1, silence=4,
+    )  # fmt: skip
+    placed = Placement(connect, lines.append)
+    placed._cpus = 1
+    placed._actors = [Actor() for _ in range(workers)]
+    return placed, [actor.place for actor in placed._actors], lines
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch):
+    monkeypatch.setattr(ray_placement, "RETURN_SECONDS", 0.05)
+
+
+def test_all_that_are_placed_take_part():
+    placed, _, lines = placement(3, 1, patience=math.inf)
+    assert list(asyncio.run(placed.places())) == [0, 1, 2] and not lines
+
+
+def test_without_a_worker_that_is_not_placed_within_patience_and_with_it_later():
+    placed, actors, lines = placement(3, 1, patience=0.1)
+    actors[0].node = None
+    begin = time.monotonic()
+    assert list(asyncio.run(placed.places())) == [1, 2]
+    assert time.monotonic() - begin >= 0.1
+    assert lines == ["Ray has placed 2 of 3 workers: all start with 2 (cluster.min_workers=1)"]
+    placed._patience = math.inf  # for it nobody waits any more
+    assert list(asyncio.run(placed.places())) == [1, 2] and len(lines) == 1
+    actors[0].node = "b"
+    assert list(asyncio.run(placed.places())) == [0, 1, 2]
+    assert lines[1].startswith("Ray has placed 3 of 3 workers: all start with 3")
+
+
+def test_fewer_than_allowed_are_waited_for(monkeypatch):
+    monkeypatch.setattr(ray_placement, "NOTE_SECONDS", 0.05)
+    placed, actors, lines = placement(3, 2, patience=0.01)
+    actors[0].node = actors[2].node = None
+
+    async def place_one_later():
+        places = asyncio.ensure_future(placed.places())
+        await asyncio.sleep(0.2)
+        assert not places.done()
+        actors[2].node = "c"
+        return await places
+
+    assert list(asyncio.run(place_one_later())) == [1, 2]
+    waiting = "waiting for Ray, which has not placed 2 of 3 workers (CPUs of each: 1)"
+    assert lines[0].startswith(waiting) and len(lines) == 2
+
+
+def test_workers_of_lost_nodes_are_given_time_to_end():
+    def place(actor, node):
+        return Place(actor=actor, node=node, address="", cpus=(0,))
+
+    former = {0: place("x", "a"), 1: place("y", "b"), 2: place("z", "c")}
+    heard = dict.fromkeys("xyz", time.monotonic())
+    same_nodes = {index: place("w", former[index].node) for index in former}
+    assert seconds_until_ended(former, same_nodes, heard, 13) == 0
+    assert 12 < seconds_until_ended(former, same_nodes | {1: place("v", "d")}, heard, 13) <= 13
+    fewer = {index: same_nodes[index] for index in (0, 2)}
+    assert 12 < seconds_until_ended(former, fewer, heard, 13) <= 13
+    assert seconds_until_ended(former, fewer, heard | {"y": 0.0}, 13) == 0
+
+
+def test_the_log_has_a_line_when_there_is_another_number_of_workers(tmp_path):
+    log = Log(str(tmp_path))
+    clusters = [Cluster(start="ray", workers=count) for count in (1, 3, 3, 2)]
+    clusters = [Cluster(), *clusters, Cluster()]
+    for step, cluster in enumerate(clusters):
+        record_workers(log, cluster, step)
+    assert log.events == [
+        {"event": "workers", "step": step, "workers": workers}
+        for step, workers in ((2, 3), (4, 2), (5, 1))
+    ]
+
+
+@pytest.mark.parametrize(("overrides", "line"), [
+    (["cluster=local"], "cluster.min_workers is for cluster=ray"),
+    (["cluster=ray"], "cluster.min_workers=3 is more than cluster.workers=2"),
+    (["cluster=ray", "cluster.workers=4", "cluster.backup=3"], "below cluster.min_workers=3"),
+])  # fmt: skip
+def test_refused(cli, tmp_path, overrides, line):
+    (tmp_path / "own.yaml").write_text(CONF)
+    given = ["cluster.workers=2", "cluster.min_workers=3", *overrides]
+    if overrides == ["cluster=local"]:
+        given[0] = "cluster.workers=3"
+    done = cli("train", "conf=own.yaml", *given, cwd=tmp_path)
+    assert done.code == 2 and line in done.line

@@ -1,0 +1,166 @@
+"""Faults of dedicated servers end or restart the training with a line that names the server."""
+
+import errno
+import itertools
+import os
+import signal
+
+import cluster_commands
+import cluster_in_one_process
+import numpy as np
+import pytest
+import real_faults
+from cluster_commands import Training, trained_once
+from env_commands import Scheduled, free_port, of_tnctl
+from test_cluster import conf_of
+from test_cluster_servers import IN_PARTS, with_servers
+
+from tnctl import files, memory_limits
+from tnctl.checkpoint import load as loading
+from tnctl.cluster.node import Node
+from tnctl.cluster.workers import server
+from tnctl.cluster.workers.remote import RemoteParameters
+from tnctl.errors import Failure
+from tnctl.memory_limits import Limit
+from tnctl.tables import NotFiniteError
+from tnctl.training import memory_watch
+
+
+@pytest.fixture
+def parts(workspace):
+    """The workspace with its training data in files of different sizes."""
+    cluster_commands.split_training_data(workspace)
+    return workspace
+
+
+def has_no_space(monkeypatch):
+    """No space for the rows of server 1, while training pauses."""
+    write = files.OutputFile.write
+
+    def failing(file, data):
+        if "00001.rows" in file._url:
+            with files.translated(file._url, "written"):
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, data)
+
+    monkeypatch.setattr(files.OutputFile, "write", failing)
+
+
+def fails_in_exchange(error):
+    """In the thread of server 1 that answers exchanges, in one of the first steps."""
+
+    def patch(monkeypatch):
+        exchange, calls = Node._exchange, itertools.count()
+
+        def failing(node, *arguments):
+            if node.rank == 3 and next(calls) == 5:
+                raise error
+            return exchange(node, *arguments)
+
+        monkeypatch.setattr(Node, "_exchange", failing)
+
+    return patch
+
+
+def sends_nan(monkeypatch):
+    """A worker whose dense gradients are NaN on their way to servers."""
+    write_dense = RemoteParameters._write_dense
+
+    def failing(parameters, owner, pushed, push):
+        write_dense(parameters, owner, pushed, push)
+        if parameters.steps >= 3 and owner and parameters._peers.rank == 1:
+            push.dense[:] = np.nan
+
+    monkeypatch.setattr(RemoteParameters, "_write_dense", failing)
+
+
+NO_SPACE = r"^server 1: .*00001\.rows.*no space is left there\. Free some"
+OF_MEMORY = (
+    r"^server 1: out of memory \(TN_NO_MEMORY\)\. Run the same command again with more memory"
+)
+BUG = r"^server 1: ValueError: a bug\. Its traceback is in workers/server-1\.log"
+NAN = r"^step \d+: worker 1: a gradient of a dense weight is NaN, infinite or beyond"
+
+
+@pytest.mark.parametrize(("mode", "fault", "line"), [
+    ("sync", has_no_space, NO_SPACE),
+    ("hybrid", fails_in_exchange(MemoryError("TN_NO_MEMORY")), OF_MEMORY),
+    ("async", sends_nan, NAN),
+    pytest.param("async", has_no_space, NO_SPACE, marks=pytest.mark.long),
+    pytest.param("hybrid", has_no_space, NO_SPACE, marks=pytest.mark.long),
+    pytest.param("sync", fails_in_exchange(MemoryError("TN_NO_MEMORY")), OF_MEMORY,
+                 marks=pytest.mark.long),
+    pytest.param("sync", fails_in_exchange(ValueError("a bug")), BUG, marks=pytest.mark.long),
+    pytest.param("sync", fails_in_exchange(NotFiniteError("a sum")), "^server 1: .*a sum",
+                 marks=pytest.mark.long),
+    pytest.param("sync", sends_nan, NAN, marks=pytest.mark.long),
+    pytest.param("hybrid", sends_nan, NAN, marks=pytest.mark.long),
+])  # fmt: skip
+def test_what_a_server_reports_ends_all_with_one_line(parts, monkeypatch, mode, fault, line):
+    conf = with_servers(conf_of(parts, monkeypatch, *IN_PARTS, "save.every_steps=4"), 2, mode=mode)
+    fault(monkeypatch)
+    with pytest.raises(Failure, match=line) as failed:
+        cluster_in_one_process.train_together(conf, 2, golden=0)
+    assert "\n" not in str(failed.value)
+
+
+def test_memory_that_runs_short_for_a_server_is_reported_and_saved(parts, monkeypatch):
+    conf = with_servers(conf_of(parts, monkeypatch, *IN_PARTS), 2)
+    held = itertools.count(0, 1 << 20)
+    for module in (memory_watch, server):
+        monkeypatch.setattr(module, "SECONDS_BETWEEN_CHECKS", 0.01)
+    monkeypatch.setattr(memory_watch, "table_bytes", lambda _: next(held))
+    shortage = memory_watch.MemoryWatch.shortage
+
+    def of_server_1(watch, model):
+        return shortage(watch, model) if model.tables[0]._shards.first else None
+
+    monkeypatch.setattr(memory_watch.MemoryWatch, "shortage", of_server_1)
+    limit = Limit("the memory of this machine", 4 << 30, 300 << 20)
+    monkeypatch.setattr(memory_limits, "tightest", lambda **_: limit)
+    with pytest.raises(Failure, match="before memory runs out: server 1: the memory of") as failed:
+        cluster_in_one_process.train_together(conf, 2)
+    text = str(failed.value)
+    assert "is saved. Run the same command again with more memory" in text and "\n" not in text
+    assert loading.newest("run").folder == text.split(" is saved")[0].split()[-1]
+
+
+# ---- Processes -------------------------------------------------------------------
+
+ONE_EACH = ["cluster.workers=1", "cluster.servers=1"]
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["async", "hybrid"])
+def test_a_killed_server_is_started_again_and_every_row_is_trained_once(parts, mode):
+    real_faults.number_rows(parts)
+    settings = [*ONE_EACH, f"cluster.mode={mode}", *real_faults.KEEP_SHOWS]
+    with Training(parts, *settings) as training:
+        training.until_saved()
+        training.signal(1, signal.SIGKILL)
+        assert training.wait() == 0, training.said
+    assert "server 0 was killed by SIGKILL: all workers start again" in training.said
+    assert "resuming from run/checkpoints/" in training.said
+    real_faults.check_rows(training.run)
+    assert "Traceback" not in training.said
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["sync", "hybrid"])
+def test_commands_of_a_scheduler_train_with_a_server_that_is_killed(parts, mode):
+    port = free_port()
+    common = of_tnctl(0, 1, port) | {"TNCTL_SERVERS": "1"}
+    variables = [common | {"TNCTL_ROLE": role} for role in ("worker", "server")]
+    with Scheduled(parts, variables, f"cluster.mode={mode}", timeout=10) as training:
+        training.until_saved()
+        os.kill(training.commands[1].worker(), signal.SIGKILL)
+        assert training.wait() == [0, 0], training.said
+    of_worker, of_server = (command.said for command in training.commands)
+    assert "server 0 was killed by SIGKILL: all workers start again" in of_server
+    assert "worker 0 has lost another one: all workers start again" in of_worker
+    assert "resuming from run/checkpoints/" in of_worker and "Traceback" not in training.said
+    assert trained_once(training.run)
+    log = (training.run / "workers/server-0.log").read_text()
+    assert log.startswith("== workers started, generation 1\n")

@@ -1,0 +1,123 @@
+"""Addresses of workers: parsed, resolved, and the one of this machine that a worker listens on."""
+
+import contextlib
+import ipaddress
+import re
+import socket
+import time
+from typing import NamedTuple
+
+from tnctl.cluster.joining.assignment import LOOPBACK, Assignment
+from tnctl.errors import Failure
+from tnctl.progress import say
+
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,238}[A-Za-z0-9_.])?")
+_PORT = re.compile(r"[1-9][0-9]{0,4}")
+ANY = ("0.0.0.0", "::")
+SECONDS_BETWEEN_ATTEMPTS = 0.5
+
+
+class HostPort(NamedTuple):
+    """A host, by its name or its IP address, and a port; of port 0 the system chooses one."""
+
+    host: str
+    port: int = 0
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def parse(text: str, *, port_is_optional: bool = False) -> HostPort:
+    """HOST:PORT, an IPv6 address in brackets. Raises ValueError that says what is wrong."""
+    host, colon, port = text.rpartition(":")
+    if port_is_optional and (not colon or text.endswith("]") or is_ip(text)):
+        host, port = text, ""
+    elif not colon:
+        raise ValueError("it has no port")
+    elif not _PORT.fullmatch(port) or int(port) > 65_535:
+        raise ValueError("its port is not between 1 and 65535")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        if not is_ip(host):
+            raise ValueError("what is in brackets is no IPv6 address")
+    elif ":" in host and not (port_is_optional and is_ip(host)):
+        raise ValueError("an IPv6 address needs brackets, as in [fd00::1]:29400")
+    elif not is_ip(host) and not _HOST.fullmatch(host):
+        raise ValueError("its host is no name and no IP address")
+    return HostPort(host, int(port or 0))
+
+
+def is_ip(host: str) -> bool:
+    """Whether a host is an IP address, and no name."""
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        return True
+    return False
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, by its name too, is this machine as only itself reaches it."""
+    return host == "localhost" or (is_ip(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def resolved(host: str, deadline: float) -> str:
+    """The IP address of a host; waits for its name, which may come with the host.
+
+    Raises OSError when the name is unknown at the deadline (time.monotonic).
+    """
+    while True:
+        try:
+            return str(socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0][4][0])
+        except socket.gaierror:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(SECONDS_BETWEEN_ATTEMPTS)
+
+
+def interface_to(ip: str) -> str:
+    """The address of this machine from which another one is reached; nothing is sent.
+
+    Raises OSError without a route.
+    """
+    with socket.socket(_family(ip), socket.SOCK_DGRAM) as datagrams:
+        datagrams.connect((ip, 9))  # the port of the discard service; any would do
+        return str(datagrams.getsockname()[0])
+
+
+def is_of_this_machine(ip: str) -> bool:
+    """Whether a process of this machine can listen on an address."""
+    with socket.socket(_family(ip), socket.SOCK_DGRAM) as datagrams:
+        try:
+            datagrams.bind((ip, 0))
+        except OSError:
+            return False
+    return True
+
+
+def listening(assignment: Assignment, rank_0: str | None, deadline: float) -> tuple[str, str]:
+    """The IP address that a worker listens on, and the host under which the others reach it.
+
+    `rank_0` is where rank 0 is reached (HOST:PORT). Raises OSError when a name is not resolved at
+    the deadline (time.monotonic), and Failure for a host that is none of this machine.
+    """
+    outward = None
+    if rank_0 is not None and (assignment.host is None or assignment.host in ANY):
+        outward = interface_to(resolved(parse(rank_0).host, deadline))
+    host = assignment.host or outward or LOOPBACK
+    ip = host if host in ANY else resolved(host, deadline)
+    if not is_of_this_machine(ip):
+        raise Failure(
+            f"worker {assignment.rank} cannot listen on {host}: {ip} is no address of its machine. "
+            "Start it where that is, or name the address to listen on by TNCTL_BIND=HOST"
+        )
+    if is_loopback(ip) and not is_loopback(host):
+        say(
+            f"warning: {host} is {ip} on its own machine, where workers of other machines do not "
+            "reach it. TNCTL_BIND=HOST names another address to listen on"
+        )
+    return ip, (outward or host) if host in ANY else host
+
+
+def _family(ip: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in ip else socket.AF_INET

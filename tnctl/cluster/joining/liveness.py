@@ -1,0 +1,120 @@
+"""Which workers of a generation are alive, as one of them sees it.
+
+A generation ends with the first process or connection that is lost, for all workers: each ends
+with exit code `assignment.LOST`, its supervisor starts it again, and rank 0 names another
+generation. Frames of other generations are refused, so what an old process still sends changes
+nothing.
+"""
+
+from dataclasses import dataclass, field
+
+from tnctl.cluster.joining.membership import ONLY_WORKERS, Membership
+from tnctl.cluster.transport.frames import Frame, FrameError, Kind
+
+SILENCE = 0.8  # of the timeout: a process that is not heard for so long is lost
+
+
+class GenerationOver(Exception):
+    """The generation has ended: this process must send and write nothing more, and exit."""
+
+
+@dataclass
+class Liveness:
+    """Which workers are alive, as one of them sees it: heard, connected, and itself not asleep.
+
+    All times are shares of `timeout`, the seconds within which a loss is noticed: heartbeats every
+    tenth, silence of 8 tenths or a connection that is away for 6 tenths end the generation. The
+    rest is for the way and for the process to end. Whoever sends or writes asks `check` before.
+    """
+
+    rank: int
+    peers: frozenset[int]
+    timeout: float
+    now: float
+    """when the generation began"""
+    membership: Membership = ONLY_WORKERS
+    _own: float = 0.0
+    _heard: dict[int, float] = field(default_factory=dict)
+    _disconnected: dict[int, tuple[float, str]] = field(default_factory=dict)
+    """since when, and why"""
+    _left: set[int] = field(default_factory=set)
+    _reason: str | None = None
+
+    def __post_init__(self) -> None:
+        self._own = self.now
+        self._heard = dict.fromkeys(self.peers, self.now)
+
+    @property
+    def interval(self) -> float:
+        """Seconds between heartbeats."""
+        return self.timeout * 0.1
+
+    @property
+    def silence(self) -> float:
+        """Seconds after which a process that is not heard is lost."""
+        return self.timeout * SILENCE
+
+    @property
+    def window(self) -> float:
+        """Seconds within which a connection that broke must be made again."""
+        return self.timeout * 0.6
+
+    def check(self, now: float) -> None:
+        """Before anything is sent or written. Raises GenerationOver."""
+        if self._reason is None and now - self._own >= self.silence:
+            self._end(f"this process was stopped for {now - self._own:.1f} s")
+        if self._reason is not None:
+            raise GenerationOver(self._reason)
+
+    def tick(self, now: float) -> None:
+        """At each interval: this process lives, and so must the others. Raises GenerationOver."""
+        self.check(now)
+        self._own = now
+        for rank, heard in self._heard.items():
+            if rank in self._left:
+                continue
+            if now - heard >= self.silence:
+                self._end(f"{self._name(rank)} has been silent for {now - heard:.1f} s")
+            since, reason = self._disconnected.get(rank, (now, ""))
+            if now - since >= self.window:
+                name = self._name(rank)
+                self._end(f"{name} could not be reached for {now - since:.1f} s: {reason}")
+        self.check(now)
+
+    def accept(self, frame: Frame, peer: int, generation: int, now: float) -> None:
+        """Check whether a frame on the connection of a peer is of it and of this generation.
+
+        Raises FrameError for another, which changes nothing, and GenerationOver.
+        """
+        self.check(now)
+        if frame.generation != generation:
+            raise FrameError(f"{self._name(peer)} sends a frame of another generation")
+        if frame.sender != peer or peer not in self.peers:
+            raise FrameError(f"{self._name(peer)} sends a frame as {self._name(frame.sender)}")
+        self._heard[peer] = max(self._heard[peer], now)
+        if frame.kind is Kind.GOODBYE:
+            self._left.add(peer)
+
+    def disconnected(self, peer: int, now: float, reason: str) -> None:
+        """The connection to a peer broke. The first time counts until it is there again."""
+        self._disconnected.setdefault(peer, (now, reason))
+
+    def connected(self, peer: int) -> None:
+        """The connection to a peer is there again."""
+        self._disconnected.pop(peer, None)
+
+    def lost(self, peer: int) -> None:
+        """A peer is known to have ended, for another process has taken its rank."""
+        if peer not in self._left:
+            self._end(f"{self._name(peer)} has ended")
+
+    def _name(self, rank: int) -> str:
+        return self.membership.name(rank)
+
+    def _end(self, reason: str) -> None:
+        self._reason = self._reason or reason
+
+
+def others(rank: int, members: int) -> frozenset[int]:
+    """The ranks of all processes of a cluster but one."""
+    return frozenset(range(members)) - {rank}

@@ -1,0 +1,190 @@
+"""What a worker did between two of its exchanges, as it reports it with the second, and the sums.
+
+The report is float64 [9 + 4 owners]: seconds of the main thread, seconds of the owner's thread,
+bytes, how often the worker was left out of a step, and seconds in which exchanges were on the way;
+then, each by owner, the keys asked for, the bytes of messages to it and from it, and the seconds
+waited for it (owner_traffic.py).
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl.cluster.transport.frames import FrameError
+from tnctl.training.exchange_figures import ExchangeFigures
+from tnctl.training.worker_figures import WorkerFigures
+
+COMPUTING, READING, WAITING, IDLE, OWNING, SENT, RECEIVED, LEFT_OUT, NETWORK = range(9)
+REPORTED = 9
+KEYS, TO_OWNER, FROM_OWNER, FOR_OWNER = range(4)
+BY_OWNER = 4
+BINS = 1024  # of staleness; the last one has all that is larger
+MOST = 2.0**53  # up to it a float64 has every whole number
+Work = NDArray[np.float64]
+
+
+def check_work(work: Work) -> None:
+    """Refuse a report with a number that is NaN, below 0 or beyond 2^53. Raises FrameError."""
+    # Comparisons with NaN, which min and max return if there is one, are false.
+    if work.size and not (work.min() >= 0 and work.max() <= MOST):
+        raise FrameError("an exchange reports seconds or bytes that are NaN, below 0 or too large")
+
+
+@dataclass(frozen=True)
+class AsyncReport:
+    """What owner 0 knows of a worker in asynchronous training when an exchange of it arrives.
+
+    `waited_for` is the worker for which an owner has held it since its exchange before, or None.
+    `stale` and `ahead` are of the batch that the exchange pushes, None without one: how many
+    batches were applied since its rows were read, and how many batches the worker was ahead then.
+    """
+
+    rank: int
+    work: Work
+    waited_for: int | None
+    stale: int | None = None
+    ahead: int | None = None
+
+
+class Laps:
+    """The seconds of a main thread since its last report, by what it did."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._seconds = [0.0] * (IDLE + 1)
+        self._at = clock()
+
+    def lap(self, kind: int) -> float:
+        """The time since the last lap was spent on a kind: COMPUTING, READING, WAITING or IDLE.
+
+        Returns the time by the clock.
+        """
+        now = self._clock()
+        self._seconds[kind] += now - self._at
+        self._at = now
+        return now
+
+    def restart(self) -> None:
+        """The time since the last lap, in which training paused, counts for nothing."""
+        self._at = self._clock()
+
+    def take(self) -> list[float]:
+        """The seconds of each kind, which are 0 from now on."""
+        seconds, self._seconds = self._seconds, [0.0] * (IDLE + 1)
+        return seconds
+
+
+class WorkSums:
+    """The sums of what all workers have reported, and of what owner 0 knows beside that."""
+
+    def __init__(self, workers: int, owners: int = 0, *, is_async: bool = False) -> None:
+        self._owners = owners
+        self._sums = np.zeros((workers, REPORTED))
+        self._by_owner = np.zeros((workers, BY_OWNER, owners))
+        self._exchanging = np.zeros(workers)
+        self._worker_waits = np.zeros((workers, workers))
+        self._stale = np.zeros((workers, BINS * is_async), np.int64)
+        self._ahead = np.zeros_like(self._stale)
+
+    def add(self, reports: Sequence[Work], waited_for: int | None = None) -> None:
+        """Take the reports of a step, by rank; `waited_for` was last in the step before.
+
+        All exchanges are answered when the last one is there. So the shortest wait is what
+        answering takes, and what others waited beyond it, they waited for workers. Their waits for
+        owners are what remains: before the first answer all owners are waited for alike.
+        """
+        reported = np.stack(reports)
+        self._sums += reported[:, :REPORTED]
+        waiting = reported[:, WAITING]
+        # A worker that was left out of the step has reported nothing.
+        shortest = (waiting + reported[:, IDLE])[reported.any(axis=1)].min(initial=np.inf)
+        exchanging = np.minimum(waiting, shortest)
+        self._exchanging += exchanging
+        for_workers = waiting - exchanging
+        if self._owners:
+            by_owner = reported[:, REPORTED:].reshape(len(reports), BY_OWNER, self._owners).copy()
+            by_owner[:, FOR_OWNER] -= for_workers[:, np.newaxis] / self._owners
+            np.maximum(by_owner, 0.0, out=by_owner)
+            self._by_owner += by_owner
+        if waited_for is not None:
+            for_workers[waited_for] = 0.0
+            self._worker_waits[:, waited_for] += for_workers
+
+    def add_one(self, report: AsyncReport) -> None:
+        """Take the report of a worker in asynchronous training.
+
+        It waits for answers, unless an owner has held it until another worker came nearer.
+        """
+        rank, waiting = report.rank, report.work[WAITING]
+        self._sums[rank] += report.work[:REPORTED]
+        if self._owners:
+            by_owner = report.work[REPORTED:].reshape(BY_OWNER, self._owners).copy()
+            if report.waited_for is not None:
+                by_owner[FOR_OWNER] = 0.0
+            self._by_owner[rank] += by_owner
+        if report.waited_for is None:
+            self._exchanging[rank] += waiting
+        else:
+            self._worker_waits[rank, report.waited_for] += waiting
+        if report.stale is not None and report.ahead is not None:
+            self._stale[rank, min(report.stale, BINS - 1)] += 1
+            self._ahead[rank, min(report.ahead, BINS - 1)] += 1
+
+    def exchanged(self) -> ExchangeFigures:
+        """A copy of the sums by owner, and of the waits of workers for each other."""
+        keys, sent, received, waits = self._by_owner.swapaxes(0, 1)
+        return ExchangeFigures(
+            keys.astype(np.int64),
+            sent.astype(np.int64),
+            received.astype(np.int64),
+            waits.copy(),
+            self._worker_waits.copy(),
+            self._stale.copy(),
+            self._ahead.copy(),
+        )
+
+    def figures(self, held: Sequence[tuple[int, int]]) -> list[WorkerFigures]:
+        """The sums of each worker, with the rows and bytes that it owns."""
+        return [
+            WorkerFigures(
+                rows=rows,
+                bytes=bytes_,
+                sent_bytes=int(sums[SENT]),
+                received_bytes=int(sums[RECEIVED]),
+                compute_seconds=sums[COMPUTING],
+                input_wait_seconds=sums[READING],
+                worker_wait_seconds=max(sums[WAITING] - exchanging, 0.0),
+                exchange_seconds=exchanging,
+                idle_seconds=sums[IDLE],
+                owner_seconds=sums[OWNING],
+                left_out=int(sums[LEFT_OUT]),
+                network_seconds=sums[NETWORK],
+            )
+            for (rows, bytes_), sums, exchanging in zip(
+                held, self._sums.tolist(), self._exchanging.tolist(), strict=True
+            )
+        ]
+
+
+def figures_of_servers(
+    held: Sequence[tuple[int, int]], totals: Sequence[tuple[float, float, float]], seconds: float
+) -> list[WorkerFigures]:
+    """Those of each dedicated server: the rows and bytes that it owns, and its totals.
+
+    `seconds` is how long training took so far.
+    """
+    return [
+        WorkerFigures(
+            role="server",
+            rows=rows,
+            bytes=bytes_,
+            sent_bytes=int(sent),
+            received_bytes=int(received),
+            owner_seconds=owning,
+            idle_seconds=max(seconds - owning, 0.0),
+        )
+        for (rows, bytes_), (owning, sent, received) in zip(held, totals, strict=True)
+    ]

@@ -1,0 +1,1 @@
+"""What owns rows and dense weights, and answers exchanges, in each mode."""

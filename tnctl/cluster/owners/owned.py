@@ -1,0 +1,191 @@
+"""The parameters that a worker owns: its shards of every table, its slice of the dense weights."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl.cluster.joining.membership import Membership
+from tnctl.cluster.messages.arrays import write_floats
+from tnctl.cluster.messages.exchange import Keys, Push
+from tnctl.cluster.messages.replies import Owned, Read, ReadReply, Reply
+from tnctl.cluster.messages.shapes import first_floats
+from tnctl.cluster.owners.hot_keys import HotKeys
+from tnctl.model.parameter_tables import (
+    MovingStatistics,
+    ParameterTables,
+    TableUpdates,
+    move_statistics,
+)
+from tnctl.tables import ExactSum, PullWorkspace, RankKeys, weighted_sum
+from tnctl.training.pass_sums import PassSums
+
+
+class OwnedPart:
+    """The part of a model that one worker or server of a cluster owns.
+
+    It does what `LocalParameters` does in one process, with the sums of all workers: they are
+    reduced in the order of the ranks, each weighted by its share of the step's rows. Rank 0 also
+    keeps the moving statistics of batch norms, and adds up the sums of the pass in `sums`.
+    """
+
+    def __init__(
+        self,
+        model: ParameterTables,
+        rank: int,
+        workers: int,
+        steps: int,
+        moving: MovingStatistics,
+        servers: int = 0,
+    ) -> None:
+        """`steps` were trained before. `moving` are all moving statistics."""
+        self.steps = steps
+        self.sums: PassSums | None = None
+        self.hot_keys = HotKeys(rank)
+        """of the batches of the pass"""
+        self._model = model
+        number = Membership(workers, servers).owners.index(rank)
+        self._first, self._last = first_floats(model, workers, servers)[number : number + 2]
+        self._updates = TableUpdates(model)
+        self._moving = moving
+        self._sizes = [len(array) for array, _ in moving]
+        self._pulls = [PullWorkspace(table) for table in model.tables]
+        self._reads = [PullWorkspace(table) for table in model.tables]
+        self._gradient = np.empty(0, np.float32)  # reduced, of the slice
+        self._trained = [not table.kind.frozen for table in model.layout.tables]
+
+    def push(self, pulled: Sequence[Sequence[Keys]], pushes: Sequence[Push], rate: float) -> None:
+        """Apply a step. Raises NotFiniteError when the reduced gradients are not finite."""
+        self.reduce(pulled, pushes, rate)
+        self.apply(pushes, 1.0)
+
+    def reduce(self, _: Sequence[Sequence[Keys]], pushes: Sequence[Push], rate: float) -> None:
+        """Add up the gradients of a step. Raises NotFiniteError when a sum is not finite."""
+        shares = _shares(pushes)
+        self._updates.set_rate_factor(rate)
+        with self._model.pool.awake():
+            for number, workspace in enumerate(self._pulls):
+                if self._trained[number]:
+                    for rank, push in enumerate(pushes):
+                        if push.rows:
+                            workspace.push_sums(rank, push.tables[number].sums, shares[rank])
+            self._gradient = self._reduced([push.dense for push in pushes], shares)
+            self._model.dense.check_slice(self._gradient, self._first)
+
+    def squares(self) -> list[ExactSum]:
+        """The squares of the reduced gradients: of each table that is trained, of the slice."""
+        with self._model.pool.awake():
+            trained = [
+                workspace.exact_squares()
+                for workspace, is_trained in zip(self._pulls, self._trained, strict=True)
+                if is_trained
+            ]
+            of_dense = self._model.dense.exact_squares_of_slice(self._gradient, self._first)
+        return [*trained, of_dense]
+
+    def apply(self, pushes: Sequence[Push], scale: float) -> None:
+        """Apply the reduced gradients, times `scale`."""
+        with self._model.pool.awake():
+            for number, workspace in enumerate(self._pulls):
+                for rank, push in enumerate(pushes):
+                    if push.rows and (counts := push.tables[number].counts) is not None:
+                        workspace.push_shows(rank, counts)
+                if self._trained[number]:
+                    workspace.apply(scale)
+            self._model.dense.apply_slice(self._gradient, self._first, scale)
+        self.end_step()
+        self._take_figures(pushes, _shares(pushes))
+
+    def end_step(self) -> None:
+        """Count a step whose gradients are applied, and remove rows that are due."""
+        self.steps += 1
+        self._updates.remove_rows(self.steps)
+
+    def pull(self, keys: Sequence[Sequence[Keys]], replies: Sequence[Reply]) -> None:
+        """Find the keys of all workers in rank order, inserting, and fill the reply of each."""
+        for of_rank in keys:
+            self.hot_keys.add(of_rank)
+        for number, (table, workspace) in enumerate(
+            zip(self._model.tables, self._pulls, strict=True)
+        ):
+            table.set_step(self.steps + 1)
+            workspace.find([_of_rank(of_rank[number]) for of_rank in keys], insert=True)
+            for rank, reply in enumerate(replies):
+                part = reply.tables[number]
+                if part.rows.dtype == np.float32:
+                    workspace.read(rank, part.rows)
+                else:
+                    rows = np.empty(part.rows.shape, np.float32)
+                    workspace.read(rank, rows)
+                    write_floats(part.rows, rows)
+                if part.waits is not None:
+                    workspace.write_waits(rank, part.waits)
+        for reply in replies:
+            self._read_dense(reply.dense)
+
+    def read(self, read: Read, reply: ReadReply) -> None:
+        """Fill the reply with rows as they are; those of keys without a row are zeros."""
+        for workspace, keys, rows in zip(self._reads, read.keys, reply.tables, strict=True):
+            if len(keys.ids):
+                workspace.find([_of_rank(keys)], insert=False)
+                workspace.read(0, rows)
+        self._read_dense(reply.dense)
+
+    def owned(self) -> list[Owned]:
+        """How many rows and bytes this part of each table has."""
+        return [
+            Owned(table.rows, table.index_bytes + table.row_bytes) for table in self._model.tables
+        ]
+
+    def _read_dense(self, slice_: NDArray[np.float32]) -> None:
+        if len(slice_):
+            slice_[:] = self._model.dense.flat_weights[self._first : self._last]
+
+    def _take_figures(self, pushes: Sequence[Push], shares: Sequence[float]) -> None:
+        """Rank 0: the moving statistics, and the sums of the pass."""
+        if any(len(push.statistics) for push in pushes):
+            joint = self._joint_statistics(pushes, shares)
+            move_statistics(self._moving, joint, self._model.dense.step)
+        if self.sums is not None:
+            for push in pushes:
+                if push.rows:
+                    self.sums.add(push.loss, push.logits, push.labels)
+
+    def _joint_statistics(
+        self, pushes: Sequence[Push], shares: Sequence[float]
+    ) -> list[NDArray[np.float32]]:
+        """Mean and variance of all rows, from those of each worker's: mean and E[x^2] add up."""
+        known = [(push, share) for push, share in zip(pushes, shares, strict=True) if push.rows]
+        if len(known) == 1:
+            return cut(known[0][0].statistics, self._sizes)
+        joint: list[Any] = []
+        parts = [(cut(push.statistics.astype(np.float64), self._sizes), s) for push, s in known]
+        for place in range(0, len(self._sizes), 2):
+            mean = sum(share * part[place] for part, share in parts)
+            squares = sum(share * (part[place + 1] + part[place] ** 2) for part, share in parts)
+            joint += [mean, np.maximum(squares - mean**2, 0)]
+        return [array.astype(np.float32) for array in joint]
+
+    def _reduced(
+        self, gradients: Sequence[NDArray[np.float32]], shares: Sequence[float]
+    ) -> NDArray[np.float32]:
+        reduced = np.zeros(self._last - self._first, np.float32)
+        for gradient, share in zip(gradients, shares, strict=True):
+            if len(gradient):
+                weighted_sum(reduced, gradient, share)
+        return reduced
+
+
+def _shares(pushes: Sequence[Push]) -> list[float]:
+    rows = sum(push.rows for push in pushes)
+    return [push.rows / rows for push in pushes]
+
+
+def _of_rank(keys: Keys) -> RankKeys:
+    return RankKeys(keys.ids, keys.groups, keys.occurrences)
+
+
+def cut(array: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
+    """An array in parts of these sizes."""
+    return np.split(array, np.cumsum(sizes)[:-1])

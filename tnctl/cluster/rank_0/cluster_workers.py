@@ -1,0 +1,342 @@
+"""Rank 0's view of all workers: what the training loop, checkpoints and the report use."""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl.checkpoint.document import Position
+from tnctl.cluster.messages import commands
+from tnctl.cluster.messages.replies import Owned
+from tnctl.cluster.messages.work import WorkSums, figures_of_servers
+from tnctl.cluster.node import Node, Respond
+from tnctl.cluster.rank_0 import key_lookup
+from tnctl.cluster.rank_0.building_together import load_together, start_together
+from tnctl.cluster.rank_0.cluster_counts import counts_by_worker, together
+from tnctl.cluster.rank_0.cluster_owners import ClusterOwners
+from tnctl.cluster.rank_0.hottest_rows import hottest_rows
+from tnctl.cluster.rank_0.scoring_together import score_together, send_units
+from tnctl.cluster.transport.frames import Body
+from tnctl.cluster.workers.command_loop import set_days
+from tnctl.cluster.workers.modes import new_share
+from tnctl.data import units
+from tnctl.data.bad_rows import Skipped
+from tnctl.data.unit_records import Progress, Remainder
+from tnctl.data.windows import none_left
+from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.input_figures import NormSum, norm_sums
+from tnctl.evaluation.split_scoring import BatchCounter
+from tnctl.model.building import Model
+from tnctl.model.table_figures import TableFigures
+from tnctl.progress import say, waiting
+from tnctl.schema import Conf
+from tnctl.training import eviction
+from tnctl.training.exchange_figures import ExchangeFigures, HotRow
+from tnctl.training.memory_watch import MemoryWatch
+from tnctl.training.pass_position import PassPosition
+from tnctl.training.pass_sums import PassSums
+from tnctl.training.signals import Signals
+from tnctl.training.state import RunState
+from tnctl.training.worker_figures import WorkerFigures
+from tnctl.training.workers import SplitMetrics, look_at_training_data
+
+
+class ClusterBatches:
+    """A pass over the training data by all workers."""
+
+    def __init__(
+        self,
+        workers: "ClusterWorkers",
+        conf: Conf,
+        of_pass: PassPosition,
+        skipped: Skipped,
+        others: int,
+        has_batch: bool,
+    ) -> None:
+        """`skipped` counts the rows of all; `others` are the workers beside this one."""
+        self._workers, self._conf = workers, conf
+        self._of_pass, self._skipped = of_pass, skipped
+        self._reported = [0] * others  # rows not read that each other worker has reported
+        self._has_batch = has_batch  # whether some worker has one
+        self._waited_at_start = workers.share.seconds_waited
+        self.position = of_pass.position
+        """at the last pause"""
+
+    @property
+    def seconds_waited(self) -> float:
+        return self._workers.share.seconds_waited - self._waited_at_start
+
+    def wait(self) -> bool:
+        self._workers.signals.check()
+        if not self._has_batch:
+            self._workers.pause()
+            if self._of_pass.is_at_start:
+                raise none_left(self._conf, "train", self._skipped)
+            self._of_pass.report_skipped()
+        return self._has_batch
+
+    def add(self, first: Progress | None, others: Sequence[commands.Trained]) -> None:
+        """Take in what this worker and the others have trained since the last pause."""
+        for number, trained in enumerate(others):
+            self._skipped.add(trained.skipped - self._reported[number], trained.reason)
+            self._reported[number] = trained.skipped
+        for progress in (*(trained.progress for trained in others), first):
+            if progress is not None:
+                self._of_pass.add(progress)
+        self.position = self._of_pass.position
+
+    def train(self, rate_factor: float, sums: PassSums) -> None:
+        self._has_batch = self._workers.train(rate_factor, sums)
+
+
+class ClusterWorkers:
+    """All workers, of which this one, rank 0, commands the others.
+
+    While they train, they exchange with each other and read no commands; `pause` ends that, with
+    all gradients applied, and is called by every method that needs it.
+    """
+
+    def __init__(self, conf: Conf, model: Model, steps: int, signals: Signals, node: Node) -> None:
+        self._conf, self.signals, self._node = conf, signals, node
+        self._training: list[Future[Body]] = []  # replies to `Train`, while workers train
+        self._batches: ClusterBatches | None = None
+        self._last_metrics: tuple[int, SplitMetrics] | None = None
+        self._hottest: list[HotRow] = []  # as they were listed last
+        self._warning = ""  # the last one about workers without data
+        self._owners = ClusterOwners(conf, node)
+        self._work = WorkSums(
+            node.workers, len(node.membership.owners), is_async=conf.cluster.mode == "async"
+        )
+        self._totals = [(0.0, 0.0, 0.0)] * node.servers
+        self._memory = MemoryWatch(model, node.on_machine)
+        self._shortages: SimpleQueue[tuple[bytes, Respond]] = SimpleQueue()
+        node.route({"shortage"}, self._shortages)
+        self._begin(model, steps)
+
+    def _begin(self, model: Model, steps: int) -> None:
+        replies = start_together(self._node, model, steps)
+        self.share = new_share(self._conf, model, self._node, steps, self.signals.next_of)
+        commands.replies_of(commands.Done, replies)
+        self._groups = self._counted()
+
+    @property
+    def steps(self) -> int:
+        return self.share.steps
+
+    @property
+    def model(self) -> Model:
+        return self.share.model
+
+    @property
+    def inference(self) -> Inference:
+        self.pause()
+        return self.share.inference
+
+    @property
+    def owners(self) -> ClusterOwners:
+        return self._owners
+
+    def figures(self) -> list[TableFigures]:
+        """Rows and bytes are those of the last exchange, counts of groups of the last pause."""
+        last = self.share.parameters.last
+        if not last:
+            return self._groups
+        return [
+            replace(table, rows=sum(o.rows for o in owned), bytes=sum(o.bytes for o in owned))
+            for table, owned in zip(
+                self._groups, zip(*(reply.owned for reply in last), strict=True), strict=True
+            )
+        ]
+
+    def worker_figures(self) -> list[WorkerFigures]:
+        membership, replies = self._node.membership, self.share.parameters.last
+        if membership.size == 1:
+            return []
+        held: list[Sequence[Owned | commands.TableCount]] = list(self._parts)
+        for rank, reply in zip(membership.owners, replies, strict=False):  # none at a pause
+            held[rank] = reply.owned
+        if membership.servers and replies:
+            self._totals = [reply.totals for reply in replies[1:]]
+        owned = [(sum(t.rows for t in tables), sum(t.bytes for t in tables)) for tables in held]
+        workers = self._work.figures(owned[: membership.workers])
+        servers = owned[membership.workers :]
+        return workers + figures_of_servers(servers, self._totals, workers[0].seconds)
+
+    def exchanged(self) -> ExchangeFigures | None:
+        membership = self._node.membership
+        if membership.size == 1:
+            return None
+        exchanged = self._work.exchanged()
+        return exchanged.without_owner(0) if membership.servers else exchanged
+
+    def hottest_rows(self) -> list[HotRow]:
+        if self._batches is not None and self._node.membership.size > 1:
+            self.pause()
+            self._hottest = hottest_rows(self._node, self.model, self.share.hot_keys)
+        return self._hottest
+
+    def shortage(self) -> str | None:
+        if not self._shortages.empty():
+            body, respond = self._shortages.get()
+            respond(commands.encode(commands.Done()))
+            received = commands.reply_of(commands.Shortage, body)
+            return f"{self._node.membership.name(received.rank)}: {received.reason}"
+        reason = self._memory.shortage(self.model)
+        return (
+            reason if reason is None or self._node.membership.size == 1 else f"worker 0: {reason}"
+        )
+
+    # ---- A pass ------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def batches(self, conf: Conf, position: Position, skipped: Skipped) -> Iterator[ClusterBatches]:
+        of_pass = PassPosition(conf, position, self._node.workers, skipped)
+        warning = units.too_few(conf, "train", of_pass.remainders, self._node.workers)
+        if warning is not None and warning != self._warning:
+            say(f"warning: {warning}")
+            self._warning = warning
+        first, others = self._deal(of_pass), self._node.workers - 1
+        replies = self._node.command_others(
+            commands.StartPass(day=position.day, passes=position.passes)
+        )
+        try:
+            with self._node.named():
+                self.share.start_pass(conf, position.passes, first, skipped)
+                has_batch = self.share.has_batches(1)
+            started = commands.replies_of(commands.PassStarted, replies)
+            has_batch = has_batch or any(reply.has_batch for reply in started)
+            self._batches = ClusterBatches(self, conf, of_pass, skipped, others, has_batch)
+            yield self._batches
+            self.pause()
+            commands.replies_of(commands.Done, self._node.command_others(commands.EndPass()))
+        finally:
+            self._batches = None
+            self.share.end_pass()
+
+    def _deal(self, of_pass: PassPosition) -> Iterable[Remainder]:
+        """What this worker reads of a pass, after the others were sent what they read."""
+        first, *others = of_pass.dealt()
+        send_units(self._node, others)
+        return first
+
+    def train(self, rate_factor: float, sums: PassSums) -> bool:
+        """A step of all workers; whether some worker has a batch for another one."""
+        if not self._training:
+            self._training = self._node.command_others(commands.Train())
+            self.share.parameters.laps.restart()
+        self._last_metrics = None
+        self.share.owned.sums = sums
+        with self._node.named():
+            self.share.train(rate_factor)
+        self._add_work()
+        return self.share.parameters.last[0].any_next
+
+    def pause(self) -> None:
+        """Let all workers apply what is under way, and wait for commands."""
+        if not self._training and self.share.parameters.is_settled:
+            return
+        self.share.parameters.pause()
+        self._add_work()
+        trained, self._training = self._training, []
+        self._take(commands.replies_of(commands.Trained, trained))
+
+    def _add_work(self) -> None:
+        """Take what the workers reported with the exchanges that were answered last."""
+        self._work.add(self.share.owner.work, self.share.owner.waited_for)
+
+    def _take(self, trained: Sequence[commands.Trained]) -> None:
+        """When all workers have paused: how far they are, the dense weights, and counts."""
+        if self._batches is not None:
+            self._batches.add(self.share.take_progress(), trained)
+        self.share.parameters.read_dense()
+        self._groups = self._counted()
+
+    def settle(self, state: RunState) -> None:
+        self.pause()
+        state.steps = self.steps
+        if self._batches is not None:
+            state.position = self._batches.position
+
+    # ---- While training pauses -----------------------------------------------------
+
+    def evaluate(self, split: str) -> SplitMetrics:
+        self.pause()
+        if self._last_metrics is not None:
+            step, known = self._last_metrics
+            if (step, known.split) == (self.steps, split):
+                return replace(known, seconds=0.0)
+        started = time.perf_counter()
+        with waiting(f"evaluating on data.{split}"):
+            scored, counts = score_together(
+                self._node, self._conf, self.share, split, self.signals.check
+            )
+            metrics = scored.metrics()
+        measured = SplitMetrics(split, metrics, counts, time.perf_counter() - started)
+        self._last_metrics = self.steps, measured
+        return measured
+
+    def look(self, conf: Conf, counter: BatchCounter, *, scored: bool) -> dict[str, Any] | None:
+        """Rank 0 reads the day alone: what the counters keep depends on the order of rows."""
+        self.pause()
+        return look_at_training_data(
+            conf, self.share.inference, counter, scored=scored, between=self.signals.check
+        )
+
+    def contains(
+        self, table: int, groups: NDArray[np.uint16], ids: NDArray[np.uint64]
+    ) -> NDArray[np.bool_]:
+        self.pause()
+        return key_lookup.contains(self._node, self.model.tables[table], table, groups, ids)
+
+    def embedding_norms(self) -> dict[str, NormSum]:
+        self.pause()
+        replies = self._node.command_members(commands.SumNorms())
+        norms = norm_sums(self.model)
+        for reply in commands.replies_of(commands.Norms, replies):
+            for slot, counted in reply.slots.items():
+                norms[slot] = norms.get(slot, NormSum()) + NormSum(*counted)
+        return norms
+
+    def set_days(self, days: Sequence[tuple[int, int]]) -> None:
+        self.pause()
+        replies = self._node.command_members(commands.SetDays(days=tuple(days)))
+        set_days(self.model, days)
+        commands.replies_of(commands.Done, replies)
+        self._last_metrics = None
+
+    def end_of_period(self) -> dict[str, int]:
+        self.pause()
+        replies = self._node.command_members(commands.EndPeriod())
+        shares = eviction.miscounted_by_table(self.model)
+        removed = Counter(eviction.remove_rows(self.model))
+        for reply in commands.replies_of(commands.Evicted, replies):
+            removed.update(reply.rows)
+            for name, share in reply.miscounted.items():
+                shares[name] = shares.get(name, 0.0) + share
+        eviction.warn_of_sketches(shares)
+        if any(removed.values()):
+            self._last_metrics = None
+            self.share.parameters.last = []
+        self._groups = self._counted()
+        return dict(removed)
+
+    def load(self, folder: str) -> None:
+        self.pause()
+        steps = self.steps
+        self._last_metrics = None
+        self._node.serve_owner(None)
+        del self.share
+        model = load_together(self._node, self._conf, folder)
+        self._begin(model, steps)
+
+    def _counted(self) -> list[TableFigures]:
+        """The counts of all workers together."""
+        self._parts = counts_by_worker(self._node, self.model)
+        return together(self._parts)

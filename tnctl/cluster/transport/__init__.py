@@ -1,0 +1,1 @@
+"""Frames, and how they travel between the processes of a cluster exactly once."""

@@ -1,0 +1,255 @@
+"""What every worker does of the training, rank 0 too: its batches, its steps, its owned rows."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl.checkpoint.load import fill, open_checkpoint
+from tnctl.cluster.joining.membership import Membership
+from tnctl.cluster.messages.shapes import check_dense, first_floats
+from tnctl.cluster.messages.work import COMPUTING, READING
+from tnctl.cluster.node import Node
+from tnctl.cluster.owners.hot_keys import HotKeys
+from tnctl.cluster.owners.owning import sync_owner, take_shards
+from tnctl.cluster.workers.remote import LeftOut, Paused, RemoteParameters
+from tnctl.data.bad_rows import Skipped
+from tnctl.data.batches import Batch
+from tnctl.data.read_ahead import ReadAhead
+from tnctl.data.statistics import Statistics
+from tnctl.data.unit_batches import training_batches
+from tnctl.data.unit_records import Progress, Remainder, Unit
+from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.metrics import Scored
+from tnctl.evaluation.split_scoring import Counts, features_of, labelled_heads, score_units
+from tnctl.model.building import Model, build
+from tnctl.model.parameters import moving_statistics
+from tnctl.schema import Conf
+from tnctl.training.step import TrainingStep
+from tnctl.training.warm import start_again
+
+BATCHES_AHEAD = 4
+NextOf = Callable[[ReadAhead[Any]], Any]  # the next item, None after the last
+
+
+def built(conf: Conf, statistics: Statistics, rank: int, membership: Membership) -> Model:
+    """A model with initial weights, whose tables own the shards of a worker.
+
+    Raises Failure when its dense weights are too many for so many workers or servers.
+    """
+    model = build(conf, statistics)
+    check_dense(model, membership.workers, membership.servers)
+    take_shards(model, membership, rank)
+    return model
+
+
+def loaded(conf: Conf, folder: str, rank: int, membership: Membership) -> Model:
+    """The model of a checkpoint with the rows of a worker's shards. Raises DamagedError."""
+    checkpoint = open_checkpoint(folder)
+    model = built(conf, checkpoint.statistics, rank, membership)
+    fill(checkpoint, model, membership.shards(rank))
+    return model
+
+
+def warmed(
+    conf: Conf, model: Model, folder: str, sha256: str, *, owns_rows: bool = True
+) -> dict[str, int]:
+    """Give a model what a warm start begins with, as rank 0 does; how many rows by share group.
+
+    Raises Failure when the manifest of the checkpoint in the folder has another digest, and when
+    one of its files is damaged.
+    """
+    start = start_again(conf, folder, sha256)
+    start.transfer_dense(model)
+    return start.transfer_rows(model) if owns_rows else {}
+
+
+def dense_digest(model: Model) -> str:
+    """The SHA-256 of the dense weights, their optimizer's state and the moving statistics."""
+    digest = hashlib.sha256(str(model.dense.step).encode())
+    for array in (model.dense.flat_weights, *model.dense.flat_states, *model.moving):
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+class Share:
+    """The part that one worker has in the training of a model.
+
+    With dedicated servers it owns nothing; worker 0 then is an owner of the figures only.
+    """
+
+    def __init__(self, conf: Conf, model: Model, node: Node, steps: int, next_of: NextOf) -> None:
+        """`steps` were trained before. `next_of` waits for the next batch."""
+        self.conf, self.model, self.node = conf, model, node
+        [(_, _, self.main_label), *_] = labelled_heads(model)
+        self._join(steps)
+        self.inference = Inference(model, conf.train.batch_size, self.parameters)
+        self._features = features_of(conf, model)
+        self._next_of = next_of
+        self._pass = ExitStack()
+        self._ahead: ReadAhead[tuple[Batch, Progress]] | None = None
+        self._waiting: list[tuple[Batch, Progress]] = []  # the next batch, and the one after it
+        self._pushed: tuple[Batch, Progress] | None = None  # not known yet to be applied
+        self._progress: Progress | None = None
+        self._completed: list[tuple[int, int]] = []  # units, and their rows that were not read
+
+    def _join(self, steps: int) -> None:
+        """Own a part of the model, and see the whole."""
+        model, node = self.model, self.node
+        self.parameters = RemoteParameters(model, node, self.main_label)
+        self.parameters.steps = steps
+        if self.answers:
+            moving = moving_statistics(model)
+            self.owned, self.owner = sync_owner(self.conf, model, node, steps, moving)
+            node.serve_owner(self.owner)
+
+    @property
+    def hot_keys(self) -> HotKeys:
+        """The keys that most batches ask this owner for."""
+        return self.owned.hot_keys
+
+    @property
+    def answers(self) -> bool:
+        """Whether this worker answers exchanges."""
+        return self.node.rank in self.node.membership.owners
+
+    @cached_property
+    def step(self) -> TrainingStep:
+        """The step, which is traced when training begins: a model may only be read."""
+        steps, batch_size = self.parameters.steps, self.conf.train.batch_size
+        return TrainingStep(self.model, batch_size, steps, self.parameters, self.node.rank)
+
+    @property
+    def steps(self) -> int:
+        """The steps trained so far, of all workers."""
+        return self.parameters.steps
+
+    def remainders(self, taken: list[Remainder]) -> Iterable[Remainder]:
+        """What another rank than 0 reads of a pass; `taken` are those that it was sent."""
+        return taken
+
+    # ---- A pass ----------------------------------------------------------------
+
+    def start_pass(
+        self, conf: Conf, passes: int, remainders: Iterable[Remainder], skipped: Skipped
+    ) -> None:
+        """Begin to read what this worker trains of a pass."""
+        self.step.rate_factor = 1.0  # traced before the first batch is waited for
+        source = training_batches(conf, self._features, passes, remainders, skipped)
+        self._ahead = self._pass.enter_context(ReadAhead(source, BATCHES_AHEAD))
+        self._waiting, self._progress, self._completed = [], None, []
+        self._pushed = None
+
+    def end_pass(self) -> None:
+        """Read no further."""
+        self._pass.close()
+        self._ahead, self._waiting = None, []
+
+    @property
+    def seconds_waited(self) -> float:
+        """How long this worker has waited for data in the pass."""
+        return 0.0 if self._ahead is None else self._ahead.seconds_waited
+
+    def has_batches(self, count: int) -> bool:
+        """Whether so many batches, 1 or 2, are left; waits until that is known."""
+        assert self._ahead is not None
+        while len(self._waiting) < count:
+            following = self._next_of(self._ahead)
+            if following is None:
+                return False
+            self._waiting.append(following)
+        return True
+
+    def train(self, rate_factor: float) -> bool:
+        """Take part in a step, with the next batch if there is one; whether there was.
+
+        A batch whose push was dropped, since the step began without this worker, is trained again.
+        Raises Paused, with nothing done, when rank 0 has paused.
+        """
+        while True:
+            try:
+                return self._train(rate_factor)
+            except LeftOut:
+                if self._pushed is not None:
+                    self._waiting.insert(0, self._pushed)
+                    self._pushed = None
+
+    def _train(self, rate_factor: float) -> bool:
+        self.parameters.laps.lap(COMPUTING)
+        self.parameters.has_next = self.has_batches(2)
+        self.parameters.laps.lap(READING)
+        if not self._waiting:
+            self.parameters.take_part(rate_factor)
+            self._count_pushed()
+            return False
+        batch, progress = self._waiting[0]
+        self.step.rate_factor = rate_factor
+        result = self.step(batch)
+        self._count_pushed()
+        self.parameters.add_result(result.loss, result.logits[:, self.main_label])
+        del self._waiting[0]
+        self._pushed = batch, progress
+        return True
+
+    def _count_pushed(self) -> None:
+        """The batch before the last exchange is applied: count it as trained."""
+        if self._pushed is not None:
+            _, progress = self._pushed
+            self._pushed = None
+            self._completed.extend(progress.completed)
+            self._progress = progress
+
+    def train_until_pause(self) -> Iterator[None]:
+        """On another rank than 0: train batch after batch until rank 0 pauses."""
+        self.parameters.laps.restart()
+        try:
+            while True:
+                self.train(1.0)  # owners take rank 0's factor
+                yield
+        except Paused:
+            return
+
+    def take_progress(self) -> Progress | None:
+        """While training pauses: how far this worker is.
+
+        It has the units that the worker completed since the last call.
+        """
+        self._count_pushed()
+        progress, self._progress = self._progress, None
+        completed, self._completed = tuple(self._completed), []
+        return None if progress is None else replace(progress, completed=completed)
+
+    # ---- While training pauses ---------------------------------------------------
+
+    def scored(
+        self,
+        split: str,
+        units: Sequence[Unit],
+        skipped: Skipped,
+        counts: Counts,
+        between: Callable[[], None] | None = None,
+    ) -> tuple[Scored, list[int]]:
+        """The examples of units of a split, and how many each unit has.
+
+        They are scored by the dense weights that this worker has.
+        """
+        return score_units(
+            self.inference, self.conf, split, units, skipped, counter=counts, between=between
+        )
+
+    @property
+    def moving(self) -> list[NDArray[np.float32]]:
+        """The memory of the moving statistics of batch norms."""
+        return [moving for moving, _ in moving_statistics(self.model)]
+
+    def dense_states(self) -> list[NDArray[np.float32]]:
+        """The optimizer's states of this worker's dense slice."""
+        node = self.node
+        number = node.membership.owners.index(node.rank)
+        first, last = first_floats(self.model, node.workers, node.servers)[number : number + 2]
+        return [state[first:last] for state in self.model.dense.flat_states]

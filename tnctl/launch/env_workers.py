@@ -1,0 +1,122 @@
+"""`tnctl train cluster=env`: a scheduler starts the command once for each worker, anywhere."""
+
+import dataclasses
+import os
+import time
+from functools import partial
+from importlib.util import find_spec
+
+from tnctl import files
+from tnctl.cluster import NEEDS_GRPC
+from tnctl.cluster.joining.assignment import LOST
+from tnctl.cluster.joining.liveness import SILENCE
+from tnctl.cluster.transport import certificates
+from tnctl.errors import Failure, refuse_if
+from tnctl.launch import environment, run_token
+from tnctl.launch.local_processes import LocalProcesses, Place
+from tnctl.launch.local_workers import claim_logs, kept_logs, log_names, newest_checkpoint
+from tnctl.launch.supervisor import TRAIN, Supervisor
+from tnctl.ownership import WORKER_LOGS, WORKERS, ListedFiles
+from tnctl.progress import say
+from tnctl.schema import Conf
+
+SECONDS_BETWEEN_LOOKS = 0.5
+
+
+def train(conf: Conf, *, overwrite: bool, golden: int, accept: bool) -> int:
+    """Train a conf as the worker or server that the environment says; the exit code of the run.
+
+    This process supervises the worker. Raises UserError for an environment that says no worker, or
+    two; with exit code 75, by which a scheduler knows that it may start the command again, when
+    workers are lost again and again.
+    """
+    refuse_if(find_spec("grpc") is None, NEEDS_GRPC)
+    certificates.read(conf.cluster.tls)  # for an error before anything is started
+    refuse_if(
+        overwrite,
+        "overwrite=true is not for cluster=env: a scheduler may start the command again, and would "
+        "remove what was trained. Choose a new output",
+    )
+    place = environment.place(os.environ, conf.cluster.servers)
+    token = run_token.take_token(os.environ)
+    refuse_if(
+        conf.cluster.workers not in (None, place.workers),
+        f"cluster.workers={conf.cluster.workers}, and the environment ({place.source}) says "
+        f"{place.workers} workers. Leave cluster.workers out",
+    )
+    refuse_if(
+        conf.cluster.servers not in (0, place.servers),
+        f"cluster.servers={conf.cluster.servers}, and the environment ({place.source}) says "
+        f"{place.servers} servers. Leave cluster.servers out",
+    )
+    cluster = dataclasses.replace(conf.cluster, workers=place.workers, servers=place.servers)
+    conf = dataclasses.replace(conf, cluster=cluster)
+    task = {
+        "command": TRAIN, "conf": dataclasses.asdict(conf), "overwrite": False, "golden": golden,
+        "accept": accept,
+    }  # fmt: skip
+    say(f"{place.words} ({place.source}), worker 0 is at {place.address}")
+    _claim_log(conf, place)
+    with kept_logs(conf.output, [place.membership.log_name(place.rank)]) as logs:
+        silence = conf.cluster.timeout * SILENCE
+        return Supervisor(
+            lambda _: task,
+            partial(newest_checkpoint, conf.output),
+            LocalProcesses(logs, silence, place=assigned(place, token)),
+            restarts=conf.cluster.restarts,
+            lost_code=LOST,
+            membership=place.membership,
+        ).run()
+
+
+def assigned(place: environment.Place, token: str) -> Place:
+    """Where the worker listens, and where it is reached."""
+    known = [address for address in (place.listen, place.own) if address is not None]
+    ports = [address.port for address in known if address.port]
+    return Place(
+        first=place.rank,
+        workers=place.workers,
+        servers=place.servers,
+        token=token,
+        host=known[0].host if known else None,
+        port=ports[0] if ports else 0,
+        reached_at=str(place.own) if place.own is not None and place.own.port else None,
+        rank_0=str(place.address),
+    )
+
+
+def _wait_for_lock(conf: Conf) -> None:
+    """Return when no process trains into the output: one whose command was killed may still end."""
+    deadline, is_waiting = time.monotonic() + conf.cluster.patience, False
+    while True:
+        try:
+            with files.locked(conf.output):
+                return
+        except files.HeldError as error:
+            if time.monotonic() >= deadline:
+                raise
+            if not is_waiting:
+                say(f"{error}. Waiting up to {conf.cluster.patience:g} s for its end")
+            is_waiting = True
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _claim_log(conf: Conf, place: environment.Place) -> None:
+    """Worker 0 puts all logs on the list of tnctl's files, and the others wait for that."""
+    if place.rank == 0:
+        _wait_for_lock(conf)  # its worker holds it; here for an error before anything is started
+        claim_logs(conf.output, log_names(place.membership))
+        return
+    listed = ListedFiles(files.join(conf.output, WORKER_LOGS), WORKERS)
+    deadline = time.monotonic() + conf.cluster.patience
+    while True:
+        try:
+            listed.require([place.membership.log_name(place.rank)])
+            return
+        except Failure as error:
+            if time.monotonic() >= deadline:
+                raise Failure(
+                    f"worker 0 has not begun within {conf.cluster.patience:g} s, or has another "
+                    f"output: {error}"
+                ) from None
+        time.sleep(SECONDS_BETWEEN_LOOKS)

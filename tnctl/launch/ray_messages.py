@@ -1,0 +1,125 @@
+"""What the command and its process in Ray (`ray_driver`) send each other, pickled."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+# ---- From the command ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Connect:
+    """The first: which Ray is used, and what it places."""
+
+    address: str | None  # as in RAY_ADDRESS; None: a Ray is started on this machine
+    temporary: str  # a folder for the files of a Ray that is started
+    workers: int
+    min_workers: int  # with which a run may do when Ray cannot place all within `patience` seconds
+    patience: float
+    cpus: int | None  # of each worker, None: as many as are there for all
+    silence: float  # seconds after which a stopped worker is lost
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start all workers."""
+
+    generation: int
+    token: str = field(repr=False)
+    task: dict[str, Any] = field(repr=False)
+    folder: str  # in which they run
+    is_terminal: bool  # whether rank 0 has one
+    size: bytes  # of the terminal
+    variables: dict[str, str]  # of the environment, for the terminal
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Send a signal to a worker."""
+
+    rank: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Rank 0's terminal has another size (struct winsize)."""
+
+    size: bytes
+
+
+@dataclass(frozen=True)
+class End:
+    """Kill all workers that are left, and answer with Over."""
+
+
+@dataclass(frozen=True)
+class Leave:
+    """The last: leave Ray, and end."""
+
+
+# ---- From its process in Ray --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Connected:
+    """Ray can be used."""
+
+
+@dataclass(frozen=True)
+class Began:
+    """So many workers are started, with ranks from 0 on."""
+
+    workers: int
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line for people."""
+
+    line: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The run cannot continue, as the message says."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a worker has written to its standard output or error."""
+
+    rank: int
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Port:
+    """Rank 0 listens; between an actor and the process in Ray only."""
+
+    port: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A worker has ended; a negative code is the signal that killed it. `cause` is in words."""
+
+    rank: int
+    code: int
+    cause: str
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker was lost together with what supervises it."""
+
+    rank: int
+    cause: str
+
+
+@dataclass(frozen=True)
+class Over:
+    """No worker is left: the codes of those that have ended by themselves."""
+
+    codes: dict[int, int]

@@ -1,0 +1,104 @@
+"""What workers exchanged, in lines of a display and in TensorBoard's scalars."""
+
+from collections.abc import Iterator, Sequence
+
+from tnctl.training.exchange_figures import ExchangeFigures, HotRow, OwnerFigures, imbalance
+from tnctl.training.worker_figures import WorkerFigures
+
+MOST_LISTED = 8  # workers or owners whose figures are listed in a plain line
+HOTTEST_SHOWN = 5
+LONGEST_VALUE = 40  # characters
+LEAST_WAIT = 0.01  # share of time; below it nobody is waited for
+
+
+def listed(values: Sequence[float], form: str) -> str:
+    """A value for each, or of many the least and the most."""
+    if len(values) > MOST_LISTED:
+        return f"{min(values):{form}} to {max(values):{form}}"
+    return " | ".join(format(value, form) for value in values)
+
+
+def notes(figures: Sequence[WorkerFigures], exchanged: ExchangeFigures) -> tuple[str, ...]:
+    """Lines below the figures of workers: the load of owners, who is waited for, staleness."""
+    owners = exchanged.owners()
+    lines = [f"owners: keys {_shares(_keys(owners))}, bytes {_shares(_bytes(owners))}"]
+    seconds = sum(worker.seconds for worker in figures)
+    longest = [
+        f"{name} {awaited.index(max(awaited))} ({max(awaited) / seconds:.0%} of the workers' time)"
+        for name, awaited in (
+            ("worker", exchanged.awaited),
+            ("owner", [owner.awaited_seconds for owner in owners]),
+        )
+        if seconds and max(awaited) >= LEAST_WAIT * seconds
+    ]
+    if longest:
+        lines.append(f"waited for most: {', '.join(longest)}")
+    if stale := exchanged.staleness():
+        lines.append(
+            f"staleness: mean {listed([worker.mean for worker in stale], '.1f')}, "
+            f"most {listed([worker.max for worker in stale], ',')}, "
+            f"batches ahead {listed([worker.ahead for worker in stale], ',')}"
+        )
+    return tuple(lines)
+
+
+def hottest(rows: Sequence[HotRow]) -> Iterator[str]:
+    """A line about the first rows, if there are any."""
+    if rows:
+        texts = (
+            f"{row.group} {(row.value or row.id)[:LONGEST_VALUE]} {row.batches:.0%}"
+            for row in rows[:HOTTEST_SHOWN]
+        )
+        yield f"hottest rows, by their share of batches: {', '.join(texts)}"
+
+
+def scalars(figures: Sequence[WorkerFigures], exchanged: ExchangeFigures) -> dict[str, float]:
+    """Numbers of each worker and owner by their tags, such as `cluster_exchange_share/worker_0`."""
+    owners = exchanged.owners()
+    by_worker: dict[str, Sequence[float]] = {
+        "compute_share": [worker.share(worker.compute_seconds) for worker in figures],
+        "input_wait_share": [worker.share(worker.input_wait_seconds) for worker in figures],
+        "worker_wait_share": [worker.share(worker.worker_wait_seconds) for worker in figures],
+        "exchange_share": [worker.share(worker.exchange_seconds) for worker in figures],
+        "idle_share": [worker.share(worker.idle_seconds) for worker in figures],
+        "bytes_per_second": [worker.bytes_per_second for worker in figures],
+        "awaited_seconds": exchanged.awaited,
+    }
+    if stale := exchanged.staleness():
+        by_worker |= {
+            "staleness_mean": [worker.mean for worker in stale],
+            "staleness_max": [worker.max for worker in stale],
+            "ahead": [worker.ahead for worker in stale],
+        }
+    by_owner: dict[str, Sequence[float]] = {
+        "keys": _keys(owners),
+        "bytes": _bytes(owners),
+        "awaited_seconds": [owner.awaited_seconds for owner in owners],
+    }
+    return {
+        **_tagged(by_worker, "worker"),
+        **_tagged(by_owner, "owner"),
+        "cluster/keys_imbalance": imbalance(_keys(owners)),
+        "cluster/bytes_imbalance": imbalance(_bytes(owners)),
+    }
+
+
+def _tagged(figures: dict[str, Sequence[float]], kind: str) -> dict[str, float]:
+    return {
+        f"cluster_{name}/{kind}_{number}": value
+        for name, values in figures.items()
+        for number, value in enumerate(values)
+    }
+
+
+def _keys(owners: Sequence[OwnerFigures]) -> list[int]:
+    return [owner.keys for owner in owners]
+
+
+def _bytes(owners: Sequence[OwnerFigures]) -> list[int]:
+    return [owner.received_bytes + owner.sent_bytes for owner in owners]
+
+
+def _shares(amounts: Sequence[int]) -> str:
+    total = sum(amounts)
+    return listed([amount / total if total else 0.0 for amount in amounts], ".0%")
