@@ -82,7 +82,8 @@ def test_a_slow_network_is_named(slow_lines, mode):
     words = "the network between worker 0 and 1 carries "
     assert slow and slow[-1].startswith(words), slow
     carried = float(slow[-1].removeprefix(words).split()[0])
-    assert 0.5 * RATE < carried * 1e6 < 1.5 * RATE
+    # Less on a loaded machine, whose threads wake up late; 8 times more if these were bits.
+    assert 0.2 * RATE < carried * 1e6 < 1.5 * RATE
     for worker in timing[-1]["workers"]:
         assert worker["network_seconds"] > 0.3 * worker["exchange_seconds"]
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -308,6 +309,15 @@ def test_the_lines_below_the_workers():
     )  # fmt: skip
     assert line == "hottest rows, by their share of batches: user 12 50%, country de 100%"
     assert list(exchange_lines.hottest([])) == []
+
+
+def test_servers_have_scalars_under_their_own_numbers():
+    figures = [worker(8, 1, 4, 1), worker(6, 2, 4, 1), replace(worker(1), role="server")]
+    scalars = exchange_lines.scalars(figures, sums_of([3], stale=[1, 0, 1]))
+    kinds = {tag.split("/")[1] for tag in scalars if tag.startswith("cluster_exchange_share/")}
+    assert kinds == {"worker_0", "worker_1", "server_0"}
+    assert "cluster_awaited_seconds/server_0" not in scalars
+    assert "cluster_staleness_mean/worker_1" in scalars
 
 
 def test_imbalance():

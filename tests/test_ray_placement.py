@@ -115,7 +115,7 @@ def test_the_log_has_a_line_when_there_is_another_number_of_workers(tmp_path):
 
 @pytest.mark.parametrize(("overrides", "line"), [
     (["cluster=local"], "cluster.min_workers is for cluster=ray"),
-    (["cluster=ray"], "cluster.min_workers=3 is more than cluster.workers=2"),
+    (["cluster=ray"], "train: cluster.min_workers=3 is more than cluster.workers=2"),
     (["cluster=ray", "cluster.workers=4", "cluster.backup=3"], "below cluster.min_workers=3"),
 ])  # fmt: skip
 def test_refused(cli, tmp_path, overrides, line):

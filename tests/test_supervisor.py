@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from tnctl.launch import supervisor as supervisor_module
 from tnctl.launch.local_processes import LocalProcesses
 from tnctl.launch.supervisor import Supervisor
 from tnctl.launch.terminal_log import TerminalLog
-from tnctl.launch.worker_processes import shares
+from tnctl.launch.worker_processes import begin_log, last_lines, shares
 
 pytestmark = pytest.mark.alone
 
@@ -130,6 +131,18 @@ def test_a_run_to_its_end(tmp_path, capfd, monkeypatch):
     assert [part["cpus"] for part in parts] == list(map(list, shares(os.sched_getaffinity(0), 2)))
     assert len({os.getsid(0), *(part["session"] for part in parts)}) == 3
     assert run.all_ended()
+
+
+def test_the_last_lines_are_those_of_the_generation_that_was_started_last(tmp_path):
+    log = tmp_path / "rank-1.log"
+    assert last_lines(log, 5) == []
+    begin_log(log, 1)
+    log.write_text(log.read_text() + "of the first\n")
+    assert last_lines(log, 5) == ["of the first"]
+    begin_log(log, 2)
+    assert last_lines(log, 5) == []
+    log.write_text(log.read_text() + "a\n\nb\nc\n")
+    assert last_lines(log, 2) == ["b", "c"]
 
 
 def test_the_token_is_in_no_list_of_processes(tmp_path):
@@ -413,9 +426,10 @@ def test_ctrl_z_shows_the_cursor(tmp_path):
         for _ in range(2):
             driver.send_signal(signal.SIGTSTP)
             until(lambda: cluster_commands.state_of(driver.pid) == "T")
-            assert os.read(main, 1000) == b"\x1b[?25h"
+            assert select.select([main], [], [], 30)[0] and os.read(main, 1000) == b"\x1b[?25h"
             driver.send_signal(signal.SIGCONT)
-            until(lambda: cluster_commands.state_of(driver.pid) != "T")
+            # Until it waits again: before that its handler is not yet in place.
+            until(lambda: cluster_commands.state_of(driver.pid) == "S")
         (tmp_path / "go").touch()
         assert driver.wait(30) == 0
     os.close(main)

@@ -18,6 +18,7 @@ from tnctl.launch.terminal_log import TerminalLog
 from tnctl.progress import SHOW_CURSOR
 
 TAIL_BYTES = 65_536
+STARTED = "== workers started, generation"  # begins the line before the output of a process
 
 
 def shares(cpus: Iterable[int], workers: int) -> list[tuple[int, ...]]:
@@ -207,11 +208,12 @@ class WorkerProcess:
 
 
 def last_lines(log: Path, most: int) -> list[str]:
-    """The last lines of a worker's output."""
+    """The last lines of a worker's output since it was started last."""
     with contextlib.suppress(OSError), log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
         lines = file.read().decode("utf-8", "backslashreplace").splitlines()
-        return [line for line in lines if line.strip() and not line.startswith("== ")][-most:]
+        starts = [number for number, line in enumerate(lines) if line.startswith(STARTED)]
+        return [line for line in lines[starts[-1] + 1 if starts else 0 :] if line.strip()][-most:]
     return []
 
 
@@ -222,4 +224,4 @@ def begin_log(log: Path, generation: int) -> None:
         if file.tell():  # the worker may have been killed in the middle of a line
             file.seek(-1, os.SEEK_END)
             file.write(b"" if file.read(1) == b"\n" else b"\n")
-        file.write(f"== workers started, generation {generation}\n".encode())
+        file.write(f"{STARTED} {generation}\n".encode())

@@ -33,7 +33,7 @@ class Tls(Section):
         missing = [f"cluster.tls.{name}" for name, is_given in given.items() if not is_given]
         refuse_if(
             0 < len(missing) < 3 or (self.name is not None and missing),
-            f"cluster.tls needs certificate, key and authority. Missing: {', '.join(missing)}",
+            f"certificate, key and authority are needed together. Missing: {', '.join(missing)}",
         )
 
 
@@ -131,16 +131,16 @@ class Cluster(Section):
     def check(self) -> None:
         refuse_if(
             self.servers and self.start == "ray",
-            "cluster.servers is for cluster=local and cluster=env. With cluster=ray leave it out: "
+            "servers is for cluster=local and cluster=env. With cluster=ray leave it out: "
             "workers own the rows",
         )
         refuse_if(
             self.start != "env" and self.workers is None,
-            "cluster.workers=null is for cluster=env. Give cluster.workers=N",
+            "workers=null is for cluster=env. Give cluster.workers=N",
         )
         refuse_if(
             self.workers is not None and self.fewest > self.workers,
-            f"cluster.min_workers={self.min_workers} is more than cluster.workers={self.workers}",
+            f"min_workers={self.min_workers} is more than cluster.workers={self.workers}",
         )
 
     @property

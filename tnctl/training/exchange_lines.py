@@ -55,15 +55,10 @@ def hottest(rows: Sequence[HotRow]) -> Iterator[str]:
 def scalars(figures: Sequence[WorkerFigures], exchanged: ExchangeFigures) -> dict[str, float]:
     """Numbers of each worker and owner by their tags, such as `cluster_exchange_share/worker_0`."""
     owners = exchanged.owners()
-    by_worker: dict[str, Sequence[float]] = {
-        "compute_share": [worker.share(worker.compute_seconds) for worker in figures],
-        "input_wait_share": [worker.share(worker.input_wait_seconds) for worker in figures],
-        "worker_wait_share": [worker.share(worker.worker_wait_seconds) for worker in figures],
-        "exchange_share": [worker.share(worker.exchange_seconds) for worker in figures],
-        "idle_share": [worker.share(worker.idle_seconds) for worker in figures],
-        "bytes_per_second": [worker.bytes_per_second for worker in figures],
-        "awaited_seconds": exchanged.awaited,
-    }
+    workers, servers = (
+        [process for process in figures if process.role == role] for role in ("worker", "server")
+    )
+    by_worker = {**_by_process(workers), "awaited_seconds": exchanged.awaited}
     if stale := exchanged.staleness():
         by_worker |= {
             "staleness_mean": [worker.mean for worker in stale],
@@ -77,9 +72,21 @@ def scalars(figures: Sequence[WorkerFigures], exchanged: ExchangeFigures) -> dic
     }
     return {
         **_tagged(by_worker, "worker"),
+        **_tagged(_by_process(servers), "server"),
         **_tagged(by_owner, "owner"),
         "cluster/keys_imbalance": imbalance(_keys(owners)),
         "cluster/bytes_imbalance": imbalance(_bytes(owners)),
+    }
+
+
+def _by_process(figures: Sequence[WorkerFigures]) -> dict[str, Sequence[float]]:
+    return {
+        "compute_share": [process.share(process.compute_seconds) for process in figures],
+        "input_wait_share": [process.share(process.input_wait_seconds) for process in figures],
+        "worker_wait_share": [process.share(process.worker_wait_seconds) for process in figures],
+        "exchange_share": [process.share(process.exchange_seconds) for process in figures],
+        "idle_share": [process.share(process.idle_seconds) for process in figures],
+        "bytes_per_second": [process.bytes_per_second for process in figures],
     }
 
 

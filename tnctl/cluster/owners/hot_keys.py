@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tnctl.cluster.messages.exchange import Keys
 from tnctl.cluster.messages.hot_key_commands import HotKey, HotKeyList
 
-COUNTED_ALL = 4  # batches
+COUNTED_ALL = 256  # batches
 LEAST_PROBABILITY = 1 / 1024
 MOST_OF_BATCH = 1 << 14  # keys of a table in a batch that are counted; of more, every k-th
 CAPACITY = 1 << 16  # keys, of the summary and of what is collected before it is merged
