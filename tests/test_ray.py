@@ -139,7 +139,7 @@ def test_nothing_outlives_the_command(parts):
         training.supervisor.wait()
         all_end([*training.seen], seconds=5)
         all_end(tree, seconds=5)
-        assert not is_locked(parts / "run")
+        cluster_commands.until(lambda: not is_locked(parts / "run"), seconds=5)
     with RayTraining(parts) as training:
         assert training.supervisor.wait(timeout=240) == 0, training.said
     assert trained_once(training.run)

@@ -197,9 +197,10 @@ def test_a_run_begins_with_fewer_workers_and_has_more_when_a_node_comes(parts):
 AT_A_CALL = """
 import contextlib, os, pathlib, signal, sys, threading, time
 def patch():
-    while not hasattr(sys.modules.get("tnctl.cluster.workers.follower"), "Follower"):
+    module, _, name = os.environ["KIND"].rpartition(".")
+    while not hasattr(sys.modules.get(module), name):
         time.sleep(0.005)
-    kind = getattr(sys.modules["tnctl.cluster.workers.follower"], os.environ["KIND"])
+    kind = getattr(sys.modules[module], name)
     called = getattr(kind, os.environ["METHOD"])
     def at_the_call(*arguments, **options):
         mark = pathlib.Path(os.environ["MARK"])
@@ -220,7 +221,9 @@ if "tnctl.cli.worker" in sys.orig_argv:
 @pytest.mark.long
 @needs_ray
 @pytest.mark.parametrize(("kind", "method"), [
-    ("Follower", "_evaluate"), ("PartWriter", "stage"), ("PartWriter", "finish"),
+    ("tnctl.cluster.workers.follower.Follower", "_evaluate"),
+    ("tnctl.checkpoint.owners.PartWriter", "stage"),
+    ("tnctl.checkpoint.owners.PartWriter", "finish"),
 ])  # fmt: skip
 def test_a_node_that_is_lost_while_workers_save_or_evaluate(parts, kind, method):
     packages = parts / "patched"
