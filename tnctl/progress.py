@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from tnctl.errors import printable
 from tnctl.masking import masked
 
 SECONDS_BETWEEN_LINES = 10.0
+UNLIMITED = 100_000  # characters of a line
 SHOW_CURSOR = b"\x1b[?25h"
 
 console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -253,9 +255,26 @@ def table(
     left: Container[int] = (0,),
 ) -> None:
     """A small table, such as the figures of a report; columns are flush right but for `left`."""
+    console.print(_table(title, headings, rows, left))
+
+
+def print_table(
+    headings: Iterable[str], rows: Iterable[Iterable[Any]], left: Container[int] = (0,)
+) -> None:
+    """A table on the standard output, on which one that is no terminal has room for any width."""
+    wide = None if sys.stdout.isatty() else UNLIMITED
+    output = Console(highlight=False, soft_wrap=True, width=wide)
+    with output.capture() as captured:
+        output.print(_table("", headings, rows, left))
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def _table(
+    title: str, headings: Iterable[str], rows: Iterable[Iterable[Any]], left: Container[int]
+) -> Table:
     shown = Table(title=masked(title), title_justify="left", box=None, pad_edge=False)
     for number, heading in enumerate(headings):
         shown.add_column(Text(printable(heading)), justify="left" if number in left else "right")
     for row in rows:
         shown.add_row(*(Text(printable(masked(str(value)))) for value in row))
-    console.print(shown)
+    return shown
