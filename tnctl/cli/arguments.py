@@ -34,6 +34,10 @@ ARGUMENTS = {
     "frozen": "true: weights become constants of the graph",
     "aot": "batch sizes to compile ahead of time, such as [1,32,256]",
     "target_cpu": "the CPU that aot= compiles for (default x86-64-v3)",
+    "tensornet": "the folder or URL that TensorNet saved its weights to, or that of a day in it",
+    "tables": "which weights each table of TensorNet has: NAME:GROUP.linear,NAME:GROUP.embedding",
+    "dense": "the dense variables of the conf's network in the order of their names in TensorNet",
+    "ranks": "for how many workers of TensorNet the tables are cut (default 1)",
     "yes": "true: do it, and not only say what would be done",
 }
 LONGEST_COUNT = 18  # digits
