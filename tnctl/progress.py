@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -22,14 +23,19 @@ SECONDS_BETWEEN_LINES = 10.0
 SHOW_CURSOR = b"\x1b[?25h"
 
 console = Console(stderr=True, highlight=False, soft_wrap=True)
+# What a command was run for. In a pipe no terminal says how wide a table may be.
+PIPE_WIDTH = 200
+results = Console(
+    width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, soft_wrap=True
+)
 # The displays that are shown now, for a terminal has room for one live thing at a time.
 _open: list["Display"] = []
 
 
-def say(text: str) -> None:
+def say(text: str, on: Console = console) -> None:
     """A plain line, or several, without secrets of URLs and signs that a terminal would obey."""
     lines = [printable(line) for line in masked(text).splitlines()]
-    console.print("\n".join(lines), markup=False)
+    on.print("\n".join(lines), markup=False)
 
 
 @contextmanager
@@ -251,6 +257,7 @@ def table(
     headings: Iterable[str],
     rows: Iterable[Iterable[Any]],
     left: Container[int] = (0,),
+    on: Console = console,
 ) -> None:
     """A small table, such as the figures of a report; columns are flush right but for `left`."""
     shown = Table(title=masked(title), title_justify="left", box=None, pad_edge=False)
@@ -258,4 +265,4 @@ def table(
         shown.add_column(Text(printable(heading)), justify="left" if number in left else "right")
     for row in rows:
         shown.add_row(*(Text(printable(masked(str(value)))) for value in row))
-    console.print(shown)
+    on.print(shown)
