@@ -1,10 +1,17 @@
 """A cluster whose workers are threads of the test's process: frames go from node to node."""
 
 import contextlib
+import csv
+import itertools
 import threading
+from collections import Counter
 from functools import partial
 from unittest import mock
 
+import numpy as np
+
+from tnctl.checkpoint import load as loading
+from tnctl.checkpoint import rows
 from tnctl.cluster.messages import commands
 from tnctl.cluster.node import Node
 from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
@@ -12,7 +19,7 @@ from tnctl.cluster.transport import frames
 from tnctl.cluster.workers import share
 from tnctl.cluster.workers.follower import Follower
 from tnctl.cluster.workers.server import RowServer
-from tnctl.errors import Failure
+from tnctl.errors import Failure, Stopped
 from tnctl.training.training_run import train
 
 
@@ -50,6 +57,33 @@ def train_together(conf, workers, transport=None, **options):
     with following(conf, workers, transport) as (node, errors):
         report = train(conf, processes=ClusterProcesses(node), **options)
     return report, errors
+
+
+def stop_at(patch, kind, call):
+    """Let a call of `kind.train`, counted from 1, stop the training as a signal does."""
+    train_step, calls = kind.train, itertools.count(1)
+
+    def stopping(self, *arguments):
+        if next(calls) == call:
+            raise Stopped("stopped", 130)
+        return train_step(self, *arguments)
+
+    patch.setattr(kind, "train", stopping)
+
+
+def shows_of_users(output):
+    """How often the row of each user was shown, sorted; with life.shows.keep."""
+    checkpoint = loading.newest(output)
+    [table] = checkpoint.manifest.tables
+    number = next(group.number for group in table.groups if group.name == "user_id")
+    stored = np.concatenate(list(rows.stream(checkpoint, table.name)))
+    return sorted(stored["show"][stored["group"] == number, 0].tolist())
+
+
+def expected_shows(folder, passes):
+    """The same, of a run that trained each row of the data once in each pass."""
+    users = [row["user_id"] for row in csv.DictReader((folder / "clicks/train.csv").open())]
+    return sorted(passes * count for count in Counter(users).values())
 
 
 @contextlib.contextmanager

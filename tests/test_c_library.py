@@ -84,6 +84,11 @@ LONG = {
     "test_checksums": ["300000", "1000"],
     "test_dictionary": ["2000", "200", "1000"],
 }
+LONG_THREAD = LONG | {
+    "test_model": ["200", "100", "300000", "1000"],
+    "test_exchange": ["150", "30", "1000"],
+    "test_oom": ["20", "40", "1000"],
+}
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler (set CC)")
 
@@ -169,7 +174,8 @@ def test_program(library: Library, tmp_path: Path, name: str, flavour: str) -> N
 @pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program_long(library: Library, tmp_path: Path, name: str, flavour: str) -> None:
-    build_and_run(library, tmp_path, name, FLAVOURS[flavour], LONG[name])
+    arguments = LONG_THREAD if flavour == "thread" else LONG
+    build_and_run(library, tmp_path, name, FLAVOURS[flavour], arguments[name])
 
 
 def test_a_failing_check_is_seen(library: Library, tmp_path: Path) -> None:

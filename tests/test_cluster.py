@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import cluster_commands
@@ -19,7 +18,6 @@ import pytest
 
 from tnctl import schema
 from tnctl.checkpoint import load as loading
-from tnctl.checkpoint import rows
 from tnctl.cli import compose
 from tnctl.cluster.rank_0 import cluster_workers
 from tnctl.errors import Stopped
@@ -131,16 +129,8 @@ def test_workers_are_one_worker_with_a_larger_batch(
 def test_a_pass_continues_on_another_number_of_workers(parts, monkeypatch, workers):
     overrides = ["data.train=part-*.csv", "train.batch_size=64", "train.epochs=2"]
     conf = conf_of(parts, monkeypatch, *overrides, "life.shows.keep=true")
-    trained, calls = cluster_workers.ClusterWorkers.train, []
-
-    def stopping(self, *arguments):
-        calls.append(None)
-        if len(calls) == 6:
-            raise Stopped("stopped", 130)
-        return trained(self, *arguments)
-
     with monkeypatch.context() as patch:
-        patch.setattr(cluster_workers.ClusterWorkers, "train", stopping)
+        cluster_in_one_process.stop_at(patch, cluster_workers.ClusterWorkers, 6)
         with pytest.raises(Stopped, match="step-0000000005 is saved"):
             cluster_in_one_process.train_together(conf, 3)
     assert loading.newest("run").position.units.workers == 3
@@ -154,13 +144,8 @@ def test_a_pass_continues_on_another_number_of_workers(parts, monkeypatch, worke
     lines = [json.loads(line) for line in Path("run/log.jsonl").read_text().splitlines()]
     assert [line["examples"] for line in lines if line["event"] == "epoch"] == [3000, 3000]
     # Each row of the data was counted twice: once in each pass.
-    checkpoint = loading.newest("run")
-    [table] = checkpoint.manifest.tables
-    number = next(group.number for group in table.groups if group.name == "user_id")
-    trained = np.concatenate(list(rows.stream(checkpoint, table.name)))
-    shows = trained["show"][trained["group"] == number, 0].tolist()
-    users = [row["user_id"] for row in csv.DictReader((parts / "clicks/train.csv").open())]
-    assert sorted(shows) == sorted(2 * count for count in Counter(users).values())
+    shows = cluster_in_one_process.shows_of_users("run")
+    assert shows == cluster_in_one_process.expected_shows(parts, passes=2)
 
 
 def test_a_bad_row_of_any_worker_ends_all_with_its_line(parts, monkeypatch):

@@ -1,6 +1,5 @@
 """Asynchronous training of several workers, in one process."""
 
-import csv
 import dataclasses
 import math
 import os
@@ -127,17 +126,9 @@ def test_every_row_is_trained_once_also_when_another_number_of_workers_resumes(
 ):
     overrides = ["data.train=part-*.csv", "train.batch_size=64", "train.epochs=2"]
     conf = async_conf(parts, monkeypatch, *overrides, "life.shows.keep=true", "save.every_steps=3")
-    trained, calls = async_workers.AsyncClusterWorkers.train, []
-
-    def stopping(self, *arguments):
-        calls.append(None)
-        if len(calls) == 6:
-            raise Stopped("stopped", 130)
-        return trained(self, *arguments)
-
     with monkeypatch.context() as patch:
         seen = Seen(patch)
-        patch.setattr(async_workers.AsyncClusterWorkers, "train", stopping)
+        cluster_in_one_process.stop_at(patch, async_workers.AsyncClusterWorkers, 6)
         with pytest.raises(Stopped, match="is saved"):
             cluster_in_one_process.train_together(conf, 3)
     checkpoint = loading.newest("run")
@@ -149,13 +140,8 @@ def test_every_row_is_trained_once_also_when_another_number_of_workers_resumes(
         report, errors = cluster_in_one_process.train_together(conf, workers)
         assert not errors
     assert [epoch.examples for epoch in report.epochs] == [3000, 3000]
-    checkpoint = loading.newest("run")
-    [table] = checkpoint.manifest.tables
-    number = next(group.number for group in table.groups if group.name == "user_id")
-    saved = np.concatenate(list(rows.stream(checkpoint, table.name)))
-    shows = saved["show"][saved["group"] == number, 0].tolist()
-    users = [row["user_id"] for row in csv.DictReader((parts / "clicks/train.csv").open())]
-    assert sorted(shows) == sorted(2 * count for count in Counter(users).values())
+    shows = cluster_in_one_process.shows_of_users("run")
+    assert shows == cluster_in_one_process.expected_shows(parts, passes=2)
 
 
 @pytest.mark.parametrize("staleness", [None, 2])

@@ -372,7 +372,7 @@ def test_a_full_disk(parts):
 
 
 def full_disk(monkeypatch):
-    """No space for the rows of worker 1, in the thread that trains."""
+    """No space for the rows of the second owner, in the thread that trains."""
     write = files.OutputFile.write
 
     def failing(self, data):

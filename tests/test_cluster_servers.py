@@ -1,17 +1,14 @@
 """Dedicated servers: they own all rows and dense weights, and workers own none."""
 
-import csv
 import dataclasses
 import itertools
 import json
 import re
 import signal
-from collections import Counter
 from pathlib import Path
 
 import cluster_commands
 import cluster_in_one_process
-import numpy as np
 import pytest
 from cluster_commands import Training, trained_once
 from test_cluster import conf_of, digest_of
@@ -125,15 +122,6 @@ def test_one_worker_and_its_server_without_staleness_are_one_process(
 # ---- Every row once --------------------------------------------------------------
 
 
-def shows_of_users(output):
-    """How often the row of each user was shown, sorted."""
-    checkpoint = loading.newest(output)
-    [table] = checkpoint.manifest.tables
-    number = next(group.number for group in table.groups if group.name == "user_id")
-    stored = np.concatenate(list(rows.stream(checkpoint, table.name)))
-    return sorted(stored["show"][stored["group"] == number, 0].tolist())
-
-
 @pytest.mark.parametrize("mode, then, then_mode", [
     ("sync", (2, 0), "hybrid"), pytest.param("sync", (3, 1), "sync", marks=pytest.mark.long),
     ("async", (1, 3), "async"), pytest.param("hybrid", (1, 3), "hybrid", marks=pytest.mark.long),
@@ -145,23 +133,15 @@ def test_a_pass_continues_with_other_servers(parts, monkeypatch, mode, then, the
     """Also in another mode."""
     conf = conf_of(parts, monkeypatch, *IN_PARTS, "train.epochs=2", "life.shows.keep=true",
                    "evaluation.every_steps=5")  # fmt: skip
-    trained, calls = cluster_workers.ClusterBatches.train, []
-
-    def stopping(self, *arguments):
-        calls.append(None)
-        if len(calls) == 6:
-            raise Stopped("stopped", 130)
-        return trained(self, *arguments)
-
     with monkeypatch.context() as patch:
-        patch.setattr(cluster_workers.ClusterBatches, "train", stopping)
+        cluster_in_one_process.stop_at(patch, cluster_workers.ClusterBatches, 6)
         with pytest.raises(Stopped, match="is saved"):
             together(with_servers(conf, 2, mode=mode), 2)
     workers, servers = then
     report = together(with_servers(conf, servers, mode=then_mode), workers)
     assert [epoch.examples for epoch in report.epochs] == [3000, 3000]
-    users = [row["user_id"] for row in csv.DictReader((parts / "clicks/train.csv").open())]
-    assert shows_of_users("run") == sorted(2 * count for count in Counter(users).values())
+    shows = cluster_in_one_process.shows_of_users("run")
+    assert shows == cluster_in_one_process.expected_shows(parts, passes=2)
     lines = [json.loads(line) for line in Path("run/log.jsonl").read_text().splitlines()]
     figures = [line["timing"]["workers"] for line in lines if "workers" in line.get("timing", {})]
     of_servers = [worker for worker in figures[-1] if worker["role"] == "server"]

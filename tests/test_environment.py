@@ -55,7 +55,7 @@ def test_each_scheduler_says_it_in_its_own_way(variables, address, endpoint):
     place = environment.place({"PATH": "/bin", "SLURM_NNODES": "2"} | variables)
     assert (place.rank, place.workers, str(place.address)) == (1, 3, address)
     if not variables.items() >= OWN.items():
-        assert (place.own and str(place.own)) == endpoint
+        assert (place.endpoint and str(place.endpoint)) == endpoint
 
 
 @pytest.mark.parametrize(("task", "rank"), [("chief", 0), ("worker", 2)])
@@ -63,7 +63,7 @@ def test_the_chief_is_worker_0(task, rank):
     variables = tensorflow(task, rank and 1, chief=["c:9"], worker=["a:1", "b:2"])
     place = environment.place(variables)
     assert (place.rank, place.workers, str(place.address)) == (rank, 3, "c:9")
-    assert str(place.own) == ("b:2" if rank else "c:9")
+    assert str(place.endpoint) == ("b:2" if rank else "c:9")
 
 
 SERVERS = {"PADDLE_PSERVERS_IP_PORT_LIST": "10.0.0.8:1,10.0.0.9:1"}
@@ -85,7 +85,7 @@ def test_servers_have_the_ranks_behind_the_workers(variables, rank, address, end
     place = environment.place(variables)
     assert (place.rank, place.workers, place.servers) == (rank, 3, 2)
     assert str(place.address) == address
-    assert (place.own and str(place.own)) == endpoint
+    assert (place.endpoint and str(place.endpoint)) == endpoint
     assert place.words == ("server 1 of 2" if rank == 4 else "worker 1 of 3")
 
 

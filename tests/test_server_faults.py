@@ -1,6 +1,5 @@
 """Faults of dedicated servers end or restart the training with a line that names the server."""
 
-import errno
 import itertools
 import os
 import signal
@@ -13,9 +12,10 @@ import real_faults
 from cluster_commands import Training, trained_once
 from env_commands import Scheduled, free_port, of_tnctl
 from test_cluster import conf_of
+from test_cluster_faults import full_disk
 from test_cluster_servers import IN_PARTS, with_servers
 
-from tnctl import files, memory_limits
+from tnctl import memory_limits
 from tnctl.checkpoint import load as loading
 from tnctl.cluster.node import Node
 from tnctl.cluster.workers import server
@@ -31,19 +31,6 @@ def parts(workspace):
     """The workspace with its training data in files of different sizes."""
     cluster_commands.split_training_data(workspace)
     return workspace
-
-
-def has_no_space(monkeypatch):
-    """No space for the rows of server 1, while training pauses."""
-    write = files.OutputFile.write
-
-    def failing(file, data):
-        if "00001.rows" in file._url:
-            with files.translated(file._url, "written"):
-                raise OSError(errno.ENOSPC, "No space left on device")
-        return write(file, data)
-
-    monkeypatch.setattr(files.OutputFile, "write", failing)
 
 
 def fails_in_exchange(error):
@@ -83,11 +70,11 @@ NAN = r"^step \d+: worker 1: a gradient of a dense weight is NaN, infinite or be
 
 
 @pytest.mark.parametrize(("mode", "fault", "line"), [
-    ("sync", has_no_space, NO_SPACE),
+    ("sync", full_disk, NO_SPACE),
     ("hybrid", fails_in_exchange(MemoryError("TN_NO_MEMORY")), OF_MEMORY),
     ("async", sends_nan, NAN),
-    pytest.param("async", has_no_space, NO_SPACE, marks=pytest.mark.long),
-    pytest.param("hybrid", has_no_space, NO_SPACE, marks=pytest.mark.long),
+    pytest.param("async", full_disk, NO_SPACE, marks=pytest.mark.long),
+    pytest.param("hybrid", full_disk, NO_SPACE, marks=pytest.mark.long),
     pytest.param("sync", fails_in_exchange(MemoryError("TN_NO_MEMORY")), OF_MEMORY,
                  marks=pytest.mark.long),
     pytest.param("sync", fails_in_exchange(ValueError("a bug")), BUG, marks=pytest.mark.long),

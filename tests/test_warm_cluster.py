@@ -221,16 +221,8 @@ def test_it_is_done_again_after_a_fault_until_there_is_a_checkpoint(folder, monk
         with pytest.raises(UserError, match=r"^worker [12]: lost$"):
             trained_together(conf, 3)
     assert loading.newest(conf.output) is None
-    trained, calls = ClusterWorkers.train, []
-
-    def stopping(self, *arguments):
-        calls.append(None)
-        if len(calls) == 5:
-            raise Stopped("stopped", 130)
-        return trained(self, *arguments)
-
     with monkeypatch.context() as patch:
-        patch.setattr(ClusterWorkers, "train", stopping)
+        cluster_in_one_process.stop_at(patch, ClusterWorkers, 5)
         with pytest.raises(Stopped, match="step-0000000016 is saved"):
             trained_together(conf, 3)
     # From now on it is not done again.

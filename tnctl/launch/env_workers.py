@@ -71,7 +71,7 @@ def train(conf: Conf, *, overwrite: bool, golden: int, accept: bool) -> int:
 
 def assigned(place: environment.Place, token: str) -> Place:
     """Where the worker listens, and where it is reached."""
-    known = [address for address in (place.listen, place.own) if address is not None]
+    known = [address for address in (place.listen, place.endpoint) if address is not None]
     ports = [address.port for address in known if address.port]
     return Place(
         first=place.rank,
@@ -80,7 +80,7 @@ def assigned(place: environment.Place, token: str) -> Place:
         token=token,
         host=known[0].host if known else None,
         port=ports[0] if ports else 0,
-        reached_at=str(place.own) if place.own is not None and place.own.port else None,
+        reached_at=str(place.endpoint) if place.endpoint and place.endpoint.port else None,
         rank_0=str(place.address),
     )
 

@@ -33,7 +33,7 @@ class Place:
     servers: int = 0
     address: HostPort | None = None  # where the others reach worker 0
     listen: HostPort | None = None  # where this worker listens; None where it reaches worker 0 from
-    own: HostPort | None = None  # where the others reach this worker; None where it listens
+    endpoint: HostPort | None = None  # where the others reach this worker; None where it listens
 
     @property
     def membership(self) -> Membership:
@@ -77,8 +77,8 @@ def place(environment: Environment, servers: int = 0) -> Place:
         "of its machine, for all workers",
     )
     address = address or HostPort("127.0.0.1")  # of the only worker
-    endpoint = address if first.rank == 0 else first.own
-    return replace(first, address=address, listen=listen, own=endpoint)
+    endpoint = address if first.rank == 0 else first.endpoint
+    return replace(first, address=address, listen=listen, endpoint=endpoint)
 
 
 def _places(environment: Environment) -> list[Place]:
@@ -177,7 +177,7 @@ def of_tensorflow(environment: Environment) -> Place | None:
     servers = _servers_within("TF_CONFIG: cluster.ps", len(groups["ps"]))
     first = {"worker": len(groups["chief"]), "ps": workers}.get(task.type, 0)
     rank = task.index + first
-    return Place("TF_CONFIG", rank, workers, servers, address=listed[0], own=listed[rank])
+    return Place("TF_CONFIG", rank, workers, servers, address=listed[0], endpoint=listed[rank])
 
 
 def of_paddle(environment: Environment) -> Place | None:
@@ -215,7 +215,7 @@ def of_paddle(environment: Environment) -> Place | None:
             f"POD_IP={quoted(pod)}, and PADDLE_TRAINER_ENDPOINTS has {endpoint} for this worker",
         )
         endpoint = endpoint or HostPort(pod)
-    return replace(counted, servers=len(servers), address=address, own=endpoint)
+    return replace(counted, servers=len(servers), address=address, endpoint=endpoint)
 
 
 def _paddle_servers(environment: Environment) -> list[HostPort]:
@@ -245,7 +245,7 @@ def _paddle_server(
     workers = _workers(name, _count(environment, name, 2**31))
     rank = workers + servers.index(endpoint)
     address = trainers[0] if trainers else None
-    return Place("TRAINING_ROLE", rank, workers, len(servers), address=address, own=endpoint)
+    return Place("TRAINING_ROLE", rank, workers, len(servers), address=address, endpoint=endpoint)
 
 
 def of_slurm(environment: Environment) -> Place | None:

@@ -1,6 +1,7 @@
 """Runs what rank 0 commands, in a worker or a dedicated server. Imports no TensorFlow."""
 
 import base64
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import astuple
 from queue import SimpleQueue
@@ -27,7 +28,7 @@ from tnctl.training.memory_watch import MemoryWatch, table_words
 DONE = commands.Done()
 
 
-class CommandLoop:
+class CommandLoop(ABC):
     """Runs the commands of rank 0, one after the other, until the run ends."""
 
     def __init__(self, conf: Conf, node: Node) -> None:
@@ -60,22 +61,22 @@ class CommandLoop:
         raise self._node.error
 
     @property
+    @abstractmethod
     def tables(self) -> ParameterTables | None:
         """The tables of this process, once they were made."""
-        raise NotImplementedError
 
+    @abstractmethod
     def do(self, command: commands.Command) -> Any:
         """Run a command, and return the document or bytes of its reply."""
-        raise NotImplementedError
 
+    @abstractmethod
     def dense_states(self) -> list[Any]:
         """The optimizer's states of the dense slice of this process, float32."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def hot_keys(self) -> HotKeys:
         """The keys that most batches of the pass ask this process for."""
-        raise NotImplementedError
 
     def _out_of_memory(self, error: BaseException) -> OutOfMemory:
         held = "" if self.tables is None else table_words(self.tables)

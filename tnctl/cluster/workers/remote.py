@@ -328,9 +328,9 @@ class RemoteParameters:
     def _take_work(self) -> list[float]:
         """What this worker did since the last exchange."""
         self.laps.lap(COMPUTING)
-        sums = self._sums_of_peers()
-        earlier, self._reported = self._reported, sums
-        of_peers = (now - then for now, then in zip(sums, earlier, strict=True))
+        sums, reported = self._sums_of_peers(), self._reported
+        self._reported = sums
+        of_peers = (total - earlier for total, earlier in zip(sums, reported, strict=True))
         return [*self.laps.take(), *of_peers, *self._traffic.take()]
 
     def _sums_of_peers(self) -> list[float]:
