@@ -60,6 +60,7 @@ REPORT = {
     "tables": {"embedding3": {"rows": 9, "bytes": 900}},
     "life": {"user": {"rows": 9, "admitted": 9, "waiting": 1, "evicted": 0}}, "dense_weights": 8,
     "importance": {"user": 0.1}, "importance_of": "auc on data.test",
+    "validation": {"auc": 0.7},
     "checkpoint": "checkpoints/step-0000000008", "timing": {"seconds": 1.5, "saved_bytes": 9},
 }  # fmt: skip
 LINE = {"event": "step", "step": 8, "loss": 0.5, "running_auc": 0.6, "rate_factor": 1.0, "rows": 9}

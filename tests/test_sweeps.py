@@ -1,10 +1,15 @@
 """Sweeps: `tnctl train -m` with several values of keys and groups."""
 
 import json
+import math
+import re
 
 import pytest
 
 from tnctl.cli.sweep import LONGEST_NAME, folders
+from tnctl.training.report import Report
+from tnctl.training.report.report_document import Timing
+from tnctl.training.sweeping import show
 
 
 def test_folders_are_named_by_the_overrides():
@@ -34,8 +39,8 @@ def swept(tmp_path_factory, cli, _workspace):
     (folder / "clicks").symlink_to(_workspace / "clicks")
     (folder / "small.yaml").write_text((_workspace / "small.yaml").read_text())
     done = cli(
-        "train", "conf=small.yaml", "data.validation=null", "-m", "recipe=lr,deepfm",
-        "data.label.column=label,price", cwd=folder,
+        "train", "conf=small.yaml", "-m", "recipe=lr,deepfm", "data.label.column=label,price",
+        cwd=folder,
     )  # fmt: skip
     return folder, done
 
@@ -62,46 +67,93 @@ def test_a_job_that_fails_does_not_stop_the_others(swept):
     assert all("data.label.column=price" in line and "label" in line for line in failed)
 
 
-def test_the_results_are_a_table_of_which_the_best_is_first(swept):
+def rows_of_table(text):
+    """The columns of the table of results, each row by its heading, in the order shown."""
+    lines = text.splitlines()
+    start = max(n for n, line in enumerate(lines) if line.startswith("trained "))
+    headings = re.split(r"\s{2,}", lines[start].strip())
+    rows = [re.split(r"\s{2,}", line.strip()) for line in lines[start + 1 :]]
+    return [dict(zip(headings, row, strict=True)) for row in rows]
+
+
+def test_the_results_are_a_table_of_which_the_best_on_validation_is_first(swept):
     folder, done = swept
-    table = done.err[done.err.index("logloss  ") :] if "logloss  " in done.err else done.err
-    rows = [line for line in table.splitlines() if line.startswith("recipe=")][-4:]
-    assert [line.split()[-1] == "failed" for line in rows] == [False, False, True, True]
-    aucs = [float(line.split()[2]) for line in rows[:2]]
+    rows = rows_of_table(done.err)
+    assert [row["seconds"] == "failed" for row in rows] == [False, False, True, True]
+    aucs = [float(row["auc (validation)"]) for row in rows[:2]]
     assert aucs == sorted(aucs, reverse=True)
-    reports = [
-        json.loads(path.read_text()) for path in (folder / "runs/small").glob("*/report.json")
-    ]
-    assert aucs == sorted((round(report["auc"], 5) for report in reports), reverse=True)
+    for row in rows[:2]:
+        name = row["trained"].replace(" ", ",")
+        report = json.loads((folder / f"runs/small/{name}/report.json").read_text())
+        assert row["auc (validation)"] == f"{report['evaluations'][-1]['validation']['auc']:.5f}"
+        assert row["auc (test)"] == f"{report['auc']:.5f}"
+        assert row["logloss (test)"] == f"{report['logloss']:.5f}"
+        assert row["auc (test)"] != row["auc (validation)"]
 
 
-def test_the_same_sweep_again_does_nothing(swept, cli):
+def test_the_same_sweep_again_does_nothing_and_without_validation_nothing_is_ranked(swept, cli):
     folder, _ = swept
-    done = cli(
-        "train", "conf=small.yaml", "data.validation=null", "--multirun", "recipe=lr,deepfm",
-        "data.label.column=label", cwd=folder,
-    )  # fmt: skip
     # One value of a key is no part of the name, so these are other runs.
+    sweep = (
+        "train", "conf=small.yaml", "data.validation=null", "-m", "recipe=lr,deepfm",
+        "data.label.column=label",
+    )  # fmt: skip
+    done = cli(*sweep, cwd=folder)
     assert done.code == 0, done.err
     assert (folder / "runs/small/recipe=lr/report.json").is_file()
-    again = cli(
-        "train", "conf=small.yaml", "data.validation=null", "-m", "recipe=lr,deepfm",
-        "data.label.column=label", cwd=folder,
-    )  # fmt: skip
+    assert "the runs are not ranked: they have no data.validation" in done.err
+    rows = rows_of_table(done.err)
+    assert [row["trained"] for row in rows] == ["recipe=lr", "recipe=deepfm"]  # as they were given
+    assert list(rows[0]) == ["trained", "auc (test)", "logloss (test)", "seconds"]
+    again = cli(*sweep, cwd=folder)
     assert again.code == 0
     assert again.err.count("nothing to do") == 2
+    assert rows_of_table(again.err) == rows
 
 
-def test_a_swept_run_equals_a_single_one(swept, cli, tmp_path):
-    folder, _ = swept
-    done = cli(
-        "train", "conf=small.yaml", "data.validation=null", "recipe=deepfm",
-        f"output={tmp_path}/alone", cwd=folder,
+def report_of(test=None, validation=None):
+    """A report of a run that has these metrics on data.test and data.validation."""
+    values = test if test is not None else validation if validation is not None else {}
+    split = "test" if test is not None else None if validation is None else "validation"
+    return Report(
+        metrics=values, split=split, validation=validation, steps=1, dense_weights=0,
+        checkpoint="", timing=Timing(),
     )  # fmt: skip
-    assert done.code == 0, done.err
-    alone = json.loads((tmp_path / "alone/report.json").read_text())
-    job = folder / "runs/small/recipe=deepfm,data.label.column=label/report.json"
-    assert {**json.loads(job.read_text()), "timing": 0} == {**alone, "timing": 0}
+
+
+RANKED = [
+    # By a metric of which less is better; data.test would have another order.
+    (
+        "logloss",
+        [({"logloss": 0.1}, {"logloss": 0.5}), ({"logloss": 0.3}, {"logloss": 0.4})],
+        [1, 0],
+    ),
+    ("auc", [({"auc": 0.9}, {"auc": 0.6}), ({"auc": 0.7}, {"auc": 0.8})], [1, 0]),
+    # Equal values stay in the order of the sweep; a run without the metric is behind those with it.
+    ("auc", [({}, {"auc": 0.7}), (None, {"auc": 0.7})], [0, 1]),
+    ("auc", [({"auc": 0.9}, None), ({"auc": 0.1}, {"auc": 0.2})], [1, 0]),
+    ("auc", [(None, {"auc": None}), (None, {"auc": 0.5})], [1, 0]),
+    ("auc", [(None, {"auc": math.nan}), (None, {"auc": 0.2})], [1, 0]),
+]
+
+
+@pytest.mark.parametrize(("monitor", "runs", "order"), RANKED)
+def test_runs_are_ranked_by_their_metrics_on_validation(monitor, runs, order, capsys):
+    outcomes = [(f"run={n}", report_of(*metrics)) for n, metrics in enumerate(runs)]
+    show([("run=failed", None), *outcomes], monitor)
+    shown = capsys.readouterr().err
+    assert "not ranked" not in shown
+    rows = rows_of_table(shown)
+    assert [row["trained"] for row in rows] == [f"run={n}" for n in order] + ["run=failed"]
+    assert rows[-1]["seconds"] == "failed"
+
+
+def test_a_run_without_validation_is_said_to_have_none(capsys):
+    metrics = {"auc": 0.75, "logloss": 0.5}
+    show([("run=1", report_of(metrics)), ("run=2", report_of(metrics, metrics))], "auc")
+    first, second = capsys.readouterr().err.splitlines()[-2:]
+    assert first.split() == ["run=2", "0.75000", "0.50000", "0.75000", "0.50000", "0.0"]
+    assert second.split() == ["run=1", "no", "validation", "0.75000", "0.50000", "0.0"]
 
 
 MISTAKES = [

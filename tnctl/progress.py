@@ -20,6 +20,7 @@ from tnctl.masking import masked
 
 SECONDS_BETWEEN_LINES = 10.0
 SHOW_CURSOR = b"\x1b[?25h"
+LONGEST_LINE = 10_000  # of a table that is not on a terminal
 
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 # The displays that are shown now, for a terminal has room for one live thing at a time.
@@ -252,10 +253,22 @@ def table(
     rows: Iterable[Iterable[Any]],
     left: Container[int] = (0,),
 ) -> None:
-    """A small table, such as the figures of a report; columns are flush right but for `left`."""
+    """A small table, such as the figures of a report; columns are flush right but for `left`.
+
+    Where a terminal is too narrow, texts go on in the next line; elsewhere no line is broken.
+    """
     shown = Table(title=masked(title), title_justify="left", box=None, pad_edge=False)
     for number, heading in enumerate(headings):
-        shown.add_column(Text(printable(heading)), justify="left" if number in left else "right")
+        words = printable(heading).split()
+        shown.add_column(
+            Text(" ".join(words)),
+            justify="left" if number in left else "right",
+            overflow="fold" if number in left else "ellipsis",
+            min_width=max(map(len, words), default=0),
+        )
     for row in rows:
         shown.add_row(*(Text(printable(masked(str(value)))) for value in row))
+    if not console.is_terminal:
+        whole = console.options.update(width=LONGEST_LINE)
+        shown.width = shown.__rich_measure__(console, whole).maximum
     console.print(shown)

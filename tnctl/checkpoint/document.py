@@ -6,6 +6,7 @@ docs/formats/checkpoint.md has the keys; attributes have their names, in their o
 import itertools
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -203,6 +204,11 @@ class Evaluation:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
         return None
+
+
+def evaluation_at(evaluations: Sequence[Evaluation], step: int) -> Evaluation | None:
+    """The evaluation of the model of a step; None where that model was not evaluated."""
+    return next((entry for entry in reversed(evaluations) if entry.step == step), None)
 
 
 @dataclass(frozen=True, kw_only=True)

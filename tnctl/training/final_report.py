@@ -43,10 +43,7 @@ def write_report(
     metrics: dict[str, JsonValue] = {}
     counts = None
     if split is not None:
-        measured = workers.evaluate(split)
-        show_metrics(measured)
-        stopwatch.evaluating += measured.seconds
-        metrics, counts = measured.metrics, measured.counts
+        metrics, counts = measured_on(split, workers, stopwatch)
     importance, importance_of = importance_of_inputs(conf, workers)
     checkpoints.wait()
     saver = checkpoints.saver
@@ -57,6 +54,7 @@ def write_report(
         warm=state.warm,
         epochs=tuple(state.epochs),
         evaluations=tuple(state.evaluations),
+        validation=state.validation,
         days=None if daily is None else tuple(record.summary() for record in daily.record),
         best=best_of(conf.evaluation.monitor, state),
         tables={
@@ -87,6 +85,16 @@ def write_report(
     files.write_bytes(files.join(conf.output, run_folder.PAGE), html.encode())
     files.write_bytes(files.join(conf.output, run_folder.REPORT), report.to_bytes())
     return report
+
+
+def measured_on(
+    split: str, workers: Workers, stopwatch: Stopwatch
+) -> tuple[dict[str, JsonValue], Counts]:
+    """The metrics of a split, which are shown, and how often each input is present in it."""
+    measured = workers.evaluate(split)
+    show_metrics(measured)
+    stopwatch.evaluating += measured.seconds
+    return measured.metrics, measured.counts
 
 
 def importance_of_inputs(conf: Conf, workers: Workers) -> tuple[dict[str, float], str]:

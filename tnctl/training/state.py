@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from pydantic import JsonValue
+
 from tnctl.checkpoint.document import (
     Clock,
     Epoch,
@@ -10,6 +12,7 @@ from tnctl.checkpoint.document import (
     Position,
     WarmReport,
     WatchState,
+    evaluation_at,
 )
 from tnctl.checkpoint.golden_lines import GoldenLine
 from tnctl.checkpoint.load import Checkpoint
@@ -91,6 +94,17 @@ class RunState:
             # Only the last checkpoint of a run can have the model of an earlier step.
             best_is_loaded=checkpoint.step < manifest.steps_trained,
         )
+
+    @property
+    def model_step(self) -> int:
+        """The step of the model: with evaluation.keep=best that of the best one, at the end."""
+        return self.stopping.best_step if self.best_is_loaded else self.steps
+
+    @property
+    def validation(self) -> dict[str, JsonValue] | None:
+        """The metrics of this very model on data.validation; None where it was not evaluated."""
+        evaluation = evaluation_at(self.evaluations, self.model_step)
+        return None if evaluation is None else evaluation.validation
 
     @property
     def first_step(self) -> int:

@@ -1,6 +1,7 @@
 """Several confs trained one after the other, and a table of their results."""
 
 import gc
+import math
 import traceback
 from collections.abc import Sequence
 
@@ -10,13 +11,14 @@ from tnctl import progress
 from tnctl.errors import UserError
 from tnctl.evaluation.metrics import METRICS
 from tnctl.schema import Conf
-from tnctl.training.report import Report
+from tnctl.training.report import Report, number_of
 from tnctl.training.training_run import train as train_conf
 
 # The name that a run has in messages, and the conf it trains.
 Run = tuple[str, Conf]
 # The name, and the report; None when the run failed.
 Outcome = tuple[str, Report | None]
+SHOWN_SPLITS = ("validation", "test")
 
 
 def train(runs: Sequence[Run], *, overwrite: bool, golden: int, accept: bool = False) -> int:
@@ -48,18 +50,51 @@ def train(runs: Sequence[Run], *, overwrite: bool, golden: int, accept: bool = F
 
 
 def show(outcomes: Sequence[Outcome], monitor: str) -> None:
-    """The table of results: the best by the monitored metric first, failed runs last."""
-    columns = list(dict.fromkeys((monitor, "auc", "logloss")))
-    sign = -1 if METRICS[monitor].greater_is_better else 1
+    """The table of results: the best on data.validation first, failed runs last.
 
-    def rank(outcome: Outcome) -> tuple[bool, bool, float]:
-        value = None if outcome[1] is None else outcome[1].figure(monitor)
-        return outcome[1] is None, value is None, 0.0 if value is None else sign * value
-
+    Metrics on data.test are shown beside those on data.validation and have no part in the order: a
+    run that is chosen by its test data looks better on it than it is. Without data.validation in
+    any run they are in the order in which they were trained, which a line says.
+    """
+    reports = [report for _, report in outcomes if report is not None]
+    columns = [
+        (split, metric)
+        for split in SHOWN_SPLITS
+        for metric in dict.fromkeys((monitor, "auc", "logloss"))
+        if any(number_of(report.of_split(split), metric) is not None for report in reports)
+    ]
+    if reports and not any(report.of_split("validation") for report in reports):
+        progress.say(
+            "the runs are not ranked: they have no data.validation, and data.test is not for "
+            "choosing among them. Give data.validation=FILES"
+        )
     rows = []
-    for name, report in sorted(outcomes, key=rank):
-        figures = [None if report is None else report.figure(column) for column in columns]
-        shown = ["-" if value is None else f"{value:.5f}" for value in figures]
+    for name, report in sorted(outcomes, key=lambda outcome: _rank(outcome[1], monitor)):
+        cells = [_cell(report, split, metric, columns) for split, metric in columns]
         seconds = "failed" if report is None else f"{report.timing.seconds:,.1f}"
-        rows.append((name, *shown, seconds))
-    progress.table("", ("trained", *columns, "seconds"), rows)
+        rows.append((name, *cells, seconds))
+    headings = (f"{metric} ({split})" for split, metric in columns)
+    progress.table("", ("trained", *headings, "seconds"), rows)
+
+
+def _rank(report: Report | None, monitor: str) -> tuple[bool, bool, float]:
+    """The place of a run among the others, the best first."""
+    value = None if report is None else number_of(report.of_split("validation"), monitor)
+    if value is not None and math.isnan(value):
+        value = None
+    sign = -1 if METRICS[monitor].greater_is_better else 1
+    return report is None, value is None, 0.0 if value is None else sign * value
+
+
+def _cell(
+    report: Report | None, split: str, metric: str, columns: Sequence[tuple[str, str]]
+) -> str:
+    """A metric of a run; in place of the first one of a split that the run has not, that."""
+    if report is None:
+        return "-"
+    figures = report.of_split(split)
+    if not figures:
+        first = next(name for of_split, name in columns if of_split == split)
+        return f"no {split}" if metric == first else ""
+    value = number_of(figures, metric)
+    return "-" if value is None else f"{value:.5f}"

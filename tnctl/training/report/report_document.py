@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue
 from tnctl import documents
 from tnctl.checkpoint.document import Epoch, Evaluation, WarmReport
 from tnctl.data.day_records import DayRecord
-from tnctl.documents import Count, Text, flat, omitted
+from tnctl.documents import Count, Figures, Text, flat, omitted
 from tnctl.training.exchange_figures import ExchangeReport, HotRow
 from tnctl.training.worker_figures import WorkerFigures
 
@@ -69,7 +69,8 @@ class Report:
     """The results of a run: report.json.
 
     `metrics` are of the model that was kept, on `split`; in the file their keys are beside the
-    others.
+    others. `validation` are its metrics on data.validation, which with evaluation.keep=best are not
+    those of the last evaluation.
     """
 
     metrics: dict[str, JsonValue] = flat()
@@ -78,6 +79,7 @@ class Report:
     warm: WarmReport | None = omitted()
     epochs: tuple[Epoch, ...] = ()
     evaluations: tuple[Evaluation, ...] = ()
+    validation: Figures | None = omitted()
     days: tuple[DayRecord, ...] | None = omitted()
     best: Best | None = omitted()
     tables: dict[Text, TableSize] = field(default_factory=dict)
@@ -104,6 +106,12 @@ class Report:
     def figure(self, name: str) -> float | None:
         """A metric of the main head; None where there is no number of that name."""
         return number_of(self.metrics, name)
+
+    def of_split(self, split: str) -> dict[str, JsonValue]:
+        """The metrics of the kept model on data.validation or data.test; none without any."""
+        if split == self.split:
+            return self.metrics
+        return (self.validation or {}) if split == "validation" else {}
 
     @property
     def heads(self) -> dict[str, dict[str, JsonValue]]:
