@@ -82,6 +82,23 @@ def test_list(cli, saved, home):
     assert done.err.count("best") == 1
 
 
+def test_weights_that_were_not_evaluated_have_no_metrics(cli, home):
+    """The newest checkpoint is of step 40; the last evaluation was before."""
+
+    def evaluated_before(content):
+        content["metrics"]["evaluations"][0]["step"] = 35
+
+    resealed(home / step(40), evaluated_before)
+    assert [entry["value"] for entry in report_of(cli, "list", "run", cwd=home)][-1] is None
+    assert report_of(cli, "inspect", step(40), cwd=home)["metrics"] == {}
+    assert "this model was not evaluated" in cli("checkpoint", "inspect", "run", cwd=home).err
+    # Metrics of other weights are not taken for those of these.
+    resealed(home / step(40), lambda content: content["metrics"].update(validation={"auc": 0.99}))
+    done = cli("checkpoint", "inspect", step(40), cwd=home)
+    assert done.code == 1
+    assert "key 'metrics.validation' differs" in done.line
+
+
 def test_list_names_what_cannot_be_used(cli, home):
     data = bytearray((home / step(20) / "manifest.json").read_bytes())
     data[100] ^= 1

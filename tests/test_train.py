@@ -250,10 +250,40 @@ def test_keep_best_ends_with_the_best_model(workspace, cli):
     assert weights != weights_of(checkpoints(workspace / "last")[-1])
     assert weights == weights_of(run / f"checkpoints/step-{report['best']['step']:010d}")
     assert cli("checkpoint", "verify", "run", cwd=workspace).code == 0
+    metrics_of_the_weights_kept(cli, workspace, report, last)
     # A report that was lost is made of it again.
     (run / "report.json").unlink()
     train(cli, workspace, *overrides, "evaluation.keep=best")
     assert report_of(run) == report
+
+
+def metrics_of_the_weights_kept(cli, workspace, report, last):
+    """Wherever a run or its checkpoint has metrics, they are of the weights that it has."""
+    at_step = {entry["step"]: entry["validation"] for entry in report["evaluations"]}
+    kept = report["best"]["step"]
+    assert (report["validation"], last["validation"]) == (at_step[kept], at_step[30])
+    assert report["validation"]["auc"] == report["auc"]
+    logged = [line for line in log_of(workspace / "run") if line["event"] == "kept"]
+    assert [(line["step"], line["validation"]) for line in logged] == [(kept, at_step[kept])]
+    assert not any(line["event"] == "kept" for line in log_of(workspace / "last"))
+
+    content = json.loads((checkpoints(workspace / "run")[-1] / "manifest.json").read_text())
+    assert content["clock"]["step"] == kept < content["metrics"]["evaluations"][-1]["step"]
+    assert content["metrics"]["validation"] == at_step[kept]
+    for output, step in (("run", kept), ("last", 30)):
+        done = cli("checkpoint", "inspect", output, "--json", cwd=workspace)
+        shown = json.loads(done.out)
+        assert (shown["step"], shown["metrics"]["validation.auc"]) == (step, at_step[step]["auc"])
+        entries = json.loads(cli("checkpoint", "list", output, "--json", cwd=workspace).out)
+        for entry in entries:  # the last is named after how far training went
+            of_step = step if entry["finished"] else entry["step"]
+            assert entry["value"] == at_step[of_step]["auc"]
+            assert entry["best"] == (of_step == kept)
+        done = cli("checkpoint", "inspect", output, cwd=workspace)
+        assert f"{at_step[step]['auc']:.6g}" in done.err
+    done = cli("checkpoint", "diff", "run", "last", "--json", cwd=workspace)
+    aucs = [at_step[kept]["auc"], at_step[30]["auc"]]
+    assert json.loads(done.out)["metrics"]["validation.auc"] == aucs
 
 
 def test_early_stopping(workspace, cli):

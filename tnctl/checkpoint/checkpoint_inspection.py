@@ -106,7 +106,7 @@ class Inspection:
     tnctl: str
     tables: list[TableInspection]
     dense: DenseInspection
-    metrics: dict[str, float]  # of the last evaluation
+    metrics: dict[str, float]  # of these weights, empty where they were not evaluated
 
     @property
     def rows(self) -> int:
@@ -148,7 +148,7 @@ def inspect(checkpoint: Checkpoint) -> Inspection:
         tnctl=content.tnctl,
         tables=tables,
         dense=inspect_dense(checkpoint),
-        metrics=last_figures(checkpoint),
+        metrics=validation_figures(checkpoint),
     )
 
 
@@ -264,10 +264,9 @@ def inspect_dense(checkpoint: Checkpoint) -> DenseInspection:
     )
 
 
-def last_figures(checkpoint: Checkpoint) -> dict[str, float]:
-    """The figures of the last evaluation, by dotted names."""
-    evaluations = checkpoint.manifest.metrics.evaluations
-    return dict(numbers_in(documents.plain(evaluations[-1]))) if evaluations else {}
+def validation_figures(checkpoint: Checkpoint) -> dict[str, float]:
+    """The metrics of the checkpoint's weights on data.validation, by dotted names."""
+    return dict(numbers_in(checkpoint.manifest.validation or {}, "validation."))
 
 
 def numbers_in(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, float]]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.chain import Checkpoint
-from tnctl.checkpoint.checkpoint_inspection import last_figures, lengths
+from tnctl.checkpoint.checkpoint_inspection import lengths, validation_figures
 from tnctl.checkpoint.decayed_rows import as_read, known_rows
 from tnctl.checkpoint.matching import MatchedRows, matched
 from tnctl.checkpoint.table_document import Table
@@ -70,7 +70,7 @@ def compare(a: Checkpoint, b: Checkpoint) -> Comparison:
     compare_dense(findings, a, b)
     confs = a.conf(), b.conf()
     findings.conf = {key: (at(confs[0], key), at(confs[1], key)) for key in differences(*confs)}
-    figures = last_figures(a), last_figures(b)
+    figures = validation_figures(a), validation_figures(b)
     for key in dict.fromkeys([*figures[0], *figures[1]]):
         findings.metrics[key] = figures[0].get(key, ABSENT), figures[1].get(key, ABSENT)
     return findings

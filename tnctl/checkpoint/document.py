@@ -6,11 +6,11 @@ docs/formats/checkpoint.md has the keys; attributes have their names, in their o
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PlainValidator
+from pydantic import Field, JsonValue, PlainValidator
 
 from tnctl.checkpoint.table_document import Optimizer, Table
 from tnctl.data.day_records import DayName, DayRecord, Fingerprint
@@ -190,6 +190,12 @@ class Epoch:
     validation: Figures | None = omitted()
 
 
+def number_of(figures: Mapping[str, JsonValue], name: str) -> float | None:
+    """A metric that is a number; None where there is none of that name."""
+    value = figures.get(name)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """The metrics of data.validation after a step."""
@@ -200,10 +206,7 @@ class Evaluation:
 
     def figure(self, name: str) -> float | None:
         """A metric that is a number; None where there is none of that name."""
-        value = self.validation.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-        return None
+        return number_of(self.validation, name)
 
 
 def evaluation_at(evaluations: Sequence[Evaluation], step: int) -> Evaluation | None:
@@ -256,11 +259,16 @@ class WarmReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """What a checkpoint keeps of the training so far; `steps` as in `steps_trained`."""
+    """What a checkpoint keeps of the training so far; `steps` as in `steps_trained`.
+
+    `validation` are the metrics of the checkpoint's own weights; `evaluations` are all of the run,
+    and with evaluation.keep=best the last one may be of other weights.
+    """
 
     steps: Uint32 | None = omitted()
     epochs: tuple[Epoch, ...] = ()
     evaluations: tuple[Evaluation, ...] = ()
+    validation: Figures | None = omitted()
     watch: WatchState = field(default_factory=WatchState)
     warm: WarmReport | None = omitted()
     log_lines: Count = 0
@@ -317,6 +325,11 @@ class CheckpointManifest(Manifest):
             raise ValueError("key 'heads' should name each head of the recipe once")
         if self.version == 1 and not all(table.is_of_one_owner for table in self.tables):
             raise ValueError("key 'tables' has lists of files that version 1 does not have")
+        if self.metrics.validation not in (None, self.validation):
+            raise ValueError(
+                "key 'metrics.validation' differs from the one of 'evaluations' at the model's "
+                f"step, {self.step}"
+            )
         check_days("key 'calendar': days", self.calendar)
         firsts = [first for _, first in self.sessions]
         if sorted(firsts) != firsts:
@@ -358,6 +371,12 @@ class CheckpointManifest(Manifest):
     def step(self) -> int:
         """The step of the model."""
         return self.clock.step
+
+    @property
+    def validation(self) -> dict[str, JsonValue] | None:
+        """The metrics of this very model on data.validation; None where it was not evaluated."""
+        evaluation = evaluation_at(self.metrics.evaluations, self.step)
+        return None if evaluation is None else evaluation.validation
 
     @property
     def steps_trained(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tnctl import files, manifest
 from tnctl.checkpoint.chain import FOLDER, Checkpoint, split
-from tnctl.checkpoint.document import CheckpointManifest
+from tnctl.checkpoint.document import CheckpointManifest, number_of
 from tnctl.errors import Failure, UserError
 from tnctl.progress import say
 
@@ -27,6 +27,11 @@ class Stored:
     def step(self) -> int:
         match = NAME.fullmatch(self.name)
         return int(match[1]) if match else 0
+
+    @property
+    def model_step(self) -> int:
+        """The step of the weights: the last checkpoint may have those of an earlier one."""
+        return self.step if self.manifest is None else self.manifest.step
 
     @property
     def parent(self) -> str | None:
@@ -101,7 +106,7 @@ class Entry:
     bytes: int
     saved: str | None  # when, in ISO 8601
     monitor: str | None
-    value: float | None  # of the monitored metric, at its last evaluation
+    value: float | None  # of the monitored metric, of these weights
     finished: bool
     best: bool
     problem: str | None
@@ -124,7 +129,7 @@ def entries(checkpoints: list[Stored]) -> list[Entry]:
             monitor=monitor,
             value=value_of(checkpoint.manifest, monitor),
             finished=checkpoint.manifest is not None and checkpoint.manifest.finished,
-            best=checkpoint.step in best,
+            best=checkpoint.model_step in best,
             problem=checkpoint.problem,
         )
         for checkpoint in checkpoints
@@ -150,10 +155,10 @@ def monitored(checkpoints: list[Stored]) -> str | None:
 
 
 def value_of(content: CheckpointManifest | None, monitor: str | None) -> float | None:
-    """The monitored metric at the last evaluation before a checkpoint."""
-    if content is None or monitor is None or not content.metrics.evaluations:
+    """The monitored metric of a checkpoint's weights; None where they were not evaluated."""
+    if content is None or monitor is None:
         return None
-    return content.metrics.evaluations[-1].figure(monitor)
+    return number_of(content.validation or {}, monitor)
 
 
 def best_steps(checkpoints: list[Stored]) -> set[int]:

@@ -101,6 +101,8 @@ def show_lineage(findings: "checkpoint_inspection.Inspection") -> None:
         ("tnctl", findings.tnctl),
     ]
     rows += [(name, figure(value)) for name, value in findings.metrics.items()]
+    if not findings.metrics:
+        rows.append(("validation", "this model was not evaluated"))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         say(f"{name:{width}}  {value}")

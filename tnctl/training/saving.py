@@ -99,11 +99,8 @@ class Checkpoints:
                 f"{self.saved} is saved. {RESUME_WITH_MORE}"
             )
 
-    def save(self, *, full: bool = False, model_step: int | None = None) -> None:
-        """Save the model and the state of the run.
-
-        `model_step` is the step of the model where an earlier one than the last is kept.
-        """
+    def save(self, *, full: bool = False) -> None:
+        """Save the model and the state of the run."""
         started = time.perf_counter()
         self._log.flush()
         state, stopping = self._state, self._state.stopping
@@ -112,11 +109,7 @@ class Checkpoints:
             self.saver.protect(stopping.best_step if stopping.best is not None else None)
             folder = self.saver.save(
                 self._workers.model,
-                state.contents(
-                    self._golden.lines(self._workers.inference),
-                    len(self._log.events),
-                    model_step,
-                ),
+                state.contents(self._golden.lines(self._workers.inference), len(self._log.events)),
                 full=full or self._full_is_due,
                 name_step=state.steps,
             )
@@ -133,6 +126,7 @@ class Checkpoints:
         stopping, best = self._state.stopping, self._state.stopping.best_step
         keeps_last = self._conf.evaluation.keep == "last" or stopping.best is None
         if keeps_last or best == self._state.steps:
+            self._record_kept()
             self.save()
             return
         self.saver.wait()
@@ -141,12 +135,20 @@ class Checkpoints:
         folder = resuming.newest_whole(self._conf.output, best, needed, read=True)
         if folder is None:
             say(f"the best model, of step {best:,}, is lost; the last one is kept instead")
+            self._record_kept()
             self.save(full=True)
             return
         say(f"keeping the model of step {best:,}, the best")
         self._workers.load(folder)
         self._state.best_is_loaded = True
-        self.save(full=True, model_step=best)
+        self._record_kept()
+        self.save(full=True)
+
+    def _record_kept(self) -> None:
+        """A line of the log about the model that the run ends with, where that may be the best."""
+        if self._conf.evaluation.keep == "best":
+            state, timing = self._state, {"seconds": round(self._stopwatch.seconds(), 3)}
+            self._log.add("kept", step=state.model_step, validation=state.validation, timing=timing)
 
     def save_when_interrupted(self) -> None:
         """Save what is new, unless a second signal asks to leave at once."""

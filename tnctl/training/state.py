@@ -48,16 +48,13 @@ class RunState:
     best_is_loaded: bool = False
     """whether the best model has replaced the last one, at the end of training"""
 
-    def contents(
-        self, golden: list[GoldenLine], log_lines: int, model_step: int | None = None
-    ) -> Contents:
+    def contents(self, golden: list[GoldenLine], log_lines: int) -> Contents:
         """What a checkpoint has of the state; the inverse of `restored`.
 
-        `log_lines` is how many lines log.jsonl has. `model_step` is the step of the model where an
-        earlier one than the last is kept.
+        `log_lines` is how many lines log.jsonl has.
         """
         return Contents(
-            clock=Clock(self.steps if model_step is None else model_step, tuple(self.clock_days)),
+            clock=Clock(self.model_step, tuple(self.clock_days)),
             position=self.position,
             finished=self.trained,
             golden=golden,
@@ -65,6 +62,7 @@ class RunState:
                 steps=self.steps,
                 epochs=tuple(self.epochs),
                 evaluations=tuple(self.evaluations),
+                validation=self.validation,
                 watch=WatchState(**vars(self.stopping)),
                 warm=self.warm,
                 log_lines=log_lines,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, JsonValue
 
 from tnctl import documents
-from tnctl.checkpoint.document import Epoch, Evaluation, WarmReport
+from tnctl.checkpoint.document import Epoch, Evaluation, WarmReport, number_of
 from tnctl.data.day_records import DayRecord
 from tnctl.documents import Count, Figures, Text, flat, omitted
 from tnctl.training.exchange_figures import ExchangeReport, HotRow
@@ -131,12 +131,6 @@ class Report:
 
 KEYS = {entry.name for entry in dataclasses.fields(Report)} - {"metrics"}
 BIN_KEYS = ("prediction", "label", "count")
-
-
-def number_of(figures: dict[str, JsonValue], name: str) -> float | None:
-    """A metric that is a number; None where there is none of that name."""
-    value = figures.get(name)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True, kw_only=True)
