@@ -24,5 +24,5 @@ double tn_auc_result(const uint64_t *clicks, const uint64_t *others, uint32_t bi
         all_clicks += p;
         all_others += q;
     }
-    return all_clicks > 0 && all_others > 0 ? above / (all_clicks * all_others) : 0.5;
+    return all_clicks > 0 && all_others > 0 ? above / (all_clicks * all_others) : (double)NAN;
 }

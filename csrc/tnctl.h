@@ -677,7 +677,7 @@ int tn_text_columns(const void *block, uint64_t size, const tn_text_format *form
  * Logits that are NaN count in bin 0. */
 void tn_auc_update(const float *logits, const float *labels, uint64_t n, uint64_t *clicks,
                    uint64_t *others, uint32_t bins);
-/* The area under the curve of the counts, ties counting half; 0.5 without both classes. */
+/* The area under the curve of the counts, ties counting half; NaN without both classes. */
 double tn_auc_result(const uint64_t *clicks, const uint64_t *others, uint32_t bins);
 
 /* ---- Memory ------------------------------------------------------------- */

@@ -14,7 +14,7 @@ def exact_auc(scores: np.ndarray, labels: np.ndarray) -> float:
     return float((above + ties / 2) / (len(clicks) * len(others)))
 
 
-def streaming_auc(scores: np.ndarray, labels: np.ndarray, parts: int = 1) -> float:
+def streaming_auc(scores: np.ndarray, labels: np.ndarray, parts: int = 1) -> float | None:
     auc = StreamingAuc()
     for s, y in zip(np.array_split(scores, parts), np.array_split(labels, parts), strict=True):
         auc.update(s.astype(np.float32), y.astype(np.float32))
@@ -64,10 +64,10 @@ def test_nan_is_the_lowest() -> None:
     assert streaming_auc(scores, np.array([1, 0, 0, 1])) == (0.5 + 0 + 1 + 1) / 4
 
 
-def test_one_class_is_one_half() -> None:
-    assert StreamingAuc().result() == 0.5
+def test_of_one_class_there_is_none() -> None:
+    assert StreamingAuc().result() is None
     for label in (0.0, 1.0):
-        assert streaming_auc(np.arange(5.0), np.full(5, label)) == 0.5
+        assert streaming_auc(np.arange(5.0), np.full(5, label)) is None
 
 
 def test_labels_are_clicks_from_one_half_on() -> None:
@@ -85,4 +85,4 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="C-contiguous"):
         auc.update(np.zeros(8, np.float32)[::2], good)
     auc.update(good[:0], good[:0])
-    assert auc.result() == 0.5
+    assert auc.result() is None

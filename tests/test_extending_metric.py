@@ -58,9 +58,12 @@ def test_the_schema_and_the_registry_agree_on_what_can_be_monitored():
     assert all(name == metric.name for name, metric in METRICS.items())
 
 
-def test_main_metrics_have_titles_and_numbers():
+def test_main_metrics_have_titles():
     metrics = {"mse": 0.2, "auc": 0.7, "ctr": 0.1, "calibration": [], "logloss": 0.5}
     shown = [(metric.title, value) for metric, value in main_metrics(metrics)]
     assert shown == [("AUC", 0.7), ("logloss", 0.5)]
     del metrics["logloss"]
     assert [metric.name for metric, _ in main_metrics(metrics)] == ["auc", "mse"]
+    # A metric that is undefined is there, without a value; one that was not computed is not.
+    shown = [(metric.name, value) for metric, value in main_metrics({"auc": None, "mse": 0.2})]
+    assert shown == [("auc", None), ("mse", 0.2)]

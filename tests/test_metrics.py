@@ -1,6 +1,7 @@
 """Every metric against a slow obvious model of it."""
 
 import itertools
+import json
 import math
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from tnctl.evaluation import metrics
 from tnctl.evaluation.metrics import HeadExamples, Scored
+from tnctl.evaluation.split_scoring import metrics_line
 
 
 def slow_auc(scores, labels, weights):
@@ -19,7 +21,7 @@ def slow_auc(scores, labels, weights):
         if yj < 0.5
     ]
     total = sum(weight for weight, _ in pairs)
-    return sum(weight * won for weight, won in pairs) / total if total else 0.5
+    return sum(weight * won for weight, won in pairs) / total if total else None
 
 
 def slow_gauc(scores, labels, groups, weights):
@@ -29,7 +31,7 @@ def slow_gauc(scores, labels, groups, weights):
         if len({label >= 0.5 for label in labels[of]}) == 2:
             total += weights[of].sum()
             won += weights[of].sum() * slow_auc(scores[of], labels[of], weights[of])
-    return won / total if total else 0.5
+    return won / total if total else None
 
 
 def slow_logloss(logits, labels, weights):
@@ -69,20 +71,37 @@ def test_auc_and_gauc(seed, distinct):
 
 def test_auc_at_the_edges():
     none = np.empty(0, np.float32)
-    assert metrics.auc(none, none) == 0.5
-    assert metrics.gauc(none, none, none) == 0.5
+    assert metrics.auc(none, none) is None
+    assert metrics.gauc(none, none, none) is None
     ones = np.ones(1, np.float32)
-    assert metrics.auc(ones, ones) == 0.5
-    assert metrics.auc(np.arange(4.0), np.ones(4)) == 0.5
+    assert metrics.auc(ones, ones) is None
+    assert metrics.auc(ones, 0 * ones) is None
+    assert metrics.auc(np.arange(4.0), np.ones(4)) is None
     assert metrics.auc(np.zeros(4), np.array([0, 1, 0, 1.0])) == 0.5
     assert metrics.auc(np.arange(4.0), np.array([0, 0, 0.5, 1])) == 1.0
     assert metrics.auc(np.arange(4.0)[::-1], np.array([0, 0, 0.49, 1])) == 0.0
     # Every group has one class: nothing can be ordered.
-    assert metrics.gauc(np.arange(4.0), np.array([0, 0, 1, 1]), np.array([1, 1, 2, 2])) == 0.5
+    assert metrics.gauc(np.arange(4.0), np.array([0, 0, 1, 1]), np.array([1, 1, 2, 2])) is None
     # Examples of weight 0 are as if they were not there.
     weights = np.array([1, 1, 0, 0.0])
     assert metrics.auc(np.arange(4.0), np.array([0, 1, 1, 0]), weights) == 1.0
-    assert metrics.auc(np.arange(4.0), np.array([0, 1, 1, 0]), np.zeros(4)) == 0.5
+    assert metrics.auc(np.arange(4.0), np.array([0, 1, 1, 0]), np.zeros(4)) is None
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+@pytest.mark.parametrize("n", [1, 5])
+def test_of_one_class_there_is_no_auc(label, n):
+    """None in the figures, `-` where they are shown; what needs no second class is there."""
+    logits, labels = np.linspace(-1, 1, n).astype(np.float32), np.full(n, label, np.float32)
+    groups = np.zeros(n, np.uint64)
+    figures = metrics.of_head(HeadExamples(logits, labels, groups=groups))
+    assert figures["auc"] is None and figures["gauc"] is None
+    assert figures["logloss"] == pytest.approx(slow_logloss(logits, labels, None))
+    assert json.loads(json.dumps(figures)) == figures
+    whole = Scored(("click",), logits[:, None], labels[:, None], reference=logits.astype(float))
+    line = metrics_line(whole.metrics())
+    assert line.startswith("auc -  reference -  logloss 0.")
+    assert metrics.scalars(whole.metrics())["auc"] is None
 
 
 def test_auc_is_exact_for_many():
@@ -233,7 +252,7 @@ def test_several_heads():
     assert (figures["head"], figures["heads"]) == ("ctr", {"ctcvr": other})
     assert {**figures, **main} == figures
     assert figures["examples"] == 60
-    assert figures["reference_auc"] == 0.5
+    assert figures["reference_auc"] is None  # it is known of clicks only
     kept = metrics.scalars(figures)
     assert "calibration" not in kept
     assert "calibration" not in kept["heads"]["ctcvr"]

@@ -13,6 +13,7 @@ import sys
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
@@ -372,6 +373,33 @@ def test_squared_error(workspace, cli):
     assert 0.5 < report["auc"] < 1
     assert report["mse"] == report["best"]["value"]
     assert report["epochs"][0]["running_auc"] is None
+
+
+def test_of_one_class_there_is_no_auc_anywhere(workspace, cli):
+    clicks = pa.csv.read_csv(workspace / "clicks/validation.csv")
+    pa.csv.write_csv(clicks.filter(pc.equal(clicks["label"], 0)), workspace / "clicks/others.csv")
+    overrides = ["data.validation=others.csv", "data.test=others.csv", "train.epochs=2"]
+    done = train(cli, workspace, *overrides, "evaluation.keep=best", "evaluation.patience=1")
+    run = workspace / "run"
+    report = report_of(run)
+    # It is neither better nor worse: nothing is the best, and patience does not end.
+    assert [figures["auc"] for figures in evaluations(run)] == [None, None]
+    assert (report["auc"], report["reference_auc"]) == (None, None)
+    assert "best" not in report
+    assert report["validation"] == evaluations(run)[-1]
+    assert "validation  auc -  reference -  logloss 0." in done.err
+    assert done.err.count("evaluation.monitor=auc is undefined on these examples") == 2
+    assert re.search(r"^AUC \(test\) +-$", done.err, re.MULTILINE)
+    # Inputs are compared by a metric that there is.
+    assert report["importance_of"] == "logloss on data.validation"
+    assert any(report["importance"].values())
+    evaluated = json.loads(cli("evaluate", "output=run", cwd=workspace).out)
+    assert evaluated["auc"] is None and evaluated["logloss"] == report["logloss"]
+    shown = json.loads(cli("checkpoint", "list", "run", "--json", cwd=workspace).out)
+    assert [entry["value"] for entry in shown] == [None, None]
+    # So it is with data.train, while training.
+    train(cli, workspace, "data.train=others.csv", "data.validation=null", "output=none")
+    assert report_of(workspace / "none")["epochs"][0]["running_auc"] is None
 
 
 def test_groups_and_weights(workspace, cli):

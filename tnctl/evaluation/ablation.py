@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tnctl.data.batches import Batch
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.input_figures import kind_of, rows_and_bytes
-from tnctl.evaluation.metrics import METRICS
+from tnctl.evaluation.metrics import METRICS, HeadExamples, Metric
 from tnctl.evaluation.split_scoring import (
     labelled_heads,
     score,
@@ -53,15 +53,15 @@ def ablate(inference: Inference, conf: Conf, split: str, limit: int | None = Non
     `limit` takes only that many rows, the first.
 
     Without a slot is as if no example had an id of it: its embedding, its sequence and its part of
-    `linear` are zeros. A numeric input and a one-hot slot are zeros too. The metric is the main
-    head's AUC; where the labels are not 0 and 1 (train.loss=mse) it is the mean squared error.
+    `linear` are zeros. A numeric input and a one-hot slot are zeros too. The metric is the first
+    of the main head's AUC, logloss and mean squared error that these examples define: of one class
+    there is no AUC, and with train.loss=mse no logloss.
     """
     layout = inference.model.layout
     names = [*layout.slots, *layout.numeric]
     examples = score(inference, conf, split, limit).of_head(0)
-    metric = METRICS["auc" if examples.has_classes else "mse"]
+    metric, whole = _defined(examples)
     sign = 1 if metric.greater_is_better else -1
-    whole = metric.value(examples)
     at_a_time = max(1, FLOATS_KEPT // max(len(examples.labels), 1))
     worths = []
     costs = rows_and_bytes(inference.model, table_figures(inference.model))
@@ -76,6 +76,14 @@ def ablate(inference: Inference, conf: Conf, split: str, limit: int | None = Non
             )
     worths.sort(key=lambda worth: (-worth.loss, worth.name))
     return Ablation(split, len(examples.labels), metric.name, whole, worths)
+
+
+def _defined(examples: HeadExamples) -> tuple[Metric, float]:
+    """The metric by which inputs are compared on these examples, and its value with all inputs."""
+    for metric in map(METRICS.__getitem__, ("auc", "logloss", "mse")):
+        if metric.exists(examples) and (value := metric.value(examples)) is not None:
+            return metric, value
+    raise AssertionError("there is always a mean squared error")
 
 
 def _logits_without(

@@ -3,7 +3,7 @@
 `METRICS` has every metric. Each is computed from all examples of a split at once, which `score`
 collects batch by batch: an exact AUC is no sum over batches. With sample weights w every mean below
 is a weighted one, and a pair of AUC counts as the product of its two weights. COPC alone ignores
-them, as TensorNet's does.
+them, as TensorNet's does. A metric that these examples do not define is None.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,15 +19,17 @@ BINS = 10
 Floats = NDArray[np.float64]
 
 
-def auc(scores: NDArray[Any], labels: NDArray[Any], weights: NDArray[Any] | None = None) -> float:
-    """The exact area under the ROC curve, ties counting half; 0.5 without both classes.
+def auc(
+    scores: NDArray[Any], labels: NDArray[Any], weights: NDArray[Any] | None = None
+) -> float | None:
+    """The exact area under the ROC curve, ties counting half; None without both classes.
 
     `scores`, `labels`, `weights` [n]. `labels` of at least 0.5 are clicks. The Mann-Whitney
     statistic over all pairs; exact as long as the sums of the weights are.
     """
     order = np.argsort(scores, kind="stable")
     area, _ = _areas(order, scores, labels, weights, np.zeros(len(scores), np.uint64))
-    return float(area[0]) if len(area) else 0.5
+    return float(area[0]) if len(area) else None
 
 
 def gauc(
@@ -35,16 +37,16 @@ def gauc(
     labels: NDArray[Any],
     groups: NDArray[Any],
     weights: NDArray[Any] | None = None,
-) -> float:
+) -> float | None:
     """The mean of each group's AUC by its impressions, over groups with both classes.
 
     `groups` [n] names each example's group, such as its user. A group counts as often as it has
     examples (Zhu et al., Optimized Cost per Click in Taobao Display Advertising, 2017, eq. 7), or
-    by the sum of their weights. 0.5 when no group has both classes.
+    by the sum of their weights. None when no group has both classes.
     """
     order = np.lexsort((scores, groups))
     area, impressions = _areas(order, scores, labels, weights, groups)
-    return float((area * impressions).sum() / impressions.sum()) if len(area) else 0.5
+    return float((area * impressions).sum() / impressions.sum()) if len(area) else None
 
 
 def _areas(
@@ -184,6 +186,7 @@ class Metric:
 
     name: str
     value: Callable[[HeadExamples], Any]
+    """the figure; None where these examples do not define it"""
     exists: Callable[[HeadExamples], bool] = lambda head: True  # noqa: ARG005
     """whether there is such a figure of these examples"""
     title: str = ""
@@ -254,15 +257,18 @@ def of_head(head: HeadExamples) -> dict[str, Any]:
     return {name: metric.value(head) for name, metric in METRICS.items() if metric.exists(head)}
 
 
-def main_metrics(metrics: Mapping[str, Any]) -> list[tuple[Metric, float]]:
+def main_metrics(metrics: Mapping[str, Any]) -> list[tuple[Metric, float | None]]:
     """The metrics with a title among computed ones; mse only where there is no logloss."""
     return [
         (metric, metrics[name])
         for name, metric in METRICS.items()
-        if metric.title
-        and isinstance(metrics.get(name), int | float)
-        and not (name == "mse" and "logloss" in metrics)
+        if metric.title and name in metrics and not (name == "mse" and "logloss" in metrics)
     ]
+
+
+def shown(value: float | None, digits: int) -> str:
+    """A metric for the terminal, with so many digits; `-` where it is undefined."""
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from tnctl.data.unit_batches import UnitWindow, unit_batches, unit_windows
 from tnctl.data.unit_records import WHOLE, Remainder, Unit
 from tnctl.data.windows import window_rows
 from tnctl.evaluation.inference import Inference
-from tnctl.evaluation.metrics import Scored, main_metrics
+from tnctl.evaluation.metrics import Scored, main_metrics, shown
 from tnctl.model.building import Model
 from tnctl.model.layout import Layout
 from tnctl.schema import Conf, Data
@@ -202,10 +202,10 @@ def _scored(
 
 def metrics_line(metrics: dict[str, Any]) -> str:
     """The main metrics on one line."""
-    shown = [f"{metric.name} {value:.4f}" for metric, value in main_metrics(metrics)]
+    words = [f"{metric.name} {shown(value, 4)}" for metric, value in main_metrics(metrics)]
     if "reference_auc" in metrics:
-        shown.insert(1, f"reference {metrics['reference_auc']:.4f}")
-    return "  ".join(shown)
+        words.insert(1, f"reference {shown(metrics['reference_auc'], 4)}")
+    return "  ".join(words)
 
 
 def first_given(data: Data, splits: Sequence[str]) -> str | None:

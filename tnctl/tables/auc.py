@@ -1,5 +1,7 @@
 """The area under the ROC curve while training: counts per bin of the logit, in C."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,7 +36,8 @@ class StreamingAuc:
         """Clicks and others per bin, uint64 [65536] each: the whole state, to save or to fill."""
         return self._clicks, self._others
 
-    def result(self) -> float:
-        """The area; 0.5 before both classes were seen."""
+    def result(self) -> float | None:
+        """The area; None before both classes were seen."""
         clicks, others = pointer(self._clicks, np.uint64), pointer(self._others, np.uint64)
-        return float(lib.tn_auc_result(clicks, others, BINS))
+        area = float(lib.tn_auc_result(clicks, others, BINS))
+        return None if math.isnan(area) else area

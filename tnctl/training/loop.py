@@ -136,9 +136,11 @@ def _evaluate(conf: Conf, state: RunState, workers: Workers) -> events.Evaluated
     measured = workers.evaluate("validation")
     monitor, is_best = conf.evaluation.monitor, False
     if monitor in measured.metrics:
-        is_best = state.stopping.judge(
-            conf.evaluation, conf.optimizer.schedule, measured.metrics[monitor], state.steps
-        )
+        # An undefined value, such as the AUC of one class, says nothing about the model.
+        if (value := measured.metrics[monitor]) is not None:
+            is_best = state.stopping.judge(
+                conf.evaluation, conf.optimizer.schedule, value, state.steps
+            )
     elif early_stopping.matters(conf):
         raise Failure(
             f"evaluation.monitor={monitor} is of labels 0 and 1, and data.validation has "

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tnctl import documents
+from tnctl.evaluation.metrics import shown
 from tnctl.evaluation.split_scoring import metrics_line
 from tnctl.model.table_figures import total_bytes, total_rows
 from tnctl.progress import Display, Parts, say, size
-from tnctl.training import events, eviction
+from tnctl.schema import Conf
+from tnctl.training import early_stopping, events, eviction
 from tnctl.training.events import Event, PassUnderWay
 from tnctl.training.run_log import Log
 from tnctl.training.schedule import is_crossed
@@ -74,8 +76,9 @@ class Stopwatch:
 class Screen:
     """A display of each pass, and a line for rows evicted and for stopping early."""
 
-    def __init__(self, monitor: str, state: RunState, workers: Workers, watch: WorkerWatch) -> None:
-        self._monitor, self._state, self._workers = monitor, state, workers
+    def __init__(self, conf: Conf, state: RunState, workers: Workers, watch: WorkerWatch) -> None:
+        self._monitor, self._state, self._workers = conf.evaluation.monitor, state, workers
+        self._is_watched = early_stopping.matters(conf)
         self._watch = watch
         self._displays = ExitStack()
         self._display: Display | None = None
@@ -100,6 +103,11 @@ class Screen:
                 self.close()
             case events.Evaluated(measured=measured):
                 show_metrics(measured)
+                if measured.metrics.get(self._monitor, 0.0) is None and self._is_watched:
+                    say(
+                        f"evaluation.monitor={self._monitor} is undefined on these examples: this "
+                        "evaluation counts neither as better nor as worse"
+                    )
             case events.RowsEvicted(removed=removed) if count := sum(removed.values()):
                 rows = total_rows(self._workers.figures())
                 say(f"{count:,} rows were evicted; {rows:,} remain")
@@ -130,12 +138,11 @@ def figures(current: PassUnderWay, workers: Workers) -> dict[str, str]:
     """The pass so far, as the display shows it."""
     seconds, sums = current.seconds_training, current.sums
     tables = workers.figures()
-    area = sums.area()
     return {
         "examples": f"{sums.examples:,}",
         "examples/s": f"{current.examples / seconds:,.0f}",
         "loss": f"{sums.loss:.4f}",
-        **({} if area is None else {"auc": f"{area:.4f}"}),
+        **({"auc": shown(sums.area(), 4)} if sums.classes else {}),
         "rows": f"{total_rows(tables):,} ({size(total_bytes(tables))})",
         **eviction.totals(workers.model.layout, tables),
         # The share of the time that was spent waiting for data; the rest was spent in steps.

@@ -54,7 +54,7 @@ class PassSums:
         return self.losses / max(self.examples, 1)
 
     def area(self) -> float | None:
-        """The AUC so far; None where there is none."""
+        """The AUC so far; None where labels are no classes, or of one class only."""
         return self.auc.result() if self.classes else None
 
     def loss_since(self) -> float:

@@ -9,7 +9,7 @@ import keras
 
 from tnctl import progress
 from tnctl.errors import UserError
-from tnctl.evaluation.metrics import METRICS
+from tnctl.evaluation.metrics import METRICS, shown
 from tnctl.schema import Conf
 from tnctl.training.report import Report, number_of
 from tnctl.training.training_run import train as train_conf
@@ -96,5 +96,4 @@ def _cell(
     if not figures:
         first = next(name for of_split, name in columns if of_split == split)
         return f"no {split}" if metric == first else ""
-    value = number_of(figures, metric)
-    return "-" if value is None else f"{value:.5f}"
+    return shown(number_of(figures, metric), 5)

@@ -4,7 +4,7 @@ from pydantic import JsonValue
 
 from tnctl import files, progress
 from tnctl.evaluation.ablation import Ablation
-from tnctl.evaluation.metrics import main_metrics
+from tnctl.evaluation.metrics import main_metrics, shown
 from tnctl.training.report import Report, number_of
 from tnctl.training.run_folder import PAGE, REPORT
 
@@ -13,18 +13,18 @@ NONE = "–"
 
 def show_report(output: str, report: Report) -> None:
     """The main figures of a report, and where the rest is."""
-    rows = [(metric.title, f"{value:.5f}") for metric, value in main_metrics(report.metrics)]
+    rows = [(metric.title, shown(value, 5)) for metric, value in main_metrics(report.metrics)]
     if rows:
         rows[0] = (f"{rows[0][0]} ({report.split})", rows[0][1])
-    if (reference := report.figure("reference_auc")) is not None:
-        rows.insert(1, ("AUC of the reference", f"{reference:.5f}"))
+    if "reference_auc" in report.metrics:
+        rows.insert(1, ("AUC of the reference", shown(report.figure("reference_auc"), 5)))
     for head, figures in report.heads.items():
         rows += _main_figure(figures, f"of {head}")
     best = report.best
     if best is not None and best.value is not None and len(report.evaluations) > 1:
         kept = ", which is kept" if best.kept else ""
-        shown = f"{best.value:.5f} at step {best.step:,}{kept}"
-        rows.append((f"best {best.monitor} on validation", shown))
+        words = f"{best.value:.5f} at step {best.step:,}{kept}"
+        rows.append((f"best {best.monitor} on validation", words))
     if days := report.days:
         rows.append(("days", f"{len(days):,}, the last trained {days[-1].day}"))
         newest = next((day for day in reversed(days) if day.before is not None), None)
@@ -45,8 +45,7 @@ def show_report(output: str, report: Report) -> None:
 def _main_figure(figures: dict[str, JsonValue], of: str) -> list[tuple[str, str]]:
     """The AUC, or where there is none the MSE, as a row of a table; no row without either."""
     key = "auc" if "auc" in figures else "mse"
-    value = number_of(figures, key)
-    return [] if value is None else [(f"{key.upper()} {of}", f"{value:.5f}")]
+    return [(f"{key.upper()} {of}", shown(number_of(figures, key), 5))] if key in figures else []
 
 
 def show_ablation(ablation: Ablation) -> None:

@@ -134,7 +134,7 @@ class Run:
         checkpoints.saver.check_room(workers.model)
         with ExitStack() as stack:
             watch = WorkerWatch(workers)
-            screen = Screen(conf.evaluation.monitor, state, workers, watch)
+            screen = Screen(conf, state, workers, watch)
             stack.callback(screen.close)
             event_files = None
             if conf.train.tensorboard:

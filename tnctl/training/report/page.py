@@ -84,7 +84,7 @@ def _tiles(report: Report) -> Markup:
         note = split
         if metric.name == "auc" and (reference := report.figure("reference_auc")) is not None:
             note += f", the reference {reference:.4f}"
-        tiles.append((metric.title, f"{value:.5f}", note))
+        tiles.append((metric.title, _shown(value, ".5f"), note))
     if (copc := report.figure("copc")) is not None:
         clicked, predicted = (report.figure(key) or 0.0 for key in ("ctr", "pctr"))
         tiles.append(("COPC", f"{copc:.4f}", f"{clicked:.4f} clicked, {predicted:.4f} predicted"))
