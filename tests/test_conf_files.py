@@ -301,3 +301,88 @@ def test_fuzz_conf_files(tmp_path):
 @pytest.mark.parametrize("seed", range(2, 6))
 def test_fuzz_conf_files_long(tmp_path, seed):
     fuzz(tmp_path, seed, 600)
+
+
+# What BARS found best on Frappe: L2 of rows and numbers, width, and the tower's dropout.
+BARS = {
+    "lr": (1e-5, 0, None),
+    "fm": (5e-6, 10, None),
+    "wide_deep": (0.1, 10, 0.6),
+    "deepfm": (0.05, 10, 0.2),
+    "dcn": (0.05, 10, 0.4),
+}
+
+
+@pytest.mark.parametrize("data", ["frappe", "movielens"])
+@pytest.mark.parametrize("recipe", BARS)
+def test_bars_has_the_settings_of_each_recipe(recipe, data):
+    arguments = [f"recipe={recipe}", f"data={data}", "data.root=folder"]
+    conf = compose.compose(compose.conf_file("bars"), arguments)
+    l2, width, dropout = BARS[recipe]
+    assert (conf.recipe["name"], conf.embedding.width) == (recipe, width)
+    has_linear = recipe != "dcn"
+    of_slots = {(conf.width_of(slot), conf.has_linear(slot)) for slot in conf.slots.values()}
+    assert of_slots == {(width, has_linear)}
+    if has_linear:
+        assert conf.optimizer.linear.l2 == l2
+    if width:
+        assert conf.optimizer.embedding.l2 == l2
+    if dropout is None:
+        assert conf.recipe == {"name": recipe, "l2": l2}
+    else:
+        assert conf.recipe["hidden"] == [400, 400, 400] and conf.recipe["batch_norm"] is True
+        assert (conf.recipe["dropout"], conf.recipe["l2"]) == (dropout, 0.0)
+    assert conf.optimizer.updates == "all" and conf.optimizer.dense.epsilon == 1e-8
+    assert (conf.evaluation.keep, conf.train.batch_size) == ("best", 4096)
+    # What the command line says is last.
+    given = [*arguments, "optimizer.linear.l2=0.5", "embedding.width=3"]
+    conf = compose.compose(compose.conf_file("bars"), given)
+    assert (conf.optimizer.linear.l2, conf.embedding.width) == (0.5, 3)
+
+
+def test_bars_is_deepfm_unless_another_recipe_is_named():
+    conf = compose.compose(compose.conf_file("bars"), ["data.root=folder"])
+    assert (conf.recipe["name"], conf.recipe["dropout"]) == ("deepfm", 0.2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "width"),
+    [
+        ([], 4),  # of the conf's own recipe
+        (["recipe=lr"], 0),
+        (["recipe=fm"], 4),
+        (["recipe=lr", "embedding.width=6"], 6),  # said, so it is meant
+        (["recipe.name=lr"], 4),
+    ],
+)
+def test_a_recipe_without_embeddings_keeps_none(tmp_path, arguments, width):
+    text = CONF.replace("user_id: {}", "user_id: {width: 12}")
+    (tmp_path / "own.yaml").write_text(text)
+    conf = compose.compose(tmp_path / "own.yaml", arguments)
+    widths = {name: conf.width_of(slot) for name, slot in conf.slots.items()}
+    assert widths.pop("user_id") == (0 if "recipe=lr" in arguments else 12)
+    assert set(widths.values()) == {width}
+    kept = compose.compose(tmp_path / "own.yaml", [*arguments, "slots.user_id.width=7"])
+    assert kept.width_of(kept.slots["user_id"]) == 7
+
+
+def test_what_leads_nowhere_is_refused_with_a_recipe_without_embeddings_too(tmp_path):
+    for slot in ("${nope}", "{width: '${nope}'}", "{column: '${nope}'}"):
+        (tmp_path / "own.yaml").write_text(CONF.replace("user_id: {}", f"user_id: {slot}"))
+        for arguments in ([], ["recipe=lr"]):
+            try:
+                compose.compose(tmp_path / "own.yaml", arguments)
+            except UserError as error:
+                assert "\n" not in str(error)
+            else:  # its width is not looked at
+                assert arguments and "width" in slot
+
+
+def test_a_recipe_of_ones_own_says_itself_that_it_reads_no_embeddings(tmp_path):
+    (tmp_path / "own.yaml").write_text(CONF)
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe/deepfm.yaml").write_text(
+        "# @package _global_\nrecipe: {name: lr}\nembedding: {width: 0}\n"
+    )
+    conf = compose.compose(tmp_path / "own.yaml", ["recipe=deepfm"])
+    assert (conf.recipe["name"], conf.embedding.width) == ("lr", 0)

@@ -197,6 +197,8 @@ def _composed(path: Path, arguments: list[str]) -> Iterator[Any]:
         with open_dict(composed):
             if "recipe" in composed:
                 _fit_settings(composed["recipe"], arguments, name == SAVED)
+                if name != SAVED:
+                    _fit_width(composed, choices, arguments, [folder, library])
         yield composed
 
 
@@ -250,6 +252,33 @@ def _fit_settings(recipe: Any, overrides: list[str], saved: bool) -> None:
             f"no key 'recipe.{setting}': recipe {name} has no setting '{setting}'. {near}",
         )
         del recipe[setting]
+
+
+def _fit_width(
+    composed: Any, choices: Sequence[Any], overrides: list[str], folders: Sequence[Path]
+) -> None:
+    """Give rows no embeddings when the command line chose a recipe that reads none.
+
+    The widths of the conf are then of the recipe that the conf names itself; those that the command
+    line gives are kept. A recipe that reads none is one whose file in the group says
+    embedding.width: 0, in the first of `folders` that has the file.
+    """
+    from omegaconf import OmegaConf
+
+    chosen = next((str(c.value()) for c in choices if c.key_or_group == "recipe"), None)
+    paths = (folder / "recipe" / f"{chosen}.yaml" for folder in folders)
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None or OmegaConf.select(OmegaConf.load(path), "embedding.width") != 0:
+        return
+    given = keys_given(overrides)
+    if "embedding.width" not in given:
+        composed["embedding"]["width"] = 0
+    # As they are written: an interpolation that leads nowhere is refused later.
+    slots = OmegaConf.to_container(composed, resolve=False)["slots"]  # type: ignore[index, call-overload]
+    for name, slot in slots.items() if isinstance(slots, dict) else ():
+        is_pooled = isinstance(slot, dict) and slot.get("pooling") != "none"
+        if is_pooled and slot.get("width") and f"slots.{name}.width" not in given:
+            composed["slots"][name]["width"] = 0
 
 
 def sweep(path: Path, overrides: list[str]) -> list[Job]:
