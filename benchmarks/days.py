@@ -103,7 +103,8 @@ def simulate(rules: Life, examples: int, ids: int, threads: int = 0) -> dict[str
         figures["rows"].append(table.rows)
         figures["tables"].append(table.index_bytes + table.row_bytes)
         figures["resident"].append(resident())
-        figures["auc"].append(auc.result())
+        area = auc.result()
+        figures["auc"].append(np.nan if area is None else area)
     return figures
 
 

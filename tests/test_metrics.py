@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -40,6 +41,13 @@ def slow_logloss(logits, labels, weights):
         p = 1 / (1 + math.exp(-z))
         losses.append(-(y * math.log(p) + (1 - y) * math.log(1 - p)))
     return float(np.average(losses, weights=weights))
+
+
+def slow_ne(logits, labels, weights):
+    """The logloss over that of a model that predicts the mean label, computed as for any model."""
+    base = float(np.average(labels, weights=weights))
+    constant = np.full(len(labels), math.log(base / (1 - base)))
+    return slow_logloss(logits, labels, weights) / slow_logloss(constant, labels, weights)
 
 
 def examples(n=120, seed=0, distinct=9):
@@ -95,12 +103,12 @@ def test_of_one_class_there_is_no_auc(label, n):
     logits, labels = np.linspace(-1, 1, n).astype(np.float32), np.full(n, label, np.float32)
     groups = np.zeros(n, np.uint64)
     figures = metrics.of_head(HeadExamples(logits, labels, groups=groups))
-    assert figures["auc"] is None and figures["gauc"] is None
+    assert figures["auc"] is None and figures["gauc"] is None and figures["ne"] is None
     assert figures["logloss"] == pytest.approx(slow_logloss(logits, labels, None))
     assert json.loads(json.dumps(figures)) == figures
     whole = Scored(("click",), logits[:, None], labels[:, None], reference=logits.astype(float))
     line = metrics_line(whole.metrics())
-    assert line.startswith("auc -  reference -  logloss 0.")
+    assert re.fullmatch(r"auc -  reference -  (gauc -  )?logloss \d\.\d{4}  ne -", line)
     assert metrics.scalars(whole.metrics())["auc"] is None
 
 
@@ -145,6 +153,31 @@ def test_logloss_and_means():
     assert metrics.sigmoid(extreme).tolist() == [1.0, 0.0, 0.5]
 
 
+def test_normalised_entropy():
+    logits, labels, weights, _ = examples()
+    for weight in (None, weights):
+        w = None if weight is None else weight.astype(float)
+        assert metrics.normalised_entropy(logits, labels, weight) == pytest.approx(
+            slow_ne(logits, labels, w), rel=1e-12
+        )
+    # To predict the base rate is worth 1, whatever it is, and to know all is worth 0.
+    for clicks in (1, 3, 40, 99):
+        labels = (np.arange(100) < clicks).astype(np.float32)
+        base = np.full(100, math.log(clicks / (100 - clicks)))
+        assert metrics.normalised_entropy(base, labels) == pytest.approx(1, rel=1e-12)
+        assert metrics.normalised_entropy(200 * labels - 100, labels) < 1e-40
+    rare = np.zeros(10**6, np.float32)
+    rare[0] = 1
+    assert metrics.normalised_entropy(np.full(10**6, -math.log(10**6 - 1)), rare) == pytest.approx(
+        1
+    )
+    # Without both classes the base rate has no entropy; so it is where no example counts.
+    for none in (np.zeros(4), np.ones(4), np.ones(1)):
+        assert metrics.normalised_entropy(np.zeros(len(none)), none) is None
+    assert metrics.normalised_entropy(np.zeros(2), np.array([0, 1.0]), np.zeros(2)) is None
+    assert metrics.normalised_entropy(np.zeros(2), np.array([0, 1.0]), np.array([0, 1.0])) is None
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("squared", [False, True])
 def test_all_figures_of_a_head(weighted, squared):
@@ -159,6 +192,7 @@ def test_all_figures_of_a_head(weighted, squared):
         "auc": slow_auc(logits, labels, w),
         "gauc": slow_gauc(logits, labels, groups, w),
         "logloss": slow_logloss(logits, labels, w),
+        "ne": slow_ne(logits, labels, w),
         "ctr": np.average(y, weights=w),
         "pctr": np.average(p, weights=w),
         "copc": y.sum() / p.sum(),  # TensorNet's: never weighted
@@ -168,7 +202,7 @@ def test_all_figures_of_a_head(weighted, squared):
         "mape": np.average(np.abs(p - y)[not_zero] / y[not_zero], weights=w[not_zero]),
     }
     if squared:
-        del expected["logloss"]
+        del expected["logloss"], expected["ne"]
     assert {**figures, "calibration": None} == pytest.approx({**expected, "calibration": None})
     assert all(type(value) is float for name, value in figures.items() if name != "calibration")
 
@@ -177,7 +211,7 @@ def test_labels_that_are_numbers():
     logits = np.array([2.5, 3.0, 4.0], np.float32)
     labels = np.array([2.0, 4.0, 0.0], np.float32)
     figures = metrics.of_head(HeadExamples(logits, labels, squared=True))
-    assert not {"auc", "accuracy", "logloss"} & figures.keys()
+    assert not {"auc", "accuracy", "logloss", "ne"} & figures.keys()
     assert figures["mse"] == pytest.approx((0.25 + 1 + 16) / 3)
     assert figures["mae"] == pytest.approx((0.5 + 1 + 4) / 3)
     assert figures["mape"] == pytest.approx((0.25 + 0.25) / 2)  # the label 0 is left out

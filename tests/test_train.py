@@ -87,7 +87,7 @@ def test_a_run_writes_what_it_says(trained):
     assert report["split"] == "test"
     assert (report["examples"], report["steps"]) == (700, 12)
     assert report["checkpoint"] == "checkpoints/step-0000000012"
-    for key in ("auc", "logloss", "ctr", "pctr", "copc", "accuracy", "mse", "mae", "mape",
+    for key in ("auc", "logloss", "ne", "ctr", "pctr", "copc", "accuracy", "mse", "mae", "mape",
                 "reference_auc"):  # fmt: skip
         assert np.isfinite(report[key])
     assert sum(bucket["count"] for bucket in report["calibration"]) == 700
@@ -362,8 +362,9 @@ def test_what_needs_validation_says_so(workspace, cli):
         assert "data.validation=FILES" in done.line
     assert not (workspace / "run").exists()
     loss = "+train.loss={name: mse}"
-    done = train(cli, workspace, loss, "evaluation.monitor=logloss", expected=2)
-    assert "evaluation.monitor=mse" in done.line
+    for monitor in ("logloss", "ne"):
+        done = train(cli, workspace, loss, f"evaluation.monitor={monitor}", expected=2)
+        assert f"evaluation.monitor={monitor} " in done.line and "monitor=mse" in done.line
 
 
 def test_squared_error(workspace, cli):

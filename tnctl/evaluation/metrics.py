@@ -6,6 +6,7 @@ is a weighted one, and a pair of AUC counts as the product of its two weights. C
 them, as TensorNet's does. A metric that these examples do not define is None.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -84,6 +85,23 @@ def logloss(
     """The mean binary cross-entropy, in float64: max(z, 0) - z y + ln(1 + e^-|z|)."""
     z, y = logits.astype(np.float64), labels.astype(np.float64)
     return mean(np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z))), weights)
+
+
+def normalised_entropy(
+    logits: NDArray[Any], labels: NDArray[Any], weights: NDArray[Any] | None = None
+) -> float | None:
+    """The logloss over that of predicting the mean label p for every example; less is better.
+
+    He et al., Practical Lessons from Predicting Clicks on Ads at Facebook, ADKDD 2014, section 2,
+    equation 1. The divisor is the entropy -(p ln p + (1 - p) ln(1 - p)), so that figures of data
+    with other base rates can be compared. A model that knows no more than p has 1. None where p is
+    0 or 1, for the entropy is then 0.
+    """
+    base = mean(labels, weights)
+    if not 0 < base < 1:
+        return None
+    entropy = -(base * math.log(base) + (1 - base) * math.log1p(-base))
+    return logloss(logits, labels, weights) / entropy
 
 
 def mean(values: NDArray[Any], weights: NDArray[Any] | None = None) -> float:
@@ -224,6 +242,13 @@ METRICS = {
             lambda head: logloss(head.logits, head.labels, head.weights),
             lambda head: not head.squared,
             title="logloss",
+            greater_is_better=False,
+        ),
+        Metric(
+            "ne",
+            lambda head: normalised_entropy(head.logits, head.labels, head.weights),
+            lambda head: not head.squared,
+            title="normalised entropy",
             greater_is_better=False,
         ),
         Metric("ctr", lambda head: mean(head.targets, head.weights)),

@@ -81,8 +81,9 @@ class Evaluation(Section):
     )
     monitor: str = choice(
         "auc",
-        ("auc", "gauc", "logloss", "mse", "mae", "accuracy"),
-        "the metric that decides what is better: auc, gauc, logloss, mse, mae or accuracy",
+        ("auc", "gauc", "logloss", "ne", "mse", "mae", "accuracy"),
+        "the metric that decides what is better: auc, gauc, logloss, ne (normalised entropy), mse, "
+        "mae or accuracy",
     )
     patience: int | None = number(
         None,

@@ -69,8 +69,8 @@ def check(conf: Conf) -> None:
             "evaluation.every_steps, patience, keep=best and schedule.name=plateau need "
             "data.validation, which is not given. Give data.validation=FILES"
         )
-    if conf.train.loss.name == "mse" and evaluation.monitor == "logloss":
+    if conf.train.loss.name == "mse" and evaluation.monitor in ("logloss", "ne"):
         raise UserError(
-            "evaluation.monitor=logloss does not exist with train.loss.name=mse. "
+            f"evaluation.monitor={evaluation.monitor} does not exist with train.loss.name=mse. "
             "Take evaluation.monitor=mse"
         )

@@ -211,7 +211,7 @@ def _evaluations(report: Report) -> Markup:
     evaluations = report.evaluations
     if not evaluations:
         return Markup()
-    keys = [key for key in ("auc", "gauc", "logloss", "mse", "accuracy", "copc")
+    keys = [key for key in ("auc", "gauc", "logloss", "ne", "mse", "accuracy", "copc")
             if key in evaluations[0].validation]  # fmt: skip
     best = None if report.best is None else report.best.step
     rows = [
