@@ -79,14 +79,19 @@ void tn_admission_prefetch(const tn_table *table, uint64_t hash) {
     }
 }
 
-/* The number of this occurrence, or more; beyond UINT8_MAX once the counters are full. */
-static uint32_t count_occurrence(tn_table *table, uint64_t hash) {
-    uint8_t *counters[LINES];
-    find_counters(table, hash, counters);
+static uint32_t least_of(uint8_t *const *counters) {
     uint32_t count = UINT8_MAX;
     for (uint32_t i = 0; i < LINES; i++) {
         count = *counters[i] < count ? *counters[i] : count;
     }
+    return count;
+}
+
+/* The number of this occurrence, or more; beyond UINT8_MAX once the counters are full. */
+static uint32_t count_occurrence(tn_table *table, uint64_t hash) {
+    uint8_t *counters[LINES];
+    find_counters(table, hash, counters);
+    uint32_t count = least_of(counters);
     for (uint32_t i = 0; i < LINES && count < UINT8_MAX; i++) {
         if (*counters[i] == count) {
             ++*counters[i];
@@ -138,10 +143,26 @@ static int waited(const tn_table *table, const tn_admission *rule, uint64_t hash
     return occurrence > 1;
 }
 
+/* Whether one of the occurrences counted so far made a row of a key, which was evicted since. */
+static int was_admitted(const tn_table *table, const tn_admission *rule, uint64_t hash) {
+    uint8_t *counters[LINES];
+    find_counters(table, hash, counters);
+    uint32_t count = least_of(counters);
+    for (uint32_t occurrence = 1; occurrence <= count; occurrence++) {
+        if (makes_row(table, rule, hash, occurrence)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 int tn_admit(tn_table *table, uint16_t group, uint64_t hash) {
     tn_group *counted = &table->groups[group];
     if (!counted->admission.counts) {
         return 1;
+    }
+    if (!table->counting) {
+        return was_admitted(table, &counted->admission, hash);
     }
     uint32_t occurrence = count_occurrence(table, hash);
     int admitted = makes_row(table, &counted->admission, hash, occurrence);

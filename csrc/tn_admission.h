@@ -8,8 +8,8 @@
  * table has no sketch. */
 int tn_admission_of(const tn_table *table, const tn_life *life, tn_admission *out);
 
-/* Counts an occurrence of a key that has no row, and returns whether it makes one. Only the owner
- * of the shard may call it. */
+/* Counts an occurrence of a key that has no row, unless the table does not count now, and returns
+ * whether it makes one. Only the owner of the shard may call it. */
 int tn_admit(tn_table *table, uint16_t group, uint64_t hash);
 /* Announces to the cache the counters that tn_admit reads for a key. */
 void tn_admission_prefetch(const tn_table *table, uint64_t hash);

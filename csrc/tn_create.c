@@ -126,6 +126,7 @@ int tn_table_new(const tn_segment *segments, uint32_t n_segments, uint64_t seed,
     table->n_segments = n_segments;
     table->seed = seed;
     table->pool = pool;
+    table->counting = 1;
     pthread_mutex_init(&table->lock, NULL);
     pthread_mutex_init(&table->arena_lock, NULL);
     int code = fill_table(table, segments);
@@ -245,6 +246,13 @@ int tn_table_set_step(tn_table *table, uint32_t step) {
 int tn_table_set_updates(tn_table *table, int all) {
     pthread_mutex_lock(&table->lock);
     table->all = all != 0;
+    pthread_mutex_unlock(&table->lock);
+    return TN_OK;
+}
+
+int tn_table_set_counting(tn_table *table, int counting) {
+    pthread_mutex_lock(&table->lock);
+    table->counting = counting != 0;
     pthread_mutex_unlock(&table->lock);
     return TN_OK;
 }

@@ -21,12 +21,13 @@ typedef struct {
 
 static summed_rows summed_of(const tn_batch *batch, int thread) {
     const tn_owner *owner = &batch->owners[thread];
+    int counts = batch->counted && batch->table->counting;
     return (summed_rows){.rows = batch->rows,
                          .first_row = owner->first_row,
                          .n = owner->rows,
                          .sums = batch->sums + owner->first_row * batch->sums_stride,
                          .sums_stride = batch->sums_stride,
-                         .counts = batch->counted ? batch->shows + 2 * owner->first_row : NULL};
+                         .counts = counts ? batch->shows + 2 * owner->first_row : NULL};
 }
 
 /* The gradient of rows outside of the batch, where all rows are updated. */

@@ -262,6 +262,12 @@ uint32_t tn_table_record_size(tn_table *table);
  * To be set before the first group. `cvm` needs `shows`. */
 int tn_table_set_shows(tn_table *table, int shows, int cvm);
 
+/* Whether occurrences count: for admission, and for show and click. 1 at first. With 0, of examples
+ * that were counted in an earlier pass over the same data, tn_find and tn_pull insert the keys that
+ * the occurrences counted so far admit (those of an evicted row), and tn_apply adds nothing to show
+ * and click. */
+int tn_table_set_counting(tn_table *table, int counting);
+
 /* The day of a step. Days are a list: day i begins with step first_steps[i], and neither ever falls
  * from one entry to the next. The day of a step is days[i] of the last i with first_steps[i] <=
  * step. A step before first_steps[0] is of the first day, days[0]: no row is older than the first

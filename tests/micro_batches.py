@@ -56,7 +56,8 @@ class TableOfAll:
         self.groups = sorted(layout.groups.values())
         by_number = dict(zip(layout.groups.values(), layout.lives, strict=True))
         self.after = {number: life.admission.after for number, life in by_number.items()}
-        self.counted = Counter()  # occurrences of a key until it got its row
+        self.counted = Counter()  # occurrences of a key in the first pass until it got its row
+        self.counting = True
         # A cell for each group: what is pushed has one id in each example.
         self.push = Workspace(table, [SlotPlan(number, "sum", 0) for number in self.groups])
 
@@ -69,7 +70,7 @@ class TableOfAll:
                 in_cell = ids[offsets[cell] : offsets[cell + 1]].tolist()
                 for each in in_cell:
                     key = plan.group, each
-                    if self.counted[key] < self.after[plan.group]:
+                    if self.counting and self.counted[key] < self.after[plan.group]:
                         self.counted[key] += 1
                     if self.counted[key] == self.after[plan.group]:
                         yield key, plan, example, first_example + example, len(in_cell)
@@ -149,6 +150,9 @@ class MicroBatches:
     def train(self, after_step: Callable[[], None] = lambda: None):
         """All passes; `after_step` is called after each step, and again at the end of a pass."""
         for passes in range(self.conf.train.epochs):
+            for table in self._tables:
+                table.counting = passes == 0
+                table.table.set_counting(table.counting)
             self.losses, self.examples = [], 0
             for batches in zip_longest(*(self._batches(rank, passes) for rank in self._ranks)):
                 self._step([batch for batch in batches if batch is not None],

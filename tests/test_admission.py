@@ -82,6 +82,7 @@ class Model:
 
     table: SparseTable  # only for what a new row starts with
     counts: dict[tuple[int, int], int] = field(default_factory=dict)
+    counting: bool = True
     rows: dict[tuple[int, int], NDArray[np.float32]] = field(default_factory=dict)
 
     def meet(self, key: tuple[int, int]) -> bool:
@@ -90,6 +91,8 @@ class Model:
             return True
         life = LIVES[key[0]]
         counts = life.admit_after > 1 or life.admit_probability < 1
+        if counts and not self.counting:
+            return False
         if counts:
             self.counts[key] = self.counts.get(key, 0) + 1
         if counts and not makes_row(life, key_hash(*key), self.counts[key]):
@@ -188,6 +191,27 @@ def test_rows_are_made_as_the_rules_say(threads: int) -> None:
         figures = table.figures(group)
         assert figures.waiting == model.waiting(group), life
         assert figures.rows == figures.admitted == sum(of == group for of, _ in model.rows)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_later_passes_over_the_same_examples_count_nothing(threads: int) -> None:
+    """Ids that wait after the first pass wait for ever; of other data they count again."""
+    rng = np.random.default_rng(9)
+    table, batch = new_table(threads)
+    model, step = Model(table), 0
+    for cells_of_data in ([some_cells(rng) for _ in range(6)] for _ in range(2)):
+        for number in range(3):
+            model.counting = number == 0
+            table.set_counting(model.counting)
+            before = table.sketch.copy()
+            for cells in cells_of_data:
+                step += 1
+                read = train(table, batch, cells, step)
+                np.testing.assert_allclose(read, model.step(cells), rtol=1e-5, atol=1e-5)
+            assert table.rows == len(model.rows)
+            assert np.array_equal(before, table.sketch) == (number > 0)
+            assert [table.figures(g).waiting for g in LIVES] == [model.waiting(g) for g in LIVES]
+    assert 0 < table.rows < len(model.counts)
 
 
 def test_the_same_bytes_for_any_number_of_threads() -> None:
@@ -322,7 +346,8 @@ def test_saved_and_restored_it_goes_on_exactly(threads: int) -> None:
     assert [first.figures(g) for g in LIVES] == [second.figures(g) for g in LIVES]
 
 
-def test_an_evicted_id_keeps_its_count() -> None:
+@pytest.mark.parametrize("counting", [True, False])
+def test_an_evicted_id_keeps_its_count(counting: bool) -> None:
     table, batch = new_table(1)
     table.set_life(5, Life(admit_after=2, unseen_steps=3))
     cells = Cells(
@@ -334,6 +359,7 @@ def test_an_evicted_id_keeps_its_count() -> None:
     assert table.figures(5).rows == 1 and table.figures(5).waiting == 1
     table.set_step(9)
     assert table.evict() == 1
+    table.set_counting(counting)
     again = Cells(cells.ids[:1], np.minimum(cells.offsets, 1), cells.gradients)
     assert train(table, batch, again, 10)[0, WIDTH : 2 * WIDTH].any()
     figures = table.figures(5)

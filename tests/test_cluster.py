@@ -145,7 +145,7 @@ def test_a_pass_continues_on_another_number_of_workers(parts, monkeypatch, worke
     assert [line["examples"] for line in lines if line["event"] == "epoch"] == [3000, 3000]
     # Each row of the data was counted twice: once in each pass.
     shows = cluster_in_one_process.shows_of_users("run")
-    assert shows == cluster_in_one_process.expected_shows(parts, passes=2)
+    assert shows == cluster_in_one_process.expected_shows(parts)
 
 
 def test_a_bad_row_of_any_worker_ends_all_with_its_line(parts, monkeypatch):

@@ -167,7 +167,7 @@ def test_every_row_is_trained_once_also_when_another_number_of_workers_resumes(
         assert not errors
     assert [epoch.examples for epoch in report.epochs] == [3000, 3000]
     shows = cluster_in_one_process.shows_of_users("run")
-    assert shows == cluster_in_one_process.expected_shows(parts, passes=2)
+    assert shows == cluster_in_one_process.expected_shows(parts)
 
 
 @pytest.mark.parametrize(("workers", "staleness"), [

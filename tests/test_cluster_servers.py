@@ -141,7 +141,7 @@ def test_a_pass_continues_with_other_servers(parts, monkeypatch, mode, then, the
     report = together(with_servers(conf, servers, mode=then_mode), workers)
     assert [epoch.examples for epoch in report.epochs] == [3000, 3000]
     shows = cluster_in_one_process.shows_of_users("run")
-    assert shows == cluster_in_one_process.expected_shows(parts, passes=2)
+    assert shows == cluster_in_one_process.expected_shows(parts)
     lines = [json.loads(line) for line in Path("run/log.jsonl").read_text().splitlines()]
     figures = [line["timing"]["workers"] for line in lines if "workers" in line.get("timing", {})]
     of_servers = [worker for worker in figures[-1] if worker["role"] == "server"]

@@ -10,7 +10,9 @@ from tnctl.schema.declarations import Section, choice, key, number
 class Admission(Section):
     """When an id gets a row; until then it reads zeros and takes no memory."""
 
-    after: int = number(1, 1, 255, "the occurrence of an id that makes its row (1: the first)")
+    after: int = number(
+        1, 1, 255, "the occurrence of an id in the data that makes its row (1: the first)"
+    )
     probability: float = number(
         1.0,
         1e-6,

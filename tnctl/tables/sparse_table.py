@@ -86,6 +86,14 @@ class SparseTable:
         """What rows record as `changed` from now on, and what decay counts."""
         check(lib.tn_table_set_step(self.handle, step))
 
+    def set_counting(self, counting: bool) -> None:
+        """Whether occurrences count, for admission and for show and click; at first they do.
+
+        Not in later passes over the same examples: then only ids that were admitted get rows, and
+        show and click stay.
+        """
+        check(lib.tn_table_set_counting(self.handle, counting))
+
     def set_shards(self, first: int, count: int) -> None:
         """Own `count` of the 64 shards, from `first` on, in a table that has had no row yet.
 

@@ -112,8 +112,8 @@ def rules(life: RowLife) -> list[str]:
     """The rules of a group's life as sentences, one per rule."""
     after, probability = life.admission.after, life.admission.probability
     rules = {
-        f"a row from occurrence {after} on": after > 1,
-        f"each occurrence makes a row with probability {probability:g}": probability < 1,
+        f"a row from occurrence {after} in the data on": after > 1,
+        f"an occurrence in the data makes a row with probability {probability:g}": probability < 1,
         f"show and click, a day leaves {life.shows.decay:g} of them": life.counts,
         "show and ln(click+1) - ln(show+1) are inputs": life.shows.cvm,
     }

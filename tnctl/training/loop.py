@@ -59,6 +59,8 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
     skipped = Skipped("train", conf.data.bad_rows)
     rows, estimated = _rows_to_train(conf, state)
     title = _title(conf.train.epochs, state.position)
+    # Later passes meet the same examples again, and what is counted is how many examples there are.
+    workers.set_counting(epoch == 0)
     with workers.batches(conf, state.position, skipped) as batches:
         current = PassUnderWay(epoch, title, sums, batches, rows, estimated, sums.examples)
         try:

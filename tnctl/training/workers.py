@@ -145,6 +145,9 @@ class Workers(Protocol):
     def set_days(self, days: Sequence[tuple[int, int]]) -> None:
         """The number and the first step of each day, for rows that decay or age by days."""
 
+    def set_counting(self, counting: bool) -> None:
+        """Whether the steps from now on count occurrences: those of the first pass over data do."""
+
     def end_of_period(self) -> dict[str, int]:
         """Evict the rows that the end of a day or epoch evicts; how many, by share group."""
 
@@ -311,6 +314,10 @@ class LocalWorkers:
         for table in self.model.tables:
             table.set_days(days)
         self._last_metrics = None
+
+    def set_counting(self, counting: bool) -> None:
+        for table in self.model.tables:
+            table.set_counting(counting)
 
     def end_of_period(self) -> dict[str, int]:
         removed = eviction.end_of_period(self.model)

@@ -155,6 +155,14 @@ class SetDays:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SetCounting:
+    """Say whether occurrences count in the tables from now on."""
+
+    command: Literal["set_counting"] = "set_counting"
+    counting: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class EndPeriod:
     """Evict as a day or an epoch ends; the reply is an `Evicted`."""
 
@@ -246,9 +254,9 @@ class End:
 
 Command = Union[  # noqa: UP007 - a union of many lines
     Vocabulary, Build, StartWarm, Load, Start, TakeUnits, StartPass, Train, EndPass, Evaluate,
-    SendScores, FindKeys, SumNorms, SetDays, EndPeriod, CountRows, DenseStates, MeasurePart,
-    StagePart, FinishPart, CommitPart, AbandonPart, SeeOutput, Stop, LeaseUnit, Shortage, End,
-    Predict, SendPredictions, ListHotKeys, MakeDense, SetDense, Drain, ExportCommand,
+    SendScores, FindKeys, SumNorms, SetDays, SetCounting, EndPeriod, CountRows, DenseStates,
+    MeasurePart, StagePart, FinishPart, CommitPart, AbandonPart, SeeOutput, Stop, LeaseUnit,
+    Shortage, End, Predict, SendPredictions, ListHotKeys, MakeDense, SetDense, Drain, ExportCommand,
 ]  # fmt: skip
 KINDS: dict[str, Any] = {
     kind.__dataclass_fields__["command"].default: kind for kind in cast(Any, Command).__args__

@@ -24,7 +24,7 @@ from tnctl.cluster.rank_0.cluster_owners import ClusterOwners
 from tnctl.cluster.rank_0.hottest_rows import hottest_rows
 from tnctl.cluster.rank_0.scoring_together import score_together, send_units
 from tnctl.cluster.transport.frames import Body
-from tnctl.cluster.workers.command_loop import set_days
+from tnctl.cluster.workers.command_loop import set_counting, set_days
 from tnctl.cluster.workers.modes import new_share
 from tnctl.data import units
 from tnctl.data.bad_rows import Skipped
@@ -310,6 +310,12 @@ class ClusterWorkers:
         set_days(self.model, days)
         commands.replies_of(commands.Done, replies)
         self._last_metrics = None
+
+    def set_counting(self, counting: bool) -> None:
+        self.pause()
+        replies = self._node.command_members(commands.SetCounting(counting=counting))
+        set_counting(self.model, counting)
+        commands.replies_of(commands.Done, replies)
 
     def end_of_period(self) -> dict[str, int]:
         self.pause()

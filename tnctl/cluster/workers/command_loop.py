@@ -94,6 +94,8 @@ class CommandLoop(ABC):
                 return commands.Norms(slots={name: astuple(of) for name, of in sums.items()})
             case commands.SetDays(days=days):
                 set_days(model, days)
+            case commands.SetCounting(counting=counting):
+                set_counting(model, counting)
             case commands.EndPeriod():
                 shares = eviction.miscounted_by_table(model)
                 return commands.Evicted(rows=eviction.remove_rows(model), miscounted=shares)
@@ -137,6 +139,12 @@ def set_days(model: ParameterTables, days: Sequence[tuple[int, int]]) -> None:
     """Set the days of a model's tables."""
     for table in model.tables:
         table.set_days(days)
+
+
+def set_counting(model: ParameterTables, counting: bool) -> None:
+    """Say whether occurrences count in a model's tables."""
+    for table in model.tables:
+        table.set_counting(counting)
 
 
 def table_counts(model: ParameterTables) -> list[commands.TableCount]:
