@@ -203,13 +203,13 @@ def test_later_passes_over_the_same_examples_count_nothing(threads: int) -> None
         for number in range(3):
             model.counting = number == 0
             table.set_counting(model.counting)
-            before = table.sketch.copy()
+            earlier = table.sketch.copy()
             for cells in cells_of_data:
                 step += 1
                 read = train(table, batch, cells, step)
                 np.testing.assert_allclose(read, model.step(cells), rtol=1e-5, atol=1e-5)
             assert table.rows == len(model.rows)
-            assert np.array_equal(before, table.sketch) == (number > 0)
+            assert np.array_equal(earlier, table.sketch) == (number > 0)
             assert [table.figures(g).waiting for g in LIVES] == [model.waiting(g) for g in LIVES]
     assert 0 < table.rows < len(model.counts)
 
