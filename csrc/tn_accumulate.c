@@ -214,6 +214,21 @@ static int clicks_fit(const float *clicks, uint32_t examples) {
     return fit;
 }
 
+int tn_leave_out(tn_batch *batch, const float *clicks) {
+    pthread_mutex_lock(&batch->table->lock);
+    int code =
+        state_of(batch, BATCH_OF_TABLE | BATCH_OF_KEYS) >= BATCH_INSERTED ? TN_OK : TN_NO_BATCH;
+    if (!batch->table->cvm || (code == TN_OK && !clicks_fit(clicks, batch->examples))) {
+        code = TN_BAD_VALUE;
+    }
+    if (code == TN_OK) {
+        memcpy(batch->clicks, clicks, batch->examples * sizeof *clicks);
+        batch->has_clicks = 1;
+    }
+    pthread_mutex_unlock(&batch->table->lock);
+    return code;
+}
+
 int tn_count(tn_batch *batch, const float *clicks) {
     pthread_mutex_lock(&batch->table->lock);
     int code =

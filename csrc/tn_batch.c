@@ -89,6 +89,11 @@ static uint64_t cut_arrays(tn_batch *batch, char *memory, uint64_t cells, uint64
     batch->sums = tn_cut(memory, &used, places * batch->sums_stride * sizeof *batch->sums);
     uint64_t shows = batch->table->shows ? 2 * places * sizeof *batch->shows : 0;
     batch->shows = tn_cut(memory, &used, shows);
+    int cvm = batch->table->cvm;
+    batch->clicks = tn_cut(memory, &used, cvm ? cells * sizeof *batch->clicks : 0);
+    batch->met_room = cvm ? places : 0;
+    uint64_t met = batch->met_room * (uint64_t)batch->threads;
+    batch->met = tn_cut(memory, &used, met * sizeof *batch->met);
     /* Every list may have to hold all ids of its part. The system gives memory to pages when they
      * are first written, so what no list reaches costs addresses only. */
     uint64_t entries = ids * (uint64_t)batch->threads;

@@ -101,8 +101,12 @@ struct tn_batch {
     tn_row **rows;
     float *sums;
     uint32_t sums_stride;
-    float *shows; /* per row, where the table keeps them: its occurrences and their clicks, */
-    int counted;  /* once tn_count has summed them */
+    float *shows;      /* per row, where the table keeps them: its occurrences and their clicks, */
+    int counted;       /* once tn_count has summed them */
+    float *clicks;     /* per example, where the table has cvm: its own clicks, */
+    int has_clicks;    /* once tn_leave_out has given them */
+    uint32_t *met;     /* per thread and row, while pooling: how often the example has the row; 0 */
+    uint64_t met_room; /* rows of each thread */
     tn_owner owners[MAX_THREADS];
     uint64_t distinct; /* rows of the last inserting tn_find */
 
@@ -128,6 +132,13 @@ static inline tn_entry *list_of(const tn_batch *batch, uint64_t first_id, uint64
 static inline tn_batch_state state_of(const tn_batch *batch, unsigned sources) {
     int valid = batch->source == BATCH_OF_KEYS || batch->removals == batch->table->removals;
     return valid && (batch->source & sources) ? batch->state : BATCH_EMPTY;
+}
+
+/* Whether what the batch reads of show and click is to lack each example's own part: its examples
+ * train, and were counted in an earlier pass. Rows that are pulled then have show and click in the
+ * place of cvm's columns, which tn_gather makes of them. */
+static inline int tn_leaves_out(const tn_batch *batch) {
+    return batch->table->cvm && !batch->table->counting && batch->state != BATCH_READ;
 }
 
 static inline uint32_t example_of(const tn_batch *batch, uint32_t cell) {

@@ -182,7 +182,7 @@ static int number_keys(tn_batch *batch, uint64_t ids) {
     for (int o = 0; o < batch->threads; o++) {
         batch->distinct += batch->owners[o].rows;
     }
-    batch->counted = 0;
+    batch->counted = batch->has_clicks = 0;
     batch->state = BATCH_NUMBERED;
     return TN_OK;
 }

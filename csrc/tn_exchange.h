@@ -20,7 +20,9 @@
  *     ids        u64 [n]              as they are
  *     groups     u16 [n]
  *     occurrences u32 [n]             in the rank's batch
- *     rows       f32 [n, read]        weights of all segments in their order, with cvm's columns
+ *     rows       f32 [n, read]        weights of all segments in their order, with cvm's columns;
+ *                                     show and click instead, for training while the table does
+ *                                     not count: tn_gather makes the columns of each example
  *     waits      u32 [n]              the first occurrences, which wait for the key's admission
  *     sums       f32 [n, weights]     gradients of the segments, the widest first (equal: in order)
  *     counts     f32 [n, 2]           show and click

@@ -157,7 +157,7 @@ int tn_find_dealt(tn_batch *batch, int missing) {
     }
     batch->state = missing == TN_PULL_READ ? BATCH_READ : BATCH_INSERTED;
     batch->removals = batch->table->removals;
-    batch->counted = 0;
+    batch->counted = batch->has_clicks = 0;
     batch->distinct = missing == TN_PULL_READ ? batch->distinct : 0;
     for (int o = 0; o < batch->threads; o++) {
         batch->distinct += batch->owners[o].rows; /* 0 when reading */

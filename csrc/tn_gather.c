@@ -29,26 +29,90 @@ TN_INLINE void collect_rows(const tn_batch *batch, uint64_t first, uint64_t last
     }
 }
 
-/* Puts copies in the place of the rows of ids first .. last - 1: rows as they read (tn_decay.h).
- * The rows themselves must stay as they are, for other threads read them at the same time, and
- * reading may not change a table. An inserting find reads what the step before left. */
-static void copy_rows(const tn_batch *batch, uint64_t first, uint64_t last) {
+/* What an example has added to the show and click of the rows of its ids first .. first + n - 1. An
+ * id that it has twice is in both. */
+static void own_counts(const tn_batch *batch, uint64_t first, uint64_t n, const uint32_t *met,
+                       float click, float *own) {
+    for (uint64_t i = 0; i < n; i++) {
+        float times = (float)met[batch->entries[batch->entry_of[first + i]].place];
+        own[CVM_COLUMNS * i] = times;
+        own[CVM_COLUMNS * i + 1] = times * click;
+    }
+}
+
+static void meet_rows(const tn_batch *batch, uint64_t first, uint64_t last, uint32_t *met) {
+    for (uint64_t k = first; k < last; k++) {
+        met[batch->entries[batch->entry_of[k]].place]++;
+    }
+}
+
+static void forget_rows(const tn_batch *batch, uint64_t first, uint64_t last, uint32_t *met) {
+    for (uint64_t k = first; k < last; k++) {
+        met[batch->entries[batch->entry_of[k]].place] = 0;
+    }
+}
+
+/* Copies at most COPIED rows as they read; `own` as for tn_counts_cvm. An inserting find reads what
+ * the step before left. */
+static void copy_stored(const tn_batch *batch, tn_row *const *rows, uint64_t n, const float *own,
+                        float *const *copies) {
     const tn_table *table = batch->table;
     uint32_t at = batch->state == BATCH_READ ? table->step : tn_last_step(table);
+    float columns[COPIED * CVM_COLUMNS];
+    if (table->cvm) {
+        tn_rows_counts(table, rows, n, columns);
+        tn_counts_cvm(columns, own, n, columns);
+    }
+    tn_rows_read(table, rows, n, at, columns, copies);
+}
+
+/* The same of rows that were received, which have show and click where the columns of cvm go. */
+static void copy_received(const tn_batch *batch, tn_row *const *rows, uint64_t n, const float *own,
+                          float *const *copies) {
+    const tn_table *table = batch->table;
+    for (uint64_t i = 0; i < n; i++) {
+        memcpy(copies[i], row_floats(rows[i]) + table->layout[0].read_at,
+               table->read_floats * sizeof **copies);
+        for (uint32_t s = 0; s < table->n_segments; s++) {
+            const tn_layout *segment = &table->layout[s];
+            if (segment->read_width > segment->as_given.width) {
+                float *columns = copies[i] + segment->read_at - table->layout[0].read_at +
+                                 segment->as_given.width;
+                tn_counts_cvm(columns, own ? own + CVM_COLUMNS * i : NULL, 1, columns);
+            }
+        }
+    }
+}
+
+/* Puts copies in the place of the rows of an example's ids first .. last - 1: rows as they read
+ * (tn_decay.h), without what the example itself has counted. The rows themselves must stay as they
+ * are, for other threads read them at the same time, and reading may not change a table. */
+static void copy_rows(const tn_batch *batch, uint64_t first, uint64_t last, float click,
+                      uint32_t *met) {
+    const tn_table *table = batch->table;
+    float counted[COPIED * CVM_COLUMNS], *own = NULL;
+    if (tn_leaves_out(batch) && batch->has_clicks) {
+        own = counted;
+        meet_rows(batch, first, last, met);
+    }
     for (uint64_t k = first; k < last; k += COPIED) {
         uint64_t n = last - k < COPIED ? last - k : COPIED;
-        float *copies[COPIED], columns[COPIED * CVM_COLUMNS];
-        if (table->cvm) {
-            tn_rows_cvm(table, batch->row_of + k, n, columns);
-        }
+        float *copies[COPIED];
         for (uint64_t i = 0; i < n; i++) {
             tn_row *copy = (tn_row *)(void *)(batch->copies + (k + i) * table->copy_bytes);
             copies[i] = row_floats(copy);
         }
-        tn_rows_read(table, batch->row_of + k, n, at, columns, copies);
+        if (own != NULL) {
+            own_counts(batch, k, n, met, click, own);
+        }
+        (batch->source == BATCH_OF_TABLE ? copy_stored : copy_received)(batch, batch->row_of + k, n,
+                                                                        own, copies);
         for (uint64_t i = 0; i < n; i++) {
             batch->row_of[k + i] = (tn_row *)(void *)((char *)copies[i] - HEADER);
         }
+    }
+    if (own != NULL) {
+        forget_rows(batch, first, last, met);
     }
 }
 
@@ -140,14 +204,16 @@ TN_INLINE void gather_segment(const pooling_call *call, uint32_t s, uint64_t b, 
 /* Pools examples first .. last - 1 into their rows of the outputs. The rows of an example are
  * collected once and then read for every segment, while they are in the cache. */
 TN_INLINE void gather_examples(const pooling_call *call, uint64_t first, uint64_t last,
-                               way_through way) {
+                               uint32_t *met, way_through way) {
     const tn_batch *batch = call->batch;
+    int copies = batch->table->copies && (batch->source == BATCH_OF_TABLE || tn_leaves_out(batch));
     for (uint64_t b = first; b < last; b++) {
         collect_rows(batch, batch->offsets[b * batch->n_slots],
                      batch->offsets[(b + 1) * batch->n_slots]);
-        if (TN_UNLIKELY(batch->table->copies && batch->source == BATCH_OF_TABLE)) {
+        if (TN_UNLIKELY(copies)) {
             copy_rows(batch, batch->offsets[b * batch->n_slots],
-                      batch->offsets[(b + 1) * batch->n_slots]);
+                      batch->offsets[(b + 1) * batch->n_slots],
+                      batch->has_clicks ? batch->clicks[b] : 0, met);
         }
         for (uint32_t s = 0; s < batch->table->n_segments; s++) {
             FOR_WIDTH(batch->table->layout[s].read_width, gather_segment(call, s, b, WIDTH, way));
@@ -156,18 +222,19 @@ TN_INLINE void gather_examples(const pooling_call *call, uint64_t first, uint64_
 }
 
 TN_CLONES
-static void gather_plain(const pooling_call *call, uint64_t first, uint64_t last) {
-    gather_examples(call, first, last, PLAIN);
+static void gather_plain(const pooling_call *call, uint64_t first, uint64_t last, uint32_t *met) {
+    gather_examples(call, first, last, met, PLAIN);
 }
 
 TN_CLONES
-static void gather_apart(const pooling_call *call, uint64_t first, uint64_t last) {
-    gather_examples(call, first, last, APART);
+static void gather_apart(const pooling_call *call, uint64_t first, uint64_t last, uint32_t *met) {
+    gather_examples(call, first, last, met, APART);
 }
 
 TN_CLONES
-static void gather_weighted(const pooling_call *call, uint64_t first, uint64_t last) {
-    gather_examples(call, first, last, WEIGHTED);
+static void gather_weighted(const pooling_call *call, uint64_t first, uint64_t last,
+                            uint32_t *met) {
+    gather_examples(call, first, last, met, WEIGHTED);
 }
 
 /* The job of tn_gather: each thread writes the output rows of its part of the examples, and the
@@ -177,15 +244,16 @@ static void gather_part(void *argument, int thread, int threads) {
     const pooling_call *call = argument;
     uint64_t first = tn_part(call->batch->examples, thread, threads);
     uint64_t last = tn_part(call->batch->examples, thread + 1, threads);
+    uint32_t *met = call->batch->met + call->batch->met_room * (uint64_t)thread;
     switch (way_of(call->batch)) {
     case PLAIN:
-        gather_plain(call, first, last);
+        gather_plain(call, first, last, met);
         break;
     case APART:
-        gather_apart(call, first, last);
+        gather_apart(call, first, last, met);
         break;
     case WEIGHTED:
-        gather_weighted(call, first, last);
+        gather_weighted(call, first, last, met);
     }
 }
 

@@ -179,7 +179,10 @@ static void read_rows(const tn_batch *batch, uint64_t first, uint64_t n, float *
         copies[i] = to + i * table->read_floats;
     }
     if (table->cvm) {
-        tn_rows_cvm(table, rows, n, columns);
+        tn_rows_counts(table, rows, n, columns);
+        if (!tn_leaves_out(batch)) {
+            tn_counts_cvm(columns, NULL, n, columns);
+        }
     }
     tn_rows_read(table, rows, n, at, columns, copies);
 }

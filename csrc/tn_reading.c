@@ -35,7 +35,8 @@ void tn_rows_read(const tn_table *table, tn_row *const *rows, uint64_t n, uint32
 static void read_row(const tn_table *table, tn_row *row, float *weights) {
     float columns[CVM_COLUMNS];
     if (table->cvm) {
-        tn_rows_cvm(table, &row, 1, columns);
+        tn_rows_counts(table, &row, 1, columns);
+        tn_counts_cvm(columns, NULL, 1, columns);
     }
     tn_rows_read(table, &row, 1, table->step, columns, &weights);
 }

@@ -67,15 +67,32 @@ void tn_cvm_columns(const float *show, const float *click, const float *factors,
     }
 }
 
-void tn_rows_cvm(const tn_table *table, tn_row *const *rows, uint64_t n, float *columns) {
+void tn_rows_counts(const tn_table *table, tn_row *const *rows, uint64_t n, float *counts) {
+    for (uint64_t i = 0; i < n; i++) {
+        tn_read_shows(table, rows[i], counts + CVM_COLUMNS * i);
+    }
+}
+
+/* Takes an example's own part out of counts. Of a row that was made, or made again, after the
+ * example was counted, the counts lack this part: they stay at least 0, and clicks at most shows
+ * where they were. */
+static void leave_out(float *show, float *click, const float *own) {
+    int is_share = *click <= *show;
+    *show = *show > own[0] ? *show - own[0] : 0;
+    *click = *click > own[1] ? *click - own[1] : 0;
+    *click = is_share && *click > *show ? *show : *click;
+}
+
+void tn_counts_cvm(const float *counts, const float *own, uint64_t n, float *columns) {
     float read[2][TOGETHER];
     for (uint64_t start = 0; start < n; start += TOGETHER) {
         uint64_t count = n - start < TOGETHER ? n - start : TOGETHER;
         for (uint64_t i = 0; i < count; i++) {
-            float shows[2];
-            tn_read_shows(table, rows[start + i], shows);
-            read[0][i] = shows[0];
-            read[1][i] = shows[1];
+            read[0][i] = counts[CVM_COLUMNS * (start + i)];
+            read[1][i] = counts[CVM_COLUMNS * (start + i) + 1];
+            if (own != NULL) {
+                leave_out(&read[0][i], &read[1][i], own + CVM_COLUMNS * (start + i));
+            }
         }
         make_columns(read[0], read[1], count, columns + CVM_COLUMNS * start);
     }

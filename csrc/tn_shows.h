@@ -30,8 +30,11 @@ static inline void tn_read_shows(const tn_table *table, const tn_row *row, float
     to[1] = shows[1] * kept;
 }
 
-/* The columns of cvm of some rows, as tn_cvm_columns writes them. */
-void tn_rows_cvm(const tn_table *table, tn_row *const *rows, uint64_t n, float *columns);
+/* Show and click of some rows as they read, two floats each. */
+void tn_rows_counts(const tn_table *table, tn_row *const *rows, uint64_t n, float *counts);
+/* The columns of cvm of such counts, as tn_cvm_columns writes them; `columns` may be `counts`.
+ * `own` (NULL: nothing) is what an example itself has added to them, which is left out. */
+void tn_counts_cvm(const float *counts, const float *own, uint64_t n, float *columns);
 
 /* Adds what a batch counted (NULL: nothing) to the show and click of a row, as of the table's step,
  * whose day is `day`; to be followed by the update that sets `changed`. */

@@ -264,8 +264,8 @@ int tn_table_set_shows(tn_table *table, int shows, int cvm);
 
 /* Whether occurrences count: for admission, and for show and click. 1 at first. With 0, of examples
  * that were counted in an earlier pass over the same data, tn_find and tn_pull insert the keys that
- * the occurrences counted so far admit (those of an evicted row), and tn_apply adds nothing to show
- * and click. */
+ * the occurrences counted so far admit (those of an evicted row), tn_apply adds nothing to show and
+ * click, and tn_gather leaves out what an example has counted itself (tn_leave_out). */
 int tn_table_set_counting(tn_table *table, int counting);
 
 /* The day of a step. Days are a list: day i begins with step first_steps[i], and neither ever falls
@@ -398,6 +398,12 @@ int tn_accumulate(tn_batch *batch, const float *const *gradients, const uint32_t
 int tn_norm(tn_batch *batch, double *squares);
 /* The same before it is rounded, TN_EXACT_WORDS words (tn_exact_add): of a part of the rows. */
 int tn_norm_words(tn_batch *batch, uint64_t *words);
+/* Says what the examples' clicks are, one per example, before tn_gather, after a tn_find that
+ * inserts or tn_keys_set_rows. Where the table does not count (tn_table_set_counting) the columns
+ * of cvm that an example reads then lack what it has added itself when it was counted: of each row
+ * its own occurrences, and as often its click. They stay at least 0. TN_BAD_VALUE in a table
+ * without cvm, and for clicks as of tn_count. */
+int tn_leave_out(tn_batch *batch, const float *clicks);
 /* Counts the batch, after a tn_find that inserts: each row's occurrences, and the sum of `clicks`,
  * one per example, of those, in the order of the batch. tn_apply adds both to the row's show and
  * click. TN_BAD_VALUE in a table without shows, and for clicks that are negative or not finite. */

@@ -89,6 +89,7 @@ class Naive:
         self.model, self.days, self.step = model, list(days), 0
         self.rows, self.met = {}, collections.Counter()
         self.evicted = self.admitted = 0
+        self.counting = True
 
     def day(self, step):
         return max([day for day, first in self.days if first <= step], default=0)
@@ -105,15 +106,19 @@ class Naive:
         kept = self.rules(key).shows.decay ** (self.today - self.day(row["changed"]))
         return row["show"] * kept, row["click"] * kept
 
-    def read(self, key):
-        """[linear, embedding, and with cvm the counts], of a key without a row zeros."""
+    def read(self, key, added=(0, 0)):
+        """[linear, embedding, and with cvm the counts], of a key without a row zeros.
+
+        `added` is what the example itself has added to the counts.
+        """
         kind = self.model.layout.tables[key[0]].kind
         if key not in self.rows:
             return np.zeros(1 + kind.columns)
         weights = self.rows[key]["weights"]
         if not kind.cvm:
             return weights
-        show, click = self.counts(key)
+        show, click = (max(n - part, 0) for n, part in zip(self.counts(key), added, strict=True))
+        click = min(click, show)
         return np.append(weights, [show, math.log(click + 1) - math.log(show + 1)])
 
     def positions(self, batch):
@@ -154,15 +159,17 @@ class Naive:
         owners = []
         for _, _, _, key, _ in self.positions(batch):
             if key not in self.rows:
-                self.met[key] += 1
+                self.met[key] += self.counting
                 if self.met[key] >= self.rules(key).admission.after:
                     self.insert(key)
             owners.append(key if key in self.rows else None)
         nobody = {key: np.zeros_like(self.read(key)) for _, _, _, key, _ in self.positions(batch)}
-        reads = [
-            nobody[key] if owner is None else self.read(key)
-            for owner, (_, _, _, key, _) in zip(owners, self.positions(batch), strict=True)
-        ]
+        times = collections.Counter((e, key) for e, _, _, key, _ in self.positions(batch))
+        reads = []
+        for owner, (example, _, _, key, _) in zip(owners, self.positions(batch), strict=True):
+            count = 0 if self.counting else times[example, key]
+            added = count, count * batch.labels[example, 0]
+            reads.append(nobody[key] if owner is None else self.read(key, added))
         x, apart, linear = self.inputs(batch, reads)
         logits = linear + 0.1 * x.sum(axis=1) + sequence_weights(self.model, apart).sum(axis=1)
         errors = (1 / (1 + np.exp(-logits)) - batch.labels[:, 0]) / batch.rows
@@ -176,8 +183,8 @@ class Naive:
             width = self.model.layout.tables[key[0]].width
             gradient = errors[example] * share * np.array([1.0] + [of_embedding] * width)
             moves[key] = moves.get(key, 0) + gradient
-            shows[key] += 1
-            clicks[key] += float(batch.labels[example, 0])
+            shows[key] += self.counting
+            clicks[key] += self.counting * float(batch.labels[example, 0])
         for key, gradient in moves.items():
             row, counted = self.rows[key], self.counts(key)
             row["weights"] = row["weights"] - RATE * gradient
@@ -285,6 +292,26 @@ def test_training_is_what_a_naive_table_does(tmp_path, name):
     removed += gone
     assert bool(removed) == (conf.life.eviction.removes or name == "one group"), removed
     check_figures(model, naive, removed)
+    check_reading(model, naive)
+
+
+@pytest.mark.parametrize("name", ["after", "cvm", "cvm of one group", "show"])
+def test_a_second_pass_is_what_a_naive_table_does(tmp_path, name):
+    """It counts nothing, and an example reads the counts without its own part."""
+    model = building.build(conf_of(tmp_path, RULES[name]), Statistics())
+    step, naive = TrainingStep(model, BATCH), Naive(model)
+    for naive.counting in (True, False):
+        for table in model.tables:
+            table.set_counting(naive.counting)
+        for seed in range(1, STEPS + 1):
+            batch = batch_of(model, seed)
+            step(batch)
+            x, apart, linear = naive.train(batch)
+            np.testing.assert_allclose(step._buffers.x, x, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(step._buffers.sequences, apart, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(step._buffers.linear[:, 0], linear, rtol=1e-4, atol=1e-5)
+        assert sum(eviction.end_of_period(model).values()) == naive.evict()
+        assert_equal(model, naive)
     check_reading(model, naive)
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -68,6 +69,8 @@ def step(
     wide = COLUMNS if batch.table.cvm else WIDTH
     batch.find(ids, offsets, EXAMPLES, insert=True)
     outputs = [np.zeros((EXAMPLES, n), np.float32) for n in (1, wide * len(SLOTS))]
+    if clicks is not None and batch.table.cvm:
+        batch.leave_out(clicks)
     batch.gather(outputs)
     batch.accumulate([np.ones_like(output) for output in outputs])
     if clicks is not None:
@@ -403,6 +406,73 @@ def test_cvm_columns_are_pooled_as_weights_are(weighted: bool, apart: bool) -> N
         got = source[example, slot * COLUMNS : (slot + 1) * COLUMNS]
         np.testing.assert_allclose(got, sums / by, rtol=2e-6, atol=1e-6)
     assert known_ids > 20
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_in_a_later_pass_an_example_reads_the_counts_of_all_others(threads: int) -> None:
+    random = np.random.default_rng(11)
+    table = new_table(threads, {}, cvm=True)
+    batch = new_batch(table)
+    data = [
+        (*random_cells(random, 0), random.integers(0, 2, EXAMPLES).astype(np.float32))
+        for _ in range(5)
+    ]
+    totals: Counter[tuple[int, int]] = Counter()
+    clicked: Counter[tuple[int, int]] = Counter()
+    of_examples: list[list[Counter[tuple[int, int]]]] = []
+    for number, (ids, offsets, clicks) in enumerate(data, 1):
+        step(batch, number, ids, offsets, clicks)
+        of_examples.append([Counter() for _ in range(EXAMPLES)])
+        for cell in range(len(offsets) - 1):
+            example, slot = divmod(cell, len(SLOTS))
+            for id_ in ids[offsets[cell] : offsets[cell + 1]].tolist():
+                of_examples[-1][example][SLOTS[slot][0], id_] += 1
+                totals[SLOTS[slot][0], id_] += 1
+                clicked[SLOTS[slot][0], id_] += int(clicks[example])
+    counted = records_of(table)[["id", "group", "show", "click"]].tolist()
+    table.set_counting(False)
+    for number, (ids, offsets, clicks) in enumerate(data):
+        read = step(batch, 6 + number, ids, offsets, clicks)
+        for cell in range(len(offsets) - 1):
+            example, slot = divmod(cell, len(SLOTS))
+            group, kind = SLOTS[slot]
+            wanted = np.zeros(2)
+            cell_ids = ids[offsets[cell] : offsets[cell + 1]].tolist()
+            for id_ in cell_ids:
+                times = of_examples[number][example][group, id_]
+                show = totals[group, id_] - times
+                click = clicked[group, id_] - times * clicks[example]
+                wanted += show, math.log(click + 1) - math.log(show + 1)
+            by = {"sum": 1.0, "mean": len(cell_ids), "sqrtn": math.sqrt(len(cell_ids))}[kind] or 1
+            got = read[example, slot * COLUMNS + WIDTH : (slot + 1) * COLUMNS]
+            np.testing.assert_allclose(got, wanted / by, rtol=2e-6, atol=1e-6)
+    after = records_of(table)[["id", "group", "show", "click"]].tolist()
+    assert after == counted
+    reader = new_batch(table)
+    ids, offsets, clicks = data[0]
+    reader.find(ids, offsets, EXAMPLES, insert=False)
+    with pytest.raises(ValueError, match="TN_NO_BATCH"):
+        reader.leave_out(clicks)
+
+
+def test_what_was_not_counted_is_not_left_out_below_zero() -> None:
+    """The third occurrence makes the row, and it alone is counted."""
+    table = new_table(1, {0: Life(admit_after=3)}, cvm=True, sketch_bytes=65536)
+    batch = Workspace(table, [SlotPlan(0, "sum", 0)])
+    ids, offsets = np.full(3, 9, np.uint64), np.arange(4, dtype=np.uint32)
+    clicks = np.array([1, 0, 1], np.float32)
+    for counting in (True, False):
+        table.set_counting(counting)
+        batch.find(ids, offsets, 3, insert=True)
+        batch.leave_out(clicks)
+        outputs = [np.full((3, n), np.nan, np.float32) for n in (1, COLUMNS)]
+        batch.gather(outputs)
+        assert not outputs[1][:, WIDTH:].any()
+        batch.accumulate([np.ones((3, n), np.float32) for n in (1, COLUMNS)])
+        batch.count(clicks)
+        batch.apply()
+    row = records_of(table)[0]
+    assert (row["show"][0], row["click"][0]) == (1, 1)
 
 
 def test_gradients_of_counts_are_ignored() -> None:

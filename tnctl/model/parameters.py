@@ -85,6 +85,8 @@ class LocalParameters:
     def _fill(self, batch: Batch, buffers: Buffers, insert: bool) -> None:
         with self.model.pool.awake():
             self.find(batch, insert)
+            if insert:
+                self._inputs.leave_out(batch)
             self._inputs.gather(buffers)
         buffers.fill_dense(batch)
 
@@ -131,6 +133,13 @@ class PooledInputs:
         ]
         pairs = zip(workspaces, layout.tables, strict=True)
         self._trained = [workspace for workspace, table in pairs if not table.kind.frozen]
+
+    def leave_out(self, batch: Batch) -> None:
+        """Leave what the examples of a batch to be trained have counted themselves out of it."""
+        clicks = np.ascontiguousarray(batch.labels[:, 0])
+        for workspace in self._workspaces:
+            if workspace.table.cvm:
+                workspace.leave_out(clicks)
 
     def gather(self, buffers: Buffers) -> None:
         """Pool the rows of the batch that the workspaces have into the buffers."""

@@ -7,6 +7,7 @@ They must start at a multiple of their item's size in memory.
 
     keys         ids uint64 [n], groups uint16 [n], occurrences uint32 [n]
     rows         float32 [n, table.read_floats]: weights of all segments, with the columns of cvm
+                 (show and click, where a table does not count and rows are found to be trained)
     waits        uint32 [n]: how many occurrences of a key, the first ones, wait for its admission
     sums         float32 [n, table.weights]: summed gradients, the widest segment first
     counts       float32 [n, 2]: show and click

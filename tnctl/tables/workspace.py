@@ -74,6 +74,17 @@ class Workspace:
         """Distinct rows that the last inserting `find` met."""
         return int(lib.tn_batch_rows(self.handle))
 
+    def leave_out(self, clicks: NDArray[np.float32]) -> None:
+        """Leave an example's own clicks, float32 [examples], out of what `gather` reads of it.
+
+        After a `find` with `insert`, in a table with cvm. It matters where the table does not count
+        (`SparseTable.set_counting`), for then the examples were counted before: what they added
+        themselves is missing in the columns of cvm that they read. Raises as `count` does.
+        """
+        if len(clicks) != self._examples:
+            raise ValueError(f"expected {self._examples} clicks. Received: {len(clicks)}")
+        check(lib.tn_leave_out(self.handle, pointer(clicks, np.float32)))
+
     def gather(
         self,
         outputs: Sequence[NDArray[np.float32]],

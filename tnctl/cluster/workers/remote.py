@@ -146,6 +146,7 @@ class RemoteParameters:
             tables = [reply.tables[number] for reply in replies]
             waits = [table.waits for table in tables]
             workspace.set_rows([table.rows for table in tables], waits)
+        self._inputs.leave_out(batch)
         self._gather(batch, buffers)
         self._take_dense(replies)
 
