@@ -71,8 +71,16 @@ class OfInput:
     """occurrences by the first 6 bits of the id's hash, or by the first day's deciles"""
     edges: list[Finite] | None = None
     """of numbers: the upper edges of all deciles but the last"""
+    coverage_effect: Finite = 1.0
+    """how many times more the coverage varies than that of as many independent examples"""
+    length_effect: Finite = 1.0
+    """the same of the length"""
+    design_effect: Finite = 1.0
+    """the same of the shares of the histogram"""
 
     def __post_init__(self) -> None:
+        if min(self.coverage_effect, self.length_effect, self.design_effect) < 1:
+            raise ValueError("a design effect is below 1")
         if not self.histogram:
             raise ValueError("histogram has no number")
         if self.edges is not None:
@@ -93,6 +101,12 @@ class OfDay:
     labels: dict[str, Finite]
     """means"""
     inputs: dict[str, OfInput]
+    label_effects: dict[str, Finite] = field(default_factory=dict)
+    """the design effects of the means"""
+
+    def __post_init__(self) -> None:
+        if any(effect < 1 for effect in self.label_effects.values()):
+            raise ValueError("label_effects has a number below 1")
 
     def edges(self) -> dict[str, list[float]]:
         """The deciles of numeric inputs, which all days share."""

@@ -206,13 +206,14 @@ class Daily:
         auc = None if metrics is None else metrics.get("auc")
         if auc is not None and looked.labels:
             label = list(looked.labels)[labelled_heads(model)[0][2]]
-            clicks = looked.labels[label] * looked.examples
+            independent = looked.examples / gate.label_effect(label, recent)
+            clicks = looked.labels[label] * independent
             known = [
                 number_of(entry.before or {}, "auc")
                 for entry in self.record[-self.conf.gate.days :]
             ]
             usual = [value for value in known if value is not None]
-            if gate.turned_round(auc, usual, clicks, looked.examples - clicks):
+            if gate.turned_round(auc, usual, clicks, independent - clicks):
                 findings.insert(0, gate.backwards(auc, usual))
         if findings and not self.accept:
             raise Failure(

@@ -14,6 +14,7 @@ from tnctl.data.day_records import OfDay, OfInput
 from tnctl.model.building import Model
 from tnctl.model.layout import TableLayout
 from tnctl.tables.columns import mix64
+from tnctl.training.days.design_effect import Clusters
 
 BUCKETS = 64  # of the hashes of ids
 DISTINCT_KEPT = 4096  # smallest hashes: a standard error of 1 / sqrt(4096), 1.6 %
@@ -23,6 +24,7 @@ ROWS_AT_A_TIME = 65_536
 LOOKED_UP = 16_384  # occurrences of a slot at a time: whether their ids have a row
 FEWEST = 30  # examples or ids that must be expected before their absence is a finding
 LABEL = "label"  # prefix of the name of a label that is counted as a number
+COVERAGE, LENGTH = "coverage of", "length of"  # prefixes of the name of an input in the clusters
 # Which of n keys (groups uint16 [n], ids uint64 [n]) of a table, by its number, have a row: bool.
 Contains = Callable[[int, NDArray[np.uint16], NDArray[np.uint64]], NDArray[np.bool_]]
 
@@ -88,14 +90,17 @@ class _Ids:
         self.histogram = np.zeros(BUCKETS, np.int64)
         self.distinct = Distinct()
 
-    def add(self, ids: NDArray[np.uint64], present: int) -> None:
+    def add(self, ids: NDArray[np.uint64], present: int) -> NDArray[np.int64]:
+        """Count ids; their places in the histogram."""
         self.present += present
         self.occurrences += len(ids)
         hashes = mix64(ids)
-        self.histogram += np.bincount((hashes >> np.uint64(58)).view(np.int64), minlength=BUCKETS)
+        places = (hashes >> np.uint64(58)).view(np.int64)
+        self.histogram += np.bincount(places, minlength=BUCKETS)
         self.distinct.add(hashes)
         if self.repeats is not None:
             self.repeats.add(hashes)
+        return places
 
 
 class DayFigures:
@@ -130,6 +135,7 @@ class DayFigures:
         self._sample = np.empty((0, width), np.float32)
         self._sample_keys = np.empty(0, np.uint64)
         self._waiting: list[Batch] = []
+        self._clusters = Clusters()
         self.examples = 0
 
     def add(self, batch: Batch) -> None:
@@ -143,6 +149,7 @@ class DayFigures:
             return
         window = joined(self._waiting)
         self._waiting = []
+        self._clusters.begin(window.rows, window.group)
         parts = zip(self._model.layout.tables, window.ids, window.offsets, strict=True)
         for number, (layout, ids, offsets) in enumerate(parts):
             self._count_table(number, layout, ids, offsets, window.rows)
@@ -151,6 +158,10 @@ class DayFigures:
             if self._squared:
                 numbers = np.concatenate([numbers, window.labels], axis=1)
             self._count_numbers(numbers)
+        if not self._squared:
+            for column, name in enumerate(self._model.conf.data.all_labels):
+                rates = np.clip(window.labels[:, column], 0, 1).astype(np.float64)
+                self._clusters.add_share(f"{LABEL} {name}", rates)
         self._labels += window.labels.sum(axis=0, dtype=np.float64)
         self.examples += window.rows
 
@@ -163,15 +174,18 @@ class DayFigures:
         rows: int,
     ) -> None:
         samples = []
-        for name, of_slot, present in by_slot(layout, ids, offsets, rows):
-            self._slots[name].add(of_slot, present)
+        for name, of_slot, lengths in by_slot(layout, ids, offsets, rows):
+            places = self._slots[name].add(of_slot, int(np.count_nonzero(lengths)))
+            self._clusters.add_share(f"{COVERAGE} {name}", (lengths > 0).astype(np.float64))
+            self._clusters.add_lengths(f"{LENGTH} {name}", lengths)
+            self._clusters.add_counts(name, BUCKETS, lengths, places)
             samples.append(of_slot[:: max(-(-len(of_slot) // LOOKED_UP), 1)])
         if self._contains is None:
             return
-        lengths = [len(sample) for sample in samples]
-        groups = np.repeat(np.array(layout.group_of, np.uint16), lengths)
+        sizes = [len(sample) for sample in samples]
+        groups = np.repeat(np.array(layout.group_of, np.uint16), sizes)
         has_row = self._contains(table, groups, np.concatenate(samples))
-        of_slots = np.split(has_row, np.cumsum(lengths)[:-1])
+        of_slots = np.split(has_row, np.cumsum(sizes)[:-1])
         for name, of_sample in zip(layout.slots, of_slots, strict=True):
             self._slots[name].known += int(np.count_nonzero(of_sample))
             self._slots[name].looked_up += len(of_sample)
@@ -179,14 +193,21 @@ class DayFigures:
     def _count_numbers(self, numbers: NDArray[np.float32]) -> None:
         for name, columns in self._numeric.items():
             values = numbers[:, columns]
-            self._present[name] += int(values.any(axis=1).sum())
+            is_there = values.any(axis=1)
+            self._present[name] += int(is_there.sum())
+            self._clusters.add_share(f"{COVERAGE} {name}", np.asarray(is_there, np.float64))
             if name in self._model.layout.indicators:
                 # At most BUCKETS counts, of many one-hot columns too.
                 ids = values.sum(axis=0, dtype=np.float64)
                 width = min(len(ids), BUCKETS)
                 counts = np.bincount(np.arange(len(ids)) % width, ids, width).astype(np.int64)
+                places = np.nonzero(values)[1] % width
+                self._clusters.add_counts(name, width, np.count_nonzero(values, axis=1), places)
             elif name in self._edges:
-                counts = _by_edges(values, self._edges[name])
+                places = _places(values, self._edges[name])
+                counts = np.bincount(places, minlength=len(self._edges[name]) + 1)
+                lengths = np.full(len(values), values.shape[1])
+                self._clusters.add_counts(name, len(counts), lengths, places)
             else:
                 continue
             self._counts[name] = self._counts.get(name, 0) + counts
@@ -207,7 +228,11 @@ class DayFigures:
             inputs[name] = self._of_numbers(name, columns)
         names = self._model.conf.data.all_labels
         means = {n: float(total) / examples for n, total in zip(names, self._labels, strict=True)}
-        return OfDay(self.examples, means, inputs)
+        effects = {} if self._squared else {n: self._effect(f"{LABEL} {n}") for n in names}
+        return OfDay(self.examples, means, inputs, effects)
+
+    def _effect(self, name: str) -> float:
+        return round(self._clusters.effect(name), 3)
 
     def _of_slot(self, name: str, counted: _Ids) -> OfInput:
         distinct = counted.distinct.estimate()
@@ -225,6 +250,9 @@ class DayFigures:
             distinct=distinct,
             known=known,
             histogram=counted.histogram.tolist(),
+            coverage_effect=self._effect(f"{COVERAGE} {name}"),
+            length_effect=round(self._clusters.length_effect(f"{LENGTH} {name}"), 3),
+            design_effect=self._effect(name),
         )
 
     def _of_numbers(self, name: str, columns: slice) -> OfInput:
@@ -234,7 +262,7 @@ class DayFigures:
             values = self._sample[:, columns].astype(np.float64)
             deciles = np.quantile(values, np.arange(1, 10) / 10) if values.size else np.zeros(1)
             edges = np.unique(deciles).tolist()
-            counts = _by_edges(values, edges)
+            counts = np.bincount(_places(values, edges), minlength=len(edges) + 1)
         ids = int(counts.sum())
         return OfInput(
             coverage=self._present[name] / max(self.examples, 1),
@@ -244,13 +272,15 @@ class DayFigures:
             known=None,
             histogram=counts.tolist(),
             edges=edges,
+            coverage_effect=self._effect(f"{COVERAGE} {name}"),
+            design_effect=self._effect(name),
         )
 
 
 def by_slot(
     layout: TableLayout, ids: NDArray[np.uint64], offsets: NDArray[np.uint32], rows: int
-) -> Iterator[tuple[str, NDArray[np.uint64], int]]:
-    """Each slot of a table with its ids, uint64 [n], and the number of examples that have one."""
+) -> Iterator[tuple[str, NDArray[np.uint64], NDArray[np.int64]]]:
+    """Each slot of a table with its ids, uint64 [n], and how many each example has, [rows]."""
     cells = np.diff(offsets).reshape(rows, -1)
     ends = np.cumsum(layout.spreads)
     spans = [
@@ -260,7 +290,7 @@ def by_slot(
     if len(ids) == cells.size and (cells == 1).all():
         whole = ids.reshape(rows, -1)
         for name, span in zip(layout.slots, spans, strict=True):
-            yield name, whole[:, span].ravel(), rows
+            yield name, whole[:, span].ravel(), np.full(rows, span.stop - span.start)
         return
     owner = np.repeat(np.arange(len(spans), dtype=np.uint16), layout.spreads)
     owners = np.repeat(np.tile(owner, rows), cells.ravel())
@@ -270,9 +300,8 @@ def by_slot(
     for name, span, of_slot in zip(
         layout.slots, spans, np.split(ordered, limits[:-1]), strict=True
     ):
-        yield name, of_slot, int(np.count_nonzero(cells[:, span].any(axis=1)))
+        yield name, of_slot, cells[:, span].sum(axis=1, dtype=np.int64)
 
 
-def _by_edges(values: NDArray[Any], edges: Sequence[float]) -> NDArray[np.int64]:
-    places = np.searchsorted(np.asarray(edges, np.float64), values.ravel().astype(np.float64))
-    return np.bincount(places, minlength=len(edges) + 1)
+def _places(values: NDArray[Any], edges: Sequence[float]) -> NDArray[np.int64]:
+    return np.searchsorted(np.asarray(edges, np.float64), values.ravel().astype(np.float64))

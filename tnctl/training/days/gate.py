@@ -3,6 +3,9 @@
 The figures of every slot, numeric input and label (day_figures.py) are compared with the
 last days: they must lie within the range of these days, widened by the thresholds of `gate`. Every
 threshold is widened further by the random variation of so few examples, so that small days pass.
+Examples come in sessions: n of them vary as n / d independent ones do, where d is the design effect
+that was measured on the days before (design_effect.py). That of the day itself is not used: a day
+that breaks off in the middle varies from block to block, and would excuse itself.
 """
 
 import itertools
@@ -54,7 +57,8 @@ def findings(gate: Gate, day: OfDay, recent: Sequence[OfDay]) -> list[Anomaly]:
         rates = [earlier.labels[name] for earlier in recent if name in earlier.labels]
         if f"{LABEL} {name}" in day.inputs or not rates:
             continue
-        if (label := _of_label(gate, rate, rates, examples)) is not None:
+        independent = examples / label_effect(name, recent)
+        if (label := _of_label(gate, rate, rates, independent)) is not None:
             text, weight = label
             deviations.append(Anomaly(f"{LABEL} {name}: {text.format(days=days)}", weight))
     return sorted(deviations, key=lambda finding: -finding.weight)
@@ -68,8 +72,16 @@ def effective_size(now: float, recent: Sequence[float]) -> float:
     return 1 / (1 / max(now, 1) + 1 / max(min(recent), 1))
 
 
+def label_effect(name: str, recent: Sequence[OfDay]) -> float:
+    """The usual design effect of a label's mean; 1 without days before."""
+    return statistics.median([day.label_effects.get(name, 1.0) for day in recent] or [1.0])
+
+
 def turned_round(auc: float, recent: Sequence[float], clicks: float, others: float) -> bool:
-    """Whether labels seem inverted: a model that ranked well so far ranks this day backwards."""
+    """Whether labels seem inverted: a model that ranked well so far ranks this day backwards.
+
+    `clicks` and `others` are how many independent examples of each label the day is worth.
+    """
     if min(clicks, others) < 1:
         return False
     # Hanley and McNeil's deviation of an AUC of one half.
@@ -90,13 +102,16 @@ def _of_input(
     gate: Gate, now: OfInput, recent: Sequence[OfInput], examples: float
 ) -> Iterator[tuple[str, float]]:
     """Findings of one input with weights, the simplest first; `{days}` is to be filled in."""
-    yield from _coverage(gate, now, recent, examples)
+    effect = statistics.median(day.design_effect for day in recent)
+    yield from _coverage(
+        gate, now, recent, examples / statistics.median(day.coverage_effect for day in recent)
+    )
     lengths = [day.length for day in recent if day.occurrences]
     if now.occurrences and lengths and now.edges is None:
         factor = _factor(now.length, min(lengths), max(lengths))
         draws = effective_size(
             now.occurrences, [day.occurrences for day in recent if day.occurrences]
-        )
+        ) / statistics.median(day.length_effect for day in recent)
         allowed = gate.length * (1 + DEVIATIONS / math.sqrt(draws))
         if factor > allowed:
             yield (
@@ -106,8 +121,11 @@ def _of_input(
             )
     known = [day.known for day in recent if day.known is not None]
     if now.known is not None and known:
-        draws = effective_size(
-            now.occurrences, [day.occurrences for day in recent if day.known is not None]
+        draws = (
+            effective_size(
+                now.occurrences, [day.occurrences for day in recent if day.known is not None]
+            )
+            / effect
         )
         least = min(known) * (1 - gate.new_ids) - DEVIATIONS / 2 / math.sqrt(draws)
         if now.known < least:
@@ -118,7 +136,7 @@ def _of_input(
                 1 + (least - now.known) / max(min(known), 1e-9),
             )
     yield from _distinct(gate, now, recent)
-    yield from _stability(gate, now, recent)
+    yield from _stability(gate, now, recent, effect)
 
 
 def _coverage(
@@ -155,7 +173,9 @@ def _distinct(gate: Gate, now: OfInput, recent: Sequence[OfInput]) -> Iterator[t
         )
 
 
-def _stability(gate: Gate, now: OfInput, recent: Sequence[OfInput]) -> Iterator[tuple[str, float]]:
+def _stability(
+    gate: Gate, now: OfInput, recent: Sequence[OfInput], effect: float
+) -> Iterator[tuple[str, float]]:
     """An input that changes every day may change as much again."""
     size = len(now.histogram)
     days = [day for day in recent if len(day.histogram) == size and day.occurrences]
@@ -166,7 +186,7 @@ def _stability(gate: Gate, now: OfInput, recent: Sequence[OfInput]) -> Iterator[
     pairs = itertools.pairwise(day.histogram for day in days)
     steps = [stability_index(following, previous) for previous, following in pairs]
     usual = statistics.median(steps) if steps else 0.0
-    chance = (size - 1) * (1 / now.occurrences + 1 / nearest.occurrences)
+    chance = effect * (size - 1) * (1 / now.occurrences + 1 / nearest.occurrences)
     allowed = gate.stability + usual + 2 * chance
     if index > allowed:
         yield (
