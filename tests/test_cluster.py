@@ -143,7 +143,7 @@ def test_a_pass_continues_on_another_number_of_workers(parts, monkeypatch, worke
     assert [epoch.examples for epoch in report.epochs] == [3000, 3000]
     lines = [json.loads(line) for line in Path("run/log.jsonl").read_text().splitlines()]
     assert [line["examples"] for line in lines if line["event"] == "epoch"] == [3000, 3000]
-    # Each row of the data was counted twice: once in each pass.
+    # Each row of the data was counted once, in the first pass.
     shows = cluster_in_one_process.shows_of_users("run")
     assert shows == cluster_in_one_process.expected_shows(parts)
 
