@@ -13,6 +13,7 @@ import yaml
 from tnctl import schema, shipped
 
 COMMANDS = {
+    "init": ["label", "positive", "to", "conf"],
     "check": ["conf", "rows", "format"],
     "prepare": ["conf", "to"],
     "train": ["conf", "overwrite", "golden"],
@@ -87,7 +88,7 @@ def test_help_of_a_command(process, tmp_path, command):
         assert not keys & {"train.epochs", "data.train", "data.shuffle", "optimizer.linear.name"}
     if command == "split-graph":
         assert keys == {"output"}
-    for group in () if command in ("checkpoint", "completion") else ("data", "recipe"):
+    for group in () if command in ("init", "checkpoint", "completion") else ("data", "recipe"):
         for path in (shipped.folder("conf") / group).glob("*.yaml"):
             assert path.stem in done.out
 

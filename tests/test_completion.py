@@ -57,6 +57,8 @@ from tnctl.cli.main import COMMANDS
         ("tnctl train conf=lr recipe.hid", []),
         ("tnctl train conf=lr recipe=deepfm recipe.hid", ["recipe.hidden="]),
         ("tnctl completion z", ["zsh"]),
+        ("tnctl init la", ["label="]),
+        ("tnctl init conf=crit", ["conf=criteo"]),
         ("tnctl split-graph optim", []),
         ("tnctl train bogus.key=", []),
         ("tnctl checkpoint ver", ["verify"]),
@@ -100,6 +102,7 @@ def test_files_are_words(tmp_path, monkeypatch):
     assert words("tnctl train conf=clicks.yaml slots.mi") == ["slots.mine."]
     assert words("tnctl train conf=clicks.yaml slots.us") == ["slots.user_id."]
     assert words("tnctl train data.root=none/") == []
+    assert words("tnctl init clicks/") == ["clicks/train.csv"]
 
 
 def ask(shell, script):

@@ -19,7 +19,7 @@ GROUND = [
 LAYERS = [
     *GROUND, "out_of_memory", "memory_limits", "optimizer_table", "folders", "manifest",
     "ownership", "outputs", "schema", "saved_conf", "tables",
-    "data", "model", "checkpoint", "evaluation", "training", "serving",
+    "data", "model", "checkpoint", "evaluation", "starting", "training", "serving",
     "cluster", "launch", "cli",
 ]  # fmt: skip
 # Parts that stand beside each other: neither imports the other, whatever their order above.

@@ -19,6 +19,8 @@ ARGUMENTS = {
     "rows": "how many rows of data.train are looked at (default 100,000)",
     "accept": "true: train on a day that came late, is empty, or looks broken",
     "golden": "how many raw validation rows are kept with a model (default 200; 0: none)",
+    "label": "the column of the label (default: by names and values)",
+    "positive": "the texts of the label that count as 1, by commas",
     "keep": "how many of the newest checkpoints stay",
     "precision": "how the floats of embeddings are stored: float32, float16 or int8",
     "only": "slots, by commas, whose rows are exported (default: all)",

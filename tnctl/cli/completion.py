@@ -91,6 +91,8 @@ def words(line: str) -> list[str]:
             return _checkpoint_words(word, rest)
         case [command, *_] if command not in COMMANDS:
             return []
+        case ["init", *_] if not equals and not word.startswith("-"):
+            return _keys_beginning(word, "init", given) + _files(word)
         case [*_, "--cfg" | "-c"]:
             return _beginning(word, ["job"])
         case _ if word.startswith("-"):
@@ -136,7 +138,7 @@ def _keys_beginning(word: str, command: str, given: list[str]) -> list[str]:
         if used(command, path):
             named = (f"{branch}.{name}.{rest}" for name in names.get(branch, []))
             paths += named if rest else [path]
-    if command not in ("split-graph", "export-embeddings"):
+    if command not in ("split-graph", "export-embeddings", "init"):
         paths += [
             *groups_of(command),
             *(f"recipe.{key}" for key in settings_of(_recipe(given)) or ()),

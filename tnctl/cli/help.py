@@ -27,6 +27,7 @@ USED = {
     "checkpoint": (),
     "completion": (),
     "fold": (),
+    "init": (),
     "score": (),
 }
 # Keys of `data` that only training reads.

@@ -13,6 +13,7 @@ from tnctl.masking import masked
 from tnctl.out_of_memory import MORE_MEMORY, OutOfMemory, is_out_of_memory
 
 COMMANDS = {
+    "init": "write a first conf for data, each line with its evidence, or copy a shipped conf",
     "check": "look at a conf and a sample of its data before anything is trained",
     "prepare": "write the data of a conf as ids, for training that parses nothing",
     "train": "train a conf and save its model",

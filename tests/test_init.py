@@ -1,0 +1,494 @@
+"""`tnctl init`: what is recognised of tables with a planted truth, and what is refused."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import planted_tables
+import pyarrow as pa
+import pyarrow.orc
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from tnctl import limits, schema, shipped
+from tnctl.cli import compose
+from tnctl.starting import conf_text
+from tnctl.starting.column_value import held_out_auc
+from tnctl.starting.delimited_lines import delimited
+from tnctl.starting.first_conf import first_conf
+
+
+def recognised(*words, **options):
+    """The result, the conf as plain values, and the kind of each column."""
+    result = first_conf([str(word) for word in words], **options)
+    kinds = {name: column.kind for name, column in result.columns.items()}
+    return result, yaml.safe_load(result.text), kinds
+
+
+def conf_of(text):
+    """The checked conf of a text, without Hydra."""
+    values = OmegaConf.to_container(OmegaConf.create(text), resolve=True)
+    del values["defaults"]
+    values["recipe"] = {"name": "deepfm", **values.get("recipe", {})}
+    return schema.from_values({"output": "none", **values})
+
+
+def test_a_log_with_semicolons(tmp_path):
+    result, conf, kinds = recognised(planted_tables.log_with_semicolons(tmp_path / "log.csv"))
+    assert conf["data"]["delimiter"] == ";"
+    assert "header" not in conf["data"]
+    assert conf["data"]["missing"] == ["", "?"]
+    assert conf["data"]["label"] == {"column": "clicked"}
+    assert kinds == {
+        "event_id": "row identifier", "time": "time", "user_id": "id", "item": "id",
+        "tags": "several", "price": "number", "age": "number", "site": "constant",
+        "revenue": "giveaway",
+    }  # fmt: skip
+    assert conf["slots"]["tags"] == {"separator": "|", "pooling": "mean"}
+    assert conf["slots"]["price"]["ids"] == "quantiles"
+    assert conf["slots"]["price"]["missing"] == "value"
+    assert conf["data"]["group"] == "user_id"
+    assert any("revenue" in text for text in result.warnings)
+    assert any("data.validation" in text for text in result.doubts)
+    assert "revenue" in result.text.split("# Columns that are no input:")[1]
+    assert conf_of(result.text).data.label.column == "clicked"
+
+
+def test_criteo_lines(tmp_path):
+    result, conf, kinds = recognised(planted_tables.criteo_lines(tmp_path / "train.txt"))
+    assert conf["data"]["delimiter"] == "\t"
+    assert conf["data"]["header"] is False
+    assert conf["data"]["label"] == {"column": "label"}
+    assert {kinds[f"C{k}"] for k in range(1, 27)} == {"id"}
+    assert sum("number" in kinds[f"I{k}"] for k in range(1, 14)) >= 11
+    assert conf["slots"]["C5"] == {"missing": "value"}
+    conf_of(result.text)
+
+
+def test_ratings(tmp_path):
+    result, conf, kinds = recognised(planted_tables.ratings(tmp_path / "ratings.csv"))
+    assert conf["data"]["label"] == {"column": "rating", "above": 3}
+    assert kinds == {
+        "userId": "id", "movieId": "id", "title": "id", "genres": "several", "timestamp": "time",
+    }  # fmt: skip
+    assert any("above which number" in text for text in result.doubts)
+    conf_of(result.text)
+
+
+def test_json_lines(tmp_path):
+    result, conf, kinds = recognised(planted_tables.json_lines(tmp_path / "clicks.jsonl"))
+    assert conf["data"]["format"] == "jsonl"
+    assert conf["data"]["label"] == {"column": "label"}
+    assert kinds == {
+        "user": "id", "item": "id", "history": "several", "genres": "several", "mobile": "id",
+        "price": "number", "ts": "time",
+    }  # fmt: skip
+    assert "device" in result.form.left_out
+    assert conf["slots"]["mobile"]["ids"] == "boundaries"
+    assert conf["slots"]["item"]["group"] == conf["slots"]["history"]["group"] == "item"
+    assert result.label.values.mean() == pytest.approx(planted_tables.planted()["clicks"].mean())
+    conf_of(result.text)
+
+
+def test_parquet_with_lists(tmp_path):
+    result, conf, kinds = recognised(planted_tables.parquet_with_lists(tmp_path / "a.parquet"))
+    assert kinds == {
+        "user": "id", "item": "id", "clicked_items": "several", "item_scores": "weights",
+        "recent": "several", "vector": "vector", "shop_id": "id", "price": "number", "at": "time",
+        "nothing": "empty",
+    }  # fmt: skip
+    assert conf["slots"]["clicked_items"]["weights"] == "item_scores"
+    assert conf["slots"]["recent"]["padding"] == 0
+    assert conf["numeric"]["vector"]["width"] == 4
+    assert conf["slots"]["shop_id"] == {"ids": "quantiles", "missing": "value", "buckets": 122}
+    conf_of(result.text)
+
+
+def test_libsvm_of_numbers(tmp_path):
+    result, conf, kinds = recognised(planted_tables.libsvm_numbers(tmp_path / "a.svm"))
+    assert conf["data"]["format"] == "libsvm"
+    assert conf["data"]["label"] == {"column": "label", "above": 0}
+    assert kinds == {f"{k}:": "number" for k in range(1, 13)}
+    assert conf["slots"]["c_1"]["missing"] == "value"
+    conf_of(result.text)
+
+
+def test_libfm_libffm_and_bags(tmp_path):
+    result, conf, kinds = recognised(planted_tables.libfm_fields(tmp_path / "a.libfm"))
+    assert kinds == {"1": "id", "2": "id", "3": "id"}
+    conf_of(result.text)
+    result, conf, kinds = recognised(planted_tables.libffm_fields(tmp_path / "a.ffm"))
+    assert kinds == {"0": "id", "1": "id", "2.values": "number"}
+    conf_of(result.text)
+    result, conf, kinds = recognised(planted_tables.bags(tmp_path / "a.txt"))
+    assert kinds == {}
+    assert conf["slots"]["features"]["weights"] == "values"
+    conf_of(result.text)
+
+
+def test_paddle_lines(tmp_path):
+    result, conf, kinds = recognised(planted_tables.paddle_lines(tmp_path / "part-0"))
+    assert conf["data"]["pairs"] == "slot:value"
+    assert conf["data"]["label"]["column"] == "click"
+    assert kinds["D1"] == "number"
+    assert kinds["S3"] == "several"
+    conf_of(result.text)
+
+
+def test_records_of_examples(tmp_path):
+    result, conf, kinds = recognised(planted_tables.records(tmp_path / "a.tfrecord"))
+    assert conf["data"]["format"] == "tfrecord"
+    assert kinds == {"slot_1": "id", "items": "several", "price": "number", "image": "unsupported"}
+    conf_of(result.text)
+
+
+def test_a_label_as_text(tmp_path):
+    result, conf, kinds = recognised(planted_tables.text_labels(tmp_path / "people.data"))
+    assert conf["data"]["header"] is False
+    assert conf["data"]["strip"] is True
+    assert conf["data"]["missing"] == ["", "?"]
+    assert conf["data"]["label"] == {"column": "c5", "positive": [">50K"]}
+    assert kinds == {"c1": "id or number", "c2": "id", "c3": "id", "c4": "id"}
+    conf_of(result.text)
+
+
+def test_further_spellings_of_the_label_in_other_splits(tmp_path):
+    train = planted_tables.text_labels(tmp_path / "people.data")
+    lines = train.read_text().splitlines()
+    text = "\n".join(["|a remark", *(f"{line}." for line in lines[:500])])
+    (tmp_path / "people.test").write_text(text + "\n")
+    for words in ([tmp_path], [train]):
+        _, conf, _ = recognised(*words)
+        assert conf["data"]["test"] == {"files": "people.test", "skip_rows": 1}
+        assert conf["data"]["label"]["positive"] == [">50K", ">50K."]
+
+
+def test_a_test_file_without_a_label_is_left_out(tmp_path):
+    (tmp_path / "train.csv").write_text(
+        "user,click\n" + "".join(f"u{k % 9},{k % 2}\n" for k in range(99))
+    )
+    (tmp_path / "test.csv").write_text("user\n" + "".join(f"u{k % 9}\n" for k in range(99)))
+    result, conf, _ = recognised(tmp_path)
+    assert "test" not in conf["data"]
+    assert any("tnctl predict" in text or "left out" in text for text in result.doubts)
+
+
+def test_gzip_and_a_file_per_day(tmp_path):
+    folder = tmp_path / "days"
+    folder.mkdir()
+    for day in range(4):
+        planted_tables.log_with_semicolons(
+            folder / f"clicks-2026-11-0{day + 1}.csv.gz", rows=800, seed=day, first_day=day
+        )
+    (folder / "_SUCCESS").touch()
+    (folder / "clicks-2026-11-09.csv.gz").touch()
+    result, conf, kinds = recognised(folder)
+    assert conf["data"]["train"] == [f"clicks-2026-11-0{day}.csv.gz" for day in (1, 2, 3)]
+    assert conf["data"]["validation"] == "clicks-2026-11-04.csv.gz"
+    assert conf["evaluation"]["keep"] == "best"
+    assert kinds["tags"] == "several"
+    assert any("clicks-2026-11-09" in text for text in result.doubts)
+    conf_of(result.text)
+
+
+def test_a_glob_of_parts(tmp_path):
+    for part in range(12):
+        planted_tables.log_with_semicolons(tmp_path / f"part-{part:02}.csv", rows=300, seed=part)
+    _, conf, _ = recognised(tmp_path / "part-*.csv")
+    assert conf["data"]["validation"] == "part-11.csv"
+    assert conf["data"]["train"] == [f"part-{part:02}.csv" for part in range(11)]
+
+
+def test_names_say_the_splits(tmp_path):
+    for name, rows in (("train", 900), ("valid", 200), ("test", 200)):
+        (tmp_path / name).mkdir()
+        for part in range(6 if name == "train" else 1):
+            planted_tables.log_with_semicolons(
+                tmp_path / name / f"part-{part}.csv", rows=rows, seed=part
+            )
+    _, conf, _ = recognised(tmp_path)
+    assert conf["data"]["train"] == "train/part-*.csv"
+    assert conf["data"]["validation"] == "valid/part-0.csv"
+    assert conf["data"]["test"] == "test/part-0.csv"
+
+
+def test_another_outcome_is_no_input(tmp_path):
+    t = planted_tables.planted()
+    bought = t["clicks"] * (np.arange(len(t["clicks"])) % 3 == 0)
+    rows = zip(t["user"], t["item"], t["clicks"], bought, strict=True)
+    lines = ["user\titem\tclick\tpurchase", *("\t".join(map(str, row)) for row in rows)]
+    path = planted_tables.write_lines(tmp_path / "a.tsv", lines)
+    result, conf, kinds = recognised(path)
+    assert conf["data"]["label"]["column"] == "click"
+    assert kinds["purchase"] == "another label"
+    assert any("purchase" in text for text in result.warnings)
+    _, conf, kinds = recognised(path, label="purchase")
+    assert conf["data"]["label"]["column"] == "purchase"
+    assert kinds["click"] == "another label"
+
+
+def test_hostile_names_become_inputs(tmp_path):
+    names = [
+        "a b",
+        "a_b",
+        "class",
+        "x",
+        "${oc.env:HOME}",
+        "9 lives",
+        "",
+        "a b",
+        "é\x85\x1b[31m",
+        "yes",
+    ]
+    rows = [
+        ",".join([*(f"v{(k * 7 + at) % 5}" for at in range(len(names))), str(k % 2)])
+        for k in range(300)
+    ]
+    path = planted_tables.write_lines(tmp_path / "a.csv", [",".join([*names, "label"]), *rows])
+    result, _, _ = recognised(path)
+    composed = conf_of(result.text)
+    assert len(composed.slots) == len(names)
+    assert {slot.column or name for name, slot in composed.slots.items()} >= {"${oc.env:HOME}"}
+    assert "\x1b" not in result.text
+
+
+def test_thousands_of_columns(tmp_path):
+    cells = np.random.default_rng(0).integers(0, 3, (40, 2000))
+    lines = [",".join(["label", *(f"f{k}" for k in range(2000))])]
+    lines += [f"{k % 2}," + ",".join(map(str, row)) for k, row in enumerate(cells)]
+    path = planted_tables.write_lines(tmp_path / "a.csv", lines)
+    result = first_conf([str(path)])
+    assert sum(line.startswith("  f") for line in result.text.splitlines()) == 2001
+    assert len(result.text.encode()) < limits.CONF_BYTES
+
+
+def test_bad_rows_are_counted(tmp_path):
+    lines = planted_tables.log_with_semicolons(tmp_path / "a.csv").read_text().splitlines()
+    lines[1000:1000] = [lines[0], "cut off"]
+    planted_tables.write_lines(tmp_path / "a.csv", lines)
+    result, conf, _ = recognised(tmp_path / "a.csv")
+    assert conf["data"]["bad_rows"] >= 2
+    conf_of(result.text)
+
+
+@pytest.mark.parametrize(
+    ("lines", "delimiter", "header"),
+    [
+        (["a;b;c", "1;2,5;x", "0;3,5;y"], ";", True),
+        (["1,Toy Story,A|B", "0,Heat,C", "1,Jumanji,A|B|C"], ",", False),
+        (["1::1193::5", "1::661::3"], ":", False),
+        (['user,"x,y",n', 'u1,"a,b",3', 'u2,"c,d",4'], ",", True),
+        (["red,big,yes", "blue,big,no", *["red,small,yes", "blue,big,no"] * 20], ",", False),
+        (["color,size,label", *["red,small,yes", "blue,big,no"] * 20], ",", True),
+        (["u\x01i\x01y", "u1\x01i1\x011", "u2\x01i2\x010"], "\x01", True),
+    ],
+)
+def test_delimiters_and_headers(lines, delimiter, header):
+    form = delimited("a.csv", lines)
+    assert form.keys["delimiter"] == delimiter
+    assert form.keys.get("header", True) is header
+
+
+def test_the_value_of_a_column_against_a_slow_model():
+    random = np.random.default_rng(4)
+    codes = random.integers(-1, 6, 500)
+    labels = (random.random(500) < 0.2 + 0.1 * (codes % 3)).astype(float)
+    labels[::50] = np.nan
+    rows = [(c, y) for c, y in zip(codes, labels, strict=True) if y == y]
+    areas = []
+    for parity in (0, 1):
+        fitted = [row for k, row in enumerate(rows) if k % 2 == parity]
+        others = [row for k, row in enumerate(rows) if k % 2 != parity]
+        prior = sum(y for _, y in fitted) / len(fitted)
+        of = {
+            code: (sum(y for c, y in fitted if c == code) + 10 * prior)
+            / (sum(c == code for c, _ in fitted) + 10)
+            for code, _ in rows
+        }
+        pairs = [(of[a], of[b]) for a, y in others if y for b, z in others if not z]
+        areas.append(sum((a > b) + (a == b) / 2 for a, b in pairs) / len(pairs))
+    assert held_out_auc(codes, labels) == pytest.approx(sum(areas) / 2)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "a", "yes", "1e5", "?", "a: b", "#x", "${a}", "\\${a}", "é", "\x85", "\U0001f600", '"',
+     "a\\", "*a", "null"],
+)  # fmt: skip
+def test_texts_survive_yaml_and_omegaconf(value):
+    values = OmegaConf.create(f"x: {conf_text.scalar(value)}\ny: {conf_text.scalar([value])}")
+    assert OmegaConf.to_container(values, resolve=True) == {"x": value, "y": [value]}
+
+
+# ---- The command --------------------------------------------------------------
+
+
+def test_init_then_train(cli, tmp_path):
+    planted_tables.log_with_semicolons(tmp_path / "clicks.csv", rows=1500)
+    done = cli("init", "clicks.csv", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "clicks.yaml written" in done.err
+    text = (tmp_path / "clicks.yaml").read_text()
+    assert "conf=clicks.yaml" in text
+    done = cli(
+        "train", "conf=clicks.yaml", "train.epochs=2", "evaluation.ablate=false", cwd=tmp_path
+    )
+    assert done.code == 0, done.err
+    report = json.loads((tmp_path / "runs" / "clicks" / "report.json").read_text())
+    assert report["epochs"][0]["examples"] == 1500
+    # A second time nothing is replaced, whoever wrote it.
+    done = cli("init", "clicks.csv", cwd=tmp_path)
+    assert (done.code, "is not replaced" in done.line) == (2, True)
+    assert (tmp_path / "clicks.yaml").read_text() == text
+
+
+def test_to_standard_output(cli, tmp_path):
+    planted_tables.log_with_semicolons(tmp_path / "clicks.csv", rows=500)
+    done = cli("init", "clicks.csv", "to=-", "label=clicked", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert yaml.safe_load(done.out)["data"]["label"] == {"column": "clicked"}
+    assert os.listdir(tmp_path) == ["clicks.csv"]
+
+
+def inputs_of(conf):
+    values = {key: getattr(conf, key) for key in ("recipe", "slots", "numeric", "data", "train")}
+    return values | {"optimizer": conf.optimizer, "embedding": conf.embedding, "life": conf.life}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("criteo", "din") else pytest.param(name, marks=pytest.mark.long)
+        for name in shipped.confs()
+    ],
+)
+def test_a_copy_of_a_shipped_conf_is_the_same(cli, tmp_path, name):
+    done = cli("init", f"conf={name}", "to=mine.yaml", cwd=tmp_path)
+    assert done.code == 0, done.err
+    overrides = [] if "required" not in (tmp_path / "mine.yaml").read_text() else ["data.root=x"]
+    copied = compose.compose(tmp_path / "mine.yaml", overrides)
+    original = compose.compose(shipped.folder("conf") / f"{name}.yaml", overrides)
+    assert inputs_of(copied) == inputs_of(original)
+    entries = yaml.safe_load((tmp_path / "mine.yaml").read_text())["defaults"]
+    assert not any("data" in str(entry) for entry in entries)
+
+
+def binary(path):
+    path.write_bytes(b"\x00\x01\x02" * 1000)
+
+
+def orc(path):
+    pa.orc.write_table(pa.table({"a": [1, 2]}), str(path))
+
+
+REFUSED = {
+    "empty": (lambda path: path.write_bytes(b""), "is empty", 1),
+    "empty lines": (lambda path: path.write_text("\n\n \n"), "only empty lines", 1),
+    "binary": (binary, "binary", 1),
+    "orc": (orc, "ORC", 1),
+    "a huge line": (lambda path: path.write_bytes(b"a," * (3 << 20)), "longer than", 1),
+    "one column": (lambda path: path.write_text("a\n" * 50), "no table", 1),
+    "a constant label": (
+        lambda path: path.write_text("user,label\n" + "".join(f"u{k % 9},0\n" for k in range(99))),
+        "nothing can be learned", 1,
+    ),
+    "no label": (
+        lambda path: path.write_text("a,b\n" + "".join(f"u{k % 9},v{k % 7}\n" for k in range(99))),
+        "label=NAME", 2,
+    ),
+    "two labels": (
+        lambda path: path.write_text(
+            "a,b,c\n" + "".join(f"{k % 2},{k // 2 % 2},v{k % 7}\n" for k in range(99))
+        ),
+        "label=NAME", 2,
+    ),
+    "only a header": (lambda path: path.write_text("user,label\n"), "", 1),
+    "cut gzip": (None, "", 1),
+    "a JSON list": (lambda path: path.write_text('[{"a": 1}]'), "one object a line", 1),
+    "HTML": (lambda path: path.write_text("<html>\n<body>\n"), "HTML", 1),
+    "half a Parquet file": (lambda path: path.write_bytes(b"PAR1" + b"x" * 100), "Parquet", 1),
+    "UTF-16": (lambda path: path.write_bytes("a,b\n1,2\n".encode("utf-16")), "UTF-16", 1),
+    "ragged lines": (
+        lambda path: path.write_text("".join(f"{'a,' * (k % 7)}b\n" for k in range(99))),
+        "no table", 1,
+    ),
+    "many lists of JSON": (lambda path: path.write_text('{"a":' * 500 + "\n"), "JSON", 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(cli, tmp_path, name):
+    make, words, code = REFUSED[name]
+    path = tmp_path / "data.csv"
+    if name == "cut gzip":
+        path = tmp_path / "data.csv.gz"
+        path.write_bytes(gzip.compress(os.urandom(50_000))[:20_000])
+    else:
+        make(path)
+    done = cli("init", path.name, cwd=tmp_path)
+    assert done.code == code, done.err
+    assert words in done.line
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_places_that_are_refused(cli, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "plain.gz").write_text("a,b\n1,2\n")
+    (tmp_path / "squeezed.csv").write_bytes(gzip.compress(b"a,b\n1,2\n"))
+    for arguments, words in (
+        ([], "name the data"),
+        (["nothing.csv"], "not found"),
+        (["folder"], "folder"),
+        (["plain.gz"], "not compressed"),
+        (["squeezed.csv"], "compressed by gzip"),
+        (["conf=criteo", "label=x"], "leave the data"),
+        (["conf=nope"], "no conf"),
+        (["lable=x"], "label"),
+        (["--nope"], "takes no"),
+        (["a.csv", "to=a.txt"], "ends in .yaml"),
+        (["a.csv", "to=schema.yaml"], "schema"),
+    ):
+        done = cli("init", *arguments, cwd=tmp_path)
+        assert done.code in (1, 2)
+        assert words in done.line, arguments
+    assert not list(tmp_path.glob("*.yaml"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(cli, tmp_path):
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "a.csv").chmod(0)
+    assert "permission" in cli("init", "a.csv", cwd=tmp_path).line
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [("nope", "no column 'nope'"), ("item", "positive="), ("site", "nothing can be learned")],
+)
+def test_labels_that_are_refused(cli, tmp_path, label, words):
+    planted_tables.log_with_semicolons(tmp_path / "a.csv", rows=300)
+    done = cli("init", "a.csv", f"label={label}", cwd=tmp_path)
+    assert words in done.line
+    assert not (tmp_path / "a.yaml").exists()
+
+
+@pytest.mark.long
+def test_adult_as_it_is(cli, tmp_path):
+    """Without an edit, as good as the shipped conf: its AUC is 0.9225 over seeds."""
+    root = os.environ.get("TNCTL_TEST_DATA")
+    if not root:
+        pytest.skip("TNCTL_TEST_DATA is not set: the folder that has adult/")
+    done = cli("init", Path(root).resolve() / "adult", "to=first.yaml", cwd=tmp_path)
+    assert done.code == 0, done.err
+    data = f"data.root={Path(root).resolve() / 'adult'}"
+    areas = {}
+    for name, arguments in {"adult": ["conf=adult", data], "first": ["conf=first.yaml"]}.items():
+        done = cli("train", *arguments, f"output={name}", cwd=tmp_path)
+        assert done.code == 0, done.err
+        report = json.loads((tmp_path / name / "report.json").read_text())
+        assert (report["split"], report["examples"]) == ("test", 16_281)
+        areas[name] = report["auc"]
+    assert areas["first"] >= areas["adult"] - 0.005

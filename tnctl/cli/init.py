@@ -1,0 +1,120 @@
+"""`tnctl init`."""
+
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from tnctl.cli import arguments, compose
+from tnctl.cli.conf_copies import copied
+from tnctl.errors import UserError, did_you_mean, refuse_if
+
+if TYPE_CHECKING:
+    from tnctl.starting.first_conf import FirstConf
+
+TAKES = ("label", "positive", "to", "conf")
+USAGE = "FILE|GLOB|FOLDER … [label=COLUMN] [positive=TEXT,…] [to=FILE.yaml|-]   or   conf=NAME"
+OPTION = re.compile(r"\w+=.*", re.S)
+LINES_SHOWN = 20  # warnings and doubts, on the terminal; the file has all
+
+
+def run(given: list[str]) -> int:
+    """Write a conf for data, or a copy of a shipped conf to edit."""
+    taken, words = arguments.part(given, TAKES)
+    for word in words:
+        if word.startswith("-") or (OPTION.fullmatch(word) and not Path(word).exists()):
+            key = word.partition("=")[0]
+            raise UserError(f"init takes no {key}. {did_you_mean(key, TAKES)}")
+    refuse_if(
+        "conf" in taken and (words or "label" in taken or "positive" in taken),
+        "conf=NAME copies a shipped conf: leave the data, label= and positive= out",
+    )
+    to = place_of(taken, words)
+    text, result = "", None
+    if "conf" in taken:
+        text = copied(compose.named_conf(taken), "" if to == "-" else to)
+    else:
+        from tnctl.starting.first_conf import first_conf
+
+        positive = [part for part in taken.get("positive", "").split(",") if part]
+        result = first_conf(words, taken.get("label"), positive, "" if to == "-" else to)
+        text = result.text
+    check(text)
+    write(text, to, words)
+    if to != "-":
+        show(to, result)
+    return 0
+
+
+def place_of(taken: dict[str, str], words: Sequence[str]) -> str:
+    """Where the conf goes: to=, else a name in this folder. Raises UserError if a file is there."""
+    refuse_if(
+        not words and "conf" not in taken,
+        "name the data, as in tnctl init clicks.csv, or a shipped conf to copy: conf=NAME",
+    )
+    to = taken.get("to")
+    if to is None:
+        last = PurePosixPath((taken.get("conf") or words[0]).rstrip("/")).name
+        stem = re.sub(r"[^A-Za-z0-9_-]+", "_", last.split(".")[0]).strip("_") or "data"
+        to = f"{stem}.yaml"
+    if to == "-":
+        return to
+    path = Path(to)
+    refuse_if(
+        "://" in to or path.suffix != ".yaml" or path.stem == "schema",
+        f"to={to} is no name of a conf: it is a file of this machine that ends in .yaml, and not "
+        "schema.yaml",
+    )
+    if path.exists() or path.is_symlink():
+        raise UserError(
+            f"{to} is there already, and is not replaced. Name another file: to=FILE.yaml"
+        )
+    return to
+
+
+def check(text: str) -> None:
+    """Raise UserError unless the text is a conf: nothing that cannot be read is written."""
+    with tempfile.TemporaryDirectory(prefix="tnctl-") as folder:
+        path = Path(folder) / "first.yaml"
+        path.write_text(text, "utf-8")
+        # What a conf requires, such as data.root, is given later.
+        required = re.findall(r"\$\{required:([\w.]+)\}", text)
+        compose.compose(path, [f"{key}=x" for key in dict.fromkeys(required)])
+
+
+def write(text: str, to: str, reads: Sequence[str]) -> None:
+    """Write the conf to a new file, or to the standard output."""
+    if to == "-":
+        sys.stdout.write(text)
+        return
+    from tnctl import outputs
+
+    with outputs.output_file(to, words_of_files(reads)) as stream:
+        stream.write(text.encode())
+
+
+def words_of_files(words: Sequence[str]) -> list[str]:
+    """The words that name one file each: a folder may be where the conf goes."""
+    return [word for word in words if not Path(word).is_dir() and not set("*?[") & set(word)]
+
+
+def show(to: str, result: "FirstConf | None") -> None:
+    """What was recognised, and what comes next."""
+    from tnctl.progress import say
+
+    if result is not None:
+        kinds: dict[str, int] = {}
+        for column in result.columns.values():
+            kinds[column.kind] = kinds.get(column.kind, 0) + 1
+        counted = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
+        say(f"read {result.sample.rows:,} rows of {result.form.format}: {counted}")
+        say(f"label {result.label.column}: {result.label.evidence}")
+        lines = [f"warning: {text}" for text in result.warnings]
+        lines += [f"not known: {text}" for text in result.doubts]
+        for line in lines[:LINES_SHOWN]:
+            say(line)
+        if len(lines) > LINES_SHOWN:
+            say(f"and {len(lines) - LINES_SHOWN} more, in the file")
+    say(f"{to} written. Next: tnctl check conf={to}, then tnctl train conf={to}")

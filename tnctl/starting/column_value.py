@@ -1,0 +1,59 @@
+"""What a column alone tells of the label: the AUC of its values' means, on rows held out."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl.evaluation.metrics import auc
+from tnctl.starting.column_figures import Figures
+
+BUCKETS = 64
+PRIOR_ROWS = 10.0  # of the mean of all rows, added to those of a value
+FEWEST_ROWS, FEWEST_OF_A_CLASS = 200, 20  # below, nothing is said
+
+
+def held_out_auc(codes: NDArray[np.int64], labels: NDArray[np.float64]) -> float:
+    """The AUC of the label's mean of each value, measured on the other half of the rows.
+
+    `codes` int [rows], from -1; `labels` [rows], NaN where missing. 0.5 where there is too little.
+    """
+    present = ~np.isnan(labels)
+    codes, labels = codes[present] + 1, labels[present]
+    positive = int(labels.sum())
+    if len(labels) < FEWEST_ROWS or min(positive, len(labels) - positive) < FEWEST_OF_A_CLASS:
+        return 0.5
+    half = np.arange(len(labels)) % 2 == 0
+    areas = []
+    for fitted in (half, ~half):
+        size = int(codes.max()) + 1
+        counts = np.bincount(codes[fitted], minlength=size)
+        sums = np.bincount(codes[fitted], labels[fitted], size)
+        prior = labels[fitted].mean()
+        means = (sums + PRIOR_ROWS * prior) / (counts + PRIOR_ROWS)
+        areas.append(auc(means[codes[~fitted]], labels[~fitted]))
+    return float(np.mean(areas))
+
+
+def noise(labels: NDArray[np.float64]) -> float:
+    """Two standard deviations of the AUC of a score without any effect, for such labels [rows]."""
+    positive = np.nansum(labels)
+    negative = np.count_nonzero(~np.isnan(labels)) - positive
+    if not positive or not negative:
+        return 1.0
+    return float(2 * np.sqrt((1 / positive + 1 / negative) / 12))
+
+
+def codes_of_rows(column: Figures) -> NDArray[np.int64]:
+    """A code for each row, int64 [rows]: of its value, or of how many values it has."""
+    if column.lengths is None:
+        return column.codes
+    return np.minimum(column.lengths, BUCKETS)
+
+
+def bucket_codes(column: Figures, buckets: int = BUCKETS) -> NDArray[np.int64]:
+    """The bucket of each row's number, int64 [rows], -1 where missing: equal numbers of values."""
+    filled = np.sort(column.numbers[(column.counts > 0) & np.isfinite(column.numbers)])
+    places = np.linspace(0, len(filled) - 1, buckets + 1)[1:-1].astype(np.int64)
+    edges = np.unique(filled[places]) if len(filled) else filled
+    of_values = np.searchsorted(edges, column.numbers, side="right")
+    of_values[np.isnan(column.numbers)] = -1
+    return np.append(of_values, -1)[column.codes]

@@ -1,0 +1,238 @@
+"""From the names of files to a conf: what `tnctl init` does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tnctl import limits
+from tnctl.errors import Failure, UserError, refuse_if
+from tnctl.masking import masked
+from tnctl.starting import line_features, run_sizes
+from tnctl.starting.column_figures import Figures, figures
+from tnctl.starting.column_kinds import BUCKETS, Column, Context, Input, kind_of
+from tnctl.starting.conf_text import ConfParts, conf_text
+from tnctl.starting.file_form import FileForm, form_of
+from tnctl.starting.label_choice import ChosenLabel, choose_label
+from tnctl.starting.missing_texts import missing_texts
+from tnctl.starting.named_files import NamedFiles, named_files
+from tnctl.starting.other_splits import add_split
+from tnctl.starting.sample import ROWS, Sample, read_rows
+from tnctl.starting.shared_values import share_rows
+
+ROWS_OF_A_BUCKET = 200
+FEWEST_BUCKETS = 8
+
+
+@dataclass
+class FirstConf:
+    """A conf and what a user reads of it: the text, the kind of each column, warnings, doubts."""
+
+    text: str
+    form: FileForm
+    sample: Sample
+    label: ChosenLabel
+    columns: dict[str, Column]
+    warnings: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+
+    def kind(self, name: str) -> str:
+        """What a column was recognised as."""
+        return "label" if name == self.label.column else self.columns[name].kind
+
+
+def first_conf(
+    words: Sequence[str], label: str | None = None, positive: Sequence[str] = (), name: str = ""
+) -> FirstConf:
+    """The conf for the data that words name; `name` is that of its file, for its own comments.
+
+    Raises `UserError` or `Failure` when the data cannot be read or has no label.
+    """
+    named = named_files(words)
+    form = form_of(named.urls("train")[0])
+    features = None
+    if form.format == "libsvm":
+        features = line_features.line_features(form.lines)
+        form.columns = features.columns
+        form.evidence["format"] = features.evidence or form.evidence["format"]
+    refuse_if(
+        not form.columns or (len(form.columns) < 2 and not (features and features.slots)),
+        f"{named.urls('train')[0]} has one column, and a row needs a label and an input",
+        Failure,
+    )
+    sample = read_rows(form, named, "train", form.columns, ROWS)
+    strip = bool(form.keys.get("strip"))
+    measured = {
+        column: figures(column, sample.table.column(column), strip) for column in form.columns
+    }
+    missing = missing_texts(measured)
+    measured = {column: measured[column].without({"", *missing}) for column in measured}
+    is_named = "c1" not in form.columns and form.format != "libsvm"
+    chosen = choose_label(measured, label, positive, is_named)
+    context = Context(
+        form.format,
+        form.keys.get("delimiter"),
+        chosen.values,
+        max(FEWEST_BUCKETS, min(BUCKETS, sample.rows // ROWS_OF_A_BUCKET)),
+        frozenset(features.numbers if features else ()),
+        frozenset(features.ids if features else ()),
+    )
+    columns = _kinds(measured, chosen, context)
+    inputs = [entry for column in columns.values() for entry in column.inputs]
+    share_rows(columns)
+    if features:
+        inputs += [
+            Input("slots", slot, "", dict(settings), shown)
+            for slot, (settings, shown) in features.slots.items()
+        ]
+    refuse_if(not inputs, _nothing_to_learn(columns), Failure)
+    result = FirstConf("", form, sample, chosen, columns)
+    _write(result, named, missing, inputs, name)
+    return result
+
+
+def _kinds(measured: dict[str, Figures], label: ChosenLabel, context: Context) -> dict[str, Column]:
+    columns = {}
+    for name, column in measured.items():
+        if name == label.column:
+            continue
+        if name in label.others:
+            remark = "it looks like an outcome, known only after the event: another label?"
+            columns[name] = Column(column, "another label", [], remark, f"{name}: {remark}")
+        else:
+            columns[name] = kind_of(column, context)
+    return columns
+
+
+def _nothing_to_learn(columns: dict[str, Column]) -> str:
+    reasons = [f"{name}: {column.remark}" for name, column in columns.items()][:3]
+    return f"no column is left as an input ({'; '.join(reasons)})"
+
+
+def _write(
+    result: FirstConf,
+    named: NamedFiles,
+    missing: dict[str, str],
+    inputs: list[Input],
+    name: str,
+) -> None:
+    """Fill in the text, the warnings and the doubts."""
+    form, sample, label = result.form, result.sample, result.label
+    data: dict[str, tuple[Any, str]] = {}
+    if named.root is not None:
+        remark = (
+            "its password is left out: give data.root=" if masked(named.root) != named.root else ""
+        )
+        data["root"] = (masked(named.root), remark)
+    notes = list(named.left_out)
+    data["train"] = (masked(named.spec("train")), named.evidence.get("train", ""))
+    for split in ("validation", "test"):
+        if named.names.get(split):
+            add_split(split, named, form, label, data, notes)
+    has_validation = "validation" in data
+    data["format"] = (form.format, form.evidence.get("format", ""))
+    for key, value in form.keys.items():
+        data[key] = (value, form.evidence.get(key, ""))
+    if missing:
+        data["missing"] = (["", *missing], "; ".join(missing.values()))
+    data["label"] = (label.keys, label.evidence)
+    if group := _group_of(result.columns):
+        data["group"] = group
+    if bad := _bad_rows(sample, label):
+        data["bad_rows"] = bad
+    result.warnings += [column.warning for column in result.columns.values() if column.warning]
+    result.doubts += [*label.doubts, *notes]
+    if not has_validation:
+        result.doubts.append(_no_validation(named, form))
+    left_out = {
+        column: kind.remark for column, kind in result.columns.items() if not kind.inputs
+    } | form.left_out
+    sections = run_sizes.sections(sample.estimate, has_validation, _repeats(result.columns))
+    parts = ConfParts(_title(result, named, name), data, inputs, left_out, sections)
+    text = conf_text(parts)
+    if len(text.encode()) > limits.CONF_BYTES:
+        parts.left_out = {}
+        text = conf_text(parts, with_evidence=False)
+    if len(text.encode()) > limits.CONF_BYTES:
+        raise Failure(
+            f"a conf of {len(inputs):,} inputs would be longer than {limits.CONF_BYTES:,} bytes, "
+            "the most that a conf may have. Write columns together as lists"
+        )
+    result.text = text
+
+
+def _repeats(columns: dict[str, Column]) -> float:
+    """How often an id occurs on average, of the slot whose ids are the rarest."""
+    return min(
+        (
+            column.figures.occurring / column.figures.distinct
+            for column in columns.values()
+            if any(
+                entry.section == "slots" and "ids" not in entry.settings for entry in column.inputs
+            )
+        ),
+        default=float("inf"),
+    )
+
+
+def _group_of(columns: dict[str, Column]) -> tuple[str, str] | None:
+    """The column of users, whose AUC is reported by itself."""
+    for name, column in columns.items():
+        words = name.lower().replace("_", "").removesuffix("id")
+        several = column.figures.occurring >= 3 * max(column.figures.distinct, 1)
+        if column.kind == "id" and words in ("user", "u", "member", "visitor") and several:
+            settings = column.inputs[0].settings
+            if "ids" not in settings and not column.figures.missing:
+                return name, "AUC is reported within users too (gauc)"
+    return None
+
+
+def _bad_rows(sample: Sample, label: ChosenLabel) -> tuple[int, str] | None:
+    """How many bad rows to allow, where the sample has some."""
+    bad = sample.skipped + label.missing
+    if not bad:
+        return None
+    if label.missing > 0.05 * sample.rows:
+        raise UserError(
+            f"the label in column '{label.column}' is missing in {label.missing:,} of "
+            f"{sample.rows:,} rows. Leave these rows out, or give label=NAME",
+            1,
+        )
+    allowed = 100 + 2 * round(bad / sample.rows * sample.estimate)
+    shown = sample.reason or f"{label.missing:,} rows have no label"
+    return allowed, f"{bad:,} of the rows read cannot be used. {shown}"
+
+
+def _no_validation(named: NamedFiles, form: FileForm) -> str:
+    """What to do for a validation split."""
+    text = "validation: there is one file. Cut rows off and name them in data.validation"
+    url = named.urls("train")[0]
+    lines = form.format in ("csv", "jsonl", "libsvm", "paddle")
+    if not lines or url.endswith((".gz", ".zst", ".zstd")):
+        return text + ", or keep a file of the next rows for it"
+    first = 'NR == 1 { print > "t.part"; print > "v.part"; next } '
+    header = form.format == "csv" and form.keys.get("header", True)
+    command = f'awk \'{first if header else ""}{{ print > (NR % 10 ? "t.part" : "v.part") }}\''
+    return f"{text}: {command} {masked(url)}"
+
+
+def _title(result: FirstConf, named: NamedFiles, name: str) -> list[str]:
+    sample = result.sample
+    whole = (
+        f"all {sample.rows:,} rows"
+        if sample.is_whole
+        else (f"the first {sample.rows:,} of about {sample.estimate:,} rows")
+    )
+    several = len(named.names["train"])
+    of_files = f" of {several:,} files" if several > 1 else ""
+    lines = [
+        f"Written by tnctl init, which read {whole}{of_files}. Each comment says what shows the "
+        "line.",
+        "",
+        f"    tnctl check conf={name or 'FILE.yaml'}",
+        f"    tnctl train conf={name or 'FILE.yaml'}",
+    ]
+    if result.warnings:
+        lines += ["", "Warnings:", *(f"  - {text}" for text in result.warnings)]
+    if result.doubts:
+        lines += ["", "What the data does not say:", *(f"  - {text}" for text in result.doubts)]
+    return [*lines, ""] if result.warnings or result.doubts else lines

@@ -1,0 +1,239 @@
+"""The files that the words of `tnctl init` name, and which of them train, validate and test."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+
+from tnctl import files
+from tnctl.errors import Failure, UserError, quoted, refuse_if
+
+SPLITS = ("train", "validation", "test")
+ROLES = {
+    "train": {"train", "training"},
+    "validation": {"validation", "valid", "val", "dev", "eval"},
+    "test": {"test", "testing", "holdout"},
+}
+# Names of files that lie beside data.
+NO_DATA = {
+    ".md", ".rst", ".html", ".pdf", ".png", ".jpg", ".py", ".ipynb", ".sh", ".c", ".h", ".yaml",
+    ".yml", ".toml", ".names", ".crc", ".md5", ".sha256", ".log", ".index", ".license",
+}  # fmt: skip
+DEPTH = 4  # of folders in the one that is named
+MOST_ENTRIES = 100_000
+MOST_LISTED = 500  # names that a conf lists
+DAY = re.compile(r"(?<!\d)(?:19|20)\d\d([-_]?)(?:0[1-9]|1[0-2])\1(?:0[1-9]|[12]\d|3[01])(?!\d)")
+VALIDATION_PART = 10  # every tenth file of many that are alike
+
+
+@dataclass
+class NamedFiles:
+    """The files of each split, by names that start from `root`, and what shows the splits.
+
+    `left_out` says of files in the folder why they are in no split. `days` are the days that the
+    names of training files have.
+    """
+
+    root: str | None
+    names: dict[str, list[str]]
+    every: list[str]
+    evidence: dict[str, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    days: list[str] = field(default_factory=list)
+
+    def urls(self, split: str) -> list[str]:
+        """The URLs of the files of a split."""
+        return [files.join(self.root, name) for name in self.names.get(split, ())]
+
+    def spec(self, split: str) -> str | list[str]:
+        """The files as data.SPLIT names them: a name, a glob that matches no other, or a list."""
+        names = self.names[split]
+        if len(names) == 1:
+            return names[0]
+        start = _common_start(names)
+        end = _common_start([name[len(start) :][::-1] for name in names])[::-1]
+        is_plain = not set("*?[").intersection("".join(names))
+        is_one_folder = all("/" not in name[len(start) : len(name) - len(end)] for name in names)
+        if len(names) > 4 and is_plain and is_one_folder:
+            glob = f"{start}*{end}"
+            if [name for name in self.every if fnmatchcase(name, glob)] == names:
+                return glob
+        refuse_if(
+            len(names) > MOST_LISTED,
+            f"{len(names):,} files would have to be listed. Name them by a glob that matches no "
+            "other file, such as 'FOLDER/part-*.csv'",
+        )
+        return names
+
+
+def _common_start(names: list[str]) -> str:
+    """The characters with which all names begin."""
+    first, last = min(names), max(names)
+    differing = (at for at, sign in enumerate(first) if last[at : at + 1] != sign)
+    return first[: next(differing, len(first))]
+
+
+def named_files(words: Sequence[str]) -> NamedFiles:
+    """The files of words that name files, globs or folders, dealt to splits.
+
+    Raises `UserError` when nothing is there or files are of several kinds.
+    """
+    refuse_if(not words, "name the data: tnctl init FILE, a glob, or a folder")
+    if len(words) > 1:
+        return _dealt(None, [url for word in words for url in files.expand(word)])
+    [word] = words
+    local = files.local_path(word)
+    try:
+        urls = files.expand(word)
+    except Failure:
+        # Not before: to ask an HTTP server for a folder is to read the file.
+        if entries := _data_files(word):
+            return _of_folder(word, entries)
+        if local is not None and local.is_dir():
+            raise Failure(
+                f"{word} is a folder without files that could be data. Name a file"
+            ) from None
+        raise
+    start = word[: min((word.find(sign) for sign in "*?[" if sign in word), default=len(word))]
+    folder = start[: start.rfind("/") + 1] if urls != [word] else word[: word.rfind("/") + 1]
+    if not all(url.startswith(folder) for url in urls):
+        folder = ""
+    names = [url[len(folder) :] for url in urls]
+    root = folder.rstrip("/") or ("/" if folder else None)
+    dealt = _dealt(root, names)
+    if len(urls) == 1:
+        _add_siblings(dealt)
+    return dealt
+
+
+def _of_folder(folder: str, entries: list[tuple[str, int]]) -> NamedFiles:
+    names, empty = _without_empty(entries)
+    if not names:
+        raise Failure(f"{folder} has only empty files. Name a file with rows")
+    dealt = _dealt(folder.rstrip("/") or "/", names, in_folder=True)
+    dealt.left_out += [f"{name}: it is empty" for name in empty]
+    return dealt
+
+
+def _data_files(folder: str) -> list[tuple[str, int]]:
+    """The files in a folder, by relative names, that can be data, with their bytes."""
+    return sorted(
+        (name, size)
+        for name, size in _walk(folder, "", DEPTH)
+        if PurePosixPath(name).suffix.lower() not in NO_DATA
+        and PurePosixPath(name).stem.lower() not in ("readme", "license")
+    )
+
+
+def _walk(folder: str, prefix: str, depth: int) -> Iterator[tuple[str, int]]:
+    for count, entry in enumerate(files.listed(folder)):
+        if count > MOST_ENTRIES:
+            raise Failure(f"{folder} has over {MOST_ENTRIES:,} entries. Name its files by a glob")
+        if entry.name[0] in "._":  # _SUCCESS, _temporary and such
+            continue
+        if entry.kind == "folder" and depth:
+            yield from _walk(files.join(folder, entry.name), f"{prefix}{entry.name}/", depth - 1)
+        elif entry.kind == "file":
+            yield f"{prefix}{entry.name}", entry.bytes
+
+
+def _without_empty(entries: Iterable[tuple[str, int]]) -> tuple[list[str], list[str]]:
+    names: list[str] = []
+    empty: list[str] = []
+    for name, size in entries:
+        (names if size else empty).append(name)
+    return names, empty
+
+
+def role_of(name: str) -> str | None:
+    """The split that the words of a name say: train.csv, clicks/test/part-0.parquet."""
+    tokens = [token for token in re.split(r"[^a-z]+", name.lower()) if token]
+    for token in reversed(tokens):
+        for split, words in ROLES.items():
+            if token in words:
+                return split
+    return None
+
+
+def _dealt(root: str | None, names: list[str], in_folder: bool = False) -> NamedFiles:
+    dealt = NamedFiles(root, {"train": names}, list(names))
+    if len(names) == 1:  # it is trained on, whatever its name says
+        return dealt
+    roles = {name: role_of(name) for name in names}
+    plain = [name for name, role in roles.items() if role is None]
+    for split in SPLITS:
+        if members := [name for name, role in roles.items() if role == split]:
+            dealt.names[split] = members
+            dealt.evidence[split] = "by the name"
+    if "train" in roles.values():
+        dealt.left_out += [f"{name}: its name says no split" for name in plain]
+    else:
+        refuse_if(
+            not plain,
+            f"no file to train on: {quoted(names[0])} is for {roles[names[0]]} by its name. Name a "
+            "file to train on too",
+        )
+        if in_folder:
+            _refuse_several_kinds(root, plain)
+        dealt.names["train"] = plain
+    _cut_validation(dealt)
+    return dealt
+
+
+def _refuse_several_kinds(root: str | None, names: list[str]) -> None:
+    """Files whose names differ in more than numbers are not parts of one table."""
+    without_keys = {name: re.sub(r"[0-9a-f-]{32,}", "", name.lower()) for name in names}
+    kinds = {re.sub(r"[^a-z/.]+", "", short): name for name, short in without_keys.items()}
+    if len(kinds) > 1:
+        first, second, *_ = sorted(kinds.values())
+        raise UserError(
+            f"{root or 'the command'} names files of several kinds, such as {quoted(first)} and "
+            f"{quoted(second)}. Name those of one table, by a file or a glob"
+        )
+
+
+def _cut_validation(dealt: NamedFiles) -> None:
+    """Keep the last day, or the last files of many, for validation where no file is named so."""
+    names = dealt.names["train"]
+    days = {name: match[0] for name in names if (match := DAY.search(name))}
+    if len(days) == len(names):
+        dealt.days = sorted(set(days.values()))
+    if "validation" in dealt.names or len(names) < 2:
+        return
+    if len(dealt.days) > 1:
+        last = [name for name in names if days[name] == dealt.days[-1]]
+        dealt.evidence["train"] = f"{len(dealt.days) - 1} days from {dealt.days[0]}, in their order"
+        dealt.evidence["validation"] = f"the last day, {dealt.days[-1]}"
+    else:
+        last = names[-max(1, len(names) // VALIDATION_PART) :]
+        dealt.evidence["validation"] = f"the last {len(last)} of {len(names)} files"
+    dealt.names["validation"] = last
+    dealt.names["train"] = [name for name in names if name not in set(last)]
+    if dealt.days:
+        dealt.names["train"].sort(key=lambda name: (days[name], name))
+
+
+def _add_siblings(dealt: NamedFiles) -> None:
+    """The files for validation and test that lie beside a single one, named alike."""
+    [name] = dealt.names["train"]
+    parts = dealt.urls("train")[0].rpartition("/")
+    listed = files.listed(parts[0] or ("/" if parts[1] else "."))
+    for entry in listed:
+        role = role_of(entry.name)
+        if (
+            entry.kind == "file"
+            and entry.bytes
+            and role in ("validation", "test")
+            and role not in dealt.names
+            and entry.name != parts[2]
+            and _stem(entry.name) == _stem(parts[2])
+        ):
+            dealt.names[role] = [name[: len(name) - len(parts[2])] + entry.name]
+            dealt.evidence[role] = f"beside {parts[2]}"
+
+
+def _stem(name: str) -> list[str]:
+    """The words of a name without those that say a split or a format."""
+    known = set().union(*ROLES.values(), {"csv", "tsv", "txt", "data", "gz", "zst", "dat"})
+    return [token for token in re.split(r"[^a-z]+", name.lower()) if token and token not in known]

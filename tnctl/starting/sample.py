@@ -1,0 +1,143 @@
+"""The rows that `tnctl init` looks at: the first ones of some of the training files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tnctl import schema
+from tnctl.data import row_estimates
+from tnctl.data.formats.readers import reader_of
+from tnctl.data.row_estimates import RowCount
+from tnctl.errors import Failure, refuse_if
+from tnctl.schema import Conf
+from tnctl.starting.file_form import FileForm
+from tnctl.starting.named_files import NamedFiles
+
+ROWS = 100_000
+CELLS = 20_000_000  # of wide tables fewer rows are read
+BYTES = 512 << 20  # in Arrow's buffers
+FILES = 4
+MOST_BAD = 0.05  # the share of rows that cannot be read, beyond which no conf is written
+
+
+@dataclass
+class Sample:
+    """Rows of the training files, with all columns; `total` rows are in all of them."""
+
+    table: pa.Table
+    total: RowCount | None
+    skipped: int
+    reason: str
+    is_whole: bool  # all rows of all training files
+
+    @property
+    def rows(self) -> int:
+        """How many rows were read."""
+        return int(self.table.num_rows)
+
+    @property
+    def estimate(self) -> int:
+        """About how many rows there are."""
+        if self.is_whole or self.total is None:
+            return self.rows
+        return max(self.rows, round(self.total.estimate))
+
+
+def reading_conf(form: FileForm, named: NamedFiles, columns: Sequence[str]) -> Conf:
+    """A conf that reads the columns as they are: text as text, and JSON in its own types."""
+    inputs: dict[str, Any] = {f"input_{k}": {"column": name} for k, name in enumerate(columns)}
+    section = "numeric" if form.format == "jsonl" else "slots"
+    data = {"root": named.root, "train": named.names["train"], "format": form.format, **form.keys}
+    if form.format in ("tfrecord", "parquet"):  # where a column of other bytes is left out
+        data["check_utf8"] = False
+    label = {"column": columns[0] if columns else "label"}
+    return schema.from_values(
+        {
+            "recipe": {"name": "lr"},
+            "output": "none",
+            section: inputs,
+            "data": {**data, "bad_rows": 2**53, "label": label},
+        }
+    )
+
+
+def read_rows(
+    form: FileForm, named: NamedFiles, split: str, columns: Sequence[str], rows: int
+) -> Sample:
+    """The first rows of some files of a split.
+
+    Raises `Failure` when there are none, or many that cannot be read.
+    """
+    conf = reading_conf(form, named, columns)
+    urls = named.urls(split)
+    chosen = urls[:: -(-len(urls) // FILES)]
+    reader = reader_of(conf, form.keys.get("skip_rows", 0))
+    rows = max(1, min(rows, CELLS // max(len(columns), 1)))
+    tables: list[pa.Table] = []
+    skipped, reason, is_whole = 0, "", len(chosen) == len(urls)
+    for url in chosen:
+        room = -(-rows // len(chosen))
+        pieces = reader.pieces(url, list(columns))
+        for piece in pieces:
+            skipped, reason = skipped + piece.skipped, reason or piece.reason
+            tables.append(piece.table.slice(0, room))
+            room -= tables[-1].num_rows
+            if room <= 0 or sum(table.nbytes for table in tables) > BYTES:
+                is_whole = is_whole and room == 0 and next(pieces, None) is None
+                break
+    return _checked(tables, split, skipped, reason, is_whole, conf)
+
+
+def _checked(
+    tables: list[pa.Table], split: str, skipped: int, reason: str, is_whole: bool, conf: Conf
+) -> Sample:
+    tables = [table for table in tables if table.num_rows]
+    refuse_if(
+        not tables,
+        f"no row can be read. {reason}" if reason else "the files have no rows",
+        Failure,
+    )
+    # Of JSON a column can have other types in other pieces.
+    table = pa.concat_tables(_of_one_type(tables))
+    refuse_if(
+        skipped > MOST_BAD * (table.num_rows + skipped),
+        f"{skipped:,} of the first {table.num_rows + skipped:,} rows cannot be read. The first: "
+        f"{reason}",
+        Failure,
+    )
+    total = row_estimates.count_rows(conf, "train") if split == "train" else None
+    return Sample(table, total, skipped, reason, is_whole)
+
+
+def _of_one_type(tables: list[pa.Table]) -> list[pa.Table]:
+    names = tables[0].column_names
+    kinds = {}
+    for name in names:
+        types = {table.schema.field(name).type for table in tables}
+        filled = [kind for kind in types if not pa.types.is_null(kind)]
+        kinds[name] = filled[0] if len(filled) == 1 else _common(filled)
+    return [
+        pa.table({name: _cast(table.column(name), kinds[name]) for name in names})
+        for table in tables
+    ]
+
+
+def _common(kinds: list[pa.DataType]) -> pa.DataType:
+    if not kinds:
+        return pa.null()
+    is_list = any(pa.types.is_list(kind) for kind in kinds)
+    inner = {kind.value_type if pa.types.is_list(kind) else kind for kind in kinds}
+    numeric = all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in inner)
+    value = pa.float64() if numeric else pa.string()
+    return pa.list_(value) if is_list else value
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if column.type == kind:
+        return column
+    if pa.types.is_list(kind) and not pa.types.is_list(column.type):
+        values = pa.array([None if v is None else [v] for v in column.to_pylist()])
+        return pa.chunked_array([values.cast(kind)])
+    return column.cast(kind)
