@@ -169,6 +169,11 @@ ADDED = [
         ["optimizer", "groups", "device", "embedding", "name"],
         "adam",
     ),
+    ("+train.epochs=2", ["train", "epochs"], 2),
+    ("++train.epochs=2", ["train", "epochs"], 2),
+    ("+data.test=x.csv", ["data", "test"], "x.csv"),
+    ("+slots.user_id.column=uid", ["slots", "user_id", "column"], "uid"),
+    ("+optimizer.dense={name: sgd}", ["optimizer", "dense", "name"], "sgd"),
 ]
 
 
@@ -235,10 +240,112 @@ def test_ones_own_file_wins_over_a_shipped_one_of_its_name(cli, tmp_path):
     assert composed["recipe"]["hidden"] == [400, 400, 400]
 
 
+GROUP_FILE = """\
+# @package _global_
+data: {train: '0:7', format: generated}
+slots: {user_id: {}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("conf", "place", "options"),
+    [
+        ("deepfm", "data", []),  # in the current folder
+        ("my/run.yaml", "data", []),
+        ("my/run.yaml", "my/data", []),  # beside the conf
+        ("deepfm", "it's, here/data", ["--config-dir", "it's, here"]),
+        ("my/run.yaml", "more/data", ["--config-dir=more"]),
+        ("deepfm", "more/data", ["hydra.searchpath=[more]"]),
+    ],
+)
+def test_a_file_of_ones_own_group(cli, tmp_path, conf, place, options):
+    (tmp_path / "my").mkdir()
+    (tmp_path / "my/run.yaml").write_text("defaults: [deepfm, _self_]\nseed: 5\n")
+    (tmp_path / place).mkdir(parents=True, exist_ok=True)
+    (tmp_path / place / "mine.yaml").write_text(GROUP_FILE)
+    done = cli("train", f"conf={conf}", "data=mine", *options, "--cfg", "job", cwd=tmp_path)
+    assert done.code == 0, done.err
+    composed = yaml.safe_load(done.out)
+    assert (composed["data"]["train"], list(composed["slots"])) == ("0:7", ["user_id"])
+    assert composed["seed"] == (5 if conf == "my/run.yaml" else 1)
+    if options:
+        done = cli("train", f"conf={conf}", "data=mine", "--cfg", "job", cwd=tmp_path)
+        assert "no data 'mine'" in done.line
+
+
+def test_the_current_folder_comes_after_what_is_shipped(cli, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/criteo.yaml").write_text(GROUP_FILE)
+    done = cli("train", "conf=deepfm", "data=criteo", "data.root=x", "--cfg", "job", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert yaml.safe_load(done.out)["data"]["train"] != "0:7"
+    more = ["--config-dir", ".", "--cfg", "job"]
+    (tmp_path / "deepfm.yaml").write_text("defaults: [schema, recipe: lr, data: criteo, _self_]\n")
+    done = cli("train", "conf=deepfm.yaml", *more, cwd=tmp_path)
+    assert yaml.safe_load(done.out)["data"]["train"] == "0:7"
+
+
+def test_a_folder_with_the_name_of_a_key_is_no_group(cli, tmp_path):
+    (tmp_path / "output").mkdir()
+    (tmp_path / "run.yaml").write_text("defaults: [deepfm, _self_]\n")
+    done = cli("train", "conf=run.yaml", "output=output", "--cfg", "job", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert yaml.safe_load(done.out)["output"] == "output"
+
+
+def test_resolved_values_are_shown(cli, tmp_path):
+    (tmp_path / "run.yaml").write_text("defaults: [deepfm, _self_]\n")
+    shown = cli("train", "conf=run.yaml", "--cfg", "job", cwd=tmp_path)
+    assert yaml.safe_load(shown.out)["output"] == "runs/${hydra:job.config_name}"
+    done = cli("train", "conf=run.yaml", "--cfg", "job", "--resolve", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert yaml.safe_load(done.out)["output"] == "runs/run"
+
+
+def test_a_conf_file_that_is_there_is_named(cli, tmp_path):
+    (tmp_path / "b.yaml").write_text("defaults: [deepfm, _self_]\n")
+    for arguments in (["b.yaml"], ["b"], ["--conf", "b.yaml"], ["-cn", "b"], ["conf=b"]):
+        done = cli("train", *arguments, cwd=tmp_path)
+        assert done.code == 2
+        assert done.line.lower().endswith("give conf=b.yaml"), done.line
+
+
+@pytest.mark.parametrize("section", ["run: {dir: x}", "searchpath: [x]", "launcher: {a: 1}"])
+def test_what_hydra_would_do_is_refused_in_a_file(cli, tmp_path, section):
+    (tmp_path / "run.yaml").write_text(f"defaults: [deepfm, _self_]\nhydra: {{{section}}}\n")
+    done = cli("train", "conf=run.yaml", cwd=tmp_path)
+    assert done.code == 2
+    assert f"no key 'hydra.{section.partition(':')[0]}'" in done.line
+    (tmp_path / "run.yaml").write_text(
+        "defaults: [deepfm, {override hydra/launcher: joblib}, _self_]\n"
+    )
+    assert "no key 'hydra/launcher'" in cli("train", "conf=run.yaml", cwd=tmp_path).line
+
+
 CLI = ["train", "conf=deepfm"]
 MISTAKES = [
     (["trian"], ["no command 'trian'", "'train'"]),
     (["train"], ["conf=NAME", "deepfm"]),
+    (["train", "deepfm"], ["give conf=deepfm"]),
+    (["check", "my/run.yaml"], ["give conf=my/run.yaml"]),
+    (["train", "--conf", "run.yaml", "seed=2"], ["give conf=run.yaml"]),
+    (["train", "seed=2", "-cn", "lr"], ["give conf=lr"]),
+    (["train", "--config-name=nope"], ["conf=", "no conf 'nope'"]),
+    (["train", "-cn"], ["give conf=NAME"]),
+    ([*CLI, "-cn", "lr"], ["no option -cn", "conf=NAME"]),
+    ([*CLI, "--info"], ["no option --info", "--cfg job"]),
+    ([*CLI, "-cp", "conf"], ["no option -cp", "conf=FOLDER/NAME.yaml"]),
+    ([*CLI, "--resolve"], ["--resolve goes with --cfg job"]),
+    ([*CLI, "--cfg", "job", "--config-dir", "nope"], ["'nope' is no folder"]),
+    ([*CLI, "--config-dir"], ["--config-dir takes a folder"]),
+    ([*CLI, f"data={'x' * 300}"], ["no data 'xxx"]),
+    ([*CLI, "--config-dir", "x" * 300], ["is no folder"]),
+    (["train", "x" * 300], ["conf=NAME"]),
+    ([*CLI, "hydra.run.dir=x"], ["no key 'hydra.run.dir'", "output=URL"]),
+    ([*CLI, "hydra/launcher=joblib"], ["no key 'hydra/launcher'"]),
+    ([*CLI, "-m", "seed=1,2", "hydra.sweep.dir=x"], ["no key 'hydra.sweep.dir'", "output=URL"]),
+    ([*CLI, "hydra.searchpath=[s3://x]"], ["'s3://x' is no folder"]),
+    ([*CLI, "hydra.searchpath=3"], ["hydra.searchpath=3 names no folder"]),
     (["train", "conf=deepfn"], ["no conf 'deepfn'", "'deepfm'"]),
     (["train", "conf=my/run.yaml"], ["no conf file my/run.yaml", "deepfm"]),
     (["train", "conf="], ["conf= is empty"]),
@@ -262,7 +369,9 @@ MISTAKES = [
     ([*CLI, "optimizer.dense.initial_accumulator=1"], ["optimizer.dense.initial_accumulator"]),
     ([*CLI, "slots.user_id.poling=sum"], ["slots.user_id.poling", "'slots.user_id.pooling'"]),
     ([*CLI, "slots.user_id.pooling=summ"], ["slots.user_id.pooling", "'summ'", "'sum'"]),
-    ([*CLI, "slots.user.pooling=sum"], ["no slots.user", "--cfg job"]),
+    ([*CLI, "slots.user.pooling=sum"], ["no slots.user", "--cfg job", "'slots.user_id.pooling'"]),
+    ([*CLI, "~slots.usr_id"], ["no slots.usr_id", "'slots.user_id'"]),
+    ([*CLI, "optimizer.groups.usr.linear.name=sgd"], ["+optimizer.groups.usr.linear.name="]),
     ([*CLI, "slots.new.column=x"], ["no slots.new", "+slots.new.column="]),
     ([*CLI, "+slots.new.colum=x"], ["'slots.new.colum'", "'slots.new.column'"]),
     ([*CLI, "+slots.new=3"], ["slots.new takes no value", "slots.new.column"]),
@@ -281,7 +390,7 @@ MISTAKES = [
     ([*CLI, "optimizer.groups.device.linear.name=sgd"], ["+optimizer.groups.device.linear.name="]),
     ([*CLI, "optimizer.schedule.boundaries=[1,x]"], ["boundaries[1]", "a whole number"]),
     ([*CLI, "train.epochs=null"], ["train.epochs needs a value"]),
-    ([*CLI, "+train.epochs=2"], ["train.epochs is a key already", "+"]),
+    ([*CLI, "+train.epochs=null"], ["train.epochs needs a value"]),
     ([*CLI, "train.profile=3"], ["train.profile is a list"]),
     ([*CLI, "seed=1,2"], ["seed=1,2 has several values", "-m"]),
     ([*CLI, "recipe=nope.py"], ["nope.py"]),

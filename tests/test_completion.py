@@ -46,7 +46,7 @@ from tnctl.cli.main import COMMANDS
             "tnctl train cluster.start=",
             ["cluster.start=env", "cluster.start=local", "cluster.start=ray"],
         ),
-        ("tnctl train --c", ["--cfg"]),
+        ("tnctl train --c", ["--cfg", "--config-dir"]),
         ("tnctl train conf=lr --cfg ", ["job"]),
         ("tnctl train conf=deepfm slots.user_id.pool", ["slots.user_id.pooling="]),
         ("tnctl train conf=deepfm slots.item_id.pooling=m", ["slots.item_id.pooling=mean"]),
@@ -103,6 +103,9 @@ def test_files_are_words(tmp_path, monkeypatch):
     assert words("tnctl train conf=clicks.yaml slots.us") == ["slots.user_id."]
     assert words("tnctl train data.root=none/") == []
     assert words("tnctl init clicks/") == ["clicks/train.csv"]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/crisp.yaml").touch()
+    assert words("tnctl train data=cri") == ["data=crisp", "data=criteo"]
 
 
 def ask(shell, script):

@@ -161,7 +161,10 @@ MISTAKES = [
     (["-m", "seed=1,2", "train.batch_size=8,0"], ["train.batch_size=0", "between"]),
     (["-m", "seed=1,2", "slots.user_id.poling=sum,mean"], ["'slots.user_id.pooling'"]),
     (["-m", "seed=1"], ["several values", "-m seed=1,2"]),
-    (["-m", "seed=interval(1,4)"], ["seed=interval(1,4)", "no list of values"]),
+    (["-m", "seed=interval(1,4)"], ["seed=interval(1,4)", "no list of values", "choice(1,2)"]),
+    (["-m", "seed=tag(log, interval(1,4))"], ["no list of values"]),
+    (["-m", "seed=range(1,1000000000)"], ["-m has over 10,000 runs"]),
+    (["-m", "seed=range(1,200)", "train.epochs=range(1,200)"], ["-m has over 10,000 runs"]),
     (["-m", "seed=1,2", "--cfg", "job"], ["leave -m out"]),
     (["-m", "seed=[1"], ["cannot read the argument seed=[1"]),
 ]
@@ -192,6 +195,10 @@ def test_every_form_of_values():
     assert all(
         "train.epochs=2" in job.overrides and "train.epochs" not in job.swept for job in jobs
     )
+    for values in ("choice(1,2)", "tag(log, choice(1,2))", "range(1,2.5)", "range(1,3)"):
+        jobs = sweep(conf_file("deepfm"), [f"seed={values}", "hydra.searchpath=['a,b']"])
+        assert [float(job.swept["seed"]) for job in jobs] == [1, 2], values
+        assert all("hydra.searchpath=['a,b']" in job.overrides for job in jobs)
     jobs = sweep(conf_file("deepfm"), ["+slots.new.pooling=sum,mean", "data.root='a,b'"])
     assert [job.overrides for job in jobs] == [
         ["+slots.new.pooling=sum", "data.root='a,b'"],

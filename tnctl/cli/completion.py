@@ -60,7 +60,7 @@ complete -c tnctl -f -a '(tnctl completion words (commandline -cp) 2>/dev/null)'
 }
 PATH_ARGUMENTS = ("conf", "checkpoint", "to", "graph", "embeddings")
 FLAGS = ("overwrite", "accept", "yes")
-OPTIONS = ("--help", "--cfg", "-m")
+OPTIONS = ("--help", "--cfg", "--resolve", "--config-dir", "-m")
 
 
 def run(given: list[str]) -> int:
@@ -156,7 +156,8 @@ def _values(key: str, value: str, given: list[str]) -> list[str]:
     if name == "conf" or name in GROUPS:
         suffixes = {"conf": (".yaml", ".yml"), "recipe": (".py",)}.get(name)
         files = _files(value, suffixes) if value and suffixes else []
-        return _beginning(value, shipped.confs() if name == "conf" else options(name)) + files
+        names = shipped.confs() if name == "conf" else _choices(name, given)
+        return _beginning(value, names) + files
     if name in ("data.train", "data.validation", "data.test"):
         return _files(value, root=_given(given, "data.root") or "")
     if name in PATH_ARGUMENTS or TEXT_KEYS.fullmatch(f"{name}="):
@@ -165,6 +166,14 @@ def _values(key: str, value: str, given: list[str]) -> list[str]:
     is_flag = known.hint in (bool, bool | None) if known else name in FLAGS
     choices = known.declaration.choices if known else ()
     return _beginning(value, ["true", "false"] if is_flag else choices)
+
+
+def _choices(group: str, given: list[str]) -> list[str]:
+    """The names of the files of a group: shipped, beside the conf, and in the current folder."""
+    conf = _given(given, "conf") or ""
+    places = {Path.cwd(), Path(conf).parent if conf.endswith((".yaml", ".yml")) else Path.cwd()}
+    names = {path.stem for place in places for path in (place / group).glob("*.yaml")}
+    return sorted({*options(group), *names})
 
 
 def _files(value: str, suffixes: tuple[str, ...] = ("",), root: str = "") -> list[str]:

@@ -1,6 +1,7 @@
 """From `conf=NAME key=value …` to a checked Conf, by Hydra; its errors in one line."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tnctl import saved_conf, schema, shipped
-from tnctl.cli import arguments, conf_files
+from tnctl.cli import arguments, conf_files, search_path
 from tnctl.cli.help import GROUPS
 from tnctl.cli.mistakes import explained
-from tnctl.cli.overrides import apply, check, is_choice, line_of_choice, one_each, parsed
+from tnctl.cli.overrides import apply, check, is_choice, line_of_choice, parsed
 from tnctl.cli.settings import settings_of
 from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.masking import masked
@@ -19,6 +20,7 @@ from tnctl.schema import Conf
 
 SAVED = "saved"  # by this name Hydra knows the conf of a checkpoint
 CLUSTER = "cluster"
+MOST_RUNS = 10_000  # of a sweep
 GROUPS_OF_A_MODEL = [group for group in GROUPS if group != CLUSTER]
 
 
@@ -34,7 +36,9 @@ def conf_file(name: str) -> Path:
     """The file of `conf=NAME`: a shipped name, or a path that ends in .yaml."""
     if not name.endswith((".yaml", ".yml")):
         if name not in shipped.confs():
-            raise UserError(f"no conf '{name}'. {choose_conf(name)}")
+            spelled = arguments.spelled_conf(name)
+            way = f"Give conf={spelled}" if spelled else choose_conf(name)
+            raise UserError(f"no conf '{name}'. {way}")
         return shipped.folder("conf") / f"{name}.yaml"
     path = Path(name).resolve()
     if not path.is_file():
@@ -52,9 +56,13 @@ def choose_conf(received: str) -> str:
     return did_you_mean(received, shipped.confs())
 
 
-def named_conf(taken: dict[str, str]) -> Path:
-    """The file of the argument conf=. Raises UserError when it is not given."""
+def named_conf(taken: dict[str, str], overrides: Sequence[str] = ()) -> Path:
+    """The file of the argument conf=. Raises UserError when it is not given.
+
+    `overrides` are the other arguments, which may name a conf in another way.
+    """
     if "conf" not in taken:
+        arguments.refuse_conf_of_other_form(overrides)
         raise UserError(f"give conf=NAME. {choose_conf('')}")
     return conf_file(taken["conf"])
 
@@ -69,7 +77,10 @@ def with_named_conf(
     """As with_conf, with the conf of conf=; the job gets the arguments of the command too."""
     taken, overrides = arguments.part(given, takes)
     return with_conf(
-        named_conf(taken), overrides, lambda conf: job(conf, taken), takes_cluster=takes_cluster
+        named_conf(taken, overrides),
+        overrides,
+        lambda conf: job(conf, taken),
+        takes_cluster=takes_cluster,
     )
 
 
@@ -101,8 +112,9 @@ def with_conf(
     from omegaconf import OmegaConf
 
     with _composed(path, overrides) as composed:
+        values = _resolved(composed) if options.resolve else OmegaConf.to_container(composed)
         # Before YAML breaks long texts into lines, and a password with them.
-        shown = OmegaConf.create(masked(OmegaConf.to_container(composed)))
+        shown = OmegaConf.create(masked(values))
         print(masked(OmegaConf.to_yaml(shown)), end="")
     return 0
 
@@ -141,18 +153,23 @@ def with_saved(
 
 def compose(path: Path, overrides: list[str]) -> Conf:
     """The checked Conf of a conf file with overrides. Raises UserError."""
+    with _composed(path, overrides) as composed:
+        values = _resolved(composed)
+    saved_conf.refuse_unsavable(values)
+    return schema.from_values(values)
+
+
+def _resolved(composed: Any) -> Any:
+    """The plain values of a composed conf. Raises UserError for one that is missing."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    with _composed(path, overrides) as composed:
-        try:
-            for key in sorted(OmegaConf.missing_keys(composed)):
-                raise UserError(f"{key} is not given. Give {key}=…")
-            values = OmegaConf.to_container(composed, resolve=True)
-        except OmegaConfBaseException as error:
-            raise explained(error) from error
-    saved_conf.refuse_unsavable(values)  # type: ignore[arg-type]
-    return schema.from_values(values)  # type: ignore[arg-type]
+    try:
+        for key in sorted(OmegaConf.missing_keys(composed)):
+            raise UserError(f"{key} is not given. Give {key}=…")
+        return OmegaConf.to_container(composed, resolve=True)
+    except OmegaConfBaseException as error:
+        raise explained(error) from error
 
 
 @contextmanager
@@ -167,18 +184,19 @@ def _composed(path: Path, arguments: list[str]) -> Iterator[Any]:
 
     folder, name = path.parent, path.stem
     with _hydra(folder):
-        overrides = parsed(arguments)
+        folders, overrides = search_path.split(parsed(arguments))
+        places = search_path.of_conf(path, folders)
         for override in overrides:
-            check(override, folder)
-        choices = [override for override in overrides if is_choice(override, folder)]
-        # The user's own folder first: what it has wins over what is shipped.
-        library = shipped.folder("conf")
-        lines = [] if folder == library else [f"hydra.searchpath=['file://{library}']"]
+            check(override, places)
+        choices = [override for override in overrides if is_choice(override, places)]
+        if name != SAVED:
+            places = search_path.of_conf(path, folders, choices)
+        lines = search_path.line_for_hydra(places)
         entries: list[conf_files.Entry] = []
         try:
             if name != SAVED:
                 chosen = {choice.key_or_group: str(choice.value()) for choice in choices}
-                entries = conf_files.check(path, chosen)
+                entries = conf_files.check(path, chosen, places)
             # A saved conf has its own data and recipe, and takes no other.
             lines += [
                 line_of_choice(choice, entries)
@@ -227,7 +245,9 @@ def refuse_cluster(overrides: list[str]) -> None:
 
 def keys_given(overrides: list[str]) -> set[str]:
     """The keys whose values the command line says."""
-    return {override.partition("=")[0].lstrip("+") for override in overrides}
+    # A word without = is of an option, such as the folder of --config-dir.
+    said = [override for override in overrides if "=" in override or override[:1] == "~"]
+    return {override.partition("=")[0].lstrip("+") for override in said}
 
 
 def names_recipe(overrides: list[str]) -> bool:
@@ -289,14 +309,21 @@ def sweep(path: Path, overrides: list[str]) -> list[Job]:
             values = [text]
             if override.is_discrete_sweep():
                 key = override.get_key_element()
-                values = [f"{key}={value}" for value in override.sweep_string_iterator()]
+                few = itertools.islice(override.sweep_string_iterator(), MOST_RUNS + 1)
+                values = [f"{key}={value}" for value in few]
             elif override.is_sweep_override():
-                way = one_each(override.key_or_group)
-                raise UserError(f"{text} has no list of values. {way}")
+                raise UserError(
+                    f"{text} has no list of values, and there is no search that draws them. Give "
+                    "values, as in seed=1,2 or seed=choice(1,2) or seed=range(1,4)"
+                )
             refuse_if(not values, f"{text} matches nothing")
             choices.append(values)
     several = {override for values in choices if len(values) > 1 for override in values}
     refuse_if(not several, "-m trains once for each of several values, such as -m seed=1,2")
+    refuse_if(
+        math.prod(map(len, choices)) > MOST_RUNS,
+        f"-m has over {MOST_RUNS:,} runs. Give fewer values",
+    )
     return [
         Job(list(job), dict(word.lstrip("+").split("=", 1) for word in job if word in several))
         for job in itertools.product(*choices)

@@ -1,12 +1,13 @@
 """Conf files of the user's own, checked before Hydra reads them."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tnctl import limits, schema, shipped
+from tnctl.cli import search_path
 from tnctl.cli.mistakes import ENTRIES, not_yaml
 from tnctl.errors import UserError, quoted, refuse_if
 
@@ -46,47 +47,43 @@ class ConfFile:
                     yield Entry(folder, stem, place, "override" in str(words).split())
 
 
-def files_of(path: Path, chosen: Mapping[str, str]) -> Iterator[ConfFile]:
+def files_of(
+    path: Path, chosen: Mapping[str, str], places: Sequence[Path] = ()
+) -> Iterator[ConfFile]:
     """A conf file and those that its defaults name, each before those that it names.
 
-    `chosen` has the names that overrides choose of groups. A file that is not there is left out.
-    Raises UserError for one that cannot be read, and one that names itself.
+    `chosen` has the names that overrides choose of groups, and `places` the folders with files of
+    groups, by default those that every conf has. A file that is not there is left out. Raises
+    UserError for one that cannot be read, and one that names itself.
     """
-    return _files_of(path, Entry("", path.stem, "", False), dict(chosen), [path.parent])
+    places = places or search_path.of_conf(path, ())
+    return _files_of(path, Entry("", path.stem, "", False), dict(chosen), places, [])
 
 
 def _files_of(
-    path: Path, entry: Entry, chosen: dict[str, str], above: list[Path]
+    path: Path, entry: Entry, chosen: dict[str, str], places: Sequence[Path], above: list[Path]
 ) -> Iterator[ConfFile]:
-    """`above` are the folder of the first file, and the files that lead to this one."""
+    """`above` are the files that lead to this one."""
     file = ConfFile(path, entry.group, entry.package, read(path))
     yield file
     entries = list(file.entries())
     chosen.update({below.group: below.name for below in entries if below.overrides} | chosen)
     for below in entries:
         name = chosen.get(below.group, below.name) if below.group else below.name
-        place = _file_of_entry(above[0], f"{below.group}/{name}")
+        place = search_path.file_of(places, f"{below.group}/{name}")
         refuse_if(
             place in (*above, path),
             f"{path.name}: its defaults name {name}, which names it. Leave it out",
         )
         if place is not None:
-            yield from _files_of(place, below, chosen, [*above, path])
+            yield from _files_of(place, below, chosen, places, [*above, path])
 
 
-def _file_of_entry(folder: Path, name: str) -> Path | None:
-    """The file of GROUP/NAME in defaults: in the user's folder, else shipped, else None."""
-    paths = [
-        base / f"{name.strip('/').removesuffix('.yaml')}.yaml"
-        for base in (folder, shipped.folder("conf"))
-    ]
-    return next((path for path in paths if path.is_file()), None)
-
-
-def check(path: Path, chosen: Mapping[str, str]) -> list[Entry]:
+def check(path: Path, chosen: Mapping[str, str], places: Sequence[Path]) -> list[Entry]:
     """The entries of defaults of a conf file, and of all files that it takes.
 
-    Raises UserError for a file that is no conf, or has keys or values that the schema does not.
+    `places` are the folders with files of groups. Raises UserError for a file that is no conf, or
+    has keys or values that the schema does not.
     """
     entries: list[Entry] = []
     forms: dict[str, tuple[str, str]] = {}
@@ -98,15 +95,18 @@ def check(path: Path, chosen: Mapping[str, str]) -> list[Entry]:
                 if not file.group:
                     _check_defaults(file.path.name, file.values.get("defaults"))
                 _check_values(file)
-            entries.extend(file.entries())
+            for entry in file.entries():
+                if entry.group.partition("/")[0] == "hydra":
+                    raise search_path.no_effect(entry.group)
+                entries.append(entry)
 
-    look_at(files_of(path, chosen))
+    look_at(files_of(path, chosen, places))
     listed = {entry.group for entry in entries}
     for group, name in chosen.items():
-        place = _file_of_entry(path.parent, f"{group}/{name}")
+        place = search_path.file_of(places, f"{group}/{name}")
         if group not in listed and place is not None:
             added = Entry(group, name, group, False)
-            look_at(_files_of(place, added, dict(chosen), [path.parent]))
+            look_at(_files_of(place, added, dict(chosen), places, []))
     return entries
 
 
@@ -144,8 +144,9 @@ def _check_values(file: ConfFile) -> None:
     values: Any = OmegaConf.to_container(OmegaConf.load(file.path))
     if (key := _section_of(file)) is None:
         return
-    for name in ("defaults", "hydra"):  # of Hydra
-        values.pop(name, None)
+    values.pop("defaults", None)  # of Hydra
+    if isinstance(values.get("hydra"), dict) and not key:
+        raise search_path.no_effect(".".join(("hydra", *map(str, list(values["hydra"])[:1]))))
     schema.converted(values, schema.hint_of(key) if key else schema.Conf, key)
 
 

@@ -67,9 +67,14 @@ def command_help(command: str, sentence: str, module: ModuleType, whole: bool) -
     parts = sections(command)
     if not parts:
         return "\n".join(lines)
-    show = _entry("--cfg job", "show the conf as composed, and run nothing")
+    show = _entry(
+        "--cfg job", "show the conf as composed, and run nothing; --resolve: its ${…} too"
+    )
+    folder = _entry(
+        "--config-dir FOLDER", "look for files of groups there too: FOLDER/data/mine.yaml"
+    )
     sweep = _entry("-m", "train once for each of several values: -m seed=1,2 recipe=lr,fm")
-    lines += ["", "options:", show, *([sweep] if command == "train" else [])]
+    lines += ["", "options:", show, folder, *([sweep] if command == "train" else [])]
     groups = [_entry(f"{group}=", "|".join(options(group))) for group in groups_of(command)]
     lines += ["", "groups (files in conf/):", *groups]
     if not whole:

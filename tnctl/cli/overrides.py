@@ -1,15 +1,16 @@
 """`key=value` of the command line: Hydra's grammar, checked by the schema, set in a conf."""
 
+import difflib
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
-from tnctl import schema, shipped
+from tnctl import schema
 from tnctl.cli.conf_files import Entry
 from tnctl.cli.help import options
 from tnctl.cli.mistakes import explained
-from tnctl.errors import UserError, did_you_mean, refuse_if
+from tnctl.errors import UserError, did_you_mean, quoted, refuse_if
 
 QUOTES = (
     "Give key=value; a value with blanks, letters beyond a to z, or any of ,{}[]()# goes in "
@@ -37,18 +38,24 @@ def parsed(arguments: Sequence[str]) -> list[Any]:
     return overrides
 
 
-def is_choice(override: Any, folder: Path) -> bool:
-    """Whether Hydra applies an override: it chooses a file of a group, or sets a key of hydra.
+def is_choice(override: Any, places: Sequence[Path]) -> bool:
+    """Whether Hydra applies an override: it chooses a file of a group.
 
-    All others are checked and set here. Groups are the folders beside a conf of `folder`, and the
-    shipped ones.
+    All others are checked and set here. Groups are the folders in `places`, but not one that has
+    the name of a key with a value, such as `output`.
     """
     key = override.key_or_group
-    if override.package is not None or key.startswith(("hydra.", "hydra/")):
+    if override.package is not None:
         return True
-    is_group = any((base / key).is_dir() for base in (folder, shipped.folder("conf")))
+    is_group = any((place / key).is_dir() for place in places) and not _is_value(key)
     # With a dict as value, the name is of a section whose keys it sets.
     return is_group and not isinstance(override.value(), dict)
+
+
+def _is_value(key: str) -> bool:
+    """Whether a key has a value, and not names below it as a section and `recipe` have."""
+    known = schema.all_keys().get(key)
+    return known is not None and get_origin(known.hint) is not dict
 
 
 def line_of_choice(choice: Any, entries: Sequence[Entry]) -> str:
@@ -59,17 +66,17 @@ def line_of_choice(choice: Any, entries: Sequence[Entry]) -> str:
     group, line = choice.key_or_group, str(choice.input_line)
     is_plain = choice.package is None and not (choice.is_add() or choice.is_delete())
     is_listed = any(entry.group == group for entry in entries)
-    return line if is_listed or not is_plain or group.startswith("hydra") else f"+{line}"
+    return line if is_listed or not is_plain else f"+{line}"
 
 
-def check(override: Any, folder: Path) -> None:
+def check(override: Any, places: Sequence[Path]) -> None:
     """Raise UserError for several values, keys that do not exist, and values of another type."""
     key, value, argument = override.key_or_group, override.value(), override.input_line
     refuse_if(override.is_sweep_override(), f"{argument} has several values. {one_each(key)}")
-    if not is_choice(override, folder):
+    if not is_choice(override, places):
         hint = schema.hint_of(key)
         schema.converted(value, Any if override.is_delete() else hint, key)
-    elif not key.startswith("hydra"):
+    else:
         refuse_if(override.is_force_add(), f"{key} takes no ++. Give {key}=NAME")
         if not override.is_delete() and not isinstance(value, str | list):
             raise UserError(f"{argument} names none. {did_you_mean('', options(key))}")
@@ -102,18 +109,25 @@ def _set(override: Any, key: str, conf: Any) -> None:
         key, value = branch, reduce(lambda inner, name: {name: inner}, reversed(names), value)
     # A setting of a recipe, or a name in warm.rename, need not be in the conf.
     open_key = key.startswith(("recipe.", "warm.rename"))
-    if override.is_add() and not open_key and not isinstance(value, dict | list):
-        refuse_if(
-            OmegaConf.select(conf, key, throw_on_missing=False) is not None,
-            f"{key} is a key already: leave the + out",
-        )
     try:
         OmegaConf.update(conf, key, value, merge=True, force_add=adds or open_key)
     except (ConfigAttributeError, ConfigKeyError) as error:
-        way = f"Add it with +{override.key_or_group if branch else error.full_key}=…"
+        near = _near(override.key_or_group, branch, conf)
+        way = f"{'A new one is added' if near else 'Add it'} with "
+        way += f"+{override.key_or_group if branch else error.full_key}=…"
         raise UserError(
-            f"the conf has no {error.full_key}; --cfg job shows what it has. {way}"
+            f"the conf has no {error.full_key}; --cfg job shows what it has. {near}{way}"
         ) from error
+
+
+def _near(key: str, branch: str, conf: Any) -> str:
+    """`Did you mean …? ` with the name in a branch of the conf that is nearest to a key's."""
+    from omegaconf import OmegaConf
+
+    name, dot, rest = key.removeprefix(f"{branch}.").partition(".")
+    names = [str(known) for known in OmegaConf.select(conf, branch) or ()] if branch else []
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"Did you mean {quoted(f'{branch}.{near[0]}{dot}{rest}')}? " if near else ""
 
 
 def _delete(override: Any, key: str, conf: Any) -> None:
@@ -121,7 +135,10 @@ def _delete(override: Any, key: str, conf: Any) -> None:
     from omegaconf.errors import ConfigTypeError
 
     value = OmegaConf.select(conf, key, throw_on_missing=False)
-    refuse_if(value is None, f"the conf has no {key}; --cfg job shows what it has")
+    if value is None:
+        branch = next((path for path in schema.branches() if key.startswith(f"{path}.")), "")
+        near = _near(key, branch, conf).strip()
+        raise UserError(f"the conf has no {key}; --cfg job shows what it has. {near}".rstrip(". "))
     refuse_if(
         override.value() not in (None, value),
         f"~{key} takes no value. Leave what follows it out",

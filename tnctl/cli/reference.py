@@ -35,12 +35,20 @@ shows what a conf says in the end.
 | `data.train=[a.csv,b.csv]` | a list |
 | `data.validation=null` | no value |
 | `data=criteo`, `recipe=lr` | a file of a group: `conf/data/criteo.yaml`, `conf/recipe/lr.yaml` |
+| `data=mine` | your own file `data/mine.yaml`, beside your conf or in the current folder |
+| `--config-dir my` | files of groups are looked for in the folder `my` too: `my/data/mine.yaml` |
 | `recipe.hidden=[64,32]` | a setting of the recipe |
 | `recipe=my.py` | a recipe of your own, by its file |
 | `slots.user.pooling=mean` | a key of an input that the conf has |
 | `+slots.user.column=uid` | a new input, with this key; so also `+data.labels.…`, `+optimizer.groups.…` |
 | `~slots.user` | without this input |
-| `-m seed=1,2 recipe=lr,fm` | `train` only: a sweep, one run for each of the four, in folders under `output` |
+| `-m seed=1,2 recipe=lr,fm` | `train` only: a sweep, one run for each of the four, in folders under `output`; `choice(1,2)` and `range(1,4)` are values too |
+| `--cfg job`, `--resolve` | show the conf and run nothing; `--resolve` shows what each `${…}` stands for |
+
+A `+` before any other key changes nothing. A file is looked for beside the conf, in the folders of
+`--config-dir` (or `hydra.searchpath=[my]`), among the shipped ones, and last in the current folder.
+Of Hydra only the composition of confs is used: other keys of `hydra`, such as `hydra.run.dir`, are
+refused.
 
 A value with blanks or any of `,{}[]()#` is quoted twice, once for the shell: `"data.missing=['?','n, a']"`.
 URLs and paths need no quotes but the shell's.

@@ -11,7 +11,7 @@ USAGE = "conf=NAME [output=URL] [key=value …] [-m key=value,value …]"
 def run(given: list[str]) -> int:
     """Train a conf; exit code 0 when it is trained, now or before."""
     taken, overrides = arguments.part(given, TAKES)
-    path = compose.named_conf(taken)
+    path = compose.named_conf(taken, overrides)
     overwrite, golden = arguments.flag(taken, "overwrite"), arguments.count(taken, "golden", 200)
     accept = arguments.flag(taken, "accept")
     if arguments.options(overrides)[0].sweep:
