@@ -229,6 +229,17 @@ def test_a_runs_page(trained):
     ]
 
 
+def test_a_run_among_runs(trained, cli):
+    done = cli("runs", "run", "--json", cwd=trained)
+    assert done.code == 0, done.err
+    [run] = json.loads(done.out)["runs"]
+    content = json.loads((trained / "run/report.json").read_text())
+    assert (run["state"], run["problem"]) == ("finished", None)
+    assert run["test"]["auc"] == content["auc"]
+    assert run["validation"]["auc"] == content["evaluations"][-1]["validation"]["auc"]
+    assert run["seconds"] == content["timing"]["seconds"]
+
+
 def test_importance_on_the_page(workspace, cli):
     done = cli("train", "conf=small.yaml", "output=run", "evaluation.ablate=true", cwd=workspace)
     assert done.code == 0, done.err

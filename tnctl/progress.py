@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -257,6 +258,27 @@ def table(
 
     Where a terminal is too narrow, texts go on in the next line; elsewhere no line is broken.
     """
+    shown = _table(title, headings, rows, left)
+    if not console.is_terminal:
+        whole = console.options.update(width=LONGEST_LINE)
+        shown.width = shown.__rich_measure__(console, whole).maximum
+    console.print(shown)
+
+
+def print_table(
+    headings: Iterable[str], rows: Iterable[Iterable[Any]], left: Container[int] = (0,)
+) -> None:
+    """A table on the standard output, on which one that is no terminal has room for any width."""
+    wide = None if sys.stdout.isatty() else LONGEST_LINE
+    output = Console(highlight=False, soft_wrap=True, width=wide)
+    with output.capture() as captured:
+        output.print(_table("", headings, rows, left))
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def _table(
+    title: str, headings: Iterable[str], rows: Iterable[Iterable[Any]], left: Container[int]
+) -> Table:
     shown = Table(title=masked(title), title_justify="left", box=None, pad_edge=False)
     for number, heading in enumerate(headings):
         words = printable(heading).split()
@@ -268,7 +290,4 @@ def table(
         )
     for row in rows:
         shown.add_row(*(Text(printable(masked(str(value)))) for value in row))
-    if not console.is_terminal:
-        whole = console.options.update(width=LONGEST_LINE)
-        shown.width = shown.__rich_measure__(console, whole).maximum
-    console.print(shown)
+    return shown

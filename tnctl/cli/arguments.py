@@ -38,6 +38,8 @@ ARGUMENTS = {
     "frozen": "true: weights become constants of the graph",
     "aot": "batch sizes to compile ahead of time, such as [1,32,256]",
     "target_cpu": "the CPU that aot= compiles for (default x86-64-v3)",
+    "html": "the file of a page to write: a table to sort, learning curves, calibration",
+    "metric": "the metric that orders runs (default: the one that most of them monitor)",
     "yes": "true: do it, and not only say what would be done",
 }
 LONGEST_COUNT = 18  # digits

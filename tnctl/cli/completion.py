@@ -58,7 +58,7 @@ compdef _tnctl tnctl
 complete -c tnctl -f -a '(tnctl completion words (commandline -cp) 2>/dev/null)'
 """,
 }
-PATH_ARGUMENTS = ("conf", "checkpoint", "to", "graph", "embeddings")
+PATH_ARGUMENTS = ("conf", "checkpoint", "to", "graph", "embeddings", "html")
 FLAGS = ("overwrite", "accept", "yes")
 OPTIONS = ("--help", "--cfg", "--resolve", "--config-dir", "-m")
 
@@ -89,6 +89,8 @@ def words(line: str) -> list[str]:
             return _beginning(word, SCRIPTS)
         case ["checkpoint", *rest]:
             return _checkpoint_words(word, rest)
+        case ["runs", *rest]:
+            return _runs_words(word, rest)
         case [command, *_] if command not in COMMANDS:
             return []
         case ["init", *_] if not equals and not word.startswith("-"):
@@ -117,6 +119,18 @@ def _checkpoint_words(word: str, given: list[str]) -> list[str]:
     if equals and key in takes:
         return [f"{key}={choice}" for choice in _values(key, value, given)]
     return _arguments(word, takes, given) + _files(word)
+
+
+def _runs_words(word: str, given: list[str]) -> list[str]:
+    """Words of `tnctl runs`: a folder, arguments and options."""
+    from tnctl.cli.runs import TAKES as TAKEN
+
+    if word.startswith("-"):
+        return _beginning(word, ["--json", "--help"])
+    key, equals, value = word.partition("=")
+    if equals and key in TAKEN:
+        return [f"{key}={choice}" for choice in _values(key, value, given)]
+    return _arguments(word, TAKEN, given) + _files(word)
 
 
 def _beginning(word: str, choices: Iterable[str]) -> list[str]:
@@ -162,6 +176,8 @@ def _values(key: str, value: str, given: list[str]) -> list[str]:
         return _files(value, root=_given(given, "data.root") or "")
     if name in PATH_ARGUMENTS or TEXT_KEYS.fullmatch(f"{name}="):
         return _files(value)
+    if name == "metric":
+        return _beginning(value, schema.all_keys()["evaluation.monitor"].declaration.choices)
     known = None if name in ARGUMENTS else schema.keys_like(name).get(name)
     is_flag = known.hint in (bool, bool | None) if known else name in FLAGS
     choices = known.declaration.choices if known else ()

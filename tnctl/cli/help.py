@@ -26,6 +26,7 @@ USED = {
     "verify-serving": ("output", "data", "train.threads", *ON_WORKERS),
     "checkpoint": (),
     "completion": (),
+    "runs": (),
     "fold": (),
     "init": (),
     "score": (),

@@ -25,6 +25,7 @@ COMMANDS = {
     "fold": "make one full export of a full one and its deltas",
     "verify-serving": "prove that graph and embeddings score as the trained model does",
     "score": "raw rows in, scores out, by a split graph and exported embeddings alone",
+    "runs": "runs side by side: what differs in their confs, metrics, time, spread over seeds",
     "checkpoint": "list, inspect, verify, diff, compact and prune checkpoints",
     "completion": "a script for bash, zsh or fish that completes commands, arguments and keys",
 }

@@ -26,21 +26,8 @@ from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf, differences
 from tnctl.training import pass_sums
 from tnctl.training.pass_position import FROM_SCRATCH
-from tnctl.training.run_folder import DAMAGED
+from tnctl.training.run_folder import DAMAGED, NOT_COMPARED
 from tnctl.training.state import RunState
-
-# Keys, and sections with all their keys, that may change when a run is resumed: the model and the
-# figures of the report do not depend on them.
-NOT_COMPARED = {
-    "output",
-    "save",
-    "gate",
-    "cluster",
-    "data.days",
-    "train.threads",
-    "train.tensorboard",
-    "train.profile",
-}
 
 
 def start(conf: Conf) -> Checkpoint | None:

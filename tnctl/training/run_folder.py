@@ -26,6 +26,18 @@ PREDICTIONS = "predictions"
 KINDS = ("parquet", "csv", "jsonl")
 # The list of predictions that were written into the folder of a run.
 PREDICTIONS_LIST = ".tnctl-predictions.json"
+# Keys, and sections with all their keys, that may change when a run is resumed: the model and the
+# figures of the report do not depend on them.
+NOT_COMPARED = {
+    "output",
+    "save",
+    "gate",
+    "cluster",
+    "data.days",
+    "train.threads",
+    "train.tensorboard",
+    "train.profile",
+}
 # The names of checkpoints, and of those that were moved to `damaged`.
 CHECKPOINT_NAME = re.compile(rf"{listing.NAME.pattern}(\.\d+)?")
 # Folders of a run that other commands write.

@@ -47,6 +47,18 @@ class Log:
             files.write_bytes(self._url, _lines(self.events))
 
 
+def lines_of(output: str, most: int) -> list[LogLine]:
+    """The lines of a run's log that are valid. Raises Failure beyond `most` bytes of it."""
+    content = files.read_bytes(files.join(output, LOG), most=most)
+    return [LogLine.of(event) for event in _events(content)]
+
+
+def is_of_a_run(output: str, most: int) -> bool:
+    """Whether a run can have written a log: it is empty, or has a valid line. Raises Failure."""
+    content = files.read_bytes(files.join(output, LOG), most=most)
+    return not content or next(_events(content), None) is not None
+
+
 def _lines(events: list[Event]) -> bytes:
     return "".join(f"{json.dumps(event)}\n" for event in events).encode()
 

@@ -1,0 +1,394 @@
+"""`tnctl runs`: runs side by side, against figures worked out by hand; damage in one line each."""
+
+import json
+import math
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+import pytest
+from resealed_manifests import reseal
+
+from tnctl.training.comparison import run_comparison, run_search
+
+GOLDEN = Path(__file__).parent / "golden/checkpoint"
+EVIL = "<script>alert(1)<"
+
+
+def metrics(auc):
+    return {"examples": 700, "auc": auc, "logloss": 1 - auc, "ctr": 0.2, "copc": 1.0}
+
+
+def put(values, key, value):
+    *parents, last = key.split(".")
+    for name in parents:
+        values = values[name]
+    if value is None:
+        del values[last]
+    else:
+        values[last] = value
+
+
+def add_run(output, *, validation=(), test=None, best=None, finished=True, log=True, **changes):
+    """A run as `train` leaves it: `validation` has the AUC after each pass of 10 steps.
+
+    `changes` are keys of its conf, their dots as `__`.
+    """
+    checkpoint = output / "checkpoints/step-0000000020"
+    shutil.copytree(GOLDEN, checkpoint)
+    values = json.loads((checkpoint / "conf.json").read_text())
+    values["output"] = str(output)
+    for key, value in changes.items():
+        put(values, key.replace("__", "."), value)
+    (checkpoint / "conf.json").write_text(json.dumps(values))
+    evaluations = [
+        {"step": 10 * n, "epoch": n, "validation": metrics(auc)}
+        for n, auc in enumerate(validation, 1)
+    ]
+    watch = {"best": best, "best_step": 10, "without": 0, "flat": 0, "plateau": 1.0}
+    kept = {"epochs": [], "evaluations": evaluations, "watch": watch, "log_lines": 0}
+    reseal(checkpoint, metrics=kept)
+    if log:
+        lines = [{"event": "step", "step": n, "loss": 1 / n, "running_auc": 0.5} for n in (10, 20)]
+        lines += [{"event": "evaluation", **evaluation} for evaluation in evaluations]
+        (output / "log.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    if finished:
+        bins = [{"prediction": n / 20, "label": n / 21, "count": 70} for n in range(10)]
+        kept_best = {"monitor": "auc", "value": best, "step": 10, "kept": True}
+        report = {
+            **({} if test is None else {**metrics(test), "calibration": bins}),
+            "split": None if test is None else "test", "steps": 20, "epochs": [],
+            "evaluations": evaluations, **({} if best is None else {"best": kept_best}),
+            "tables": {"embedding3": {"rows": 22, "bytes": 1 << 20}}, "dense_weights": 9,
+            "checkpoint": "checkpoints/step-0000000020", "timing": {"seconds": 75.0},
+        }  # fmt: skip
+        (output / "report.json").write_text(json.dumps(report))
+        (output / "report.html").write_text("<html/>")
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Three seeds of one conf, one run of another, one under way, and what is none."""
+    folder = tmp_path / "runs"
+    for seed, auc in ((1, 0.70), (2, 0.74), (3, 0.72)):
+        add_run(folder / f"sweep/seed={seed}", validation=[0.6, auc], test=auc - 0.01, seed=seed)
+    wide = {"embedding__width": 16, "recipe__hidden": [64, 32], "slots__campaign": None}
+    add_run(folder / "wide", validation=[0.8, 0.5], best=0.8, test=0.6, seed=1, **wide)
+    add_run(folder / "going", validation=[0.65], finished=False, seed=9)
+    (folder / "notes").mkdir()
+    (folder / "notes/readme.txt").write_text("none of them")
+    return folder
+
+
+def listed(cli, *arguments, cwd):
+    done = cli("runs", *arguments, "--json", cwd=cwd)
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_runs_are_in_the_order_of_validation(runs, cli):
+    content = listed(cli, cwd=runs.parent)
+    assert content["metric"] == "auc"
+    # `wide` kept its best model, of step 10; the others are of their last evaluation.
+    assert [(run["name"], run["validation"]["auc"]) for run in content["runs"]] == [
+        ("wide", 0.8), ("sweep/seed=2", 0.74), ("sweep/seed=3", 0.72), ("sweep/seed=1", 0.7),
+        ("going", 0.65),
+    ]  # fmt: skip
+    [wide, second, *_, going] = content["runs"]
+    assert wide["test"]["auc"] == 0.6
+    assert wide["differences"] == {"seed": 1, "recipe.hidden": [64, 32], "embedding.width": 16}
+    assert second["differences"]["slots.campaign"]["ids"] == "integer"
+    assert (second["seconds"], second["rows"], second["bytes"]) == (75.0, 22, 1 << 20)
+    assert (going["state"], going["problem"], going["step"]) == ("unfinished", None, 2)
+    assert (going["seed"], going["rows"], going["seconds"], going["test"]) == (9, 22, None, {})
+    assert content["skipped"] == []
+
+
+def test_another_metric_orders_them_in_its_own_direction(runs, cli):
+    content = listed(cli, "runs", "metric=logloss", cwd=runs.parent)
+    values = [run["validation"]["logloss"] for run in content["runs"]]
+    assert values == sorted(values)
+    done = cli("runs", "metric=acu", cwd=runs.parent)
+    assert done.code == 2
+    assert "no metric 'acu'. Did you mean 'auc'?" in done.line
+    assert "no metric 'copc'" in cli("runs", "metric=copc", cwd=runs.parent).line
+
+
+def test_the_mean_over_seeds(runs, cli):
+    add_run(runs / "again/seed=1", validation=[0.1, 0.70], test=0.69, seed=1, train__threads=1)
+    [group] = listed(cli, "runs", cwd=runs.parent)["seeds"]
+    # One run of seed 1: the threads of a run do not matter to its result.
+    assert group["runs"] == ["again/seed=1", "sweep/seed=2", "sweep/seed=3"]
+    assert group["seeds"] == [1, 2, 3]
+    values = [0.70, 0.74, 0.72]
+    mean = sum(values) / 3
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / 2)
+    spread = group["validation"]["auc"]
+    assert spread["mean"] == pytest.approx(mean)
+    assert spread["deviation"] == pytest.approx(deviation)
+    assert group["test"]["auc"]["mean"] == pytest.approx(mean - 0.01)
+    assert set(group["differences"]) == {"recipe.hidden", "embedding.width", "slots.campaign"}
+
+
+def test_code_of_a_recipe_is_a_difference(runs, cli):
+    for manifest in runs.glob("sweep/seed=2/checkpoints/*/manifest.json"):
+        recipe = json.loads(manifest.read_text())["recipe"]
+        reseal(manifest.parent, recipe={**recipe, "sha256": "ab" * 32})
+    content = listed(cli, "runs", cwd=runs.parent)
+    assert content["seeds"][0]["seeds"] == [1, 3]
+    by_name = {run["name"]: run["differences"] for run in content["runs"]}
+    assert by_name["sweep/seed=2"]["recipe.sha256"] == "abababab"
+
+
+def test_the_table_on_the_standard_output(runs, cli):
+    done = cli("runs", "runs", cwd=runs.parent)
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0].split()[:4] == ["run", "seed", "recipe.hidden", "slots.campaign"]
+    wide = next(line for line in lines if line.startswith("wide"))
+    for word in ("[64,32]", "0.80000", "0.60000", "1:15", "22", "1.0 MiB"):
+        assert word in wide.split() or word in wide, word
+    assert [line.split()[0] for line in lines[1:4]] == ["wide", "sweep/seed=2", "sweep/seed=3"]
+    going = next(line for line in lines if line.startswith("going"))
+    assert "unfinished" in going
+    assert any("0.72000 ± 0.02000" in line for line in lines)
+
+
+def test_without_validation_the_names_order_them_and_a_line_says_so(tmp_path, cli):
+    for name, test in (("b", 0.9), ("a", 0.6)):
+        add_run(tmp_path / "runs" / name, test=test)
+    done = cli("runs", cwd=tmp_path)
+    assert done.code == 0
+    assert [line.split()[0] for line in done.out.splitlines()[1:]] == ["a", "b"]
+    assert "no run has auc on data.validation" in done.line
+
+
+def test_runs_on_other_data_are_pointed_out(runs, cli):
+    add_run(runs / "other", validation=[0.9], test=0.9, data__validation="other.csv")
+    done = cli("runs", "runs", cwd=runs.parent)
+    assert "runs differ in data.validation" in done.line
+
+
+class Read(HTMLParser):
+    """The links and the text of a page."""
+
+    def __init__(self, html):
+        super().__init__(convert_charrefs=True)
+        self.links, self.text = [], ""
+        self.feed(html)
+
+    def handle_starttag(self, _tag, attrs):
+        self.links += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def page_of(cli, cwd, *arguments, code=0):
+    done = cli("runs", *arguments, cwd=cwd)
+    assert done.code == code, done.err
+    html = (cwd / "page.html").read_text()
+    assert not re.search(r"https?://|@import|url\(", html)
+    return html, ElementTree.fromstring(html)
+
+
+def series_of(tree, label):
+    svg = next(svg for svg in tree.iter("svg") if svg.get("aria-label") == label)
+    return {
+        line["name"]: [at[2:] for at in line["at"]] for line in json.loads(svg.get("data-series"))
+    }
+
+
+def test_the_page(runs, cli):
+    html, tree = page_of(cli, runs.parent, "runs", "html=page.html")
+    curves = series_of(tree, "validation auc")
+    assert curves["wide"] == [[10, 0.8], [20, 0.5]]
+    assert set(curves) == {"wide", "going", *(f"sweep/seed={n}" for n in (1, 2, 3))}
+    assert series_of(tree, "training loss")["going"] == [[10, 0.1], [20, 0.05]]
+    calibrated = series_of(tree, "mean label on data.test, of tenths of the examples")
+    assert len(calibrated) == 4
+    assert calibrated["wide"][3] == [0.15, 3 / 21]
+    [table, seeds] = list(tree.iter("table"))
+    assert table.get("class") == "sortable"
+    heads = [head.text for head in table.find("thead/tr")]
+    assert heads[:5] == ["run", "seed", "recipe.hidden", "slots.campaign", "embedding.width"]
+    rows = [[cell.get("data-value") for cell in row] for row in table.find("tbody")]
+    column = heads.index("validation auc")
+    assert [float(row[column]) for row in rows] == [0.8, 0.74, 0.72, 0.7, 0.65]
+    assert [row[heads.index("time")] for row in rows] == ["75.0"] * 4 + [""]
+    assert "0.72000 ± 0.02000" in "".join(seeds.itertext())
+    read = Read(html)
+    assert len(read.links) == 4
+    for link in read.links:
+        assert (runs.parent / unquote(link)).is_file(), link
+
+
+def test_only_a_page_that_may_be_replaced_is_replaced(runs, cli):
+    (runs.parent / "page.html").write_text("mine")
+    done = cli("runs", "runs", "html=page.html", cwd=runs.parent)
+    assert done.code == 2
+    assert "html=page.html is there already" in done.line
+    assert (runs.parent / "page.html").read_text() == "mine"
+    page_of(cli, runs.parent, "runs", "html=page.html", "overwrite=true")
+    content = (runs / "wide/report.html").read_text()
+    for place in ("runs/wide/report.html", "runs/wide/new.html"):
+        done = cli("runs", "runs", f"html={place}", "overwrite=true", cwd=runs.parent)
+        assert done.code == 2
+        assert f"html={place} lies in runs/wide" in done.line
+    assert (runs / "wide/report.html").read_text() == content
+    assert cli("runs", "runs", "html=runs/all.html", cwd=runs.parent).code == 0
+
+
+def test_names_and_values_are_only_text(tmp_path, cli):
+    """Of a stranger's folder: in the page, the terminal and JSON."""
+    for name, text in ((f"{EVIL}\x1b[2J", EVIL), ("b\nc", "\x1b]0;x\x07")):
+        add_run(tmp_path / "runs" / name, validation=[0.5], test=0.5, data__train=text)
+    html, _ = page_of(cli, tmp_path, "html=page.html")
+    assert "<script>alert" not in html
+    assert "script>alert(1)<" in Read(html).text
+    done = cli("runs", cwd=tmp_path)
+    assert "\x1b" not in done.out and "\x07" not in done.out
+    assert len(done.out.splitlines()) == 3
+
+
+def test_a_page_of_many_runs_charts_the_best(tmp_path, cli):
+    for n in range(13):
+        add_run(tmp_path / f"runs/{n:02}", validation=[0.5 + n / 100], test=0.5, seed=n)
+    html, tree = page_of(cli, tmp_path, "html=page.html")
+    assert set(series_of(tree, "validation auc")) == {f"{n:02}" for n in range(3, 13)}
+    assert "first 10 of 13 runs" in html
+
+
+def test_damage_and_what_is_no_run(runs, cli):
+    (runs / "wide/report.json").write_text('{"split": 3}')
+    (runs / "sweep/seed=1/report.json").write_bytes(b"\xff\x00")
+    shutil.rmtree(runs / "sweep/seed=1/checkpoints")
+    [conf] = runs.glob("sweep/seed=2/checkpoints/*/conf.json")
+    conf.write_text("{}")
+    [manifest] = runs.glob("going/checkpoints/*/manifest.json")
+    manifest.write_text("[" * 100_000)
+    newer = {**json.loads(GOLDEN.joinpath("conf.json").read_text()), "new_key": 3}
+    [checkpoint] = runs.glob("sweep/seed=3/checkpoints/*")
+    (checkpoint / "conf.json").write_text(json.dumps(newer))
+    reseal(checkpoint)
+    for name, text in (("theirs", '{"loss": 3}\n'), ("text", "epoch 1\n")):
+        (runs / name).mkdir()
+        (runs / name / "log.jsonl").write_text(text)
+    (runs / "json").mkdir()
+    (runs / "json/report.json").write_text('{"report": "of another program"}')
+    (runs / "begun").mkdir()
+    (runs / "begun/log.jsonl").write_text("")
+    done = cli("runs", "runs", "--json", "html=page.html", cwd=runs.parent)
+    assert done.code == 0
+    assert "Traceback" not in done.err
+    content = json.loads(done.out)
+    by_name = {run["name"]: run for run in content["runs"]}
+    assert by_name["wide"]["state"] == "damaged"
+    assert "report.json is damaged" in by_name["wide"]["problem"]
+    assert by_name["wide"]["validation"]["auc"] == 0.5  # of its checkpoint; keep=last
+    assert "manifest.json" in by_name["going"]["problem"]
+    assert "conf.json is cut short" in by_name["sweep/seed=2"]["problem"]
+    assert by_name["sweep/seed=2"]["state"] == "finished"
+    assert by_name["sweep/seed=2"]["validation"]["auc"] == 0.74
+    assert "new_key" in by_name["sweep/seed=3"]["problem"]
+    assert by_name["begun"]["problem"] == "no checkpoint yet"
+    assert set(by_name) == {
+        "wide",
+        "going",
+        "sweep/seed=1",
+        "sweep/seed=2",
+        "sweep/seed=3",
+        "begun",
+    }
+    assert sorted(line.split(":")[0] for line in content["skipped"]) == [
+        "skipped json", "skipped text", "skipped theirs",
+    ]  # fmt: skip
+    table = cli("runs", "runs", cwd=runs.parent)
+    assert table.code == 0
+    assert len(table.err.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], ["nowhere has no run"]),
+        ([], ["runs has no run"]),
+        (["empty"], ["empty has no run"]),
+        (["a", "b"], ["one folder or URL", "a b"]),
+        (["output=a"], ["without output=", ": a"]),
+        (["--jsn"], ["no option --jsn"]),
+        (["empty", "conf=x"], ["takes no conf="]),
+        (["empty", "overwrite=true"], ["overwrite= is for html="]),
+        (["nope://x"], ["nope"]),
+        (["file"], ["file has no run"]),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path, cli, arguments, words):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    done = cli("runs", *arguments, cwd=tmp_path)
+    assert done.code in (1, 2)
+    assert done.out == ""
+    for word in words:
+        assert word in done.line
+
+
+def test_links_circles_and_depth(tmp_path, cli, monkeypatch):
+    add_run(tmp_path / "runs/a", validation=[0.5])
+    (tmp_path / "runs/circle").symlink_to(tmp_path / "runs")
+    (tmp_path / "runs/.hidden").mkdir()
+    add_run(tmp_path / "runs/.hidden/b", validation=[0.5])
+    add_run(tmp_path / "runs" / "/".join("d" * 17) / "c", validation=[0.5])
+    done = cli("runs", cwd=tmp_path)
+    assert [line.split()[0] for line in done.out.splitlines()[1:]] == ["a"]
+    assert "nested too deep" in done.line
+    monkeypatch.setattr(run_search, "MOST_FOLDERS", 5)
+    done = cli("runs", cwd=tmp_path)
+    assert done.code == 1
+    assert "has over 5 folders" in done.line
+
+
+def test_a_run_by_itself_and_runs_in_a_run(runs, cli):
+    content = listed(cli, "runs/wide", cwd=runs.parent)
+    assert [(run["name"], run["differences"]) for run in content["runs"]] == [(".", {})]
+    add_run(runs / "wide/seed=5", validation=[0.9], seed=5)
+    names = {run["name"] for run in listed(cli, "runs/wide/", cwd=runs.parent)["runs"]}
+    assert names == {".", "seed=5"}
+
+
+def test_on_another_storage(runs, cli):
+    fsspec = pytest.importorskip("fsspec")
+    storage = fsspec.filesystem("memory")
+    try:
+        storage.put(str(runs), "/compared", recursive=True)
+        local = listed(cli, "runs", cwd=runs.parent)
+        remote = listed(cli, "memory://compared", cwd=runs.parent)
+        for content in (local, remote):
+            for run in content["runs"]:
+                del run["output"]
+        assert remote["runs"] == local["runs"]
+        assert remote["seeds"] == local["seeds"]
+        html, _ = page_of(cli, runs.parent, "memory://compared", "html=page.html")
+        assert Read(html).links == []
+    finally:
+        storage.rm("/compared", recursive=True)
+
+
+def test_differing_keys_against_flat_confs():
+    confs = [
+        {"a": 1, "b": {"x": [1], "y": None}, "output": "p"},
+        {"a": 1, "b": {"x": [2], "y": None, "z": 0}, "output": "q"},
+        {"a": 1, "b": {"x": [1], "y": None}, "c": {"d": 1}, "output": "r"},
+    ]
+    assert run_comparison.differing(confs) == ["b.x", "b.z", "c"]
+    assert run_comparison.differing(confs[:1] * 2) == []
+    values = [run_comparison.value_at(conf, "b.z") for conf in confs]
+    assert values == [run_comparison.ABSENT, 0, run_comparison.ABSENT]
+    assert run_comparison.short_names(["seed", "a.b.c", "x.b.c", "recipe.name", "o.d.name"]) == [
+        "seed", "a.b.c", "x.b.c", "recipe.name", "d.name"
+    ]  # fmt: skip
+    whole = run_comparison.without(confs[0], {"b.x", "output"})
+    assert whole == {"a": 1, "b": {"y": None}}

@@ -1,0 +1,145 @@
+"""`tnctl runs`: the runs of a folder or URL side by side, as a table, a page or JSON."""
+
+import os
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from tnctl.cli import arguments
+from tnctl.cli.printing import print_json
+from tnctl.errors import Failure, UserError, refuse_if
+
+if TYPE_CHECKING:
+    from tnctl.training.comparison.run_comparison import Comparison
+
+TAKES = ("html", "metric", "overwrite")
+USAGE = """[FOLDER|URL] [html=FILE] [metric=NAME] [overwrite=true] [--json]
+
+FOLDER (by default runs) has runs at any depth: outputs of `train`, and of sweeps. They are in the
+order of their metric on data.validation, the best first."""
+DEFAULT = "runs"
+KEYS_SHOWN = 8  # columns of keys; a page and JSON have all
+LONGEST_VALUE = 32  # characters of a value in the table
+
+
+def run(given: list[str]) -> int:
+    """Print the table, or JSON, and write the page of html=."""
+    words = [word for word in given if word != "--json"]
+    if option := next((word for word in words if word.startswith("-")), None):
+        raise UserError(f"no option {option}. The options are --help and --json")
+    taken, urls = arguments.part(words, TAKES)
+    refuse_if(len(urls) > 1, f"give one folder or URL of runs. Received: {' '.join(urls)}")
+    url = plain(urls[0]) if urls else DEFAULT
+    replace = arguments.flag(taken, "overwrite")
+    refuse_if("overwrite" in taken and "html" not in taken, "overwrite= is for html=. Leave it out")
+    from tnctl.training.comparison import run_comparison
+
+    comparison = run_comparison.compare(url, taken.get("metric"))
+    if "html" in taken:
+        write_page(comparison, taken["html"], replace)
+    if "--json" in given:
+        print_json(run_comparison.to_json(comparison))
+    else:
+        show(comparison)
+    return 0
+
+
+def plain(url: str) -> str:
+    """A folder as given by itself. Raises UserError for `output=URL` and the like."""
+    key, equals, value = url.partition("=")
+    refuse_if(
+        equals and key in ("output", "conf", "checkpoint", "to", "folder"),
+        f"give the folder or URL by itself, without {key}=: {value.strip(chr(39))}",
+    )
+    return url
+
+
+def show(comparison: "Comparison") -> None:
+    """The tables on the standard output; what is not listed, in lines on standard error."""
+    from tnctl.progress import clock, print_table, say, size
+    from tnctl.training.comparison.comparison_page import spread_text, state_of
+    from tnctl.training.comparison.run_comparison import short_names
+
+    keys = comparison.keys[:KEYS_SHOWN]
+    columns = [(split, name) for split, names in comparison.metrics.items() for name in names]
+    heads = [f"{split} {name}" for split, name in columns]
+    rows = []
+    for entry in comparison.runs:
+        values = comparison.values.get(entry.name)
+        metrics = [getattr(entry, split).get(name) for split, name in columns]
+        rows.append(
+            [
+                entry.name,
+                *("?" if values is None else in_table(values[key]) for key in keys),
+                *("-" if value is None else f"{value:.5f}" for value in metrics),
+                "-" if entry.seconds is None else clock(entry.seconds),
+                "-" if entry.rows is None else f"{entry.rows:,}",
+                "-" if entry.bytes is None else size(entry.bytes),
+                "" if entry.state == "finished" and entry.problem is None else state_of(entry),
+            ]
+        )
+    names = ["run", *short_names(keys), *heads, "time", "rows", "memory", ""]
+    print_table(names, rows, left=(0, len(names) - 1))
+    if comparison.seeds:
+        print()
+        others = [key for key in keys if key != "seed"]
+        rows = []
+        for group in comparison.seeds:
+            values = comparison.values[group.runs[0].name]
+            spreads = [getattr(group, split).get(name) for split, name in columns]
+            seeds = ", ".join(map(str, group.seeds))
+            rows.append(
+                [seeds, *(in_table(values[key]) for key in others), *map(spread_text, spreads)]
+            )
+        print_table(["over seeds", *short_names(others), *heads], rows)
+    if len(comparison.keys) > KEYS_SHOWN:
+        left_out = len(comparison.keys) - KEYS_SHOWN
+        say(f"{left_out:,} more keys differ; html= and --json have all")
+    for note in (*comparison.notes(), *comparison.skipped):
+        say(note)
+
+
+def in_table(value: Any) -> str:
+    """A value of a conf, cut where it is long."""
+    from tnctl.training.comparison.run_comparison import value_text
+
+    text = value_text(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+
+
+def write_page(comparison: "Comparison", to: str, replace: bool) -> None:
+    """Write the page of html=. Raises UserError when there is another file, or it is in a run."""
+    from tnctl import outputs
+    from tnctl.masking import masked
+    from tnctl.progress import say
+    from tnctl.training.comparison import comparison_page, run_summary
+
+    outputs.refuse_overlap([to], [entry.output for entry in comparison.runs], "html")
+    logs, notes = {}, []
+    for entry in comparison_page.charted(comparison):
+        try:
+            logs[entry.name] = run_summary.lines_of(entry)
+        except Failure as error:
+            notes.append(f"{entry.name} has no curves: {error}")
+    links = {
+        entry.name: url
+        for entry in comparison.runs
+        if entry.has_page and (url := link(entry.output, to)) is not None
+    }
+    html = comparison_page.render(masked(comparison), logs, links, masked(notes))
+    try:
+        with outputs.output_file(to, replace=replace) as stream:
+            stream.write(html.encode())
+    except UserError as error:
+        raise UserError(str(error).replace("to=", "html="), error.exit_code) from error
+    say(f"{to} shows {len(comparison.runs):,} runs")
+
+
+def link(output: str, page: str) -> str | None:
+    """The URL of a run's report as a link of a page; None where one is not on this machine."""
+    from tnctl import files
+    from tnctl.training.run_folder import PAGE
+
+    folder, place = files.local_path(output), files.local_path(page)
+    if folder is None or place is None:
+        return None
+    return quote(os.path.relpath(folder.resolve() / PAGE, place.resolve().parent))

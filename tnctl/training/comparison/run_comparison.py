@@ -1,0 +1,279 @@
+"""Runs compared: what differs in their confs, their order, and their spread over seeds."""
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tnctl.documents import plain
+from tnctl.errors import Failure, UserError, did_you_mean, quoted
+from tnctl.evaluation.metrics import METRICS
+from tnctl.training.comparison.run_search import search
+from tnctl.training.comparison.run_summary import SOURCE, ForeignError, RunSummary, summary_of
+from tnctl.training.run_folder import NOT_COMPARED
+
+ABSENT = object()  # in the place of a value that a conf does not have
+SHOWN_METRICS = ("auc", "logloss")  # beside the one that orders the runs
+# Keys that say which data the metrics are of.
+EVALUATED = ("data.root", "data.validation", "data.test")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over seeds, and the deviation of a sample (n - 1 below the fraction)."""
+
+    mean: float
+    deviation: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedGroup:
+    """Finished runs whose confs differ in `seed` only, one for each seed."""
+
+    runs: tuple[RunSummary, ...]
+    validation: dict[str, Spread]
+    test: dict[str, Spread]
+
+    @property
+    def seeds(self) -> list[int]:
+        return [run.seed for run in self.runs if run.seed is not None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Runs from the best to the worst by a metric of data.validation, those without it last.
+
+    `keys` are the keys in which confs differ; `values` has the value of each in each run, by its
+    name, None for a run without a conf. `skipped` has sentences about what is not listed.
+    """
+
+    folder: str
+    metric: str
+    runs: tuple[RunSummary, ...]
+    keys: tuple[str, ...] = ()
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seeds: tuple[SeedGroup, ...] = ()
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def metrics(self) -> dict[str, list[str]]:
+        """The metrics to show of `validation` and `test`, as far as any run has them."""
+        names = dict.fromkeys((self.metric, *SHOWN_METRICS))
+        return {
+            split: [name for name in names if any(name in getattr(run, split) for run in self.runs)]
+            for split in ("validation", "test")
+        }
+
+    @property
+    def ranked(self) -> list[RunSummary]:
+        """The runs that have the metric."""
+        return [run for run in self.runs if self.metric in run.validation]
+
+    def notes(self) -> list[str]:
+        """What a reader should know of the order."""
+        if not self.ranked:
+            return [
+                f"no run has {self.metric} on data.validation, so they are in the order of their "
+                "names; tests are not for choosing"
+            ]
+        data = [key for key in self.keys if key in EVALUATED]
+        if data:
+            return [f"runs differ in {', '.join(data)}: compare those with the same data only"]
+        return []
+
+
+def compare(folder: str, metric: str | None = None) -> Comparison:
+    """The runs under a folder or URL. Raises Failure when there is none, and when it is no folder.
+
+    `metric` orders them, by default the one that most of them monitor. Raises UserError for one
+    that has no better and worse.
+    """
+    if metric is not None and (metric not in METRICS or not _orders(metric)):
+        raise UserError(
+            f"no metric {quoted(metric)}. {did_you_mean(metric, filter(_orders, METRICS))}"
+        )
+    searched = search(folder)
+    runs, skipped = [], list(searched.skipped)
+    for name, names in searched.runs.items():
+        try:
+            runs.append(summary_of(name, searched.url(name), names))
+        except ForeignError as error:
+            skipped.append(f"skipped {name}: {error}")
+    if not runs:
+        why = f": {skipped[0]}" if skipped else ""
+        raise Failure(f"{folder} has no run{why}. Give the folder or URL that runs were written to")
+    metric = metric or _monitored(runs)
+    ordered = sorted(runs, key=lambda run: _rank(run, metric))
+    confs = [run.conf for run in ordered if run.conf is not None]
+    keys = [key for key in differing(confs) if not _is_of_a_recipe(key, confs)]
+    return Comparison(
+        folder=searched.folder,
+        metric=metric,
+        runs=tuple(ordered),
+        keys=tuple(keys),
+        values={run.name: {key: value_at(run.conf, key) for key in keys} for run in ordered
+                if run.conf is not None},
+        seeds=tuple(over_seeds(ordered, metric)),
+        skipped=tuple(skipped),
+    )  # fmt: skip
+
+
+def _orders(name: str) -> bool:
+    return METRICS[name].greater_is_better is not None
+
+
+def _monitored(runs: Sequence[RunSummary]) -> str:
+    """The metric that most runs monitor, of those that order."""
+    counts = Counter(run.monitor for run in runs if run.monitor in METRICS)
+    return next((str(name) for name, _ in counts.most_common(1)), "auc")
+
+
+def _sign(metric: str) -> int:
+    return -1 if METRICS[metric].greater_is_better else 1
+
+
+def _rank(run: RunSummary, metric: str) -> tuple[bool, float, str]:
+    value = run.validation.get(metric)
+    return value is None, 0.0 if value is None else _sign(metric) * value, run.name
+
+
+def differing(confs: Sequence[Mapping[str, Any]], path: str = "") -> list[str]:
+    """The dotted keys in which confs differ, as plain values, but for those that do not matter.
+
+    A section that a conf does not have, such as a slot, is a key of its own.
+    """
+    keys: list[str] = []
+    for name in dict.fromkeys(name for conf in confs for name in conf):
+        key = f"{path}.{name}".lstrip(".")
+        values = [conf.get(name, ABSENT) for conf in confs]
+        if key in NOT_COMPARED:
+            continue
+        if all(isinstance(value, Mapping) for value in values):
+            keys += differing(values, key)
+        elif any(value != values[0] for value in values[1:]):
+            keys.append(key)
+    return keys
+
+
+def _is_of_a_recipe(key: str, confs: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a key differs only because recipes do: one has the setting, or other source."""
+    if not key.startswith("recipe.") or key == "recipe.name":
+        return False
+    values: dict[str, Any] = {}
+    for conf in confs:
+        name, value = str(conf["recipe"].get("name")), value_at(conf, key)
+        if value is not ABSENT and values.setdefault(name, value) != value:
+            return False
+    first, *others = values.values()
+    return key == f"recipe.{SOURCE}" or all(value == first for value in others)
+
+
+def value_at(conf: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key, ABSENT without one. Names have no dots."""
+    value: Any = conf
+    for name in key.split("."):
+        value = value.get(name, ABSENT) if isinstance(value, Mapping) else ABSENT
+    return value
+
+
+def without(conf: Mapping[str, Any], keys: set[str], path: str = "") -> dict[str, Any]:
+    """A copy of a conf without dotted keys."""
+    return {
+        name: without(value, keys, key) if isinstance(value, Mapping) else value
+        for name, value in conf.items()
+        if (key := f"{path}.{name}".lstrip(".")) not in keys
+    }
+
+
+def over_seeds(runs: Sequence[RunSummary], metric: str) -> list[SeedGroup]:
+    """Finished runs whose confs differ in `seed` only, at least two seeds; the best mean first.
+
+    Of several runs with one seed, which have the same results, the first by name counts.
+    """
+    groups: dict[str, dict[int, RunSummary]] = {}
+    for run in sorted(runs, key=lambda run: run.name):
+        if run.state == "finished" and run.conf is not None and run.seed is not None:
+            same = json.dumps(without(run.conf, {*NOT_COMPARED, "seed"}), sort_keys=True)
+            groups.setdefault(same, {}).setdefault(run.seed, run)
+    spreads = [
+        SeedGroup(
+            runs=tuple(by_seed[seed] for seed in sorted(by_seed)),
+            validation=_spreads([run.validation for run in by_seed.values()]),
+            test=_spreads([run.test for run in by_seed.values()]),
+        )
+        for by_seed in groups.values()
+        if len(by_seed) > 1
+    ]
+
+    def rank(group: SeedGroup) -> tuple[bool, float, str]:
+        spread = group.validation.get(metric)
+        value = 0.0 if spread is None else _sign(metric) * spread.mean
+        return spread is None, value, group.runs[0].name
+
+    return sorted(spreads, key=rank)
+
+
+def _spreads(results: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+    """The mean and deviation of each metric that all runs have."""
+    names = [name for name in METRICS if all(name in result for result in results)]
+    columns = {name: [result[name] for result in results] for name in names}
+    return {
+        name: Spread(statistics.fmean(values), statistics.stdev(values))
+        for name, values in columns.items()
+    }
+
+
+def value_text(value: Any) -> str:
+    """A value of a conf as one would write it, in one line."""
+    if value is ABSENT:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def short_names(keys: Sequence[str]) -> list[str]:
+    """Each key by its last two parts, or as many as tell it from the others."""
+
+    def ends(key: str, count: int) -> str:
+        return ".".join(key.split(".")[-count:])
+
+    names = []
+    for key in keys:
+        counts = range(2, key.count(".") + 2)
+        unique = (n for n in counts if sum(ends(other, n) == ends(key, n) for other in keys) == 1)
+        names.append(ends(key, next(unique, key.count(".") + 1)))
+    return names
+
+
+def to_json(comparison: Comparison) -> dict[str, Any]:
+    """A comparison as plain values: docs/train.md has the keys."""
+
+    def differences(name: str, skipped: str = "") -> dict[str, Any]:
+        values = comparison.values.get(name, {})
+        return {
+            key: value for key, value in values.items() if value is not ABSENT and key != skipped
+        }
+
+    return {
+        "folder": comparison.folder,
+        "metric": comparison.metric,
+        "runs": [
+            {
+                "name": run.name, "output": run.output, "state": run.state, "problem": run.problem,
+                "seed": run.seed, "differences": differences(run.name), "step": run.step,
+                "validation": run.validation, "test": run.test, "seconds": run.seconds,
+                "rows": run.rows, "bytes": run.bytes,
+            }
+            for run in comparison.runs
+        ],
+        "seeds": [
+            {
+                "runs": [run.name for run in group.runs], "seeds": group.seeds,
+                "differences": differences(group.runs[0].name, "seed"),
+                "validation": plain(group.validation), "test": plain(group.test),
+            }
+            for group in comparison.seeds
+        ],
+        "skipped": list(comparison.skipped),
+    }  # fmt: skip

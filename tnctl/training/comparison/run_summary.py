@@ -1,0 +1,179 @@
+"""One run as it is compared with others: its conf, its results, and what is wrong with it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import JsonValue
+
+from tnctl import files, limits
+from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
+from tnctl.checkpoint.chain import Checkpoint, newest_first, open_checkpoint
+from tnctl.checkpoint.document import Evaluation
+from tnctl.documents import DocumentError
+from tnctl.errors import Failure
+from tnctl.evaluation.metrics import METRICS
+from tnctl.saved_conf import conf_of, conf_to_json
+from tnctl.training import run_log
+from tnctl.training.report import LogLine, Report, number_of
+from tnctl.training.run_folder import LOG, PAGE, REPORT
+
+LOG_BYTES = 16 << 20  # of a log that curves are drawn of
+SOURCE = "sha256"  # beside recipe.name: two runs of one recipe may have other code
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """A run. `validation` and `test` are metrics of the model that is kept, by their names.
+
+    Of an unfinished run, `validation`, `step` and `rows` are of its newest checkpoint; `conf` has
+    plain values, with those of keys that an older tnctl did not have. It is None where no
+    checkpoint can be read.
+    """
+
+    name: str
+    output: str
+    state: Literal["finished", "unfinished", "damaged"]
+    problem: str | None = None
+    conf: dict[str, Any] | None = None
+    report: Report | None = None
+    has_page: bool = False
+    step: int | None = None
+    validation: dict[str, float] = field(default_factory=dict)
+    test: dict[str, float] = field(default_factory=dict)
+    seconds: float | None = None
+    rows: int | None = None
+    bytes: int | None = None
+
+    @property
+    def monitor(self) -> str | None:
+        """The metric that the run kept its best model by."""
+        return None if self.conf is None else str(self.conf["evaluation"]["monitor"])
+
+    @property
+    def seed(self) -> int | None:
+        return None if self.conf is None else int(self.conf["seed"])
+
+
+class ForeignError(Exception):
+    """A folder with a file of a run's name that tnctl did not write; the message says which."""
+
+
+def summary_of(name: str, output: str, names: set[str]) -> RunSummary:
+    """What is known of the run at `output`, whose files have `names`.
+
+    Raises ForeignError for what is no run. Damage is told in `problem`.
+    """
+    report, problem = _report(output) if REPORT in names else (None, None)
+    checkpoint, conf, damage = _checkpoint(output) if CHECKPOINTS in names else (None, None, None)
+    if report is not None:
+        # Damage of a newer checkpoint concerns who resumes the run, and not its results.
+        damage = damage if conf is None else None
+        return _finished(name, output, report, conf, damage, has_page=PAGE in names)
+    if checkpoint is None and damage is None and not (LOG in names and _has_log(output)):
+        raise ForeignError(problem or f"{files.join(output, LOG)} is no log of tnctl")
+    problem = problem or damage
+    state: Literal["unfinished", "damaged"] = "unfinished" if problem is None else "damaged"
+    if checkpoint is None:
+        problem = problem or "no checkpoint yet"
+        return RunSummary(name=name, output=output, state=state, problem=problem)
+    content = checkpoint.manifest
+    evaluations = content.metrics.evaluations
+    best = content.metrics.watch.best_step if _keeps_best(conf) else None
+    return RunSummary(
+        name=name,
+        output=output,
+        state=state,
+        problem=problem,
+        conf=conf,
+        step=content.steps_trained,
+        validation=figures(_kept(evaluations, best)),
+        rows=content.rows,
+    )
+
+
+def _finished(
+    name: str,
+    output: str,
+    report: Report,
+    conf: dict[str, Any] | None,
+    problem: str | None,
+    has_page: bool,
+) -> RunSummary:
+    best = report.best.step if report.best is not None and report.best.kept else None
+    validation = _kept(report.evaluations, best)
+    tables = report.tables.values()
+    return RunSummary(
+        name=name,
+        output=output,
+        state="finished",
+        problem=problem,
+        conf=conf,
+        report=report,
+        has_page=has_page,
+        step=report.steps,
+        validation=figures(report.metrics if report.split == "validation" else validation),
+        test=figures(report.metrics if report.split == "test" else {}),
+        seconds=report.timing.seconds if math.isfinite(report.timing.seconds) else None,
+        rows=sum(table.rows for table in tables),
+        bytes=sum(table.bytes for table in tables),
+    )
+
+
+def figures(metrics: Mapping[str, JsonValue]) -> dict[str, float]:
+    """The metrics that are known by name and are finite numbers."""
+    values = ((name, number_of(dict(metrics), name)) for name in METRICS)
+    return {name: value for name, value in values if value is not None and math.isfinite(value)}
+
+
+def lines_of(run: RunSummary) -> list[LogLine]:
+    """The lines of a run's log. Raises Failure when it cannot be read, or is too large."""
+    return run_log.lines_of(run.output, LOG_BYTES)
+
+
+def _report(output: str) -> tuple[Report | None, str | None]:
+    """The report of a run, or why there is none."""
+    url = files.join(output, REPORT)
+    try:
+        return Report.parse(files.read_bytes(url, most=limits.MANIFEST_BYTES)), None
+    except DocumentError as error:
+        return None, f"{url} is damaged or no report of this tnctl: {error}"
+    except Failure as error:
+        return None, str(error)
+
+
+def _checkpoint(output: str) -> tuple[Checkpoint | None, dict[str, Any] | None, str | None]:
+    """The newest checkpoint with a conf that can be used, the conf, and what is damaged."""
+    damage: str | None = None
+    try:
+        for folder in newest_first(files.join(output, CHECKPOINTS)):
+            try:
+                checkpoint = open_checkpoint(folder)
+                conf = conf_to_json(conf_of(checkpoint.conf(), folder))
+            except Failure as error:
+                damage = damage or str(error)
+                continue
+            conf["recipe"][SOURCE] = checkpoint.manifest.recipe.sha256[:8]
+            return checkpoint, conf, damage
+    except Failure as error:
+        damage = damage or str(error)
+    return None, None, damage
+
+
+def _has_log(output: str) -> bool:
+    """Whether a log is one that a run began: it is empty, or has a line of a run."""
+    try:
+        return run_log.is_of_a_run(output, LOG_BYTES)
+    except Failure:
+        return False
+
+
+def _keeps_best(conf: Mapping[str, Any] | None) -> bool:
+    return conf is not None and conf["evaluation"]["keep"] == "best"
+
+
+def _kept(evaluations: Sequence[Evaluation], best: int | None) -> dict[str, JsonValue]:
+    """The metrics of the model that is kept: of the best step, else of the last evaluation."""
+    chosen = [entry for entry in evaluations if best is None or entry.step == best]
+    return dict(chosen[-1].validation) if chosen else {}
