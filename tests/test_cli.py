@@ -17,6 +17,7 @@ COMMANDS = {
     "check": ["conf", "rows", "format"],
     "prepare": ["conf", "to"],
     "train": ["conf", "overwrite", "golden"],
+    "import": ["tensornet", "conf", "tables", "dense"],
     "evaluate": ["conf", "checkpoint"],
     "predict": ["conf", "checkpoint", "to", "format"],
     "ablate": ["conf", "checkpoint"],

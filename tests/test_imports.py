@@ -20,7 +20,7 @@ LAYERS = [
     *GROUND, "out_of_memory", "memory_limits", "optimizer_table", "folders", "manifest",
     "ownership", "outputs", "schema", "saved_conf", "tables",
     "data", "model", "checkpoint", "evaluation", "starting", "training", "serving",
-    "cluster", "launch", "cli",
+    "tensornet", "cluster", "launch", "cli",
 ]  # fmt: skip
 # Parts that stand beside each other: neither imports the other, whatever their order above.
 SIBLINGS = [{"training", "serving"}]

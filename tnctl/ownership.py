@@ -69,6 +69,8 @@ EMBEDDINGS = Format(
         rf"golden\.jsonl|{_NAME}(-[0-9]{{5}})?\.((removed\.)?(parquet|txt)|dictionary|index)"
     ),
 )
+_BLOCK = re.compile(r"sparse_table/[A-Za-z0-9_]{1,128}/rank_(0|[1-9][0-9]?)/block_[0-7]\.gz")
+TENSORNET = Format("tnctl tensornet", "manifest.json", _BLOCK)
 PREPARED = Format(
     "tnctl prepared",
     "manifest.json",
@@ -95,7 +97,7 @@ WORKERS = Format(
 # A file that is being written, alone in a folder beside its place.
 FILE = Format("tnctl file", None, re.compile("content"))
 FORMATS = {
-    format.text: format for format in (CHECKPOINT, GRAPH, EMBEDDINGS, PREPARED, RUN, WORKERS, FILE)
+    of.text: of for of in (CHECKPOINT, GRAPH, EMBEDDINGS, TENSORNET, PREPARED, RUN, WORKERS, FILE)
 }
 
 

@@ -40,6 +40,10 @@ ARGUMENTS = {
     "target_cpu": "the CPU that aot= compiles for (default x86-64-v3)",
     "html": "the file of a page to write: a table to sort, learning curves, calibration",
     "metric": "the metric that orders runs (default: the one that most of them monitor)",
+    "tensornet": "the folder or URL that TensorNet saved its weights to, or that of a day in it",
+    "tables": "which weights each table of TensorNet has: NAME:GROUP.linear,NAME:GROUP.embedding",
+    "dense": "the dense variables of the conf's network in the order of their names in TensorNet",
+    "ranks": "for how many workers of TensorNet the tables are cut (default 1)",
     "yes": "true: do it, and not only say what would be done",
 }
 LONGEST_COUNT = 18  # digits

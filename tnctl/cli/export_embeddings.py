@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tnctl.serving.rows.export_document import Filter
 
 OF_REDIS = ("prefix", "grace")
+OF_TENSORNET = ("tables", "ranks")
+TENSORNET = "tensornet"
+NOT_OF_TENSORNET = ("precision", "only", "min_show", "top", "since", "golden", *OF_REDIS)
 TAKES = (
     "conf",
     "checkpoint",
@@ -27,12 +30,14 @@ TAKES = (
     "top",
     "since",
     "golden",
+    *OF_TENSORNET,
     *OF_REDIS,
 )
 USAGE = (
-    f"conf=NAME | output=URL | checkpoint=URL [to=URL] [format={'|'.join(file_formats())}] "
+    "conf=NAME | output=URL | checkpoint=URL [to=URL] "
+    f"[format={'|'.join((*file_formats(), TENSORNET))}] "
     "[precision=float32|float16|int8] [only=SLOT,…] [min_show=X] [top=N] [since=URL] [golden=N] "
-    "[prefix=NAME] [grace=SECONDS]"
+    "[tables=NAME:GROUP.SEGMENT,…] [ranks=N] [prefix=NAME] [grace=SECONDS]"
 )
 
 
@@ -49,6 +54,11 @@ def check(cluster: Cluster, taken: dict[str, str]) -> None:
         server_format(taken.get("to", "")) is not None,
         f"cluster={cluster.start} is for exports to files: rows in Redis are written by one "
         "process, which needs no room for all of them. Leave it out",
+    )
+    refuse_if(
+        taken.get("format") == TENSORNET,
+        f"cluster={cluster.start} is not for format={TENSORNET}: one process writes it, which "
+        "needs no room for all rows. Leave it out",
     )
 
 
@@ -69,6 +79,10 @@ def export(
     from tnctl.serving.rows.export import GOLDEN_ROWS, GRACE, PREFIX, export
     from tnctl.serving.rows.precision import PRECISIONS
 
+    if taken.get("format") == TENSORNET:
+        return export_tables(checkpoint, conf, taken)
+    if wrong := next((key for key in OF_TENSORNET if key in taken), None):
+        raise UserError(f"{wrong}= is of format={TENSORNET}. Leave it out")
     golden = arguments.count(taken, "golden", GOLDEN_ROWS)
     precision = arguments.choice(taken, "precision", PRECISIONS)
     filter, since = filter_of(taken), taken.get("since")
@@ -88,7 +102,7 @@ def export(
         checkpoint,
         conf,
         taken.get("to") or files.join(conf.output, name),
-        encoding=arguments.choice(taken, "format", file_formats()),
+        encoding=arguments.choice(taken, "format", (*file_formats(), TENSORNET)),
         precision=precision,
         filter=filter,
         since=since,
@@ -97,6 +111,18 @@ def export(
         grace=arguments.count(taken, "grace", GRACE),
         writers=writers,
     )
+    return 0
+
+
+def export_tables(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
+    """Write the rows with their state as TensorNet's text."""
+    from tnctl.tensornet.exporting import export
+
+    if wrong := next((key for key in NOT_OF_TENSORNET if key in taken), None):
+        raise UserError(f"format={TENSORNET} writes all rows as they are: leave {wrong}= out")
+    to = taken.get("to") or files.join(conf.output, TENSORNET)
+    refuse_if(server_format(to) is not None, f"format={TENSORNET} is of files. Give to=FOLDER")
+    export(checkpoint, conf, to, taken.get("tables"), arguments.count(taken, "ranks", 1))
     return 0
 
 

@@ -1,0 +1,27 @@
+# ruff: noqa: N999 (a command's module has its name)
+"""`tnctl import`."""
+
+from tnctl.cli import compose
+from tnctl.cli.quiet import quiet_tensorflow
+from tnctl.errors import refuse_if
+from tnctl.schema import Conf
+
+TAKES = ("tensornet", "conf", "tables", "dense")
+USAGE = (
+    "tensornet=URL conf=NAME [tables=NAME:GROUP.SEGMENT,…] [dense=NAME,…] [output=URL] "
+    "[key=value …]"
+)
+
+
+def run(given: list[str]) -> int:
+    """Write TensorNet's weights as the first checkpoint of a run, which train goes on from."""
+    return compose.with_named_conf(given, TAKES, import_tables)
+
+
+def import_tables(conf: Conf, taken: dict[str, str]) -> int:
+    refuse_if("tensornet" not in taken, "give tensornet=URL, the folder of TensorNet's weights")
+    quiet_tensorflow()
+    from tnctl.tensornet.importing import import_tables
+
+    import_tables(conf, taken["tensornet"], taken.get("tables"), taken.get("dense"))
+    return 0

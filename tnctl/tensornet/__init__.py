@@ -1,0 +1,1 @@
+"""TensorNet's tables: read into a checkpoint, and written from one. docs/tensornet.md."""

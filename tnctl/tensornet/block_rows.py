@@ -1,0 +1,253 @@
+"""Blocks of TensorNet's sparse tables, text and binary, as arrays of rows: streamed and checked."""
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc
+from numpy.typing import NDArray
+
+from tnctl import files, limits
+from tnctl.errors import Failure, quoted, shortened
+from tnctl.tensornet.row_forms import WIDEST, RowForm
+
+HEAD_BYTES = 1 << 20
+BYTES_PER_READ = 4 << 20
+LONGEST_REASON = 160  # characters of what Arrow says
+HEADER = re.compile(rb"opt_name:(\w{1,32})\r?\ndim:(\d{1,6})\r?\n")
+TEXT_START = b"opt_name:"
+TYPES = {"id": pa.uint64(), "dim": pa.int32(), "age": pa.int32(), "end": pa.string()}
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a block says of its table: its dim, and the optimizer where it is text."""
+
+    dim: int
+    optimizer: str | None
+
+
+class Rest(io.RawIOBase):
+    """What follows the first bytes of a stream, which were read: those and the others.
+
+    `end` has the last two bytes that were read.
+    """
+
+    def __init__(self, start: bytes, stream: BinaryIO) -> None:
+        self._start, self._stream = start, stream
+        self.end = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        size = BYTES_PER_READ if size is None or size < 0 else size
+        if self._start:
+            data, self._start = self._start[:size], self._start[size:]
+        else:
+            data = self._stream.read(size)
+        self.end = (self.end + data[-2:])[-2:]
+        return data
+
+
+def described(url: str) -> Described:
+    """What the start of a block says. Raises Failure for a file that is no block."""
+    with files.open_input(url) as stream:
+        head = files.read_most(stream, 4096)
+    if not head:
+        raise empty(url)
+    if head.startswith(TEXT_START[: len(head)]):
+        match = header_of(head, url)
+        return Described(int(match[2]), match[1].decode())
+    dim = int(np.frombuffer(head[:4], "<i4")[0]) if len(head) >= 4 else 0
+    if not 1 <= dim <= WIDEST:
+        raise Failure(
+            f"{url} begins neither with opt_name: nor with the number of its weights, as blocks of "
+            "TensorNet do. Copy it again"
+        )
+    return Described(dim, None)
+
+
+def empty(url: str) -> Failure:
+    """The error for a file without a byte."""
+    return Failure(f"{url} is empty, and even a block without rows has a header. Copy it again")
+
+
+def header_of(head: bytes, url: str) -> re.Match[bytes]:
+    """The first two lines of a text. Raises Failure when they are others."""
+    match = HEADER.match(head)
+    if match is None or not 1 <= int(match[2]) <= WIDEST:
+        raise Failure(
+            f"{url} should begin with the lines opt_name:NAME and dim:NUMBER. "
+            f"Received: {quoted(head[:60])}"
+        )
+    return match
+
+
+def rows_of(url: str, form: RowForm) -> Iterator[NDArray[Any]]:
+    """The rows of a block, arrays [n] of the form's dtype, of a few MiB each.
+
+    Raises Failure for a file that is damaged, cut short, or of rows of another form.
+    """
+    with files.open_input(url) as stream:
+        head = files.read_most(stream, HEAD_BYTES)
+        if not head:
+            raise empty(url)
+        read = text_rows if head.startswith(TEXT_START[: len(head)]) else binary_rows
+        for rows in read(url, head, stream, form):
+            form.check(rows, url)
+            yield rows
+
+
+def refuse_other_form(url: str, dim: int, optimizer: str, form: RowForm) -> None:
+    """Raise Failure when a block is of another form than the table's first one."""
+    if (dim, optimizer.lower()) != (form.dim, form.rule.name.lower()):
+        raise Failure(
+            f"{url} has rows of {optimizer} with dim {dim}, and the first block of its table of "
+            f"{form.rule.name} with dim {form.dim}. Copy the table again"
+        )
+
+
+# ---- Text -------------------------------------------------------------------
+
+
+def text_rows(url: str, head: bytes, stream: BinaryIO, form: RowForm) -> Iterator[NDArray[Any]]:
+    """The rows of a text whose first bytes are `head`."""
+    match = header_of(head, url)
+    refuse_other_form(url, int(match[2]), match[1].decode(), form)
+    start = head[match.end() :]
+    while b"\n" not in start.lstrip(b"\r\n") and (more := stream.read(HEAD_BYTES)):
+        start += more
+        if len(start) > limits.LINE_BYTES:
+            raise Failure(f"{url} has a line of over {limits.mebibytes(limits.LINE_BYTES)}")
+    line = start.lstrip(b"\r\n").split(b"\n", 1)[0].rstrip(b"\r")
+    if not line:
+        refuse_cut(url, start[-2:] in (b"\n", b"\r\n"), whole=start == b"")
+        return  # a block without rows
+    try:
+        columns = form.text_columns(line)
+    except ValueError as error:
+        raise Failure(f"{url}: {error} for {form.rule.name} with dim {form.dim}") from error
+    rest = Rest(start, stream)
+    with damage_reported(url):
+        for batch in pc.open_csv(
+            rest,
+            pc.ReadOptions(column_names=columns, block_size=max(BYTES_PER_READ, 4 * len(line))),
+            pc.ParseOptions(delimiter="\t", quote_char=False),
+            pc.ConvertOptions(
+                column_types={name: TYPES.get(name, pa.float32()) for name in columns},
+                null_values=[],
+            ),
+        ):
+            yield rows_of_batch(url, batch, form)
+    refuse_cut(url, rest.end == b"\n\n", whole=rest.end[-1:] == b"\n")
+
+
+def refuse_cut(url: str, ended: bool, *, whole: bool) -> None:
+    """Raise Failure for a block that was cut short.
+
+    TensorNet ends each block with one more line end (`ended`). Its resizing tool does not, but it
+    compresses, and a compressed file that is cut cannot be read: there rows need only be `whole`.
+    """
+    if not (ended or (whole and url.endswith(".gz"))):
+        raise Failure(
+            f"{url} was cut short: it does not end as TensorNet's blocks do. Copy it again"
+        )
+
+
+@contextmanager
+def damage_reported(url: str) -> Iterator[None]:
+    """Turns what Arrow raises for a line that it cannot read into a Failure."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        reason = shortened(str(error), LONGEST_REASON)
+        raise Failure(f"{url} is damaged ({reason}). Copy it again") from error
+
+
+def rows_of_batch(url: str, batch: pa.RecordBatch, form: RowForm) -> NDArray[Any]:
+    """The rows of a batch of columns. Raises Failure for another dim, or text after the last."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    rows = np.zeros(batch.num_rows, form.dtype)
+    if "end" in columns and set(columns["end"].unique().to_pylist()) != {""}:
+        raise Failure(f"{url} has text after the last column of a row. Copy it again")
+    if "dim" in columns and (columns["dim"].to_numpy() != form.dim).any():
+        raise Failure(f"{url} has a row whose dim is not {form.dim}. Copy it again")
+    if "age" in columns:
+        age = columns["age"].to_numpy()
+        # A negative one becomes one beyond every limit, and is refused with its sign.
+        rows["age"] = age.astype(np.uint32)
+    for name in ("id", "show", "click"):
+        if name in columns:
+            rows[name] = columns[name].to_numpy()
+    for name, letter in (("weights", "w"), *((state, state) for state in form.rule.states)):
+        for at in range(rows[name].shape[1]):
+            rows[name][:, at] = columns[f"{letter}{at}"].to_numpy()
+    return rows
+
+
+# ---- Binary -----------------------------------------------------------------
+
+
+def binary_rows(url: str, head: bytes, stream: BinaryIO, form: RowForm) -> Iterator[NDArray[Any]]:
+    """The rows of a binary block whose first bytes are `head`.
+
+    Which records it has, of those that are possible, is seen from their numbers and its length.
+    """
+    dim = int(np.frombuffer(head[:4], "<i4")[0]) if len(head) >= 4 else -1
+    if dim != form.dim:
+        raise Failure(
+            f"{url} begins neither with opt_name: nor with {form.dim}, the dim of its table. "
+            "Copy it again"
+        )
+    start = head[4:]
+    if start in (b"", b"\n"):
+        refuse_cut(url, start == b"\n", whole=True)
+        return  # a block without rows
+    record = record_of(url, start, len(head) < HEAD_BYTES, form)
+    rest = Rest(start, stream)
+    size = max(BYTES_PER_READ // record.itemsize, 1) * record.itemsize
+    left = b""
+    while data := files.read_most(rest, size):  # type: ignore[arg-type]
+        count = len(data) // record.itemsize
+        left = data[count * record.itemsize :]
+        if count:
+            yield rows_of_records(url, np.frombuffer(data, record, count), form)
+    refuse_cut(url, left == b"\n", whole=left == b"")
+
+
+def record_of(url: str, start: bytes, whole: bool, form: RowForm) -> np.dtype[Any]:
+    """The records of a block that begins so, or that `whole` is. Raises Failure unless it is one.
+
+    A wrong length of records shifts them against their bytes, so numbers stand where none can be.
+    """
+    fitting = []
+    for record in form.records():
+        count, left = divmod(len(start), record.itemsize)
+        if whole and start[len(start) - left :] not in (b"", b"\n"):
+            continue
+        if count and form.is_possible(np.frombuffer(start, record, count)).all():
+            fitting.append(record)
+    if len(fitting) != 1:
+        which = "may have rows of several forms" if fitting else "has rows of another form"
+        raise Failure(
+            f"{url} {which}, not those of {form.rule.name} with dim {form.dim}, or it was cut "
+            "short. Check the optimizer of the conf, or copy it again"
+        )
+    return fitting[0]
+
+
+def rows_of_records(url: str, records: NDArray[Any], form: RowForm) -> NDArray[Any]:
+    """Rows of the form's dtype with the fields that records [n] have. Raises Failure."""
+    names = [name for name in records.dtype.names or () if name != "dim"]
+    if "dim" in (records.dtype.names or ()) and (records["dim"] != form.dim).any():
+        raise Failure(f"{url} has a row whose dim is not {form.dim}. Copy it again")
+    rows = np.zeros(len(records), form.dtype)
+    for name in names:
+        rows[name] = records[name].astype("<u4") if name == "age" else records[name]
+    return rows

@@ -1,0 +1,361 @@
+"""`tnctl import tensornet=DIR`: TensorNet's tables become the first checkpoint of a run."""
+
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tnctl import files, outputs
+from tnctl.checkpoint import listing, parts, rows, sketch_file
+from tnctl.checkpoint.chain import FOLDER, name_of
+from tnctl.checkpoint.document import (
+    Clock,
+    Metrics,
+    Position,
+    WarmDense,
+    WarmInput,
+    WarmReport,
+)
+from tnctl.checkpoint.owners import spool_of
+from tnctl.checkpoint.parts import GroupPart, PartSize, StagedPart, TablePart
+from tnctl.checkpoint.staging import Contents, InferenceGraph, stage, write_golden
+from tnctl.data import statistics
+from tnctl.data.day_records import DayRecord
+from tnctl.data.days import calendar, conf_of_day, daily, days_of
+from tnctl.errors import UserError, refuse_if
+from tnctl.manifest import Inventory
+from tnctl.masking import masked
+from tnctl.model.building import Model, build
+from tnctl.model.layout import plan
+from tnctl.ownership import CHECKPOINT
+from tnctl.progress import Display, say, table, waiting
+from tnctl.schema import Conf
+from tnctl.tensornet import conf_tables, dense_weights
+from tnctl.tensornet.block_rows import described, rows_of
+from tnctl.tensornet.conf_tables import Weights
+from tnctl.tensornet.ftrl_weights import FtrlWeights
+from tnctl.tensornet.joined_records import Ages, JoinCounts, JoinedTable, no_ages
+from tnctl.tensornet.partitions import MOST_PARTS, PartedRows, parts_needed
+from tnctl.tensornet.table_folders import Source, SourceTable, source_at
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A table of TensorNet and the weights of the conf that it has."""
+
+    source: SourceTable
+    weights: Weights
+
+
+def import_tables(conf: Conf, url: str, tables: str | None, dense: str | None) -> str:
+    """Write a checkpoint of TensorNet's weights in a folder as the first of conf.output.
+
+    `tables` and `dense` are the arguments of the command, or None. Returns the checkpoint's folder.
+    Raises UserError for a conf whose rows or optimizers are others, Failure for damaged files.
+    """
+    refuse_if(
+        conf.optimizer.updates == "all",
+        "optimizer.updates=all makes every row before the first step, and TensorNet has only rows "
+        "that were trained. Take updates=touched",
+    )
+    outputs.refuse_overlap([conf.output], [url], "output")
+    with files.locked(conf.output):
+        refuse_run(conf.output)
+        source = source_at(url)
+        measured = measured_inputs(conf)
+        pairs, left_out = paired(conf, source, tables, measured)
+        with waiting("building the model"):
+            model = build(conf, measured)
+        notes = [f"table {name} is left out: tables= does not name it" for name in left_out]
+        trained_dense = import_dense(model, source, dense, notes)
+        spool = files.TemporaryFolder("import", spool_of(conf.save))
+        try:
+            parted, ages = part_rows(pairs, source, Path(spool.name))
+            saving = Saving(conf, model, source, pairs, parted, ages, notes, trained_dense)
+            return saving.save()
+        finally:
+            spool.cleanup()
+
+
+def refuse_run(output: str) -> None:
+    """Raise UserError when an output has a checkpoint."""
+    for name in files.list_folder(files.join(output, FOLDER)):
+        if listing.NAME.fullmatch(name):
+            raise UserError(
+                f"{output} has a run already ({FOLDER}/{name}), and an import begins one. Choose "
+                "another output=URL"
+            )
+
+
+def measured_inputs(conf: Conf) -> statistics.Statistics:
+    """What inputs need to know of the training data; it is only read where they need anything."""
+    needs = statistics.standardized(conf.numeric) or statistics.bucketed(conf.slots)
+    if needs and daily(conf):
+        conf = conf_of_day(conf, next(iter(days_of(conf).there), None))
+    return statistics.measure(conf)
+
+
+def paired(
+    conf: Conf, source: Source, given: str | None, measured: statistics.Statistics
+) -> tuple[list[Pair], list[str]]:
+    """Each table with the weights that it has, and the names of those that are left out.
+
+    Raises UserError where a table cannot be, or may not be only, one of the conf's.
+    """
+    known = conf_tables.weights_of(conf.compat, plan(conf, measured))
+    by_name = {entry.name: entry for entry in source.tables}
+    starts = {entry.name: described(entry.files[0]) for entry in source.tables}
+    if given is None:
+        chosen = conf_tables.matched(starts, known)
+    else:
+        chosen = conf_tables.named_weights(given, known)
+        if unknown := sorted(chosen.keys() - by_name.keys()):
+            raise UserError(
+                f"tables=: {source.folder} has no table {unknown[0]}. It has {', '.join(by_name)}"
+            )
+    for name, weights in chosen.items():
+        conf_tables.check(name, starts[name], weights, conf.slots)
+    pairs = [Pair(by_name[name], weights) for name, weights in chosen.items()]
+    return pairs, [name for name in by_name if name not in chosen]
+
+
+def blocks_of(pair: Pair) -> Iterator[NDArray[Any]]:
+    """All rows of a table, rank by rank and block by block."""
+    for url in pair.source.files:
+        yield from rows_of(url, pair.weights.form)
+
+
+def part_rows(
+    pairs: list[Pair], source: Source, folder: Path
+) -> tuple[dict[str, PartedRows], Ages]:
+    """All rows, parted by the hashes of their keys, by the names of tables; and their ages."""
+    present, done, count = no_ages(), 0, 0
+    stored = sum(pair.source.bytes for pair in pairs)
+    number_of_parts = parts_needed(stored)
+    parted: dict[str, PartedRows] = {}
+    with Display("import", stored or None) as display:
+        for number, pair in enumerate(pairs):
+            form, name = pair.weights.form, pair.source.name
+            parted[name] = PartedRows(
+                folder / str(number), name, pair.weights.group, form.dtype, number_of_parts
+            )
+
+            ftrl = FtrlWeights(pair.weights)
+            with closing(parted[name].write(blocks_of(pair))) as written:
+                for read in written:
+                    present[read["age"]] = True
+                    ftrl.add(read)
+                    count += len(read)
+                    display.update(min(done, stored), f"{count:,} rows")
+            ftrl.check(name)
+            done += pair.source.bytes
+        display.update(stored, f"{count:,} rows of {len(pairs)} tables read")
+        display.finish()
+    day = calendar(source.day or "")
+    return parted, Ages(present, 0 if day is None else day.toordinal())
+
+
+class Saving:
+    """Writes a checkpoint of rows that are parted, with the clock that makes them so old."""
+
+    def __init__(
+        self,
+        conf: Conf,
+        model: Model,
+        source: Source,
+        pairs: list[Pair],
+        parted: Mapping[str, PartedRows],
+        ages: Ages,
+        notes: list[str],
+        trained_dense: bool,
+    ) -> None:
+        self._conf, self._model, self._source = conf, model, source
+        self._pairs, self._parted, self._ages = pairs, parted, ages
+        self._notes, self._trained_dense = notes, trained_dense
+
+    def save(self) -> str:
+        """Write the checkpoint, and return its folder."""
+        step = self._ages.step
+        folder = files.join(self._conf.output, f"{FOLDER}/{name_of(step)}")
+        with (
+            waiting("saving a checkpoint"),
+            outputs.output_folder(folder, CHECKPOINT, [self._source.folder]) as output,
+        ):
+            inventory = output.inventory()
+            written = [self._write(inventory, place) for place in range(len(self._model.tables))]
+            part = StagedPart(tables=tuple(entry for entry, _ in written))
+            self._note([counts for _, counts in written])
+            contents = self._contents(part)
+            document = stage(inventory.writing, self._model, contents, InferenceGraph(), [part])
+            write_golden(inventory.writing, [])
+            inventory.complete(document)
+        self._print()
+        say(f"{folder} is saved: tnctl train goes on from it")
+        return folder
+
+    def _write(self, inventory: Inventory, place: int) -> tuple[TablePart, JoinCounts]:
+        """Write the files of a table of the model."""
+        layout, sparse = self._model.layout.tables[place], self._model.tables[place]
+        sparse.set_step(self._ages.step)
+        sources = [
+            (pair.weights, self._parted[pair.source.name])
+            for pair in self._pairs
+            if pair.weights.table == place
+        ]
+        decays = {name: self._conf.life_of(name).shows.decay for name in layout.groups}
+        joined = JoinedTable(layout, sparse, sources, decays, self._ages)
+        size = sparse.record_dtype.itemsize
+        most = sum(parted.rows for _, parted in sources)
+        count = min(rows.files_needed(most, size), MOST_PARTS)
+        part_count = max((parted.count for _, parted in sources), default=1)
+        count = min(count, part_count)
+        suffix = ".zst" if self._conf.save.compression == "zstd" else ""
+        names = parts.named([layout.name], [PartSize(files=(count,), bytes=0)], suffix)[0][0]
+        shift = 64 - (part_count.bit_length() - 1)
+        entries = rows.write_files(
+            inventory.writing,
+            names.rows,
+            rows.ranges(count),
+            size,
+            lambda first, last: joined.records(range(first >> shift, (last >> shift) + 1)),
+        )
+        groups = tuple(
+            GroupPart(name=name, rows=joined.counts.rows[number], evicted=0, waiting=0)
+            for name, number in layout.groups.items()
+        )
+        sketch = sketch_file.write(inventory.writing, f"tables/{layout.name}", sparse)
+        return TablePart(
+            name=layout.name, groups=groups, files=entries, sketch=sketch
+        ), joined.counts
+
+    def _note(self, counts: list[JoinCounts]) -> None:
+        """What of the rows is not as TensorNet had it, a line each."""
+        incomplete = sum(entry.incomplete for entry in counts)
+        differing = sum(entry.differing for entry in counts)
+        if incomplete:
+            self._notes.append(
+                f"{incomplete:,} rows are in one of two tables: their other weights are initialised"
+            )
+        if differing:
+            self._notes.append(
+                f"{differing:,} rows have other shows or days in two tables: those of the "
+                "embedding are kept"
+            )
+        imported = {pair.weights.name for pair in self._pairs}
+        for weights in conf_tables.weights_of(self._conf.compat, self._model.layout):
+            if weights.name not in imported:
+                self._notes.append(f"{weights.name} is initialised: no table has it")
+        for layout in self._model.layout.tables:
+            if not layout.kind.shows:
+                groups = ", ".join(layout.groups)
+                self._notes.append(
+                    f"show and click of {groups} are left out: life.shows.keep=true keeps them"
+                )
+        day = self._day()
+        if day is not None:
+            self._notes.append(f"{day} and the days before it count as trained")
+
+    def _day(self) -> str | None:
+        """The day that TensorNet trained last, where the conf trains day by day too."""
+        day = self._source.day
+        return day if day and daily(self._conf) and calendar(day) else None
+
+    def _contents(self, part: StagedPart) -> Contents:
+        """What the checkpoint has beside the model: a run that has not read any data yet."""
+        step, day = self._ages.step, self._day()
+        record = (
+            []
+            if day is None
+            else [
+                DayRecord(
+                    day=day,
+                    number=self._ages.today,
+                    first_step=1,
+                    last_step=step,
+                    rows=0,
+                    before=None,
+                    accepted=["it was trained by TensorNet"],
+                )
+            ]
+        )
+        return Contents(
+            clock=Clock(step, self._ages.days),
+            position=Position(),
+            finished=False,
+            golden=[],
+            metrics=Metrics(steps=step, warm=self._report(part)),
+            days=record,
+            sessions=((uuid.uuid4().hex, 1),),
+        )
+
+    def _report(self, part: StagedPart) -> WarmReport:
+        """What was imported, as report.json has it of a warm start; schedules begin after it."""
+        count_of = {group.name: group.rows for entry in part.tables for group in entry.groups}
+        groups = {pair.weights.group for pair in self._pairs}
+        slots = self._conf.slots
+        inputs = [
+            WarmInput(
+                input=name,
+                outcome="matched" if (slot.group or name) in groups else "new",
+                from_=None,
+                rows=count_of.get(slot.group or name),
+            )
+            for name, slot in slots.items()
+        ]
+        inputs += [
+            WarmInput(input=name, outcome="new", from_=None, rows=None)
+            for name in self._conf.numeric
+        ]
+        names = list(self._model.variable_names)
+        old, new = (names, []) if self._trained_dense else ([], names)
+        return WarmReport(
+            from_=masked(self._source.folder),
+            step=self._ages.step,
+            optimizer="match",
+            inputs=inputs,
+            dense=WarmDense(matched=old, partly=[], new=new, dropped=[]),
+            notes=self._notes,
+        )
+
+    def _print(self) -> None:
+        """Print which table became which weights, and the notes."""
+        lines = [
+            (
+                pair.source.name,
+                str(pair.weights.form.dim),
+                pair.weights.form.rule.name,
+                f"{pair.source.ranks:,}",
+                f"{self._parted[pair.source.name].rows:,}",
+                pair.weights.name,
+            )
+            for pair in self._pairs
+        ]
+        heads = ("table", "dim", "optimizer", "ranks", "rows", "became")
+        table(f"tables of {self._source.folder}", heads, lines)
+        for note in self._notes:
+            say(note)
+
+
+def import_dense(model: Model, source: Source, given: str | None, notes: list[str]) -> bool:
+    """Give a model TensorNet's dense weights where `dense=` says their order; whether it has them.
+
+    Raises UserError where they are of another network or optimizer, Failure for damaged files.
+    """
+    if given is None:
+        if source.dense:
+            usual = dense_weights.usual_order(model)
+            notes.append(
+                "the dense weights are new: TensorNet's have no names. Where its network is this "
+                f"conf's, give their order by its names, such as dense={usual}"
+            )
+        return False
+    if not source.dense:
+        raise UserError(f"dense= is given, and {source.folder} has no dense_table. Leave it out")
+    order = dense_weights.order_of(given, model)
+    dense = dense_weights.read(source.dense, sum(model.dense.sizes))
+    dense_weights.fill(model, dense, order)
+    return True
