@@ -207,7 +207,7 @@ def test_warnings(cli, workspace):
     said = "\n".join(checked["warnings"])
     assert "slots.device has no id in the sample" in said
     assert "numeric.price is the same number" in said
-    assert "label label is 0 in every row" in said
+    assert "the label in column 'label' is 0 in every row" in said
     assert "data.test reads clicks/odd.csv, which is trained on" in said
     assert len(checked["warnings"]) == 4
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tnctl.data import sources, units
 from tnctl.data.features import Features
 from tnctl.data.statistics import Statistics, measure
 from tnctl.data.windows import windows
@@ -206,3 +207,101 @@ def test_the_last_bad_row_of_a_long_block_is_found_at_once(tmp_path):
 def test_a_tab_may_be_spelled():
     for spelled in ("\t", "\\t", "tab"):
         assert Data(delimiter=spelled).delimiter == "\t"
+
+
+def test_labels_of_texts_get_the_key_that_takes_them(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"a,n,y\n" + GOOD + b"x,1,yes\n")
+    conf = conf_of(tmp_path, labels={"buy": Label(column="y")})
+    key = "data.labels.buy.positive=[yes]"
+    refused(conf, "a.csv, line 3, column 'y': 'yes' is not a number", key)
+    refused(conf_of(tmp_path), "data.label.positive=[yes]")
+    rows = [{"a": "x", "n": 1, "y": "yes"}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    refused(conf_of(tmp_path, "a.jsonl", format="jsonl"), "data.label.positive=[yes]")
+    conf = conf_of(tmp_path, label=Label(column="y", positive=["yes"]))
+    [window] = windows(conf, features_of(conf), "train")
+    assert window.labels.tolist() == [[0], [1]]
+
+
+def test_a_header_where_a_row_should_be(tmp_path):
+    (tmp_path / "a.csv").write_bytes(2 * (b'a,"n",y\n' + GOOD))
+    refused(conf_of(tmp_path), "a.csv, line 3: the header again", "data.bad_rows")
+    conf = conf_of(tmp_path, bad_rows=1)
+    assert [window.rows for window in windows(conf, features_of(conf), "train")] == [2]
+    conf = conf_of(tmp_path, header=False, columns=["a", "n", "y"])
+    refused(conf, "a.csv, line 1: the names of the columns", "data.header=true", "skip_rows=1")
+    # Only one of its values is a name: a value, and no header.
+    (tmp_path / "a.csv").write_bytes(b"a,n,y\na,n,0\n")
+    refused(conf_of(tmp_path), "a.csv, line 2, column 'n': 'n' is not a number")
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_another_delimiter_is_named(tmp_path, delimiter):
+    (tmp_path / "a.csv").write_bytes((b"a,n,y\n" + GOOD).replace(b",", delimiter.encode()))
+    shown = delimiter.replace("\t", "\\t")
+    refused(
+        conf_of(tmp_path), "a.csv has no column 'a'", f"Give \"data.delimiter='{shown}'\""
+    )  # fmt: skip
+    conf = conf_of(tmp_path, delimiter=shown)
+    assert [window.rows for window in windows(conf, features_of(conf), "train")] == [1]
+    # A name that is in no case there gets a near one, as before.
+    (tmp_path / "a.csv").write_bytes(b"aa,n,y;z\n" + GOOD)
+    refused(conf_of(tmp_path), "no column 'a'", "Did you mean 'aa'?")
+
+
+def test_files_of_other_formats_are_known_by_their_beginning(tmp_path):
+    table = pa.table({"a": ["x"], "n": [1], "y": [0]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    pq.write_table(table.slice(0, 0), tmp_path / "none.parquet")
+    for name in ("a.parquet", "none.parquet"):
+        for options in ({}, {"header": False, "columns": ["a", "n", "y"]}, {"format": "jsonl"}):
+            conf = conf_of(tmp_path, name, **options)
+            refused(conf, f"{name} is a Parquet file. Set data.format=parquet")
+    text = b"a,n,y\n" + GOOD
+    (tmp_path / "a.csv").write_bytes(gzip.compress(text))
+    refused(conf_of(tmp_path), "a.csv is compressed with gzip", ".gz")
+    (tmp_path / "a.csv").write_bytes(pa.compress(text, "zstd", asbytes=True))
+    refused(conf_of(tmp_path), "a.csv is compressed with zstd", ".zst")
+    for end, codec in ((".gz", "gzip"), (".zst", "zstd")):
+        (tmp_path / f"a.csv{end}").write_bytes(text)
+        refused(conf_of(tmp_path, f"a.csv{end}"), f"a.csv{end} is not {codec}", "Rename it")
+    # Text that only begins alike is read.
+    (tmp_path / "a.csv").write_bytes(b"PAR1," + text[2:])
+    conf = conf_of(tmp_path, slots={"PAR1": Slot()})
+    assert [window.rows for window in windows(conf, features_of(conf), "train")] == [1]
+
+
+def write_parts(folder, kind):
+    """A file with two rows, between files without any byte or without any row."""
+    text = b"a,n,y\n" + GOOD * 2
+    if kind == "parquet":
+        table = pa.table({"a": ["x", "x"], "n": [1, 1], "y": [0, 0]})
+        pq.write_table(table, folder / "part-1.parquet")
+        pq.write_table(table.slice(0, 0), folder / "part-3.parquet")
+    else:
+        convert = gzip.compress if kind == "csv.gz" else bytes
+        (folder / f"part-1.{kind}").write_bytes(convert(text))
+        (folder / f"part-3.{kind}").write_bytes(convert(b"a,n,y\n"))
+    for number in (0, 2):
+        nothing = gzip.compress(b"") if kind == "csv.gz" else b""
+        (folder / f"part-{number}.{kind}").write_bytes(nothing)
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
+def test_empty_parts_are_passed_over_where_a_key_says_so(tmp_path, kind):
+    write_parts(tmp_path, kind)
+    options = {"train": f"part-*.{kind}", "format": kind.partition(".")[0]}
+    refused(conf_of(tmp_path, **options), f"part-0.{kind} is empty", "data.skip_empty=true")
+    conf = conf_of(tmp_path, **options, skip_empty=True)
+    assert [window.rows for window in windows(conf, features_of(conf), "train")] == [2]
+    assert sources.columns_of(conf, "train") == ["a", "n", "y"]
+    assert sources.count_hint(conf, "train") == (2 if kind == "parquet" else None)
+    read = [
+        window.rows
+        for unit in units.units_of(conf, "train", 2)
+        for window in windows(conf, features_of(conf), "train", unit=unit)
+    ]
+    assert read == [2]
+    conf = conf_of(tmp_path, **options | {"train": f"part-0.{kind}"}, skip_empty=True)
+    refused(conf, "data.train has no rows")
+    assert sources.columns_of(conf, "train") is None

@@ -325,6 +325,8 @@ def test_a_second_signal_leaves_at_once(workspace, cli, at_step, monkeypatch):
     at_step(7, terminate)
     done = train(cli, workspace, expected=143)
     assert "stopped after step 7: nothing is saved yet" in done.last
+    announced = done.err.index("stopping after step 7: a checkpoint is saved first. A second")
+    assert announced < done.err.index("saving a checkpoint")
     assert names(workspace / "run") == []
 
 

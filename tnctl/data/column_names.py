@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from tnctl.schema import Conf, Numeric, Slot
+from tnctl.schema import Conf, Data, Label, Numeric, Slot
 
 
 def slot_column(name: str, slot: Slot) -> str:
@@ -45,6 +45,30 @@ def columns_read(conf: Conf, labelled: bool = True) -> list[str]:
         names += [label.column for label in data.all_labels.values()]
         names += [column for column in (data.weight, data.reference, data.group) if column]
     return list(dict.fromkeys(names))
+
+
+def ways_of_labels(data: Data) -> dict[str, str]:
+    """The column of each label that is a number, and the way out of a text that is none."""
+    return {
+        label.column: way_of_label(key)
+        for key, label in label_keys(data).items()
+        if label.positive is None
+    }
+
+
+def label_keys(data: Data) -> dict[str, Label]:
+    """Every label by the key of the conf that describes it."""
+    if not data.labels:
+        return {"data.label": data.label}
+    return {f"data.labels.{name}": label for name, label in data.labels.items()}
+
+
+def way_of_label(key: str) -> str:
+    """The way out of a text in the column of the label that `key` describes."""
+    return (
+        f"For a label of texts, name those that count as 1: {key}.positive=[yes]. Else mend or "
+        "remove the row"
+    )
 
 
 def id_columns(slots: Mapping[str, Slot], group: str | None) -> set[str]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tnctl.data import numbers
 from tnctl.data.bad_rows import refuse
 from tnctl.data.batches import Batch
-from tnctl.data.column_names import columns_read
+from tnctl.data.column_names import columns_read, label_keys, way_of_label
 from tnctl.data.file_pieces import Where
 from tnctl.data.id_encoders import ENCODERS
 from tnctl.data.numeric_inputs import numeric_input
@@ -98,9 +98,9 @@ class Features:
         batch = Batch([], [], [], self._numeric(whole, cells, rows, where), labels)
         if self.labelled:
             squared = self.conf.train.loss.name == "mse"
-            for number, label in enumerate(data.all_labels.values()):
+            for number, (key, label) in enumerate(label_keys(data).items()):
                 column = whole[label.column]
-                labels[:, number] = labels_of(column, label, data.missing, squared, where)
+                labels[:, number] = labels_of(column, key, label, data.missing, squared, where)
             if data.weight:
                 batch.weight = weights_of(whole[data.weight], data.weight, data.missing, where)
             if data.reference:
@@ -193,15 +193,16 @@ def counts(cells: Cells, rows: int, width: int) -> NDArray[np.float32]:
 
 
 def labels_of(
-    column: pa.Array, label: Label, missing: list[str], squared: bool, where: Where
+    column: pa.Array, key: str, label: Label, missing: list[str], squared: bool, where: Where
 ) -> NDArray[np.float32]:
     """One label, float32 [rows]: in [0, 1], with `squared` (train.loss=mse) any finite number.
 
-    Raises `BadRowsError` for a label that is missing or out of range.
+    `key` of the conf describes it. Raises `BadRowsError` for a label that is missing or out of
+    range.
     """
     if label.positive is not None:
         return _labels_of_texts(column, label.positive, missing, label.column, where)
-    values = numbers.parsed(column, missing, label.column, where)
+    values = numbers.parsed(column, missing, label.column, where, way_of_label(key))
     way = "Mend or remove the row"
     if label.above is not None:
         wrong, allowed = np.isnan(values), "a number"
@@ -211,8 +212,8 @@ def labels_of(
     else:
         wrong, allowed = ~((values >= 0) & (values <= 1)), "a number from 0 to 1"
         way += (
-            ", or name the texts that count as 1 in data.label.positive, or the number above which "
-            "they do in data.label.above"
+            f", or name the texts that count as 1 in {key}.positive, or the number above which "
+            f"they do in {key}.above"
         )
     refuse(
         wrong,

@@ -104,6 +104,12 @@ class EmptyError(Failure):
 class EmptyFileError(Failure):
     """A file of no bytes."""
 
+    def __init__(self, url: str) -> None:
+        super().__init__(
+            f"{url} is empty. Write the file again, leave it out of data, or have files without "
+            "any byte passed over with data.skip_empty=true"
+        )
+
 
 def require(url: str, needed: Iterable[str], present: Iterable[str]) -> None:
     """Refuse a file that lacks a column, naming the nearest one it has."""

@@ -14,6 +14,7 @@ from tnctl.data.file_pieces import Where
 from tnctl.errors import Failure, quoted
 
 INTEGER = re.compile(r"-?[0-9]+")
+MEND = "Mend it, or add it to data.missing"
 MOST_NAMED = 1024  # bad values that are searched for before the good ones are tried again
 
 
@@ -93,15 +94,17 @@ def single(array: pa.Array, column: str, where: Where) -> pa.Array:
     return pc.list_flatten(array).take(pa.array(places, mask=lengths == 0))
 
 
-def parsed(array: pa.Array, missing: list[str], column: str, where: Where) -> NDArray[np.float64]:
-    """A column as float64 [rows], NaN where it is missing.
+def parsed(
+    array: pa.Array, missing: list[str], column: str, where: Where, way: str = MEND
+) -> NDArray[np.float64]:
+    """A column as float64 [rows], NaN where it is missing. `way` is out of a text that is none.
 
     Raises `BadRowsError` for a text that is no number, `Failure` for other types.
     """
     array = plain(single(array, column, where))
     kind = array.type
     if is_text(kind):
-        array = _parsed_texts(texts(array, column, where), missing, column, where)
+        array = _parsed_texts(texts(array, column, where), missing, column, where, way)
     elif pt.is_integer(kind):
         # As in text: an integer is missing when its decimal text is.
         absent = [text.strip() for text in missing if INTEGER.fullmatch(text.strip())]
@@ -119,7 +122,9 @@ def parsed(array: pa.Array, missing: list[str], column: str, where: Where) -> ND
     return np.asarray(array.cast(pa.float64()).to_numpy(zero_copy_only=False))
 
 
-def _parsed_texts(array: pa.Array, missing: list[str], column: str, where: Where) -> pa.Array:
+def _parsed_texts(
+    array: pa.Array, missing: list[str], column: str, where: Where, way: str
+) -> pa.Array:
     absent = pa.array([text.strip() for text in missing], array.type)
     array = pc.ascii_trim_whitespace(array)
     array = pc.if_else(pc.is_in(array, value_set=absent), None, array)
@@ -128,7 +133,7 @@ def _parsed_texts(array: pa.Array, missing: list[str], column: str, where: Where
     except pa.ArrowInvalid:
         wrong = np.zeros(len(array), bool)
         wrong[bad_places(array, pa.float64())] = True
-        refuse_texts(array, wrong, "a number", column, where)
+        refuse_texts(array, wrong, "a number", column, where, way)
         raise
 
 
@@ -138,15 +143,18 @@ def bytes_at(array: pa.Array, row: int) -> bytes:
 
 
 def refuse_texts(
-    array: pa.Array, wrong: NDArray[np.bool_], kind: str, column: str, where: Where
+    array: pa.Array,
+    wrong: NDArray[np.bool_],
+    kind: str,
+    column: str,
+    where: Where,
+    way: str = MEND,
 ) -> None:
     """Raise `BadRowsError` for the texts [n] that are wrong (bool [n]): none of them is `kind`."""
     refuse(
         wrong,
         where,
-        lambda row: (
-            f"{quoted(bytes_at(array, row))} is not {kind}. Mend it, or add it to data.missing"
-        ),
+        lambda row: f"{quoted(bytes_at(array, row))} is not {kind}. {way}",
         column,
     )
 

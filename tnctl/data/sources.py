@@ -9,7 +9,7 @@ from tnctl import files
 from tnctl.data import generated
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.day_records import Fingerprint
-from tnctl.data.file_pieces import EmptyError, Piece
+from tnctl.data.file_pieces import EmptyError, EmptyFileError, Piece
 from tnctl.data.formats import parquet_files
 from tnctl.data.formats.file_reader import FileReader, GroupedReader
 from tnctl.data.formats.prepared_document import SPLITS
@@ -140,7 +140,23 @@ def _all_pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:
         return
     reader = reader_of(conf, named.skip_rows)
     for url in files_of(conf, split):
+        yield from _of_file(conf, reader, url, needed)
+
+
+def _of_file(conf: Conf, reader: FileReader, url: str, needed: list[str]) -> Iterator[Piece]:
+    """The rows of a file; none of one without any byte where data.skip_empty allows it."""
+    with empty_skipped(conf):
         yield from reader.pieces(url, needed)
+
+
+@contextlib.contextmanager
+def empty_skipped(conf: Conf) -> Iterator[None]:
+    """The rest of the block is passed over when it reads a file without any byte, if allowed."""
+    try:
+        yield
+    except EmptyFileError:
+        if not conf.data.skip_empty:
+            raise
 
 
 def _of_unit(conf: Conf, split: str, needed: list[str], unit: Unit) -> Iterator[Piece]:
@@ -149,7 +165,7 @@ def _of_unit(conf: Conf, split: str, needed: list[str], unit: Unit) -> Iterator[
         return
     reader: FileReader = reader_of(conf, split_of(conf.data, split).skip_rows)
     if unit.end is None:
-        yield from reader.pieces(unit.file, needed)
+        yield from _of_file(conf, reader, unit.file, needed)
     elif isinstance(reader, GroupedReader):
         yield from reader.pieces_of_groups(unit.file, needed, unit.first, unit.end)
     else:
@@ -164,7 +180,11 @@ def count_hint(conf: Conf, split: str) -> int | None:
         first, end = generated.row_range(split, split_of(conf.data, split).spec)
         return end - first
     if conf.data.format == "parquet":
-        return sum(parquet_files.row_count(url) for url in files_of(conf, split))
+        rows = 0
+        for url in files_of(conf, split):
+            with empty_skipped(conf):
+                rows += parquet_files.row_count(url)
+        return rows
     return None
 
 
@@ -173,4 +193,7 @@ def columns_of(conf: Conf, split: str) -> list[str] | None:
     if conf.data.prepared is None and conf.data.format == "generated":
         return list(generated.COLUMNS)
     reader = reader_of(conf, split_of(conf.data, split).skip_rows)
-    return reader.columns(files_of(conf, split)[0])
+    for url in files_of(conf, split):
+        with empty_skipped(conf):
+            return reader.columns(url)
+    return None

@@ -53,11 +53,14 @@ def units_of(conf: Conf, split: str, workers: int) -> list[Unit]:
         )
     if len(urls) >= FEWEST_PER_WORKER * workers or not isinstance(reader, GroupedReader):
         return [Unit(index, url) for index, url in enumerate(urls)]
-    groups = [reader.group_rows(url) for url in urls]
-    rows = sum(map(sum, groups))
+    groups = dict[str, list[int]]()
+    for url in urls:
+        with sources.empty_skipped(conf):
+            groups[url] = reader.group_rows(url)
+    rows = sum(map(sum, groups.values()))
     target = max(rows / (workers * _units_per_worker(conf, rows, workers)), 1)
     spans, shares = list[tuple[str, int, int]](), deque([0] * workers)
-    for url, of_file in zip(urls, groups, strict=True):
+    for url, of_file in groups.items():
         # As many units for each worker, whatever the number of files.
         each = max(round(sum(of_file) / target / workers), 1)
         spans += [(url, *span) for span in _spans(of_file, each, shares)]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tnctl.data import numbers, sources
 from tnctl.data.bad_rows import Skipped, chosen
 from tnctl.data.batches import Batch, joined
+from tnctl.data.column_names import label_keys
 from tnctl.data.features import Features, labels_of
 from tnctl.data.file_pieces import Where, shifted
 from tnctl.data.formats import prepared_rows
@@ -160,12 +161,13 @@ def _sampled(conf: Conf, table: pa.Table, where: Where, first: int) -> NDArray[n
     `first` is the number of the table's first row.
     """
     [(name, label)] = conf.data.all_labels.items()
+    [key] = label_keys(conf.data)
     if conf.data.prepared:
         labels = prepared_rows.labels_of(table, name)
     else:
         squared = conf.train.loss.name == "mse"
         column = numbers.flat(table.column(label.column))
-        labels = labels_of(column, label, conf.data.missing, squared, where)
+        labels = labels_of(column, key, label, conf.data.missing, squared, where)
     rows = np.arange(first, first + table.num_rows, dtype=np.uint64)
     return np.flatnonzero((labels > 0) | kept_negatives(conf.seed, conf.data.negatives, rows))
 

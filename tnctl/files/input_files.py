@@ -1,6 +1,8 @@
 """Files opened for reading: decompressed by their suffix, within limits."""
 
+import contextlib
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -10,6 +12,7 @@ from tnctl import limits
 from tnctl.errors import Failure, refuse_if
 from tnctl.files.storage import CODECS, STANDARD_INPUT, local_path, storage, translated
 
+SIGNATURES = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}  # the first bytes
 INFLATED_BYTES = 4 << 20  # at a time, of a compressed file that is read whole
 
 
@@ -28,20 +31,38 @@ class InputFile(io.RawIOBase):
         self._seekable = seekable
         self._stored = stored
         self.bytes_read = 0
+        self.head = b""  # of what was read
 
     def read(self, size: int | None = -1, /) -> bytes:
         if self._stored is not None and (size is None or size < 0):
             return b"".join(iter(lambda: self.read(INFLATED_BYTES), b""))
-        with translated(self._url):
+        with self._translated():
             data = cast(bytes, self._stream.read(-1 if size is None else size))
+        if not self.bytes_read:
+            self.head = data[:4]
         self._count(len(data))
         return data
 
     def readinto(self, buffer: Any, /) -> int:
-        with translated(self._url):
+        with self._translated():
             count = int(self._stream.readinto(buffer))
         self._count(count)
         return count
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """As `translated`, and for a file that was never compressed what it is not."""
+        try:
+            with translated(self._url):
+                yield
+        except Failure as error:
+            codec, head = CODECS.get(Path(self._url).suffix), self._stored and self._stored.head
+            if codec and head and not head.startswith(SIGNATURES[codec]):
+                raise Failure(
+                    f"{self._url} is not {codec}, as its name says. Rename it without "
+                    f"{Path(self._url).suffix}, or compress it"
+                ) from error
+            raise
 
     def _count(self, count: int) -> None:
         self.bytes_read += count

@@ -75,6 +75,9 @@ class Data(Section):
         math.inf,
         "rows that cannot be read are skipped and counted, up to so many in one pass (0: stop)",
     )
+    skip_empty: bool = key(
+        False, "pass over files without any byte, as Spark writes them for empty parts"
+    )
     label: Label = key(Label, "the label")
     labels: dict[str, Label] = key(
         dict, "several labels, by the names of the recipe's heads; used instead of label"

@@ -21,7 +21,7 @@ from tnctl.data.sources import columns_of, files_of
 from tnctl.evaluation.input_figures import INDEX_BYTES
 from tnctl.model.building import Model, build
 from tnctl.model.layout import Layout, TableLayout, most_rows
-from tnctl.schema import Conf, Slot
+from tnctl.schema import Conf, Data, Slot
 from tnctl.tables import SparseTable
 from tnctl.training import early_stopping, eviction
 from tnctl.training.sample_ids import (
@@ -311,7 +311,8 @@ def warnings(conf: Conf, layout: Layout, findings: Forecast, sample: list[Batch]
         for name in constant_numbers(conf.numeric, layout, sample)
     ]
     said += [
-        f"label {name} is {label[0]:g} in every row of the sample: is it sorted?"
+        f"the label {label_in_words(conf.data, name)} is {label[0]:g} in every row of the sample. "
+        "Is the data sorted by it, or is it another column?"
         for name, label in zip(findings.labels, labels.T, strict=True)
         if (label == label[0]).all()
     ]
@@ -326,6 +327,12 @@ def warnings(conf: Conf, layout: Layout, findings: Forecast, sample: list[Batch]
     if conf.cluster.start is not None and conf.cluster.workers is not None:
         said += filter(None, [units.too_few_at_start(conf, "train", conf.cluster.workers)])
     return said + same_files(conf) + memory_warnings(findings)
+
+
+def label_in_words(data: Data, name: str) -> str:
+    """A label by its column, and by its name where the conf has several."""
+    column = f"in column '{data.all_labels[name].column}'"
+    return f"{name} {column}" if data.labels else column
 
 
 def constant_numbers(inputs: Collection[str], layout: Layout, sample: list[Batch]) -> list[str]:

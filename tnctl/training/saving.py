@@ -159,6 +159,11 @@ class Checkpoints:
         """Save if there were steps since the last checkpoint."""
         self._workers.settle(self._state)
         if self._saved_at != (self._state.steps, self._state.position):
+            if self._signals.received:
+                say(
+                    f"stopping after step {self._state.steps:,}: a checkpoint is saved first. "
+                    "A second Ctrl-C or SIGTERM leaves without it"
+                )
             self.save()
 
     def wait(self) -> None:

@@ -4,10 +4,11 @@ A file is cut into blocks at line ends, so a row is one line, quoted or not. Blo
 columns by C, several at a time, and are returned in the order of the file.
 """
 
+import contextlib
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
@@ -19,10 +20,12 @@ from tnctl import limits
 from tnctl.data.file_pieces import Line, Piece, require
 from tnctl.data.formats.file_reader import FileReader
 from tnctl.data.formats.text_lines import after_line, blocks, is_utf8, numbers_of
+from tnctl.data.numbers import MEND
 from tnctl.data.read_ahead import in_order
 from tnctl.errors import Failure, UserError, did_you_mean, quoted
 from tnctl.tables import text
 
+DELIMITERS = ",;\t|"  # that a header is tried with
 Blocks = Iterator[tuple[int, memoryview]]  # whole lines, with the number of the first, from 1
 
 
@@ -42,6 +45,8 @@ class CsvReader(FileReader):
     check_utf8: bool
     bad_rows: int
     skip_rows: int  # lines at the start of a file
+    # Columns of numbers, and the way out of a text in them where it is not the usual one.
+    ways: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.delimiter.isascii():
@@ -86,11 +91,7 @@ class CsvReader(FileReader):
             )
         try:
             line = header.decode()
-            if self.quote is None:
-                names = line.split(self.delimiter)
-            else:
-                csv.field_size_limit(max(csv.field_size_limit(), len(line)))
-                names = next(csv.reader([line], delimiter=self.delimiter, strict=True))
+            names = _split(line, self.delimiter, self.quote)
         except (ValueError, csv.Error) as error:
             raise Failure(
                 f"{url}: the header is not UTF-8 CSV. Write it again, or set data.header=false and "
@@ -101,8 +102,36 @@ class CsvReader(FileReader):
             raise Failure(
                 f"{url} looks like JSON lines. Set data.format=jsonl; to score, format=jsonl"
             )
+        if delimiter := _other_delimiter(line, names, needed):
+            raise Failure(
+                f"{url} has no column {quoted(_first_absent(needed, names))}: its header has "
+                f'{quoted(delimiter)} between the names. Give "data.delimiter={quoted(delimiter)}"'
+            )
         require(url, needed, names)
         return names
+
+
+def _split(line: str, delimiter: str, quote: bytes | None) -> list[str]:
+    """The values of a line. Raises `ValueError` or `csv.Error`."""
+    if quote is None:
+        return line.split(delimiter)
+    csv.field_size_limit(max(csv.field_size_limit(), len(line)))
+    return next(csv.reader([line], delimiter=delimiter, strict=True))
+
+
+def _other_delimiter(line: str, names: Sequence[str], needed: Sequence[str]) -> str | None:
+    """The delimiter that gives a header the most of the columns `needed`; None: the conf's."""
+    best, most = None, len(set(needed) & set(names))
+    for delimiter in DELIMITERS if most < len(set(needed)) else "":
+        with contextlib.suppress(csv.Error):
+            others = {name.strip() for name in _split(line, delimiter, b'"')}
+            if (count := len(others & set(needed))) > most:
+                best, most = delimiter, count
+    return best
+
+
+def _first_absent(needed: Sequence[str], names: Sequence[str]) -> str:
+    return next(name for name in needed if name not in names)
 
 
 def _split_header(parts: Blocks) -> tuple[bytes, Blocks]:
@@ -230,9 +259,11 @@ def _bad_value(block: _Block, lines: text.Lines, line: Line, row: int) -> str:
     layout = block.layout
     places = [(layout.texts | layout.numbers)[name] for name in layout.needed]
     columns, _, _, _ = lines.read(places, [], np.array([row], np.uint32), False)
-    for name, column in zip(layout.needed, columns, strict=True):
+    values = [column.data[: column.offsets[1]].tobytes() for column in columns]
+    if values == [name.encode() for name in layout.needed]:
+        return f"{line.url}, line {line.number}: {_way_of_header(layout.reader)}"
+    for name, value in zip(layout.needed, values, strict=True):
         place = f"{line.url}, line {line.number}, column '{name}'"
-        value = column.data[: column.offsets[1]].tobytes()
         if (layout.reader.check_utf8 or name in layout.numbers) and not is_utf8(value):
             return (
                 f"{place}: {quoted(value)} is not UTF-8. Write the file as UTF-8, or set "
@@ -241,8 +272,19 @@ def _bad_value(block: _Block, lines: text.Lines, line: Line, row: int) -> str:
         if name in layout.numbers and value not in layout.missing:
             _, wrong = _numbers_of(pa.array([value], pa.binary()))
             if wrong.any():
-                return (
-                    f"{place}: {quoted(value.decode())} is not a number. Mend it, or add it to "
-                    "data.missing"
-                )
+                way = layout.reader.ways.get(name, MEND)
+                return f"{place}: {quoted(value.decode())} is not a number. {way}"
     raise AssertionError(f"line {line.number} of {line.url} is not bad")
+
+
+def _way_of_header(reader: CsvReader) -> str:
+    """What to do about a line with the names of the columns where a row should be."""
+    if reader.names is None:
+        return (
+            "the header again, as files have it that were joined. Remove the line, or skip such "
+            "lines with data.bad_rows=N"
+        )
+    return (
+        "the names of the columns. Set data.header=true, or skip the first line of each file with "
+        "data.skip_rows=1"
+    )

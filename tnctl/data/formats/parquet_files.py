@@ -1,5 +1,6 @@
 """Parquet files, batch by batch."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tnctl import files, limits
-from tnctl.data.file_pieces import BadRows, Piece, Where, require
+from tnctl.data.file_pieces import BadRows, EmptyFileError, Piece, Where, require
 from tnctl.data.formats import parquet_footer
 from tnctl.data.formats.file_reader import GroupedReader
 from tnctl.errors import Failure
@@ -39,6 +40,7 @@ class ParquetReader(GroupedReader):
     ) -> Iterator[Piece]:
         bad = BadRows(self.bad_rows)
         with seekable(url) as stream, translated(url):
+            _refuse_empty(url, stream)
             # Arrow would keep all that it reads ahead until the end of the file.
             source = pq.ParquetFile(stream, pre_buffer=False)
             require(url, needed, source.schema_arrow.names)
@@ -64,6 +66,7 @@ class ParquetReader(GroupedReader):
 
     def columns(self, url: str) -> list[str] | None:
         with seekable(url) as stream, files.translated(url):
+            _refuse_empty(url, stream)
             return list(pq.read_schema(stream).names)
 
 
@@ -112,12 +115,14 @@ def row_groups(
 def row_count(url: str) -> int:
     """The number of rows of a file, by its metadata."""
     with seekable(url) as stream, translated(url):
+        _refuse_empty(url, stream)
         return int(pq.ParquetFile(stream).metadata.num_rows)
 
 
 def group_rows(url: str, way: str = REWRITE) -> list[int]:
     """The number of rows of each row group of a file, by its metadata."""
     with seekable(url) as stream, translated(url, way):
+        _refuse_empty(url, stream)
         metadata = pq.ParquetFile(stream).metadata
         return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
@@ -161,6 +166,12 @@ def translated(url: str, way: str = REWRITE) -> Iterator[None]:
         # Damaged names of columns are not UTF-8 and end as Python's own errors.
         reason = str(error).strip().split("\n")[0].rstrip(".")
         raise Failure(f"{url} is not a whole Parquet file ({reason}). {way}") from error
+
+
+def _refuse_empty(url: str, stream: BinaryIO) -> None:
+    if not stream.seek(0, os.SEEK_END):
+        raise EmptyFileError(url)
+    stream.seek(0)
 
 
 def _where(url: str, numbers: np.ndarray) -> Where:

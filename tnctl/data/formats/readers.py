@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tnctl.data.column_names import id_columns, text_columns
+from tnctl.data.column_names import id_columns, text_columns, ways_of_labels
 from tnctl.data.formats.csv_files import CsvReader
 from tnctl.data.formats.file_reader import FileReader
 from tnctl.data.formats.jsonl_files import JsonReader, cutters
@@ -26,6 +26,7 @@ def csv_reader(conf: Conf, skip_rows: int = 0) -> CsvReader:
         check_utf8=data.check_utf8,
         bad_rows=data.bad_rows,
         skip_rows=skip_rows,
+        ways=ways_of_labels(data),
     )
 
 

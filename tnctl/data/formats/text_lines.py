@@ -17,6 +17,13 @@ from tnctl.tables.text import line_ends
 
 BLOCK_BYTES = 4 << 20
 SEARCH_BYTES = 4096  # in which a line end is searched for at a time
+# How files of other formats begin; each has a byte that is in no text.
+SIGNATURES = {
+    b"PAR1\x15": "a Parquet file. Set data.format=parquet",
+    b"\x1f\x8b": "compressed with gzip. Give its name the end .gz",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd. Give its name the end .zst",
+}
+SIGNATURE_BYTES = max(map(len, SIGNATURES))
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 NEWLINE, COLON = ord("\n"), ord(":")
 IS_BLANK = np.zeros(256, bool)
@@ -35,9 +42,9 @@ def blocks(url: str, skip_rows: int) -> Generator[tuple[int, memoryview], None, 
             data[: len(rest)] = rest
             size = len(rest) + _fill(stream, data[len(rest) :])
             if first and not size:
-                raise EmptyFileError(
-                    f"{url} is empty. Write the file again, or leave it out of data"
-                )
+                raise EmptyFileError(url)
+            if first:
+                _refuse_binary(bytes(data[: min(size, SIGNATURE_BYTES)]), url)
             _refuse_long(data[:size], len(rest), url, line)
             end = size < len(data)
             cut = size if end else _after_last_line(data, len(rest))
@@ -83,6 +90,13 @@ def _refuse_long(data: memoryview, least: int, url: str, line: int) -> None:
             "a line may have. Split the row, end lines with '\\n', or set data.format to what the "
             "file is"
         )
+
+
+def _refuse_binary(head: bytes, url: str) -> None:
+    """Raise `Failure` for a file that begins as one of another format."""
+    for signature, what in SIGNATURES.items():
+        if head.startswith(signature):
+            raise Failure(f"{url} is {what}")
 
 
 def after_line(data: memoryview, start: int, end: int) -> int:

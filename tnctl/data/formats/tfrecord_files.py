@@ -123,7 +123,7 @@ def _payloads(url: str, bad: BadRows) -> Iterator[_Records]:
         bad.add(f"{url}, record {number}: the file ends within it. {AGAIN}")
         yield _Records(url, [], [])
     elif number == 1:
-        raise EmptyFileError(f"{url} is empty. Write the file again, or leave it out of data")
+        raise EmptyFileError(url)
 
 
 def _learn(payloads: list[bytes], url: str, needed: list[str], kinds: dict[str, str]) -> None:
