@@ -106,15 +106,16 @@ def check(cli, cwd, *arguments):
 
 @pytest.fixture(scope="module")
 def checked(cli, _workspace):
-    return check(cli, _workspace, "conf=small.yaml", "rows=2000")
+    return check(cli, _workspace, "conf=small.yaml", "rows=2000", "train.batch_size=16")
 
 
 def test_slots_of_the_sample(checked):
     assert checked["sample_rows"] == 2000
     slots = checked["slots"]
     assert slots["user_id"]["coverage"] == 1
+    # Its missing values have an id of their own, which covers nothing.
     assert slots["item_id"] | {"distinct": 0} == {
-        "coverage": 1.0, "mean_ids": 1.0, "most_ids": 1, "distinct": 0, "group": "item_id",
+        "coverage": 0.98, "mean_ids": 1.0, "most_ids": 1, "distinct": 0, "group": "item_id",
     }  # fmt: skip
     assert 0.7 < slots["interests"]["coverage"] < 0.9
     assert 1.8 < slots["interests"]["mean_ids"] < 2.2
@@ -177,10 +178,11 @@ def test_what_it_says_of_rows_holds(_trained, checked):
 def test_as_text(cli, workspace):
     done = cli("check", "conf=small.yaml", cwd=workspace)
     assert done.code == 0, done.err
-    assert done.out == ""
-    assert "read 3,000 rows of 3,000 in data.train" in done.err
+    assert done.err == "looking at 100,000 rows of data.train\n"
+    assert "read 3,000 rows of 3,000 in data.train" in done.out
+    assert "3,000 rows are only 12 steps of train.batch_size=256" in done.out
     for word in ("user_id", "coverage", "embedding4", "dense weights", "x [B, 26]: user_id 0-3"):
-        assert word in done.err
+        assert word in done.out
     assert {path.name for path in workspace.iterdir()} == {"small.yaml", "clicks"}
 
 
@@ -202,7 +204,7 @@ def test_warnings(cli, workspace):
     (clicks / "odd.csv").write_text("\n".join([lines[0], *map(",".join, rows)]) + "\n")
     checked = check(
         cli, workspace, "conf=small.yaml", "data.train=odd.csv", "data.test=odd.csv",
-        "~slots.price_range",
+        "~slots.price_range", "train.batch_size=16",
     )  # fmt: skip
     said = "\n".join(checked["warnings"])
     assert "slots.device has no id in the sample" in said
@@ -227,7 +229,7 @@ def test_memory_that_the_machine_does_not_have(cli, workspace, monkeypatch):
     assert each["tables"]["high"] == checked["tables"]["embedding4"]["bytes"]["high"] // 4
     parts = each["tables"]["high"], each["dense_bytes"], each["process_bytes"]
     assert each["bytes"]["high"] == sum(parts)
-    said = cli("check", "conf=small.yaml", "cluster=local", "cluster.workers=4", cwd=workspace).err
+    said = cli("check", "conf=small.yaml", "cluster=local", "cluster.workers=4", cwd=workspace).out
     assert "each of 4 workers" in said and "its part of the tables" in said
 
 
@@ -350,3 +352,131 @@ def test_files_of_several_sizes(cli, workspace):
     checked = check(cli, workspace, "conf=small.yaml", "data.train=part-*.csv", "rows=1000")
     assert checked["rows"]["estimate"] == pytest.approx(18_000, rel=0.02)
     assert math.isfinite(checked["rows"]["high"])
+
+
+def lines_of(count=400):
+    """Rows of user, item, price and click; the user decides nothing."""
+    draw = np.random.default_rng(7)
+    return [
+        [str(draw.integers(20)), str(draw.integers(9)), f"{draw.random():.4f}", str(k % 3 // 2)]
+        for k in range(count)
+    ]
+
+
+def write_lines(folder, rows, head=("user", "item", "price", "click")):
+    (folder / "a.csv").write_text("".join(",".join(row) + "\n" for row in [head, *rows]))
+    (folder / "my.yaml").write_text(
+        "defaults: [schema, {recipe: lr}, _self_]\nslots: {user: {}, item: {}}\n"
+        "numeric: {price: {}}\ntrain: {batch_size: 4}\n"
+        "data: {train: a.csv, validation: a.csv, label: {column: click}}\n"
+    )
+
+
+def warned(cli, folder, *arguments):
+    """All warnings but the one that validation reads what is trained on."""
+    said = check(cli, folder, "conf=my.yaml", *arguments)["warnings"]
+    return [line for line in said if "which is trained on" not in line]
+
+
+def test_numbers_of_the_sample(cli, tmp_path):
+    rows = lines_of()
+    for k in range(0, len(rows), 4):
+        rows[k][2] = ""
+    rows[1][2], rows[2][2] = "-7.5", "5000"
+    write_lines(tmp_path, rows)
+    checked = check(cli, tmp_path, "conf=my.yaml")
+    numbers = np.array([float(row[2]) for row in rows if row[2]])
+    quantiles = np.quantile(numbers, (0.01, 0.5, 0.99)).tolist()
+    assert checked["numbers"]["price"] == {
+        "present": 0.75, "mean": pytest.approx(numbers.mean()), "lowest": -7.5, "low": quantiles[0],
+        "median": quantiles[1], "high": quantiles[2], "highest": 5000.0,
+    }  # fmt: skip
+    assert warned(cli, tmp_path) == [
+        "numeric.price reaches 5000 and is not scaled: take numeric.price.transform=standardize or "
+        "log1p, or clip it"
+    ]
+    assert warned(cli, tmp_path, "numeric.price.transform=log1p") == []
+    assert warned(cli, tmp_path, "+numeric.price.clip=[0,10]") == []
+    shown = cli("check", "conf=my.yaml", cwd=tmp_path).out
+    assert "present" in shown and "75.0%" in shown and "5000" in shown
+    # A bad row that is left out counts in none of the figures, also when others are read again.
+    (tmp_path / "a.csv").open("a").write("1,1,inf,0\n1,1,0.5,7\n")
+    again = check(cli, tmp_path, "conf=my.yaml", "data.bad_rows=5")
+    assert (again["numbers"], again["sample_rows"]) == (checked["numbers"], len(rows))
+    write_lines(tmp_path, [[*row[:2], "", row[3]] for row in rows])
+    said = warned(cli, tmp_path)
+    assert "numeric.price has no number in the sample: check its column and data.missing" in said
+
+
+def test_the_label_among_the_inputs(cli, tmp_path):
+    rows = lines_of()
+    write_lines(tmp_path, rows)
+    assert warned(cli, tmp_path) == []
+    [said] = warned(cli, tmp_path, "+slots.click.width=8")
+    assert said.startswith("slots.click reads 'click', the column of a label") and "~slots" in said
+    [said] = warned(cli, tmp_path, "+slots.both.cross=[user,click]")
+    assert said.startswith("slots.both reads 'click'")
+    # A column that always goes with it, whatever its name; one row otherwise, and it is an input.
+    copied = [[*row, "AB"[int(row[3])]] for row in rows]
+    head = ("user", "item", "price", "click", "late")
+    for change, expected in ((None, 1), ("A", 0)):
+        copied[2][4] = change or copied[2][4]
+        write_lines(tmp_path, copied, head)
+        said = warned(cli, tmp_path, "+slots.late.width=8")
+        assert len(said) == expected
+        assert all("slots.late decides the label in column 'click'" in line for line in said)
+
+
+def test_values_that_stand_out(cli, tmp_path):
+    rows = lines_of()
+    rows[7][0], rows[9][0], rows[11][1] = "3.5", "-4", ""
+    write_lines(tmp_path, rows)
+    assert warned(cli, tmp_path) == [
+        "slots.user: values that are no whole numbers, unlike the others: 1 of 400, the first "
+        "'3.5' (a.csv, line 9). They get ids as other texts do"
+    ]
+    rows[7][0] = "3"
+    write_lines(tmp_path, rows)
+    assert warned(cli, tmp_path, "slots.user.ids=integer") == [
+        "slots.user: ids that are negative, or from 2^63 on, unlike the others: 1 of 400, the "
+        "first -4"
+    ]
+    # As many texts as in a column of texts.
+    texts = [["x" + row[0] if k % 9 == 0 else row[0], *row[1:]] for k, row in enumerate(rows)]
+    write_lines(tmp_path, texts)
+    assert warned(cli, tmp_path) == []
+
+
+def test_a_header_among_rows_of_texts(cli, tmp_path):
+    texts = [["u" + row[0], "i" + row[1], row[2], "ny"[int(row[3])]] for row in lines_of()]
+    texts[99] = ["user", "item", "price", "click"]
+    write_lines(tmp_path, texts)
+    assert warned(cli, tmp_path, "~numeric.price", "data.label.positive=[y]") == [
+        "rows of the sample that repeat the header: 1, the first is a.csv, line 101. Remove these "
+        "lines"
+    ]
+
+
+def test_few_steps_and_no_validation(cli, tmp_path):
+    write_lines(tmp_path, lines_of())
+    assert warned(cli, tmp_path, "train.batch_size=64", "train.epochs=14") == [
+        "400 rows are only 98 steps of train.batch_size=64: take train.batch_size=32, or more "
+        "train.epochs"
+    ]
+    assert warned(cli, tmp_path, "train.batch_size=64", "train.epochs=15") == []
+    [said] = warned(cli, tmp_path, "data.validation=null")
+    assert said.startswith("data.validation is not given")
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean"])
+def test_coverage_with_an_id_of_missing_values(cli, tmp_path, pooling):
+    rows = [["" if k % 4 else row[0], *row[1:]] for k, row in enumerate(lines_of())]
+    rows[0][0] = "|".join("12")
+    write_lines(tmp_path, rows)
+    for more in ([], ["slots.user.separator='|'"]):
+        checked = check(
+            cli, tmp_path, "conf=my.yaml", "+slots.user.missing=value",
+            f"slots.user.pooling={pooling}", *more,
+        )  # fmt: skip
+        assert checked["slots"]["user"]["coverage"] == 0.25
+        assert checked["slots"]["user"]["mean_ids"] == (1.0025 if more else 1.0)

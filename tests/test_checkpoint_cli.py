@@ -77,9 +77,9 @@ def test_list(cli, saved, home):
             40,
         ]
     done = cli("checkpoint", "list", "run", cwd=home)
-    assert (done.code, done.out) == (0, "")
-    assert "delta of 30" in done.err
-    assert done.err.count("best") == 1
+    assert (done.code, done.err) == (0, "")
+    assert "delta of 30" in done.out
+    assert done.out.count("best") == 1
 
 
 def test_weights_that_were_not_evaluated_have_no_metrics(cli, home):
@@ -111,7 +111,7 @@ def test_list_names_what_cannot_be_used(cli, home):
     assert "step-0000000030" in problems[3]
     assert "never completed" in problems[4]
     done = cli("checkpoint", "list", "run", cwd=home)
-    assert done.err.count("not usable: ") == 4
+    assert done.out.count("not usable: ") == 4
     # What the others work on is the newest that can be used, but for verify.
     done = cli("checkpoint", "inspect", "run", "--json", cwd=home)
     assert json.loads(done.out)["step"] == 10
@@ -182,9 +182,11 @@ def test_inspect(cli, saved, home, number):
 
 def test_inspect_draws(cli, home):
     done = cli("checkpoint", "inspect", "run", cwd=home)
-    assert (done.code, done.out) == (0, "")
+    assert (done.code, done.err) == (0, "")
     for word in ("█", "0.5 to 1", "largest norms", "days since", "is finite", "deep/kernel"):
-        assert word in done.err
+        assert word in done.out
+    names = [line.partition("  ")[0] for line in done.out.splitlines()]
+    assert names.count("step") == 1
 
 
 def test_inspect_finds_what_is_not_finite(cli, tmp_path):
@@ -200,7 +202,7 @@ def test_inspect_finds_what_is_not_finite(cli, tmp_path):
     assert table["not_finite"] == 2
     assert table["not_finite_first"]["id"] in (7, 9)
     assert inspection["dense"]["not_finite"] == 6
-    assert "2 rows are not finite" in cli("checkpoint", "inspect", "run", cwd=tmp_path).err
+    assert "2 rows are not finite" in cli("checkpoint", "inspect", "run", cwd=tmp_path).out
 
 
 def test_verify(cli, home):
@@ -385,7 +387,7 @@ def test_diff(cli, saved, home):
     assert difference["metrics"]["validation.auc"] == [0.51, 0.54]
     done = cli("checkpoint", "diff", step(10), "run", cwd=home)
     assert done.code == 0
-    assert "seed: 10 -> 40" in done.err
+    assert "seed: 10 -> 40" in done.out
 
 
 def test_diff_with_itself_is_nothing(cli, home):

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -24,14 +23,15 @@ SHOW_CURSOR = b"\x1b[?25h"
 LONGEST_LINE = 10_000  # of a table that is not on a terminal
 
 console = Console(stderr=True, highlight=False, soft_wrap=True)
+results = Console(highlight=False, soft_wrap=True)  # what a command was run for
 # The displays that are shown now, for a terminal has room for one live thing at a time.
 _open: list["Display"] = []
 
 
-def say(text: str) -> None:
+def say(text: str, on: Console = console) -> None:
     """A plain line, or several, without secrets of URLs and signs that a terminal would obey."""
     lines = [printable(line) for line in masked(text).splitlines()]
-    console.print("\n".join(lines), markup=False)
+    on.print("\n".join(lines), markup=False)
 
 
 @contextmanager
@@ -253,32 +253,12 @@ def table(
     headings: Iterable[str],
     rows: Iterable[Iterable[Any]],
     left: Container[int] = (0,),
+    on: Console = console,
 ) -> None:
     """A small table, such as the figures of a report; columns are flush right but for `left`.
 
     Where a terminal is too narrow, texts go on in the next line; elsewhere no line is broken.
     """
-    shown = _table(title, headings, rows, left)
-    if not console.is_terminal:
-        whole = console.options.update(width=LONGEST_LINE)
-        shown.width = shown.__rich_measure__(console, whole).maximum
-    console.print(shown)
-
-
-def print_table(
-    headings: Iterable[str], rows: Iterable[Iterable[Any]], left: Container[int] = (0,)
-) -> None:
-    """A table on the standard output, on which one that is no terminal has room for any width."""
-    wide = None if sys.stdout.isatty() else LONGEST_LINE
-    output = Console(highlight=False, soft_wrap=True, width=wide)
-    with output.capture() as captured:
-        output.print(_table("", headings, rows, left))
-    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
-
-
-def _table(
-    title: str, headings: Iterable[str], rows: Iterable[Iterable[Any]], left: Container[int]
-) -> Table:
     shown = Table(title=masked(title), title_justify="left", box=None, pad_edge=False)
     for number, heading in enumerate(headings):
         words = printable(heading).split()
@@ -290,4 +270,7 @@ def _table(
         )
     for row in rows:
         shown.add_row(*(Text(printable(masked(str(value)))) for value in row))
-    return shown
+    if not on.is_terminal:
+        whole = on.options.update(width=LONGEST_LINE)
+        shown.width = shown.__rich_measure__(on, whole).maximum
+    on.print(shown)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tnctl.cli import arguments, compose
-from tnctl.cli.printing import print_json
+from tnctl.cli.printing import print_json, say, table
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import refuse_if
 from tnctl.schema import Conf
@@ -103,7 +103,7 @@ def bounded(estimate: float, low: float, high: float) -> dict[str, float]:
 
 def show(recipe: str, findings: "Forecast") -> None:
     """The findings as a person reads them."""
-    from tnctl.progress import say, size, table
+    from tnctl.progress import size
 
     skipped = (
         f", and {findings.skipped_rows:,} that cannot be read" if findings.skipped_rows else ""
@@ -127,6 +127,7 @@ def show(recipe: str, findings: "Forecast") -> None:
         ],
     )
     say("")
+    show_numbers(findings)
     table("", ("label", "mean"), [(name, f"{rate:.4f}") for name, rate in findings.labels.items()])
     say("")
     rows = [
@@ -148,9 +149,30 @@ def show(recipe: str, findings: "Forecast") -> None:
         say("no warnings: this conf can be trained")
 
 
+def show_numbers(findings: "Forecast") -> None:
+    """The numeric inputs, before their transforms."""
+    if not findings.numbers:
+        return
+    rows = [
+        (
+            name,
+            f"{number.present:.1%}",
+            *(
+                "" if value is None else figure(value)
+                for key, value in vars(number).items()
+                if key != "present"
+            ),
+        )
+        for name, number in findings.numbers.items()
+    ]
+    headings = ("number", "present", "mean", "lowest", "1 %", "median", "99 %", "highest")
+    table("", headings, rows)
+    say("")
+
+
 def show_workers(each: "WorkerMemory") -> None:
     """What each worker and each server needs."""
-    from tnctl.progress import say, size, table
+    from tnctl.progress import size
 
     part = ("its part of the tables", span(*each.tables, shown=size))
     dense = ("dense weights", size(each.dense_bytes))
@@ -176,7 +198,6 @@ def show_workers(each: "WorkerMemory") -> None:
 def show_days(days: "Days") -> None:
     """The days that have files, and those that have none."""
     from tnctl.data.days import in_words
-    from tnctl.progress import say
 
     there = days.there
     last = f" to {there[-1]}" if len(there) > 1 else ""
@@ -188,7 +209,7 @@ def show_days(days: "Days") -> None:
 
 def show_lives(findings: "Forecast") -> None:
     """What becomes of ids: one line for all groups that share a set of rules."""
-    from tnctl.progress import say, size
+    from tnctl.progress import size
 
     alike: dict[tuple[str, ...], list[str]] = {}
     for name, life in findings.lives.items():
@@ -199,11 +220,11 @@ def show_lives(findings: "Forecast") -> None:
         rows = sum(findings.lives[name].rows.end for name in names)
         if rows < ids:
             say(f"  -> rows for about {short(rows)} of {short(ids)} ids, before others are removed")
-    for name, table in findings.tables.items():
-        if table.sketch_bytes:
+    for name, of_table in findings.tables.items():
+        if of_table.sketch_bytes:
             say(
-                f"sketch of {name}: {size(table.sketch_bytes)}; at the end it counts an id at most "
-                f"{table.overcount:.2g} too high (98 % of ids)"
+                f"sketch of {name}: {size(of_table.sketch_bytes)}; at the end it counts an id at "
+                f"most {of_table.overcount:.2g} too high (98 % of ids)"
             )
     if findings.lives:
         say("")
@@ -211,8 +232,6 @@ def show_lives(findings: "Forecast") -> None:
 
 def show_inputs(recipe: str, findings: "Forecast") -> None:
     """The order of the inputs of the recipe."""
-    from tnctl.progress import say
-
     lines = [f"inputs of recipe {recipe}:"]
     columns = ", ".join(
         f"{name} {column}" + (f"-{column + width - 1}" if width > 1 else "")
@@ -250,6 +269,13 @@ def short(number: float) -> str:
         if number >= least:
             return f"{number / unit:.3g}{word}"
     return f"{number:,.0f}"
+
+
+def figure(number: float) -> str:
+    """A number of the data in four digits or so: -0.25, 3.142, -12.3 k."""
+    return (
+        f"{number:.4g}" if abs(number) < 1e4 else f"{number:.3g}" if number < 0 else short(number)
+    )
 
 
 def span(estimate: float, low: float, high: float, shown: Callable[[float], str] = short) -> str:

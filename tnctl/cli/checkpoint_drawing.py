@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from tnctl.checkpoint.histogram import Histogram, drawn
 from tnctl.checkpoint.listing import NAME
+from tnctl.cli.printing import say, table
 from tnctl.documents import plain
-from tnctl.progress import say, size, table
+from tnctl.progress import size
 
 if TYPE_CHECKING:
     from tnctl.checkpoint import checkpoint_inspection, difference
@@ -100,7 +101,10 @@ def show_lineage(findings: "checkpoint_inspection.Inspection") -> None:
         ("conf", findings.conf_sha256[:16]),
         ("tnctl", findings.tnctl),
     ]
-    rows += [(name, figure(value)) for name, value in findings.metrics.items()]
+    # The metrics of an evaluation have its step too, which is the first row unless it was another.
+    for name, measured in findings.metrics.items():
+        if (name, measured) != ("step", findings.step):
+            rows.append(("evaluated at step" if name == "step" else name, figure(measured)))
     if not findings.metrics:
         rows.append(("validation", "this model was not evaluated"))
     width = max(len(name) for name, _ in rows)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from tnctl.cli import arguments
-from tnctl.cli.printing import print_json
+from tnctl.cli.printing import print_json, table
 from tnctl.errors import Failure, UserError, refuse_if
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def plain(url: str) -> str:
 
 def show(comparison: "Comparison") -> None:
     """The tables on the standard output; what is not listed, in lines on standard error."""
-    from tnctl.progress import clock, print_table, say, size
+    from tnctl.progress import clock, say, size
     from tnctl.training.comparison.comparison_page import spread_text, state_of
     from tnctl.training.comparison.run_comparison import short_names
 
@@ -78,7 +78,7 @@ def show(comparison: "Comparison") -> None:
             ]
         )
     names = ["run", *short_names(keys), *heads, "time", "rows", "memory", ""]
-    print_table(names, rows, left=(0, len(names) - 1))
+    table("", names, rows, left=(0, len(names) - 1))
     if comparison.seeds:
         print()
         others = [key for key in keys if key != "seed"]
@@ -90,7 +90,7 @@ def show(comparison: "Comparison") -> None:
             rows.append(
                 [seeds, *(in_table(values[key]) for key in others), *map(spread_text, spreads)]
             )
-        print_table(["over seeds", *short_names(others), *heads], rows)
+        table("", ["over seeds", *short_names(others), *heads], rows)
     if len(comparison.keys) > KEYS_SHOWN:
         left_out = len(comparison.keys) - KEYS_SHOWN
         say(f"{left_out:,} more keys differ; html= and --json have all")

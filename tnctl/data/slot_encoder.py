@@ -25,6 +25,7 @@ class Cells(NamedTuple):
     ids: NDArray[np.uint64]  # [ids], row after row
     offsets: NDArray[np.int32] | None  # [rows + 1]; None when every row has exactly one id
     weights: NDArray[np.float32] | None  # [ids], only for slots with weights
+    empty: int = 0  # rows whose only id is that of missing values
 
     def lengths(self) -> NDArray[np.int64]:
         """How many ids each row has, int64 [rows]."""
@@ -132,7 +133,8 @@ class Encoder:
                 return Cells(ids, None, weights)
             if fills_rows:
                 weights = None if weights is None else np.where(missing, np.float32(1), weights)
-                return Cells(np.where(missing, self.missing_id, ids), None, weights)
+                filled = np.where(missing, self.missing_id, ids)
+                return Cells(filled, None, weights, int(missing.sum()))
             lengths = (~missing).astype(np.int64)
             return Cells(ids[~missing], _offsets(lengths), _kept(weights, ~missing))
         if missing is not None:
@@ -142,12 +144,14 @@ class Encoder:
             kept = _within(lengths, slot.max_length, slot.keep)
             ids, weights = ids[kept], _kept(weights, kept)
             lengths = np.minimum(lengths, slot.max_length)
+        empty = 0
         if fills_rows and (bare := lengths == 0).any():
+            empty = int(bare.sum())
             starts = (np.cumsum(lengths) - lengths)[bare]
             ids = np.insert(ids, starts, self.missing_id)
             weights = None if weights is None else np.insert(weights, starts, np.float32(1))
             lengths = np.where(bare, 1, lengths)
-        return Cells(ids, None if (lengths == 1).all() else _offsets(lengths), weights)
+        return Cells(ids, None if (lengths == 1).all() else _offsets(lengths), weights, empty)
 
     def _weighted(
         self, values: RowValues, weights: pa.Array, where: Where

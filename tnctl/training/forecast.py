@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,13 +17,14 @@ from tnctl.data.days import Days, conf_of_day, daily, days_of, none_there
 from tnctl.data.features import counted_ids
 from tnctl.data.id_growth import Growth, growth
 from tnctl.data.row_estimates import RowCount
-from tnctl.data.sources import columns_of, files_of
+from tnctl.data.sources import columns_of
 from tnctl.evaluation.input_figures import INDEX_BYTES
 from tnctl.model.building import Model, build
 from tnctl.model.layout import Layout, TableLayout, most_rows
-from tnctl.schema import Conf, Data, Slot
+from tnctl.schema import Conf, Slot
 from tnctl.tables import SparseTable
-from tnctl.training import early_stopping, eviction
+from tnctl.training import early_stopping, eviction, probable_mistakes
+from tnctl.training.sample_figures import NumberFigures, SampleFigures
 from tnctl.training.sample_ids import (
     admitted,
     first_met,
@@ -47,7 +48,7 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 class SlotFigures:
     """One slot in the sample."""
 
-    coverage: float  # examples with an id
+    coverage: float  # examples with an id, but that of missing values
     mean_ids: float  # of an example
     most_ids: int
     distinct: int
@@ -90,6 +91,7 @@ class Forecast:
     skipped_rows: int
     rows: RowCount | None  # of data.train
     slots: dict[str, SlotFigures]
+    numbers: dict[str, NumberFigures]
     groups: dict[str, Growth]
     lives: dict[str, LifeForecast]
     tables: dict[str, TableForecast]
@@ -122,7 +124,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
     measured = statistics.measure(conf, rows)
     model = build(conf, measured)
     skipped = Skipped("train", conf.data.bad_rows)
-    sample = read_sample(conf, measured, rows, skipped)
+    sample, figures = read_sample(conf, measured, rows, skipped)
     for split in ("validation", "test"):
         if getattr(conf.data, split) is not None:
             read_sample(conf, measured, ROWS_OF_OTHER_SPLITS, Skipped(split, conf.data.bad_rows))
@@ -137,7 +139,8 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
         sample_rows=len(labels),
         skipped_rows=skipped.rows,
         rows=total,
-        slots=look_at_slots(conf.slots, sample),
+        slots=look_at_slots(conf.slots, sample, figures.empty),
+        numbers=figures.numbers,
         groups=groups,
         lives=lives,
         tables={
@@ -159,7 +162,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
     )
     if conf.cluster.start is not None and conf.cluster.workers is not None:
         findings.workers = worker_memory(conf.cluster.workers, conf.cluster.servers, findings)
-    findings.warnings = warnings(conf, layout, findings, sample)
+    findings.warnings = warnings(conf, layout, findings, sample, figures)
     return findings
 
 
@@ -176,14 +179,16 @@ def total_rows(conf: Conf, sampled: int, wanted: int, days: Days | None) -> RowC
     )
 
 
-def look_at_slots(slots: Mapping[str, Slot], sample: list[Batch]) -> dict[str, SlotFigures]:
-    """Coverage and ids of every slot."""
+def look_at_slots(
+    slots: Mapping[str, Slot], sample: list[Batch], empty: Mapping[str, int]
+) -> dict[str, SlotFigures]:
+    """Coverage and ids of every slot; `empty` are rows that only have the id of missing values."""
     findings = {}
     for number, (name, slot) in enumerate(slots.items()):
         cells = spread(slot)
         counts = np.concatenate([ids_per_row(batch, number, cells) for batch in sample])
         findings[name] = SlotFigures(
-            float((counts > 0).mean()),
+            (int((counts > 0).sum()) - empty.get(name, 0)) / len(counts),
             float(counts.mean()),
             int(counts.max()),
             len(np.unique(np.concatenate([batch.ids[number] for batch in sample]))),
@@ -298,7 +303,9 @@ def unused_columns(conf: Conf) -> list[str] | None:
     return None if present is None else [name for name in present if name not in used]
 
 
-def warnings(conf: Conf, layout: Layout, findings: Forecast, sample: list[Batch]) -> list[str]:
+def warnings(
+    conf: Conf, layout: Layout, findings: Forecast, sample: list[Batch], figures: SampleFigures
+) -> list[str]:
     """What can be trained and is probably a mistake."""
     labels = np.concatenate([batch.labels for batch in sample])
     said = [
@@ -306,16 +313,23 @@ def warnings(conf: Conf, layout: Layout, findings: Forecast, sample: list[Batch]
         for name, slot in findings.slots.items()
         if not slot.coverage
     ]
+    said += probable_mistakes.of_labels(conf, sample)
     said += [
         f"numeric.{name} is the same number in every row of the sample"
-        for name in constant_numbers(conf.numeric, layout, sample)
+        for name in probable_mistakes.constant_numbers(conf.numeric, layout, sample)
     ]
+    said += probable_mistakes.of_numbers(conf.numeric, figures.numbers)
+    said += probable_mistakes.of_values(conf.slots, figures, sample)
     said += [
-        f"the label {label_in_words(conf.data, name)} is {label[0]:g} in every row of the sample. "
-        "Is the data sorted by it, or is it another column?"
+        f"the label {probable_mistakes.label_in_words(conf.data, name)} is {label[0]:g} in every "
+        "row of the sample. Is the data sorted by it, or is it another column?"
         for name, label in zip(findings.labels, labels.T, strict=True)
         if (label == label[0]).all()
     ]
+    if findings.days is None:
+        said += probable_mistakes.of_validation(conf.data)
+        rows = trained_rows(conf.data.negatives, findings.rows, findings.labels).estimate
+        said += probable_mistakes.of_steps(conf.train, rows)
     if findings.rows is None:
         said.append("the size of the files is unknown, so nothing is estimated beyond the sample")
     said += [
@@ -326,38 +340,7 @@ def warnings(conf: Conf, layout: Layout, findings: Forecast, sample: list[Batch]
     ]
     if conf.cluster.start is not None and conf.cluster.workers is not None:
         said += filter(None, [units.too_few_at_start(conf, "train", conf.cluster.workers)])
-    return said + same_files(conf) + memory_warnings(findings)
-
-
-def label_in_words(data: Data, name: str) -> str:
-    """A label by its column, and by its name where the conf has several."""
-    column = f"in column '{data.all_labels[name].column}'"
-    return f"{name} {column}" if data.labels else column
-
-
-def constant_numbers(inputs: Collection[str], layout: Layout, sample: list[Batch]) -> list[str]:
-    """The names of `inputs`, the numeric ones, that do not vary."""
-    numeric = np.concatenate([batch.numeric for batch in sample])
-    equal = (numeric == numeric[0]).all(axis=0)
-    return [
-        name
-        for name, (column, width) in layout.numeric_columns.items()
-        if name in inputs and len(numeric) > 1 and equal[column - layout.numeric_at :][:width].all()
-    ]
-
-
-def same_files(conf: Conf) -> list[str]:
-    """Splits that read a file of data.train."""
-    if conf.data.format == "generated" or conf.data.prepared is not None:
-        return []
-    trained = set(files_of(conf, "train"))
-    splits = [name for name in ("validation", "test") if getattr(conf.data, name) is not None]
-    shared = {split: sorted(trained & set(files_of(conf, split))) for split in splits}
-    return [
-        f"data.{split} reads {url}, which is trained on"
-        for split, urls in shared.items()
-        for url in urls[:1]
-    ]
+    return said + probable_mistakes.same_files(conf) + memory_warnings(findings)
 
 
 def memory_warnings(findings: Forecast) -> list[str]:

@@ -9,22 +9,25 @@ from numpy.typing import NDArray
 
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
-from tnctl.data.features import Features
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import windows
 from tnctl.schema import Conf, RowLife, Slot
 from tnctl.training import eviction
+from tnctl.training.sample_figures import LookingFeatures, SampleFigures
 
 WINDOW_ROWS = 8192
 
 
-def read_sample(conf: Conf, measured: Statistics, rows: int, skipped: Skipped) -> list[Batch]:
-    """The first rows of a split, each slot as a table; negatives are all kept."""
+def read_sample(
+    conf: Conf, measured: Statistics, rows: int, skipped: Skipped
+) -> tuple[list[Batch], SampleFigures]:
+    """The first rows of a split, each slot as a table, and their figures; negatives are kept."""
     data = replace(conf.data, negatives=1.0, window=WINDOW_ROWS)
     whole = replace(conf, data=data, train=replace(conf.train, batch_size=1))
     tables = [([name], [spread(slot)]) for name, slot in conf.slots.items()]
-    features = Features(whole, tables, measured, carry=conf.data.carry)
-    return list(windows(whole, features, skipped.split, limit=rows, skipped=skipped))
+    features = LookingFeatures(whole, tables, measured, carry=conf.data.carry)
+    sample = list(windows(whole, features, skipped.split, limit=rows, skipped=skipped))
+    return sample, SampleFigures.of(features.looks)
 
 
 def spread(slot: Slot) -> int:

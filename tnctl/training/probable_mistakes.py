@@ -1,0 +1,168 @@
+"""What can be trained and is probably a mistake: warnings of `tnctl check` about data and steps."""
+
+from collections.abc import Collection, Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl.data.batches import Batch
+from tnctl.data.column_names import numeric_columns, slot_columns
+from tnctl.data.sources import files_of
+from tnctl.model.layout import Layout
+from tnctl.schema import Conf, Data, Numeric, Slot, Train
+from tnctl.training.sample_figures import FEW, LEAST_VALUES, NumberFigures, SampleFigures
+from tnctl.training.sample_ids import occurrences
+
+FEWEST_STEPS = 100
+STEPS = 400  # that an advised batch size gives at least
+SMALLEST_BATCH = 32
+LARGE = 1000.0  # a number that no layer should get unscaled
+OFTEN = 5  # times an id is met before its labels are a rule
+MOST = 0.9  # the share of rows that ids met so often have
+
+
+def of_labels(conf: Conf, sample: list[Batch]) -> Iterator[str]:
+    """The label among the inputs: by its column, or by values that always go with it."""
+    label_columns = {label.column for label in conf.data.all_labels.values()}
+    read = {
+        f"slots.{name}": slot_columns(name, slot, conf.slots) for name, slot in conf.slots.items()
+    } | {f"numeric.{name}": numeric_columns(name, n) for name, n in conf.numeric.items()}
+    for key, columns in read.items():
+        for column in label_columns.intersection(columns):
+            yield (
+                f"{key} reads '{column}', the column of a label: the model is given the answer. "
+                f"Leave it out: '~{key}'"
+            )
+    labels = np.concatenate([batch.labels for batch in sample])
+    for place, name in enumerate(conf.data.all_labels):
+        label = labels[:, place]
+        if set(np.unique(label)) != {0.0, 1.0} or len(label) < LEAST_VALUES:
+            continue
+        for number, (slot_name, slot) in enumerate(conf.slots.items()):
+            columns = slot_columns(slot_name, slot, conf.slots)
+            if not label_columns.intersection(columns) and decides(
+                *occurrences(conf.slots, sample, [number]), label
+            ):
+                yield (
+                    f"slots.{slot_name} decides the label {label_in_words(conf.data, name)}: each "
+                    "of its values always has the same one in the sample. Is it known before the "
+                    "label is?"
+                )
+
+
+def decides(ids: NDArray[np.uint64], owners: NDArray[np.int64], label: NDArray[np.float32]) -> bool:
+    """Whether almost all rows have an id that is met often, and always with one label.
+
+    `ids` and `owners`, the row of each, are [n]; `label` is 0 or 1, float32 [rows].
+    """
+    if not len(ids):
+        return False
+    _, which, counts = np.unique(ids, return_inverse=True, return_counts=True)
+    ones = np.bincount(which, label[owners])
+    often = counts >= OFTEN
+    rows = len(np.unique(owners[often[which]]))
+    return rows >= MOST * len(label) and bool(
+        np.isin(ones[often] / counts[often], (0.0, 1.0)).all()
+    )
+
+
+def of_numbers(
+    inputs: Mapping[str, Numeric], figures: Mapping[str, NumberFigures]
+) -> Iterator[str]:
+    """Numeric inputs without a number, and those that reach the layers far too large."""
+    for name, numeric in inputs.items():
+        of_input = figures.get(name)
+        if of_input is None:
+            continue
+        if of_input.highest is None or of_input.lowest is None:
+            yield f"numeric.{name} has no number in the sample: check its column and data.missing"
+        elif numeric.transform == "none":
+            most = max(of_input.highest, -of_input.lowest)
+            if most > LARGE:
+                yield (
+                    f"numeric.{name} reaches {most:.6g} and is not scaled: take "
+                    f"numeric.{name}.transform=standardize or log1p, or clip it"
+                )
+
+
+def of_values(
+    slots: Mapping[str, Slot], figures: SampleFigures, sample: list[Batch]
+) -> Iterator[str]:
+    """Values that stand out in their column, and headers among the rows."""
+    for name, counts in figures.odd_texts():
+        assert counts.first is not None
+        *_, place, text = counts.first
+        yield (
+            f"slots.{name}: values that are no whole numbers, unlike the others: "
+            f"{counts.texts:,} of {counts.values:,}, the first {text} ({place}). They get ids as "
+            "other texts do"
+        )
+    for number, (name, slot) in enumerate(slots.items()):
+        if slot.ids == "integer":
+            ids = np.concatenate([batch.ids[number] for batch in sample])
+            negative = ids[ids >= 2**63]
+            if 0 < len(negative) <= FEW * len(ids):
+                first = int(negative[0].view(np.int64))
+                yield (
+                    f"slots.{name}: ids that are negative, or from 2^63 on, unlike the others: "
+                    f"{len(negative):,} of {len(ids):,}, the first {first}"
+                )
+    if figures.headers:
+        yield (
+            f"rows of the sample that repeat the header: {len(figures.headers):,}, the first is "
+            f"{figures.headers[0]}. Remove these lines"
+        )
+
+
+def of_steps(train: Train, rows: float | None) -> Iterator[str]:
+    """Too few steps to learn anything, by the number of rows (None: unknown)."""
+    if not rows:
+        return
+    steps = -(-int(rows) // train.batch_size) * train.epochs
+    if steps < FEWEST_STEPS and train.batch_size > SMALLEST_BATCH:
+        batch = max(SMALLEST_BATCH, 1 << int(max(np.log2(rows * train.epochs / STEPS), 0)))
+        count = f"{steps:,} step{'' if steps == 1 else 's'}"
+        yield (
+            f"{int(rows):,} rows are only {count} of train.batch_size={train.batch_size}: take "
+            f"train.batch_size={batch}, or more train.epochs"
+        )
+
+
+def of_validation(data: Data) -> Iterator[str]:
+    """No rows that training does not see."""
+    if data.validation is None:
+        yield (
+            "data.validation is not given: nothing measures the model on rows it was not trained "
+            "on, and the best one cannot be kept"
+        )
+
+
+def label_in_words(data: Data, name: str) -> str:
+    """A label by its column, and by its name where the conf has several."""
+    column = f"in column '{data.all_labels[name].column}'"
+    return f"{name} {column}" if data.labels else column
+
+
+def constant_numbers(inputs: Collection[str], layout: Layout, sample: list[Batch]) -> list[str]:
+    """The names of `inputs`, the numeric ones, that do not vary."""
+    numeric = np.concatenate([batch.numeric for batch in sample])
+    equal = (numeric == numeric[0]).all(axis=0)
+    return [
+        name
+        for name, (column, width) in layout.numeric_columns.items()
+        if name in inputs and len(numeric) > 1 and equal[column - layout.numeric_at :][:width].all()
+    ]
+
+
+def same_files(conf: Conf) -> list[str]:
+    """Splits that read a file of data.train."""
+    if conf.data.format == "generated" or conf.data.prepared is not None:
+        return []
+    trained = set(files_of(conf, "train"))
+    splits = [name for name in ("validation", "test") if getattr(conf.data, name) is not None]
+    shared = {split: sorted(trained & set(files_of(conf, split))) for split in splits}
+    return [
+        f"data.{split} reads {url}, which is trained on"
+        for split, urls in shared.items()
+        for url in urls[:1]
+    ]

@@ -1,0 +1,170 @@
+"""What the columns of a sample have: figures of numbers, values that stand out, empty values.
+
+They are gathered while the rows of the sample become ids and numbers, not in a pass of their own.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tnctl.data import numbers
+from tnctl.data.features import EncodedRows, Features
+from tnctl.data.file_pieces import Where, named
+from tnctl.data.numeric_inputs import vectors
+from tnctl.errors import quoted
+
+FEW = 0.01  # the share of values up to which others are taken for the rule
+LEAST_VALUES = 100  # of which a rule is taken
+
+
+@dataclass(frozen=True)
+class NumberFigures:
+    """One numeric input in the sample, before its transform; None where it has no number."""
+
+    present: float
+    """the share of numbers that are not missing"""
+    mean: float | None
+    lowest: float | None
+    low: float | None
+    """a hundredth of the numbers is below"""
+    median: float | None
+    high: float | None
+    """a hundredth of the numbers is above"""
+    highest: float | None
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64]) -> "NumberFigures":
+        """The figures of float64 [n], NaN where missing."""
+        there = values[~np.isnan(values)]
+        if not len(there):
+            return cls(0.0, None, None, None, None, None, None)
+        with np.errstate(over="ignore", invalid="ignore"):
+            spread = np.quantile(there, (0, 0.01, 0.5, 0.99, 1)).tolist()
+            return cls(len(there) / len(values), float(there.mean()), *spread)
+
+
+@dataclass(frozen=True)
+class Strays:
+    """Texts in a column of ids whose other values are whole numbers."""
+
+    values: int = 0
+    texts: int = 0
+    first: tuple[str, int, str, str] | None = None
+    """the file and the number of the first row, its place and the text, as messages name them"""
+
+    def __add__(self, other: "Strays") -> "Strays":
+        firsts = [first for first in (self.first, other.first) if first is not None]
+        return Strays(
+            self.values + other.values, self.texts + other.texts, min(firsts, default=None)
+        )
+
+
+@dataclass(frozen=True)
+class Look:
+    """Some rows of the sample."""
+
+    numbers: dict[str, NDArray[np.float64]]
+    empty: dict[str, int]
+    """rows of a slot whose only id is that of missing values"""
+    strays: dict[str, Strays]
+    headers: list[tuple[str, int]]
+    """the rows that have the name of each column as its value"""
+
+
+class LookingFeatures(Features):
+    """Features that also look at what becomes ids and numbers, for `SampleFigures`.
+
+    Threads may read parts of the sample in any order.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.looks: list[Look] = []
+
+    def read(self, table: pa.Table, where: Where) -> EncodedRows:
+        encoded = super().read(table, where)  # which raises for bad rows: they are not looked at
+        data = self.conf.data
+        whole = {name: numbers.flat(table.column(name)) for name in self.columns}
+        look = Look(
+            {
+                name: vectors(whole, name, numeric, data, where).ravel()
+                for name, numeric in self.conf.numeric.items()
+            },
+            {name: cells.empty for name, cells in encoded.cells.items()},
+            {
+                name: strays(whole[encoder.column], data.missing, where)
+                for name, encoder in self._encoders.items()
+                if encoder.slot.cross is None
+                and encoder.slot.separator is None
+                and encoder.slot.ids in ("hash", "modulo")
+            },
+            list(_headers(whole, where)) if data.format == "csv" and data.header else [],
+        )
+        self.looks.append(look)
+        return encoded
+
+
+@dataclass(frozen=True)
+class SampleFigures:
+    """The figures of all rows of the sample; empty of prepared rows, which have no columns."""
+
+    numbers: dict[str, NumberFigures]
+    empty: dict[str, int]
+    strays: dict[str, Strays]
+    headers: list[str]
+
+    @classmethod
+    def of(cls, looks: list[Look]) -> "SampleFigures":
+        """Taken together."""
+        names = looks[0] if looks else Look({}, {}, {}, [])
+        return cls(
+            {
+                name: NumberFigures.of(np.concatenate([look.numbers[name] for look in looks]))
+                for name in names.numbers
+            },
+            {name: sum(look.empty[name] for look in looks) for name in names.empty},
+            {name: sum((look.strays[name] for look in looks), Strays()) for name in names.strays},
+            [named(place) for place in sorted(place for look in looks for place in look.headers)],
+        )
+
+    def odd_texts(self) -> Iterator[tuple[str, Strays]]:
+        """The slots of whole numbers that have a few texts."""
+        for name, counts in self.strays.items():
+            if counts.values >= LEAST_VALUES and 0 < counts.texts <= FEW * counts.values:
+                yield name, counts
+
+
+def strays(array: pa.Array, missing: list[str], where: Where) -> Strays:
+    """The texts of a column [rows] that are no whole numbers; none in a column of other types."""
+    array = numbers.plain(array)
+    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+        return Strays()
+    absent = pc.is_in(array, value_set=pa.array([*missing, None], array.type))
+    is_text = pc.invert(pc.or_(absent, pc.ascii_is_decimal(pc.utf8_ltrim(array, "-"))))
+    texts = is_text.fill_null(False).to_numpy(zero_copy_only=False)
+    values, count = len(array) - int(pc.sum(absent).as_py() or 0), int(texts.sum())
+    if not count:
+        return Strays(values)
+    row = int(texts.argmax())
+    place = where(row)
+    return Strays(values, count, (*place, named(place), quoted(array[row].as_py())))
+
+
+def _headers(whole: dict[str, pa.Array], where: Where) -> Iterator[tuple[str, int]]:
+    """The rows that repeat the header, where every column has text: in others it is a bad row."""
+    repeated: Any = None
+    for name, array in whole.items():
+        if not pa.types.is_string(array.type):
+            return
+        equal = pc.equal(array, name)
+        repeated = equal if repeated is None else pc.and_(repeated, equal)
+        if not pc.any(repeated).as_py():
+            return
+    if repeated is not None:
+        for row in np.flatnonzero(repeated.to_numpy(zero_copy_only=False)):
+            yield where(int(row))
