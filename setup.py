@@ -8,7 +8,7 @@ setup(
     # site-packages.
     package_dir={"tnctl.conf": "conf", "tnctl.recipes": "recipes"},
     package_data={
-        "tnctl": ["py.typed"],
+        "tnctl": ["py.typed", "*.pyi"],
         "tnctl.training.report": ["page.html"],
         "tnctl.conf": ["*.yaml", "*/*.yaml"],
     },

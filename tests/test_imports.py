@@ -20,7 +20,7 @@ LAYERS = [
     *GROUND, "out_of_memory", "memory_limits", "optimizer_table", "folders", "manifest",
     "ownership", "outputs", "schema", "saved_conf", "tables",
     "data", "model", "checkpoint", "evaluation", "starting", "training", "serving",
-    "tensornet", "cluster", "launch", "cli",
+    "tensornet", "cluster", "launch", "cli", "api",
 ]  # fmt: skip
 # Parts that stand beside each other: neither imports the other, whatever their order above.
 SIBLINGS = [{"training", "serving"}]
@@ -42,7 +42,7 @@ OWNERS = {
     "ray": {"launch"},
     "redis": {"serving"},
 }
-TOP = {"tnctl": "cli", "tnctl.__main__": "cli"}  # the version, and `python -m tnctl`
+TOP = {"tnctl": "api", "tnctl.__main__": "cli"}  # for Python, and `python -m tnctl`
 
 
 def name_of(path):

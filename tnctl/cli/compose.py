@@ -101,14 +101,7 @@ def with_conf(
     if not takes_cluster:
         refuse_cluster(overrides)
     if not options.show:
-        conf = compose(path, overrides)
-        if conf.cluster.start is None and "cluster.start" not in keys_of_cluster(overrides):
-            for key in sorted(keys_of_cluster(overrides) - {CLUSTER}):
-                raise UserError(
-                    f"{key} is for workers, which nothing starts. Leave it out, or add "
-                    "cluster=local"
-                )
-        return job(conf)
+        return job(compose_run(path, overrides))
     from omegaconf import OmegaConf
 
     with _composed(path, overrides) as composed:
@@ -149,6 +142,17 @@ def with_saved(
     ConfigStore.instance().store(name=SAVED, node=node)
     path = shipped.folder("conf") / SAVED
     return with_conf(path, overrides, job, takes_cluster=takes_cluster)
+
+
+def compose_run(path: Path, overrides: list[str]) -> Conf:
+    """As `compose`; keys of workers are refused where nothing starts workers. Raises UserError."""
+    conf = compose(path, overrides)
+    if conf.cluster.start is None and "cluster.start" not in keys_of_cluster(overrides):
+        for key in sorted(keys_of_cluster(overrides) - {CLUSTER}):
+            raise UserError(
+                f"{key} is for workers, which nothing starts. Leave it out, or add cluster=local"
+            )
+    return conf
 
 
 def compose(path: Path, overrides: list[str]) -> Conf:
@@ -223,10 +227,16 @@ def _composed(path: Path, arguments: list[str]) -> Iterator[Any]:
 @contextmanager
 def _hydra(folder: Path) -> Iterator[None]:
     from hydra import initialize_config_dir
+    from hydra.core.hydra_config import HydraConfig
 
     schema.register()
-    with initialize_config_dir(version_base="1.3", config_dir=str(folder), job_name="tnctl"):
-        yield
+    # A program that calls this may be an application of Hydra, with a conf of its own.
+    of_program = HydraConfig.instance().cfg
+    try:
+        with initialize_config_dir(version_base="1.3", config_dir=str(folder), job_name="tnctl"):
+            yield
+    finally:
+        HydraConfig.instance().cfg = of_program
 
 
 def keys_of_cluster(overrides: list[str]) -> set[str]:

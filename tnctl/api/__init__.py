@@ -1,0 +1,1 @@
+"""tnctl from Python: what `import tnctl` offers, by the code of the commands. docs/python.md."""

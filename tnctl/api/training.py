@@ -1,0 +1,37 @@
+"""`tnctl.train`."""
+
+import dataclasses
+
+from tnctl import schema
+from tnctl.api.calls import in_one_line
+from tnctl.api.opened_run import Run, open
+from tnctl.errors import Failure, UserError, quoted
+from tnctl.schema import Conf
+
+
+def train(conf: Conf, *, overwrite: bool = False, golden: int = 200, accept: bool = False) -> Run:
+    """Train a conf to its end, as `tnctl train` does, and open the run.
+
+    A finished run is not changed, and an unfinished one resumes. `overwrite`, `golden` and `accept`
+    are the arguments of the command (`tnctl train --help`). Raises UserError and Failure, and after
+    Ctrl-C `tnctl.errors.Stopped`, a KeyboardInterrupt, when a checkpoint of the last step is saved.
+    """
+    from tnctl.cli import train as command
+
+    if not isinstance(conf, Conf):
+        raise UserError(f"train takes a conf that compose made. Received: {quoted(repr(conf))}")
+    if isinstance(golden, bool) or not isinstance(golden, int) or golden < 0:
+        raise UserError(
+            f"golden must be a whole number from 0 on. Received: {quoted(repr(golden))}"
+        )
+    # A program may have set attributes since.
+    conf = schema.from_values(dataclasses.asdict(conf))
+    with in_one_line():
+        code = command.train(conf, bool(overwrite), golden, bool(accept))
+    if code:
+        raise Failure(
+            f"the workers ended with exit code {code}. {conf.output}/workers has their logs"
+        )
+    recipe = str(conf.recipe["name"])
+    # Whoever trains by a file of code has permitted to run it.
+    return open(conf.output, overrides=[f"recipe.name={recipe}"] if recipe.endswith(".py") else ())

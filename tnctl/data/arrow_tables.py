@@ -1,0 +1,181 @@
+"""Tables and columns of other libraries in memory (pandas, polars, pyarrow, …) as Arrow.
+
+None of these libraries is imported: they export their data by the Arrow PyCapsule interface
+(https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html), or it is of pandas,
+which pyarrow knows.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from tnctl.data import numbers
+from tnctl.data.column_names import id_columns
+from tnctl.data.file_pieces import require
+from tnctl.errors import Failure, UserError, quoted, shortened
+from tnctl.schema import Conf, Data
+
+NAME = "the table"  # in messages, where files have their URL
+BLANKS = " \t\n\v\f\r"  # what data.strip removes from CSV
+LONGEST_REASON = 200  # characters of what a library says
+
+
+def where(row: int) -> tuple[str, int]:
+    """The place of a row of a table."""
+    return NAME, row + 1
+
+
+def windows_of(table: Any, conf: Conf, needed: Sequence[str], rows: int) -> Iterator[pa.Table]:
+    """The columns `needed` of a table in consecutive parts of so many rows, the last one shorter.
+
+    Values are those that tnctl reads from a file: of CSV with data.strip, texts lose their blanks.
+    Raises UserError for what is no table, or has ids that are fractions, Failure for a column that
+    is missing or damaged.
+    """
+    held: list[pa.Table] = []
+    room = rows
+    for given in _batches(table, needed):
+        batch = _checked(given, conf)
+        for start, count in _cut(batch.num_rows, room, rows):
+            held.append(batch.slice(start, count))
+            room -= count
+            if room == 0:
+                yield pa.concat_tables(held)
+                held, room = [], rows
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _cut(rows: int, first: int, most: int) -> Iterator[tuple[int, int]]:
+    """Rows in parts (start, count): `first` rows, then `most` each."""
+    start, count = 0, min(first, rows)
+    while count:
+        yield start, count
+        start += count
+        count = min(most, rows - start)
+
+
+def _batches(table: Any, needed: Sequence[str]) -> Iterator[pa.Table]:
+    if isinstance(table, type):
+        raise _no_table(table)
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(table, pandas.DataFrame):
+        names = list(table.columns)
+        require(NAME, needed, [name for name in names if isinstance(name, str)])
+        with _translated():
+            whole = pa.Table.from_pandas(table, columns=list(needed), preserve_index=False)
+        yield whole
+        return
+    if not hasattr(table, "__arrow_c_stream__"):
+        raise _no_table(table)
+    with _translated():
+        reader = pa.RecordBatchReader.from_stream(table)
+    require(NAME, needed, reader.schema.names)
+    while True:
+        with _translated():
+            try:
+                batch = reader.read_next_batch()
+            except StopIteration:
+                return
+        yield pa.Table.from_batches([batch]).select(needed)
+
+
+def _no_table(table: Any) -> UserError:
+    return UserError(
+        "predict takes a DataFrame of pandas or polars, a Table of pyarrow, or anything else with "
+        f"__arrow_c_stream__. Received: {quoted(repr(type(table)))}. pyarrow.Table.from_pylist "
+        "makes a table of dicts"
+    )
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Errors of a library that exports a table, in one line."""
+    try:
+        yield
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, OSError) as error:
+        raise UserError(f"{NAME} cannot be read: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    return shortened(str(error), LONGEST_REASON).rstrip(".")
+
+
+def _checked(table: pa.Table, conf: Conf) -> pa.Table:
+    """The same with the values that a file would have. Raises Failure and UserError."""
+    of_ids, strips = id_columns(conf.slots, None), conf.data.format == "csv" and conf.data.strip
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            column.validate(full=conf.data.check_utf8)
+        except pa.ArrowInvalid as error:
+            raise Failure(
+                f"{NAME}, column '{name}': {_reason(error)}. Write it as UTF-8"
+            ) from error
+        if name in of_ids:
+            column = _of_ids(column, name)
+        columns[name] = _stripped(column, conf.data) if strips else column
+    return pa.table(columns)
+
+
+def _of_ids(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """A column that becomes ids. Raises UserError for fractions."""
+    if pt.is_floating(column.type) and column.null_count == len(column):
+        return pa.chunked_array([pa.nulls(len(column))])  # pandas has no other type for nothing
+    kind = column.type
+    while pt.is_dictionary(kind) or numbers.is_list(kind) or pt.is_fixed_size_list(kind):
+        kind = kind.value_type
+    if pt.is_floating(kind):
+        raise UserError(
+            f"{NAME}: column '{name}' is {column.type}, and ids are made of text or integers. "
+            "Convert it to what the data of training has (pandas makes fractions of integers among "
+            "which some are missing: astype('Int64'))"
+        )
+    return column
+
+
+def _stripped(column: pa.ChunkedArray, data: Data) -> pa.ChunkedArray:
+    """A column of text without ASCII blanks around values; those of data.missing are null."""
+    kind = column.type.value_type if pt.is_dictionary(column.type) else column.type
+    if not numbers.is_text(kind) or pt.is_fixed_size_binary(kind):
+        return column
+    texts = numbers.plain(numbers.flat(column))
+    trimmed = pc.ascii_trim(texts.view(_as_text(texts.type)), BLANKS)
+    missing = pa.array([text.strip(BLANKS) for text in data.missing], trimmed.type)
+    return pa.chunked_array([pc.if_else(pc.is_in(trimmed, value_set=missing), None, trimmed)])
+
+
+def _as_text(kind: pa.DataType) -> pa.DataType:
+    large = pt.is_large_string(kind) or pt.is_large_binary(kind)
+    return pa.large_string() if large else pa.string()
+
+
+def array_of(values: Any, name: str) -> pa.Array:
+    """Values in a list or an array of any library, as an Arrow array [n]. Raises UserError."""
+    if isinstance(values, str | bytes) or not (
+        isinstance(values, Iterable) or hasattr(values, "__arrow_c_stream__")
+    ):
+        raise UserError(f"{name} is a list, such as ['a', 'b']. Received: {quoted(repr(values))}")
+    try:
+        if hasattr(values, "__arrow_c_stream__") and not isinstance(values, pa.ChunkedArray):
+            values = pa.chunked_array(values)
+        if isinstance(values, pa.ChunkedArray):
+            values = numbers.flat(values)
+        array = values if isinstance(values, pa.Array) else _of_python(values)
+        array.validate(full=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{name} cannot be one column: {_reason(error)}") from error
+    return array
+
+
+def _of_python(values: Any) -> pa.Array:
+    if not hasattr(values, "__array__") and not hasattr(values, "__arrow_array__"):
+        values = list(values)
+        if any(isinstance(value, int) and value >= 2**63 for value in values):
+            return pa.array(values, pa.uint64())
+    return pa.array(values, from_pandas=True)
