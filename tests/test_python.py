@@ -169,6 +169,9 @@ def test_many_windows(run, rows, expected):
     table = pa.concat_tables([rows] * 5)  # of 700 rows each; a window has 1024
     assert run.predict(Stream(table, 333)).equals(pa.concat_tables([expected] * 5))
     assert run.predict(rows.slice(3, 1)).equals(expected.slice(3, 1))
+    prices = pa.array(["1"] * 3000 + ["x"] + ["1"] * 499)
+    message = refused(run.predict, with_column(table, "price", prices))
+    assert "the table, row 3001, column 'price'" in message
 
 
 def test_tables_of_pandas(run, trained, rows, expected):
