@@ -220,7 +220,7 @@ def _composed(path: Path, arguments: list[str]) -> Iterator[Any]:
             if "recipe" in composed:
                 _fit_settings(composed["recipe"], arguments, name == SAVED)
                 if name != SAVED:
-                    _fit_width(composed, choices, arguments, [folder, library])
+                    _fit_width(composed, choices, arguments, places)
         yield composed
 
 
