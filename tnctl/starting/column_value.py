@@ -29,7 +29,10 @@ def held_out_auc(codes: NDArray[np.int64], labels: NDArray[np.float64]) -> float
         sums = np.bincount(codes[fitted], labels[fitted], size)
         prior = labels[fitted].mean()
         means = (sums + PRIOR_ROWS * prior) / (counts + PRIOR_ROWS)
-        areas.append(auc(means[codes[~fitted]], labels[~fitted]))
+        area = auc(means[codes[~fitted]], labels[~fitted])
+        if area is None:  # this half has labels of one class
+            return 0.5
+        areas.append(area)
     return float(np.mean(areas))
 
 
