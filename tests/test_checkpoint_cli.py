@@ -91,7 +91,7 @@ def test_weights_that_were_not_evaluated_have_no_metrics(cli, home):
     resealed(home / step(40), evaluated_before)
     assert [entry["value"] for entry in report_of(cli, "list", "run", cwd=home)][-1] is None
     assert report_of(cli, "inspect", step(40), cwd=home)["metrics"] == {}
-    assert "this model was not evaluated" in cli("checkpoint", "inspect", "run", cwd=home).err
+    assert "this model was not evaluated" in cli("checkpoint", "inspect", "run", cwd=home).out
     # Metrics of other weights are not taken for those of these.
     resealed(home / step(40), lambda content: content["metrics"].update(validation={"auc": 0.99}))
     done = cli("checkpoint", "inspect", step(40), cwd=home)

@@ -36,10 +36,13 @@ DAY = {
         "examples": 400, "labels": {"label": 0.2},
         "inputs": {
             "user": {"coverage": 1.0, "occurrences": 400, "length": 1.0, "distinct": 30.0,
-                     "known": 0.5, "histogram": [200, 200], "edges": None},
+                     "known": 0.5, "histogram": [200, 200], "edges": None,
+                     "coverage_effect": 2.0, "length_effect": 1.5, "design_effect": 3.0},
             "price": {"coverage": 0.5, "occurrences": 400, "length": 1.0, "distinct": None,
-                      "known": None, "histogram": [1, 2, 3], "edges": [0.5, 1.5]},
+                      "known": None, "histogram": [1, 2, 3], "edges": [0.5, 1.5],
+                      "coverage_effect": 1.0, "length_effect": 1.0, "design_effect": 1.0},
         },
+        "label_effects": {"label": 1.25},
     },
     "evicted": {"user": 3},
 }  # fmt: skip

@@ -281,7 +281,7 @@ def metrics_of_the_weights_kept(cli, workspace, report, last):
             assert entry["value"] == at_step[of_step]["auc"]
             assert entry["best"] == (of_step == kept)
         done = cli("checkpoint", "inspect", output, cwd=workspace)
-        assert f"{at_step[step]['auc']:.6g}" in done.err
+        assert f"{at_step[step]['auc']:.6g}" in done.out
     done = cli("checkpoint", "diff", "run", "last", "--json", cwd=workspace)
     aucs = [at_step[kept]["auc"], at_step[30]["auc"]]
     assert json.loads(done.out)["metrics"]["validation.auc"] == aucs

@@ -28,10 +28,13 @@ results = Console(highlight=False, soft_wrap=True)  # what a command was run for
 _open: list["Display"] = []
 
 
-def say(text: str, on: Console = console) -> None:
-    """A plain line, or several, without secrets of URLs and signs that a terminal would obey."""
+def say(text: str, on: Console | None = None) -> None:
+    """A plain line, or several, without secrets of URLs and signs that a terminal would obey.
+
+    On standard error, unless `on` says otherwise.
+    """
     lines = [printable(line) for line in masked(text).splitlines()]
-    on.print("\n".join(lines), markup=False)
+    (on or console).print("\n".join(lines), markup=False)
 
 
 @contextmanager
@@ -253,7 +256,7 @@ def table(
     headings: Iterable[str],
     rows: Iterable[Iterable[Any]],
     left: Container[int] = (0,),
-    on: Console = console,
+    on: Console | None = None,
 ) -> None:
     """A small table, such as the figures of a report; columns are flush right but for `left`.
 
@@ -270,7 +273,8 @@ def table(
         )
     for row in rows:
         shown.add_row(*(Text(printable(masked(str(value)))) for value in row))
-    if not on.is_terminal:
-        whole = on.options.update(width=LONGEST_LINE)
-        shown.width = shown.__rich_measure__(on, whole).maximum
-    on.print(shown)
+    target = on or console
+    if not target.is_terminal:
+        whole = target.options.update(width=LONGEST_LINE)
+        shown.width = shown.__rich_measure__(target, whole).maximum
+    target.print(shown)
