@@ -59,15 +59,24 @@ def survives(root, outside, chance):
     shutil.rmtree(tree.folder, ignore_errors=True)
 
 
-def test_only_files_of_tnctl_are_known_and_removed(root):
+def only_files_of_tnctl_are_removed(root, seeds):
     outside = root / "outside"
     generated_folders.put(outside / "secret", b"secret")
     for name in ("embedding8/00000.rows", "variables.index", "part-00000.parquet"):
         generated_folders.put(outside / name, b"theirs")
     contents = stored(outside)
-    for seed in range(20_000):
+    for seed in seeds:
         survives(root, outside, random.Random(seed))
     assert stored(outside) == contents
+
+
+def test_only_files_of_tnctl_are_known_and_removed(root):
+    only_files_of_tnctl_are_removed(root, range(4_000))
+
+
+@pytest.mark.long
+def test_of_many_folders_only_files_of_tnctl_are_removed(root):
+    only_files_of_tnctl_are_removed(root, range(4_000, 24_000))
 
 
 # ---- Writing a folder in the place of another ---------------------------------
