@@ -29,7 +29,8 @@ def held_out_auc(codes: NDArray[np.int64], labels: NDArray[np.float64]) -> float
         sums = np.bincount(codes[fitted], labels[fitted], size)
         prior = labels[fitted].mean()
         means = (sums + PRIOR_ROWS * prior) / (counts + PRIOR_ROWS)
-        areas.append(auc(means[codes[~fitted]], labels[~fitted]))
+        area = auc(means[codes[~fitted]], labels[~fitted])
+        areas.append(0.5 if area is None else area)  # a half may have one class alone
     return float(np.mean(areas))
 
 
