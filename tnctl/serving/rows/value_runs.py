@@ -125,7 +125,8 @@ def _count_to(table: pa.Table, last: tuple[int, int]) -> int:
     """How many rows are not above a pair of key and text."""
     keys, texts = (table.column(name).to_numpy() for name in ("key", "text"))
     key, text = map(np.uint64, last)
-    first, end = (int(np.searchsorted(keys, key, side)) for side in ("left", "right"))
+    first = int(np.searchsorted(keys, key, "left"))
+    end = int(np.searchsorted(keys, key, "right"))
     return first + int(np.searchsorted(texts[first:end], text, "right"))
 
 
