@@ -153,7 +153,9 @@ def changed(content, path, value):
 DELETED = object()
 NAN = float("nan")
 WRONG = [
-    ("embeddings", ("version",), 3, "version 3"),
+    ("embeddings", ("version",), 4, "version 4"),
+    ("embeddings", ("values",), [], "version 1 has no parts of groups, or no values"),
+    ("embeddings", ("values",), [{"slot": "user"}], "key 'values.0.file'"),
     ("embeddings", ("kind",), DELETED, "key 'kind' is missing"),
     ("embeddings", ("kind",), "delta", "a delta has a base"),
     ("embeddings", ("number",), 9, "key 'number' should be less than or equal to 8"),

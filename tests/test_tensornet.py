@@ -127,7 +127,7 @@ DIALECTS = [
     (2, {"optimizer": "Adam"}),
     (1, {"optimizer": "Ftrl", "form": "bin"}),
 ]
-AT_ALL_TIMES = 2  # the others run with the long tests, and are read by the next test
+AT_ALL_TIMES = 1  # the others go there and back with the long tests; all are read by the next test
 
 
 @pytest.mark.parametrize(("ranks", "more"), DIALECTS)
@@ -153,7 +153,7 @@ def test_every_dialect_is_read_exactly(tmp_path, ranks, more):
 @pytest.mark.parametrize(
     ("ranks", "more"),
     [
-        pytest.param(*dialect, marks=[] if at < AT_ALL_TIMES else pytest.mark.long)
+        pytest.param(*dialect, marks=[] if at == AT_ALL_TIMES else pytest.mark.long)
         for at, dialect in enumerate(DIALECTS[:-2])
     ],
 )
@@ -196,7 +196,7 @@ def test_tables_go_there_and_back(cli, folder, ranks, more):
 @pytest.mark.parametrize(
     ("optimizer", "form"),
     [
-        ("Adam", "text"),
+        pytest.param("Adam", "text", marks=pytest.mark.long),
         pytest.param("Adam", "bin", marks=pytest.mark.long),
         pytest.param("Ftrl", "text", marks=pytest.mark.long),
         ("Ftrl", "bin"),
@@ -226,6 +226,7 @@ def test_adam_and_ftrl(cli, folder, optimizer, form):
         assert lines_of(folder / "out", table.name)[0] == expected
 
 
+@pytest.mark.long
 def test_training_goes_on_from_an_import(cli, folder):
     """The run that was imported trains, and what it trains begins with TensorNet's state."""
     tn.Weights(tables()).write(folder / "tn")
@@ -364,7 +365,8 @@ def dense_rows(count, optimizer):
     return np.abs(values).tolist()
 
 
-@pytest.mark.parametrize("optimizer", ["Adam", pytest.param("AdaGrad", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("optimizer", ["Adam", "AdaGrad"])
 def test_dense_weights_in_a_given_order(cli, folder, optimizer):
     tn.Weights(tables(8), 1).write(folder / "tn")
     done = imported(cli, folder)
@@ -596,6 +598,7 @@ def test_empty_tables(cli, folder):
 # ---- Parts and numbers ------------------------------------------------------
 
 
+@pytest.mark.long
 def test_rows_in_many_parts(cli, folder, monkeypatch):
     """A table that is sorted in parts, into files of its own each, is the same table."""
     written = tables(200)

@@ -67,6 +67,7 @@ EMBEDDINGS = Format(
     "manifest.json",
     re.compile(
         rf"golden\.jsonl|{_NAME}(-[0-9]{{5}})?\.((removed\.)?(parquet|txt)|dictionary|index)"
+        rf"|{_NAME}\.values\.parquet"
     ),
 )
 _BLOCK = re.compile(r"sparse_table/[A-Za-z0-9_]{1,128}/rank_(0|[1-9][0-9]?)/block_[0-7]\.gz")

@@ -29,6 +29,7 @@ ARGUMENTS = {
     "min_show": "the least show, decayed to today, of the rows that are exported",
     "top": "how many rows of each share group are exported: those with the highest show",
     "since": "an earlier export: only what is new or removed since then is written",
+    "values": "data whose values name the ids of an export: train, another split, or files",
     "prefix": "what the names of keys in Redis begin with (default tnctl)",
     "grace": "how many seconds the previous version stays in Redis (default 600; 0: none)",
     "input": "a file or URL of raw rows; - is standard input",

@@ -58,7 +58,7 @@ compdef _tnctl tnctl
 complete -c tnctl -f -a '(tnctl completion words (commandline -cp) 2>/dev/null)'
 """,
 }
-PATH_ARGUMENTS = ("conf", "checkpoint", "to", "graph", "embeddings", "html", "tensornet")
+PATH_ARGUMENTS = ("conf", "checkpoint", "to", "graph", "embeddings", "html", "tensornet", "values")
 FLAGS = ("overwrite", "accept", "yes")
 OPTIONS = ("--help", "--cfg", "--resolve", "--config-dir", "-m")
 

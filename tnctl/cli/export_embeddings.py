@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 OF_REDIS = ("prefix", "grace")
 OF_TENSORNET = ("tables", "ranks")
 TENSORNET = "tensornet"
-NOT_OF_TENSORNET = ("precision", "only", "min_show", "top", "since", "golden", *OF_REDIS)
+VALUES = "values"
+NOT_OF_TENSORNET = (
+    "precision", "only", "min_show", "top", "since", "golden", VALUES, *OF_REDIS
+)  # fmt: skip
 TAKES = (
     "conf",
     "checkpoint",
@@ -30,6 +33,7 @@ TAKES = (
     "top",
     "since",
     "golden",
+    VALUES,
     *OF_TENSORNET,
     *OF_REDIS,
 )
@@ -37,7 +41,7 @@ USAGE = (
     "conf=NAME | output=URL | checkpoint=URL [to=URL] "
     f"[format={'|'.join((*file_formats(), TENSORNET))}] "
     "[precision=float32|float16|int8] [only=SLOT,…] [min_show=X] [top=N] [since=URL] [golden=N] "
-    "[tables=NAME:GROUP.SEGMENT,…] [ranks=N] [prefix=NAME] [grace=SECONDS]"
+    "[values=train|FILES] [tables=NAME:GROUP.SEGMENT,…] [ranks=N] [prefix=NAME] [grace=SECONDS]"
 )
 
 
@@ -59,6 +63,11 @@ def check(cluster: Cluster, taken: dict[str, str]) -> None:
         taken.get("format") == TENSORNET,
         f"cluster={cluster.start} is not for format={TENSORNET}: one process writes it, which "
         "needs no room for all rows. Leave it out",
+    )
+    refuse_if(
+        VALUES in taken,
+        f"cluster={cluster.start} is not for values=: one process reads and sorts them. Leave "
+        "one of the two out",
     )
 
 
@@ -90,6 +99,7 @@ def export(
         refuse_if(
             "format" in taken, "format= is of files; rows in Redis have one form. Leave it out"
         )
+        refuse_if(VALUES in taken, "values= is of files, and Redis has rows alone. Leave it out")
     elif wrong := next((key for key in OF_REDIS if key in taken), None):
         raise UserError(f"{wrong}= is of Redis. Give to=redis://HOST:PORT/DB with it")
     elif since is not None and (since == "current" or server_format(since)):
@@ -109,6 +119,7 @@ def export(
         golden=golden,
         prefix=taken.get("prefix", PREFIX),
         grace=arguments.count(taken, "grace", GRACE),
+        values=taken.get(VALUES),
         writers=writers,
     )
     return 0

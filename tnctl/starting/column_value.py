@@ -30,9 +30,7 @@ def held_out_auc(codes: NDArray[np.int64], labels: NDArray[np.float64]) -> float
         prior = labels[fitted].mean()
         means = (sums + PRIOR_ROWS * prior) / (counts + PRIOR_ROWS)
         area = auc(means[codes[~fitted]], labels[~fitted])
-        if area is None:  # this half has labels of one class
-            return 0.5
-        areas.append(area)
+        areas.append(0.5 if area is None else area)  # a half may have one class alone
     return float(np.mean(areas))
 
 

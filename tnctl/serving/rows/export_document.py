@@ -1,5 +1,6 @@
 """The manifest of exported embeddings, with what all formats have. docs/formats/embeddings.md."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -214,6 +215,30 @@ class SlotEntry:
     pooling: Pooling
 
 
+def values_name(slot: str) -> str:
+    """The file of a slot's values."""
+    return f"{slot}.values.parquet"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValuesEntry:
+    """A slot whose ids are named by the values that they were made of.
+
+    `values` is how many there are, `ids` how many ids they name.
+    """
+
+    slot: Name
+    file: str
+    values: Count
+    ids: Count
+
+    def __post_init__(self) -> None:
+        if self.file != values_name(self.slot):
+            raise ValueError(f"file of the values of slot {self.slot} is {shown(self.file)}")
+        if self.ids > self.values:
+            raise ValueError(f"slot {self.slot} has fewer values than ids that they name")
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowsManifest(Manifest):
     """What the document of every format has."""
@@ -280,13 +305,21 @@ def _file_format(name: str) -> str:
 class ExportManifest(RowsManifest):
     """The manifest of embeddings in files; `encoding` is the name of their format.
 
-    Version 2 has groups whose files are parts; without them version 1 is written.
+    Version 2 has groups whose files are parts, version 3 values of slots; without both version 1 is
+    written.
     """
 
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
 
     encoding: Annotated[str, AfterValidator(_file_format)]
     groups: tuple[FileGroup, ...]
+    values: tuple[ValuesEntry, ...] | None = omitted()
+
+    @classmethod
+    def version_of(cls, groups: Sequence[FileGroup], values: Sequence[ValuesEntry] | None) -> int:
+        """The lowest version that has all of this."""
+        in_parts = any(group.parts for group in groups)
+        return 3 if values is not None else 2 if in_parts else 1
 
     @property
     def file_format(self) -> Any:
@@ -304,14 +337,22 @@ class ExportManifest(RowsManifest):
                             f"{key} of group {entry.group} is {shown(getattr(entry, key))}, and "
                             f"should be {shown(name)}"
                         )
-        if self.version < self.VERSION and any(group.parts for group in self.groups):
-            raise ValueError(f"version {self.version} has no parts of groups")
+        if self.version < self.version_of(self.groups, self.values):
+            raise ValueError(f"version {self.version} has no parts of groups, or no values")
+        self._check_values(self.values or ())
         if self.sha256:  # else its files are still being written
             self._check_files()
+
+    def _check_values(self, values: "tuple[ValuesEntry, ...]") -> None:
+        """Raise ValueError for values of a slot that is not there, or is there twice."""
+        names = [entry.slot for entry in values]
+        if len(set(names)) < len(names) or set(names) - {entry.slot for entry in self.slots}:
+            raise ValueError("values are of slots that are there twice, or of others")
 
     def _check_files(self) -> None:
         """Raise ValueError for other files, or a file that cannot have so many rows."""
         names = {name for entry in self.groups for name in entry.names}
+        names |= {entry.file for entry in self.values or ()}
         check_files(self.files, names | ({GOLDEN} if self.golden else set()))
         for entry in (entry for group in self.groups for entry in group.stored):
             for name in entry.names:
