@@ -182,16 +182,12 @@ def _cut_of(conf: Conf, split: str) -> Cut | None:
 
 
 def _counted_rows(conf: Conf, reader: FileReader, url: str) -> list[int]:
-    """The rows of each row group of a file; else how far its rows are counted.
-
-    A file is counted once, as long as it does not change.
-    """
+    """The `counts` of a file, which is counted once as long as it does not change."""
     key = type(reader).__name__, url, str(files.fingerprint(url))
     if key not in _counted:
         counts = list[int]()  # of an empty file
         with empty_skipped(conf):
-            is_grouped = isinstance(reader, GroupedReader)
-            counts = reader.group_rows(url) if is_grouped else [reader.last_number(url)]
+            counts = reader.counts(url)
         _counted[key] = counts
     return _counted[key]
 

@@ -30,8 +30,8 @@ class FileReader(ABC):
         """The lines of each file before its first row; none in files of records."""
         return 0
 
-    def last_number(self, url: str) -> int:
-        """The number that the last row of a file has at most, as the places of rows count.
+    def counts(self, url: str) -> list[int]:
+        """How far the rows of a file are numbered: in each row group, else in the whole file.
 
         For text the number of its lines. It reads the file, and parses no row.
         """
@@ -40,7 +40,7 @@ class FileReader(ABC):
             while text := files.read_most(stream, HEAD_BYTES):
                 lines += text.count(b"\n")
                 end = text[-1:]
-        return lines + (end != b"\n")
+        return [lines + (end != b"\n")]
 
     def count_head(self, stream: BinaryIO) -> tuple[int, int]:
         """The whole rows in the first HEAD_BYTES of a stream, and their bytes."""
@@ -61,8 +61,8 @@ class GroupedReader(FileReader):
     ) -> Iterator[Piece]:
         """As `pieces`, of row groups `first` to `end` - 1 (None: the last), and no others."""
 
-    def last_number(self, url: str) -> int:
-        return sum(self.group_rows(url))
+    def counts(self, url: str) -> list[int]:
+        return self.group_rows(url)
 
     def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
         return self.pieces_of_groups(url, needed, 0, None)

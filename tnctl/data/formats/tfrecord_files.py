@@ -54,10 +54,10 @@ class RecordReader(FileReader):
                 table, records = _as_texts(table, records, bad)
             yield bad.piece(table, records.place)
 
-    def last_number(self, url: str) -> int:
-        # Damaged records are counted, and refused or skipped when they are read.
+    def counts(self, url: str) -> list[int]:
+        # Damaged records have numbers too: reading them refuses or skips them.
         numbers = (records.numbers[-1:] for records in _payloads(url, BadRows(allowed=1)))
-        return max(itertools.chain.from_iterable(numbers), default=0)
+        return [max(itertools.chain.from_iterable(numbers), default=0)]
 
     def columns(self, url: str) -> list[str] | None:
         with files.open_input(url) as stream:
