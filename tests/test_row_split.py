@@ -85,7 +85,7 @@ def split_by(decisive, shares=SHARES):
 def slow_splits(by, seed=0):
     """The rows of each split of one file, part-0."""
     salt = mix(seed ^ int.from_bytes(b"split of", "big"))
-    found = {split: [] for split in SPLITS}
+    rows_of_splits = {split: [] for split in SPLITS}
     for row in range(ROWS):
         if by == "last":
             test, validation = ROWS * 25 // 100, ROWS * 10 // 100
@@ -96,8 +96,8 @@ def slow_splits(by, seed=0):
             split = split_by(mix(mix(value_id("part-0") ^ salt) ^ (row + 1)))
         else:
             split = split_by(mix(value_id(values(row)[0]) ^ salt))
-        found[split].append(row)
-    return found
+        rows_of_splits[split].append(row)
+    return rows_of_splits
 
 
 @pytest.mark.parametrize("by", ["rows", "last", "a"])
@@ -110,9 +110,9 @@ def test_one_file_of_any_format_against_a_slow_model(tmp_path, writer, by):
 @pytest.mark.parametrize("by", ["rows", "a"])
 def test_another_seed_chooses_other_rows(tmp_path, by):
     conf = cut_conf(tmp_path, "csv", 1, by, seed=2**63 - 1)
-    found = {split: numbers_of(conf, split) for split in SPLITS}
-    assert found == slow_splits(by, 2**63 - 1)
-    assert found != slow_splits(by)
+    rows_of_splits = {split: numbers_of(conf, split) for split in SPLITS}
+    assert rows_of_splits == slow_splits(by, 2**63 - 1)
+    assert rows_of_splits != slow_splits(by)
 
 
 # ---- Several files, workers, passes ---------------------------------------------------
@@ -202,8 +202,8 @@ def test_empty_lines(tmp_path):
     for by in ("rows", "last", "a"):
         data = {"split": Split(**SHARES, by=by)}
         conf = replace(conf_of(tmp_path, "csv", "gaps.csv", **data), slots={"a": schema.Slot()})
-        found = [row for split in SPLITS for row in numbers_of(conf, split)]
-        assert sorted(found) == list(range(300))
+        rows_of_splits = [row for split in SPLITS for row in numbers_of(conf, split)]
+        assert sorted(rows_of_splits) == list(range(300))
 
 
 @pytest.mark.parametrize("gaps", [0, 1, 5, 400])
@@ -226,10 +226,10 @@ def test_rows_without_a_user_are_split_one_by_one(tmp_path):
     (tmp_path / "part-0.csv").write_text("y,a,n\n" + text)
     conf = conf_of(tmp_path, "csv", "part-0.csv", split=Split(**SHARES, by="a"))
     conf = replace(conf, slots={"a": schema.Slot()})
-    found = {split: numbers_of(conf, split) for split in SPLITS}
-    of_user = [split for split in SPLITS if any(users[row] for row in found[split])]
+    rows_of_splits = {split: numbers_of(conf, split) for split in SPLITS}
+    of_user = [split for split in SPLITS if any(users[row] for row in rows_of_splits[split])]
     assert len(of_user) == 1
-    without = {split: sum(not users[row] for row in rows) for split, rows in found.items()}
+    without = {split: sum(not users[row] for row in rows) for split, rows in rows_of_splits.items()}
     assert abs(without["validation"] - 100) < 40
     assert abs(without["test"] - 250) < 60
 
@@ -241,8 +241,8 @@ def test_values_that_are_no_ids(tmp_path):
     with pytest.raises(Failure, match=r"line 8, column 'a'"):
         numbers_of(conf, "train")
     lenient = replace(conf, data=replace(conf.data, bad_rows=1))
-    found = [row for split in SPLITS for row in numbers_of(lenient, split)]
-    assert sorted(found) == [k for k in range(100) if k != 7]
+    rows_of_splits = [row for split in SPLITS for row in numbers_of(lenient, split)]
+    assert sorted(rows_of_splits) == [k for k in range(100) if k != 7]
     table = pa.table({"y": [0.0], "a": ["u"], "b": [""], "n": [1.0]})
     pq.write_table(table, tmp_path / "one.parquet")
     with pytest.raises(UserError, match=r"data.split.by=n is a column of double"):
@@ -259,13 +259,13 @@ def test_two_values_in_a_row(tmp_path):
     with pytest.raises(Failure, match=r"line 4: column 'a' must have one value"):
         numbers_of(conf, "train")
     lenient = replace(conf, data=replace(conf.data, bad_rows=1))
-    found = []
+    rows_of_splits = []
     for split in ("train", "validation"):
         try:
-            found += numbers_of(lenient, split)
+            rows_of_splits += numbers_of(lenient, split)
         except Failure as error:
             assert "no row" in str(error)
-    assert found == [k for k in range(20) if k != 3]
+    assert rows_of_splits == [k for k in range(20) if k != 3]
 
 
 # ---- Prepared data, counts ------------------------------------------------------------
@@ -385,9 +385,9 @@ def test_commands_have_the_same_rows(cli, workspace):
     assert report["epochs"][1]["examples"] == len(users["train"])
     done = cli("evaluate", "output=run", cwd=workspace)
     assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert (found["split"], found["examples"]) == ("test", len(users["test"]))
-    assert found["auc"] == report["auc"]
+    metrics = json.loads(done.out)
+    assert (metrics["split"], metrics["examples"]) == ("test", len(users["test"]))
+    assert metrics["auc"] == report["auc"]
     done = cli("predict", "output=run", "to=scores.parquet", "data.carry=[user_id]", cwd=workspace)
     assert done.code == 0, done.err
     scores = pq.read_table(workspace / "scores.parquet")

@@ -51,17 +51,17 @@ def row_numbers(where: Where, rows: int) -> NDArray[np.int64]:
 
     `where` is asked a few times only where numbers follow each other.
     """
-    found = np.empty(rows, np.int64)
+    numbers = np.empty(rows, np.int64)
     spans = [(0, rows - 1, where(0)[1], where(rows - 1)[1])] if rows else []
     while spans:
         first, last, low, high = spans.pop()
         if high - low == last - first:
-            found[first : last + 1] = np.arange(low, high + 1)
+            numbers[first : last + 1] = np.arange(low, high + 1)
             continue
         middle = (first + last) // 2
         spans.append((first, middle, low, where(middle)[1]))
         spans.append((middle + 1, last, where(middle + 1)[1], high))
-    return found
+    return numbers
 
 
 def rows_up_to(where: Where, rows: int, number: int) -> int:

@@ -32,19 +32,19 @@ class SourceFile:
     """A file of data.train: the number before that of its first row, and how many rows follow."""
 
     url: str
-    before: int
+    lines_before: int
     rows: int
 
 
 class HashCut:
     """The rows whose hash is in the range of a split.
 
-    `before` is the number before that of a file's first row, so that text with a header and Parquet
-    count alike.
+    `lines_before` are the lines before a file's first row: text with a header and Parquet count
+    alike.
     """
 
-    def __init__(self, data: Data, split: str, before: int) -> None:
-        self._data, self._split, self._before = data, split, before
+    def __init__(self, data: Data, split: str, lines_before: int) -> None:
+        self._data, self._split, self._lines_before = data, split, lines_before
         shares = data.split
         ends = (0.0, shares.validation, shares.validation + shares.test, 1.0)
         place = ("validation", "test", "train").index(split)
@@ -89,7 +89,7 @@ class HashCut:
         if not rows:
             return np.empty(0, np.uint64)
         name = np.array([c_columns.hash_bytes(name_of_file(where(0)[0]).encode())], np.uint64)
-        places = row_numbers(where, rows) - self._before
+        places = row_numbers(where, rows) - self._lines_before
         return c_columns.mix64(c_columns.mix64(name ^ self._salt) ^ places.astype(np.uint64))
 
 
@@ -120,7 +120,7 @@ class LastCut:
 
     def numbers(self, url: str) -> tuple[int, int]:
         """The numbers of rows in a file between which the split is: after the first one."""
-        shift = self._files[url].before - self._places[url]
+        shift = self._files[url].lines_before - self._places[url]
         return self._first + shift, self._end + shift
 
     def reads(self, url: str) -> bool:

@@ -172,12 +172,11 @@ def _cut_of(conf: Conf, split: str) -> Cut | None:
             return LastCut(conf.data, split, [source])
         return HashCut(conf.data, split, 0)
     reader = reader_of(conf, named.skip_rows)
-    before = reader.lines_before
+    lines = reader.lines_before
     if conf.data.split.by != "last":
-        return HashCut(conf.data, split, before)
-    urls = files_of(conf, split)
-    rows = [max(sum(_counted_rows(conf, reader, url)) - before, 0) for url in urls]
-    sources = [SourceFile(url, before, count) for url, count in zip(urls, rows, strict=True)]
+        return HashCut(conf.data, split, lines)
+    rows = {url: sum(_counted_rows(conf, reader, url)) for url in files_of(conf, split)}
+    sources = [SourceFile(url, lines, max(count - lines, 0)) for url, count in rows.items()]
     return LastCut(conf.data, split, sources)
 
 
