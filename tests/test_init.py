@@ -52,7 +52,8 @@ def test_a_log_with_semicolons(tmp_path):
     assert conf["slots"]["price"]["missing"] == "value"
     assert conf["data"]["group"] == "user_id"
     assert any("revenue" in text for text in result.warnings)
-    assert any("data.validation" in text for text in result.doubts)
+    assert conf["data"]["split"] == {"validation": 0.2, "by": "last"}
+    assert "in the order of time: the last" in result.text
     assert "revenue" in result.text.split("# Columns that are no input:")[1]
     assert conf_of(result.text).data.label.column == "clicked"
 
@@ -215,6 +216,49 @@ def test_names_say_the_splits(tmp_path):
     assert conf["data"]["test"] == "test/part-0.csv"
 
 
+def split_of(folder, times):
+    """The key data.split for rows with these times, and its evidence."""
+    lines = [f"{time},u{k % 40},{k % 3 // 2}" for k, time in enumerate(times)]
+    path = planted_tables.write_lines(folder / "clicks.csv", ["time,user,click", *lines])
+    result, conf, kinds = recognised(path)
+    assert kinds["time"] == "time"
+    assert conf_of(result.text).data.split.by == conf["data"]["split"].get("by", "rows")
+    [text] = [line for line in result.text.splitlines() if line.startswith("  split:")]
+    return conf["data"]["split"], text.partition("#")[2]
+
+
+def test_the_rows_that_are_kept_for_validation(tmp_path):
+    days = [np.datetime64("2026-01-01") + k // 300 for k in range(6000)]
+    keys, evidence = split_of(tmp_path, days)
+    assert keys == {"validation": 0.1, "by": "last"}
+    assert evidence == " there is one file, in the order of time: the last 10% of its rows"
+    # A log of several machines is nearly in order.
+    near = np.arange(6000) * 10 + np.random.default_rng(1).integers(0, 5, 6000)
+    near[::100] -= 50
+    keys, _ = split_of(tmp_path, np.datetime64("2026-01-01T00:00:00") + near)
+    assert keys == {"validation": 0.1, "by": "last"}
+    shuffled = np.random.default_rng(1).permutation(days)
+    keys, evidence = split_of(tmp_path, shuffled[:4000])
+    assert keys == {"validation": 0.2}
+    assert evidence == " there is one file: 20% of the rows, at random"
+    # Days that begin with the day are not in the order of their texts.
+    keys, _ = split_of(tmp_path, [f"{day.astype(object):%d/%m/%Y}" for day in days])
+    assert keys == {"validation": 0.1}
+    # Nearly all rows of one day tell no order.
+    mostly = np.where(np.random.default_rng(2).random(6000) < 0.01, days[-1], days[0])
+    keys, _ = split_of(tmp_path, mostly)
+    assert keys == {"validation": 0.1}
+
+
+def test_a_validation_file_that_is_left_out_is_replaced_by_rows(tmp_path):
+    planted_tables.log_with_semicolons(tmp_path / "train.csv")
+    (tmp_path / "valid.csv").write_text("user_id;item\nu1;i1\n")
+    result, conf, _ = recognised(tmp_path)
+    assert "validation" not in conf["data"]
+    assert conf["data"]["split"]["validation"] == 0.2
+    assert any("left out" in text for text in result.doubts)
+
+
 def test_another_outcome_is_no_input(tmp_path):
     t = planted_tables.planted()
     bought = t["clicks"] * (np.arange(len(t["clicks"])) % 3 == 0)
@@ -328,7 +372,7 @@ def test_texts_survive_yaml_and_omegaconf(value):
 
 
 def test_init_then_train(cli, tmp_path):
-    planted_tables.log_with_semicolons(tmp_path / "clicks.csv", rows=600)
+    planted_tables.log_with_semicolons(tmp_path / "clicks.csv", rows=1500)
     done = cli("init", "clicks.csv", cwd=tmp_path)
     assert done.code == 0, done.err
     assert "clicks.yaml written" in done.err
@@ -339,7 +383,8 @@ def test_init_then_train(cli, tmp_path):
     )
     assert done.code == 0, done.err
     report = json.loads((tmp_path / "runs" / "clicks" / "report.json").read_text())
-    assert report["epochs"][0]["examples"] == 600
+    assert report["epochs"][0]["examples"] == 1200
+    assert (report["split"], report["examples"]) == ("validation", 300)
     # A second time nothing is replaced, whoever wrote it.
     done = cli("init", "clicks.csv", cwd=tmp_path)
     assert (done.code, "is not replaced" in done.line) == (2, True)

@@ -18,7 +18,7 @@ MASK = "***"
 # Keys of a conf that name columns, or words in them: with another text the same data
 # would be read otherwise.
 OF_DATA = frozenset(
-    ("carry", "column", "columns", "cross", "delimiter", "group", "missing", "positive",
+    ("by", "carry", "column", "columns", "cross", "delimiter", "group", "missing", "positive",
      "reference", "separator", "vocabulary", "weight", "weights")
 )  # fmt: skip
 # How messages and docs write the place of a password; and the name of an access point of S3.

@@ -9,7 +9,7 @@ from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError, refuse_if
 from tnctl.masking import bare_conf
 from tnctl.saved_conf import conf_of, refuse_odd_urls
-from tnctl.schema import Cluster, Conf, differences, from_values
+from tnctl.schema import Cluster, Conf, Data, differences, from_values
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
@@ -56,6 +56,7 @@ def with_checkpoint(
     def with_composed(conf: Conf) -> int:
         checkpoint = find(taken, conf.output)
         refuse_conf_of_another_model(checkpoint, conf)
+        refuse_other_split(checkpoint.conf(), conf.data)
         return run(checkpoint, conf)
 
     if "conf" in taken:
@@ -74,6 +75,7 @@ def with_checkpoint(
 
     def with_saved(conf: Conf) -> int:
         refuse_overrides_of_rows(saved, conf)
+        refuse_other_split(saved, conf.data)
         refuse_odd_urls(dataclasses.asdict(conf), checkpoint.folder, compose.keys_given(overrides))
         return run(checkpoint, conf)
 
@@ -120,6 +122,19 @@ def refuse_overrides_of_rows(saved: dict[str, Any], conf: Conf) -> None:
                 f"{key} is what the model was trained with, and cannot be another now. Leave it "
                 "out, or train again",
             )
+
+
+def refuse_other_split(saved: dict[str, Any], data: Data) -> None:
+    """Refuse a data.split that gives a model rows to be measured on that it was trained on.
+
+    `saved` is the checkpoint's own conf, `data` that of the command. Raises UserError.
+    """
+    trained = from_values(saved).data.split
+    refuse_if(
+        data.is_cut("train") and data.split != trained,
+        "data.split differs from the one that the model was trained with, so rows that it was "
+        "trained on would measure it. Leave it as it was, or name files: data.test=FILES",
+    )
 
 
 def find(taken: dict[str, str], output: str | None) -> "Checkpoint":

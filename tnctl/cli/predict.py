@@ -41,7 +41,7 @@ def predict(
     # The format that the name of the file has, else Parquet.
     kind = next((kind for kind in FORMATS if to.endswith(f".{kind}")), FORMATS[0])
     kind = arguments.choice(taken, "format", FORMATS, kind)
-    refuse_if(conf.data.test is None, "there is nothing to score. Give data.test=FILES")
+    refuse_if(conf.data.source("test") is None, "there is nothing to score. Give data.test=FILES")
     from contextlib import closing
 
     from tnctl import ownership

@@ -71,12 +71,13 @@ def way_of_label(key: str) -> str:
     )
 
 
-def id_columns(slots: Mapping[str, Slot], group: str | None) -> set[str]:
+def id_columns(slots: Mapping[str, Slot], data: Data | None = None) -> set[str]:
     """The columns whose values become ids by their text: texts and integers, never fractions.
 
-    `group` is the column data.group, whose values are hashed too.
+    With `data` also the columns of data.group and data.split.by, whose values are hashed too.
     """
-    names = {group} if group else set()
+    hashed = (data.group, data.split.column) if data else ()
+    names = {column for column in hashed if column}
     for name, slot in slots.items():
         if slot.cross is not None:
             names |= set(slot_columns(name, slot, slots))
@@ -90,4 +91,4 @@ def text_columns(conf: Conf) -> set[str]:
     by_column, data = separators(conf.slots, conf.numeric), conf.data
     split = {column for column, by in by_column.items() if by != {None}}
     labels = {label.column for label in data.all_labels.values() if label.positive is not None}
-    return {*data.carry} | id_columns(conf.slots, data.group) | split | labels
+    return {*data.carry} | id_columns(conf.slots, data) | split | labels

@@ -1,10 +1,13 @@
 """Pieces of files: some rows of one file as Arrow columns, and where each row came from."""
 
+import bisect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tnctl.errors import Failure, did_you_mean
 from tnctl.progress import say
@@ -41,6 +44,29 @@ def counted(url: str, first: int) -> Where:
 def shifted(where: Where, rows: int) -> Where:
     """The places of a slice of rows that skips the first `rows`."""
     return lambda row: where(row + rows)
+
+
+def row_numbers(where: Where, rows: int) -> NDArray[np.int64]:
+    """The number of each row of a table in its file: int64 [rows], ascending.
+
+    `where` is asked a few times only where numbers follow each other.
+    """
+    numbers = np.empty(rows, np.int64)
+    spans = [(0, rows - 1, where(0)[1], where(rows - 1)[1])] if rows else []
+    while spans:
+        first, last, low, high = spans.pop()
+        if high - low == last - first:
+            numbers[first : last + 1] = np.arange(low, high + 1)
+            continue
+        middle = (first + last) // 2
+        spans.append((first, middle, low, where(middle)[1]))
+        spans.append((middle + 1, last, where(middle + 1)[1], high))
+    return numbers
+
+
+def rows_up_to(where: Where, rows: int, number: int) -> int:
+    """How many of the first `rows` rows have a number in their file that is at most `number`."""
+    return bisect.bisect_right(range(rows), number, key=lambda row: where(row)[1])
 
 
 @dataclass

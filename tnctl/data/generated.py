@@ -41,6 +41,7 @@ from tnctl.tables.columns import mix64
 
 DATA_SEED = 0x636C69636B73  # "clicks"
 PIECE_ROWS = 65_536
+NAME = "generated data"  # in the place of a file's
 BIAS = -1.62
 RANK = 3
 MAIN = 0.35
@@ -142,10 +143,10 @@ def row_range(split: str, spec: Any) -> tuple[int, int]:
 def pieces(split: str, spec: Any, needed: list[str]) -> Iterator[Piece]:
     """The rows of a range, in order, with the columns `needed`."""
     first, end = row_range(split, spec)
-    require("generated data", needed, COLUMNS)
+    require(NAME, needed, COLUMNS)
     for start in range(first, end, PIECE_ROWS):
         table = rows(start, min(start + PIECE_ROWS, end), needed)
-        yield Piece(table.select(needed), counted("generated data", start))
+        yield Piece(table.select(needed), counted(NAME, start))
 
 
 def rows(first: int, end: int, needed: Collection[str] = COLUMNS) -> pa.Table:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tnctl import __version__, outputs
-from tnctl.data import sources, statistics
+from tnctl.data import row_split, sources, statistics
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.features import Features
@@ -43,7 +43,8 @@ def prepare(conf: Conf, folder: str) -> None:
     """
     if conf.data.prepared is not None:
         raise UserError("data.prepared is prepared already. Leave it out to read the files again")
-    splits = [split for split in SPLITS if getattr(conf.data, split) is not None]
+    row_split.check(conf)
+    splits = [split for split in SPLITS if conf.data.source(split) is not None]
     if not splits:
         raise UserError("there is nothing to prepare. Give data.train=FILES")
     with outputs.output_folder(folder, PREPARED, sources.files_read(conf)) as output:

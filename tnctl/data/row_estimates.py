@@ -32,6 +32,18 @@ def count_rows(conf: Conf, split: str) -> RowCount | None:
     """
     if (known := sources.count_hint(conf, split)) is not None:
         return RowCount(known, known, known)
+    whole = _rows_of_files(conf, split)
+    if whole is None or conf.data.prepared is not None or not conf.data.is_cut(split):
+        return whole
+    # By hash, or where empty lines count, a split has about its share.
+    share = conf.data.share(split)
+    return RowCount(whole.estimate * share, 0.9 * whole.low * share, whole.high * share / 0.9)
+
+
+def _rows_of_files(conf: Conf, split: str) -> RowCount | None:
+    """The rows of a split's files, of the split or not."""
+    if (known := sources.rows_of_files(conf, split)) is not None:
+        return RowCount(known, known, known)
     urls = sources.files_of(conf, split)
     step = -(-len(urls) // FILES_SAMPLED)
     heads = [_head(url, reader_of(conf)) for url in urls[::step]]

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tnctl import files
@@ -16,12 +16,15 @@ from tnctl.data.formats.prepared_document import SPLITS
 from tnctl.data.formats.prepared_files import PreparedReader
 from tnctl.data.formats.readers import reader_of
 from tnctl.data.read_ahead import in_order
+from tnctl.data.row_split import Cut, HashCut, LastCut, SourceFile
 from tnctl.data.unit_records import WHOLE, Unit
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.masking import masked
 from tnctl.schema import Conf, Data
 
 DAY = "{day}"  # the place of the day's name in data.train
+# Rows that were counted, of each row group or of a file, by its reader, URL and fingerprint.
+_counted: dict[tuple[str, str, str], list[int]] = {}
 
 
 @dataclass
@@ -34,7 +37,7 @@ class Split:
 
 def split_of(data: Data, split: str) -> Split:
     """The split as the conf names it. Raises `UserError` for a key that there is not."""
-    value = getattr(data, split)
+    value = data.source(split)
     if isinstance(value, Mapping):
         for key in value:
             if key not in ("files", "skip_rows"):
@@ -83,7 +86,7 @@ def files_read(conf: Conf, splits: Sequence[str] = SPLITS) -> list[str]:
     if conf.data.prepared is not None:
         return [conf.data.prepared, *read]
     for split in splits:
-        spec = getattr(conf.data, split)
+        spec = conf.data.source(split)
         if spec is not None and DAY not in str(spec):  # days are looked up one by one
             with contextlib.suppress(Failure):  # reading reports what cannot be listed
                 read += files_of(conf, split)
@@ -110,10 +113,10 @@ def pieces(conf: Conf, split: str, needed: list[str], unit: Unit = WHOLE) -> Ite
     cannot be read, or when the split has no row; a unit may have none.
     """
     if not unit.is_split:
-        yield from _of_unit(conf, split, needed, unit)
+        yield from _chosen_pieces(conf, split, needed, unit)
         return
     rows, skipped = 0, Skipped(split, conf.data.bad_rows)
-    for piece in _all_pieces(conf, split, needed):
+    for piece in _chosen_pieces(conf, split, needed, unit):
         rows += piece.table.num_rows
         skipped.add(piece.skipped, piece.reason)
         yield piece
@@ -128,19 +131,80 @@ def no_rows(conf: Conf, split: str, skipped: Skipped) -> Failure:
             f"no row of data.{split} is left: {skipped.rows:,} cannot be read. The first: "
             f"{skipped.first}"
         )
-    return EmptyError(
-        f"data.{split} has no rows ({split_of(conf.data, split).spec}). Name other files"
-    )
+    spec = split_of(conf.data, split).spec
+    if conf.data.prepared is None and conf.data.is_cut(split):
+        shares = f"validation={conf.data.split.validation} and test={conf.data.split.test}"
+        return EmptyError(
+            f"data.split leaves data.{split} no row of data.train ({spec}), with {shares} by "
+            f"{conf.data.split.by}. Change the shares, or name more files"
+        )
+    return EmptyError(f"data.{split} has no rows ({spec}). Name other files")
 
 
-def _all_pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:
+def _chosen_pieces(conf: Conf, split: str, needed: list[str], unit: Unit) -> Iterator[Piece]:
+    """The rows of a unit that are of the split: all, where data.split chooses none."""
+    cut = _cut_of(conf, split)
+    columns = needed if cut is None else list(dict.fromkeys([*needed, *cut.columns]))
+    if unit.is_split:
+        source = _all_pieces(conf, split, columns, cut)
+    else:
+        source = _of_unit(conf, split, columns, unit)
+    if cut is None:
+        yield from source
+        return
+    for piece in source:
+        if cut.is_after(piece):
+            return
+        kept = cut.kept(piece)
+        if kept.table.num_rows or kept.skipped:
+            yield replace(kept, table=kept.table.select(needed))
+
+
+def _cut_of(conf: Conf, split: str) -> Cut | None:
+    """What chooses the rows of a split; None: the split has all rows of its files."""
+    if conf.data.prepared is not None or not conf.data.is_cut(split):
+        return None
+    named = split_of(conf.data, split)
+    if conf.data.format == "generated":
+        first, end = generated.row_range(split, named.spec)
+        if conf.data.split.by == "last":
+            source = SourceFile(generated.NAME, first - 1, end - first)
+            return LastCut(conf.data, split, [source])
+        return HashCut(conf.data, split, 0)
+    reader = reader_of(conf, named.skip_rows)
+    lines = reader.lines_before
+    if conf.data.split.by != "last":
+        return HashCut(conf.data, split, lines)
+    rows = {url: sum(_counted_rows(conf, reader, url)) for url in files_of(conf, split)}
+    sources = [SourceFile(url, lines, max(count - lines, 0)) for url, count in rows.items()]
+    return LastCut(conf.data, split, sources)
+
+
+def _counted_rows(conf: Conf, reader: FileReader, url: str) -> list[int]:
+    """The `counts` of a file, which is counted once as long as it does not change."""
+    key = type(reader).__name__, url, str(files.fingerprint(url))
+    if key not in _counted:
+        counts = list[int]()  # of an empty file
+        with empty_skipped(conf):
+            counts = reader.counts(url)
+        _counted[key] = counts
+    return _counted[key]
+
+
+def _all_pieces(conf: Conf, split: str, needed: list[str], cut: Cut | None) -> Iterator[Piece]:
     named = split_of(conf.data, split)
     if conf.data.prepared is None and conf.data.format == "generated":
         yield from generated.pieces(split, named.spec, needed)
         return
     reader = reader_of(conf, named.skip_rows)
     for url in files_of(conf, split):
-        yield from _of_file(conf, reader, url, needed)
+        if isinstance(cut, LastCut) and not cut.reads(url):
+            continue
+        if isinstance(cut, LastCut) and isinstance(reader, GroupedReader):
+            first, end = cut.groups(url, _counted_rows(conf, reader, url))
+            yield from reader.pieces_of_groups(url, needed, first, end)
+        else:
+            yield from _of_file(conf, reader, url, needed)
 
 
 def _of_file(conf: Conf, reader: FileReader, url: str, needed: list[str]) -> Iterator[Piece]:
@@ -174,6 +238,14 @@ def _of_unit(conf: Conf, split: str, needed: list[str], unit: Unit) -> Iterator[
 
 def count_hint(conf: Conf, split: str) -> int | None:
     """The number of rows where it costs little to know, else None."""
+    if conf.data.prepared is None and conf.data.is_cut(split):
+        cut = _cut_of(conf, split) if conf.data.format in ("parquet", "generated") else None
+        return cut.rows if isinstance(cut, LastCut) else None
+    return rows_of_files(conf, split)
+
+
+def rows_of_files(conf: Conf, split: str) -> int | None:
+    """The rows of a split's files, of the split or not, where it costs little to know."""
     if conf.data.prepared is not None:
         return PreparedReader(conf).entry(split).rows
     if conf.data.format == "generated":

@@ -36,7 +36,7 @@ class GoldenRows:
         self._window: Batch | None = None
         if most == 0:
             return
-        split = "validation" if conf.data.validation is not None else "train"
+        split = "validation" if conf.data.source("validation") is not None else "train"
         rows = raw_rows(conf, split, most)
         features = features_of(conf, model, labelled=False)
         columns, kept = Skipped(split, most).good(

@@ -210,4 +210,4 @@ def metrics_line(metrics: dict[str, Any]) -> str:
 
 def first_given(data: Data, splits: Sequence[str]) -> str | None:
     """The first of some splits that the conf has data for, None without one."""
-    return next((split for split in splits if getattr(data, split) is not None), None)
+    return next((split for split in splits if data.source(split) is not None), None)

@@ -7,7 +7,7 @@ makes a Conf.
 
 from tnctl.schema.cluster_section import Cluster, Tls
 from tnctl.schema.conf import RESERVED_NAMES, Conf
-from tnctl.schema.data_section import FORMATS, SINGLE_LABEL, Data, Gate, Label
+from tnctl.schema.data_section import FORMATS, SINGLE_LABEL, Data, Gate, Label, Split
 from tnctl.schema.declarations import Declaration
 from tnctl.schema.id_kinds import ID_KINDS, IdKind
 from tnctl.schema.input_sections import SLOT_NAME, Embedding, Initial, Numeric, Slot
@@ -30,7 +30,7 @@ __all__ = [
     "FORMATS", "ID_KINDS", "NAME", "RESERVED_NAMES", "RULES", "SINGLE_LABEL", "SLOT_NAME",
     "Admission", "Cluster", "Conf", "Data", "Declaration", "Embedding", "Evaluation", "Eviction",
     "Gate", "GroupLife", "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss",
-    "Numeric", "Optimizer", "Optimizers", "RowLife", "Save", "Schedule", "Shows", "Slot", "Tls",
-    "Train", "Warm", "all_keys", "branches", "converted", "dataclass_of", "differences",
+    "Numeric", "Optimizer", "Optimizers", "RowLife", "Save", "Schedule", "Shows", "Slot", "Split",
+    "Tls", "Train", "Warm", "all_keys", "branches", "converted", "dataclass_of", "differences",
     "from_values", "hint_of", "keys_like", "no_key", "register",
 ]  # fmt: skip

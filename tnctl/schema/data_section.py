@@ -33,6 +33,35 @@ class Label(Section):
 
 
 @dataclass
+class Split(Section):
+    """The rows of data.train that data.validation and data.test get instead."""
+
+    validation: float = number(0.0, 0, 1, "the share of the rows that become data.validation")
+    test: float = number(0.0, 0, 1, "the share of the rows that become data.test")
+    by: str = key(
+        "rows",
+        "how rows are chosen: rows (at random, by the hash of their place), last (the last ones in "
+        "the order of the files: validation, then test), or the name of a column, such as the "
+        "user: by the hash of its value, so that all rows of a value are in one split",
+    )
+    seed: int = number(0, 0, 2**63 - 1, "of the hash: another one chooses other rows")
+
+    def check(self) -> None:
+        refuse_if(
+            self.validation + self.test >= 1,
+            f"split leaves no row for data.train. Received: validation={self.validation} and "
+            f"test={self.test}, shares whose sum must be below 1",
+        )
+        refuse_if(not self.by, "split.by is empty. Take rows, last, or the name of a column")
+
+    @property
+    def column(self) -> str | None:
+        """The column whose values choose the rows, None without one."""
+        is_used = self.validation or self.test
+        return self.by if is_used and self.by not in ("rows", "last") else None
+
+
+@dataclass
 class Data(Section):
     """The input files and how to read them."""
 
@@ -42,6 +71,7 @@ class Data(Section):
     )
     validation: Any = key(None, "as data.train; evaluated after every epoch")
     test: Any = key(None, "as data.train; evaluated once, at the end")
+    split: Split = key(Split, "the rows of data.train that are kept for validation and test")
     prepared: str | None = key(
         None, "the folder or URL that `tnctl prepare` wrote: rows come from it, already as ids"
     )
@@ -119,6 +149,25 @@ class Data(Section):
         )
         for name in self.labels:
             refuse_if(not SLOT_NAME.fullmatch(name), f"labels.{name} is not a name a graph can use")
+
+    def source(self, split: str) -> Any:
+        """What a split is read from, None where the conf has no such split.
+
+        The files of its own key, or those of data.train where data.split gives it rows of them.
+        """
+        named = getattr(self, split)
+        return self.train if named is None and self.is_cut(split) else named
+
+    def is_cut(self, split: str) -> bool:
+        """Whether data.split chooses the rows of a split among those of its files."""
+        if split == "train":
+            return bool(self.split.validation or self.split.test)
+        return bool(getattr(self.split, split)) and getattr(self, split) is None
+
+    def share(self, split: str) -> float:
+        """The share of the rows of data.train that data.split gives a split."""
+        shares = {"validation": self.split.validation, "test": self.split.test}
+        return shares.get(split, 1 - sum(shares.values()))
 
     @property
     def all_labels(self) -> dict[str, Label]:

@@ -18,9 +18,13 @@ from tnctl.starting.named_files import NamedFiles, named_files
 from tnctl.starting.other_splits import add_split
 from tnctl.starting.sample import ROWS, Sample, read_rows
 from tnctl.starting.shared_values import share_rows
+from tnctl.starting.times import are_in_order
 
 ROWS_OF_A_BUCKET = 200
 FEWEST_BUCKETS = 8
+# Of the rows, kept for validation where no file is; of few rows more.
+SHARE, LARGER_SHARE = 0.1, 0.2
+FEW_ROWS = 5_000
 
 
 @dataclass
@@ -128,7 +132,11 @@ def _write(
     for split in ("validation", "test"):
         if named.names.get(split):
             add_split(split, named, form, label, data, notes)
-    has_validation = "validation" in data
+    trained = sample.estimate
+    if "validation" not in data:
+        share = SHARE if sample.estimate >= FEW_ROWS else LARGER_SHARE
+        data["split"] = _split(share, result.columns, named)
+        trained -= round(share * trained)
     data["format"] = (form.format, form.evidence.get("format", ""))
     for key, value in form.keys.items():
         data[key] = (value, form.evidence.get(key, ""))
@@ -141,12 +149,10 @@ def _write(
         data["bad_rows"] = bad
     result.warnings += [column.warning for column in result.columns.values() if column.warning]
     result.doubts += [*label.doubts, *notes]
-    if not has_validation:
-        result.doubts.append(_no_validation(named, form))
     left_out = {
         column: kind.remark for column, kind in result.columns.items() if not kind.inputs
     } | form.left_out
-    sections = run_sizes.sections(sample.estimate, has_validation, _repeats(result.columns))
+    sections = run_sizes.sections(trained)
     parts = ConfParts(_title(result, named, name), data, inputs, left_out, sections)
     text = conf_text(parts)
     if len(text.encode()) > limits.CONF_BYTES:
@@ -158,20 +164,6 @@ def _write(
             "the most that a conf may have. Write columns together as lists"
         )
     result.text = text
-
-
-def _repeats(columns: dict[str, Column]) -> float:
-    """How often an id occurs on average, of the slot whose ids are the rarest."""
-    return min(
-        (
-            column.figures.occurring / column.figures.distinct
-            for column in columns.values()
-            if any(
-                entry.section == "slots" and "ids" not in entry.settings for entry in column.inputs
-            )
-        ),
-        default=float("inf"),
-    )
 
 
 def _group_of(columns: dict[str, Column]) -> tuple[str, str] | None:
@@ -202,17 +194,17 @@ def _bad_rows(sample: Sample, label: ChosenLabel) -> tuple[int, str] | None:
     return allowed, f"{bad:,} of the rows read cannot be used. {shown}"
 
 
-def _no_validation(named: NamedFiles, form: FileForm) -> str:
-    """What to do for a validation split."""
-    text = "validation: there is one file. Cut rows off and name them in data.validation"
-    url = named.urls("train")[0]
-    lines = form.format in ("csv", "jsonl", "libsvm", "paddle")
-    if not lines or url.endswith((".gz", ".zst", ".zstd")):
-        return text + ", or keep a file of the next rows for it"
-    first = 'NR == 1 { print > "t.part"; print > "v.part"; next } '
-    header = form.format == "csv" and form.keys.get("header", True)
-    command = f'awk \'{first if header else ""}{{ print > (NR % 10 ? "t.part" : "v.part") }}\''
-    return f"{text}: {command} {masked(url)}"
+def _split(
+    share: float, columns: dict[str, Column], named: NamedFiles
+) -> tuple[dict[str, Any], str]:
+    """The rows of the training files that are kept for validation, and why these."""
+    count = len(named.names["train"])
+    no_file = "there is one file" if count == 1 else "no file is for validation"
+    for name, column in columns.items():
+        if column.kind == "time" and are_in_order(column.figures):
+            keys = {"validation": share, "by": "last"}
+            return keys, f"{no_file}, in the order of {name}: the last {share:.0%} of its rows"
+    return {"validation": share}, f"{no_file}: {share:.0%} of the rows, at random"
 
 
 def _title(result: FirstConf, named: NamedFiles, name: str) -> list[str]:

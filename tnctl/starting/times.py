@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow.compute as pc
 
 from tnctl.starting.column_figures import Figures
 
@@ -39,6 +40,19 @@ def time_form(column: Figures, tokens: set[str]) -> TimeForm | None:
     if column.number_share < 0.99 or not column.is_whole:
         return None
     return _of_numbers(column, bool(tokens & WORDS))
+
+
+def are_in_order(column: Figures) -> bool:
+    """Whether the rows are nearly in the order of a column of times."""
+    # Of texts that do not begin with the year, the order is another one than that of the times.
+    texts = column.texts()[:TRIED] if column.form == "text" else []
+    if not all(text[:4].isdecimal() for text in texts):
+        return False
+    ranks = np.empty(len(column.values), np.int64)
+    ranks[pc.array_sort_indices(column.values).to_numpy()] = np.arange(len(ranks))
+    steps = np.diff(ranks[column.codes[column.codes >= 0]])
+    forwards, backwards = int((steps > 0).sum()), int((steps < 0).sum())
+    return forwards > 9 * backwards and backwards < 0.05 * len(steps)
 
 
 def _of_numbers(column: Figures, is_named: bool) -> TimeForm | None:

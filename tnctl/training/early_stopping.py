@@ -64,10 +64,12 @@ def check(conf: Conf) -> None:
             "with {day} in data.train the newest day counts. Leave them out: every day is "
             "evaluated before it is trained"
         )
-    if conf.data.validation is None and (matters(conf) or evaluation.every_steps is not None):
+    needs_validation = matters(conf) or evaluation.every_steps is not None
+    if needs_validation and conf.data.source("validation") is None:
         raise UserError(
             "evaluation.every_steps, patience, keep=best and schedule.name=plateau need "
-            "data.validation, which is not given. Give data.validation=FILES"
+            "data.validation, which is not given. Give data.validation=FILES, or a share of "
+            "data.train: data.split.validation=0.1"
         )
     if conf.train.loss.name == "mse" and evaluation.monitor in ("logloss", "ne"):
         raise UserError(

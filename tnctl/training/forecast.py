@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.data import row_estimates, statistics, units
+from tnctl.data import row_estimates, row_split, statistics, units
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.column_names import columns_read
@@ -113,6 +113,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
 
     Raises `UserError` or `Failure` for whatever would keep the conf from being trained.
     """
+    row_split.check(conf)
     early_stopping.check(conf)
     eviction.check(conf)
     days: Days | None = None
@@ -126,7 +127,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
     skipped = Skipped("train", conf.data.bad_rows)
     sample, figures = read_sample(conf, measured, rows, skipped)
     for split in ("validation", "test"):
-        if getattr(conf.data, split) is not None:
+        if conf.data.source(split) is not None:
             read_sample(conf, measured, ROWS_OF_OTHER_SPLITS, Skipped(split, conf.data.bad_rows))
     labels = np.concatenate([batch.labels for batch in sample])
     total = total_rows(conf, len(labels), rows, days)

@@ -36,7 +36,7 @@ def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
         # Rows are evicted before the evaluation, so that the evaluated model is the saved one.
         if state.position.day is None or epoch == conf.train.epochs:
             yield events.RowsEvicted(workers.end_of_period())
-        if conf.data.validation is not None:
+        if conf.data.source("validation") is not None:
             if not state.evaluations or state.evaluations[-1].step != state.steps:
                 yield _evaluate(conf, state, workers)
             figures = replace(figures, validation=state.evaluations[-1].validation)

@@ -130,10 +130,11 @@ def of_steps(train: Train, rows: float | None) -> Iterator[str]:
 
 def of_validation(data: Data) -> Iterator[str]:
     """No rows that training does not see."""
-    if data.validation is None:
+    if data.source("validation") is None:
         yield (
             "data.validation is not given: nothing measures the model on rows it was not trained "
-            "on, and the best one cannot be kept"
+            "on, and the best one cannot be kept. Name files, or keep a tenth of the rows for it "
+            "with data.split.validation=0.1"
         )
 
 
@@ -159,6 +160,7 @@ def same_files(conf: Conf) -> list[str]:
     if conf.data.format == "generated" or conf.data.prepared is not None:
         return []
     trained = set(files_of(conf, "train"))
+    # Of a split that data.split cuts off, training reads other rows of these files.
     splits = [name for name in ("validation", "test") if getattr(conf.data, name) is not None]
     shared = {split: sorted(trained & set(files_of(conf, split))) for split in splits}
     return [

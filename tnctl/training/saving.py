@@ -54,7 +54,7 @@ class Checkpoints:
         self._seconds_between = math.inf if minutes is None else 60 * minutes
         self._next_save = time.monotonic() + self._seconds_between
         self._golden_rows = golden_rows
-        by_day = conf.data.validation is None and daily(conf)
+        by_day = conf.data.source("validation") is None and daily(conf)
         # Golden rows of data.train are rows of a day: they are read when the day starts.
         self._golden = GoldenRows(conf, workers.model, 0 if by_day else golden_rows)
 
@@ -73,7 +73,7 @@ class Checkpoints:
                 self.saver.check()
             case events.Evaluated(is_best=is_best):
                 self._best_is_due = is_best and self._conf.evaluation.keep == "best"
-            case events.DayStarts(conf=conf) if self._conf.data.validation is None:
+            case events.DayStarts(conf=conf) if self._conf.data.source("validation") is None:
                 self._golden = GoldenRows(conf, self._workers.model, self._golden_rows)
             case events.PassEnds(is_last=False) | events.DayEnds(is_last=False):
                 self.save()

@@ -8,7 +8,7 @@ from functools import partial
 
 from tnctl import files
 from tnctl.checkpoint.load import Checkpoint
-from tnctl.data import statistics
+from tnctl.data import row_split, statistics
 from tnctl.data.days import conf_of_day, daily
 from tnctl.data.formats.prepared_document import SPLITS
 from tnctl.data.windows import windows
@@ -19,7 +19,7 @@ from tnctl.model.building import Model, enable_determinism
 from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.ownership import Claims
 from tnctl.progress import say, waiting
-from tnctl.schema import Cluster, Conf
+from tnctl.schema import Cluster, Conf, Train
 from tnctl.training import early_stopping, eviction, resuming, run_folder, warm
 from tnctl.training.days.daily import Daily
 from tnctl.training.days.day_loop import train_days
@@ -27,6 +27,7 @@ from tnctl.training.final_report import write_report
 from tnctl.training.loop import train_passes
 from tnctl.training.memory_watch import table_words
 from tnctl.training.observers import Observer, Recorder, Screen, Stopwatch
+from tnctl.training.probable_mistakes import of_steps
 from tnctl.training.report import Report
 from tnctl.training.row_insertion import insert_all_rows
 from tnctl.training.run_log import Log
@@ -55,6 +56,7 @@ def train(
     after Ctrl-C or SIGTERM, with a checkpoint of the last step, and Failure while another process
     trains into the same output.
     """
+    row_split.check(conf)
     early_stopping.check(conf)
     eviction.check(conf)
     warm.check(conf, overwrite)
@@ -121,12 +123,20 @@ class Run:
             with interruption_reported(state, workers, checkpoints, signals):
                 if not state.trained:
                     self._train(workers, checkpoints)
+                    self._say_few_steps()
                 signals.impatient()
                 report = write_report(
                     conf, state, workers, self.daily, checkpoints, self.log, self.stopwatch
                 )
         run_folder.finish(self.claims)
         return report
+
+    def _say_few_steps(self) -> None:
+        """Say that the default batch size has made few steps, and which one is better."""
+        train, epochs = self.conf.train, self.state.epochs
+        if self.daily is None and epochs and train.batch_size == Train().batch_size:
+            for warning in of_steps(train, epochs[0].examples):
+                say(warning)
 
     def _train(self, workers: Workers, checkpoints: Checkpoints) -> None:
         """Let each observer react to each event of training, in this order."""
@@ -179,7 +189,7 @@ def begin_run(
         # Only now, when the conf and the data are known to make a model. The first window of each
         # split is read, for what training would raise for it later.
         for split in SPLITS:
-            if getattr(of_first_day.data, split) is not None:
+            if of_first_day.data.source(split) is not None:
                 next(windows(of_first_day, features_of(conf, model), split), None)
         run_folder.remove(conf.output, by_workers=conf.cluster.start is not None)
         claims, log = run_folder.claims_of(conf.output), Log(conf.output)

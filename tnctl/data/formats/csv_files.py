@@ -59,6 +59,10 @@ class CsvReader(FileReader):
         """The quoting character; none for tabs, since logs in TSV have stray quotes."""
         return None if self.delimiter == "\t" else b'"'
 
+    @property
+    def lines_before(self) -> int:
+        return self.skip_rows + (self.names is None)
+
     def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
         with closing(blocks(url, self.skip_rows)) as parts:
             if self.names is None:
@@ -174,6 +178,20 @@ class _Block(NamedTuple):
         return Line(self.layout.url, self.line + text.line_ends(self.text[:start]))
 
 
+class _Places:
+    """Where the rows of a block are: their lines are counted when the first is asked for."""
+
+    def __init__(self, block: _Block, starts: np.ndarray) -> None:
+        self._block, self._starts = block, starts
+        self._lines: np.ndarray | None = None
+
+    def __call__(self, row: int) -> Line:
+        if self._lines is None:
+            ends = np.flatnonzero(np.frombuffer(self._block.text, np.uint8) == ord("\n"))
+            self._lines = self._block.line + np.searchsorted(ends, self._starts)
+        return Line(self._block.layout.url, int(self._lines[row]))
+
+
 def _parse(block: _Block) -> Piece:
     layout, reader = block.layout, block.layout.reader
     lines = text.Lines(block.text, layout.format)
@@ -196,7 +214,7 @@ def _parse(block: _Block) -> Piece:
     table = pa.table({name: columns[name] for name in layout.needed})
     if bad.any():
         table, starts = table.filter(pa.array(~bad)), starts[~bad]
-    return Piece(table, lambda row: block.place(int(starts[row])), skipped, reason)
+    return Piece(table, _Places(block, starts), skipped, reason)
 
 
 def _text_array(column: text.Texts, kind: pa.DataType) -> pa.Array:

@@ -25,6 +25,23 @@ class FileReader(ABC):
     def columns(self, url: str) -> list[str] | None:  # noqa: B027
         """The names of a file's columns, by its beginning; None where only all rows could tell."""
 
+    @property
+    def lines_before(self) -> int:
+        """The lines of each file before its first row; none in files of records."""
+        return 0
+
+    def counts(self, url: str) -> list[int]:
+        """How far the rows of a file are numbered: in each row group, else in the whole file.
+
+        For text the number of its lines. It reads the file, and parses no row.
+        """
+        lines, end = 0, b"\n"
+        with files.open_input(url) as stream:
+            while text := files.read_most(stream, HEAD_BYTES):
+                lines += text.count(b"\n")
+                end = text[-1:]
+        return [lines + (end != b"\n")]
+
     def count_head(self, stream: BinaryIO) -> tuple[int, int]:
         """The whole rows in the first HEAD_BYTES of a stream, and their bytes."""
         text = files.read_most(stream, HEAD_BYTES)
@@ -43,6 +60,9 @@ class GroupedReader(FileReader):
         self, url: str, needed: list[str], first: int, end: int | None
     ) -> Iterator[Piece]:
         """As `pieces`, of row groups `first` to `end` - 1 (None: the last), and no others."""
+
+    def counts(self, url: str) -> list[int]:
+        return self.group_rows(url)
 
     def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
         return self.pieces_of_groups(url, needed, 0, None)

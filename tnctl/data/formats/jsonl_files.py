@@ -42,6 +42,10 @@ class JsonReader(FileReader):
     bad_rows: int
     skip_rows: int  # lines at the start of a file
 
+    @property
+    def lines_before(self) -> int:
+        return self.skip_rows
+
     def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
         bad = BadRows(self.bad_rows)
         for line, view in text_lines.blocks(url, self.skip_rows):
@@ -224,7 +228,7 @@ def cutters(conf: Conf) -> dict[str, Cutter]:
 
     Not of a column that is read with several separators, or with and without one.
     """
-    of_ids = id_columns(conf.slots, conf.data.group)
+    of_ids = id_columns(conf.slots, conf.data)
     return {
         column: partial(_parts_of, separator, conf.data, column not in of_ids)
         for column, by in separators(conf.slots, conf.numeric).items()

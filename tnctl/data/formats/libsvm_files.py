@@ -31,6 +31,10 @@ class LibsvmReader(FileReader):
     bad_rows: int
     skip_rows: int  # lines at the start of a file
 
+    @property
+    def lines_before(self) -> int:
+        return self.skip_rows
+
     def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
         for name in needed:
             if name not in (LABEL, FEATURES, VALUES) and not (

@@ -25,6 +25,10 @@ class PaddleReader(FileReader):
     bad_rows: int
     skip_rows: int  # lines at the start of a file
 
+    @property
+    def lines_before(self) -> int:
+        return self.skip_rows
+
     def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
         names = self.names
         if names is not None and (absent := [name for name in needed if name not in names]):

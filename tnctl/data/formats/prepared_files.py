@@ -76,7 +76,8 @@ def deciding(conf: Conf) -> DecidingConf:
         "data": {
             **{key: getattr(data, key) for key in OF_DATA},
             "labels": labels,
-            **{str(split): getattr(data, split) for split in SPLITS},
+            **{str(split): data.source(split) for split in SPLITS},
+            "split": dataclasses.asdict(data.split) if data.is_cut("train") else None,
         },
     }
     text = json.dumps(masked_conf(json.loads(json.dumps(keys))))
@@ -95,7 +96,7 @@ def _completed(stored: DecidingConf) -> DecidingConf:
     return DecidingConf(
         slots={name: slot | keys for name, keys in stored.slots.items()},
         numeric={name: numeric | keys for name, keys in stored.numeric.items()},
-        data={key: getattr(data, key) for key in OF_DATA} | stored.data,
+        data={key: getattr(data, key) for key in OF_DATA} | {"split": None} | stored.data,
     )
 
 

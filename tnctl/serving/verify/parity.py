@@ -154,7 +154,7 @@ class Examples:
         self.model, self._reader = reader.model, reader
         features = features_of(conf, self.model)
         # Validation data, or the most similar data that the conf has; of days, the last trained.
-        splits = (name for name in ("validation", "test") if getattr(conf.data, name) is not None)
+        splits = (name for name in ("validation", "test") if conf.data.source(name) is not None)
         split = next(splits, "train")
         conf = conf_of_day(conf, checkpoint.days[-1].day) if checkpoint.days else conf
         try:

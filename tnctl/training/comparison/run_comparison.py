@@ -17,7 +17,7 @@ from tnctl.training.run_folder import NOT_COMPARED
 ABSENT = object()  # in the place of a value that a conf does not have
 SHOWN_METRICS = ("auc", "logloss")  # beside the one that orders the runs
 # Keys that say which data the metrics are of.
-EVALUATED = ("data.root", "data.validation", "data.test")
+EVALUATED = ("data.root", "data.validation", "data.test", "data.split")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Comparison:
                 f"no run has {self.metric} on data.validation, so they are in the order of their "
                 "names; tests are not for choosing"
             ]
-        data = [key for key in self.keys if key in EVALUATED]
+        data = [key for key in self.keys if key.startswith(EVALUATED)]
         if data:
             return [f"runs differ in {', '.join(data)}: compare those with the same data only"]
         return []
