@@ -76,6 +76,7 @@ def deciding(conf: Conf) -> DecidingConf:
         "data": {
             **{key: getattr(data, key) for key in OF_DATA},
             "labels": labels,
+            "times": {name: dataclasses.asdict(time) for name, time in data.times.items()},
             **{str(split): getattr(data, split) for split in SPLITS},
         },
     }
@@ -95,7 +96,7 @@ def _completed(stored: DecidingConf) -> DecidingConf:
     return DecidingConf(
         slots={name: slot | keys for name, keys in stored.slots.items()},
         numeric={name: numeric | keys for name, keys in stored.numeric.items()},
-        data={key: getattr(data, key) for key in OF_DATA} | stored.data,
+        data={key: getattr(data, key) for key in OF_DATA} | {"times": {}} | stored.data,
     )
 
 
