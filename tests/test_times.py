@@ -675,3 +675,87 @@ def test_texts_without_blanks_and_bytes():
     with pytest.raises(BadRowsError, match="is not a time"):
         times.times_of(pa.array([b"\xff\xfe"], pa.binary()), "t", conf.data, where)
     assert numbers.is_text(array.type)
+
+
+# ---- A run, served
+
+RUN = """\
+defaults: [schema, {recipe: deepfm}, _self_]
+recipe: {hidden: [8]}
+embedding: {width: 4}
+slots:
+  user: {}
+  hour: {column: seen, ids: hour, missing: value}
+  weekday: {column: seen, ids: weekday, indicator: true}
+  user_hour: {cross: [user, hour]}
+numeric:
+  age: {column: seen, since_column: joined, unit: day, transform: standardize}
+data:
+  train: train.FORMAT
+  validation: train.FORMAT
+  format: FORMAT
+  label: {column: clicked}
+  times: {seen: {offset: "+01:00"}, joined: {format: "%d/%m/%Y"}}
+train: {batch_size: 64, epochs: 2}
+"""
+
+
+def write_log(folder, rows=600):
+    """A log as CSV and as Parquet: clicks come in the evening, an hour ahead of UTC."""
+    rng = np.random.default_rng(3)
+    start = datetime(2026, 11, 1, tzinfo=UTC)
+    moments = [
+        start + timedelta(seconds=int(s)) for s in np.sort(rng.integers(0, 20 * 86400, rows))
+    ]
+    joined = [moment - timedelta(days=int(rng.integers(1, 400))) for moment in moments]
+    clicked = [int((m + timedelta(hours=1)).hour >= 18 or rng.random() < 0.1) for m in moments]
+    seen = [None if rng.random() < 0.05 else moment for moment in moments]
+    users = [f"u{rng.integers(20)}" for _ in range(rows)]
+    table = {
+        "seen": seen,
+        "joined": [moment.strftime("%d/%m/%Y") for moment in joined],
+        "user": users,
+        "clicked": clicked,
+    }
+    pq.write_table(pa.table(table), folder / "train.parquet")
+    texts = [moment.isoformat() if moment else "" for moment in seen]
+    lines = zip(texts, table["joined"], users, map(str, clicked), strict=True)
+    text = "".join(",".join(line) + "\n" for line in lines)
+    (folder / "train.csv").write_text("seen,joined,user,clicked\n" + text)
+
+
+@pytest.mark.long
+def test_a_run_of_times_is_served_alike(tmp_path, cli):
+    write_log(tmp_path)
+    scores, models = {}, {}
+    for format in ("csv", "parquet"):
+        (tmp_path / f"{format}.yaml").write_text(RUN.replace("FORMAT", format))
+        given = f"output={format}"
+        for command in (
+            ["train", f"conf={format}.yaml", given],
+            ["split-graph", given, f"to={format}/graph"],
+            ["export-embeddings", given, f"to={format}/embeddings", "format=dictionary"],
+            ["verify-serving", f"graph={format}/graph", f"embeddings={format}/embeddings"],
+            ["predict", given, f"data.test=train.{format}", f"to={format}.jsonl"],
+        ):
+            done = cli(*command, cwd=tmp_path)
+            assert done.code == 0, (command, done.err)
+        models[format] = json.loads((tmp_path / format / "graph" / "serving.json").read_text())
+        scores[format] = (tmp_path / f"{format}.jsonl").read_text()
+        report = json.loads((tmp_path / format / "report.json").read_text())
+        assert report["validation"]["auc"] > 0.85
+    assert scores["csv"] == scores["parquet"]
+    assert models["csv"]["version"] == 2
+    assert models["csv"]["slots"] == models["parquet"]["slots"]
+    table = pq.read_table(tmp_path / "train.parquet")
+    texts = times.as_texts(numbers.flat(table.column("seen")))
+    rows = table.set_column(0, "seen", texts).to_pylist()
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    artefacts = ["graph=csv/graph", "embeddings=csv/embeddings"]
+    expected = [json.loads(line)["logit"] for line in scores["csv"].splitlines()]
+    for source in ("train.csv", "rows.jsonl"):
+        done = cli("score", *artefacts, f"input={source}", f"to={source}.out.jsonl", cwd=tmp_path)
+        assert done.code == 0, done.err
+        lines = (tmp_path / f"{source}.out.jsonl").read_text().splitlines()
+        received = [json.loads(line)["logit"] for line in lines]
+        np.testing.assert_allclose(received, expected, rtol=2e-5, atol=2e-5)
