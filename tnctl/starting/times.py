@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tnctl.data.bad_rows import BadRowsError
 from tnctl.data.times import times_of
 from tnctl.errors import Failure
 from tnctl.schema import ISO, Data, Time
@@ -16,6 +17,7 @@ from tnctl.tables import times as c_times
 WORDS = {"time", "times", "timestamp", "ts", "date", "datetime", "day", "dt", "at", "created"}
 HOUR = "hour"  # the name of a column that often has the hour with its date
 TRIED = 20  # texts that decide which formats all others are tried with
+MOST_WRONG = 0.05  # the share of other texts in a column of times
 DATES = (
     "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%d %b %Y",
     "%d-%b-%Y",
@@ -67,28 +69,36 @@ def time_form(column: Figures, tokens: set[str]) -> TimeForm | None:
         return _form(f"of the type {values.type}", values, [ISO])
     if column.form == "text" and column.number_share < 0.05:
         first = values.slice(0, TRIED)
-        tried = [format for format in OF_TEXT if _read(first, format) is not None]
+        tried = [format for format in OF_TEXT if _read(first, format, 1) is not None]
         return _form("as text", values, tried) if tried else None
     if column.number_share < 0.99 or not column.is_whole:
         return None
     return _of_numbers(column, values, tokens)
 
 
-def _form(words: str, values: pa.Array, formats: list[str]) -> TimeForm:
-    """The first of some formats that all values are in."""
+def _form(words: str, values: pa.Array, formats: list[str]) -> TimeForm | None:
+    """The first of some formats that all values are in; None where too many are in none."""
     read = {format: times for format in formats if (times := _read(values, format)) is not None}
     if not read:
+        most_wrong = MOST_WRONG * len(values)
+        if all(_read(values, format, most_wrong) is None for format in formats):
+            return None
         return TimeForm(words, None, np.empty(0, np.int64))
     format, *others = read
     differ = any((read[other] != read[format]).any() for other in others)
     return TimeForm(words, format, read[format], differ)
 
 
-def _read(values: pa.Array, format: str) -> NDArray[np.int64] | None:
-    """The times of values [n], int64 [n], unless one of them is not in the format."""
+def _read(values: pa.Array, format: str, most_wrong: float = 0) -> NDArray[np.int64] | None:
+    """The times of values [n] that are in a format, int64; None where over `most_wrong` are not."""
     data = Data(times={"": Time(format=format)})
     try:
         times = times_of(values, "", data, lambda row: ("", row))
+    except BadRowsError as error:
+        if len(error.rows) > most_wrong:
+            return None
+        left = np.delete(np.arange(len(values)), error.rows)
+        return _read(values.take(pa.array(left)), format)
     except Failure:
         return None
     return None if times.missing.any() else times.values
