@@ -7,7 +7,8 @@ from pathlib import Path
 from cffi import FFI
 
 CSRC = Path(__file__).resolve().parent
-HEADERS = ("tnctl.h", "tn_dictionary.h")  # online services use the second one without the first
+# Online services use the others without the first.
+HEADERS = ("tnctl.h", "tn_dictionary.h", "tn_time.h")
 
 
 def declarations(header: str) -> str:

@@ -48,6 +48,7 @@ PROGRAMS = {
     "test_far_rows": [],
     "test_threads": [],
     "test_text": [],
+    "test_times": [],
     "test_checksums": [],
     "test_dictionary": [],
 }
@@ -61,6 +62,7 @@ SHORT = {
     "test_far_rows": [],
     "test_threads": ["12"],
     "test_text": ["3000", "100000"],
+    "test_times": ["1000"],
     "test_checksums": ["3000"],
     "test_dictionary": ["60", "40"],
 }
@@ -81,6 +83,7 @@ LONG = {
     "test_far_rows": [],
     "test_threads": ["200"],
     "test_text": ["200000", "5000000", "1000"],
+    "test_times": ["100000", "1000"],
     "test_checksums": ["300000", "1000"],
     "test_dictionary": ["2000", "200", "1000"],
 }

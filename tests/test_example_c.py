@@ -64,6 +64,12 @@ slots:
   tag_x_land: {cross: [tags, land, kind], width: 2, max_length: 5}
   item_x_raw: {cross: [item, raw], ids: modulo, size: 50, missing: value, width: 0}
   kind: {ids: vocabulary, vocabulary: [x, y], width: 0, linear: false}
+  seen_hour: {column: seen, ids: hour, missing: value}
+  seen_weekday: {column: seen, ids: weekday, indicator: true}
+  seen_days: {column: visits, ids: day, separator: "|", pooling: mean, missing: value}
+  month_day: {column: stamp, ids: day_of_month, width: 2}
+  stamp_hours: {column: stamps, ids: hour, separator: json, pooling: none, max_length: 2,
+                missing: value}
 numeric:
   price: {transform: log1p, clip: [-2, 50]}
   plain: {clip: [null, 1000], column: count_text}
@@ -72,7 +78,16 @@ numeric:
   vector: {width: 3, separator: json}
   split: {width: 2, separator: " ", default: 1}
   both: {columns: [price, age], transform: standardize}
-data: {missing: ["", "?", " -1 "], strip: true}
+  waited: {column: seen, since_column: stamp, unit: hour, transform: log1p}
+  ages: {columns: [seen, stamp], since: "2026-01-01 06:00", unit: minute, clip: [-1e6, null]}
+data:
+  missing: ["", "?", " -1 "]
+  strip: true
+  times:
+    seen: {offset: "+05:30"}
+    stamp: {format: epoch_ms, offset: "-03:30"}
+    stamps: {format: epoch_s}
+    visits: {format: "%d/%b/%Y:%H:%M %z"}
 """
 MOMENTS = {"both": ([1.0, 30.0], [0.1, 7.0]), "scaled": (1.5, 3.25)}
 
@@ -156,6 +171,14 @@ TEXTS = ["u1", "", "?", "ü", "a", "x|y", "12345678", "123456789", "日本語", 
 NUMBERS = [0.5, -1.25, 3, 0, 1e3, -7, 49.999, "2.5", " 12 ", "", "-0", "1e-3", "NaN", "?", "-1"]
 
 
+SEEN = [
+    "2026-11-20T13:45:09Z", "2026-11-20 00:30", "20240229", 20261120, "1969-12-31T23:59:59.999999",
+    " 2026-11-20T13+01:00 ", "0001-01-01", "9999-12-31 23:59:59 UTC", "?", "",
+]  # fmt: skip
+STAMPS = [0, -2, 1_795_182_309_250, "1795182309250", 1_795_182_309_250.5, "1.7951e12", " -1 ", -1]
+VISITS = ["20/Nov/2026:13:45 +0000", "1/jan/1970:00:00 Z", "?", "", "29/FEB/2024:23:59 -1130"]
+
+
 def random_rows(n, seed):
     """Rows that a reader takes, with gaps in everything."""
     random = np.random.default_rng(seed)
@@ -202,6 +225,10 @@ def random_rows(n, seed):
             "plain": gap(choice([1, 2, -1, 10**15])),
             "vector": gap(json.dumps([choice([1, 2.5, None, -3e-2]) for _ in range(3)])),
             "split": gap("1.5 -2"),
+            "seen": gap(choice(SEEN)),
+            "stamp": gap(choice(STAMPS)),
+            "stamps": gap(json.dumps(choices([0, 3600.5, "7200", None, "?", -3599], 4))),
+            "visits": gap("|".join(choices(VISITS, 4))),
             "unused": [{"deep": [1]}],
         }
         row["day_weights"] = None if row["days"] is None else [choice([0.5, 2, -2]) for _ in days]
@@ -223,10 +250,10 @@ def build(tmp_path_factory):
     """Builds a test program of the sources that need no TensorFlow."""
     folder = tmp_path_factory.mktemp("build")
     sources = ["json", "message", "fields", "description", "slots", "values", "cells", "numbers",
-               "embeddings", "raw_inputs", "lines"]  # fmt: skip
+               "times", "embeddings", "raw_inputs", "lines"]  # fmt: skip
     paths = [EXAMPLE / f"{name}.c" for name in sources]
     csrc = EXAMPLE.parent.parent / "csrc"
-    paths += [EXAMPLE / "tests" / "rows.c", *csrc.glob("tn_dictionary*.c")]
+    paths += [EXAMPLE / "tests" / "rows.c", *csrc.glob("tn_dictionary*.c"), csrc / "tn_time.c"]
     program = folder / "rows"
     subprocess.run(
         [COMPILER, *FLAGS, *SANITIZED.split(), *map(str, paths), "-o", program, "-lm"],
@@ -292,6 +319,14 @@ NUMBER_TEXTS += ["\t3\n", "\v3 ", "\u00a03", "", " ", "?", " ?", "0" * 40, "7" *
 INTEGER_TEXTS = ["+5", " 5", "5 ", "05", "-0", "-05", "0x1f", "9223372036854775808", "1.0", "--1",
                  "18446744073709551615", "18446744073709551616", "-9223372036854775808", "-",
                  "-9223372036854775809", "12a", "5\u0000", "१"]  # fmt: skip
+TIME_TEXTS = """2026-11-20|2026-1-2|2026-02-30|2024-02-29|2023-02-29|0000-01-01|10000-01-01|20261120
+2026-11-20T|2026-11-20T24:00|2026-11-20T23:59:60|2026-11-20 1:00|2026-11-20  01:00|2026-11-20T01:00z
+2026-11-20T0100|2026-11-20T01:0000|2026-11-20T01:00:00.|2026-11-20T01:00:00.1234567890|2026-1120
+2026-11-20T01:00:00,5 utc|2026-11-20T01+1|2026-11-20T01+24:00|2026-11-20T01-23:60|2026-11-20T01+01:
+2026-11-20T01:00:00.123456789Z|2026-11-20T01:00Z |\t2026-11-20|2026-11-20T01:00 +0100|+2026-11-20
+2026\u221211\u221220|x||?| ?|-1|1795182309|2026-11-20T01:00 Z Z|2026-11-20Z|2026-10-00""".replace(
+    "\n", "|"
+).split("|")
 LISTS = ["[]", " [1 ] ", "null", "[null]", '["a", 1.5]', "[true]", "[-0]", "[1e3]", '["a"', "[NaN]",
          "[1, [2]]", "{}", '"a"', "[1,]", '["\\u00e9\\ud83d\\ude00"]', '["\\ud800"]', '["\\udc80"]',
          "[01]", "[1] x", '["a\tb"]', '["\\x"]', "[123456789012345678901234567890]", "",
@@ -301,6 +336,14 @@ EDGES = (
     + [{"plain": raw} for raw in [*NUMBER_TEXTS, True, [1.5], [1, 2], 10**15 + 1, 3e38, 4e38]]
     + [{"price": raw} for raw in [*NUMBER_TEXTS, [1.5], [1, 2], [[1]], {"a": 1}]]
     + [{"count": raw} for raw in [*INTEGER_TEXTS, 1.5, True, [], [1], [1, None, 2], [1.5]]]
+    + [{"seen": raw} for raw in [*TIME_TEXTS, 1.5, True, 20261131, [], ["2026-11-20"], 2**70,
+                                 ["2026-11-20", "2026-11-20"], [[1]], {"a": 1}, math.nan]]
+    + [{"stamp": raw} for raw in [*NUMBER_TEXTS, True, 10**30, -62135596800000, [], [5], [5, 6],
+                                  253402300799999, 253402300800000, 1e300, -62135596800001]]
+    + [{"visits": raw} for raw in
+       ["20/Nov/2026:13:45 +0000|x", "|", 7, "1/1/1970:00:00 Z", ["?"], "01/Jan/1970:0:0 utc",
+        "1/Jan/1970:00:00 z", "31/Jun/1970:1:1 Z"]]
+    + [{"stamps": raw} for raw in LISTS]
     + [{"listed": raw} for raw in LISTS]
     + [{"recent": raw} for raw in LISTS]
     + [{"bare": raw} for raw in [True, False, 7, "?", "", "a", [True], [], [1, "?"], [[1]], 1.5]]

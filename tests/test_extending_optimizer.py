@@ -27,7 +27,7 @@ from cffi import FFI
 
 ffi = FFI()
 csrc = Path(__file__).parent.parent / "csrc"
-for header in ("tnctl.h", "tn_dictionary.h"):
+for header in ("tnctl.h", "tn_dictionary.h", "tn_time.h"):
     text = (csrc / header).read_text()
     ffi.cdef(text.partition("/* CFFI begin */")[2].partition("/* CFFI end */")[0])
 lib = ffi.dlopen(str(csrc / "tables.so"))

@@ -161,7 +161,7 @@ def test_recipes_know_only_the_model(path):
 # ---- C -----------------------------------------------------------------------
 
 CSRC = ROOT / "csrc"
-PUBLIC_HEADERS = ("tnctl.h", "tn_dictionary.h")  # declare functions of many files
+PUBLIC_HEADERS = ("tnctl.h", "tn_dictionary.h", "tn_time.h")  # declare functions of many files
 C_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 # clang-format puts every definition at the start of a line, and `{` on its last one.
 C_FUNCTION = re.compile(r"^(?!static|typedef)\w[\w \*]*?\b(tn_\w+)\([^;{]*\) \{", re.MULTILINE)

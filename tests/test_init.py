@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from omegaconf import OmegaConf
 
 from tnctl import limits, schema, shipped
 from tnctl.cli import compose
+from tnctl.errors import Failure
 from tnctl.starting import conf_text
 from tnctl.starting.column_value import held_out_auc
 from tnctl.starting.delimited_lines import delimited
@@ -77,6 +79,62 @@ def test_ratings(tmp_path):
     }  # fmt: skip
     assert any("above which number" in text for text in result.doubts)
     conf_of(result.text)
+
+
+MOMENTS = [datetime(2026, 11, 1) + timedelta(hours=5 * hour) for hour in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "format"),
+    [
+        ("t", "%Y-%m-%dT%H:%M:%SZ", "iso"),
+        ("t", "%Y-%m-%d %H:%M", "iso"),
+        ("t", "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M"),
+        ("t", "%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %I:%M:%S %p"),
+        ("t", "%d/%b/%Y:%H:%M:%S +0000", "%d/%b/%Y:%H:%M:%S %z"),
+        ("t", "%Y%m%d%H", "%Y%m%d%H"),
+        ("hour", "%y%m%d%H", "%y%m%d%H"),
+        ("created_at", "epoch_s", "epoch_s"),
+        ("created_at", "epoch_ms", "epoch_ms"),
+    ],
+)
+def test_a_time_becomes_hour_and_weekday(tmp_path, name, written, format):
+    factor = {"epoch_s": 1, "epoch_ms": 1000}.get(written)
+    texts = [
+        str(int(moment.replace(tzinfo=UTC).timestamp()) * factor)
+        if factor
+        else moment.strftime(written)
+        for moment in MOMENTS
+    ]
+    rows = [f"{text},u{k % 7},{k % 2}\n" for k, text in enumerate(texts)]
+    (tmp_path / "a.csv").write_text(f"{name},user,label\n{''.join(rows)},u1,1\n")
+    result, conf, kinds = recognised(tmp_path / "a.csv")
+    assert kinds[name] == "time"
+    base = "" if name == "hour" else f"{name}_"
+    for part in ("hour", "weekday"):
+        slot = {"column": name, "ids": part, "missing": "value"}
+        if f"{base}{part}" == name:
+            del slot["column"]
+        assert conf["slots"][f"{base}{part}"] == slot
+    assert conf["data"].get("times", {}).get(name, {"format": "iso"}) == {"format": format}
+    assert f"# a time {'as ' if format != 'iso' else ''}" in result.text
+    conf_of(result.text)
+
+
+def test_times_that_tell_too_little(tmp_path):
+    days = "".join(
+        f"2026-11-0{k % 3 + 1},0{k % 5 + 1}/0{k % 7 + 1}/2026,{k % 2}\n" for k in range(60)
+    )
+    (tmp_path / "a.csv").write_text("day,other,label\n" + days)
+    with pytest.raises(Failure, match="one hour of the day and not all weekdays"):
+        recognised(tmp_path / "a.csv")
+    days = [f"{datetime(2026, 1, 1) + timedelta(days=k):%Y-%m-%d}" for k in range(59)] + ["soon"]
+    rows = "".join(f"{day},u{k % 5},{k % 2}\n" for k, day in enumerate(days))
+    (tmp_path / "b.csv").write_text("day,user,label\n" + rows)
+    result, conf, kinds = recognised(tmp_path / "b.csv")
+    assert kinds["day"] == "time"
+    assert list(conf["slots"]) == ["user"]
+    assert "not all values are in one format" in result.text
 
 
 def test_json_lines(tmp_path):

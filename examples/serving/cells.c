@@ -88,6 +88,15 @@ static outcome id_of(const raw_inputs_parts *parts, const slot *slot, const json
         *id = bucket_of(slot, number);
         return isnan(number) ? MISSING : FOUND;
     }
+    if (slot->ids == IDS_TIME) {
+        int64_t time = 0;
+        int missing;
+        if (!time_of(parts, slot->column, &slot->times, value, several, &time, &missing, error)) {
+            return REFUSED;
+        }
+        *id = tn_time_part(time, slot->part, slot->times.offset);
+        return missing ? MISSING : FOUND;
+    }
     if (value->kind != JSON_TEXT && value->kind != JSON_INTEGER && value->kind != JSON_NULL) {
         refuse_value(parts, slot->column, value, "is no id, which are texts and integers", error);
         return REFUSED;
@@ -173,7 +182,8 @@ static int encode_slot(raw_inputs_parts *parts, const slot *slot, id_list *list,
     raw_values values, weights = {NULL, 0, 0};
     size_t first = list->used;
     int weighted = slot->weights != NONE, sequence = slot->pooling == POOLING_NONE;
-    int fractions = slot->ids == IDS_BUCKETS;
+    int of_time_numbers = slot->ids == IDS_TIME && slot->times.format.kind == TN_TIME_NUMBER;
+    int fractions = slot->ids == IDS_BUCKETS || of_time_numbers;
     if (!cut(parts, slot->column, slot->separator, fractions, &parts->of_values, &values, error)) {
         return 0;
     }

@@ -8,6 +8,8 @@
 #include "ids.h"
 #include "message.h"
 
+#define NEWEST_VERSION 2 /* of serving.json */
+
 /* ---- Columns ------------------------------------------------------------ */
 
 uint32_t column_of(const description *description, const char *name, size_t length) {
@@ -61,6 +63,40 @@ separator separator_of(const json_value *entry) {
 
 /* ---- Numbers ------------------------------------------------------------ */
 
+/* Reads what makes numbers of times: the columns are known already. */
+static int describe_age(description *out, number *number, const json_value *entry, char *error) {
+    static const char *const units[] = {"second", "minute", "hour", "day"};
+    static const double seconds[] = {1, 60, 3600, 86400};
+    const json_value *since = text_of(entry, "since"), *column = text_of(entry, "since_column");
+    uint32_t unit = word_number(text_of(entry, "unit"), units, 4);
+    number->since_column = column ? add_column(out, column) : NONE;
+    if (since == NULL && column == NULL) {
+        return 1;
+    }
+    if (unit == 4) {
+        return refuse(error, "serving.json: a number has a unit that this program does not know");
+    }
+    if (!number->several_columns && number->width != 1) {
+        return refuse(error, "serving.json: a number of times is one per column");
+    }
+    number->is_age = number->several_columns = 1;
+    number->unit = seconds[unit] * 1e6;
+    number->times = zeros(number->width, sizeof *number->times, error);
+    number->start = zeros(number->width, sizeof *number->start, error);
+    if (number->times == NULL || number->start == NULL ||
+        (column && !describe_times(out, column, &number->since_times, error))) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < number->width; i++) {
+        const json_value *of = out->columns[number->columns[i]];
+        if (!describe_times(out, of, &number->times[i], error) ||
+            (since && !describe_since(since, &number->times[i], &number->start[i], error))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 /* Reads the entry of one number into `number`, whose fields are zeros before. Also after a
  * failure description_free frees what it allocated, since the number is counted in `out`
  * already. */
@@ -90,6 +126,9 @@ static int describe_number(description *out, number *number, const json_value *e
         return refuse(error, "serving.json: a number has another width than columns");
     }
     number->separator = separator_of(entry);
+    if (!describe_age(out, number, entry, error)) {
+        return 0;
+    }
     number->transform = (transform_kind)transform;
     number->has_low = items(clip) == 2 && take_double(clip + 1, &number->low);
     number->has_high = items(clip) == 2 && take_double(clip + 2, &number->high);
@@ -299,6 +338,12 @@ int description_read(description *out, const char *folder, char error[ERROR_BYTE
     if (!json_is(json_get(top, "format"), "tnctl graph")) {
         return refuse(error, "%s is no split graph", folder);
     }
+    uint32_t version = 0;
+    if (!take_count(top, "version", &version, error) || version > NEWEST_VERSION) {
+        return refuse(error, "serving.json has version %u, and this program knows %d", version,
+                      NEWEST_VERSION);
+    }
+    out->times = json_get(json_get(top, "data"), "times");
     out->checkpoint = text_of(json_get(top, "checkpoint"), "sha256");
     return make_columns(out, error) && describe_missing(out, json_get(top, "data"), error) &&
            describe_slots(out, json_get(top, "slots"), error) &&
@@ -318,6 +363,8 @@ void description_free(description *description) {
         free(description->numbers[i].columns);
         free(description->numbers[i].mean);
         free(description->numbers[i].deviation);
+        free(description->numbers[i].times);
+        free(description->numbers[i].start);
     }
     free(description->slots);
     free(description->numbers);

@@ -5,12 +5,13 @@
 #ifndef DESCRIPTION_H
 #define DESCRIPTION_H
 
+#include "../../csrc/tn_time.h"
 #include "json.h"
 #include "raw_inputs.h"
 
 #define NONE UINT32_MAX /* no column, no place */
 
-typedef enum { IDS_HASH, IDS_MODULO, IDS_INTEGER, IDS_VOCABULARY, IDS_BUCKETS } id_kind;
+typedef enum { IDS_HASH, IDS_MODULO, IDS_INTEGER, IDS_VOCABULARY, IDS_BUCKETS, IDS_TIME } id_kind;
 typedef enum { POOLING_SUM, POOLING_MEAN, POOLING_SQRTN, POOLING_NONE } pooling_kind;
 typedef enum { TRANSFORM_NONE, TRANSFORM_LOG1P, TRANSFORM_STANDARDIZE } transform_kind;
 
@@ -30,6 +31,12 @@ typedef struct {
     int json;               /* the text is a JSON list */
 } separator;
 
+/* How a column writes times. */
+typedef struct {
+    tn_time_format format;
+    int32_t offset; /* seconds that the zone of its hours and days is ahead of UTC */
+} time_column;
+
 typedef struct {
     const json_value *name; /* NULL: a column of a cross that is no slot */
     uint32_t column;        /* NONE: a cross */
@@ -40,6 +47,8 @@ typedef struct {
     vocabulary vocabulary;
     double *boundaries;
     uint32_t n_boundaries;
+    time_column times; /* of IDS_TIME, and the part of a time that is the id: */
+    int32_t part;
     int missing_value; /* missing values have an id: */
     uint64_t missing_id;
     int padded; /* this id counts as no value: */
@@ -69,6 +78,13 @@ typedef struct {
     int has_low, has_high, has_default;
     double low, high, value;  /* clip, default */
     double *mean, *deviation; /* [width], of standardize */
+    /* With `is_age` values are times, and the numbers how long they are after another. */
+    int is_age;
+    double unit;           /* in microseconds */
+    time_column *times;    /* [width] */
+    int64_t *start;        /* [width], a fixed time */
+    uint32_t since_column; /* or the column of the time that they are after; else NONE */
+    time_column since_times;
     uint32_t at;
 } number;
 
@@ -82,6 +98,7 @@ typedef struct {
     uint32_t n_missing;
     int strip;
 
+    const json_value *times;    /* data.times; NULL when all columns have its defaults */
     const json_value **columns; /* their names */
     uint32_t n_columns;
     uint32_t *column_index; /* by hash; NONE where nothing is */
@@ -113,5 +130,9 @@ uint32_t column_of(const description *description, const char *name, size_t leng
 uint32_t add_column(description *out, const json_value *name);
 separator separator_of(const json_value *entry);
 int describe_slots(description *out, const json_value *entries, char *error);
+/* times.c: how a column writes times; a fixed time, in the zone of a column. 0 and a message. */
+int describe_times(const description *description, const json_value *column, time_column *out,
+                   char *error);
+int describe_since(const json_value *text, const time_column *times, int64_t *out, char *error);
 
 #endif

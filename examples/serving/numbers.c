@@ -45,10 +45,11 @@ static double clipped(const number *number, double v) {
 
 /* Writes number i of an input to to[i]. It is clipped before it is checked: infinity may be
  * clipped to a bound. 0 and a message for what float32 cannot hold. */
-static int put_number(const raw_inputs_parts *parts, const number *number, uint32_t column,
-                      uint32_t i, const json_value *value, int several, float *to, char *error) {
+static int put_number(raw_inputs_parts *parts, const number *number, uint32_t column, uint32_t i,
+                      const json_value *value, int several, float *to, char *error) {
     double v;
-    if (!number_of(parts, column, value, several, &v, error)) {
+    if (!(number->is_age ? age_of(parts, number, i, value, &v, error)
+                         : number_of(parts, column, value, several, &v, error))) {
         return 0;
     }
     v = clipped(number, v);

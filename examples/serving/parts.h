@@ -114,6 +114,20 @@ static inline int is_missing(const description *description, const json_value *v
 int number_of(const raw_inputs_parts *parts, uint32_t column, const json_value *value, int several,
               double *out, char error[ERROR_BYTES]);
 
+/* values.c: a text without the blanks around it. */
+json_value without_blanks(json_value text);
+
+/* times.c: the time of one value of a column, in microseconds; or it is missing. 0 and a message.
+ */
+int time_of(const raw_inputs_parts *parts, uint32_t column, const time_column *times,
+            const json_value *value, int several, int64_t *out, int *missing,
+            char error[ERROR_BYTES]);
+
+/* times.c: how long value `i` of a numeric input is after its `since`, NaN where one of them is
+ * missing. 0 and a message. */
+int age_of(raw_inputs_parts *parts, const number *number, uint32_t i, const json_value *value,
+           double *out, char error[ERROR_BYTES]);
+
 /* "column 'age': 'x' is not a number"; returns 0. */
 int refuse_value(const raw_inputs_parts *parts, uint32_t column, const json_value *value,
                  const char *what, char error[ERROR_BYTES]);

@@ -39,14 +39,20 @@ static int make_vocabulary(slot *slot, const json_value *list, char *error) {
 
 /* Reads how a slot makes ids of its values. Called once the slot is counted in `out`, so
  * description_free frees what it allocates, also after a failure. */
-static int describe_ids(slot *slot, const json_value *entry, char *error) {
+static int describe_ids(const description *out, slot *slot, const json_value *entry, char *error) {
     static const char *const kinds[] = {"hash",       "modulo",     "integer",
                                         "vocabulary", "boundaries", "quantiles"};
+    static const char *const parts[] = {[TN_TIME_HOUR] = "hour",
+                                        [TN_TIME_WEEKDAY] = "weekday",
+                                        [TN_TIME_DAY_OF_MONTH] = "day_of_month",
+                                        [TN_TIME_DAY] = "day"};
     uint32_t kind = word_number(text_of(entry, "ids"), kinds, 6);
-    if (kind == 6) {
+    uint32_t part = word_number(text_of(entry, "ids"), parts, 4);
+    if (kind == 6 && part == 4) {
         return refuse(error, "serving.json: a slot has ids that this program does not know");
     }
-    slot->ids = kind < 5 ? (id_kind)kind : IDS_BUCKETS;
+    slot->ids = kind < 5 ? (id_kind)kind : part < 4 ? IDS_TIME : IDS_BUCKETS;
+    slot->part = (int32_t)part;
     if (!take_integer(entry, "seed", &slot->seed, error) ||
         !take_integer(entry, "size", &slot->size, error) ||
         !take_integer(entry, "oov", &slot->oov, error) ||
@@ -56,6 +62,11 @@ static int describe_ids(slot *slot, const json_value *entry, char *error) {
     }
     if (slot->ids == IDS_MODULO && slot->size == 0) {
         return refuse(error, "serving.json: a slot has no size");
+    }
+    if (slot->ids == IDS_TIME) {
+        const json_value *column = text_of(entry, "column");
+        return column ? describe_times(out, column, &slot->times, error)
+                      : refuse(error, "serving.json: a slot of times has no column");
     }
     if (slot->ids == IDS_VOCABULARY) {
         return make_vocabulary(slot, texts_of(entry, "vocabulary"), error);
@@ -91,7 +102,7 @@ static int describe_slot(description *out, slot *slot, const json_value *entry, 
     slot->cvm = is_true(entry, "cvm");
     slot->group = text_of(entry, "group");
     slot->at = slot->length_at = NONE;
-    if (!describe_ids(slot, entry, error) ||
+    if (!describe_ids(out, slot, entry, error) ||
         !take_count(entry, "max_length", &slot->max_length, error) ||
         !take_count(entry, "width", &slot->width, error) ||
         !take_count(entry, "columns", &slot->columns, error)) {

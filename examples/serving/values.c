@@ -28,7 +28,7 @@ static int is_blank(char c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-static json_value trimmed(json_value text) {
+json_value without_blanks(json_value text) {
     for (; text.length && is_blank(text.text[0]); text.length--) {
         text.text++;
     }
@@ -64,7 +64,7 @@ static int cut_text(const json_value *text, const json_value *by, int strip, sci
             continue;
         }
         json_value part = {JSON_TEXT, 1, from, (size_t)((at ? at : end) - from)};
-        if (!add_part(with, n++, strip ? trimmed(part) : part)) {
+        if (!add_part(with, n++, strip ? without_blanks(part) : part)) {
             return 0;
         }
         if (at == NULL) {
@@ -179,7 +179,7 @@ int number_of(const raw_inputs_parts *parts, uint32_t column, const json_value *
         text = *value;
         break;
     default:
-        text = trimmed(*value); /* of an integer there is nothing to trim */
+        text = without_blanks(*value); /* of an integer there is nothing to trim */
         if ((several && text.length == 0) ||
             is_one_of(description->missing_trimmed, description->n_missing, &text)) {
             *out = NAN;

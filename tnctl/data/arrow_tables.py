@@ -108,7 +108,7 @@ def _reason(error: Exception) -> str:
 
 def _checked(table: pa.Table, conf: Conf) -> pa.Table:
     """The same with the values that a file would have. Raises Failure and UserError."""
-    of_ids, strips = id_columns(conf.slots), conf.data.format == "csv" and conf.data.strip
+    of_ids, strips = id_columns(conf, hashed=False), conf.data.format == "csv" and conf.data.strip
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:

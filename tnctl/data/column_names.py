@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from tnctl.schema import Conf, Data, Label, Numeric, Slot
+from tnctl.schema import Conf, Data, Label, Numeric, Slot, time_columns
 
 
 def slot_column(name: str, slot: Slot) -> str:
@@ -21,8 +21,22 @@ def slot_columns(name: str, slot: Slot, slots: Collection[str]) -> list[str]:
 
 
 def numeric_columns(name: str, numeric: Numeric) -> list[str]:
-    """The columns that a numeric input is read from, one unless it has `columns`."""
+    """Every column that a numeric input reads: its values, and a time that they are after."""
+    return value_columns(name, numeric) + (
+        [numeric.since_column] if numeric.since_column is not None else []
+    )
+
+
+def value_columns(name: str, numeric: Numeric) -> list[str]:
+    """The columns of a numeric input's values, one unless it has `columns`."""
     return list(numeric.columns) if numeric.columns else [numeric.column or name]
+
+
+def takes_fractions(name: str, slot: Slot, data: Data) -> bool:
+    """Whether the values of a slot are numbers of any kind; else they are texts or integers."""
+    if slot.kind.of_times:
+        return data.time_of(slot_column(name, slot)).is_number
+    return slot.kind.of_numbers
 
 
 def separators(
@@ -71,19 +85,20 @@ def way_of_label(key: str) -> str:
     )
 
 
-def id_columns(slots: Mapping[str, Slot], data: Data | None = None) -> set[str]:
-    """The columns whose values become ids by their text: texts and integers, never fractions.
+def id_columns(conf: Conf, hashed: bool = True) -> set[str]:
+    """The columns of ids, and of times as text: texts and integers, never fractions.
 
-    With `data` also the columns of data.group and data.split.by, whose values are hashed too.
+    With `hashed` also those of data.group and data.split.by, whose values are hashed too.
     """
-    hashed = (data.group, data.split.column) if data else ()
-    names = {column for column in hashed if column}
+    slots, data = conf.slots, conf.data
+    names = {name for name in (data.group, data.split.column) if name and hashed}
     for name, slot in slots.items():
         if slot.cross is not None:
             names |= set(slot_columns(name, slot, slots))
-        elif not slot.kind.of_numbers:
+        elif not takes_fractions(name, slot, data):
             names.add(slot_column(name, slot))
-    return names
+    of_times = time_columns(slots, conf.numeric)
+    return names | {column for column in of_times if not data.time_of(column).is_number}
 
 
 def text_columns(conf: Conf) -> set[str]:
@@ -91,4 +106,4 @@ def text_columns(conf: Conf) -> set[str]:
     by_column, data = separators(conf.slots, conf.numeric), conf.data
     split = {column for column, by in by_column.items() if by != {None}}
     labels = {label.column for label in data.all_labels.values() if label.positive is not None}
-    return {*data.carry} | id_columns(conf.slots, data) | split | labels
+    return {*data.carry} | id_columns(conf) | split | labels

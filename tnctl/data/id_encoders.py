@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from tnctl.data import numbers
 from tnctl.data.column_names import slot_column
 from tnctl.data.file_pieces import Where
+from tnctl.data.times import is_temporal, times_of
 from tnctl.errors import UserError
 from tnctl.schema import Data, Slot
 from tnctl.tables import columns as c_columns
+from tnctl.tables import times as c_times
 
 VIEW_BYTES = 16
 
@@ -211,6 +213,28 @@ class BucketIds(HashIds):
         return Ids(ids, np.isnan(values))
 
 
+class TimeIds(HashIds):
+    """ids=hour, weekday, day_of_month and day: a part of a time."""
+
+    @staticmethod
+    def count(slot: Slot, lists: Lists) -> int | None:  # noqa: ARG004
+        most = TIME_IDS[slot.ids]
+        return None if most is None else most + (slot.missing == "value")
+
+    @property
+    def missing_id(self) -> int:
+        most = TIME_IDS[self.slot.ids]
+        return NO_DAY if most is None else most
+
+    def encode(self, array: pa.Array, where: Where, several: bool) -> Ids:
+        times = times_of(array, self.column, self.data, where, several)
+        ahead = self.data.time_of(self.column).seconds_ahead
+        return Ids(c_times.parts(times.values, self.slot.ids, ahead), times.missing)
+
+
+TIME_IDS = {"hour": 24, "weekday": 7, "day_of_month": 32, "day": None}  # and how many ids
+NO_DAY = 2**63  # the id of a missing day, which no day has
+
 ENCODERS: dict[str, type[HashIds]] = {
     "hash": HashIds,
     "modulo": ModuloIds,
@@ -218,6 +242,7 @@ ENCODERS: dict[str, type[HashIds]] = {
     "vocabulary": VocabularyIds,
     "boundaries": BucketIds,
     "quantiles": BucketIds,
+    **dict.fromkeys(TIME_IDS, TimeIds),
 }
 
 
@@ -244,6 +269,8 @@ def prepared(array: pa.Array, column: str, where: Where) -> pa.Array:
         way = "write it as text or integers"
         if pt.is_floating(kind):
             way = "take ids=boundaries or quantiles, or read it as a numeric input"
+        elif is_temporal(kind):
+            way = "take ids=hour, weekday, day_of_month or day"
         raise UserError(
             f"{where(0)[0]}: column '{column}' is {kind}, and ids are made of text or integers; "
             f"{way}"

@@ -8,11 +8,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from tnctl.data import numbers
 from tnctl.data.bad_rows import owned, refuse
-from tnctl.data.column_names import numeric_columns
+from tnctl.data.column_names import value_columns
 from tnctl.data.file_pieces import Where
 from tnctl.data.row_values import RowValues, row_values
+from tnctl.data.times import SECOND, since, times_of
 from tnctl.errors import Failure, UserError
-from tnctl.schema import Data, Numeric
+from tnctl.schema import UNITS, Data, Numeric
 
 Moments = tuple[ArrayLike, ArrayLike]  # mean and deviation, of all numbers of an input or of each
 
@@ -43,8 +44,10 @@ def vectors(
     Raises `BadRowsError` for a text that is no number, a list of another length, a number that is
     infinite, and one to standardize that float32 cannot represent: its square would not fit either.
     """
-    names = numeric_columns(name, numeric)
-    if numeric.columns is not None:
+    names = value_columns(name, numeric)
+    if numeric.is_age:
+        values = _ages(columns, names, numeric, data, where)
+    elif numeric.columns is not None:
         parsed = [numbers.parsed(columns[part], data.missing, part, where) for part in names]
         values = np.stack(parsed, axis=1)
     else:
@@ -60,6 +63,27 @@ def vectors(
     return values
 
 
+def _ages(
+    columns: Mapping[str, pa.Array], names: list[str], numeric: Numeric, data: Data, where: Where
+) -> NDArray[np.float64]:
+    """How long the times of columns are after another, float64 [rows, len(names)] in its unit."""
+
+    def read(column: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        return times_of(numbers.single(columns[column], column, where), column, data, where)
+
+    start = None if numeric.since_column is None else read(numeric.since_column)
+    ages = []
+    for column in names:
+        times, missing = read(column)
+        if start is not None:
+            first, missing = start[0], missing | start[1]
+        else:
+            first = np.full(len(times), since(numeric.since or "", data.time_of(column)), np.int64)
+        age = (times - first) / (UNITS[numeric.unit] * SECOND)
+        ages.append(np.where(missing, np.nan, age))
+    return np.stack(ages, axis=1)
+
+
 def _refuse_infinite(
     stored: NDArray[np.floating],
     values: NDArray[np.float64],
@@ -68,7 +92,7 @@ def _refuse_infinite(
     where: Where,
 ) -> None:
     """Refuse numbers [rows, n] that are infinite as they are stored; `values` made them."""
-    names = numeric_columns(name, numeric)
+    names = value_columns(name, numeric)
     for number in range(values.shape[1]):
         column = names[number] if numeric.columns is not None else names[0]
         numbers.refuse_infinite(stored[:, number], values[:, number], column, where)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
@@ -9,11 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from tnctl import limits
-from tnctl.data import sources
+from tnctl.data import numbers, sources
 from tnctl.data.column_names import columns_read
 from tnctl.data.formats import jsonl_files
 from tnctl.data.formats.jsonl_files import Cutter
 from tnctl.data.formats.prepared_files import PreparedReader
+from tnctl.data.times import as_texts, is_temporal
 from tnctl.schema import Conf
 
 
@@ -33,10 +35,21 @@ def raw_rows(conf: Conf, split: str, limit: int) -> list[dict[str, Any]]:
         while rows.num_rows > (0 if first else 1) and rows.nbytes > room:
             rows = rows.slice(0, rows.num_rows // 2)
         room -= rows.nbytes
-        first += [{name: _json(value) for name, value in row.items()} for row in rows.to_pylist()]
+        first += [
+            {name: _json(value) for name, value in row.items()}
+            for row in _without_temporal(rows).to_pylist()
+        ]
         if len(first) >= limit or rows.num_rows < whole:
             break
     return first
+
+
+def _without_temporal(rows: pa.Table) -> pa.Table:
+    """The same with timestamps and dates as text, which JSON has in their place."""
+    for place, (name, column) in enumerate(zip(rows.column_names, rows.columns, strict=True)):
+        if is_temporal(column.type):
+            rows = rows.set_column(place, name, as_texts(numbers.flat(column)))
+    return rows
 
 
 def _json(value: Any) -> Any:
@@ -48,6 +61,8 @@ def _json(value: Any) -> Any:
         return None
     if isinstance(value, Decimal):
         return str(value)
+    if isinstance(value, date):
+        return value.isoformat()
     return value
 
 

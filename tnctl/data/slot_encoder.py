@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tnctl.data import numbers
 from tnctl.data.bad_rows import owned, refuse
+from tnctl.data.column_names import takes_fractions
 from tnctl.data.file_pieces import Where
 from tnctl.data.id_encoders import ENCODERS, Ids, Lists, hashes
 from tnctl.data.row_limits import refuse_large_window, refuse_many_ids
@@ -50,6 +51,7 @@ class Encoder:
         self.name, self.slot, self.data = name, slot, data
         self.ids = ENCODERS[slot.ids](name, slot, data, lists)
         self.column = self.ids.column
+        self._fractions = takes_fractions(name, slot, data)
         self.missing_id = np.uint64(self.ids.missing_id)
         if slot.missing == "value" and slot.padding == self.missing_id:
             raise UserError(
@@ -63,9 +65,7 @@ class Encoder:
         Raises `BadRowsError` for a value that cannot be an id, and for weights that do not fit.
         """
         slot = self.slot
-        values = row_values(
-            array, slot.separator, self.data, self.column, where, slot.kind.of_numbers
-        )
+        values = row_values(array, slot.separator, self.data, self.column, where, self._fractions)
         if slot.pooling == "none" and values.lengths is None:
             values = self._listed(values.values)
         column: NDArray[np.float64] | None = None

@@ -79,7 +79,7 @@ def _column(values: Any, slot: Slot, name: str) -> pa.Array:
     kind = column.type
     if numbers.is_list(kind) or pt.is_fixed_size_list(kind):
         raise UserError(f"{name} has lists. Give the single values that they have")
-    if pt.is_floating(kind) and not slot.kind.of_numbers:
+    if pt.is_floating(kind) and not (slot.kind.of_numbers or slot.kind.of_times):
         raise UserError(f"{name} are {kind}, and ids are made of text or integers. Convert them")
     return column
 

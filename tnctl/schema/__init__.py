@@ -10,7 +10,15 @@ from tnctl.schema.conf import RESERVED_NAMES, Conf
 from tnctl.schema.data_section import FORMATS, SINGLE_LABEL, Data, Gate, Label, Split
 from tnctl.schema.declarations import Declaration
 from tnctl.schema.id_kinds import ID_KINDS, IdKind
-from tnctl.schema.input_sections import SLOT_NAME, Embedding, Initial, Numeric, Slot
+from tnctl.schema.input_sections import (
+    SLOT_NAME,
+    UNITS,
+    Embedding,
+    Initial,
+    Numeric,
+    Slot,
+    time_columns,
+)
 from tnctl.schema.keys import (
     NAME,
     Key,
@@ -23,14 +31,16 @@ from tnctl.schema.keys import (
 )
 from tnctl.schema.life_section import Admission, Eviction, GroupLife, Life, RowLife, Shows
 from tnctl.schema.optimizer_section import RULES, GroupOptimizers, Optimizer, Optimizers, Schedule
+from tnctl.schema.time_section import ISO, Time
 from tnctl.schema.training_sections import Evaluation, Loss, Save, Train, Warm
 from tnctl.schema.values import converted, differences, from_values, register
 
 __all__ = [
-    "FORMATS", "ID_KINDS", "NAME", "RESERVED_NAMES", "RULES", "SINGLE_LABEL", "SLOT_NAME",
-    "Admission", "Cluster", "Conf", "Data", "Declaration", "Embedding", "Evaluation", "Eviction",
-    "Gate", "GroupLife", "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss",
-    "Numeric", "Optimizer", "Optimizers", "RowLife", "Save", "Schedule", "Shows", "Slot", "Split",
-    "Tls", "Train", "Warm", "all_keys", "branches", "converted", "dataclass_of", "differences",
-    "from_values", "hint_of", "keys_like", "no_key", "register",
+    "FORMATS", "ID_KINDS", "ISO", "NAME", "RESERVED_NAMES", "RULES", "SINGLE_LABEL",
+    "SLOT_NAME", "UNITS", "Admission", "Cluster", "Conf", "Data", "Declaration", "Embedding",
+    "Evaluation", "Eviction", "Gate", "GroupLife", "GroupOptimizers", "IdKind", "Initial", "Key",
+    "Label", "Life", "Loss", "Numeric", "Optimizer", "Optimizers", "RowLife", "Save", "Schedule",
+    "Shows", "Slot", "Split", "Time", "Tls", "Train", "Warm", "all_keys", "branches", "converted",
+    "dataclass_of", "differences", "from_values", "hint_of", "keys_like", "no_key", "register",
+    "time_columns",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.schema.cluster_section import Cluster
 from tnctl.schema.data_section import Data, Gate
 from tnctl.schema.declarations import Section, choice, key, number
-from tnctl.schema.input_sections import SLOT_NAME, Embedding, Numeric, Slot
+from tnctl.schema.input_sections import SLOT_NAME, Embedding, Numeric, Slot, time_columns
 from tnctl.schema.life_section import Admission, Eviction, GroupLife, Life, RowLife, Shows
 from tnctl.schema.optimizer_section import Optimizers
 from tnctl.schema.training_sections import Evaluation, Save, Train, Warm
@@ -61,6 +61,7 @@ class Conf(Section):
             f"recipe.name must be text. Received: {self.recipe['name']}",
         )
         self._check_names()
+        self._check_times()
         self.optimizer.check_compat(self.compat)
         self._check_labels()
         self._check_groups()
@@ -89,6 +90,15 @@ class Conf(Section):
                 slot.pooling == "none" and f"{name}_length" in self.slots | self.numeric,
                 f"slots.{name} is a sequence, and {name}_length is how the graph calls its "
                 "length; rename the input of this name, its `column` may be anything",
+            )
+
+    def _check_times(self) -> None:
+        """A misspelt column would silently have the default format and offset."""
+        read = time_columns(self.slots, self.numeric)
+        for column in [column for column in self.data.times if column not in read]:
+            raise UserError(
+                f"data.times.{column}: no slot and no numeric input reads times from column "
+                f"{column}. Give one ids=hour, or since; or leave it out"
             )
 
     def _check_labels(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from tnctl.errors import refuse_if
 from tnctl.schema.declarations import Section, choice, key, number
 from tnctl.schema.input_sections import SLOT_NAME
+from tnctl.schema.time_section import Time
 
 FORMATS = ("csv", "parquet", "tfrecord", "libsvm", "paddle", "jsonl", "generated")
 SINGLE_LABEL = "label"
@@ -98,6 +99,9 @@ class Data(Section):
     missing: list[str] = key(
         lambda: [""], "texts that mean a missing value (of text, ids and numbers in text)"
     )
+    times: dict[str, Time] = key(
+        dict, "by column: how times are written (default: iso, and times as Parquet has them)"
+    )
     check_utf8: bool = key(True, "refuse text that is not UTF-8 (false: hash its bytes)")
     bad_rows: int = number(
         0,
@@ -173,6 +177,10 @@ class Data(Section):
     def all_labels(self) -> dict[str, Label]:
         """The labels by name; a single one is called `label`."""
         return self.labels or {SINGLE_LABEL: self.label}
+
+    def time_of(self, column: str) -> Time:
+        """How a column writes times."""
+        return self.times.get(column) or Time()
 
 
 @dataclass

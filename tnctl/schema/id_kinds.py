@@ -20,6 +20,8 @@ class IdKind:
     """the ids are 0 .. n - 1, for kinds with the key `size` where it is given"""
     of_numbers: bool = False
     """values are numbers; else texts or integers"""
+    of_times: bool = False
+    """values are times, as data.times says"""
     measured: bool = False
     """its boundaries are measured on data.train"""
     of_texts: bool = False
@@ -66,6 +68,10 @@ ID_KINDS: dict[str, IdKind] = {
         decided_by=("buckets",),
         served="boundaries",
     ),
+    "hour": IdKind("0 to 23, of a time", counted=True, of_times=True),
+    "weekday": IdKind("Monday 0 to Sunday 6", counted=True, of_times=True),
+    "day_of_month": IdKind("1 to 31", counted=True, of_times=True),
+    "day": IdKind("days since 1970-01-01", of_times=True),
 }
 
 

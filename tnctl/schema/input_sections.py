@@ -2,14 +2,17 @@
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tnctl.errors import UserError, refuse_if
 from tnctl.schema.declarations import Section, choice, key, number
 from tnctl.schema.id_kinds import ID_KINDS, IdKind, in_words, kinds_with
+from tnctl.schema.time_section import check_iso
 
 SLOT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 INITIALS = ("zeros", "uniform", "normal")
+UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}  # in seconds
 
 
 @dataclass
@@ -220,6 +223,13 @@ class Numeric(Section):
     separator: str | None = key(
         None, "splits the text into the numbers of a vector; json: the text is a JSON list"
     )
+    since: str | None = key(
+        None, "values are times (data.times); the number is the time from here, such as 2026-11-20"
+    )
+    since_column: str | None = key(
+        None, "values are times; the number is the time from the time in this column"
+    )
+    unit: str = choice("day", tuple(UNITS), "since, since_column: the unit of the number")
     transform: str = choice(
         "none",
         ("none", "log1p", "standardize"),
@@ -269,6 +279,24 @@ class Numeric(Section):
                 "columns excludes column, separator and width: leave them out",
             )
             refuse_if(not self.columns, "columns must name a column")
+        if self.since is not None:
+            check_iso("since", self.since)
+            refuse_if(
+                self.since_column is not None,
+                "since (a fixed time) and since_column (a column) exclude each other",
+            )
+        refuse_if(
+            self.is_age and (self.separator is not None or self.width != 1),
+            "since takes one time per column: leave separator and width out",
+        )
+        refuse_if(
+            self.unit != "day" and not self.is_age, "unit is for since or since_column, of times"
+        )
+
+    @property
+    def is_age(self) -> bool:
+        """Whether its values are times, and the numbers how long they are after another."""
+        return self.since is not None or self.since_column is not None
 
     def _limits(self) -> tuple[float, float]:
         """The ends of `clip`, infinite where it has none."""
@@ -285,6 +313,16 @@ class Numeric(Section):
     def numbers(self) -> int:
         """How many numbers of x this input is."""
         return len(self.columns) if self.columns else self.width
+
+
+def time_columns(slots: Mapping[str, Slot], numeric: Mapping[str, Numeric]) -> list[str]:
+    """The columns whose values are times, each once."""
+    names = [slot.column or name for name, slot in slots.items() if slot.kind.of_times]
+    for name, age in numeric.items():
+        if age.is_age:
+            names += age.columns or [age.column or name]
+            names += [age.since_column] if age.since_column is not None else []
+    return list(dict.fromkeys(names))
 
 
 @dataclass

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tnctl.starting import multiple_values
 from tnctl.starting.column_figures import Figures
 from tnctl.starting.column_value import bucket_codes, codes_of_rows, held_out_auc, noise
-from tnctl.starting.times import time_form
+from tnctl.starting.times import TimeForm, time_form
 
 ID_WORDS = {
     "id", "ids", "uid", "uuid", "guid", "key", "code", "hash", "user", "member", "visitor", "item",
@@ -38,6 +38,7 @@ ONCE = 3  # how often values occur of which uneven ones are amounts, whatever th
 LONGEST = 50  # values of a list that are used
 SKEWED = 10.0  # the largest number in deviations
 FEW_VALUES = 10
+DAYS_OF_WEEK = 7
 
 
 @dataclass
@@ -61,6 +62,7 @@ class Column:
     remark: str = ""  # why it is no input
     warning: str = ""
     separator: str | None = None  # of several values in a text
+    time_format: str | None = None  # of times
 
 
 @dataclass(frozen=True)
@@ -89,13 +91,8 @@ def kind_of(column: Figures, context: Context) -> Column:
         return Column(column, "empty", remark="no value in the rows that were read")
     if column.distinct == 1 and not column.missing and column.lengths is None:
         return Column(column, "constant", remark=f"always {column.examples()}")
-    if found_form := time_form(column, set(tokens_of(column.name))):
-        return Column(
-            column,
-            "time",
-            remark=f"a time {found_form.words}, such as {column.examples().split(', ')[0]}: write "
-            "the hour or weekday as columns of their own to use it",
-        )
+    if times := time_form(column, set(tokens_of(column.name))):
+        return _checked(_time(column, times), context)
     if multiple_values.has_decimal_commas(column) and context.delimiter != ",":
         return Column(
             column,
@@ -127,6 +124,33 @@ def _checked(result: Column, context: Context) -> Column:
     if best >= SUSPICIOUS:
         result.warning = (
             f"{column.name} alone has an AUC of {best:.3f}: is it known before the label is?"
+        )
+    return result
+
+
+def _time(column: Figures, times: TimeForm) -> Column:
+    """A time: its hour and its weekday, where the sample has several of them."""
+    result = Column(column, "time", time_format=times.format)
+    shown = f"a time {times.words}"
+    example = column.examples().split(", ")[0]
+    if times.format is None:
+        result.remark = f"{shown}, such as {example}, but not all values are in one format"
+        return result
+    days = f"{shown}, {times.range}"
+    base = "" if column.name.lower() == "hour" else f"{column.name}_"
+    hours, weekdays = len(times.part("hour")), len(times.part("weekday"))
+    wanted = [(f"{base}hour", "hour", f"{days}: {hours} hours of the day")] if hours > 1 else []
+    if weekdays == DAYS_OF_WEEK and not times.is_ambiguous:
+        wanted.append((f"{base}weekday", "weekday", f"{days}: all weekdays"))
+    for name, ids, evidence in wanted:
+        settings = {"ids": ids, **_missing(column)}
+        result.inputs.append(Input("slots", name, column.name, settings, evidence))
+    if not wanted:
+        result.remark = (
+            f"{days}, such as {example}: the rows that were read have one hour of the day and not "
+            "all weekdays"
+            if not times.is_ambiguous
+            else f"{shown}, such as {example}: day and month could be exchanged"
         )
     return result
 

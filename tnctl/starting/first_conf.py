@@ -7,6 +7,7 @@ from typing import Any
 from tnctl import limits
 from tnctl.errors import Failure, UserError, refuse_if
 from tnctl.masking import masked
+from tnctl.schema import ISO
 from tnctl.starting import line_features, run_sizes
 from tnctl.starting.column_figures import Figures, figures
 from tnctl.starting.column_kinds import BUCKETS, Column, Context, Input, kind_of
@@ -142,6 +143,8 @@ def _write(
         data[key] = (value, form.evidence.get(key, ""))
     if missing:
         data["missing"] = (["", *missing], "; ".join(missing.values()))
+    if times := _times(result.columns):
+        data["times"] = (times, "how these columns write times; all values read are in the format")
     data["label"] = (label.keys, label.evidence)
     if group := _group_of(result.columns):
         data["group"] = group
@@ -164,6 +167,15 @@ def _write(
             "the most that a conf may have. Write columns together as lists"
         )
     result.text = text
+
+
+def _times(columns: dict[str, Column]) -> dict[str, Any]:
+    """`data.times` for the columns of times that are inputs, unless the format is the default."""
+    return {
+        name: {"format": column.time_format}
+        for name, column in columns.items()
+        if column.inputs and column.time_format not in (None, ISO)
+    }
 
 
 def _group_of(columns: dict[str, Column]) -> tuple[str, str] | None:

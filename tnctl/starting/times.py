@@ -1,45 +1,79 @@
 """Columns that are times: dates, and instants as text or as numbers."""
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from tnctl.data.bad_rows import BadRowsError
+from tnctl.data.times import times_of
+from tnctl.errors import Failure
+from tnctl.schema import ISO, Data, Time
 from tnctl.starting.column_figures import Figures
+from tnctl.tables import times as c_times
 
-TEXT = re.compile(
-    r"(19|20)\d\d[-/.](0?[1-9]|1[0-2])[-/.](0?[1-9]|[12]\d|3[01])"
-    r"([T ]\d{1,2}:\d\d(:\d\d([.,]\d+)?)?\s?(Z|UTC|[+-]\d\d:?\d\d)?)?"
-    r"|\d{1,2}/\d{1,2}/(19|20)\d\d( \d{1,2}:\d\d(:\d\d)?)?"
-)
 WORDS = {"time", "times", "timestamp", "ts", "date", "datetime", "day", "dt", "at", "created"}
-TRIED = 1000
-# Seconds, milliseconds and microseconds since 1970, from September 2001 to 2033.
-UNITS = {"seconds": 1e9, "milliseconds": 1e12, "microseconds": 1e15}
-DIGITS = {8: "YYYYMMDD", 10: "YYYYMMDDHH", 14: "YYYYMMDDHHMMSS"}
+HOUR = "hour"  # the name of a column that often has the hour with its date
+TRIED = 20  # texts that decide which formats all others are tried with
+MOST_WRONG = 0.05  # the share of other texts in a column of times
+DATES = (
+    "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%d %b %Y",
+    "%d-%b-%Y",
+)  # fmt: skip
+CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p")
+OF_TEXT = (
+    ISO, *(date + clock for date in DATES for clock in CLOCKS), "%d/%b/%Y:%H:%M:%S %z",
+    "%a %b %d %H:%M:%S %z %Y", "%a, %d %b %Y %H:%M:%S %z",
+)  # fmt: skip
+# The lowest number of each, in September 2001; they end in 2033.
+UNITS = {"epoch_s": 1e9, "epoch_ms": 1e12, "epoch_us": 1e15}
+OF_DIGITS = ("%Y%m%d", "%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S")
+OF_HOURS = "%y%m%d%H"
+FIRST, END = 0, 4_102_444_800_000_000  # 1970 and 2100: digits beyond are no dates
+DAY = 86_400_000_000
 
 
 @dataclass(frozen=True)
 class TimeForm:
-    """How a column writes times: `words` name the form for a comment."""
+    """How a column writes times, and what they are.
+
+    `format` is that of data.times, None where no format has all values; `times` int64 [distinct]
+    are those of the values that occur, in microseconds since 1970. `is_ambiguous`: another format,
+    with day and month exchanged, has all values too.
+    """
 
     words: str
+    format: str | None
+    times: NDArray[np.int64]
+    is_ambiguous: bool = False
+
+    def part(self, name: str) -> NDArray[np.uint64]:
+        """The distinct ids of a part (hour, weekday, …) of the times, ascending."""
+        return np.unique(c_times.parts(self.times, name, 0))
+
+    @property
+    def range(self) -> str:
+        """The first and the last day, in words."""
+        days = (self.times // DAY).astype("datetime64[D]")
+        return f"{days.min()} to {days.max()}"
 
 
 def time_form(column: Figures, tokens: set[str]) -> TimeForm | None:
     """How a column writes times; None for a column of something else. `tokens` are of its name."""
     if column.lengths is not None or column.distinct < 2:
         return None
+    values = column.values.filter(pa.array(column.counts > 0))
     if column.form == "time":
-        return TimeForm(f"of the type {column.values.type}")
+        return _form(f"of the type {values.type}", values, [ISO])
     if column.form == "text" and column.number_share < 0.05:
-        texts = column.texts()[:TRIED]
-        if sum(bool(TEXT.fullmatch(text)) for text in texts) > 0.95 * len(texts):
-            return TimeForm("as text")
+        first = values.slice(0, TRIED)
+        tried = [format for format in OF_TEXT if _read(first, format, 1) is not None]
+        return _form("as text", values, tried) if tried else None
     if column.number_share < 0.99 or not column.is_whole:
         return None
-    return _of_numbers(column, bool(tokens & WORDS))
+    return _of_numbers(column, values, tokens)
 
 
 def are_in_order(column: Figures) -> bool:
@@ -55,19 +89,50 @@ def are_in_order(column: Figures) -> bool:
     return forwards > 9 * backwards and backwards < 0.05 * len(steps)
 
 
-def _of_numbers(column: Figures, is_named: bool) -> TimeForm | None:
+def _form(words: str, values: pa.Array, formats: list[str]) -> TimeForm | None:
+    """The first of some formats that all values are in; None where too many are in none."""
+    read = {format: times for format in formats if (times := _read(values, format)) is not None}
+    if not read:
+        most_wrong = MOST_WRONG * len(values)
+        if all(_read(values, format, most_wrong) is None for format in formats):
+            return None
+        return TimeForm(words, None, np.empty(0, np.int64))
+    format, *others = read
+    differ = any((read[other] != read[format]).any() for other in others)
+    return TimeForm(words, format, read[format], differ)
+
+
+def _read(values: pa.Array, format: str, most_wrong: float = 0) -> NDArray[np.int64] | None:
+    """The times of values [n] that are in a format, int64; None where over `most_wrong` are not."""
+    data = Data(times={"": Time(format=format)})
+    try:
+        times = times_of(values, "", data, lambda row: ("", row))
+    except BadRowsError as error:
+        if len(error.rows) > most_wrong:
+            return None
+        left = np.delete(np.arange(len(values)), error.rows)
+        return _read(values.take(pa.array(left)), format)
+    except Failure:
+        return None
+    return None if times.missing.any() else times.values
+
+
+def _of_numbers(column: Figures, values: pa.Array, tokens: set[str]) -> TimeForm | None:
     numbers = column.numbers[(column.counts > 0) & np.isfinite(column.numbers)]
     low, high = float(numbers.min()), float(numbers.max())
-    for unit, least in UNITS.items():
+    is_named = bool(tokens & WORDS)
+    for format, least in UNITS.items():
         if least <= low and high < 2 * least and (is_named or _ascends(column)):
-            return TimeForm(f"in {unit} since 1970")
-    for digits, words in DIGITS.items():
-        scale = 10.0 ** (digits - 8)
-        if 19_700_101 * scale <= low and high < 21_000_101 * scale:
-            days = np.floor(numbers / scale)
-            month, day = days // 100 % 100, days % 100
-            if ((month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)).all():
-                return TimeForm(f"as {words}")
+            return _form(f"as {format}", values, [format])
+    whole = pc.cast(pa.array(numbers), pa.int64(), safe=False)
+    for format in (*OF_DIGITS, *([OF_HOURS] if is_named or HOUR in tokens else [])):
+        digits = len(format) + 2 * format.count("%Y")
+        if not (10 ** (digits - 1) <= low and high < 10**digits):
+            continue
+        times = _read(whole, format)
+        if times is not None and times.min() >= FIRST and times.max() < END:
+            # Numbers with a point, as pandas writes integers beside gaps, are in no such format.
+            return _form(f"as {format}", values, [format])
     return None
 
 

@@ -17,6 +17,7 @@ _CTYPES = {
     np.dtype(np.int64): "int64_t[]",
     np.dtype(np.uint64): "uint64_t[]",
     np.dtype(np.float32): "float[]",
+    np.dtype(np.float64): "double[]",
 }
 
 

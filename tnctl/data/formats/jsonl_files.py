@@ -228,7 +228,7 @@ def cutters(conf: Conf) -> dict[str, Cutter]:
 
     Not of a column that is read with several separators, or with and without one.
     """
-    of_ids = id_columns(conf.slots, conf.data)
+    of_ids = id_columns(conf)
     return {
         column: partial(_parts_of, separator, conf.data, column not in of_ids)
         for column, by in separators(conf.slots, conf.numeric).items()

@@ -76,6 +76,7 @@ def deciding(conf: Conf) -> DecidingConf:
         "data": {
             **{key: getattr(data, key) for key in OF_DATA},
             "labels": labels,
+            "times": {name: dataclasses.asdict(time) for name, time in data.times.items()},
             **{str(split): data.source(split) for split in SPLITS},
             "split": dataclasses.asdict(data.split) if data.is_cut("train") else None,
         },
@@ -96,7 +97,9 @@ def _completed(stored: DecidingConf) -> DecidingConf:
     return DecidingConf(
         slots={name: slot | keys for name, keys in stored.slots.items()},
         numeric={name: numeric | keys for name, keys in stored.numeric.items()},
-        data={key: getattr(data, key) for key in OF_DATA} | {"split": None} | stored.data,
+        data={key: getattr(data, key) for key in OF_DATA}
+        | {"split": None, "times": {}}
+        | stored.data,
     )
 
 

@@ -32,8 +32,7 @@ def csv_reader(conf: Conf, skip_rows: int = 0) -> CsvReader:
 
 def json_reader(conf: Conf, skip_rows: int = 0) -> JsonReader:
     """The reader of JSON lines."""
-    of_ids = id_columns(conf.slots, conf.data)
-    return JsonReader(of_ids, cutters(conf), conf.data.bad_rows, skip_rows)
+    return JsonReader(id_columns(conf), cutters(conf), conf.data.bad_rows, skip_rows)
 
 
 def paddle_reader(data: Data, skip_rows: int) -> PaddleReader:

@@ -1,6 +1,7 @@
 """serving.json, the manifest of a split graph: docs/formats/graph.md."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Annotated, Any, ClassVar, Literal
@@ -141,6 +142,8 @@ class GraphManifest(Manifest):
     """All that a scorer needs to make the inputs of a split graph from raw values."""
 
     FORMAT: ClassVar[str] = "tnctl graph"
+    VERSION: ClassVar[int] = 2
+    WITHOUT_TIMES: ClassVar[int] = 1  # the version of a graph that no time is an input of
 
     checkpoint: CheckpointReference
     recipe: RecipeReference
@@ -184,6 +187,11 @@ class GraphManifest(Manifest):
         )
         if both := self.slots.keys() & self.numeric.keys():
             raise ValueError(f"{min(both)} is a slot and a numeric input")
+        refuse_if(
+            self.version == self.WITHOUT_TIMES and self.has_times,
+            f"version {self.version} has no times",
+            ValueError,
+        )
         self._check_inputs()
         self._check_conf()
         if self.sha256:  # else its files are not written yet
@@ -253,9 +261,21 @@ class GraphManifest(Manifest):
             )
 
     @property
+    def has_times(self) -> bool:
+        """Whether a slot or numeric input is made of times."""
+        return has_times(self.slots, self.numeric) or self.data.times is not None
+
+    @property
     def inputs(self) -> dict[str, SignatureInput]:
         """The inputs of signature by_slot, by name."""
         return {part.name: part for part in self.signatures.by_slot}
+
+
+def has_times(slots: Mapping[str, SlotInput], numeric: Mapping[str, NumericInput]) -> bool:
+    """Whether one of the inputs is made of times."""
+    return any(ID_KINDS[slot.ids].of_times for slot in slots.values()) or any(
+        number.unit is not None for number in numeric.values()
+    )
 
 
 def conf_of(description: GraphManifest) -> tuple[Conf, Statistics]:
@@ -279,7 +299,12 @@ def conf_of(description: GraphManifest) -> tuple[Conf, Statistics]:
         moments = values.pop("mean"), values.pop("deviation")
         if number.transform == "standardize":
             statistics.standardize[name] = moments
-    data = {"missing": list(description.data.missing), "strip": description.data.strip}
+    times = description.data.times or {}
+    data = {
+        "missing": list(description.data.missing),
+        "strip": description.data.strip,
+        "times": {column: documents.plain(time) for column, time in times.items()},
+    }
     # Raw rows are read alike with any recipe.
     recipe = {"name": "lr"}
     return (

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from tnctl.documents import Finite, Name, Uint64Text
+from tnctl.documents import Finite, Name, Uint64Text, omitted
 from tnctl.errors import refuse_if
 from tnctl.model.layout import CVM_COLUMNS
 from tnctl.schema import ID_KINDS
@@ -31,6 +31,14 @@ class LabelSource:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TimeColumn:
+    """How a column writes times, as `data.times` of the conf has it."""
+
+    format: Text
+    offset: Annotated[str, Field(max_length=6)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class RawData:
     """How the raw rows of the training data were read: keys of the conf's `data`."""
 
@@ -43,6 +51,7 @@ class RawData:
     strip: bool
     missing: tuple[Text, ...]
     check_utf8: bool
+    times: dict[Text, TimeColumn] | None = omitted()
 
     def __post_init__(self) -> None:
         refuse_if(
@@ -168,11 +177,19 @@ class NumericInput:
     transform: Literal["none", "log1p", "standardize"]
     mean: Finite | tuple[Finite, ...] | None
     deviation: Finite | tuple[Finite, ...] | None
+    since: Annotated[str, Field(max_length=64)] | None = omitted()
+    since_column: Text | None = omitted()
+    unit: Literal["second", "minute", "hour", "day"] | None = omitted()
 
     def __post_init__(self) -> None:
         refuse_if(
             (self.column is None) != (self.columns is not None),
             "a numeric input has a column, or several columns",
+            ValueError,
+        )
+        refuse_if(
+            (self.unit is not None) != (self.since is not None or self.since_column is not None),
+            "unit is for since or since_column",
             ValueError,
         )
         if self.columns is not None and len(self.columns) != self.width:

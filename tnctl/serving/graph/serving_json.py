@@ -4,7 +4,7 @@ docs/formats/graph.md has every key. Numbers that may exceed 2^53 are decimal te
 JSON whose numbers are doubles.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, cast
 
 from tnctl.checkpoint.load import Checkpoint
@@ -14,7 +14,7 @@ from tnctl.data.statistics import Scale, Statistics
 from tnctl.masking import masked
 from tnctl.model.graph import LENGTHS, Input
 from tnctl.model.layout import CVM_COLUMNS, LINEAR, Layout, plan
-from tnctl.schema import Conf, Data, Label, Numeric
+from tnctl.schema import Conf, Data, Label, Numeric, time_columns
 from tnctl.serving.artefact_document import CheckpointReference
 from tnctl.serving.graph.cutting import Part, whole
 from tnctl.serving.graph.graph_document import (
@@ -24,8 +24,15 @@ from tnctl.serving.graph.graph_document import (
     LinearSum,
     SignatureInput,
     Signatures,
+    has_times,
 )
-from tnctl.serving.graph.raw_values_document import LabelSource, NumericInput, RawData, SlotInput
+from tnctl.serving.graph.raw_values_document import (
+    LabelSource,
+    NumericInput,
+    RawData,
+    SlotInput,
+    TimeColumn,
+)
 
 
 def describe(
@@ -52,9 +59,15 @@ def describe(
     columns = [column for name in slots for column in slot_columns(name, slots[name], conf.slots)]
     columns += [column for name in numeric for column in numeric_columns(name, numeric[name])]
     heads = list(dict.fromkeys(output.of for output in part.outputs if output.kind == "logits"))
+    described_slots = {name: described_slot(conf, layout, statistics, name) for name in slots}
+    described_numbers = {
+        name: described_numeric(name, number, statistics.standardize.get(name))
+        for name, number in numeric.items()
+    }
+    with_times = has_times(described_slots, described_numbers)
     return GraphManifest(
         format=GraphManifest.FORMAT,
-        version=GraphManifest.VERSION,
+        version=GraphManifest.VERSION if with_times else GraphManifest.WITHOUT_TIMES,
         checkpoint=CheckpointReference.of(checkpoint),
         recipe=masked(checkpoint.manifest.recipe),
         head=head,
@@ -72,13 +85,10 @@ def describe(
             )
             for output in part.outputs
         ),
-        data=described_data(conf.data),
+        data=described_data(conf.data, time_columns(slots, numeric)),
         columns=tuple(dict.fromkeys(columns)),
-        slots={name: described_slot(conf, layout, statistics, name) for name in slots},
-        numeric={
-            name: described_numeric(name, number, statistics.standardize.get(name))
-            for name, number in numeric.items()
-        },
+        slots=described_slots,
+        numeric=described_numbers,
         linear=LinearSum(adds=adds),
         golden=None,
     )
@@ -117,8 +127,13 @@ def described_labels(
     }
 
 
-def described_data(data: Data) -> RawData:
-    """How raw rows were read."""
+def described_data(data: Data, of_times: Collection[str]) -> RawData:
+    """How raw rows were read; `of_times` are the columns that have times."""
+    times = {
+        column: TimeColumn(format=time.format, offset=time.offset)
+        for column, time in data.times.items()
+        if column in of_times
+    }
     return RawData(
         format=cast(Any, data.format),
         delimiter=data.delimiter,
@@ -129,6 +144,7 @@ def described_data(data: Data) -> RawData:
         strip=data.strip,
         missing=tuple(data.missing),
         check_utf8=data.check_utf8,
+        times=times or None,
     )
 
 
@@ -194,4 +210,7 @@ def described_numeric(name: str, numeric: Numeric, scale: Scale | None) -> Numer
         transform=cast(Any, numeric.transform),
         mean=tuple(mean) if isinstance(mean, list) else mean,
         deviation=tuple(deviation) if isinstance(deviation, list) else deviation,
+        since=numeric.since,
+        since_column=numeric.since_column,
+        unit=cast(Any, numeric.unit) if numeric.is_age else None,
     )

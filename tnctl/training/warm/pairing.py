@@ -17,8 +17,8 @@ from tnctl.schema import Conf, Slot, Warm
 MAKES_IDS = ("indicator", "ids", "seed", "oov", "missing")
 # Keys that change which values an example has, or how rows are pooled: reported, not refused.
 OF_VALUES = ("separator", "padding", "max_length", "keep", "weights", "pooling")
-OF_NUMBERS = ("clip", "default", "separator")
-OF_DATA = ("missing", "strip", "negatives", "label", "labels")
+OF_NUMBERS = ("clip", "default", "separator", "since")
+OF_DATA = ("missing", "strip", "times", "negatives", "label", "labels")
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _other_numbers(
 ) -> Difference | None:
     numeric, old_name = pairing.conf.numeric[name], pairing.matched[name]
     old = pairing.old.numeric[old_name]
-    for key in ("transform", "numbers"):
+    for key in ("transform", "numbers", "is_age", "unit"):
         if getattr(numeric, key) != getattr(old, key):
             return key, getattr(numeric, key), getattr(old, key)
     scale, old_scale = (
