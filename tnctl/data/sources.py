@@ -10,7 +10,7 @@ from tnctl.data import generated
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.day_records import Fingerprint
 from tnctl.data.file_pieces import EmptyError, EmptyFileError, Piece
-from tnctl.data.formats import parquet_files
+from tnctl.data.formats.arrow_files import ArrowReader
 from tnctl.data.formats.file_reader import FileReader, GroupedReader
 from tnctl.data.formats.prepared_document import SPLITS
 from tnctl.data.formats.prepared_files import PreparedReader
@@ -179,13 +179,14 @@ def count_hint(conf: Conf, split: str) -> int | None:
     if conf.data.format == "generated":
         first, end = generated.row_range(split, split_of(conf.data, split).spec)
         return end - first
-    if conf.data.format == "parquet":
-        rows = 0
-        for url in files_of(conf, split):
-            with empty_skipped(conf):
-                rows += parquet_files.row_count(url)
-        return rows
-    return None
+    reader = reader_of(conf)
+    if not isinstance(reader, ArrowReader):
+        return None
+    rows = 0
+    for url in files_of(conf, split):
+        with empty_skipped(conf):
+            rows += sum(reader.group_rows(url))
+    return rows
 
 
 def columns_of(conf: Conf, split: str) -> list[str] | None:

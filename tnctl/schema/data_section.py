@@ -8,7 +8,7 @@ from tnctl.errors import refuse_if
 from tnctl.schema.declarations import Section, choice, key, number
 from tnctl.schema.input_sections import SLOT_NAME
 
-FORMATS = ("csv", "parquet", "tfrecord", "libsvm", "paddle", "jsonl", "generated")
+FORMATS = ("csv", "parquet", "orc", "tfrecord", "libsvm", "paddle", "jsonl", "generated")
 SINGLE_LABEL = "label"
 
 
@@ -48,7 +48,7 @@ class Data(Section):
     format: str = choice(
         "csv",
         FORMATS,
-        "csv, parquet, tfrecord (of tf.Example), libsvm (also libfm and libffm), paddle "
+        "csv, parquet, orc, tfrecord (of tf.Example), libsvm (also libfm and libffm), paddle "
         "(slot:feature text), jsonl (a JSON object per line) or generated",
     )
     delimiter: str = key(",", "csv: one character; '\\t' for TSV")

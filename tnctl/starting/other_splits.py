@@ -59,7 +59,7 @@ def _difference(form: FileForm, other: FileForm, label: str) -> str:
             return ""
         return f"it has no label ({label}); tnctl predict scores it"
     absent = sorted(set(form.columns) - set(other.columns))
-    if absent and "columns" not in form.keys and form.format in ("csv", "parquet"):
+    if absent and "columns" not in form.keys and form.format in ("csv", "parquet", "orc"):
         return f"it has no column '{absent[0]}'"
     return ""
 

@@ -50,7 +50,7 @@ def reading_conf(form: FileForm, named: NamedFiles, columns: Sequence[str]) -> C
     inputs: dict[str, Any] = {f"input_{k}": {"column": name} for k, name in enumerate(columns)}
     section = "numeric" if form.format == "jsonl" else "slots"
     data = {"root": named.root, "train": named.names["train"], "format": form.format, **form.keys}
-    if form.format in ("tfrecord", "parquet"):  # where a column of other bytes is left out
+    if form.format in ("tfrecord", "parquet", "orc"):  # where a column of other bytes is left out
         data["check_utf8"] = False
     label = {"column": columns[0] if columns else "label"}
     return schema.from_values(
