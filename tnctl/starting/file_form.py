@@ -185,7 +185,7 @@ def _paddle(lines: list[str]) -> FileForm:
 def _of_columns(url: str, format: str, reader: ArrowReader) -> FileForm:
     form = FileForm(format)
     form.evidence["format"] = "by the first bytes"
-    for name, count in Counter(reader.columns(url)).items():
+    for name, count in Counter(reader.paths(url)).items():
         if count > 1:
             form.left_out[name] = "two columns have this name"
         else:

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tnctl import files
-from tnctl.data.file_pieces import BadRows, EmptyFileError, Piece, Where, require
+from tnctl.data.file_pieces import BadRows, EmptyFileError, Piece, Where
 from tnctl.data.formats.file_reader import GroupedReader
+from tnctl.data.nested_columns import paths_of, require_paths, selected, stored_columns
 from tnctl.errors import Failure
 
 BATCH_ROWS = 65_536
@@ -27,15 +28,15 @@ class ArrowFile(Protocol):
     """An open file: its columns, the rows of its groups, and their batches."""
 
     @property
-    def names(self) -> list[str]:
-        """The names of its columns."""
+    def schema(self) -> pa.Schema:
+        """Its columns."""
 
     @property
     def group_rows(self) -> list[int]:
         """The rows of each row group or stripe."""
 
     def batches(self, needed: list[str], groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """The rows of some groups, with the columns `needed` in any order."""
+        """The rows of some groups, with the columns, or fields of structs, `needed`."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,10 @@ class ArrowReader(GroupedReader):
     ) -> Iterator[Piece]:
         bad = BadRows(self.bad_rows)
         with self._open(url) as file:
-            require(url, needed, file.names)
+            require_paths(url, needed, file.schema)
             chosen, row = group_range(url, file.group_rows, first, end, self.group)
-            for batch in file.batches(needed, chosen):
-                table = pa.Table.from_batches([batch]).select(needed)
+            for batch in file.batches(stored_columns(needed, file.schema), chosen):
+                table = selected(batch, needed)
                 numbers = np.arange(row, row + batch.num_rows)
                 row += batch.num_rows
                 if self.check_utf8:
@@ -75,7 +76,12 @@ class ArrowReader(GroupedReader):
 
     def columns(self, url: str) -> list[str]:
         with self._open(url) as file:
-            return file.names
+            return list(file.schema.names)
+
+    def paths(self, url: str) -> list[str]:
+        """The names of a file's columns, and instead of structs the paths of what is in them."""
+        with self._open(url) as file:
+            return paths_of(file.schema)
 
     @contextmanager
     def _open(self, url: str) -> Iterator[ArrowFile]:
@@ -132,6 +138,12 @@ def translated(url: str, format: str, way: str = REWRITE) -> Iterator[None]:
     """Arrow's errors about a damaged file as a `Failure` that names it, and the way out."""
     try:
         yield
+    except pa.ArrowNotImplementedError as error:
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise Failure(
+            f"{url} has columns that cannot be read ({reason}). Write them as text, numbers, or "
+            "lists of them"
+        ) from error
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         # Damaged names of columns are not UTF-8 and end as Python's own errors.
         reason = str(error).strip().split("\n")[0].rstrip(".")

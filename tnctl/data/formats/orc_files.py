@@ -29,7 +29,7 @@ class OrcFile:
 
     def __init__(self, url: str, stream: BinaryIO) -> None:
         self._url, self._file = url, pa.orc.ORCFile(stream)
-        self.names = list(self._file.schema.names)
+        self.schema = self._file.schema
         self.group_rows = orc_tail.stripe_rows(
             self._file.reader.serialized_file_tail(), self._file.file_length
         )

@@ -6,10 +6,12 @@ from typing import BinaryIO, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
 from tnctl import limits
 from tnctl.data.formats import parquet_footer
 from tnctl.data.formats.arrow_files import BATCH_BYTES, BATCH_ROWS, ArrowReader
+from tnctl.data.nested_columns import columns_of
 from tnctl.errors import Failure
 
 # Of a batch on average; of what has longer lists a batch has fewer rows.
@@ -38,9 +40,9 @@ class ParquetFile:
         self._file = pq.ParquetFile(stream, pre_buffer=False)
 
     @property
-    def names(self) -> list[str]:
-        """The names of its columns."""
-        return list(self._file.schema_arrow.names)
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+        return self._file.schema_arrow
 
     @property
     def group_rows(self) -> list[int]:
@@ -61,7 +63,21 @@ class ParquetFile:
                 pre_buffer=False,
             )
         batch_rows = min((group.batch_rows for group in described), default=BATCH_ROWS)
-        yield from self._file.iter_batches(batch_rows, row_groups=groups, columns=needed)
+        # Arrow cannot join lists of dictionaries, of which each row group has another.
+        together = (
+            [[group] for group in groups] if self._has_lists_of_dictionaries(needed) else [groups]
+        )
+        for chosen in together:
+            yield from self._file.iter_batches(batch_rows, row_groups=chosen, columns=needed)
+
+    def _has_lists_of_dictionaries(self, needed: list[str]) -> bool:
+        columns = columns_of(needed, self.schema.names)
+        return any(_has_dictionary_within(self.schema.field(name).type) for name in columns)
+
+
+def _has_dictionary_within(kind: pa.DataType) -> bool:
+    within = [kind.field(number).type for number in range(kind.num_fields)]
+    return any(pt.is_dictionary(part) or _has_dictionary_within(part) for part in within)
 
 
 def rows_of_groups(metadata: pq.FileMetaData) -> list[int]:
