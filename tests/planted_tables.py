@@ -115,16 +115,16 @@ def json_lines(path: Path) -> Path:
 
 
 def orc_table(path: Path) -> Path:
-    """Texts, integers, lists with weights and a timestamp."""
+    """Texts, integers, a list of structs, a struct, a list with weights and a timestamp."""
     t = planted()
+    baskets = [[{"id": word, "count": len(word) / 4} for word in words] for words in t["history"]]
     table = pa.table(
         {
             "click": t["clicks"],
             "user": t["user"],
             "item": t["item"],
-            "clicked_items": t["history"],
-            "item_scores": [[len(word) / 4 for word in words] for words in t["history"]],
-            "price": t["price"],
+            "basket": baskets,
+            "context": [{"price": price} for price in t["price"]],
             "at": pa.array(t["seconds"] * 1_000_000, pa.timestamp("us")),
         }
     )

@@ -109,13 +109,33 @@ def test_orc(cli, tmp_path):
     result, conf, kinds = recognised(planted_tables.orc_table(tmp_path / "a.orc"))
     assert conf["data"]["format"] == "orc"
     assert kinds == {
-        "user": "id", "item": "id", "clicked_items": "several", "item_scores": "weights",
-        "price": "number", "at": "time",
+        "user": "id", "item": "id", "basket.id": "several", "basket.count": "weights",
+        "context.price": "number", "at": "time",
     }  # fmt: skip
+    assert conf["slots"]["basket_id"]["weights"] == "basket.count"
     assert result.sample.rows == result.sample.estimate == 3000
     (tmp_path / "a.yaml").write_text(result.text)
     done = cli("check", "conf=a.yaml", cwd=tmp_path)
     assert done.code == 0 and "3,000" in done.out, done.out + done.err
+
+
+def test_folders_that_name_columns(tmp_path):
+    lines = planted_tables.log_with_semicolons(tmp_path / "whole").read_text().splitlines(True)
+    for number, place in enumerate(
+        f"dt=2026-11-{day}/country={country}" for day in (18, 19, 20) for country in ("DE", "FR")
+    ):
+        (tmp_path / "log" / place).mkdir(parents=True)
+        text = lines[0] + "".join(lines[1 + number :: 6])
+        (tmp_path / "log" / place / "part-0.csv").write_text(text)
+    (tmp_path / "log/_SUCCESS").write_text("")
+    result, conf, kinds = recognised(tmp_path / "log")
+    assert kinds["country"] == "id" and kinds["dt"] == "time"
+    assert conf["slots"]["country"] == {}
+    assert conf["data"]["validation"] == [
+        f"dt=2026-11-20/country={country}/part-0.csv" for country in ("DE", "FR")
+    ]
+    assert "dt" not in conf["slots"]
+    conf_of(result.text)
 
 
 def test_libsvm_of_numbers(tmp_path):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tnctl import files
-from tnctl.data import generated
+from tnctl.data import generated, partitions
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.day_records import Fingerprint
 from tnctl.data.file_pieces import EmptyError, EmptyFileError, Piece
@@ -146,7 +146,7 @@ def _all_pieces(conf: Conf, split: str, needed: list[str]) -> Iterator[Piece]:
 def _of_file(conf: Conf, reader: FileReader, url: str, needed: list[str]) -> Iterator[Piece]:
     """The rows of a file; none of one without any byte where data.skip_empty allows it."""
     with empty_skipped(conf):
-        yield from reader.pieces(url, needed)
+        yield from partitions.pieces(reader, url, needed)
 
 
 @contextlib.contextmanager
@@ -167,7 +167,13 @@ def _of_unit(conf: Conf, split: str, needed: list[str], unit: Unit) -> Iterator[
     if unit.end is None:
         yield from _of_file(conf, reader, unit.file, needed)
     elif isinstance(reader, GroupedReader):
-        yield from reader.pieces_of_groups(unit.file, needed, unit.first, unit.end)
+        grouped, file, first, end = reader, unit.file, unit.first, unit.end
+        yield from partitions.pieces(
+            reader,
+            file,
+            needed,
+            lambda columns: grouped.pieces_of_groups(file, columns, first, end),
+        )
     else:
         raise Failure(f"{unit.file} has no row groups, and some of them are to be read")
 
@@ -190,11 +196,14 @@ def count_hint(conf: Conf, split: str) -> int | None:
 
 
 def columns_of(conf: Conf, split: str) -> list[str] | None:
-    """The names of the columns in a split's first file; None where only its rows could tell."""
+    """The names of the columns of a split's first file; None where only its rows could tell.
+
+    Columns of its folders' names are among them.
+    """
     if conf.data.prepared is None and conf.data.format == "generated":
         return list(generated.COLUMNS)
     reader = reader_of(conf, split_of(conf.data, split).skip_rows)
     for url in files_of(conf, split):
         with empty_skipped(conf):
-            return reader.columns(url)
+            return partitions.columns_of(reader, url)
     return None

@@ -38,7 +38,9 @@ class Data(Section):
 
     root: str | None = key(None, "the folder or URL that relative file names start from")
     train: Any = key(
-        None, "file, URL, glob or list; or {files: …, skip_rows: N} (generated: a range of rows)"
+        None,
+        "file, URL, glob, folder with / at its end, or list; or {files: …, skip_rows: N} "
+        "(generated: a range of rows)",
     )
     validation: Any = key(None, "as data.train; evaluated after every epoch")
     test: Any = key(None, "as data.train; evaluated once, at the end")

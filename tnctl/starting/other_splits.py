@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tnctl.data.partitions import partitions_of
 from tnctl.errors import Failure
 from tnctl.masking import masked
 from tnctl.starting.column_figures import figures
@@ -25,6 +26,7 @@ def add_split(
     url = named.urls(split)[0]
     try:
         other = form_of(url)
+        other.columns += [name for name in partitions_of(url) if name not in other.columns]
         reason = _difference(form, other, label.column)
         if not reason and form.format != "libsvm":
             _add_spellings(split, named, form, other, label)

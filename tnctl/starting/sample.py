@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from tnctl import schema
-from tnctl.data import row_estimates
+from tnctl.data import partitions, row_estimates
 from tnctl.data.formats.readers import reader_of
 from tnctl.data.row_estimates import RowCount
 from tnctl.errors import Failure, refuse_if
@@ -79,7 +79,7 @@ def read_rows(
     skipped, reason, is_whole = 0, "", len(chosen) == len(urls)
     for url in chosen:
         room = -(-rows // len(chosen))
-        pieces = reader.pieces(url, list(columns))
+        pieces = partitions.pieces(reader, url, list(columns))
         for piece in pieces:
             skipped, reason = skipped + piece.skipped, reason or piece.reason
             tables.append(piece.table.slice(0, room))
