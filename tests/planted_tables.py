@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.orc
 import pyarrow.parquet as pq
 
 ROWS = 3000
@@ -111,6 +112,24 @@ def json_lines(path: Path) -> Path:
             for k in range(ROWS)
         ),
     )
+
+
+def orc_table(path: Path) -> Path:
+    """Texts, integers, a list of structs, a struct, a list with weights and a timestamp."""
+    t = planted()
+    baskets = [[{"id": word, "count": len(word) / 4} for word in words] for words in t["history"]]
+    table = pa.table(
+        {
+            "click": t["clicks"],
+            "user": t["user"],
+            "item": t["item"],
+            "basket": baskets,
+            "context": [{"price": price} for price in t["price"]],
+            "at": pa.array(t["seconds"] * 1_000_000, pa.timestamp("us")),
+        }
+    )
+    pa.orc.write_table(table, str(path))
+    return path
 
 
 def parquet_with_lists(path: Path) -> Path:

@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
@@ -298,6 +299,8 @@ def write(folder, form):
             out.write(text.encode())
     elif form == "parquet":
         pq.write_table(table, path)
+    elif form == "orc":
+        pa.orc.write_table(table, str(path))
     elif form == "jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
     elif form == "paddle":
@@ -324,7 +327,7 @@ def write_records(path, rows):
 
 
 KINDS = {"bytes": "BytesList", "float": "FloatList", "int64": "Int64List"}
-FORMS = ["csv", "csv.gz", "csv.zst", "parquet", "jsonl", "paddle", "tfrecord"]
+FORMS = ["csv", "csv.gz", "csv.zst", "parquet", "orc", "jsonl", "paddle", "tfrecord"]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -337,7 +340,7 @@ def test_rows_of_every_format(cli, tmp_path, form):
     )
     checked = check(cli, tmp_path, "conf=my.yaml", "rows=5000")
     rows = checked["rows"]
-    assert rows["estimate"] == pytest.approx(ROWS, rel=0 if kind == "parquet" else 0.05)
+    assert rows["estimate"] == pytest.approx(ROWS, rel=0 if kind in ("parquet", "orc") else 0.05)
     assert rows["low"] <= ROWS <= rows["high"]
     assert checked["unused"] == ["price"]
     true = len(set(np.random.default_rng(3).zipf(1.3, ROWS)))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
@@ -590,7 +591,7 @@ def test_http(tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("aiohttp") is None, reason="aiohttp not installed")
-@pytest.mark.parametrize("format", ["parquet", "libsvm"])
+@pytest.mark.parametrize("format", ["parquet", "orc", "libsvm"])
 def test_large_files_of_a_server_without_ranges(tmp_path, monkeypatch, format):
     """Larger than what is read at once, for which the client asks for ranges."""
     from fsspec.implementations.http import HTTPFileSystem
@@ -604,12 +605,14 @@ def test_large_files_of_a_server_without_ranges(tmp_path, monkeypatch, format):
     ids = np.random.default_rng(0).integers(0, 2**60, 30_000)
     if format == "parquet":
         pq.write_table(pa.table({"1": ids}), tmp_path / "a", row_group_size=5_000)
+    elif format == "orc":
+        pa.orc.write_table(pa.table({"1": ids.view(np.int64)}), str(tmp_path / "a"))
     else:
         (tmp_path / "a").write_text("".join(f"1 {id_}:1\n" for id_ in ids))
     assert (tmp_path / "a").stat().st_size > 200_000
     with served(tmp_path) as url:
         rows, _, _ = read(conf_of(url, format), ["1"])
-        if format == "parquet":
+        if format in ("parquet", "orc"):
             assert sources.columns_of(conf_of(url, format), "train") == ["1"]
             assert sources.count_hint(conf_of(url, format), "train") == len(ids)
     HTTPFileSystem.clear_instance_cache()

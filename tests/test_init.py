@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import planted_tables
-import pyarrow as pa
-import pyarrow.orc
 import pytest
 import yaml
 from omegaconf import OmegaConf
@@ -163,6 +161,39 @@ def test_parquet_with_lists(tmp_path):
     assert conf["slots"]["recent"]["padding"] == 0
     assert conf["numeric"]["vector"]["width"] == 4
     assert conf["slots"]["shop_id"] == {"ids": "quantiles", "missing": "value", "buckets": 122}
+    conf_of(result.text)
+
+
+def test_orc(cli, tmp_path):
+    result, conf, kinds = recognised(planted_tables.orc_table(tmp_path / "a.orc"))
+    assert conf["data"]["format"] == "orc"
+    assert kinds == {
+        "user": "id", "item": "id", "basket.id": "several", "basket.count": "weights",
+        "context.price": "number", "at": "time",
+    }  # fmt: skip
+    assert conf["slots"]["basket_id"]["weights"] == "basket.count"
+    assert result.sample.rows == result.sample.estimate == 3000
+    (tmp_path / "a.yaml").write_text(result.text)
+    done = cli("check", "conf=a.yaml", cwd=tmp_path)
+    assert done.code == 0 and "3,000" in done.out, done.out + done.err
+
+
+def test_folders_that_name_columns(tmp_path):
+    lines = planted_tables.log_with_semicolons(tmp_path / "whole").read_text().splitlines(True)
+    for number, place in enumerate(
+        f"dt=2026-11-{day}/country={country}" for day in (18, 19, 20) for country in ("DE", "FR")
+    ):
+        (tmp_path / "log" / place).mkdir(parents=True)
+        text = lines[0] + "".join(lines[1 + number :: 6])
+        (tmp_path / "log" / place / "part-0.csv").write_text(text)
+    (tmp_path / "log/_SUCCESS").write_text("")
+    result, conf, kinds = recognised(tmp_path / "log")
+    assert kinds["country"] == "id" and kinds["dt"] == "time"
+    assert conf["slots"]["country"] == {}
+    assert conf["data"]["validation"] == [
+        f"dt=2026-11-20/country={country}/part-0.csv" for country in ("DE", "FR")
+    ]
+    assert "dt" not in conf["slots"]
     conf_of(result.text)
 
 
@@ -484,15 +515,11 @@ def binary(path):
     path.write_bytes(b"\x00\x01\x02" * 1000)
 
 
-def orc(path):
-    pa.orc.write_table(pa.table({"a": [1, 2]}), str(path))
-
-
 REFUSED = {
     "empty": (lambda path: path.write_bytes(b""), "is empty", 1),
     "empty lines": (lambda path: path.write_text("\n\n \n"), "only empty lines", 1),
     "binary": (binary, "binary", 1),
-    "orc": (orc, "ORC", 1),
+    "half an ORC file": (lambda path: path.write_bytes(b"ORC" + bytes(100)), "whole ORC file", 1),
     "a huge line": (lambda path: path.write_bytes(b"a," * (3 << 20)), "longer than", 1),
     "one column": (lambda path: path.write_text("a\n" * 50), "no table", 1),
     "a constant label": (

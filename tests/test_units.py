@@ -23,6 +23,7 @@ from units import (
     rows_of,
     write_csv,
     write_jsonl,
+    write_orc,
     write_parquet,
     write_tfrecord,
 )
@@ -63,6 +64,7 @@ WORLDS = {
     "bad": lambda folder: conf_of(folder, "csv", write_csv(folder, 5, bad=BAD), bad_rows=9),
     "plain": lambda folder: conf_of(folder, "csv", write_csv(folder, 5), shuffle=False),
     "parquet": lambda folder: conf_of(folder, "parquet", write_parquet(folder, 2)),
+    "orc": lambda folder: conf_of(folder, "orc", write_orc(folder, 2)),
     "generated": lambda folder: conf_of(folder, "generated", "100:800"),
     "jsonl": lambda folder: conf_of(folder, "jsonl", write_jsonl(folder)),
     "gzip": lambda folder: conf_of(folder, "csv", write_csv(folder, 7, suffix=".csv.gz")),
@@ -79,6 +81,7 @@ ONE_WORKER = {
     "bad": ("b9448d368d12b499", "b1033c1e4b346451"),
     "plain": ("c0e3a0491cfb3c4a", "8476d3bfad1b690b"),
     "parquet": ("9c296014bc2b50cb", "19cf234014c9cc9d"),
+    "orc": ("9c296014bc2b50cb", "19cf234014c9cc9d"),
     "generated": ("268d839d947e57d5", "001e3729dea89453"),
     "jsonl": ("9c296014bc2b50cb", "19cf234014c9cc9d"),
 }

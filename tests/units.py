@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.orc
 import pyarrow.parquet as pq
 
 from tnctl.data.features import Features
@@ -80,15 +81,28 @@ def write_jsonl(folder, parts=4):
     return "part-*.jsonl"
 
 
-def write_parquet(folder, parts=1, group=40):
-    """Files of row groups of so many rows."""
+def tables(parts):
+    """ROWS rows in so many tables."""
     for number in range(parts):
         rows = range(ROWS * number // parts, ROWS * (number + 1) // parts)
         columns = dict(zip("abyn", zip(*map(values, rows), strict=True), strict=True))
         columns["b"] = ["|".join(words) for words in columns["b"]]
-        table = pa.table({name: pa.array(list(column)) for name, column in columns.items()})
+        yield pa.table({name: pa.array(list(column)) for name, column in columns.items()})
+
+
+def write_parquet(folder, parts=1, group=40):
+    """Files of row groups of so many rows."""
+    for number, table in enumerate(tables(parts)):
         pq.write_table(table, folder / f"part-{number}.parquet", row_group_size=group)
     return "part-*.parquet"
+
+
+def write_orc(folder, parts=1):
+    """Files of several stripes."""
+    for number, table in enumerate(tables(parts)):
+        path = folder / f"part-{number}.orc"
+        pa.orc.write_table(table, str(path), stripe_size=1, batch_size=40)
+    return "part-*.orc"
 
 
 def write_tfrecord(folder, parts=4):

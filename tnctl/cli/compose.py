@@ -303,6 +303,8 @@ def _fit_width(
     given = keys_given(overrides)
     if "embedding.width" not in given:
         composed["embedding"]["width"] = 0
+    if composed["crosses"]["width"] is not None and "crosses.width" not in given:
+        composed["crosses"]["width"] = 0
     # As they are written: an interpolation that leads nowhere is refused later.
     slots = OmegaConf.to_container(composed, resolve=False)["slots"]  # type: ignore[index, call-overload]
     for name, slot in slots.items() if isinstance(slots, dict) else ():

@@ -17,6 +17,7 @@ import pyarrow.types as pt
 from tnctl.data import numbers
 from tnctl.data.column_names import id_columns
 from tnctl.data.file_pieces import require
+from tnctl.data.nested_columns import columns_of, require_paths, selected
 from tnctl.errors import Failure, UserError, quoted, shortened
 from tnctl.schema import Conf, Data
 
@@ -66,23 +67,26 @@ def _batches(table: Any, needed: Sequence[str]) -> Iterator[pa.Table]:
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(table, pandas.DataFrame):
         names = list(table.columns)
-        require(NAME, needed, [name for name in names if isinstance(name, str)])
+        columns = columns_of(needed, [name for name in names if isinstance(name, str)])
+        require(NAME, columns, [name for name in names if isinstance(name, str)])
         with _translated():
-            whole = pa.Table.from_pandas(table, columns=list(needed), preserve_index=False)
-        yield whole
+            whole = pa.Table.from_pandas(table, columns=columns, preserve_index=False)
+        require_paths(NAME, needed, whole.schema)
+        for batch in whole.to_batches():
+            yield selected(batch, needed)
         return
     if not hasattr(table, "__arrow_c_stream__"):
         raise _no_table(table)
     with _translated():
         reader = pa.RecordBatchReader.from_stream(table)
-    require(NAME, needed, reader.schema.names)
+    require_paths(NAME, needed, reader.schema)
     while True:
         with _translated():
             try:
                 batch = reader.read_next_batch()
             except StopIteration:
                 return
-        yield pa.Table.from_batches([batch]).select(needed)
+        yield selected(batch, needed)
 
 
 def _no_table(table: Any) -> UserError:

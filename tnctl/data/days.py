@@ -343,7 +343,8 @@ def _place_of_day(name: str) -> re.Pattern[str]:
             text += f"[^{piece[2:]}" if piece[1] in "!^" else piece
         else:
             text += re.escape(piece)
-    return re.compile(f"(?:^|/){text}$")
+    within = ".*" if name.endswith("/") else ""  # all files of a folder
+    return re.compile(f"(?:^|/){text}{within}$")
 
 
 def in_words(days: Sequence[str]) -> str:

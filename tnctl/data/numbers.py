@@ -33,6 +33,27 @@ def is_list(kind: pa.DataType) -> bool:
     )  # fmt: skip
 
 
+def has_values(kind: pa.DataType) -> bool:
+    """Whether a type holds lists, of any length or of one."""
+    return is_list(kind) or bool(pt.is_fixed_size_list(kind))
+
+
+def listed(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
+    """The values of lists [rows], one after the other, and how many each row has, int64 [rows].
+
+    The values of lists within lists are those of the row, in their order.
+    """
+    if pt.is_fixed_size_list(array.type):
+        array = array.cast(pa.large_list(array.type.value_type))
+    counts = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    lengths, values = counts.astype(np.int64), pc.list_flatten(array)
+    if not has_values(values.type):
+        return values, lengths
+    values, inner = listed(values)
+    ends = np.concatenate([[0], np.cumsum(inner)])
+    return values, np.diff(ends[np.concatenate([[0], np.cumsum(lengths)])])
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Whether a type holds text or bytes."""
     return (
@@ -78,11 +99,9 @@ def single(array: pa.Array, column: str, where: Where) -> pa.Array:
 
     Raises `BadRowsError` for a longer list.
     """
-    if pt.is_fixed_size_list(array.type):
-        array = array.cast(pa.large_list(array.type.value_type))
-    if not is_list(array.type):
+    if not has_values(array.type):
         return array
-    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    values, lengths = listed(array)
     refuse(
         lengths > 1,
         where,
@@ -91,7 +110,7 @@ def single(array: pa.Array, column: str, where: Where) -> pa.Array:
         ),
     )
     places = np.where(lengths == 1, np.cumsum(lengths) - 1, 0)
-    return pc.list_flatten(array).take(pa.array(places, mask=lengths == 0))
+    return values.take(pa.array(places, mask=lengths == 0))
 
 
 def parsed(

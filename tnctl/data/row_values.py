@@ -46,9 +46,9 @@ def row_values(
 ) -> RowValues:
     """The values of a column [rows], as they are or as its text is split.
 
-    A null list, and a text of data.missing that is split, have no value. `fractions` allows
-    numbers with a point in JSON lists. Raises `BadRowsError` for a text that is no JSON list, and
-    for too many values in a row.
+    A null list, and a text of data.missing that is split, have no value; lists in lists are joined.
+    `fractions` allows numbers with a point in JSON lists. Raises `BadRowsError` for a text that is
+    no JSON list, and for too many values in a row.
     """
     kind = array.type.value_type if pt.is_dictionary(array.type) else array.type
     if separator is not None and numbers.is_text(kind):
@@ -61,12 +61,11 @@ def row_values(
             array = _of_json(array, column, where, fractions)
         else:
             array = _split(array, separator, data.strip)
-    elif pt.is_fixed_size_list(kind):
-        array = array.cast(pa.large_list(kind.value_type))
-    if not numbers.is_list(array.type):
+    if not numbers.has_values(array.type):
         return RowValues(array, None)
-    lengths = refuse_many(pc.list_value_length(array), limits.ROW_VALUES, "values", column, where)
-    return RowValues(pc.list_flatten(array), lengths.astype(np.int64))
+    values, lengths = numbers.listed(array)
+    refuse_many(pa.array(lengths), limits.ROW_VALUES, "values", column, where)
+    return RowValues(values, lengths)
 
 
 def _refuse_long_texts(array: pa.Array, separator: str, column: str, where: Where) -> None:

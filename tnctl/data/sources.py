@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tnctl import files
-from tnctl.data import generated
+from tnctl.data import generated, partitions
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.day_records import Fingerprint
 from tnctl.data.file_pieces import EmptyError, EmptyFileError, Piece
-from tnctl.data.formats import parquet_files
+from tnctl.data.formats.arrow_files import ArrowReader
 from tnctl.data.formats.file_reader import FileReader, GroupedReader
 from tnctl.data.formats.prepared_document import SPLITS
 from tnctl.data.formats.prepared_files import PreparedReader
@@ -210,7 +210,7 @@ def _all_pieces(conf: Conf, split: str, needed: list[str], cut: Cut | None) -> I
 def _of_file(conf: Conf, reader: FileReader, url: str, needed: list[str]) -> Iterator[Piece]:
     """The rows of a file; none of one without any byte where data.skip_empty allows it."""
     with empty_skipped(conf):
-        yield from reader.pieces(url, needed)
+        yield from partitions.pieces(reader, url, needed)
 
 
 @contextlib.contextmanager
@@ -231,7 +231,13 @@ def _of_unit(conf: Conf, split: str, needed: list[str], unit: Unit) -> Iterator[
     if unit.end is None:
         yield from _of_file(conf, reader, unit.file, needed)
     elif isinstance(reader, GroupedReader):
-        yield from reader.pieces_of_groups(unit.file, needed, unit.first, unit.end)
+        grouped, file, first, end = reader, unit.file, unit.first, unit.end
+        yield from partitions.pieces(
+            reader,
+            file,
+            needed,
+            lambda columns: grouped.pieces_of_groups(file, columns, first, end),
+        )
     else:
         raise Failure(f"{unit.file} has no row groups, and some of them are to be read")
 
@@ -251,21 +257,25 @@ def rows_of_files(conf: Conf, split: str) -> int | None:
     if conf.data.format == "generated":
         first, end = generated.row_range(split, split_of(conf.data, split).spec)
         return end - first
-    if conf.data.format == "parquet":
-        rows = 0
-        for url in files_of(conf, split):
-            with empty_skipped(conf):
-                rows += parquet_files.row_count(url)
-        return rows
-    return None
+    reader = reader_of(conf)
+    if not isinstance(reader, ArrowReader):
+        return None
+    rows = 0
+    for url in files_of(conf, split):
+        with empty_skipped(conf):
+            rows += sum(reader.group_rows(url))
+    return rows
 
 
 def columns_of(conf: Conf, split: str) -> list[str] | None:
-    """The names of the columns in a split's first file; None where only its rows could tell."""
+    """The names of the columns of a split's first file; None where only its rows could tell.
+
+    Columns of its folders' names are among them.
+    """
     if conf.data.prepared is None and conf.data.format == "generated":
         return list(generated.COLUMNS)
     reader = reader_of(conf, split_of(conf.data, split).skip_rows)
     for url in files_of(conf, split):
         with empty_skipped(conf):
-            return reader.columns(url)
+            return partitions.columns_of(reader, url)
     return None

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tnctl.data import generated, sources
+from tnctl.data.formats.arrow_files import ArrowReader
 from tnctl.data.formats.file_reader import GroupedReader
 from tnctl.data.formats.readers import reader_of
 from tnctl.data.unit_records import MOST_UNITS, WHOLE, Remainder, Unit, UnitsRecord
@@ -33,9 +34,9 @@ MOST_PER_WORKER = 64
 def units_of(conf: Conf, split: str, workers: int) -> list[Unit]:
     """The units of a split for so many workers, in the order of the data; one for one worker.
 
-    Files of text and of records are never cut. Parquet and prepared data of few files is cut
-    between row groups, and generated data between rows, so that workers have about as many rows.
-    Raises `Failure` for files that cannot be listed, or whose row groups cannot be read.
+    Files of text and of records are never cut. Parquet, ORC and prepared data of few files is cut
+    between row groups or stripes, and generated data between rows, so that workers have about as
+    many rows. Raises `Failure` for files that cannot be listed, or whose row groups cannot be read.
     """
     if workers == 1:
         return [WHOLE]
@@ -159,6 +160,7 @@ def _way_out(conf: Conf, workers: int) -> str:
     if conf.data.format == "generated":
         return f"Name more rows, {fewer}"
     files = f"Write it as {workers} files or more"
-    if conf.data.format == "parquet":
-        return f"{files}, or with at least {workers} row groups, {fewer}"
+    reader = reader_of(conf)
+    if isinstance(reader, ArrowReader):
+        return f"{files}, or with at least {workers} {reader.group}s, {fewer}"
     return f"{files} of about the same size, or as Parquet, {fewer}"

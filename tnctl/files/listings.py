@@ -27,21 +27,26 @@ class Listed:
 
 
 def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
-    """The files that `spec` names: a name, a glob, or a list of them.
+    """The files that `spec` names: a name, a glob, a folder with `/` at its end, or a list of them.
 
     A list keeps its order and the files of a glob are sorted. A file whose name is exactly as
-    given wins over the meaning of `*`, `?` and `[` in it. Raises `Failure` when there is no file.
+    given wins over the meaning of `*`, `?` and `[` in it. Of a folder, or each folder of a glob,
+    they are all files within, at any depth, but those with a `.` or `_` in front of their own or a
+    folder's name. Raises `Failure` when there is no file.
     """
     if not isinstance(spec, str):
         return [url for name in spec for url in expand(name, root)]
     url = join(root, spec)
+    if spec.endswith("/"):
+        return _within_folders(url, spec)
     with translated(url):
         system, path = storage(url)
         if system.isfile(path):
             return [url]
         refuse_if(
             system.isdir(path),
-            f"{url} is a folder. Name its files with a glob, such as {url}/*.csv",
+            f"{url} is a folder. Name its files with a glob, such as {url}/*.csv, or all files in "
+            f"it as {url}/",
             Failure,
         )
     refuse_if(
@@ -59,6 +64,34 @@ def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
             AbsentError,
         )
         return [system.unstrip_protocol(name) if "://" in url else name for name in names]
+
+
+def _within_folders(url: str, spec: str) -> list[str]:
+    with translated(url, "listed"):
+        system, path = storage(url)
+        folders = [path]
+        if MAGIC.intersection(spec) and not system.isdir(path):
+            system, path = storage(glob.escape(url.removesuffix(spec)) + spec.rstrip("/"))
+            matches = system.glob(path, detail=True)
+            folders = sorted(name for name, info in matches.items() if info["type"] == "directory")
+        names = [
+            name
+            for folder in folders
+            for name, info in sorted(system.find(folder, detail=True).items())
+            if not _is_hidden(name[len(folder) :])
+            and (info.get("type", "file") == "file" or (info.get("islink") and system.isfile(name)))
+        ]
+    refuse_if(
+        not names,
+        f"{url} names no folder with files. Check the name, and data.root if it starts there",
+        AbsentError,
+    )
+    return [system.unstrip_protocol(name) if "://" in url else name for name in names]
+
+
+def _is_hidden(path: str) -> bool:
+    """Whether a file or folder of a path is no data: _SUCCESS, _temporary, .part-0.crc."""
+    return any(part[0] in "._" for part in path.split("/") if part)
 
 
 def listed(url: str) -> list[Listed]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.schema.cluster_section import Cluster
+from tnctl.schema.crosses_section import Crosses
 from tnctl.schema.data_section import Data, Gate
 from tnctl.schema.declarations import Section, choice, key, number
 from tnctl.schema.input_sections import SLOT_NAME, Embedding, Numeric, Slot, time_columns
@@ -38,6 +39,7 @@ class Conf(Section):
         dict, "the dense model: its name, or the .py file of your own, and its settings"
     )
     slots: dict[str, Slot] = key(dict, "the inputs that are feature ids, by name")
+    crosses: Crosses = key(Crosses, "all pairs or triples of slots; a checkpoint has them as slots")
     numeric: dict[str, Numeric] = key(dict, "the inputs that are numbers, by name")
     embedding: Embedding = key(Embedding, "the rows of every slot")
     optimizer: Optimizers = key(Optimizers, "which optimizer trains which weights")
@@ -51,6 +53,8 @@ class Conf(Section):
     cluster: Cluster = key(Cluster, "training by several processes; no checkpoint keeps it")
 
     def check(self) -> None:
+        # From here on they are slots like others.
+        self.slots, self.crosses = self.crosses.expanded(self.slots), Crosses()
         refuse_if(not self.output.strip(), "output is empty. Give the folder or URL of the run")
         refuse_if(
             "name" not in self.recipe,

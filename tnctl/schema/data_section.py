@@ -9,7 +9,7 @@ from tnctl.schema.declarations import Section, choice, key, number
 from tnctl.schema.input_sections import SLOT_NAME
 from tnctl.schema.time_section import Time
 
-FORMATS = ("csv", "parquet", "tfrecord", "libsvm", "paddle", "jsonl", "generated")
+FORMATS = ("csv", "parquet", "orc", "tfrecord", "libsvm", "paddle", "jsonl", "generated")
 SINGLE_LABEL = "label"
 
 
@@ -68,7 +68,9 @@ class Data(Section):
 
     root: str | None = key(None, "the folder or URL that relative file names start from")
     train: Any = key(
-        None, "file, URL, glob or list; or {files: …, skip_rows: N} (generated: a range of rows)"
+        None,
+        "file, URL, glob, folder with / at its end, or list; or {files: …, skip_rows: N} "
+        "(generated: a range of rows)",
     )
     validation: Any = key(None, "as data.train; evaluated after every epoch")
     test: Any = key(None, "as data.train; evaluated once, at the end")
@@ -79,7 +81,7 @@ class Data(Section):
     format: str = choice(
         "csv",
         FORMATS,
-        "csv, parquet, tfrecord (of tf.Example), libsvm (also libfm and libffm), paddle "
+        "csv, parquet, orc, tfrecord (of tf.Example), libsvm (also libfm and libffm), paddle "
         "(slot:feature text), jsonl (a JSON object per line) or generated",
     )
     delimiter: str = key(",", "csv: one character; '\\t' for TSV")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tnctl import documents, files, outputs
 from tnctl.checkpoint.golden_lines import RawRow
+from tnctl.data import partitions
 from tnctl.data.file_pieces import EmptyFileError, Piece, shifted
 from tnctl.data.formats.readers import reader_of
 from tnctl.data.read_ahead import ReadAhead
@@ -116,7 +117,7 @@ def pieces(scorer: Scorer, url: str, kind: str, skip_rows: int = 0) -> Iterator[
     keys = {key: data[key] for key in CSV_KEYS} if data["format"] == kind else {}
     conf = replace(conf, data=replace(conf.data, format=kind, **keys))
     try:
-        yield from reader_of(conf, skip_rows).pieces(url, scorer.raw.columns)
+        yield from partitions.pieces(reader_of(conf, skip_rows), url, scorer.raw.columns)
     except EmptyFileError:
         return  # no rows have no scores
 

@@ -121,15 +121,13 @@ def figures(name: str, column: pa.ChunkedArray, strip: bool) -> Figures:
     rows, lengths = len(array), None
     if pt.is_dictionary(array.type):
         array = array.dictionary_decode()
-    if pt.is_fixed_size_list(array.type):
-        array = array.cast(pa.large_list(array.type.value_type))
-    if numbers.is_list(array.type):
-        counts = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    if numbers.has_values(array.type):
+        values, counts = numbers.listed(array)
         if counts.max(initial=0) <= 1:
             places = np.where(counts == 1, np.cumsum(counts) - 1, 0)
-            array = pc.list_flatten(array).take(pa.array(places, mask=counts == 0))
+            array = values.take(pa.array(places, mask=counts == 0))
         else:
-            array, lengths = pc.list_flatten(array), counts.astype(np.int64)
+            array, lengths = values, counts
     return of_values(name, array, rows, lengths, strip)
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from tnctl import files, limits
-from tnctl.data.formats import parquet_files, text_lines
+from tnctl.data.formats import text_lines
+from tnctl.data.formats.arrow_files import ArrowReader
+from tnctl.data.formats.orc_files import OrcReader
+from tnctl.data.formats.parquet_files import ParquetReader
 from tnctl.data.formats.tfrecord_files import RecordReader
 from tnctl.errors import Failure, did_you_mean, quoted
 from tnctl.starting.delimited_lines import delimited
@@ -21,7 +22,6 @@ LINES = 1000
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 # The first bytes of files that are no data tnctl reads, and what to do.
 FOREIGN = {
-    b"ORC": "an ORC file, which tnctl does not read yet. Write it as Parquet",
     b"Obj\x01": "an Avro file. Write it as Parquet",
     b"ARROW1": "an Arrow file. Write it as Parquet",
     b"PK\x03\x04": "a ZIP archive, or a spreadsheet. Unpack it, or save it as CSV",
@@ -35,6 +35,7 @@ FOREIGN = {
     b"\x80\x04": "a Python pickle, which is not read: it can run commands. Write it as Parquet",
     b"%PDF": "a PDF document. Name a file with rows",
 }
+NO_TEXT = re.compile(rb"[\x00-\x08]")
 LABEL_AND_PAIRS = re.compile(r"[+-]?\d+(\.\d+)?([ \t]+[^\s:]+:[^\s:]+(:[^\s:]+)?)+[ \t]*")
 PAIRS = re.compile(r"[^\s:]+:\S*[^\s:](\s+[^\s:]+:\S*[^\s:])*\s*")
 
@@ -58,7 +59,9 @@ def form_of(url: str) -> FileForm:
     """The form of a file. Raises `Failure` for what is empty, damaged or no format of tnctl."""
     head, is_whole = _head(url)
     if head.startswith(b"PAR1"):
-        return _parquet(url)
+        return _of_columns(url, "parquet", ParquetReader(check_utf8=False, bad_rows=0))
+    if head.startswith(b"ORC") and NO_TEXT.search(head):
+        return _of_columns(url, "orc", OrcReader(check_utf8=False, bad_rows=0))
     for first, remark in FOREIGN.items():
         if head.startswith(first):
             raise Failure(f"{url} is {remark}")
@@ -68,8 +71,8 @@ def form_of(url: str) -> FileForm:
     head = head.removeprefix(text_lines.BYTE_ORDER_MARK)
     if b"\0" in head:
         raise Failure(
-            f"{url} is binary and no format that tnctl reads (Parquet, TFRecord, or text: CSV, "
-            "JSON lines, libsvm, Paddle's)"
+            f"{url} is binary and no format that tnctl reads (Parquet, ORC, TFRecord, or text: "
+            "CSV, JSON lines, libsvm, Paddle's)"
         )
     lines, is_utf8 = _lines(url, head, is_whole)
     form = _of_lines(url, lines)
@@ -179,12 +182,10 @@ def _paddle(lines: list[str]) -> FileForm:
     return form
 
 
-def _parquet(url: str) -> FileForm:
-    with parquet_files.seekable(url) as stream, parquet_files.translated(url):
-        names = list(pq.read_schema(stream).names)
-    form = FileForm("parquet")
+def _of_columns(url: str, format: str, reader: ArrowReader) -> FileForm:
+    form = FileForm(format)
     form.evidence["format"] = "by the first bytes"
-    for name, count in Counter(names).items():
+    for name, count in Counter(reader.paths(url)).items():
         if count > 1:
             form.left_out[name] = "two columns have this name"
         else:

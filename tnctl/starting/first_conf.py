@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tnctl import limits
+from tnctl.data.partitions import partitions_of
 from tnctl.errors import Failure, UserError, refuse_if
 from tnctl.masking import masked
 from tnctl.schema import ISO
@@ -54,6 +55,7 @@ def first_conf(
     """
     named = named_files(words)
     form = form_of(named.urls("train")[0])
+    _add_partitions(form, named)
     features = None
     if form.format == "libsvm":
         features = line_features.line_features(form.lines)
@@ -93,6 +95,16 @@ def first_conf(
     result = FirstConf("", form, sample, chosen, columns)
     _write(result, named, missing, inputs, name)
     return result
+
+
+def _add_partitions(form: FileForm, named: NamedFiles) -> None:
+    """Add the columns that folders name, if those of all training files do."""
+    of_files = [partitions_of(url) for url in named.urls("train")]
+    form.columns += [
+        name
+        for name in of_files[0]
+        if name not in form.columns and all(name in folders for folders in of_files)
+    ]
 
 
 def _kinds(measured: dict[str, Figures], label: ChosenLabel, context: Context) -> dict[str, Column]:

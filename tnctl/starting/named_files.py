@@ -85,7 +85,7 @@ def named_files(words: Sequence[str]) -> NamedFiles:
     [word] = words
     local = files.local_path(word)
     try:
-        urls = files.expand(word)
+        urls = files.expand(word.rstrip("/") or word)
     except Failure:
         # Not before: to ask an HTTP server for a folder is to read the file.
         if entries := _data_files(word):
@@ -183,7 +183,9 @@ def _dealt(root: str | None, names: list[str], in_folder: bool = False) -> Named
 
 def _refuse_several_kinds(root: str | None, names: list[str]) -> None:
     """Files whose names differ in more than numbers are not parts of one table."""
-    without_keys = {name: re.sub(r"[0-9a-f-]{32,}", "", name.lower()) for name in names}
+    # The values of a table's own folders, such as country=DE, are no kinds.
+    plain = {name: re.sub(r"=[^/]*/", "=/", name.lower()) for name in names}
+    without_keys = {name: re.sub(r"[0-9a-f-]{32,}", "", short) for name, short in plain.items()}
     kinds = {re.sub(r"[^a-z/.]+", "", short): name for name, short in without_keys.items()}
     if len(kinds) > 1:
         first, second, *_ = sorted(kinds.values())

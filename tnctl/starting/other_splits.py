@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tnctl.data.partitions import partitions_of
 from tnctl.errors import Failure
 from tnctl.masking import masked
 from tnctl.starting.column_figures import figures
@@ -25,6 +26,7 @@ def add_split(
     url = named.urls(split)[0]
     try:
         other = form_of(url)
+        other.columns += [name for name in partitions_of(url) if name not in other.columns]
         reason = _difference(form, other, label.column)
         if not reason and form.format != "libsvm":
             _add_spellings(split, named, form, other, label)
@@ -59,7 +61,7 @@ def _difference(form: FileForm, other: FileForm, label: str) -> str:
             return ""
         return f"it has no label ({label}); tnctl predict scores it"
     absent = sorted(set(form.columns) - set(other.columns))
-    if absent and "columns" not in form.keys and form.format in ("csv", "parquet"):
+    if absent and "columns" not in form.keys and form.format in ("csv", "parquet", "orc"):
         return f"it has no column '{absent[0]}'"
     return ""
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from tnctl import schema
-from tnctl.data import row_estimates
+from tnctl.data import partitions, row_estimates
 from tnctl.data.formats.readers import reader_of
 from tnctl.data.row_estimates import RowCount
 from tnctl.errors import Failure, refuse_if
@@ -50,7 +50,7 @@ def reading_conf(form: FileForm, named: NamedFiles, columns: Sequence[str]) -> C
     inputs: dict[str, Any] = {f"input_{k}": {"column": name} for k, name in enumerate(columns)}
     section = "numeric" if form.format == "jsonl" else "slots"
     data = {"root": named.root, "train": named.names["train"], "format": form.format, **form.keys}
-    if form.format in ("tfrecord", "parquet"):  # where a column of other bytes is left out
+    if form.format in ("tfrecord", "parquet", "orc"):  # where a column of other bytes is left out
         data["check_utf8"] = False
     label = {"column": columns[0] if columns else "label"}
     return schema.from_values(
@@ -79,7 +79,7 @@ def read_rows(
     skipped, reason, is_whole = 0, "", len(chosen) == len(urls)
     for url in chosen:
         room = -(-rows // len(chosen))
-        pieces = reader.pieces(url, list(columns))
+        pieces = partitions.pieces(reader, url, list(columns))
         for piece in pieces:
             skipped, reason = skipped + piece.skipped, reason or piece.reason
             tables.append(piece.table.slice(0, room))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.data import row_estimates, row_split, statistics, units
+from tnctl.data import nested_columns, row_estimates, row_split, sources, statistics, units
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.column_names import columns_read
@@ -17,7 +17,6 @@ from tnctl.data.days import Days, conf_of_day, daily, days_of, none_there
 from tnctl.data.features import counted_ids
 from tnctl.data.id_growth import Growth, growth
 from tnctl.data.row_estimates import RowCount
-from tnctl.data.sources import columns_of
 from tnctl.evaluation.input_figures import INDEX_BYTES
 from tnctl.model.building import Model, build
 from tnctl.model.layout import Layout, TableLayout, most_rows
@@ -299,9 +298,11 @@ def unused_columns(conf: Conf) -> list[str] | None:
     """The columns of the files of data.train that nothing reads; None when they are unknown."""
     if conf.data.prepared is not None:
         return None
-    present = columns_of(conf, "train")
-    used = {*columns_read(conf), *conf.data.carry}
-    return None if present is None else [name for name in present if name not in used]
+    present = sources.columns_of(conf, "train")
+    if present is None:
+        return None
+    used = nested_columns.columns_of([*columns_read(conf), *conf.data.carry], present)
+    return [name for name in present if name not in used]
 
 
 def warnings(

@@ -14,14 +14,9 @@ import pyarrow.parquet as pq
 from tnctl import documents, files, manifest
 from tnctl.data.file_pieces import Piece, counted
 from tnctl.data.formats import prepared_columns
+from tnctl.data.formats.arrow_files import group_range, seekable, translated
 from tnctl.data.formats.file_reader import GroupedReader
-from tnctl.data.formats.parquet_files import (
-    group_range,
-    group_rows,
-    row_groups,
-    seekable,
-    translated,
-)
+from tnctl.data.formats.parquet_files import ParquetReader, row_groups, rows_of_groups
 from tnctl.data.formats.prepared_columns import AGAIN
 from tnctl.data.formats.prepared_document import SPLITS, DecidingConf, PreparedManifest, SplitEntry
 from tnctl.errors import Failure, UserError
@@ -125,7 +120,8 @@ class PreparedReader(GroupedReader):
         return [files.join(self._folder, name) for name in self.entry(split).parts]
 
     def group_rows(self, url: str) -> list[int]:
-        return group_rows(url, AGAIN)
+        with seekable(url) as stream, translated(url, ParquetReader.format, AGAIN):
+            return rows_of_groups(pq.ParquetFile(stream).metadata)
 
     def pieces_of_groups(
         self,
@@ -147,10 +143,11 @@ class PreparedReader(GroupedReader):
                 f"{url} is cut short or too long: {size:,} bytes, the manifest says {stored:,}. "
                 f"{AGAIN}"
             )
-        with seekable(url) as stream, translated(url, AGAIN):
+        with seekable(url) as stream, translated(url, ParquetReader.format, AGAIN):
             source = pq.ParquetFile(stream, page_checksum_verification=True)
             row_groups(url, source.schema, stream)
-            chosen, row = group_range(url, source.metadata, first, end)
+            rows = rows_of_groups(source.metadata)
+            chosen, row = group_range(url, rows, first, end, ParquetReader.group)
             for group in chosen:
                 table = source.read_row_group(group)
                 prepared_columns.check(self._conf, table, url)

@@ -7,6 +7,7 @@ from tnctl.data.formats.csv_files import CsvReader
 from tnctl.data.formats.file_reader import FileReader
 from tnctl.data.formats.jsonl_files import JsonReader, cutters
 from tnctl.data.formats.libsvm_files import LibsvmReader
+from tnctl.data.formats.orc_files import OrcReader
 from tnctl.data.formats.paddle_files import PaddleReader
 from tnctl.data.formats.parquet_files import ParquetReader
 from tnctl.data.formats.prepared_files import PreparedReader
@@ -48,6 +49,7 @@ READERS: dict[str, Callable[[Conf, int], FileReader]] = {
     "libsvm": lambda conf, skip_rows: LibsvmReader(
         conf.data.check_utf8, conf.data.bad_rows, skip_rows
     ),
+    "orc": lambda conf, _: OrcReader(conf.data.check_utf8, conf.data.bad_rows),
     "paddle": lambda conf, skip_rows: paddle_reader(conf.data, skip_rows),
     "parquet": lambda conf, _: ParquetReader(conf.data.check_utf8, conf.data.bad_rows),
     "tfrecord": lambda conf, _: RecordReader(conf.data.check_utf8, conf.data.bad_rows),
