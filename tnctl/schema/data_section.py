@@ -8,7 +8,8 @@ from tnctl.errors import refuse_if
 from tnctl.schema.declarations import Section, choice, key, number
 from tnctl.schema.input_sections import SLOT_NAME
 
-FORMATS = ("csv", "parquet", "tfrecord", "libsvm", "paddle", "jsonl", "generated")
+GENERATED = ("generated", "arrivals")  # formats whose rows are in no file
+FORMATS = ("csv", "parquet", "tfrecord", "libsvm", "paddle", "jsonl", *GENERATED)
 SINGLE_LABEL = "label"
 
 
@@ -38,7 +39,8 @@ class Data(Section):
 
     root: str | None = key(None, "the folder or URL that relative file names start from")
     train: Any = key(
-        None, "file, URL, glob or list; or {files: …, skip_rows: N} (generated: a range of rows)"
+        None,
+        "file, URL, glob or list; or {files: …, skip_rows: N} (generated data: a range of rows)",
     )
     validation: Any = key(None, "as data.train; evaluated after every epoch")
     test: Any = key(None, "as data.train; evaluated once, at the end")
@@ -49,7 +51,8 @@ class Data(Section):
         "csv",
         FORMATS,
         "csv, parquet, tfrecord (of tf.Example), libsvm (also libfm and libffm), paddle "
-        "(slot:feature text), jsonl (a JSON object per line) or generated",
+        "(slot:feature text), jsonl (a JSON object per line), or generated clicks: generated or "
+        "arrivals",
     )
     delimiter: str = key(",", "csv: one character; '\\t' for TSV")
     header: bool = key(True, "csv: the first line names the columns")
@@ -119,6 +122,11 @@ class Data(Section):
         )
         for name in self.labels:
             refuse_if(not SLOT_NAME.fullmatch(name), f"labels.{name} is not a name a graph can use")
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether rows are generated, and read from no file."""
+        return self.prepared is None and self.format in GENERATED
 
     @property
     def all_labels(self) -> dict[str, Label]:
