@@ -39,12 +39,19 @@ $(S3RVER): $(DEVELOP)
 
 install: $(DEVELOP)  ## .venv with tnctl, editable, and the tools for development
 
-demo: $(INSTALLED)  ## train, split, export and verify a model of generated clicks
-	$(BIN)/tnctl train conf=deepfm output=runs/demo overwrite=true
+# What a service would ask for: row 3,001,302 of the stream, of the day after those that are trained.
+DEMO_ROW := {"user_id": "u559", "item_id": "i34", "category": "c1", "tags": ["t25", "t18"], "city": null, "age_band": "0", "device": "1", "hour": "0", "position": "0", "price": 2.38, "rating": 2.01}
+DEMO_SUMMARY := import json; r = json.load(open("runs/demo/report.json")); d = r["days"][-1]; b = d["before"]; n = lambda k: sum(g[k] for g in r["life"].values()); \
+	print("\nAUC %.4f on %s before it was trained; no model that has seen the days before can expect more than %.4f" % (b["auc"], d["day"], b["reference_auc"])); \
+	print("ids: %s got a row, some %s occurred once and wait; %s rows were evicted, %s are in the table" % tuple(format(m, ",") for m in (n("admitted"), n("waiting"), n("evicted"), n("rows"))))
+
+demo: $(INSTALLED)  ## train, split, export and verify a model of generated clicks, day by day; score a row
+	$(BIN)/tnctl train conf=demo output=runs/demo overwrite=true
 	$(BIN)/tnctl split-graph output=runs/demo
 	$(BIN)/tnctl export-embeddings output=runs/demo
 	$(BIN)/tnctl verify-serving output=runs/demo
-	@$(BIN)/python -c 'import json; r = json.load(open("runs/demo/report.json")); print("\nAUC %.4f on test data; no model of this data can reach more than %.4f" % (r["auc"], r["reference_auc"]))'
+	printf '%s\n' '$(DEMO_ROW)' | $(BIN)/tnctl score graph=runs/demo/graph embeddings=runs/demo/embeddings
+	@$(BIN)/python -c '$(DEMO_SUMMARY)'
 	@printf '%s\n' "checkpoint  runs/demo/checkpoints" "graph       runs/demo/graph" "embeddings  runs/demo/embeddings" "report      runs/demo/report.json" "" "To use tnctl in this shell: source $(BIN)/activate"
 
 test: $(DEVELOP) $(S3RVER)  ## the test suite (some 20 minutes on 2 slow cores)

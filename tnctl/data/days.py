@@ -13,8 +13,9 @@ from datetime import date, timedelta
 from typing import Any
 
 from tnctl import files
+from tnctl.data import arrivals
 from tnctl.data.day_records import is_day
-from tnctl.data.sources import DAY, files_of
+from tnctl.data.sources import DAY, files_of, row_range
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.progress import say
 from tnctl.schema import Conf, Data
@@ -59,7 +60,13 @@ def daily(conf: Conf) -> bool:
                 f"every day. Put {DAY} into all, or leave it out"
             )
     if data.format == "generated":
-        raise UserError(f"data.format=generated has no days: leave {DAY} out of data.train")
+        raise UserError(
+            f"data.format=generated has no days: leave {DAY} out of data.train, or take "
+            "data=arrivals"
+        )
+    if data.is_generated:
+        first = conf_of_day(conf, arrivals.FIRST_DAY.isoformat())
+        row_range(first.data, "train")  # for its errors
     if data.prepared is not None:
         raise UserError(
             f"data.prepared is of one data, and {DAY} in data.train of one after the other. "
@@ -94,7 +101,7 @@ def _names(data: Data) -> list[str]:
 def folders_of_days(data: Data) -> list[str]:
     """Of each name of data.train with the day in it, the folder that all its files lie in."""
     folders = []
-    for name in _names(data):
+    for name in [] if data.is_generated else _names(data):
         if DAY in name:
             fixed = re.split(r"[*?[]|" + re.escape(DAY), name)[0].rpartition("/")[0]
             folders.append(files.join(data.root, fixed) if fixed else data.root or ".")
@@ -158,10 +165,13 @@ def _natural(day: str) -> tuple[Any, ...]:
 def days_of(conf: Conf) -> Days:
     """The days of a daily conf: of data.days, or all that have files.
 
-    A list is looked up day by day; for all else the files are listed. Raises Failure when the
-    storage cannot be read, UserError for a data.days that is neither list nor range.
+    A list is looked up day by day; for all else the files are listed. Generated days are always
+    there. Raises Failure when the storage cannot be read, UserError for a data.days that is
+    neither list nor range.
     """
     wanted = _wanted(conf.data.days)
+    if conf.data.is_generated:
+        return Days(_generated(wanted), [], [])
     if isinstance(wanted, list):
         days = in_order(wanted)
         urls = {day: found_urls for day in days if (found_urls := _training_files(conf, day))}
@@ -181,6 +191,14 @@ def days_of(conf: Conf) -> Days:
         [day for day in absent if comes_before(day, there[-1])],
         [day for day in absent if comes_before(there[-1], day)],
     )
+
+
+def _generated(wanted: list[str] | tuple[str | None, str | None]) -> list[str]:
+    """Days of generated data."""
+    if not isinstance(wanted, list):
+        return arrivals.days_between(*wanted, most=LONGEST_RANGE)
+    arrivals.refuse_other_days(wanted)
+    return in_order(wanted)
 
 
 def none_there(data: Data) -> Failure:

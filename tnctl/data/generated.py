@@ -36,8 +36,8 @@ import numpy as np
 import pyarrow as pa
 
 from tnctl.data.file_pieces import Piece, counted, require
+from tnctl.data.random_draws import bits, near_normal, offsets_of, popular, standardized
 from tnctl.errors import UserError
-from tnctl.tables.columns import mix64
 
 DATA_SEED = 0x636C69636B73  # "clicks"
 PIECE_ROWS = 65_536
@@ -91,16 +91,8 @@ class Planted:
 
 
 def _draw(stream: int, numbers: np.ndarray) -> np.ndarray:
-    """64 random bits for each number: SplitMix64 with MurmurHash3's finalizer."""
-    with np.errstate(over="ignore"):
-        state = (numbers * np.uint64(DRAWS) + np.uint64(stream)) * np.uint64(0x9E3779B97F4A7C15)
-        return mix64(state + np.uint64(DATA_SEED))
-
-
-def _normal(bits: np.ndarray) -> np.ndarray:
-    """Near-normal numbers of deviation 1 from 64 bits each: four uniforms summed."""
-    total = bits.view("<u2").reshape(-1, 4).sum(axis=1, dtype=np.int64)
-    return (total - 2 * 65_535) * (np.sqrt(3.0) / 65_536)
+    """64 random bits for each number."""
+    return bits(DATA_SEED, DRAWS, stream, numbers)
 
 
 @cache
@@ -108,11 +100,10 @@ def _planted(name: str) -> Planted:
     n = SLOTS[name]
     # Row numbers stay far below, so the draws of the tables and of rows never coincide.
     start = (1 << 50) + list(SLOTS).index(name) * (1 << 20)
-    chosen, popularity = _popular(1.0 / np.arange(1, n + 1))
+    chosen, popularity = popular(1.0 / np.arange(1, n + 1))
     numbers = np.arange(start, start + n, dtype=np.uint64)
-    columns = np.stack([_normal(_draw(k, numbers)) for k in range(1 + RANK)], axis=1)
-    columns -= popularity @ columns
-    columns /= np.sqrt(popularity @ columns**2)
+    columns = np.stack([near_normal(_draw(k, numbers)) for k in range(1 + RANK)], axis=1)
+    columns = standardized(columns, popularity)
     texts = pa.array([f"{name[0]}{i}" if n > 50 else str(i) for i in range(n)], pa.string())
     return Planted(
         texts,
@@ -120,13 +111,6 @@ def _planted(name: str) -> Planted:
         (MAIN * columns[:, 0]).astype(np.float32),
         (FACTOR * columns[:, 1:]).astype(np.float32),
     )
-
-
-def _popular(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The number of each 16-bit draw, in proportion to weights; and their shares."""
-    bounds = np.round(np.cumsum(weights) / weights.sum() * 65_536).astype(np.int64)
-    chosen = np.searchsorted(bounds, np.arange(65_536), side="right").astype(np.uint16)
-    return chosen, np.diff(bounds, prepend=0) / 65_536
 
 
 def row_range(split: str, spec: Any) -> tuple[int, int]:
@@ -212,18 +196,17 @@ def _interests(
     counts = (_draw(COUNT_DRAW, numbers) >> np.uint64(32)) % np.uint64(LISTED + 1)
     ids = planted.chosen[_sixteen(INTEREST_DRAW, numbers, LISTED)]
     listed = np.arange(LISTED, dtype=np.uint64) < counts[:, None]
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     values = planted.texts.take(pa.array(ids[listed]))
     main = np.where(listed, planted.main[ids], np.float32(0)).sum(axis=1, dtype=np.float32)
     factor = np.zeros((len(numbers), RANK), np.float32)
     for place in range(LISTED):
         factor += planted.factor[ids[:, place]] * listed[:, place, None]
-    return pa.ListArray.from_arrays(pa.array(offsets), values), main, factor
+    return pa.ListArray.from_arrays(offsets_of(counts), values), main, factor
 
 
 def _numeric(index: int, name: str, numbers: np.ndarray) -> tuple[pa.Array, np.ndarray]:
     """The column of a numeric input, and its effect per row."""
-    z = _normal(_draw(NUMERIC_DRAW + index, numbers))
+    z = near_normal(_draw(NUMERIC_DRAW + index, numbers))
     missing = None
     if name == "quality":
         missing = (_draw(COUNT_DRAW, numbers) & np.uint64(15)) == 0
@@ -254,7 +237,7 @@ def _buy(name: str) -> np.ndarray:
     """What each id of a slot adds to the logit of a purchase after a click."""
     n = SLOTS[name]
     start = (1 << 50) + list(SLOTS).index(name) * (1 << 20)
-    normal = _normal(_draw(1 + RANK, np.arange(start, start + n, dtype=np.uint64)))
+    normal = near_normal(_draw(1 + RANK, np.arange(start, start + n, dtype=np.uint64)))
     return BUY * normal
 
 
@@ -271,8 +254,8 @@ class Kinds:
 def _kinds() -> Kinds:
     items = np.arange(SLOTS["item_id"])
     weights = 1.0 / (items + 1)
-    _, popularity = _popular(weights)
-    drawn = [_popular(weights * (items % KINDS == kind)) for kind in range(KINDS)]
+    _, popularity = popular(weights)
+    drawn = [popular(weights * (items % KINDS == kind)) for kind in range(KINDS)]
     within = sum(shares for _, shares in drawn)
     chances = {y: (1 - share) * popularity + share * within for y, share in ALIKE.items()}
     unlike = np.log((1 - ALIKE[1]) / (1 - ALIKE[0]))
@@ -290,9 +273,8 @@ def _histories(numbers: np.ndarray, label: np.ndarray, logit: np.ndarray) -> dic
     items = np.where(of_kind, kinds.chosen[kind, draws], planted.chosen[draws])
     listed = np.arange(HISTORY, dtype=np.uint64) < lengths[:, None]
     tells = np.where(items % KINDS == kind, kinds.alike[items], kinds.unlike)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     history = pa.ListArray.from_arrays(
-        pa.array(offsets), planted.texts.take(pa.array(items[listed]))
+        offsets_of(lengths), planted.texts.take(pa.array(items[listed]))
     )
     seen = logit.astype(np.float64) + np.where(listed, tells, 0.0).sum(axis=1)
     return {"history": history, "planted_history": pa.array(seen.astype(np.float32))}

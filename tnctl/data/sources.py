@@ -3,10 +3,11 @@
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 from tnctl import files
-from tnctl.data import generated, partitions
+from tnctl.data import arrivals, generated, partitions
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.day_records import Fingerprint
 from tnctl.data.file_pieces import EmptyError, EmptyFileError, Piece
@@ -54,7 +55,7 @@ def files_of(conf: Conf, split: str) -> list[str]:
     """The URLs of a split's files, in the order they are read; none for generated data."""
     if conf.data.prepared is not None:
         return PreparedReader(conf).urls(split)
-    if conf.data.format == "generated":
+    if conf.data.is_generated:
         return []
     spec = split_of(conf.data, split).spec
     if not spec:
@@ -165,10 +166,10 @@ def _cut_of(conf: Conf, split: str) -> Cut | None:
     if conf.data.prepared is not None or not conf.data.is_cut(split):
         return None
     named = split_of(conf.data, split)
-    if conf.data.format == "generated":
-        first, end = generated.row_range(split, named.spec)
+    if conf.data.is_generated:
+        first, end = row_range(conf.data, split)
         if conf.data.split.by == "last":
-            source = SourceFile(generated.NAME, first - 1, end - first)
+            source = SourceFile(_generator(conf.data).NAME, first - 1, end - first)
             return LastCut(conf.data, split, [source])
         return HashCut(conf.data, split, 0)
     reader = reader_of(conf, named.skip_rows)
@@ -193,8 +194,8 @@ def _counted_rows(conf: Conf, reader: FileReader, url: str) -> list[int]:
 
 def _all_pieces(conf: Conf, split: str, needed: list[str], cut: Cut | None) -> Iterator[Piece]:
     named = split_of(conf.data, split)
-    if conf.data.prepared is None and conf.data.format == "generated":
-        yield from generated.pieces(split, named.spec, needed)
+    if conf.data.is_generated:
+        yield from _generated_rows(conf.data, split, needed, *row_range(conf.data, split))
         return
     reader = reader_of(conf, named.skip_rows)
     for url in files_of(conf, split):
@@ -225,7 +226,8 @@ def empty_skipped(conf: Conf) -> Iterator[None]:
 
 def _of_unit(conf: Conf, split: str, needed: list[str], unit: Unit) -> Iterator[Piece]:
     if unit.file is None:
-        yield from generated.pieces(split, f"{unit.first}:{unit.end}", needed)
+        assert unit.end is not None
+        yield from _generated_rows(conf.data, split, needed, unit.first, unit.end)
         return
     reader: FileReader = reader_of(conf, split_of(conf.data, split).skip_rows)
     if unit.end is None:
@@ -242,10 +244,39 @@ def _of_unit(conf: Conf, split: str, needed: list[str], unit: Unit) -> Iterator[
         raise Failure(f"{unit.file} has no row groups, and some of them are to be read")
 
 
+def _generator(data: Data) -> ModuleType:
+    return arrivals if data.format == "arrivals" else generated
+
+
+def row_range(data: Data, split: str) -> tuple[int, int]:
+    """The first row and the end of a split of generated data. Raises `UserError`."""
+    return _generator(data).row_range(split, split_of(data, split).spec)
+
+
+def _generated_rows(
+    data: Data, split: str, needed: list[str], first: int, end: int
+) -> Iterator[Piece]:
+    if data.format == "arrivals":
+        yield from arrivals.pieces(first, end, needed, _rows_trained(data, split))
+    else:
+        yield from generated.pieces(split, f"{first}:{end}", needed)
+
+
+def _rows_trained(data: Data, split: str) -> int:
+    """How many rows of the arrivals a model has met when it is evaluated on a split.
+
+    These are all up to the end of data.train. Where data.train has days they are those before the
+    split, because a day is evaluated before it is trained.
+    """
+    is_range = isinstance(data.train, str) and ":" in data.train
+    return row_range(data, "train")[1] if is_range else row_range(data, split)[0]
+
+
 def count_hint(conf: Conf, split: str) -> int | None:
     """The number of rows where it costs little to know, else None."""
     if conf.data.prepared is None and conf.data.is_cut(split):
-        cut = _cut_of(conf, split) if conf.data.format in ("parquet", "generated") else None
+        is_counted = conf.data.format == "parquet" or conf.data.is_generated
+        cut = _cut_of(conf, split) if is_counted else None
         return cut.rows if isinstance(cut, LastCut) else None
     return rows_of_files(conf, split)
 
@@ -254,8 +285,8 @@ def rows_of_files(conf: Conf, split: str) -> int | None:
     """The rows of a split's files, of the split or not, where it costs little to know."""
     if conf.data.prepared is not None:
         return PreparedReader(conf).entry(split).rows
-    if conf.data.format == "generated":
-        first, end = generated.row_range(split, split_of(conf.data, split).spec)
+    if conf.data.is_generated:
+        first, end = row_range(conf.data, split)
         return end - first
     reader = reader_of(conf)
     if not isinstance(reader, ArrowReader):
@@ -272,8 +303,8 @@ def columns_of(conf: Conf, split: str) -> list[str] | None:
 
     Columns of its folders' names are among them.
     """
-    if conf.data.prepared is None and conf.data.format == "generated":
-        return list(generated.COLUMNS)
+    if conf.data.is_generated:
+        return list(_generator(conf.data).COLUMNS)
     reader = reader_of(conf, split_of(conf.data, split).skip_rows)
     for url in files_of(conf, split):
         with empty_skipped(conf):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tnctl.data import generated, sources
+from tnctl.data import sources
 from tnctl.data.formats.arrow_files import ArrowReader
 from tnctl.data.formats.file_reader import GroupedReader
 from tnctl.data.formats.readers import reader_of
@@ -40,13 +40,13 @@ def units_of(conf: Conf, split: str, workers: int) -> list[Unit]:
     """
     if workers == 1:
         return [WHOLE]
-    named = sources.split_of(conf.data, split)
-    if conf.data.prepared is None and conf.data.format == "generated":
-        first, end = generated.row_range(split, named.spec)
+    if conf.data.is_generated:
+        first, end = sources.row_range(conf.data, split)
         count = min(workers * _units_per_worker(conf, end - first, workers), end - first)
         bounds = [first + (end - first) * unit // count for unit in range(count + 1)]
         return [Unit(unit, None, *span) for unit, span in enumerate(itertools.pairwise(bounds))]
-    urls, reader = sources.files_of(conf, split), reader_of(conf, named.skip_rows)
+    skip_rows = sources.split_of(conf.data, split).skip_rows
+    urls, reader = sources.files_of(conf, split), reader_of(conf, skip_rows)
     if len(urls) > MOST_UNITS:
         raise Failure(
             f"data.{split} has {len(urls):,} files, and workers can share {MOST_UNITS:,} at most. "
@@ -147,7 +147,7 @@ def too_few_at_start(conf: Conf, split: str, workers: int) -> str | None:
 
 
 def _files_in_words(conf: Conf, split: str) -> str:
-    if conf.data.prepared is None and conf.data.format == "generated":
+    if conf.data.is_generated:
         return f"rows {sources.split_of(conf.data, split).spec}"
     urls = bare(sources.files_of(conf, split))
     return urls[0] if len(urls) == 1 else f"{urls[0]} and {len(urls) - 1} more"
@@ -157,7 +157,7 @@ def _way_out(conf: Conf, workers: int) -> str:
     fewer = "or train with fewer workers"
     if conf.data.prepared is not None:
         return f"Prepare it again with a smaller data.window, for more row groups, {fewer}"
-    if conf.data.format == "generated":
+    if conf.data.is_generated:
         return f"Name more rows, {fewer}"
     files = f"Write it as {workers} files or more"
     reader = reader_of(conf)

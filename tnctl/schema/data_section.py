@@ -9,7 +9,8 @@ from tnctl.schema.declarations import Section, choice, key, number
 from tnctl.schema.input_sections import SLOT_NAME
 from tnctl.schema.time_section import Time
 
-FORMATS = ("csv", "parquet", "orc", "tfrecord", "libsvm", "paddle", "jsonl", "generated")
+GENERATED = ("generated", "arrivals")  # formats whose rows are in no file
+FORMATS = ("csv", "parquet", "orc", "tfrecord", "libsvm", "paddle", "jsonl", *GENERATED)
 SINGLE_LABEL = "label"
 
 
@@ -70,7 +71,7 @@ class Data(Section):
     train: Any = key(
         None,
         "file, URL, glob, folder with / at its end, or list; or {files: …, skip_rows: N} "
-        "(generated: a range of rows)",
+        "(generated data: a range of rows)",
     )
     validation: Any = key(None, "as data.train; evaluated after every epoch")
     test: Any = key(None, "as data.train; evaluated once, at the end")
@@ -82,7 +83,8 @@ class Data(Section):
         "csv",
         FORMATS,
         "csv, parquet, orc, tfrecord (of tf.Example), libsvm (also libfm and libffm), paddle "
-        "(slot:feature text), jsonl (a JSON object per line) or generated",
+        "(slot:feature text), jsonl (a JSON object per line), or generated clicks: generated or "
+        "arrivals",
     )
     delimiter: str = key(",", "csv: one character; '\\t' for TSV")
     header: bool = key(True, "csv: the first line names the columns")
@@ -174,6 +176,11 @@ class Data(Section):
         """The share of the rows of data.train that data.split gives a split."""
         shares = {"validation": self.split.validation, "test": self.split.test}
         return shares.get(split, 1 - sum(shares.values()))
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether rows are generated, and read from no file."""
+        return self.prepared is None and self.format in GENERATED
 
     @property
     def all_labels(self) -> dict[str, Label]:

@@ -157,7 +157,7 @@ def constant_numbers(inputs: Collection[str], layout: Layout, sample: list[Batch
 
 def same_files(conf: Conf) -> list[str]:
     """Splits that read a file of data.train."""
-    if conf.data.format == "generated" or conf.data.prepared is not None:
+    if conf.data.is_generated or conf.data.prepared is not None:
         return []
     trained = set(files_of(conf, "train"))
     # Of a split that data.split cuts off, training reads other rows of these files.

@@ -1,18 +1,28 @@
 """Tables for the terminal: the report of a run, and what each input is worth."""
 
+from collections.abc import Sequence
+
 from pydantic import JsonValue
 
 from tnctl import files, progress
+from tnctl.data.day_records import DayRecord
 from tnctl.evaluation.ablation import Ablation
 from tnctl.evaluation.metrics import main_metrics, shown
 from tnctl.training.report import Report, number_of
 from tnctl.training.run_folder import PAGE, REPORT
 
 NONE = "–"
+LIVES = {
+    "admitted": "ids admitted",
+    "waiting": "ids waiting (estimate)",
+    "evicted": "rows evicted",
+}
+MOST_DAYS = 10  # of the newest in the table of days
 
 
 def show_report(output: str, report: Report) -> None:
     """The main figures of a report, and where the rest is."""
+    show_days(report.days or ())
     rows = [(metric.title, shown(value, 5)) for metric, value in main_metrics(report.metrics)]
     if rows:
         rows[0] = (f"{rows[0][0]} ({report.split})", rows[0][1])
@@ -32,6 +42,9 @@ def show_report(output: str, report: Report) -> None:
             rows += _main_figure(newest.before or {}, f"of {newest.day} before it was trained")
     for name, table in report.tables.items():
         rows.append((f"rows of {name}", f"{table.rows:,} ({progress.size(table.bytes)})"))
+    for name, title in LIVES.items():
+        if count := sum(getattr(life, name) for life in (report.life or {}).values()):
+            rows.append((title, f"{count:,}"))
     rows += [
         ("dense weights", f"{report.dense_weights:,}"),
         ("examples/s while training", f"{report.timing.examples_per_second:,.0f}"),
@@ -40,6 +53,28 @@ def show_report(output: str, report: Report) -> None:
         ("page", files.join(output, PAGE)),
     ]
     progress.table("", ("trained", ""), rows)
+
+
+def show_days(days: Sequence[DayRecord]) -> None:
+    """The newest days: the model on each before it was trained on it, and what came and went."""
+    if not days:
+        return
+    with_reference = any("reference_auc" in (day.before or {}) for day in days)
+    names = ["day", "examples", "auc before", *["reference"] * with_reference]
+    names += ["most new ids", "rows evicted"]
+    rows = []
+    for day in days[-MOST_DAYS:]:
+        keys = ("auc", "reference_auc") if with_reference else ("auc",)
+        metrics = [number_of(day.before or {}, key) for key in keys]
+        slot = max(day.new_ids, key=lambda name: day.new_ids[name], default=None)
+        rows.append((
+            day.day,
+            f"{day.rows:,}",
+            *[NONE if metric is None else shown(metric, 4) for metric in metrics],
+            NONE if slot is None else f"{day.new_ids[slot]:.1%} of {slot}",
+            NONE if day.evicted is None else f"{sum(day.evicted.values()):,}",
+        ))  # fmt: skip
+    progress.table("", names, rows)
 
 
 def _main_figure(figures: dict[str, JsonValue], of: str) -> list[tuple[str, str]]:

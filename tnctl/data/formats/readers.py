@@ -41,8 +41,8 @@ def paddle_reader(data: Data, skip_rows: int) -> PaddleReader:
     return PaddleReader(data.columns, data.pairs, data.check_utf8, data.bad_rows, skip_rows)
 
 
-# By data.format, but for `generated`, whose rows are in no file; and the files of data.prepared.
-# Each takes the lines that are skipped at the start of a file of text.
+# By data.format, but for those of generated data; and the files of data.prepared. Each takes
+# the lines that are skipped at the start of a file of text.
 READERS: dict[str, Callable[[Conf, int], FileReader]] = {
     "csv": csv_reader,
     "jsonl": json_reader,

@@ -42,7 +42,9 @@ class TimeColumn:
 class RawData:
     """How the raw rows of the training data were read: keys of the conf's `data`."""
 
-    format: Literal["csv", "parquet", "orc", "tfrecord", "libsvm", "paddle", "jsonl", "generated"]
+    format: Literal[
+        "csv", "parquet", "orc", "tfrecord", "libsvm", "paddle", "jsonl", "generated", "arrivals"
+    ]
     delimiter: Annotated[str, Field(min_length=1, max_length=1)]
     header: bool
     columns: tuple[Text, ...] | None

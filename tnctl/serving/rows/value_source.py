@@ -51,7 +51,7 @@ class ValueSource:
             )
             return cls(named, replace(conf, data=data), named)
         refuse_if(
-            data.format == "generated",
+            data.is_generated,
             f"values={named}: the data of this conf are generated. Take values=train",
         )
         return cls(named, replace(conf, data=replace(data, root=None, test=named)), "test")
