@@ -20,7 +20,7 @@ USED = {
     "evaluate": (*SCORING, *ON_WORKERS),
     "predict": (*SCORING, *ON_WORKERS),
     "ablate": SCORING,
-    "prepare": ("seed", "output", "slots", "numeric", "data", "train.batch_size"),
+    "prepare": ("seed", "output", "slots", "crosses", "numeric", "data", "train.batch_size"),
     "split-graph": ("output",),
     "export-embeddings": ("output", "train.threads", *ON_WORKERS),
     "verify-serving": ("output", "data", "train.threads", *ON_WORKERS),
