@@ -39,8 +39,8 @@ $(S3RVER): $(DEVELOP)
 
 install: $(DEVELOP)  ## .venv with tnctl, editable, and the tools for development
 
-# What a service would ask for: row 3,001,302 of the stream, of the day after those that are trained.
-DEMO_ROW := {"user_id": "u559", "item_id": "i34", "category": "c1", "tags": ["t25", "t18"], "city": null, "age_band": "0", "device": "1", "hour": "0", "position": "0", "price": 2.38, "rating": 2.01}
+# What a service would ask for: row 3,001,310 of the stream, of the day after those that are trained.
+DEMO_ROW := {"user_id": "u254", "item_id": "i70", "category": "c58", "tags": ["t2", "t0", "t158"], "city": "c0", "age_band": "0", "device": "2", "hour": "10", "position": "2", "price": 3.68, "rating": 2.19}
 DEMO_SUMMARY := import json; r = json.load(open("runs/demo/report.json")); d = r["days"][-1]; b = d["before"]; n = lambda k: sum(g[k] for g in r["life"].values()); \
 	print("\nAUC %.4f on %s before it was trained; no model that has seen the days before can expect more than %.4f" % (b["auc"], d["day"], b["reference_auc"])); \
 	print("ids: %s got a row, some %s occurred once and wait; %s rows were evicted, %s are in the table" % tuple(format(m, ",") for m in (n("admitted"), n("waiting"), n("evicted"), n("rows"))))

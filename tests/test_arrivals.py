@@ -353,7 +353,7 @@ def test_the_next_days_are_trained_by_the_same_command(demo, cli):
     assert any("rows were evicted" in line for line in done.err.splitlines())
 
 
-def test_the_rest_of_make_demo(demo, cli):
+def test_the_rest_of_make_demo(demo, cli, process):
     """Its commands after training, in their order; the row is one of the stream."""
     folder, _ = demo
     made = subprocess.run(
@@ -377,7 +377,7 @@ def test_the_rest_of_make_demo(demo, cli):
         in_stream = of_stream[name]
         assert value == (round(in_stream, 2) if name in arrivals.NUMERIC else in_stream)
     (folder / "row.jsonl").write_text(scoring[2])
-    done = cli(*scoring[5:], "input=row.jsonl", cwd=folder)
+    done = process(*scoring[5:], "input=row.jsonl", cwd=folder)
     assert done.code == 0, done.err
     assert 0 < json.loads(done.out)["prediction"] < 1
 

@@ -603,7 +603,7 @@ def test_rows_in_many_parts(cli, folder, monkeypatch):
     """A table that is sorted in parts, into files of its own each, is the same table."""
     written = tables(200)
     tn.Weights(written).write(folder / "tn")
-    monkeypatch.setattr("tnctl.tensornet.partitions.BYTES_PER_PART", 500)
+    monkeypatch.setattr("tnctl.tensornet.parted_rows.BYTES_PER_PART", 500)
     monkeypatch.setattr("tnctl.checkpoint.rows.BYTES_PER_FILE", 4000)
     imported(cli, folder)
     checkpoint = check_equal(folder, written)

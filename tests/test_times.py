@@ -17,7 +17,7 @@ from tnctl.data.formats.jsonl_files import cutters
 from tnctl.data.raw_rows import as_table, raw_rows
 from tnctl.data.statistics import Statistics, measure
 from tnctl.errors import Failure, UserError
-from tnctl.tables import times as c_times
+from tnctl.tables import c_times
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LEAST, AFTER = -62_135_596_800, 253_402_300_800  # seconds of year 1 and of year 10000
@@ -484,8 +484,8 @@ def test_timestamps_out_of_range_are_bad_rows():
         with pytest.raises(BadRowsError, match="before year 1 or after year 9999"):
             times.times_of(pa.array([0, ticks], pa.timestamp(kind)), "t", conf.data, where)
     edges = pa.array([-(2**63) + 1, 2**63 - 2, -1], pa.timestamp("ns"))
-    found = times.times_of(edges, "t", conf.data, where)
-    assert found.values.tolist() == [-9_223_372_036_854_776, 9_223_372_036_854_775, -1]
+    of_edges = times.times_of(edges, "t", conf.data, where)
+    assert of_edges.values.tolist() == [-9_223_372_036_854_776, 9_223_372_036_854_775, -1]
 
 
 def test_several_times_in_a_row():

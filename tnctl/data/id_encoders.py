@@ -19,7 +19,7 @@ from tnctl.data.times import is_temporal, times_of
 from tnctl.errors import UserError
 from tnctl.schema import Data, Slot
 from tnctl.tables import columns as c_columns
-from tnctl.tables import times as c_times
+from tnctl.tables import c_times
 
 VIEW_BYTES = 16
 

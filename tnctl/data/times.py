@@ -13,7 +13,7 @@ from tnctl.data.bad_rows import refuse
 from tnctl.data.file_pieces import Where
 from tnctl.errors import Failure, refuse_if
 from tnctl.schema import ISO, Data, Time
-from tnctl.tables import times as c_times
+from tnctl.tables import c_times
 
 SECOND = 1_000_000
 # Ticks of Arrow's timestamps in a second.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tnctl.starting import multiple_values
 from tnctl.starting.column_figures import Figures
 from tnctl.starting.column_value import bucket_codes, codes_of_rows, held_out_auc, noise
-from tnctl.starting.times import TimeForm, time_form
+from tnctl.starting.time_forms import TimeForm, time_form
 
 ID_WORDS = {
     "id", "ids", "uid", "uuid", "guid", "key", "code", "hash", "user", "member", "visitor", "item",

@@ -20,7 +20,7 @@ from tnctl.starting.named_files import NamedFiles, named_files
 from tnctl.starting.other_splits import add_split
 from tnctl.starting.sample import ROWS, Sample, read_rows
 from tnctl.starting.shared_values import share_rows
-from tnctl.starting.times import are_in_order
+from tnctl.starting.time_forms import are_in_order
 
 ROWS_OF_A_BUCKET = 200
 FEWEST_BUCKETS = 8

@@ -39,7 +39,7 @@ from tnctl.tensornet.block_rows import described, rows_of
 from tnctl.tensornet.conf_tables import Weights
 from tnctl.tensornet.ftrl_weights import FtrlWeights
 from tnctl.tensornet.joined_records import Ages, JoinCounts, JoinedTable, no_ages
-from tnctl.tensornet.partitions import MOST_PARTS, PartedRows, parts_needed
+from tnctl.tensornet.parted_rows import MOST_PARTS, PartedRows, parts_needed
 from tnctl.tensornet.table_folders import Source, SourceTable, source_at
 
 

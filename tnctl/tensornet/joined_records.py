@@ -11,7 +11,7 @@ from tnctl.errors import Failure
 from tnctl.model.layout import LINEAR, TableLayout
 from tnctl.tables import SparseTable, key_hashes
 from tnctl.tensornet.conf_tables import Weights
-from tnctl.tensornet.partitions import PartedRows
+from tnctl.tensornet.parted_rows import PartedRows
 from tnctl.tensornet.row_forms import LONGEST_AGE
 
 

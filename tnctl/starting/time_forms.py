@@ -12,7 +12,7 @@ from tnctl.data.times import times_of
 from tnctl.errors import Failure
 from tnctl.schema import ISO, Data, Time
 from tnctl.starting.column_figures import Figures
-from tnctl.tables import times as c_times
+from tnctl.tables import c_times
 
 WORDS = {"time", "times", "timestamp", "ts", "date", "datetime", "day", "dt", "at", "created"}
 HOUR = "hour"  # the name of a column that often has the hour with its date
