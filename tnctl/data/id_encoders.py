@@ -18,8 +18,8 @@ from tnctl.data.file_pieces import Where
 from tnctl.data.times import is_temporal, times_of
 from tnctl.errors import UserError
 from tnctl.schema import Data, Slot
-from tnctl.tables import columns as c_columns
 from tnctl.tables import c_times
+from tnctl.tables import columns as c_columns
 
 VIEW_BYTES = 16
 
