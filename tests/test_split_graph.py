@@ -15,13 +15,13 @@ from tensorflow.python.saved_model import loader_impl
 
 from tnctl import manifest, schema
 from tnctl.checkpoint import load as loading
-from tnctl.errors import UserError
+from tnctl.errors import Failure, UserError
 from tnctl.model.graph import Input
 from tnctl.serving.graph import cutting, loaded_graph, warmup_requests
 from tnctl.serving.graph.graph_document import GraphManifest
 from tnctl.serving.graph.loaded_graph import inputs_of, open_graph
 from tnctl.serving.graph_inputs import RawInputs
-from tnctl.serving.verify import golden_checks
+from tnctl.serving.verify import golden_checks, parity
 from tnctl.serving.verify.golden_file import golden_of_graph
 
 # Every kind of input; two heads that share little; two towers.
@@ -701,3 +701,88 @@ def test_a_tower_that_cannot_be(tmp_path, monkeypatch, lines, reason):
     with pytest.raises(UserError) as caught:
         build_network(conf, plan(conf, Statistics()), "float32")
     assert reason in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def by_weights(split):
+    """The whole graph of that model with an input of each slot for its linear weights."""
+    return split("linear=inputs")
+
+
+def test_linear_weights_by_slot(whole, by_weights, split):
+    """The graph adds them up in turn; all else is as in the graph that takes the sum."""
+    content, plain = document(by_weights), document(whole)
+    assert (content.version, plain.version) == (2, 1)
+    linears = content.signatures.linears
+    assert [part.name for part in linears] == [f"{name}_linear" for name in content.linear.adds]
+    assert {part.name: part.shape for part in linears if part.shape != (1,)} == {
+        "history_linear": (4,)
+    }
+    kept = [part for part in plain.signatures.by_slot if part.name != "linear"]
+    assert [part for part in content.signatures.by_slot if part.source != "linears"] == kept
+    assert content.signatures.packed == plain.signatures.packed
+
+    inputs = golden_of(whole).inputs(plain)
+    columns = linears[-1].end
+    drawn = np.random.default_rng(2).normal(size=(len(inputs["x"]), columns)).astype(np.float32)
+    total = np.zeros((len(drawn), 1), np.float32)
+    for column in drawn.T:
+        total[:, 0] += column
+    expected = outputs(whole, "by_slot", inputs | {"linear": total})
+    received = outputs(by_weights, "by_slot", inputs | {"linears": drawn})
+    for name, array in expected.items():
+        near(received[name], array)
+    near(
+        outputs(by_weights, "packed", inputs)["logits"], outputs(whole, "packed", inputs)["logits"]
+    )
+    drawn[:, linears[0].at] += 3
+    moved = outputs(by_weights, "by_slot", inputs | {"linears": drawn})
+    near(moved["logits_ctr"], expected["logits_ctr"] + 3)
+    near(moved["logits_buy"], expected["logits_buy"])
+
+    # A head takes those that it reads: all, or none.
+    assert document(split("linear=inputs", "head=ctr")).signatures.linears == linears
+    buy = document(split("linear=inputs", "head=buy", "frozen=true"))
+    assert (buy.version, buy.signatures.linears, buy.linear.adds) == (1, (), ())
+
+
+def test_linear_weights_by_slot_are_verified(cli, everything, by_weights, tmp_path):
+    for precision in ("float32", "int8"):
+        embeddings = f"{tmp_path}/{precision}"
+        done = cli(
+            "export-embeddings", "output=run", f"to={embeddings}", f"precision={precision}",
+            cwd=everything,
+        )  # fmt: skip
+        assert done.code == 0, done.err
+        both = f"graph={by_weights}", f"embeddings={embeddings}"
+        for named in ((), ("output=run", "recipe.name=mine.py")):
+            done = cli("verify-serving", *both, *named, cwd=everything)
+            assert done.code == 0, done.err
+            assert "sums of the slots' linear, bit by bit" in done.err
+    # The sum of the parts is looked at, and the sum itself.
+    linears = np.array([[1, 2], [3, 4]], np.float32)
+    right = np.array([[3], [7]], np.float32)
+    assert parity.same_sums("", linears, right).held
+    assert not parity.same_sums("", linears, right + np.float32(1e-6)).held
+
+
+def test_linear_weights_that_cannot_be_inputs(cli, everything, by_weights, tmp_path):
+    done = cli("split-graph", "output=run", "linear=each", "to=none", cwd=everything)
+    assert (done.code, "no linear 'each'. Choose from: inputs, sum" in done.last) == (2, True)
+    content = json.loads((by_weights / "serving.json").read_text())
+    del content["sha256"]
+    [linear] = [part for part in content["signatures"]["packed"] if part["name"] == "linear"]
+    for change, words in (
+        (lambda c: c["linear"]["adds"].reverse(), "are not those of the slots that linear adds"),
+        (lambda c: c.update(version=1), "or of version 1"),
+        (
+            lambda c: c["signatures"]["by_slot"].append(linear),
+            "signature by_slot has an input linear, and its parts",
+        ),
+        (lambda c: c["signatures"]["by_slot"][-1].update(at=0), "overlaps another input"),
+    ):
+        changed = json.loads(json.dumps(content))
+        change(changed)
+        (tmp_path / "serving.json").write_bytes(manifest.sealed(changed))
+        with pytest.raises(Failure, match=words):
+            document(tmp_path)

@@ -83,9 +83,9 @@ def test_values_are_those_that_the_ids_are_made_of(name):
             if value == "" and slot.separator:
                 ids = []  # an empty part is missing; a whole text may be empty
             expected |= {(id_, str(value)) for id_ in ids}
-    found = list(zip(named.ids.tolist(), named.values.to_pylist(), strict=True))
-    assert len(found) == len(set(found))
-    assert set(found) == expected
+    named_pairs = list(zip(named.ids.tolist(), named.values.to_pylist(), strict=True))
+    assert len(named_pairs) == len(set(named_pairs))
+    assert set(named_pairs) == expected
     known = reader.known()
     if slot.missing == "value":
         assert known.values.to_pylist() == [None]
@@ -133,10 +133,12 @@ def test_runs_are_a_sorted_set(tmp_path, monkeypatch, most):
         expected |= set(zip(ids.tolist(), values, strict=True))
     tables = list(runs.sorted())
     whole = pa.concat_tables(tables)
-    found = list(zip(*(whole.column(name).to_pylist() for name in ("id", "value")), strict=True))
+    named_pairs = list(
+        zip(*(whole.column(name).to_pylist() for name in ("id", "value")), strict=True)
+    )
     hashed = hashes_of("user", np.arange(40, dtype=np.uint64)).tolist()
     order = sorted(expected, key=lambda pair: (hashed[pair[0]], hash_bytes(pair[1].encode(), 0)))
-    assert found == order
+    assert named_pairs == order
     if most < 1 << 30:  # runs were merged, and do not pile up
         assert 1 <= len(list(tmp_path.iterdir())) <= 8
     assert len(tables) > 1 or most == 1 << 30
@@ -189,13 +191,13 @@ def test_an_export_names_its_rows(trained_ids, tmp_path, encoding, monkeypatch):
         "last_item": {str(3 * n) for n in numbers},
     }
     for entry in content.values:
-        found = pairs_in(tmp_path / "e", entry.slot)
-        assert set(found) == expected_pairs(tmp_path / "e", entry.slot, texts[entry.slot])
-        assert len(found) == len(set(found)) == entry.values > 0
-        assert entry.ids == len({id_ for id_, _ in found})
+        named_pairs = pairs_in(tmp_path / "e", entry.slot)
+        assert set(named_pairs) == expected_pairs(tmp_path / "e", entry.slot, texts[entry.slot])
+        assert len(named_pairs) == len(set(named_pairs)) == entry.values > 0
+        assert entry.ids == len({id_ for id_, _ in named_pairs})
         # In the order of the rows.
         group = "user" if entry.slot == "user" else "item"
-        keys = hashes_of(group, np.array([id_ for id_, _ in found], np.uint64))
+        keys = hashes_of(group, np.array([id_ for id_, _ in named_pairs], np.uint64))
         assert (keys[1:] >= keys[:-1]).all()
     groups = pq.ParquetFile(tmp_path / "e/item.values.parquet").metadata
     assert groups.num_row_groups == -(-groups.num_rows // 10)

@@ -169,6 +169,10 @@ static int place_input(description *out, const json_value *input, char *error) {
         !take_count(input, "columns", &columns, error)) {
         return refuse(error, "serving.json: an input of by_slot is not understood");
     }
+    /* Signature packed, which is what runs here, has their sum. */
+    if (json_is(source, "linears")) {
+        return 1;
+    }
     int is_length = json_is(source, "lengths");
     json_value of = *name;
     of.length -= is_length ? sizeof "_length" - 1 : 0;

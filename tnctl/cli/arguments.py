@@ -37,6 +37,7 @@ ARGUMENTS = {
     "endpoint": "the URL of a running model: http://HOST:PORT/v1/models/NAME",
     "head": "the one head, or tower, of the recipe that is cut out",
     "frozen": "true: weights become constants of the graph",
+    "linear": "how linear weights enter the graph: their sum, or inputs, one of each slot",
     "aot": "batch sizes to compile ahead of time, such as [1,32,256]",
     "target_cpu": "the CPU that aot= compiles for (default x86-64-v3)",
     "html": "the file of a page to write: a table to sort, learning curves, calibration",

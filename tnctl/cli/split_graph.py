@@ -1,6 +1,6 @@
 """`tnctl split-graph`."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from tnctl import files
 from tnctl.cli import arguments
@@ -11,10 +11,10 @@ from tnctl.schema import Conf
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
 
-TAKES = ("conf", "checkpoint", "to", "head", "frozen", "golden", "aot", "target_cpu")
+TAKES = ("conf", "checkpoint", "to", "head", "frozen", "linear", "golden", "aot", "target_cpu")
 USAGE = (
-    "conf=NAME | output=URL | checkpoint=URL [to=URL] [head=NAME] [frozen=true] [golden=N] "
-    "[aot=[1,32]] [target_cpu=NAME]"
+    "conf=NAME | output=URL | checkpoint=URL [to=URL] [head=NAME] [frozen=true] "
+    "[linear=sum|inputs] [golden=N] [aot=[1,32]] [target_cpu=NAME]"
 )
 
 
@@ -43,6 +43,7 @@ def split(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
             to,
             head=taken.get("head"),
             frozen=frozen,
+            linear=arguments.choice(taken, "linear", get_args(splitting.Linear)),
             golden=golden,
             sizes=sizes,
             target_cpu=taken.get("target_cpu", aot.TARGET_CPU),

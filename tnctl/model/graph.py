@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tnctl.model.building import Model
-from tnctl.model.layout import LINEAR, Layout
+from tnctl.model.layout import LINEAR, LINEARS, Layout
 
 BY_SLOT = "by_slot"
 PACKED = "packed"
@@ -21,7 +21,8 @@ LENGTHS = "lengths"
 class Input:
     """An input of a signature: float32 [B, *shape], lengths int32.
 
-    `source` is where its columns come from: x, linear, sequences or lengths, from column `at`.
+    `source` is where its columns come from, from column `at`: x, linear, sequences or lengths, or
+    linears, which are added up to linear.
     """
 
     name: str
@@ -66,6 +67,24 @@ def slot_inputs(layout: Layout) -> list[Input]:
             Input(name, (place.length, place.width), SEQUENCES, place.column),
             Input(f"{name}_length", (), LENGTHS, place.number),
         ]
+    return inputs
+
+
+def linear_slots(layout: Layout) -> list[str]:
+    """The slots in the order in which `linear` is added up."""
+    return [name for table in layout.tables if table.linear for name in table.slots]
+
+
+def linear_inputs(layout: Layout) -> list[Input]:
+    """What takes the place of `linear` in `by_slot`: NAME_linear of each slot that it adds.
+
+    [B, 1]; of a sequence [B, L], because its linear weights are added one by one.
+    """
+    inputs: list[Input] = []
+    for name in linear_slots(layout):
+        place = layout.sequences.get(name)
+        end = inputs[-1].at + inputs[-1].columns if inputs else 0
+        inputs.append(Input(f"{name}_linear", (place.length if place else 1,), LINEARS, end))
     return inputs
 
 
@@ -136,18 +155,29 @@ def signatures_of(
     scores: Callable[[list[Any]], dict[str, Any]], packed: list[Input], by_slot: list[Input]
 ) -> dict[str, Any]:
     """The signatures of a function of the inputs of `packed`, in their order."""
+    linears = [part for part in by_slot if part.source == LINEARS]
 
     def of_packed(**inputs: Any) -> dict[str, Any]:
         return scores([inputs[entry.name] for entry in packed])
 
     def of_slots(**inputs: Any) -> dict[str, Any]:
         return scores([
+            added(linears, inputs) if linears and whole.name == LINEAR else
             concatenated(whole, [part for part in by_slot if part.source == whole.name], inputs)
             for whole in packed
         ])  # fmt: skip
 
     signatures = {PACKED: concrete(of_packed, packed), BY_SLOT: concrete(of_slots, by_slot)}
     return signatures | {"serving_default": signatures[BY_SLOT]}
+
+
+def added(parts: list[Input], inputs: dict[str, Any]) -> Any:
+    """`linear` [B, 1]: the columns of its parts, added one after the other."""
+    columns = [inputs[part.name][:, at : at + 1] for part in parts for at in range(part.columns)]
+    total = columns[0]
+    for column in columns[1:]:
+        total += column
+    return total
 
 
 def concatenated(whole: Input, parts: list[Input], inputs: dict[str, Any]) -> Any:

@@ -22,6 +22,7 @@ from tnctl.tables import Optimizer as TableOptimizer
 from tnctl.tables.records import CVM_COLUMNS as CVM_COLUMNS
 
 LINEAR = "linear"
+LINEARS = "linears"  # of each slot, what linear is the sum of
 EMBEDDING = "embedding"
 
 

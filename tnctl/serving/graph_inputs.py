@@ -20,8 +20,8 @@ from tnctl.data.raw_rows import as_table
 from tnctl.data.slot_encoder import Cells
 from tnctl.errors import Failure
 from tnctl.model.graph import LENGTHS, SEQUENCES
-from tnctl.model.layout import CVM_COLUMNS, LINEAR
-from tnctl.serving.graph.graph_document import GraphManifest, SignatureInput, conf_of
+from tnctl.model.layout import CVM_COLUMNS, LINEAR, LINEARS
+from tnctl.serving.graph.graph_document import OF_LINEAR, GraphManifest, SignatureInput, conf_of
 from tnctl.serving.graph.raw_values_document import SlotInput
 from tnctl.serving.rows.embeddings import Embeddings
 
@@ -71,13 +71,18 @@ def pooled_inputs(
 ) -> dict[str, NDArray[Any]]:
     """The inputs of signature `packed`, by name: float32 [rows, columns], lengths int32.
 
-    An id that `lookup` does not know reads zeros. Columns that the graph does not read are zeros.
+    Where by_slot takes the parts of `linear`, `linears` too. An id that `lookup` does not know
+    reads zeros. Columns that the graph does not read are zeros.
     """
     inputs: dict[str, NDArray[Any]] = {
         packed.name: np.zeros((encoded.rows, packed.columns), packed.dtype)
         for packed in description.signatures.packed
     }
     places = description.inputs
+    linears = {part.name.removesuffix(OF_LINEAR): part for part in description.signatures.linears}
+    if linears:
+        columns = sum(part.columns for part in linears.values())
+        inputs[LINEARS] = np.zeros((encoded.rows, columns), np.float32)
     # The sum `linear` is added up in the order of linear.adds, so its slots come first.
     adds = description.linear.adds if LINEAR in inputs else ()
     with_place = (name for name in description.slots if name in places and name in encoded.cells)
@@ -87,8 +92,10 @@ def pooled_inputs(
         cells, first = encoded.cells[name], int(slot.linear)
         if slot.pooling == "none":
             if name in adds:
-                for numbers, ids in in_turn(cells):
+                for turn, (numbers, ids) in enumerate(in_turn(cells)):
                     inputs[LINEAR][numbers] += rows[name][ids, :1]
+                    if name in linears:
+                        inputs[LINEARS][numbers, linears[name].at + turn] = rows[name][ids, 0]
             if name in places:
                 put_sequence(rows[name][:, first:], cells, places[name], inputs[SEQUENCES])
             if (length := places.get(f"{name}_length")) is not None:
@@ -97,6 +104,8 @@ def pooled_inputs(
         cell = pooled(rows[name], cells, slot.pooling)
         if name in adds:
             inputs[LINEAR] += cell[:, :1]
+            if name in linears:
+                inputs[LINEARS][:, linears[name].at] = cell[:, 0]
         if name in places:
             at = places[name].at
             inputs["x"][:, at : at + cell.shape[1] - first] = cell[:, first:]

@@ -6,7 +6,7 @@ wanted outputs do not need are removed. The weights that are left become variabl
 frozen.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -29,7 +29,7 @@ from tnctl.model.graph import (
     signatures_of,
     slot_inputs,
 )
-from tnctl.model.layout import Layout
+from tnctl.model.layout import LINEAR, LINEARS, Layout
 from tnctl.serving.graph import allowed_ops
 from tnctl.serving.graph.loaded_graph import (
     check_signature,
@@ -59,11 +59,19 @@ def whole(layout: Layout, heads: tuple[str, ...]) -> Part:
     return Part(packed_inputs(layout), slot_inputs(layout), outputs_of(heads))
 
 
-def cut(folder: str, to: str, everything: Part, part: str | None, frozen: bool) -> Part:
+def cut(
+    folder: str,
+    to: str,
+    everything: Part,
+    part: str | None,
+    frozen: bool,
+    linears: Sequence[Input] = (),
+) -> Part:
     """Write a head or tower (None: all heads) of the SavedModel in `folder` as one into `to`.
 
     `everything` is what the SavedModel takes and returns. Inputs of `packed` keep their shape,
-    but unread ones are left out; so are inputs of `by_slot` of which no column is read.
+    but unread ones are left out; so are inputs of `by_slot` of which no column is read. `linears`
+    take the place of `linear` in `by_slot`, unless the part does not read it.
     Raises UserError when there is no such part.
     """
     loaded = load_graph(folder)  # variables live only as long as it does
@@ -72,7 +80,7 @@ def cut(folder: str, to: str, everything: Part, part: str | None, frozen: bool) 
         function, outputs = chosen(loaded.signatures, everything.outputs, part)
         if absent := sorted(outputs.keys() - function.structured_outputs.keys()):
             raise Failure(f"the graph has no output {absent[0]}. Take another checkpoint")
-        return cut_function(function, outputs, to, everything, part, frozen)
+        return cut_function(function, outputs, to, everything, part, frozen, linears)
 
 
 def cut_function(
@@ -82,6 +90,7 @@ def cut_function(
     everything: Part,
     part: str | None,
     frozen: bool,
+    linears: Sequence[Input] = (),
 ) -> Part:
     """Write `outputs`, by their names in a function, as a SavedModel into `to`."""
     constant = convert_variables_to_constants_v2(function, lower_control_flow=False)
@@ -97,6 +106,9 @@ def cut_function(
             if (read[columns.source] or set())
             & set(range(columns.at, columns.at + columns.columns))
         ]
+    if linears:
+        wanted = [columns for columns in by_slot if columns.name != LINEAR]
+        by_slot = wanted if len(wanted) == len(by_slot) else [*wanted, *linears]
     weights = {} if frozen else variables(function, graph)
 
     # With specs it is traced once, and constants are there once.
@@ -278,7 +290,12 @@ def compare(
     ]
     if most:
         given[LENGTHS] = random.integers(0, most, (EXAMPLES, len(most)), "i4", endpoint=True)
-    expected = run(function, given)
+    linears = [columns for columns in part.by_slot if columns.source == LINEARS]
+    if linears:
+        shape = EXAMPLES, linears[-1].at + linears[-1].columns
+        given[LINEARS] = random.normal(size=shape).astype(np.float32)
+        given[LINEAR] = given[LINEARS].sum(axis=1, keepdims=True)
+    expected = run(function, {whole.name: given[whole.name] for whole in everything.packed})
     loaded = allowed_ops.load(folder)
     for signature, inputs in ((PACKED, part.packed), (BY_SLOT, part.by_slot)):
         outputs = run(loaded.signatures[signature], inputs_of(inputs, given))

@@ -1,7 +1,7 @@
 """serving.json, the manifest of a split graph: docs/formats/graph.md."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Annotated, Any, ClassVar, Literal
@@ -17,7 +17,7 @@ from tnctl.data.statistics import Statistics
 from tnctl.documents import Finite, Name, omitted
 from tnctl.errors import UserError, refuse_if
 from tnctl.manifest import Manifest
-from tnctl.model.layout import LINEAR
+from tnctl.model.layout import LINEAR, LINEARS
 from tnctl.ownership import GRAPH
 from tnctl.schema import ID_KINDS, Conf, Numeric, Slot
 from tnctl.serving.artefact_document import CheckpointReference, GraphGolden, check_files
@@ -34,6 +34,7 @@ from tnctl.serving.graph.raw_values_document import (
 NAME = "serving.json"
 LENGTH = "_length"  # what the name of a sequence's number of values ends with
 PACKED_INPUTS = ("x", LINEAR, "sequences", "lengths")
+OF_LINEAR = "_linear"  # what the name of a slot's part of `linear` ends with
 Columns = Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
 
 
@@ -45,7 +46,7 @@ class SignatureInput:
     dtype: Literal["float32", "int32"]
     shape: Annotated[tuple[Columns, ...], Field(max_length=2)]
     columns: Columns
-    source: Literal["x", "linear", "sequences", "lengths"]
+    source: Literal["x", "linear", "sequences", "lengths", "linears"]
     at: Annotated[int, Field(ge=0, lt=MOST_COLUMNS)]
 
     def __post_init__(self) -> None:
@@ -96,6 +97,8 @@ class Signatures:
             "signature by_slot has an input twice",
             ValueError,
         )
+        if self.linears:
+            columns[LINEARS] = sum(part.columns for part in self.linears)
         ends = dict.fromkeys(columns, 0)
         for part in sorted(self.by_slot, key=lambda part: part.at):
             refuse_if(
@@ -107,6 +110,11 @@ class Signatures:
                 part.at < ends[part.source], f"input {part.name} overlaps another input", ValueError
             )
             ends[part.source] = part.end
+
+    @property
+    def linears(self) -> tuple[SignatureInput, ...]:
+        """The inputs that `linear` is the sum of, where by_slot takes them in its place."""
+        return tuple(part for part in self.by_slot if part.source == LINEARS)
 
     def of(self, signature: str) -> tuple[SignatureInput, ...]:
         """The inputs of `by_slot` or `packed`."""
@@ -139,11 +147,14 @@ class LinearSum:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphManifest(Manifest):
-    """All that a scorer needs to make the inputs of a split graph from raw values."""
+    """All that a scorer needs to make the inputs of a split graph from raw values.
+
+    Version 2 has an input of each slot in the place of `linear`; without them version 1 is written.
+    """
 
     FORMAT: ClassVar[str] = "tnctl graph"
     VERSION: ClassVar[int] = 2
-    WITHOUT_TIMES: ClassVar[int] = 1  # the version of a graph that no time is an input of
+    PLAIN: ClassVar[int] = 1  # the version of a graph without times and linear inputs
 
     checkpoint: CheckpointReference
     recipe: RecipeReference
@@ -211,6 +222,8 @@ class GraphManifest(Manifest):
             else:
                 shapes[name, "sequences"] = (slot.max_length or 0, slot.columns)
                 shapes |= {(name + LENGTH, "lengths"): ()} if slot.has_rows else {}
+            length = 1 if slot.pooling != "none" else slot.max_length or 0
+            shapes |= {(name + OF_LINEAR, LINEARS): (length,)} if slot.linear else {}
         for part in self.signatures.by_slot:
             refuse_if(
                 part.shape != shapes.get((part.name, part.source)),
@@ -230,6 +243,18 @@ class GraphManifest(Manifest):
         refuse_if(
             adds and all(whole.name != LINEAR for whole in self.signatures.packed),
             "linear adds slots, and signature packed has no input linear",
+            ValueError,
+        )
+        linears = self.signatures.linears
+        refuse_if(
+            linears
+            and (self.version < 2 or tuple(part.name for part in linears) != of_slots(adds)),
+            "inputs of linears are not those of the slots that linear adds, or of version 1",
+            ValueError,
+        )
+        refuse_if(
+            linears and any(part.name == LINEAR for part in self.signatures.by_slot),
+            "signature by_slot has an input linear, and its parts",
             ValueError,
         )
 
@@ -276,6 +301,11 @@ def has_times(slots: Mapping[str, SlotInput], numeric: Mapping[str, NumericInput
     return any(ID_KINDS[slot.ids].of_times for slot in slots.values()) or any(
         number.unit is not None for number in numeric.values()
     )
+
+
+def of_slots(adds: Sequence[str]) -> tuple[str, ...]:
+    """The names of the inputs that take the place of `linear`."""
+    return tuple(name + OF_LINEAR for name in adds)
 
 
 def conf_of(description: GraphManifest) -> tuple[Conf, Statistics]:

@@ -12,8 +12,8 @@ from tnctl.data.column_names import numeric_columns, slot_columns
 from tnctl.data.slot_encoder import Encoder
 from tnctl.data.statistics import Scale, Statistics
 from tnctl.masking import masked
-from tnctl.model.graph import LENGTHS, Input
-from tnctl.model.layout import CVM_COLUMNS, LINEAR, Layout, plan
+from tnctl.model.graph import LENGTHS, Input, linear_slots
+from tnctl.model.layout import CVM_COLUMNS, LINEAR, LINEARS, Layout, plan
 from tnctl.schema import Conf, Data, Label, Numeric, time_columns
 from tnctl.serving.artefact_document import CheckpointReference
 from tnctl.serving.graph.cutting import Part, whole
@@ -48,9 +48,10 @@ def describe(
     taken = {
         columns.name.removesuffix(LENGTH) if columns.source == LENGTHS else columns.name
         for columns in part.by_slot
+        if columns.source not in (LINEAR, LINEARS)
     }
-    tables = [table for table in layout.tables if table.linear and LINEAR in taken]
-    adds = tuple(name for table in tables for name in table.slots)
+    sources = {columns.source for columns in part.by_slot}
+    adds = tuple(linear_slots(layout)) if sources & {LINEAR, LINEARS} else ()
     taken |= set(adds)
     # And the slots that crosses among them combine.
     taken |= {slot for name in taken & conf.slots.keys() for slot in conf.slots[name].cross or ()}
@@ -64,10 +65,10 @@ def describe(
         name: described_numeric(name, number, statistics.standardize.get(name))
         for name, number in numeric.items()
     }
-    with_times = has_times(described_slots, described_numbers)
+    is_plain = not has_times(described_slots, described_numbers) and LINEARS not in sources
     return GraphManifest(
         format=GraphManifest.FORMAT,
-        version=GraphManifest.VERSION if with_times else GraphManifest.WITHOUT_TIMES,
+        version=GraphManifest.PLAIN if is_plain else GraphManifest.VERSION,
         checkpoint=CheckpointReference.of(checkpoint),
         recipe=masked(checkpoint.manifest.recipe),
         head=head,

@@ -4,16 +4,17 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tnctl import files, outputs
 from tnctl.checkpoint.load import Checkpoint
-from tnctl.errors import Failure
+from tnctl.errors import Failure, refuse_if
 from tnctl.manifest import Inventory
-from tnctl.model.layout import plan
+from tnctl.model.graph import Input, linear_inputs
+from tnctl.model.layout import LINEARS, Layout, plan
 from tnctl.ownership import GRAPH
 from tnctl.schema import Conf
 from tnctl.serving.graph import aot, cutting, loaded_graph, warmup_requests
@@ -24,6 +25,7 @@ from tnctl.serving.verify.golden_file import golden_of_checkpoint
 
 GOLDEN_ROWS = 200
 WARM_ROWS = 8
+Linear = Literal["sum", "inputs"]  # of linear weights: their sum, or an input of each slot
 
 
 def split(
@@ -33,13 +35,15 @@ def split(
     *,
     head: str | None = None,
     frozen: bool = False,
+    linear: Linear = "sum",
     golden: int = GOLDEN_ROWS,
     sizes: Sequence[int] = (),
     target_cpu: str = aot.TARGET_CPU,
 ) -> GraphManifest:
     """Write the SavedModel of a checkpoint and, last, serving.json to the folder or URL `to`.
 
-    All of it, or one head or tower; with its weights as constants when `frozen`; compiled for
+    All of it, or one head or tower; with its weights as constants when `frozen`; with an input of
+    each slot for its linear weights, and not their sum, when `linear` is "inputs"; compiled for
     batches of `sizes`. It is made in a temporary folder, and copied to `to` with the first
     `golden` golden rows of the checkpoint if it gives their logits. Returns the content of
     serving.json. Raises Failure when the logits differ, UserError when there is no such head.
@@ -51,7 +55,7 @@ def split(
     ):
         local = str(Path(temporary, "graph"))
         try:
-            part = write_part(checkpoint, conf, local, head, frozen)
+            part = write_part(checkpoint, conf, local, head, frozen, linear)
             description = replace(describe(checkpoint, conf, part, head), frozen=frozen)
             warmup_requests.write(local, requests_of(checkpoint, description, golden))
         except loaded_graph.FULL_DISK as error:
@@ -74,16 +78,37 @@ def split(
 
 
 def write_part(
-    checkpoint: Checkpoint, conf: Conf, local: str, head: str | None, frozen: bool
+    checkpoint: Checkpoint,
+    conf: Conf,
+    local: str,
+    head: str | None,
+    frozen: bool,
+    linear: Linear = "sum",
 ) -> cutting.Part:
     """The SavedModel of a checkpoint in a local folder, unchanged or cut, its files verified."""
-    everything = cutting.whole(plan(conf, checkpoint.statistics), checkpoint.manifest.heads)
-    if head is None and not frozen:
+    layout = plan(conf, checkpoint.statistics)
+    everything = cutting.whole(layout, checkpoint.manifest.heads)
+    linears = linears_of(layout, everything) if linear == "inputs" else []
+    if head is None and not frozen and not linears:
         loaded_graph.write_graph(checkpoint, local)
         return everything
     with files.TemporaryFolder("graph") as temporary:
         loaded_graph.write_graph(checkpoint, temporary)
-        return cutting.cut(temporary, local, everything, head, frozen)
+        return cutting.cut(temporary, local, everything, head, frozen, linears)
+
+
+def linears_of(layout: Layout, everything: cutting.Part) -> list[Input]:
+    """The inputs that take the place of `linear`. Raises UserError when there can be none."""
+    linears = linear_inputs(layout)
+    refuse_if(not linears, "linear=inputs: no slot of this model has linear weights. Leave it out")
+    names = {columns.name for columns in everything.by_slot}
+    for columns in linears:
+        refuse_if(
+            columns.name in names,
+            f"linear=inputs: the linear weights of a slot would be the input {columns.name}, which "
+            "the model has. Leave it out, or rename that slot or number",
+        )
+    return linears
 
 
 def requests_of(
@@ -100,5 +125,8 @@ def requests_of(
             packed.name: np.zeros((WARM_ROWS, packed.columns), packed.dtype)
             for packed in signatures.packed
         }
+        if signatures.linears:
+            columns = sum(part.columns for part in signatures.linears)
+            rows[LINEARS] = np.zeros((WARM_ROWS, columns), np.float32)
     inputs = loaded_graph.inputs_of(signatures.by_slot, rows)
     return [{name: array[:count] for name, array in inputs.items()} for count in (1, WARM_ROWS)]

@@ -12,6 +12,7 @@ from tnctl.checkpoint.golden_lines import parse_lines
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure
 from tnctl.manifest import DamagedError
+from tnctl.model.layout import LINEAR, LINEARS
 from tnctl.serving.graph.graph_document import GraphManifest
 from tnctl.serving.graph.loaded_graph import Arrays
 from tnctl.serving.rows.embeddings import Embeddings
@@ -32,7 +33,10 @@ class GoldenFile:
             raise DamagedError(folder, f"{url}, {error}", way) from error
 
     def inputs(self, description: GraphManifest) -> Arrays:
-        """The inputs of signature `packed`, [n, columns]. Raises Failure if a line has others."""
+        """The inputs of signature `packed`, [n, columns]. Raises Failure if a line has others.
+
+        Lines have the sum `linear`: where by_slot takes its parts, the first one is all of it.
+        """
         arrays = {}
         for packed in description.signatures.packed:
             values = [example.inputs.get(packed.name) for example in self.examples]
@@ -44,6 +48,10 @@ class GoldenFile:
                     )
             shape = (len(values), packed.columns)
             arrays[packed.name] = np.array(values, packed.dtype).reshape(shape)
+        if linears := description.signatures.linears:
+            columns = sum(part.columns for part in linears)
+            arrays[LINEARS] = np.zeros((len(self.examples), columns), np.float32)
+            arrays[LINEARS][:, :1] = arrays[LINEAR]
         return arrays
 
     def outputs(self, kind: str, name: str) -> NDArray[np.float32]:

@@ -25,6 +25,7 @@ from tnctl.evaluation.split_scoring import features_of
 from tnctl.files import AbsentError
 from tnctl.model.building import Model
 from tnctl.model.graph import BY_SLOT, PACKED, packed_inputs
+from tnctl.model.layout import LINEAR, LINEARS
 from tnctl.schema import Conf
 from tnctl.serving.graph.graph_document import NAME, GraphManifest
 from tnctl.serving.graph.loaded_graph import Arrays, LoadedGraph, inputs_of, open_graph, outputs_of
@@ -196,8 +197,9 @@ class Examples:
         else:
             findings = self._rows_within(embeddings)
             # The outputs of the recipe's network for the inputs from these rows.
-            for name, array in inputs.items():
-                self._buffers[name][:] = array
+            for name, buffer in self._buffers.items():
+                if name in inputs:
+                    buffer[:] = inputs[name]
             logits = self._inference.of_inputs(encoded.rows)
             towers = self._inference.towers(encoded.rows)
             figure = f"{deviation_of(logits, self.logits):.1e} × (1 + |logit|)"
@@ -291,15 +293,31 @@ def same_inputs(
     """
     findings = []
     for name, array in received.items():
+        if name == LINEARS:
+            findings.append(same_sums(what, array, received[LINEAR]))
+            continue
         read = np.zeros(array.shape[1], bool)
         for part in description.signatures.by_slot:
             read[part.at : part.end] |= part.source == name
+        read |= name == LINEAR and LINEARS in received
         wrong = int(((array != expected[name]) & read).any(axis=1).sum())
         figure = f"{wrong} of {len(array)} rows differ"
         findings.append(
             CheckedFigure(f"{what}{name} from the files, bit by bit", not wrong, figure)
         )
     return findings
+
+
+def same_sums(
+    what: str, linears: NDArray[np.float32], linear: NDArray[np.float32]
+) -> CheckedFigure:
+    """Whether parts of `linear`, float32 [B, columns], added in turn are the same float32 as it."""
+    total = np.zeros((len(linears), 1), np.float32)
+    for column in range(linears.shape[1]):
+        total += linears[:, column : column + 1]
+    wrong = int((total != linear).sum())
+    figure = f"{wrong} of {len(linear)} rows differ"
+    return CheckedFigure(f"{what}sums of the slots' linear, bit by bit", not wrong, figure)
 
 
 def within(what: str, deviation: float) -> CheckedFigure:
