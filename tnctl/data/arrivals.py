@@ -21,8 +21,9 @@ its first occurrence, row number + FOUNDERS, which tells when it arrived.
   missing has no effect.
 - The column `planted` is the logit. `reachable` is the logit of what can be known of it: the
   probability of a click for who knows the whole truth, but the taste or kind of no id that did not
-  occur before; it is the mean over all KINDS of them. No model that was trained on earlier rows
-  can expect a better AUC than its. A model reaches less where an id has occurred only a few times.
+  occur before (founders count as known); it is the mean over all KINDS of them. No model that was
+  trained on earlier rows can expect a better AUC than its. A model reaches less where an id has
+  occurred only a few times.
 """
 
 from collections.abc import Collection, Iterator

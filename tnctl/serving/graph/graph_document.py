@@ -199,7 +199,7 @@ class GraphManifest(Manifest):
         if both := self.slots.keys() & self.numeric.keys():
             raise ValueError(f"{min(both)} is a slot and a numeric input")
         refuse_if(
-            self.version == self.WITHOUT_TIMES and self.has_times,
+            self.version == self.PLAIN and self.has_times,
             f"version {self.version} has no times",
             ValueError,
         )
