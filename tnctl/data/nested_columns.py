@@ -93,8 +93,11 @@ def _joined(array: pa.Array) -> pa.Array:
     if not numbers.has_values(array.type) or not numbers.has_values(array.type.value_type):
         return array
     values, lengths = numbers.listed(array)
-    ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
-    return pa.LargeListArray.from_arrays(ends, values, mask=array.is_null())
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    while numbers.has_values(values.type):
+        values, inner = numbers.listed(values)
+        ends = np.concatenate([[0], np.cumsum(inner)])[ends]
+    return pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), values, mask=array.is_null())
 
 
 def _column(path: str, names: Sequence[str]) -> str:

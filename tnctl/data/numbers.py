@@ -39,19 +39,11 @@ def has_values(kind: pa.DataType) -> bool:
 
 
 def listed(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
-    """The values of lists [rows], one after the other, and how many each row has, int64 [rows].
-
-    The values of lists within lists are those of the row, in their order.
-    """
+    """The values of lists [rows], one after the other, and how many each row has, int64 [rows]."""
     if pt.is_fixed_size_list(array.type):
         array = array.cast(pa.large_list(array.type.value_type))
     counts = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
-    lengths, values = counts.astype(np.int64), pc.list_flatten(array)
-    if not has_values(values.type):
-        return values, lengths
-    values, inner = listed(values)
-    ends = np.concatenate([[0], np.cumsum(inner)])
-    return values, np.diff(ends[np.concatenate([[0], np.cumsum(lengths)])])
+    return pc.list_flatten(array), counts.astype(np.int64)
 
 
 def is_text(kind: pa.DataType) -> bool:

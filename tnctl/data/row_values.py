@@ -46,9 +46,9 @@ def row_values(
 ) -> RowValues:
     """The values of a column [rows], as they are or as its text is split.
 
-    A null list, and a text of data.missing that is split, have no value; lists in lists are joined.
-    `fractions` allows numbers with a point in JSON lists. Raises `BadRowsError` for a text that is
-    no JSON list, and for too many values in a row.
+    A null list, and a text of data.missing that is split, have no value. `fractions` allows
+    numbers with a point in JSON lists. Raises `BadRowsError` for a text that is no JSON list, and
+    for too many values in a row.
     """
     kind = array.type.value_type if pt.is_dictionary(array.type) else array.type
     if separator is not None and numbers.is_text(kind):
