@@ -40,6 +40,7 @@ OWNERS = {
     "tensorboard": {"training"},
     "grpc": {"cluster"},
     "ray": {"launch"},
+    "lightgbm": {"training"},
     "redis": {"serving"},
 }
 TOP = {"tnctl": "api", "tnctl.__main__": "cli"}  # for Python, and `python -m tnctl`
