@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_generated import calibrated, sigmoid
 
 from tnctl.data import arrivals, days, sources, units
 from tnctl.data.generated import row_range as range_of_generated
@@ -35,10 +36,6 @@ def conf_of(train="0:3000", **data):
 def table():
     """The first rows of the stream, without `reachable`."""
     return arrivals.rows(0, ROWS, ["label"])
-
-
-def sigmoid(logits):
-    return 1 / (1 + np.exp(-logits))
 
 
 def column(table, name):
@@ -161,15 +158,6 @@ def test_what_belongs_to_an_id_stays_with_it(table):
                 if name != "city" or value is not None:
                     assert known.setdefault(who, value) == value
             assert len(set(known.values())) > 5
-
-
-def calibrated(logits, labels, bins=8):
-    """Whether in each eighth of the rows the mean of labels is what the logits say."""
-    predicted = sigmoid(logits)
-    for rows in np.array_split(np.argsort(predicted), bins):
-        p = predicted[rows]
-        deviation = np.sqrt((p * (1 - p)).sum()) / len(rows)
-        assert abs(labels[rows].mean() - p.mean()) < 5 * deviation
 
 
 def test_labels_follow_the_planted_truth(table):

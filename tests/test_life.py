@@ -248,6 +248,19 @@ def assert_equal(model, naive):
             np.testing.assert_allclose(rows_[key]["click"], expected["click"], rtol=1e-5, atol=1e-6)
 
 
+def train_both(step, naive, batch):
+    """One step of both, from the same inputs."""
+    step(batch)
+    assert_inputs_equal(step._buffers, naive.train(batch))
+
+
+def assert_inputs_equal(buffers, expected):
+    x, sequences, linear = expected
+    np.testing.assert_allclose(buffers.x, x, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(buffers.sequences, sequences, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(buffers.linear[:, 0], linear, rtol=1e-4, atol=1e-5)
+
+
 RULES = {
     "nothing": {},
     "after": {"admission": {"after": 3}},
@@ -279,12 +292,7 @@ def test_training_is_what_a_naive_table_does(tmp_path, name):
             naive.days = [day for day in DAYS if day[1] <= number]
             for table in model.tables:
                 table.set_days(naive.days)
-        batch = batch_of(model, number)
-        step(batch)
-        x, apart, linear = naive.train(batch)
-        np.testing.assert_allclose(step._buffers.x, x, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(step._buffers.sequences, apart, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(step._buffers.linear[:, 0], linear, rtol=1e-4, atol=1e-5)
+        train_both(step, naive, batch_of(model, number))
         assert_equal(model, naive)
     by_group, gone = eviction.end_of_period(model), naive.evict()
     assert sum(by_group.values()) == gone
@@ -304,12 +312,7 @@ def test_a_second_pass_is_what_a_naive_table_does(tmp_path, name):
         for table in model.tables:
             table.set_counting(naive.counting)
         for seed in range(1, STEPS + 1):
-            batch = batch_of(model, seed)
-            step(batch)
-            x, apart, linear = naive.train(batch)
-            np.testing.assert_allclose(step._buffers.x, x, rtol=1e-4, atol=1e-5)
-            np.testing.assert_allclose(step._buffers.sequences, apart, rtol=1e-4, atol=1e-5)
-            np.testing.assert_allclose(step._buffers.linear[:, 0], linear, rtol=1e-4, atol=1e-5)
+            train_both(step, naive, batch_of(model, seed))
         assert sum(eviction.end_of_period(model).values()) == naive.evict()
         assert_equal(model, naive)
     check_reading(model, naive)
@@ -336,10 +339,7 @@ def check_reading(model, naive):
     inference, batch = Inference(model, BATCH), batch_of(model, 99)
     inference(batch)
     reads = [naive.read(key) for _, _, _, key, _ in naive.positions(batch)]
-    x, apart, linear = naive.inputs(batch, reads)
-    np.testing.assert_allclose(inference.buffers.x, x, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(inference.buffers.sequences, apart, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(inference.buffers.linear[:, 0], linear, rtol=1e-4, atol=1e-5)
+    assert_inputs_equal(inference.buffers, naive.inputs(batch, reads))
     assert records == [part.tobytes() for table in model.tables for part in table.records()]
 
 

@@ -16,7 +16,7 @@ from tnctl.data.days import days_of
 from tnctl.data.partitions import partitions_of
 from tnctl.data.unit_records import Unit
 from tnctl.errors import Failure
-from tnctl.schema import Numeric, Slot
+from tnctl.schema import Numeric, Slot, Split
 
 PARTS = [  # the folder, its country, its hour
     ("country=DE/hour=7", "DE", "7"),
@@ -123,6 +123,22 @@ def test_row_groups_and_bad_rows_of_a_partition(tmp_path):
     [window] = read(conf_of(f"{tmp_path}/log/", "parquet", integers, bad_rows=1))
     assert window.rows == len(PARTS) * ROWS
     refused(conf_of(f"{tmp_path}/log/", "parquet", {"land": Slot()}), "has no column 'land'")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc", "jsonl"])
+def test_the_last_rows_of_folders(tmp_path, kind):
+    """data.split by `last` reads no more than the row groups of a split, with their folders."""
+    write_parts(tmp_path / "log", kind)
+    conf = conf_of(f"{tmp_path}/log/", kind, {"item": Slot(), "hour": Slot()})
+    whole = rows_of(conf, "train")
+    conf.data.split = Split(validation=0.3, by="last")
+    assert (rows_of(conf, "train"), rows_of(conf, "validation")) == (whole[:14], whole[14:])
+    assert sources.count_hint(conf, "validation") == (None if kind == "jsonl" else 6)
+
+
+def rows_of(conf, split):
+    pieces = sources.pieces(conf, split, ["item", "hour"])
+    return [row for piece in pieces for row in piece.table.to_pylist()]
 
 
 @pytest.mark.parametrize(

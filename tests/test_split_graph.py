@@ -424,11 +424,10 @@ def test_parts_are_verified_against_the_trainer(cli, everything, split, tmp_path
         assert "serving equals training" in done.err
 
 
-def test_towers_are_verified_by_their_golden_rows(cli, everything, split, tmp_path):
-    """Without the checkpoint, beside rows of any precision; another tower's outputs are noticed."""
-    graph = split("head=user")
+def verified(cli, everything, graph, folder, said):
+    """Embeddings of two precisions, each verified with and without the checkpoint."""
     for precision in ("float32", "int8"):
-        embeddings = f"{tmp_path}/{precision}"
+        embeddings = f"{folder}/{precision}"
         done = cli(
             "export-embeddings", "output=run", f"to={embeddings}", f"precision={precision}",
             cwd=everything,
@@ -438,7 +437,14 @@ def test_towers_are_verified_by_their_golden_rows(cli, everything, split, tmp_pa
         for named in ((), ("output=run", "recipe.name=mine.py")):
             done = cli("verify-serving", *both, *named, cwd=everything)
             assert done.code == 0, done.err
-            assert "embeddings of" in done.err
+            assert said in done.err
+        yield embeddings
+
+
+def test_towers_are_verified_by_their_golden_rows(cli, everything, split, tmp_path):
+    """Without the checkpoint, beside rows of any precision; another tower's outputs are noticed."""
+    graph = split("head=user")
+    for embeddings in verified(cli, everything, graph, tmp_path, "embeddings of"):
         text = Path(embeddings, "golden.jsonl").read_text()
         lines = [json.loads(line) for line in text.splitlines()]
         served = open_graph(str(graph))
@@ -747,18 +753,8 @@ def test_linear_weights_by_slot(whole, by_weights, split):
 
 
 def test_linear_weights_by_slot_are_verified(cli, everything, by_weights, tmp_path):
-    for precision in ("float32", "int8"):
-        embeddings = f"{tmp_path}/{precision}"
-        done = cli(
-            "export-embeddings", "output=run", f"to={embeddings}", f"precision={precision}",
-            cwd=everything,
-        )  # fmt: skip
-        assert done.code == 0, done.err
-        both = f"graph={by_weights}", f"embeddings={embeddings}"
-        for named in ((), ("output=run", "recipe.name=mine.py")):
-            done = cli("verify-serving", *both, *named, cwd=everything)
-            assert done.code == 0, done.err
-            assert "sums of the slots' linear, bit by bit" in done.err
+    said = "sums of the slots' linear, bit by bit"
+    assert len(list(verified(cli, everything, by_weights, tmp_path, said))) == 2
     # The sum of the parts is looked at, and the sum itself.
     linears = np.array([[1, 2], [3, 4]], np.float32)
     right = np.array([[3], [7]], np.float32)

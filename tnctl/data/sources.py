@@ -203,7 +203,7 @@ def _all_pieces(conf: Conf, split: str, needed: list[str], cut: Cut | None) -> I
             continue
         if isinstance(cut, LastCut) and isinstance(reader, GroupedReader):
             first, end = cut.groups(url, _counted_rows(conf, reader, url))
-            yield from reader.pieces_of_groups(url, needed, first, end)
+            yield from _of_groups(reader, url, needed, first, end)
         else:
             yield from _of_file(conf, reader, url, needed)
 
@@ -212,6 +212,15 @@ def _of_file(conf: Conf, reader: FileReader, url: str, needed: list[str]) -> Ite
     """The rows of a file; none of one without any byte where data.skip_empty allows it."""
     with empty_skipped(conf):
         yield from partitions.pieces(reader, url, needed)
+
+
+def _of_groups(
+    reader: GroupedReader, url: str, needed: list[str], first: int, end: int
+) -> Iterator[Piece]:
+    """The rows of the groups `first` to `end` of a file."""
+    yield from partitions.pieces(
+        reader, url, needed, lambda columns: reader.pieces_of_groups(url, columns, first, end)
+    )
 
 
 @contextlib.contextmanager
@@ -233,13 +242,7 @@ def _of_unit(conf: Conf, split: str, needed: list[str], unit: Unit) -> Iterator[
     if unit.end is None:
         yield from _of_file(conf, reader, unit.file, needed)
     elif isinstance(reader, GroupedReader):
-        grouped, file, first, end = reader, unit.file, unit.first, unit.end
-        yield from partitions.pieces(
-            reader,
-            file,
-            needed,
-            lambda columns: grouped.pieces_of_groups(file, columns, first, end),
-        )
+        yield from _of_groups(reader, unit.file, needed, unit.first, unit.end)
     else:
         raise Failure(f"{unit.file} has no row groups, and some of them are to be read")
 
@@ -275,7 +278,7 @@ def _rows_trained(data: Data, split: str) -> int:
 def count_hint(conf: Conf, split: str) -> int | None:
     """The number of rows where it costs little to know, else None."""
     if conf.data.prepared is None and conf.data.is_cut(split):
-        is_counted = conf.data.format == "parquet" or conf.data.is_generated
+        is_counted = conf.data.is_generated or isinstance(reader_of(conf), ArrowReader)
         cut = _cut_of(conf, split) if is_counted else None
         return cut.rows if isinstance(cut, LastCut) else None
     return rows_of_files(conf, split)
