@@ -15,12 +15,13 @@ import cluster_commands
 import pytest
 
 from tnctl.cluster.joining.assignment import LOST
+from tnctl.cpu_shares import shares
 from tnctl.errors import Failure, Stopped
 from tnctl.launch import supervisor as supervisor_module
 from tnctl.launch.local_processes import LocalProcesses
 from tnctl.launch.supervisor import Supervisor
 from tnctl.launch.terminal_log import TerminalLog
-from tnctl.launch.worker_processes import begin_log, last_lines, shares
+from tnctl.launch.worker_processes import begin_log, last_lines
 
 pytestmark = pytest.mark.alone
 

@@ -47,6 +47,12 @@ ARGUMENTS = {
     "dense": "the dense variables of the conf's network in the order of their names in TensorNet",
     "ranks": "for how many workers of TensorNet the tables are cut (default 1)",
     "yes": "true: do it, and not only say what would be done",
+    "sweep.trials": "with -m: search the values that are given, with so many runs",
+    "sweep.workers": "how many trials are trained at the same time, sharing the CPUs (default 1)",
+    "sweep.seed": "of the values that are tried (default 1)",
+    "sweep.prune": "false: every trial is trained to its end (default: poor ones are stopped)",
+    "sweep.storage": "a file, or database URL, for the record (default: OUTPUT/sweep.journal)",
+    "sweep.refit": "true: then train the best conf on training and validation data",
 }
 LONGEST_COUNT = 18  # digits
 # The options by which Hydra's own programs, and others, take the name of a conf.
@@ -92,6 +98,9 @@ def part(arguments: Sequence[str], takes: Sequence[str]) -> tuple[dict[str, str]
                 raise UserError(f"{key}= is given twice: {values[key]} and {value}")
             refuse_if(not value, f"{key}= is empty. Leave it out, or give {ARGUMENTS[key]}")
             values[key] = value
+        elif equals and key.startswith("sweep."):
+            choices = [known for known in ARGUMENTS if known.startswith("sweep.")]
+            raise UserError(f"no argument {key}=. {did_you_mean(key, choices)}")
         else:
             rest.append(quoted_for_hydra(argument))
     return values, rest

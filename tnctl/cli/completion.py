@@ -58,8 +58,11 @@ compdef _tnctl tnctl
 complete -c tnctl -f -a '(tnctl completion words (commandline -cp) 2>/dev/null)'
 """,
 }
-PATH_ARGUMENTS = ("conf", "checkpoint", "to", "graph", "embeddings", "html", "tensornet", "values")
-FLAGS = ("overwrite", "accept", "yes")
+PATH_ARGUMENTS = (
+    "conf", "checkpoint", "to", "graph", "embeddings", "html", "tensornet", "values",
+    "sweep.storage",
+)  # fmt: skip
+FLAGS = ("overwrite", "accept", "yes", "sweep.prune", "sweep.refit")
 OPTIONS = ("--help", "--cfg", "--resolve", "--config-dir", "-m")
 
 

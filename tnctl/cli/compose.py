@@ -313,6 +313,12 @@ def _fit_width(
             composed["slots"][name]["width"] = 0
 
 
+def parsed_overrides(path: Path, overrides: list[str]) -> list[Any]:
+    """Each override as Hydra's grammar reads it, for a conf file. Raises UserError."""
+    with _hydra(path.parent):
+        return parsed(overrides)
+
+
 def sweep(path: Path, overrides: list[str]) -> list[Job]:
     """Every job of a sweep: `seed=1,2 recipe=lr,fm` are four, in the order given."""
     choices = []
@@ -325,8 +331,8 @@ def sweep(path: Path, overrides: list[str]) -> list[Job]:
                 values = [f"{key}={value}" for value in few]
             elif override.is_sweep_override():
                 raise UserError(
-                    f"{text} has no list of values, and there is no search that draws them. Give "
-                    "values, as in seed=1,2 or seed=choice(1,2) or seed=range(1,4)"
+                    f"{text} has no list of values. Give values, as in seed=1,2 or "
+                    "seed=choice(1,2) or seed=range(1,4); with sweep.trials=N a search draws them"
                 )
             refuse_if(not values, f"{text} matches nothing")
             choices.append(values)

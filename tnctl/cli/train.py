@@ -1,11 +1,15 @@
 """`tnctl train`."""
 
-from tnctl.cli import arguments, compose, sweep
+from tnctl.cli import arguments, compose, search, sweep
 from tnctl.cli.quiet import quiet_tensorflow
+from tnctl.errors import refuse_if
 from tnctl.schema import Conf
 
-TAKES = ("conf", "overwrite", "golden", "accept")
-USAGE = "conf=NAME [output=URL] [key=value …] [-m key=value,value …]"
+OF_A_SEARCH = (
+    "sweep.trials", "sweep.workers", "sweep.seed", "sweep.prune", "sweep.storage", "sweep.refit",
+)  # fmt: skip
+TAKES = ("conf", "overwrite", "golden", "accept", *OF_A_SEARCH)
+USAGE = "conf=NAME [output=URL] [key=value …] [-m key=value,value … [sweep.trials=N]]"
 
 
 def run(given: list[str]) -> int:
@@ -14,7 +18,16 @@ def run(given: list[str]) -> int:
     path = compose.named_conf(taken, overrides)
     overwrite, golden = arguments.flag(taken, "overwrite"), arguments.count(taken, "golden", 200)
     accept = arguments.flag(taken, "accept")
-    if arguments.options(overrides)[0].sweep:
+    is_sweep = arguments.options(overrides)[0].sweep
+    for key in OF_A_SEARCH:
+        refuse_if(key in taken and not is_sweep, f"{key}= is for sweeps: add -m")
+        refuse_if(
+            key in taken and "sweep.trials" not in taken,
+            f"{key}= is for a search. Add sweep.trials=N, or leave it out",
+        )
+    if "sweep.trials" in taken:
+        return search.train(path, taken, overrides, golden)
+    if is_sweep:
         return sweep.train(path, overrides, overwrite, golden, accept)
     return compose.with_conf(
         path,

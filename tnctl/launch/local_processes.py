@@ -18,6 +18,7 @@ from typing import Any
 
 from tnctl.cluster.joining.addresses import HostPort
 from tnctl.cluster.joining.assignment import LOOPBACK, Address, Assignment
+from tnctl.cpu_shares import shares
 from tnctl.launch.supervisor import TRAIN
 from tnctl.launch.worker_processes import (
     Display,
@@ -25,7 +26,6 @@ from tnctl.launch.worker_processes import (
     WorkerProcess,
     begin_log,
     is_a_terminal,
-    shares,
     size_of_terminal,
 )
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tnctl.cluster.joining.assignment import LOOPBACK
+from tnctl.cpu_shares import shares
 from tnctl.launch import ray_messages as messages
 from tnctl.launch.ray_actor import Place, WorkerActor
-from tnctl.launch.worker_processes import shares
 
 NOTE_SECONDS = 20.0  # after which a line says that workers are not placed yet
 NEXT_NOTE_SECONDS = 60.0

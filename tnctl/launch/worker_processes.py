@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import itertools
 import os
 import pty
 import signal
@@ -10,7 +9,7 @@ import subprocess
 import sys
 import termios
 import tty
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tnctl.cluster.joining.assignment import Address, Assignment, line_of
@@ -19,18 +18,6 @@ from tnctl.progress import SHOW_CURSOR
 
 TAIL_BYTES = 65_536
 STARTED = "== workers started, generation"  # begins the line before the output of a process
-
-
-def shares(cpus: Iterable[int], workers: int) -> list[tuple[int, ...]]:
-    """The CPUs of each worker: contiguous parts of the sorted CPUs, none of them empty.
-
-    When there are more workers than CPUs, neighbours have the same one.
-    """
-    ordered = sorted(cpus)
-    bounds = [rank * len(ordered) // workers for rank in range(workers + 1)]
-    return [
-        tuple(ordered[start : max(end, start + 1)]) for start, end in itertools.pairwise(bounds)
-    ]
 
 
 def is_a_terminal() -> bool:

@@ -1,7 +1,7 @@
 """`tnctl train`: start or resume a run, train it to its end, write the report."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -46,10 +46,12 @@ def train(
     golden: int = 200,
     accept: bool = False,
     processes: Processes | None = None,
+    observer: Callable[[RunState], Observer] | None = None,
 ) -> Report:
     """Train a conf to its end and return the report. A finished run is not changed.
 
-    `processes` train it; by default this one alone.
+    `processes` train it; by default this one alone. `observer` makes one more observer of training,
+    which sees an event before it has consequences, and may end the run by what it raises.
 
     With {day} in data.train the end is the last day that has files; `accept` trains days that came
     late, are empty or look broken. `golden` rows are kept with each checkpoint. Raises `Stopped`
@@ -81,7 +83,7 @@ def train(
         else:
             run = resume_run(conf, processes, checkpoint, days, accept, stopwatch)
         record_workers(run.log, conf.cluster, run.state.steps)
-        return run.to_its_end(golden)
+        return run.to_its_end(golden, observer)
 
 
 def finished_report(output: str, days: Daily | None) -> Report | None:
@@ -111,7 +113,9 @@ class Run:
     stopwatch: Stopwatch
     checkpoint: Checkpoint | None = None
 
-    def to_its_end(self, golden: int) -> Report:
+    def to_its_end(
+        self, golden: int, observer: Callable[[RunState], Observer] | None = None
+    ) -> Report:
         """Train all that is left, save it, and write the report."""
         conf, state = self.conf, self.state
         with Signals() as signals:
@@ -122,7 +126,7 @@ class Run:
             )
             with interruption_reported(state, workers, checkpoints, signals):
                 if not state.trained:
-                    self._train(workers, checkpoints)
+                    self._train(workers, checkpoints, [observer(state)] if observer else [])
                     self._say_few_steps()
                 signals.impatient()
                 report = write_report(
@@ -138,8 +142,10 @@ class Run:
             for warning in of_steps(train, epochs[0].examples):
                 say(warning)
 
-    def _train(self, workers: Workers, checkpoints: Checkpoints) -> None:
-        """Let each observer react to each event of training, in this order."""
+    def _train(
+        self, workers: Workers, checkpoints: Checkpoints, others: Sequence[Observer]
+    ) -> None:
+        """Let each observer react to each event of training, first `others`."""
         conf, state = self.conf, self.state
         checkpoints.saver.check_room(workers.model)
         with ExitStack() as stack:
@@ -153,7 +159,7 @@ class Run:
                 if self.checkpoint is None:
                     event_files.graph(workers.model)
             recorder = Recorder(state, workers, self.log, self.stopwatch, watch, event_files)
-            observers: list[Observer] = [self.stopwatch, screen, recorder, checkpoints]
+            observers = [*others, self.stopwatch, screen, recorder, checkpoints]
             if conf.train.profile is not None:
                 profiler = Profiler(conf.output, conf.train.profile, state, self.claims)
                 stack.callback(profiler.close)

@@ -1,0 +1,291 @@
+"""Searches of real trials: killed with kill -9, in several processes, refitted."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("optuna")
+
+SEARCH = [
+    "train", "conf=small.yaml", "-m", "recipe=lr", "train.batch_size=512", "train.epochs=2",
+    "save.every_steps=2", "evaluation.ablate=false", "golden=5",
+    "optimizer.linear.learning_rate=tag(log, interval(1e-3, 1))", "optimizer.linear.l2=0,1e-4",
+]  # fmt: skip
+KEYS = ("optimizer.linear.learning_rate", "optimizer.linear.l2")
+# Kills itself before a call of a method with a given number, then runs the command.
+KILLED = """
+import importlib, os, signal, sys
+module, kind, method, number = sys.argv[1].split(":")
+kind = getattr(importlib.import_module(module), kind)
+real, left = getattr(kind, method), int(number)
+def killing(*arguments):
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*arguments)
+setattr(kind, method, killing)
+from tnctl.cli import main
+main(sys.argv[2:])
+"""
+
+
+def killed_at(point, *arguments, cwd):
+    """A command that is killed at a point of the code: `module:class:method:call`."""
+    process = subprocess.run(
+        [sys.executable, "-c", KILLED, point, *arguments],
+        cwd=cwd, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    return process.stderr
+
+
+def trials_of(output):
+    """Number, state, values and result of each trial of a journal, and the steps of evaluations."""
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    storage = optuna.storages.JournalStorage(JournalFileBackend(str(output / "sweep.journal")))
+    study = optuna.load_study(study_name="sweep", storage=storage)
+    return [
+        (t.number, t.state.name, t.params, t.value, t.intermediate_values)
+        for t in study.get_trials()
+    ]
+
+
+def report(folder):
+    """The report of a run without what depends on the clock."""
+    values = json.loads((folder / "report.json").read_text())
+    return {key: values[key] for key in values if key not in ("timing", "checkpoint")}
+
+
+def is_alive(process):
+    """Whether a process, by its number, has not ended."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory, cli, _workspace):
+    """A folder with a search of four trials and the best conf refitted, and what it printed."""
+    folder = tmp_path_factory.mktemp("search")
+    shutil.copytree(_workspace, folder, dirs_exist_ok=True)
+    done = cli(*SEARCH, "sweep.trials=4", "sweep.refit=true", "output=run", cwd=folder)
+    assert done.code == 0, done.err
+    return folder, done
+
+
+def best_of(folder):
+    complete = [trial for trial in trials_of(folder) if trial[1] == "COMPLETE"]
+    return max(complete, key=lambda trial: (trial[3], -trial[0]))
+
+
+def test_each_trial_is_a_run_that_has_not_seen_test_data(searched):
+    folder, done = searched
+    trials = trials_of(folder / "run")
+    assert [trial[:2] for trial in trials] == [(n, "COMPLETE") for n in range(4)]
+    for number, _, values, value, evaluations in trials:
+        run = report(folder / f"run/trial-{number:04d}")
+        assert run["split"] == "validation" and run["auc"] == value
+        assert [e["validation"]["auc"] for e in run["evaluations"]] == list(evaluations.values())
+        conf = next((folder / f"run/trial-{number:04d}/checkpoints").glob("*/conf.json"))
+        linear = json.loads(conf.read_text())["optimizer"]["linear"]
+        assert linear["learning_rate"] == values[KEYS[0]]
+        assert linear["l2"] == float(values[KEYS[1]])
+    table = [line.split() for line in done.err.splitlines() if line[:1].isdigit()]
+    ranked = sorted(trials, key=lambda trial: (-trial[3], trial[0]))
+    assert [int(row[0]) for row in table] == [trial[0] for trial in ranked]
+    assert [row[3] for row in table] == [f"{trial[3]:.5f}" for trial in ranked]
+
+
+def test_the_best_conf_is_printed_as_a_command_that_trains_it(searched, cli):
+    folder, done = searched
+    words = shlex.split(done.out)
+    number, _, values, value, _ = best_of(folder / "run")
+    assert words[:3] == ["tnctl", "train", "conf=small.yaml"] and len(done.out.splitlines()) == 1
+    assert f"{KEYS[0]}={values[KEYS[0]]!r}" in words and f"{KEYS[1]}={values[KEYS[1]]}" in words
+    again = cli(*words[1:], cwd=folder)
+    assert again.code == 0, again.err
+    best, trial = report(folder / "run/best"), report(folder / f"run/trial-{number:04d}")
+    assert best["split"] == "test" and best["validation"]["auc"] == value
+    assert best["epochs"] == trial["epochs"]
+
+
+def test_the_best_conf_is_refitted_on_training_and_validation_data(searched, cli):
+    folder, _ = searched
+    number, _, values, _, _ = best_of(folder / "run")
+    refit = report(folder / f"run/refit-{number:04d}")
+    assert refit["split"] == "test" and "validation" not in refit
+    assert [epoch["examples"] for epoch in refit["epochs"]] == [3900, 3900]
+    by_hand = cli(
+        *(word for word in SEARCH if not word.startswith(("-m", *KEYS))),
+        *(f"{key}={values[key]}" for key in KEYS),
+        "data.train=[train.csv,validation.csv]", "data.validation=null", "output=by_hand",
+        cwd=folder,
+    )  # fmt: skip
+    assert by_hand.code == 0, by_hand.err
+    assert report(folder / "by_hand") == refit
+
+
+def test_the_same_command_again_trains_nothing(searched, cli):
+    folder, done = searched
+    again = cli(*SEARCH, "sweep.trials=4", "sweep.refit=true", "output=run", cwd=folder)
+    assert again.code == 0
+    assert again.out == done.out and "goes on" not in again.err
+    assert "resuming" not in again.err and again.err.count("nothing to do") == 1  # the refit
+
+
+RUN = "tnctl.training.search.trial_run:Pruning:see"
+RECORD = "tnctl.training.search.record:Record"
+
+
+def test_a_search_killed_in_a_trial_resumes_it_from_its_checkpoint(searched, cli):
+    folder, done = searched
+    # In the first pass of trial 1, after 5 of its 6 steps; trial 0 has 34 events.
+    said = killed_at(f"{RUN}:46", *SEARCH, "sweep.trials=4", "output=killed", cwd=folder)
+    assert "trial 1 of 4" in said
+    assert not (folder / "killed/trial-0001/report.json").exists()
+    again = cli(*SEARCH, "sweep.trials=4", "output=killed", cwd=folder)
+    assert again.code == 0, again.err
+    assert "trial 1 goes on" in again.err and "trial 0 of 4" not in again.err
+    assert "resuming from killed/trial-0001/checkpoints" in again.err
+    assert trials_of(folder / "killed") == trials_of(folder / "run")
+    assert again.out == done.out.replace("run/best", "killed/best")
+    for number in range(4):
+        name = f"trial-{number:04d}"
+        assert report(folder / "killed" / name) == report(folder / "run" / name)
+
+
+def test_foreign_files_where_a_trial_writes_are_left(searched, cli, tmp_path):
+    folder, _ = searched
+    foreign = tmp_path / "out/trial-0000/report.json"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("mine")
+    for more in ([], ["overwrite=true"]):
+        done = cli(*SEARCH, "sweep.trials=1", f"output={tmp_path}/out", *more, cwd=folder)
+        assert done.code and "report.json" in done.err and "Traceback" not in done.err
+        assert foreign.read_text() == "mine"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "point",
+    [f"{RECORD}:begin:3", f"{RECORD}:values_of:2", f"{RECORD}:report:4", f"{RECORD}:complete:2",
+     f"{RUN}:1", f"{RUN}:23", "tnctl.training.search.trial_run:Outcome:__init__:2"],
+)  # fmt: skip
+def test_a_search_killed_at_each_point_makes_the_same_trials(searched, cli, point):
+    folder, _ = searched
+    shutil.rmtree(folder / "killed", ignore_errors=True)
+    killed_at(point, *SEARCH, "sweep.trials=4", "output=killed", cwd=folder)
+    again = cli(*SEARCH, "sweep.trials=4", "output=killed", cwd=folder)
+    assert again.code == 0, again.err
+    assert trials_of(folder / "killed") == trials_of(folder / "run")
+
+
+@pytest.mark.long
+def test_trials_in_several_processes(searched, process):
+    folder, _ = searched
+    arguments = [*SEARCH, "sweep.trials=5", "sweep.workers=2", "output=together"]
+    # The first trials are drawn by chance, so they are those of one process.
+    done = process(*arguments, cwd=folder)
+    assert done.code == 0, done.err
+    together, alone = trials_of(folder / "together"), trials_of(folder / "run")
+    assert [trial[2] for trial in together[:4]] == [trial[2] for trial in alone]
+    assert len(together) == 5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_processes_end_with_the_command_and_their_trials_go_on(searched, process, number):
+    folder, _ = searched
+    output = f"ended-{number.name}"
+    arguments = [*SEARCH, "sweep.trials=4", "sweep.workers=2", f"output={output}"]
+    command = subprocess.Popen(
+        [sys.executable, "-m", "tnctl", *arguments, "train.epochs=60", "sweep.prune=false"],
+        cwd=folder, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    logs = [folder / output / f"trial-{trial:04d}/log.jsonl" for trial in (0, 1)]
+    while not all(log.exists() and log.read_text().count("\n") > 2 for log in logs):
+        assert command.poll() is None
+        time.sleep(0.1)
+    children = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split()
+    command.send_signal(number)
+    _, said = command.communicate(timeout=120)
+    if number == signal.SIGKILL:
+        assert command.returncode == -number
+    else:
+        assert command.returncode == 128 + number and "Run the same command again" in said
+    deadline = time.monotonic() + 60
+    while any(map(is_alive, children)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    done = process(*arguments, "train.epochs=60", "sweep.prune=false", cwd=folder)
+    assert done.code == 0, done.err
+    assert "trial 0 goes on" in done.err and "trial 1 goes on" in done.err
+    assert [trial[1] for trial in trials_of(folder / output)] == ["COMPLETE"] * 4
+
+
+def generated(folder):
+    """Thirty trials of a deep model on clicks."""
+    return [
+        "train", "conf=small.yaml", "-m", "train.epochs=3", "evaluation.every_steps=6",
+        "save.every_steps=5", "evaluation.ablate=false", "data.test=null",
+        "optimizer.dense.learning_rate=tag(log, interval(1e-4, 1e-1))",
+        "recipe.dropout=interval(0, 0.5)", "train.batch_size=128,256",
+        "embedding.width=range(2,10,2)",
+    ]  # fmt: skip
+
+
+def adult(folder):
+    """Thirty trials on Adult, the last fifth of whose training data is for validation."""
+    root = os.environ.get("TNCTL_TEST_DATA")
+    if not root or not (Path(root) / "adult/adult.data").is_file():
+        pytest.skip("TNCTL_TEST_DATA is not set: the folder that has adult/")
+    lines = (Path(root) / "adult/adult.data").read_text().splitlines(keepends=True)
+    (folder / "first.data").write_text("".join(lines[:26_000]))
+    (folder / "last.data").write_text("".join(lines[26_000:]))
+    return [
+        "train", "conf=adult", "-m", f"data.root={folder}", "data.train=first.data",
+        "data.validation=last.data", "data.test=null", "train.epochs=3", "train.batch_size=512",
+        "recipe=lr,wide_deep", "optimizer.linear.learning_rate=tag(log, interval(1e-3, 1))",
+        "evaluation.every_steps=25", "save.every_steps=20", "evaluation.ablate=false",
+    ]  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("arguments", [generated, adult], ids=lambda make: make.__name__)
+def test_thirty_trials_killed_five_times_are_those_of_a_search_that_was_not(
+    arguments, workspace, process
+):
+    search = [*arguments(workspace), "sweep.trials=30"]
+    done = process(*search, "output=whole", cwd=workspace)
+    assert done.code == 0, done.err
+    journal = workspace / "killed/sweep.journal"
+    end = (workspace / "whole/sweep.journal").read_text().count("\n")
+    for kill in range(1, 6):
+        command = subprocess.Popen(
+            [sys.executable, "-m", "tnctl", *search, "output=killed"],
+            cwd=workspace, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        while not journal.exists() or journal.read_text().count("\n") < kill * end // 6:
+            assert command.poll() is None
+            time.sleep(0.01)
+        command.send_signal(signal.SIGKILL)
+        assert command.wait() == -signal.SIGKILL
+    again = process(*search, "output=killed", cwd=workspace)
+    assert again.code == 0, again.err
+    whole, killed = trials_of(workspace / "whole"), trials_of(workspace / "killed")
+    assert len(whole) == 30 and {trial[1] for trial in whole} == {"COMPLETE", "PRUNED"}
+    assert killed == whole
+    assert again.out == done.out.replace("whole/best", "killed/best")

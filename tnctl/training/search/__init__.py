@@ -1,0 +1,1 @@
+"""Searches: many trials of a conf, whose values Optuna chooses by data.validation."""

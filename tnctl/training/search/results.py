@@ -1,0 +1,98 @@
+"""The results of a search: a table of its trials, and the best of them."""
+
+import re
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import Literal
+
+from tnctl import files, progress
+from tnctl.errors import Failure
+from tnctl.evaluation.metrics import shown
+from tnctl.training import run_folder
+from tnctl.training.report import Report
+from tnctl.training.search.parameters import Parameter, Value
+
+State = Literal["running", "complete", "pruned", "failed"]
+FOLDER = re.compile(r"trial-[0-9]{4,}")
+LONGEST_VALUE = 40  # characters of a value in the table
+
+
+def folder_of(number: int) -> str:
+    """The folder of a trial under the output."""
+    return f"trial-{number:04d}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial as it is recorded; `value` is the metric, of a stopped one its last."""
+
+    number: int
+    state: State
+    values: dict[str, Value]
+    value: float | None
+
+
+@dataclass(frozen=True)
+class Results:
+    """The trials of a search, those that failed in this command by their numbers."""
+
+    trials: Sequence[Trial]
+    monitor: str
+    greater_is_better: bool
+    failed: Set[int]
+
+    def ranked(self) -> list[Trial]:
+        """The trials, the best first; those that were stopped are behind all that were not."""
+        order = ("complete", "pruned", "running", "failed")
+        sign = -1 if self.greater_is_better else 1
+
+        def place(trial: Trial) -> tuple[int, bool, float, int]:
+            value = 0.0 if trial.value is None else sign * trial.value
+            return order.index(trial.state), trial.value is None, value, trial.number
+
+        return sorted(self.trials, key=place)
+
+    @property
+    def best(self) -> Trial | None:
+        """The best trial that was trained to its end; None without one."""
+        return next((trial for trial in self.ranked()[:1] if trial.state == "complete"), None)
+
+
+def show(summary: Results, parameters: Sequence[Parameter]) -> None:
+    """The table of trials, the best first."""
+    states = {"complete": "", "pruned": "stopped", "running": "unfinished", "failed": "undefined"}
+    rows = []
+    for trial in summary.ranked():
+        values = [_text(trial.values.get(parameter.key)) for parameter in parameters]
+        state = "failed" if trial.number in summary.failed else states[trial.state]
+        rows.append((str(trial.number), *values, shown(trial.value, 5), state))
+    names = [parameter.key.lstrip("+") for parameter in parameters]
+    progress.table("", ("trial", *names, f"{summary.monitor} (validation)", ""), rows)
+
+
+def _text(value: Value | None) -> str:
+    """A value as the table shows it."""
+    if value is None:
+        return "-"
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+
+
+def report_of(output: str, number: int) -> Report:
+    """The report of a trial that was trained to its end. Raises Failure."""
+    url = files.join(output, folder_of(number))
+    report = run_folder.finished(url)
+    if report is None:
+        raise Failure(f"{url} has no whole report of the best trial. Give overwrite=true")
+    return report
+
+
+def passes_of_best(report: Report) -> int:
+    """How many passes the model took that a run has kept.
+
+    Where the best model is of the middle of a pass, those up to the nearest end of one.
+    """
+    if report.best is None or not report.best.kept:
+        return len(report.epochs)
+    step = report.best.step
+    return min(report.epochs, key=lambda epoch: abs(epoch.step - step)).epoch
