@@ -77,9 +77,9 @@ def value_id(text):
 
 def split_by(decisive, shares=SHARES):
     """The split of a number that decides of a row."""
-    if decisive < shares["validation"] * 2**64:
-        return "validation"
-    return "test" if decisive < (shares["validation"] + shares["test"]) * 2**64 else "train"
+    if decisive < shares["test"] * 2**64:
+        return "test"
+    return "validation" if decisive < (shares["validation"] + shares["test"]) * 2**64 else "train"
 
 
 def slow_splits(by, seed=0):
@@ -145,6 +145,15 @@ def test_units_of_workers_have_the_rows_of_the_split(tmp_path, writer, by):
     if by == "last":
         shares = (0.65, 0.1, 0.25)
         assert [len(rows[split]) for split in SPLITS] == [round(len(together) * s) for s in shares]
+
+
+@pytest.mark.parametrize("by", ["rows", "last", "a"])
+def test_rows_of_test_stay_when_those_of_validation_are_trained(tmp_path, by):
+    conf = cut_conf(tmp_path, "csv", 3, by)
+    joined = with_split(conf, validation=0.0)
+    assert numbers_of(joined, "test") == numbers_of(conf, "test")
+    both = numbers_of(conf, "train") + numbers_of(conf, "validation")
+    assert sorted(numbers_of(joined, "train")) == sorted(both)
 
 
 def keys(window):

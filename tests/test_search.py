@@ -58,7 +58,7 @@ class World:
 
     def run_trial(self, conf, golden, judge):
         self.tick()
-        assert conf.data.test is None and golden == 200
+        assert conf.data.test is None and not conf.evaluation.test and golden == 200
         number = int(Path(conf.output).name.removeprefix("trial-"))
         if number in self.broken:
             return Outcome("failed", message="broken", exit_code=1)

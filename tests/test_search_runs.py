@@ -138,6 +138,21 @@ def test_the_best_conf_is_refitted_on_training_and_validation_data(searched, cli
     assert report(folder / "by_hand") == refit
 
 
+def test_shares_of_one_file_are_searched_and_refitted(searched, cli):
+    """No trial is evaluated on data.test; the best conf is trained on all other rows."""
+    folder, _ = searched
+    done = cli(
+        *SEARCH, "sweep.trials=1", "sweep.refit=true", "output=shares", "data.validation=null",
+        "data.test=null", "data.split.validation=0.2", "data.split.test=0.2", cwd=folder,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    trial, refit = (report(folder / "shares" / name) for name in ("trial-0000", "refit-0000"))
+    assert (trial["split"], refit["split"]) == ("validation", "test")
+    trained = [run["epochs"][0]["examples"] for run in (trial, refit)]
+    assert 0.7 < trained[0] / trained[1] < 0.8  # 0.6 and 0.8 of the rows
+    assert "data.test" not in done.err
+
+
 def test_the_same_command_again_trains_nothing(searched, cli):
     folder, done = searched
     again = cli(*SEARCH, "sweep.trials=4", "sweep.refit=true", "output=run", cwd=folder)
@@ -236,7 +251,7 @@ def test_processes_end_with_the_command_and_their_trials_go_on(searched, process
     assert [trial[1] for trial in trials_of(folder / output)] == ["COMPLETE"] * 4
 
 
-def generated(folder):
+def generated(_):
     """Thirty trials of a deep model on clicks."""
     return [
         "train", "conf=small.yaml", "-m", "train.epochs=3", "evaluation.every_steps=6",

@@ -87,6 +87,7 @@ MISTAKES = [
     ([*SEARCH, "seed=range(1,9,0.5)"], ["has fractions", "whole number"]),
     ([*SEARCH, "seed=range(0,1000000000)"], ["over 10,000 values"]),
     ([*SEARCH, "data.validation=[a],[b]"], ["data.validation must be the same for all trials"]),
+    ([*SEARCH, "data.split.seed=1,2"], ["data.split.seed must be the same for all trials"]),
     ([*SEARCH, "evaluation.monitor=auc,logloss"], ["must be the same for all trials"]),
     ([*SEARCH, "seed=1,2", "seed=3"], ["seed is given twice"]),
     ([*SEARCH, "seed=1,2", "train.batch_size=8,0"], ["seed=1 train.batch_size=0", "between"]),
@@ -100,6 +101,10 @@ MISTAKES = [
     (
         [*SEARCH, "seed=1,2", "sweep.refit=true", "optimizer.schedule.name=plateau"],
         ["plateau", "sweep.refit"],
+    ),
+    (
+        [*SEARCH, "seed=1,2", "sweep.refit=true", "data.test=null", "data.split.test=0.1"],
+        ["data.split.test=0.1 would then take rows too"],
     ),
     (
         [*SEARCH, "seed=1,2", "sweep.refit=true", "data.validation=0:5", "data.train=9:20"],

@@ -45,7 +45,8 @@ def parameters_of(
 def _parameter(override: "Override", text: str) -> Parameter:
     key = override.get_key_element()
     refuse_if(
-        override.key_or_group in NOT_SEARCHED or override.key_or_group.startswith("cluster"),
+        override.key_or_group in NOT_SEARCHED
+        or override.key_or_group.startswith(("cluster", "data.split")),
         f"{override.key_or_group} must be the same for all trials. Give one value",
     )
     if override.is_choice_sweep():

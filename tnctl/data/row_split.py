@@ -46,8 +46,9 @@ class HashCut:
     def __init__(self, data: Data, split: str, lines_before: int) -> None:
         self._data, self._split, self._lines_before = data, split, lines_before
         shares = data.split
-        ends = (0.0, shares.validation, shares.validation + shares.test, 1.0)
-        place = ("validation", "test", "train").index(split)
+        # data.test comes first: it has the same rows when those of data.validation are trained.
+        ends = (0.0, shares.test, shares.test + shares.validation, 1.0)
+        place = ("test", "validation", "train").index(split)
         self._first, end = (round(end * 2.0**64) for end in ends[place : place + 2])
         self._last = end - 1
         self._salt = c_columns.mix64(np.array([shares.seed ^ SPLIT], np.uint64))

@@ -97,6 +97,11 @@ class Evaluation(Section):
         ("last", "best"),
         "last or best: which model the run ends with, and the report is about",
     )
+    test: bool = key(
+        True,
+        "whether a run ends with metrics of data.test; false: of data.validation, where runs are "
+        "chosen by it and data.test stays unseen",
+    )
     ablate: bool = key(
         True, "at the end, measure what each input is worth on 50,000 rows, for report.html"
     )

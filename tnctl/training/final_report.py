@@ -37,7 +37,8 @@ def write_report(
     stopwatch: Stopwatch,
 ) -> Report:
     """Evaluate the model that is kept; write report.html, and report.json as the last file."""
-    model, split = workers.model, first_given(conf.data, REPORTED_SPLITS)
+    splits = REPORTED_SPLITS if conf.evaluation.test else ("validation",)
+    model, split = workers.model, first_given(conf.data, splits)
     tables, of_workers = workers.figures(), workers.worker_figures()
     exchanged = workers.exchanged()
     metrics: dict[str, JsonValue] = {}

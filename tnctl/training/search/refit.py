@@ -4,8 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from tnctl import files
-from tnctl.data import generated
-from tnctl.data.sources import split_of
+from tnctl.data.sources import row_range, split_of
 from tnctl.errors import refuse_if
 from tnctl.schema import Conf, Data
 from tnctl.training.report import Report
@@ -43,17 +42,29 @@ def conf_of_all_data(conf: Conf, passes: int) -> Conf:
     evaluation = replace(conf.evaluation, every_steps=None, patience=None, keep="last")
     return replace(
         conf,
-        data=replace(conf.data, train=joined(conf.data), validation=None),
+        data=with_validation(conf.data),
         evaluation=evaluation,
         train=replace(conf.train, epochs=passes),
     )
 
 
+def with_validation(data: Data) -> Data:
+    """The data with the rows of data.validation in data.train. Raises UserError."""
+    if data.is_cut("validation"):
+        return replace(data, split=replace(data.split, validation=0.0))
+    refuse_if(
+        data.is_cut("train"),
+        f"sweep.refit=true trains on data.validation, of which data.split.test={data.split.test} "
+        "would then take rows too. Give data.test=FILES, or data.split.validation",
+    )
+    return replace(data, train=joined(data), validation=None)
+
+
 def joined(data: Data) -> Any:
     """data.train and data.validation as one value of data.train."""
     first, second = (split_of(data, split) for split in SPLITS)
-    if data.format == "generated":
-        ranges = [generated.row_range(name, split_of(data, name).spec) for name in SPLITS]
+    if data.is_generated:
+        ranges = [row_range(data, name) for name in SPLITS]
         (start, middle), (begin, end) = sorted(ranges)
         refuse_if(
             middle != begin,

@@ -58,8 +58,9 @@ class Space:
 def check(conf: Conf) -> None:
     """Refuse a conf that cannot be searched. Raises UserError."""
     refuse_if(
-        conf.data.validation is None,
-        "sweep.trials chooses by data.validation, which is not given. Give data.validation=FILES",
+        conf.data.source("validation") is None,
+        "sweep.trials chooses by data.validation, which is not given. Give data.validation=FILES, "
+        "or data.split.validation=0.1",
     )
     refuse_if(
         daily(conf),
@@ -163,7 +164,7 @@ def opened(
 def compared(conf: Conf) -> dict[str, Any]:
     """What trials of a search must have in common of their confs."""
     values = bare_conf(conf_to_json(conf))
-    for key in (*run_folder.NOT_COMPARED, "data.test"):
+    for key in (*run_folder.NOT_COMPARED, "data.test", "evaluation.test"):
         section, _, name = key.rpartition(".")
         (values.get(section, {}) if section else values).pop(name, None)
     return dict(values)
@@ -226,8 +227,14 @@ class Trials:
             self._end(number, Outcome("failed", message=str(error), exit_code=error.exit_code))
             return
         output = files.join(self.output, results.folder_of(number))
-        # What is chosen by validation data must not have been looked at on test data.
-        conf = replace(conf, output=output, data=replace(conf.data, test=None))
+        # What is chosen by validation data must not have been looked at on test data. A share of
+        # data.split stays what it is: without it, its rows would be trained.
+        conf = replace(
+            conf,
+            output=output,
+            data=replace(conf.data, test=None),
+            evaluation=replace(conf.evaluation, test=False),
+        )
         yield trial_processes.Task(number, conf, self.settings.golden)
 
     def _end(self, number: int, outcome: Outcome) -> None:
