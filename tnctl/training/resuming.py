@@ -11,7 +11,7 @@ from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.checkpoint.chain import name_of, newest_first, split
 from tnctl.checkpoint.load import Checkpoint, open_checkpoint
 from tnctl.data.day_records import Fingerprint
-from tnctl.data.days import conf_of_day
+from tnctl.data.days import conf_of_day, daily
 from tnctl.data.sources import files_of, fingerprints
 from tnctl.data.units import units_again
 from tnctl.errors import Failure, UserError, quoted
@@ -23,7 +23,7 @@ from tnctl.model.building import Model
 from tnctl.ownership import CHECKPOINT
 from tnctl.progress import say
 from tnctl.saved_conf import conf_to_json
-from tnctl.schema import Conf, differences
+from tnctl.schema import Conf, Train, differences
 from tnctl.training import pass_sums
 from tnctl.training.pass_position import FROM_SCRATCH
 from tnctl.training.run_folder import DAMAGED, NOT_COMPARED
@@ -33,11 +33,13 @@ from tnctl.training.state import RunState
 def start(conf: Conf) -> Checkpoint | None:
     """The checkpoint to resume from, or None for a new run.
 
-    Raises UserError when the folder has a run of another conf.
+    A run may go on with more passes than it was begun with. Raises UserError when the folder has a
+    run of another conf.
     """
     # A run that was started warm is resumed without warm.start too.
     skipped = NOT_COMPARED if conf.warm.start else {*NOT_COMPARED, "warm"}
     damage: DamagedError | None = None
+    passed_over = False
     for folder in newest_first(files.join(conf.output, CHECKPOINTS)):
         try:
             checkpoint = open_checkpoint(folder)
@@ -46,15 +48,63 @@ def start(conf: Conf) -> Checkpoint | None:
             say(str(error))
             damage = damage or error
             continue
+        if "train.epochs" in differing and is_given_more_passes(conf, checkpoint):
+            differing.remove("train.epochs")
         if differing := [key for key in differing if not {key, key.split(".")[0]} & skipped]:
             raise UserError(
                 f"{conf.output} has a run of another conf; these keys differ: "
                 f"{', '.join(differing)}. Choose another output, or {FROM_SCRATCH}"
             )
+        if lacks_last_step(conf, checkpoint):
+            passed_over = True
+            continue
         return checkpoint
     if damage is not None:
         raise nothing_whole(conf.output, damage)
+    if passed_over:
+        raise Failure(
+            f"{conf.output} kept the best model of its run, and no checkpoint from which training "
+            f"could go on. Choose another output, or {FROM_SCRATCH}"
+        )
     return None
+
+
+def has_more_passes(conf: Conf, checkpoint: Checkpoint) -> bool:
+    """Whether a run goes on with more passes than it was begun with: not one that stopped early."""
+    patience = conf.evaluation.patience
+    stopped_early = (
+        checkpoint.manifest.finished
+        and patience is not None
+        and checkpoint.manifest.metrics.watch.without >= patience
+    )
+    return not stopped_early and is_given_more_passes(conf, checkpoint)
+
+
+def is_given_more_passes(conf: Conf, checkpoint: Checkpoint) -> bool:
+    """Whether a conf has more passes than the run of a checkpoint was begun with.
+
+    Training by days goes on with each new day, and with as many passes as before.
+    """
+    train = checkpoint.conf().get("train")
+    earlier = train.get("epochs", Train().epochs) if isinstance(train, dict) else Train().epochs
+    return conf.train.epochs > earlier and not daily(conf)
+
+
+def lacks_last_step(conf: Conf, checkpoint: Checkpoint) -> bool:
+    """Whether more passes cannot begin at a checkpoint: it has the best model, of an earlier step.
+
+    They begin at the one before then.
+    """
+    manifest = checkpoint.manifest
+    return checkpoint.step < manifest.steps_trained and has_more_passes(conf, checkpoint)
+
+
+def _is_whole_best(conf: Conf, folder: str) -> bool:
+    """Whether a checkpoint that `start` has passed over is not damaged."""
+    try:
+        return lacks_last_step(conf, open_checkpoint(folder))
+    except DamagedError:
+        return False
 
 
 def nothing_whole(output: str, damage: DamagedError) -> Failure:
@@ -90,6 +140,8 @@ def load_newest(
                 for damaged in passed:
                     set_aside(conf.output, damaged)
                 return candidate, model
+        elif _is_whole_best(conf, folder):
+            continue
         passed.append(folder)
     assert damage is not None
     raise nothing_whole(conf.output, damage)
@@ -187,6 +239,8 @@ def _in_words(fingerprint: Fingerprint | None) -> str:
 def state_of(conf: Conf, checkpoint: Checkpoint) -> RunState:
     """The state of a run that is resumed; the best model is one whose checkpoint is still there."""
     state = RunState.restored(checkpoint, conf.train.loss)
+    if has_more_passes(conf, checkpoint):
+        state.trained = False
     stopping, lost = state.stopping, state.stopping.best_step
     if conf.evaluation.keep != "best" or state.trained or stopping.best is None:
         return state

@@ -74,7 +74,8 @@ def train(
         days = None
         if checkpoint is not None:
             days = Daily(conf, checkpoint.days, accept) if by_day else None
-            if (report := finished_report(conf.output, days)) is not None:
+            more = resuming.has_more_passes(conf, checkpoint)
+            if not more and (report := finished_report(conf.output, days)) is not None:
                 return report
         if conf.train.deterministic:
             enable_determinism()
@@ -220,6 +221,9 @@ def resume_run(
         days = Daily(conf, checkpoint.days, accept)
     say(f"resuming from {checkpoint.folder}")
     claims = run_folder.claims_of(conf.output)
+    if resuming.has_more_passes(conf, checkpoint):
+        # From here on the run is one that is not finished.
+        files.remove_file(files.join(conf.output, run_folder.REPORT))
     log = Log(conf.output, checkpoint.manifest.metrics.log_lines)
     state = resuming.state_of(conf, checkpoint)
     if days is not None:

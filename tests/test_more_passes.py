@@ -1,0 +1,107 @@
+"""A finished run that is given more passes becomes what it would have been with them at once."""
+
+import json
+import shutil
+
+import pytest
+
+TRAIN = [
+    "train", "conf=small.yaml", "recipe=lr", "train.batch_size=512", "evaluation.ablate=false",
+    "data.test=null", "golden=5",
+]  # fmt: skip
+# Validation gets worse in the second pass at once: the best model is not the last.
+BEST = ["evaluation.keep=best", "evaluation.every_steps=2", "optimizer.linear.learning_rate=3"]
+
+
+def result(folder):
+    """The report without what depends on the clock, the lines of the log without it, the weights."""
+    values = json.loads((folder / "report.json").read_text())
+    newest = folder / values["checkpoint"]
+    rows = [path.read_bytes() for path in sorted(newest.glob("tables/*/*.rows"))]
+    assert rows
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    log = [{key: line[key] for key in line if key != "timing"} for line in lines]
+    kept = {key: values[key] for key in values if key not in ("timing", "checkpoint")}
+    return kept, log, (newest / "dense.bin").read_bytes(), rows
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, _workspace):
+    folder = tmp_path_factory.mktemp("passes")
+    shutil.copytree(_workspace, folder, dirs_exist_ok=True)
+    return folder
+
+
+def train(cli, folder, output, epochs, *more, code=0):
+    done = cli(*TRAIN, f"output={output}", f"train.epochs={epochs}", *more, cwd=folder)
+    assert done.code == code, done.err
+    return done
+
+
+@pytest.fixture(scope="module")
+def whole(cli, folder):
+    train(cli, folder, "whole", 3)
+    return result(folder / "whole")
+
+
+def test_a_finished_run_goes_on(cli, folder, whole):
+    train(cli, folder, "grown", 1)
+    done = train(cli, folder, "grown", 3)
+    assert "resuming from grown/checkpoints" in done.err
+    assert result(folder / "grown") == whole
+    assert "nothing to do" in train(cli, folder, "grown", 3).err
+    done = train(cli, folder, "grown", 2, code=2)
+    assert "these keys differ: train.epochs" in done.last
+    assert result(folder / "grown") == whole
+
+
+def test_it_goes_on_where_it_was_interrupted(cli, folder, whole, monkeypatch):
+    from tnctl.training.observers import Recorder
+
+    class KilledError(BaseException):
+        pass
+
+    train(cli, folder, "twice", 2)
+    real, left = Recorder.see, [9]
+
+    def see(self, event):
+        left[0] -= 1
+        if not left[0]:
+            raise KilledError
+        real(self, event)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "see", see)
+        with pytest.raises(KilledError):
+            cli(*TRAIN, "output=twice", "train.epochs=3", cwd=folder)
+    assert not (folder / "twice/report.json").exists()
+    train(cli, folder, "twice", 3)
+    assert result(folder / "twice") == whole
+
+
+def test_a_run_that_kept_its_best_model_goes_on_from_the_checkpoint_before_its_end(cli, folder):
+    train(cli, folder, "best", 2, *BEST)
+    report = json.loads((folder / "best/report.json").read_text())
+    assert report["best"]["step"] < report["steps"]  # else this test is of something else
+    train(cli, folder, "best", 3, *BEST)
+    train(cli, folder, "at_once", 3, *BEST)
+    assert result(folder / "best") == result(folder / "at_once")
+    assert not (folder / "best/damaged").exists()
+
+
+def test_a_run_that_stopped_early_stays(cli, folder):
+    more = [*BEST, "evaluation.patience=1"]
+    train(cli, folder, "early", 2, *more)
+    earlier = result(folder / "early")
+    done = train(cli, folder, "early", 3, *more)
+    assert "nothing to do" in done.err and result(folder / "early") == earlier
+
+
+def test_a_report_that_was_changed_is_not_removed(cli, folder):
+    train(cli, folder, "changed", 1)
+    report = folder / "changed/report.json"
+    report.write_text(report.read_text() + " ")
+    earlier = report.read_bytes()
+    done = train(cli, folder, "changed", 2, code=2)
+    assert "was changed since tnctl wrote it" in done.last
+    assert report.read_bytes() == earlier
