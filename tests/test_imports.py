@@ -40,6 +40,7 @@ OWNERS = {
     "tensorboard": {"training"},
     "grpc": {"cluster"},
     "ray": {"launch"},
+    "lightgbm": {"training"},
     "redis": {"serving"},
     "optuna": {"training"},
 }

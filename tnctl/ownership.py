@@ -82,7 +82,7 @@ RUN = Format(
     "tnctl run",
     None,
     re.compile(
-        r"log\.jsonl|report\.(json|html)|predictions\.(parquet|csv|jsonl)"
+        r"log\.jsonl|report\.(json|html)|baseline\.json|predictions\.(parquet|csv|jsonl)"
         r"|tensorboard/events\.out\.tfevents\.[A-Za-z0-9._-]+"
         r"|tensorboard/plugins/profile/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+"
     ),

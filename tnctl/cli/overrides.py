@@ -31,6 +31,8 @@ def parsed(arguments: Sequence[str]) -> list[Any]:
         refuse_if(not key.lstrip("+~"), f"the argument {argument} has no key. Give key=value")
         if key == "recipe" and value.strip("'\"").endswith(".py"):
             argument = f"recipe.name={value}"  # a recipe may be a file
+        elif key == "baseline" and value[:1] != "{":
+            argument = f"baseline.enabled={value}"
         try:
             overrides += parser.parse_overrides([argument])
         except (HydraException, ValueError) as error:

@@ -38,7 +38,8 @@ class Features:
 
     `tables` has for each table its slots and of how many cells each is: one, or max_length for a
     sequence. `columns` are those to read. With `labelled` false there are no labels, weights,
-    groups or references. Raises `UserError` for settings of a slot that do not go together.
+    groups or references. `missing_number` stands for a missing number without numeric.default.
+    Raises `UserError` for settings of a slot that do not go together.
     """
 
     def __init__(
@@ -49,12 +50,14 @@ class Features:
         *,
         labelled: bool = True,
         carry: Sequence[str] = (),
+        missing_number: float = 0.0,
     ) -> None:
         self.conf = conf
         self.tables = tables
         self.statistics = statistics
         self.labelled = labelled
         self.carry = tuple(carry)
+        self.missing_number = missing_number
         self.columns = list(dict.fromkeys([*columns_read(conf, labelled), *carry]))
         self._encoders = {
             name: Encoder(name, slot, conf.data, statistics.lists_of(name, slot))
@@ -159,7 +162,13 @@ class Features:
         columns = [counts(cells[name], rows, width) for name, width in self._indicators.items()]
         inputs = [
             numeric_input(
-                whole, name, numeric, self.statistics.standardize.get(name), self.conf.data, where
+                whole,
+                name,
+                numeric,
+                self.statistics.standardize.get(name),
+                self.conf.data,
+                where,
+                self.missing_number,
             )
             for name, numeric in self.conf.numeric.items()
         ]

@@ -25,13 +25,16 @@ def numeric_input(
     moments: Moments | None,
     data: Data,
     where: Where,
+    missing: float = 0.0,
 ) -> NDArray[np.float32]:
     """The numbers of an input, float32 [rows, numeric.numbers], transformed.
+
+    `missing` stands for a missing number without numeric.default.
 
     Raises `BadRowsError` as `vectors` does, and for a number that float32 cannot represent.
     """
     values = vectors(columns, name, numeric, data, where)
-    inputs = transformed(values, numeric, moments)
+    inputs = transformed(values, numeric, moments, missing)
     _refuse_infinite(inputs, values, name, numeric, where)
     return inputs
 
@@ -128,13 +131,19 @@ def _of_lists(
 
 
 def transformed(
-    values: NDArray[np.float64], numeric: Numeric, moments: Moments | None
+    values: NDArray[np.float64],
+    numeric: Numeric,
+    moments: Moments | None,
+    missing: float = 0.0,
 ) -> NDArray[np.float32]:
-    """Numbers (float64 [rows, n], NaN where missing) after the default and the transform."""
-    missing = np.isnan(values)
+    """Numbers (float64 [rows, n], NaN where missing) after the default and the transform.
+
+    Without a default a missing number becomes `missing`.
+    """
+    absent = np.isnan(values)
     if numeric.default is not None:
-        values = np.where(missing, numeric.default, values)
-        missing = np.zeros_like(missing)
+        values = np.where(absent, numeric.default, values)
+        absent = np.zeros_like(absent)
     if numeric.transform == "log1p":
         values = np.sign(values) * np.log1p(np.abs(values))
     elif numeric.transform == "standardize":
@@ -144,4 +153,4 @@ def transformed(
         with np.errstate(over="ignore"):
             values = (values - np.asarray(mean)) / np.asarray(deviation)
     with np.errstate(over="ignore"):
-        return np.where(missing, 0, values).astype(np.float32)
+        return np.where(absent, missing, values).astype(np.float32)

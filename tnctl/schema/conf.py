@@ -12,7 +12,7 @@ from tnctl.schema.declarations import Section, choice, key, number
 from tnctl.schema.input_sections import SLOT_NAME, Embedding, Numeric, Slot, time_columns
 from tnctl.schema.life_section import Admission, Eviction, GroupLife, Life, RowLife, Shows
 from tnctl.schema.optimizer_section import Optimizers
-from tnctl.schema.training_sections import Evaluation, Save, Train, Warm
+from tnctl.schema.training_sections import Baseline, Evaluation, Save, Train, Warm
 
 # Names that the split graph and the exported files already use; TensorFlow uses self.
 RESERVED_NAMES = {"linear", "x", "sequences", "lengths", "logits", "predictions", "self"}
@@ -46,6 +46,7 @@ class Conf(Section):
     data: Data = key(Data, "the input files and how to read them")
     train: Train = key(Train, "the training loop")
     evaluation: Evaluation = key(Evaluation, "evaluation while training")
+    baseline: Baseline = key(Baseline, "boosted trees on the same data, beside the recipe")
     save: Save = key(Save, "checkpoints")
     life: Life = key(Life, "admission, show and click, eviction of rows")
     gate: Gate = key(Gate, "daily training: what a day must look like")
@@ -226,6 +227,7 @@ class Conf(Section):
             self.optimizer.updates == "all",
             f"optimizer.updates=all is not for several workers yet. {way}",
         )
+        refuse_if(self.baseline.enabled, f"baseline is for one process. {way}")
         key = "workers" if self.cluster.min_workers is None else "min_workers"
         refuse_if(
             self.cluster.workers is not None and self.cluster.backup >= self.cluster.fewest,

@@ -1,4 +1,7 @@
-"""`train`, `evaluation`, `save` and `warm`: how a model is trained, judged, kept and started."""
+"""`train`, `evaluation`, `baseline`, `save` and `warm`.
+
+How a model is trained, judged, compared, kept and started.
+"""
 
 import math
 from dataclasses import dataclass
@@ -104,6 +107,34 @@ class Evaluation(Section):
     )
     ablate: bool = key(
         True, "at the end, measure what each input is worth on 50,000 rows, for report.html"
+    )
+
+
+@dataclass
+class Baseline(Section):
+    """Gradient-boosted trees (LightGBM) on the same data, beside the recipe in the report."""
+
+    enabled: bool = key(
+        False,
+        "train them at the end of the run (baseline=true on the command line says the same); needs "
+        "tnctl[baseline]",
+    )
+    rows: int | None = number(
+        None,
+        1,
+        math.inf,
+        "the most rows of data.train, a sample by hash (default: as many as fit into memory)",
+    )
+    trees: int | None = number(
+        None,
+        1,
+        100_000,
+        "the most trees (default: 2,000 with data.validation, by which fewer are kept; else 200)",
+    )
+    leaves: int = number(31, 2, 131_072, "leaves of a tree")
+    learning_rate: float = number(0.05, 0, 1, "how much of each tree is added", includes_low=False)
+    patience: int = number(
+        50, 1, 100_000, "trees without a better evaluation.monitor until training ends"
     )
 
 

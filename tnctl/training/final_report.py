@@ -1,6 +1,7 @@
 """The report of a run, written at its end: report.json and report.html."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pydantic import JsonValue
 
@@ -15,6 +16,7 @@ from tnctl.progress import waiting
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf
 from tnctl.training import eviction, run_folder
+from tnctl.training.baseline import baseline_of
 from tnctl.training.days.daily import Daily
 from tnctl.training.observers import Stopwatch, show_metrics
 from tnctl.training.report import Best, LogLine, Report, TableSize, Timing, page
@@ -35,8 +37,12 @@ def write_report(
     checkpoints: Checkpoints,
     log: Log,
     stopwatch: Stopwatch,
+    timing: Timing | None = None,
 ) -> Report:
-    """Evaluate the model that is kept; write report.html, and report.json as the last file."""
+    """Evaluate the model that is kept; write report.html, and report.json as the last file.
+
+    `timing` is that of an earlier report of the same run, which is kept.
+    """
     splits = REPORTED_SPLITS if conf.evaluation.test else ("validation",)
     model, split = workers.model, first_given(conf.data, splits)
     tables, of_workers = workers.figures(), workers.worker_figures()
@@ -48,6 +54,7 @@ def write_report(
     importance, importance_of = importance_of_inputs(conf, workers)
     checkpoints.wait()
     saver = checkpoints.saver
+    trees = baseline_of(conf, model) if conf.baseline.enabled else None
     report = Report(
         metrics=metrics,
         split=split,
@@ -66,8 +73,10 @@ def write_report(
         dense_weights=sum(model.dense.sizes),
         importance=importance or None,
         importance_of=importance_of if importance else None,
+        baseline=None if trees is None else trees.baseline,
         checkpoint=checkpoints.staged.removeprefix(files.join(conf.output, "")),
-        timing=Timing(
+        timing=timing
+        or Timing(
             **stopwatch.timing(),
             save_stalled_seconds=round(saver.seconds_stalled, 3),
             save_waited_seconds=round(saver.seconds_waited, 3),
@@ -78,6 +87,8 @@ def write_report(
             hottest=tuple(workers.hottest_rows()) or None,
         ),
     )
+    if trees is not None:
+        report = replace(report, timing=replace(report.timing, baseline_seconds=trees.seconds))
     report = masked(report)
     inputs = input_rows(model, tables, counts, importance, workers.embedding_norms())
     lines = [LogLine.of(event) for event in log.events]

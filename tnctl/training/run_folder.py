@@ -1,6 +1,7 @@
 """The folder of a run: the files that it has, which data must not be, and their removal."""
 
 import re
+from collections.abc import Sequence
 
 from tnctl import files, limits, manifest, ownership
 from tnctl.checkpoint import listing
@@ -19,6 +20,7 @@ from tnctl.training.report import Report
 REPORT = "report.json"
 LOG = "log.jsonl"
 PAGE = "report.html"
+BASELINE = "baseline.json"
 DAMAGED = "damaged"
 TENSORBOARD = "tensorboard"
 PREDICTIONS = "predictions"
@@ -31,6 +33,7 @@ PREDICTIONS_LIST = ".tnctl-predictions.json"
 NOT_COMPARED = {
     "output",
     "save",
+    "baseline",
     "gate",
     "cluster",
     "data.days",
@@ -44,20 +47,26 @@ CHECKPOINT_NAME = re.compile(rf"{listing.NAME.pattern}(\.\d+)?")
 MADE_FROM_A_RUN = {"graph": GRAPH, "embeddings": EMBEDDINGS}
 
 
-def claims_of(output: str) -> Claims:
+def results(conf: Conf) -> list[str]:
+    """The files that a run writes beside its checkpoints, at any rate."""
+    return [LOG, REPORT, PAGE, *([BASELINE] if conf.baseline.enabled else [])]
+
+
+def claims_of(conf: Conf) -> Claims:
     """The list of the files that a run has beside its checkpoints.
 
     Raises UserError when there is a file with the name of one of them that is not of a run.
     """
-    claims = Claims(output, RUN)
-    claims.add([LOG, REPORT, PAGE])
+    claims = Claims(conf.output, RUN)
+    claims.add(results(conf))
     return claims
 
 
 def finish(claims: Claims) -> None:
     """Record checksums of a run's files at its end: a file that is changed later is the user's."""
-    names = [name for name in (LOG, REPORT, PAGE) if name in claims.names]
-    claims.finish({name: manifest.entry_of(files.join(claims.folder, name)) for name in names})
+    names = [name for name in (LOG, REPORT, PAGE, BASELINE) if name in claims.names]
+    urls = {name: files.join(claims.folder, name) for name in names}
+    claims.finish({n: manifest.entry_of(url) for n, url in urls.items() if files.exists(url)})
 
 
 def refuse_no_folders(output: str) -> None:
@@ -79,7 +88,7 @@ def refuse_data_in_places(conf: Conf) -> None:
 
     For files by day the folder is checked that contains all of them.
     """
-    names = (CHECKPOINTS, DAMAGED, TENSORBOARD, WORKER_LOGS, LOG, REPORT, PAGE)
+    names = (CHECKPOINTS, DAMAGED, TENSORBOARD, WORKER_LOGS, *results(conf))
     written = [files.join(conf.output, name) for name in names]
     refuse_overlap(written, files_read(conf), "output")
     for folder in filter(files.exists, folders_of_days(conf.data)):
@@ -88,13 +97,13 @@ def refuse_data_in_places(conf: Conf) -> None:
             refuse_overlap(written, [place.url], "output")
 
 
-def refuse_foreign(output: str) -> ownership.Survey:
+def refuse_foreign(output: str, names: Sequence[str] = (LOG, REPORT, PAGE)) -> ownership.Survey:
     """The files of a run beside its checkpoints.
 
-    Raises UserError when another file or link has a name that a run writes.
+    Raises UserError when another file or link has one of `names`, those that a run writes.
     """
     survey = ownership.survey(output, RUN, (*LISTS, PREDICTIONS_LIST))
-    for name in (*LISTS, LOG, REPORT, PAGE):
+    for name in (*LISTS, *names):
         if name in survey.foreign:
             raise ownership.foreign_file(output, name)
     return survey

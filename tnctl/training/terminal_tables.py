@@ -8,7 +8,8 @@ from tnctl import files, progress
 from tnctl.data.day_records import DayRecord
 from tnctl.evaluation.ablation import Ablation
 from tnctl.evaluation.metrics import main_metrics, shown
-from tnctl.training.report import Report, number_of
+from tnctl.training.report import Baseline, Report, number_of
+from tnctl.training.report.baseline_table import side_by_side
 from tnctl.training.run_folder import PAGE, REPORT
 
 NONE = "–"
@@ -53,6 +54,14 @@ def show_report(output: str, report: Report) -> None:
         ("page", files.join(output, PAGE)),
     ]
     progress.table("", ("trained", ""), rows)
+    if report.baseline is not None:
+        show_baseline(report, report.baseline)
+
+
+def show_baseline(report: Report, baseline: Baseline) -> None:
+    """The main figures of a run beside those of its baseline, on the same rows."""
+    heading = f"on data.{report.split}" if report.split else ""
+    progress.table("", (heading, "recipe", baseline.library), side_by_side(report, baseline))
 
 
 def show_days(days: Sequence[DayRecord]) -> None:

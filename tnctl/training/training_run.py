@@ -20,7 +20,7 @@ from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.ownership import Claims
 from tnctl.progress import say, waiting
 from tnctl.schema import Cluster, Conf, Train
-from tnctl.training import early_stopping, eviction, resuming, run_folder, warm
+from tnctl.training import baseline, early_stopping, eviction, resuming, run_folder, warm
 from tnctl.training.days.daily import Daily
 from tnctl.training.days.day_loop import train_days
 from tnctl.training.final_report import write_report
@@ -28,7 +28,7 @@ from tnctl.training.loop import train_passes
 from tnctl.training.memory_watch import table_words
 from tnctl.training.observers import Observer, Recorder, Screen, Stopwatch
 from tnctl.training.probable_mistakes import of_steps
-from tnctl.training.report import Report
+from tnctl.training.report import Report, Timing
 from tnctl.training.row_insertion import insert_all_rows
 from tnctl.training.run_log import Log
 from tnctl.training.saving import Checkpoints
@@ -62,6 +62,7 @@ def train(
     early_stopping.check(conf)
     eviction.check(conf)
     warm.check(conf, overwrite)
+    baseline.check(conf)
     by_day = daily(conf)
     if accept and not by_day:
         raise UserError("accept=true is for days: data.train has no {day}. Leave it out")
@@ -72,10 +73,14 @@ def train(
         stopwatch = Stopwatch()
         checkpoint = None if overwrite else resuming.start(conf)
         days = None
+        report: Report | None = None
         if checkpoint is not None:
             days = Daily(conf, checkpoint.days, accept) if by_day else None
             more = resuming.has_more_passes(conf, checkpoint)
-            if not more and (report := finished_report(conf.output, days)) is not None:
+            report = None if more else finished_report(conf.output, days)
+            if report is not None and (report.baseline or not conf.baseline.enabled):
+                what = "is finished" if days is None else "is trained on every day that is there"
+                say(f"{conf.output} {what}: nothing to do (overwrite=true trains from scratch)")
                 return report
         if conf.train.deterministic:
             enable_determinism()
@@ -83,6 +88,8 @@ def train(
             run = begin_run(conf, processes, overwrite, accept, stopwatch)
         else:
             run = resume_run(conf, processes, checkpoint, days, accept, stopwatch)
+        if report is not None:
+            run.timing = report.timing  # of the process that trained it
         record_workers(run.log, conf.cluster, run.state.steps)
         return run.to_its_end(golden, observer)
 
@@ -95,14 +102,15 @@ def finished_report(output: str, days: Daily | None) -> Report | None:
     # A run may have stopped after its last day was trained and before the report was written.
     if report is None or (days is not None and not days.all_are_in(report)):
         return None
-    what = "is finished" if days is None else "is trained on every day that is there"
-    say(f"{output} {what}: nothing to do (overwrite=true trains from scratch)")
     return report
 
 
 @dataclass
 class Run:
-    """A run that is ready to be trained. `checkpoint` is the one that it is resumed from."""
+    """A run that is ready to be trained. `checkpoint` is the one that it is resumed from.
+
+    `timing` is that of its report, if it is finished and gets a baseline only.
+    """
 
     conf: Conf
     processes: Processes
@@ -113,6 +121,7 @@ class Run:
     log: Log
     stopwatch: Stopwatch
     checkpoint: Checkpoint | None = None
+    timing: Timing | None = None
 
     def to_its_end(
         self, golden: int, observer: Callable[[RunState], Observer] | None = None
@@ -131,7 +140,14 @@ class Run:
                     self._say_few_steps()
                 signals.impatient()
                 report = write_report(
-                    conf, state, workers, self.daily, checkpoints, self.log, self.stopwatch
+                    conf,
+                    state,
+                    workers,
+                    self.daily,
+                    checkpoints,
+                    self.log,
+                    self.stopwatch,
+                    self.timing,
                 )
         run_folder.finish(self.claims)
         return report
@@ -184,9 +200,9 @@ def begin_run(
     recipes.settings_of(conf.recipe, recipes.load(conf.recipe["name"]))
     start = warm.begin(conf)
     if overwrite:
-        run_folder.refuse_foreign(conf.output)
+        run_folder.refuse_foreign(conf.output, run_folder.results(conf))
     else:  # before the data is measured: that may take long, and the output be read-only
-        claims, log = run_folder.claims_of(conf.output), Log(conf.output)
+        claims, log = run_folder.claims_of(conf), Log(conf.output)
     record = [] if start is None else start.record
     days = Daily(conf, record, accept) if daily(conf) else None
     # What is measured on the first day is valid for all days.
@@ -199,7 +215,7 @@ def begin_run(
             if of_first_day.data.source(split) is not None:
                 next(windows(of_first_day, features_of(conf, model), split), None)
         run_folder.remove(conf.output, by_workers=conf.cluster.start is not None)
-        claims, log = run_folder.claims_of(conf.output), Log(conf.output)
+        claims, log = run_folder.claims_of(conf), Log(conf.output)
     state = RunState(days=record if days is None else days.record)
     if start is not None:
         # The clock continues from the old run's; schedules and epochs begin from scratch.
@@ -220,7 +236,7 @@ def resume_run(
     if days is not None and checkpoint.folder != newest.folder:
         days = Daily(conf, checkpoint.days, accept)
     say(f"resuming from {checkpoint.folder}")
-    claims = run_folder.claims_of(conf.output)
+    claims = run_folder.claims_of(conf)
     if resuming.has_more_passes(conf, checkpoint):
         # From here on the run is one that is not finished.
         files.remove_file(files.join(conf.output, run_folder.REPORT))

@@ -1,6 +1,7 @@
 """The results of a run: report.json and the page report.html."""
 
 from tnctl.training.report.report_document import (
+    Baseline,
     Best,
     GroupLife,
     LogLine,
@@ -10,4 +11,4 @@ from tnctl.training.report.report_document import (
     number_of,
 )
 
-__all__ = ["Best", "GroupLife", "LogLine", "Report", "TableSize", "Timing", "number_of"]
+__all__ = ["Baseline", "Best", "GroupLife", "LogLine", "Report", "TableSize", "Timing", "number_of"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from tnctl.evaluation.metrics import METRICS, main_metrics
 from tnctl.progress import clock, size
+from tnctl.training.report.baseline_table import baseline_table
 from tnctl.training.report.charts import Series, diagonal, lines, number
 from tnctl.training.report.exchange_tables import exchange_tables, hottest_table
 from tnctl.training.report.fragments import Markup, fill, joined, table_of, table_row
@@ -51,6 +52,7 @@ def render(
         _section("Training", _curves(lines_logged), "curves"),
         _section(f"Calibration on data.{report.split}", _calibration(report), "curves"),
         _section("Inputs", _inputs(inputs, report)),
+        _section("Beside boosted trees", baseline_table(report)),
         _section("Metrics", _metrics(report)),
         _section("Evaluations", _evaluations(report)),
         _section("Days", _days(report)),

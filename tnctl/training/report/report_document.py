@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue
 from tnctl import documents
 from tnctl.checkpoint.document import Epoch, Evaluation, WarmReport, number_of
 from tnctl.data.day_records import DayRecord
-from tnctl.documents import Count, Figures, Text, flat, omitted
+from tnctl.documents import Count, Figures, Name, Text, flat, omitted
 from tnctl.training.exchange_figures import ExchangeReport, HotRow
 from tnctl.training.worker_figures import WorkerFigures
 
@@ -46,6 +46,29 @@ class GroupLife:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """What boosted trees reach on the data of a run: tnctl.training.baseline.
+
+    They were trained on `rows` of `rows_seen` of data.train; `categorical` of their `columns` have
+    categories. Metrics are of the main head, and of all rows of a split.
+    """
+
+    library: Text
+    head: Name | None = omitted()
+    rows: Count
+    rows_seen: Count
+    columns: Count
+    categorical: Count
+    trees: Count
+    validation: Figures | None = omitted()
+    test: Figures | None = omitted()
+
+    def of_split(self, split: str | None) -> dict[str, JsonValue]:
+        """The metrics on data.validation or data.test; none without any."""
+        return {"validation": self.validation, "test": self.test}.get(split or "") or {}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Timing:
     """Durations, and figures that depend on them."""
 
@@ -59,6 +82,7 @@ class Timing:
     save_waited_seconds: Number = 0.0
     saved_bytes: Count = 0
     table_bytes: Count = 0
+    baseline_seconds: Number | None = omitted()
     workers: tuple[WorkerFigures, ...] | None = omitted()
     exchange: ExchangeReport | None = omitted()
     hottest: tuple[HotRow, ...] | None = omitted()
@@ -87,6 +111,7 @@ class Report:
     dense_weights: Count
     importance: dict[Text, Number] | None = omitted()
     importance_of: Text | None = omitted()
+    baseline: Baseline | None = omitted()
     checkpoint: Text
     timing: Timing
 

@@ -1,0 +1,150 @@
+"""The baseline of a run: boosted trees trained on its rows, and measured on the same data."""
+
+import math
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from tnctl import memory_limits
+from tnctl.data.batches import Batch
+from tnctl.data.days import daily
+from tnctl.data.features import Features
+from tnctl.data.windows import windows
+from tnctl.errors import Failure, refuse_if
+from tnctl.evaluation.metrics import Scored, scalars
+from tnctl.evaluation.split_scoring import labelled_heads
+from tnctl.model.building import Model
+from tnctl.progress import say, waiting
+from tnctl.schema import Conf
+from tnctl.training.baseline import baseline_file
+from tnctl.training.baseline.baseline_file import BaselineFile
+from tnctl.training.baseline.boosted_trees import BoostedTrees, Examples, library, version
+from tnctl.training.baseline.row_sample import RowSample
+from tnctl.training.baseline.tree_columns import TreeColumns, cost
+from tnctl.training.report import Baseline
+
+SHARE_OF_MEMORY = 0.5  # of what is free
+SHARE_OF_VALIDATION = 0.25  # of that
+
+
+def check(conf: Conf) -> None:
+    """Refuse a baseline that cannot be trained, before the run is. Raises UserError, Failure."""
+    if not conf.baseline.enabled:
+        return
+    refuse_if(
+        daily(conf),
+        "baseline is for one set of data, and with {day} in data.train every day is another. Leave "
+        "it out",
+    )
+    library()
+
+
+def baseline_of(conf: Conf, model: Model) -> BaselineFile:
+    """The baseline of a run whose model is `model`: trained now, unless the output has it already.
+
+    It is of the main head. Raises Failure.
+    """
+    of = baseline_file.digest_of(conf)
+    known = baseline_file.read(conf.output, of)
+    if known is not None:
+        say("the baseline is trained already")
+        return known
+    started = time.perf_counter()
+    rows = BaselineRows(conf, model)
+    has_validation = conf.data.validation is not None
+    budget = SHARE_OF_MEMORY * free_bytes()
+    of_validation = SHARE_OF_VALIDATION * budget if has_validation else 0.0
+    with waiting("reading data.train for the baseline"):
+        sample = rows.sample("train", budget - of_validation, conf.baseline.rows)
+        columns = TreeColumns(rows.slots, sample.parts)
+    count, seen = sample.rows, sample.rows_seen
+    validation = None
+    if has_validation:
+        with waiting("reading data.validation for the baseline"):
+            held = rows.sample("validation", of_validation, None)
+            validation = rows.examples(columns, held.parts)
+    with waiting(f"training the baseline ({version()}) on {count:,} of {seen:,} rows"):
+        trees = BoostedTrees(
+            conf, rows.examples(columns, sample.parts), validation, columns.categorical
+        )
+    del validation
+    figures = {}
+    for split in ("validation", "test"):
+        if getattr(conf.data, split) is not None:
+            with waiting(f"evaluating the baseline on data.{split}"):
+                figures[split] = scalars(rows.scored(split, columns, trees).metrics())
+    baseline = Baseline(
+        library=version(),
+        head=rows.head if len(model.heads) > 1 else None,
+        rows=count,
+        rows_seen=seen,
+        columns=columns.width,
+        categorical=len(columns.categorical),
+        trees=trees.count,
+        **figures,
+    )
+    return baseline_file.write(conf.output, of, time.perf_counter() - started, baseline)
+
+
+def free_bytes() -> float:
+    """The memory that this process may still take; infinite where the system names no limit."""
+    limit = memory_limits.tightest()
+    return math.inf if limit is None else max(limit.free, 0)
+
+
+class BaselineRows:
+    """The rows of a run's splits, with a table for each slot, in file order."""
+
+    def __init__(self, conf: Conf, model: Model) -> None:
+        [(self.head, _, self._label), *_] = labelled_heads(model)
+        self._conf, self._correction = conf, model.logit_correction
+        names = model.layout.slots
+        self.slots = [conf.slots[name] for name in names]
+        # Trees tell a missing number from 0. Prepared data has 0 for both.
+        self._features = Features(
+            conf,
+            [((name,), (1,)) for name in names],
+            model.statistics,
+            missing_number=math.nan,
+        )
+
+    def sample(self, split: str, budget: float, most: int | None) -> RowSample:
+        """The rows of a split that fit into so many bytes. Raises Failure for none."""
+        sample = RowSample(self._conf.seed, budget, most, cost)
+        for window in self._windows(split):
+            sample.add(window)
+        sample.finish()
+        if not sample.rows:
+            raise Failure(
+                f"no row of data.{split} fits into the memory that the baseline may take. Give it "
+                "more memory, or leave baseline out"
+            )
+        return sample
+
+    def examples(self, columns: TreeColumns, parts: list[Batch]) -> Examples:
+        """The rows of batches to train on; their inputs are dropped from memory."""
+        labels = np.concatenate([part.labels[:, self._label] for part in parts])
+        weights = [part.weight for part in parts if part.weight is not None]
+        weight = np.concatenate(weights) if weights else None
+        return Examples(columns.whole_matrix(parts), labels, weight)
+
+    def scored(self, split: str, columns: TreeColumns, trees: BoostedTrees) -> Scored:
+        """All rows of a split with the logits of the trees, corrected for data.negatives."""
+        logits, labels, weights, groups = [], [], [], []
+        for window in self._windows(split):
+            logits.append(trees.logits(columns.matrix(window)) + np.float32(self._correction))
+            labels.append(window.labels[:, self._label])
+            weights += [] if window.weight is None else [window.weight]
+            groups += [] if window.group is None else [window.group]
+        return Scored(
+            [self.head],
+            np.concatenate(logits)[:, None],
+            np.concatenate(labels)[:, None],
+            np.concatenate(weights) if weights else None,
+            group=np.concatenate(groups) if groups else None,
+            squared=self._conf.train.loss.name == "mse",
+        )
+
+    def _windows(self, split: str) -> Iterator[Batch]:
+        return windows(self._conf, self._features, split)
