@@ -14,7 +14,7 @@ BEST = ["evaluation.keep=best", "evaluation.every_steps=2", "optimizer.linear.le
 
 
 def result(folder):
-    """The report without what depends on the clock, the lines of the log without it, the weights."""
+    """The report, the lines of the log and the weights, without what depends on the clock."""
     values = json.loads((folder / "report.json").read_text())
     newest = folder / values["checkpoint"]
     rows = [path.read_bytes() for path in sorted(newest.glob("tables/*/*.rows"))]

@@ -37,10 +37,10 @@ from tnctl.schema.values import converted, differences, from_values, register
 
 __all__ = [
     "FORMATS", "ID_KINDS", "ISO", "NAME", "RESERVED_NAMES", "RULES", "SINGLE_LABEL",
-    "SLOT_NAME", "UNITS", "Admission", "Baseline", "Cluster", "Conf", "Data", "Declaration", "Embedding",
-    "Evaluation", "Eviction", "Gate", "GroupLife", "GroupOptimizers", "IdKind", "Initial", "Key",
-    "Label", "Life", "Loss", "Numeric", "Optimizer", "Optimizers", "RowLife", "Save", "Schedule",
-    "Shows", "Slot", "Split", "Time", "Tls", "Train", "Warm", "all_keys", "branches", "converted",
-    "dataclass_of", "differences", "from_values", "hint_of", "keys_like", "no_key", "register",
-    "time_columns",
+    "SLOT_NAME", "UNITS", "Admission", "Baseline", "Cluster", "Conf", "Data", "Declaration",
+    "Embedding", "Evaluation", "Eviction", "Gate", "GroupLife", "GroupOptimizers", "IdKind",
+    "Initial", "Key", "Label", "Life", "Loss", "Numeric", "Optimizer", "Optimizers", "RowLife",
+    "Save", "Schedule", "Shows", "Slot", "Split", "Time", "Tls", "Train", "Warm", "all_keys",
+    "branches", "converted", "dataclass_of", "differences", "from_values", "hint_of", "keys_like",
+    "no_key", "register", "time_columns",
 ]  # fmt: skip

@@ -71,7 +71,7 @@ def digest_of(conf: Conf) -> str:
             inner.pop(name, None)
         elif not name:
             values.pop(section, None)
-    given = [split for split in SPLITS if getattr(conf.data, split) is not None]
+    given = [split for split in SPLITS if conf.data.source(split) is not None]
     read = {split: documents.plain(fingerprints(files_of(conf, split))) for split in given}
     text = json.dumps([values, read], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

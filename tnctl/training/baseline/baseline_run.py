@@ -52,7 +52,7 @@ def baseline_of(conf: Conf, model: Model) -> BaselineFile:
         return known
     started = time.perf_counter()
     rows = BaselineRows(conf, model)
-    has_validation = conf.data.validation is not None
+    has_validation = conf.data.source("validation") is not None
     budget = SHARE_OF_MEMORY * free_bytes()
     of_validation = SHARE_OF_VALIDATION * budget if has_validation else 0.0
     with waiting("reading data.train for the baseline"):
@@ -70,8 +70,8 @@ def baseline_of(conf: Conf, model: Model) -> BaselineFile:
         )
     del validation
     figures = {}
-    for split in ("validation", "test"):
-        if getattr(conf.data, split) is not None:
+    for split in ("validation", "test") if conf.evaluation.test else ("validation",):
+        if conf.data.source(split) is not None:
             with waiting(f"evaluating the baseline on data.{split}"):
                 figures[split] = scalars(rows.scored(split, columns, trees).metrics())
     baseline = Baseline(

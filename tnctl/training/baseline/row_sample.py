@@ -74,6 +74,6 @@ class RowSample:
 
 def held_bytes(batch: Batch) -> int:
     """The bytes of a batch's arrays."""
-    arrays = [*batch.ids, *batch.offsets, *batch.weights, batch.numeric, batch.labels]
-    arrays += [batch.weight, batch.reference, batch.group]
-    return sum(array.nbytes for array in arrays if array is not None)
+    of_tables = (*batch.ids, *batch.offsets, *batch.weights)
+    of_rows = (batch.numeric, batch.labels, batch.weight, batch.reference, batch.group)
+    return sum(array.nbytes for array in (*of_tables, *of_rows) if array is not None)

@@ -234,6 +234,7 @@ class Trials:
             output=output,
             data=replace(conf.data, test=None),
             evaluation=replace(conf.evaluation, test=False),
+            baseline=replace(conf.baseline, enabled=False),  # the same trees for all trials
         )
         yield trial_processes.Task(number, conf, self.settings.golden)
 
