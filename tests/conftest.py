@@ -45,6 +45,7 @@ data:
   reference: planted
   window: 1024
 train: {batch_size: 256}
+evaluation: {keep: last}
 """
 ROWS = {"train": (0, 3000), "validation": (10_000, 10_900), "test": (20_000, 20_700)}
 

@@ -18,8 +18,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+import tnctl
 from tnctl import documents, manifest
 from tnctl.checkpoint.document import CheckpointManifest
+from tnctl.training import early_stopping
 
 TRAIN = ("train", "conf=small.yaml", "output=run")
 
@@ -285,6 +287,25 @@ def metrics_of_the_weights_kept(cli, workspace, report, last):
     done = cli("checkpoint", "diff", "run", "last", "--json", cwd=workspace)
     aucs = [at_step[kept]["auc"], at_step[30]["auc"]]
     assert json.loads(done.out)["metrics"]["validation.auc"] == aucs
+
+
+def test_a_run_keeps_the_best_model_where_it_can(workspace, cli):
+    auto = "evaluation.keep=auto"
+    train(cli, workspace, *OVERFITS, "evaluation.every_steps=4", auto)
+    report = report_of(workspace / "run")
+    values = [evaluation["validation"]["auc"] for evaluation in report["evaluations"]]
+    assert values[-1] < max(values) == report["auc"]
+    assert report["best"]["kept"] is True
+    train(cli, workspace, "data.validation=null", auto, "output=without")
+    assert "best" not in report_of(workspace / "without")
+
+    def keeps(*overrides):
+        return early_stopping.keeps_best(tnctl.compose(workspace / "small.yaml", [*overrides]))
+
+    assert keeps(auto) and not keeps("data.validation=null", auto)
+    assert not keeps("data.train=day-{day}.csv", "data.window=1024", auto)
+    assert keeps("data.validation=null", "data.split.validation=0.1", auto)
+    assert keeps("evaluation.keep=best") and not keeps("evaluation.keep=last")
 
 
 def test_early_stopping(workspace, cli):

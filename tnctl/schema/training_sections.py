@@ -96,9 +96,11 @@ class Evaluation(Section):
     )
     min_delta: float = number(1e-6, 0, 1_000_000, "the least difference that counts as better")
     keep: str = choice(
-        "last",
-        ("last", "best"),
-        "last or best: which model the run ends with, and the report is about",
+        "auto",
+        ("auto", "last", "best"),
+        "the model that a run ends with, and its report is about: last (of the last step), best (of "
+        "the best evaluation by `monitor`), or auto: the best where data.validation is given and "
+        "data.train has no {day}, else the last",
     )
     test: bool = key(
         True,

@@ -46,8 +46,16 @@ class EarlyStopping:
         return patience is not None and self.without >= patience
 
 
+def keeps_best(conf: Conf) -> bool:
+    """Whether a run ends with the model of its best evaluation, not with that of its last step."""
+    keep = conf.evaluation.keep
+    if keep == "auto":
+        return conf.data.source("validation") is not None and not daily(conf)
+    return keep == "best"
+
+
 def matters(conf: Conf) -> bool:
-    """Whether the monitored metric changes training or decides which model is kept."""
+    """Whether a conf asks for something that the monitored metric decides."""
     return (
         conf.evaluation.patience is not None
         or conf.evaluation.keep == "best"

@@ -24,7 +24,7 @@ from tnctl.ownership import CHECKPOINT
 from tnctl.progress import say
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf, Train, differences
-from tnctl.training import pass_sums
+from tnctl.training import early_stopping, pass_sums
 from tnctl.training.pass_position import FROM_SCRATCH
 from tnctl.training.run_folder import DAMAGED, NOT_COMPARED
 from tnctl.training.state import RunState
@@ -242,7 +242,7 @@ def state_of(conf: Conf, checkpoint: Checkpoint) -> RunState:
     if has_more_passes(conf, checkpoint):
         state.trained = False
     stopping, lost = state.stopping, state.stopping.best_step
-    if conf.evaluation.keep != "best" or state.trained or stopping.best is None:
+    if not early_stopping.keeps_best(conf) or state.trained or stopping.best is None:
         return state
     needed, monitor = names_of_chain(checkpoint.folder), conf.evaluation.monitor
     values = {evaluation.step: evaluation.figure(monitor) for evaluation in state.evaluations}

@@ -13,7 +13,7 @@ from tnctl.evaluation.golden_rows import GoldenRows
 from tnctl.out_of_memory import RESUME_WITH_MORE
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
-from tnctl.training import events, resuming
+from tnctl.training import early_stopping, events, resuming
 from tnctl.training.observers import Stopwatch
 from tnctl.training.run_log import Log
 from tnctl.training.schedule import is_crossed
@@ -72,7 +72,7 @@ class Checkpoints:
             case events.StepDone(number=number) if number % STEPS_BETWEEN_CHECKS == 0:
                 self.saver.check()
             case events.Evaluated(is_best=is_best):
-                self._best_is_due = is_best and self._conf.evaluation.keep == "best"
+                self._best_is_due = is_best and early_stopping.keeps_best(self._conf)
             case events.DayStarts(conf=conf) if self._conf.data.source("validation") is None:
                 self._golden = GoldenRows(conf, self._workers.model, self._golden_rows)
             case events.PassEnds(is_last=False) | events.DayEnds(is_last=False):
@@ -124,7 +124,7 @@ class Checkpoints:
     def save_last(self) -> None:
         """The last checkpoint of a run, of the model that is kept."""
         stopping, best = self._state.stopping, self._state.stopping.best_step
-        keeps_last = self._conf.evaluation.keep == "last" or stopping.best is None
+        keeps_last = not early_stopping.keeps_best(self._conf) or stopping.best is None
         if keeps_last or best == self._state.steps:
             self._record_kept()
             self.save()
@@ -146,7 +146,7 @@ class Checkpoints:
 
     def _record_kept(self) -> None:
         """A line of the log about the model that the run ends with, where that may be the best."""
-        if self._conf.evaluation.keep == "best":
+        if early_stopping.keeps_best(self._conf):
             state, timing = self._state, {"seconds": round(self._stopwatch.seconds(), 3)}
             self._log.add("kept", step=state.model_step, validation=state.validation, timing=timing)
 
