@@ -98,9 +98,9 @@ class Evaluation(Section):
     keep: str = choice(
         "auto",
         ("auto", "last", "best"),
-        "the model that a run ends with, and its report is about: last (of the last step), best (of "
-        "the best evaluation by `monitor`), or auto: the best where data.validation is given and "
-        "data.train has no {day}, else the last",
+        "the model that a run ends with, and its report is about: last (of the last step), best "
+        "(of the best evaluation by `monitor`), or auto: the best where data.validation is given "
+        "and data.train has no {day}, else the last",
     )
     test: bool = key(
         True,
