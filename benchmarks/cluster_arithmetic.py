@@ -22,7 +22,7 @@ from benchmarks.cluster_traffic import (
     traffic_of,
 )
 from tnctl.cluster.transport.frames import HEADER_BYTES
-from tnctl.launch.worker_processes import shares
+from tnctl.cpu_shares import shares
 
 SYNC, ASYNC, HYBRID = "sync", "async", "hybrid"
 WITH_SERVER = " with a server"  # after a mode: one worker, whose rows and weights a server owns

@@ -25,6 +25,7 @@ from benchmarks import timing
 
 SAMPLES = "TNCTL_BENCHMARK_SAMPLES"  # the folder that workers write their samples to
 SECONDS_BETWEEN = 0.5
+WORKERS = 2
 FIRST_FRAMES = 60  # a step of two workers sends two frames from each
 OF_PYTHON = ("tnctl-peer", "tnctl-streams", "tnctl-heartbeat", "channel_spin", "_serve",
              "consume_request_iterator", "grpc")  # fmt: skip
@@ -114,18 +115,22 @@ def supervise(conf_file: str, output: str, overrides: Sequence[str]) -> int:
     """`tnctl train cluster=local` with workers that have a sampler."""
     from tnctl.cli import compose
     from tnctl.cluster.joining.liveness import SILENCE
-    from tnctl.launch.supervisor import Supervisor
+    from tnctl.launch.local_processes import LocalProcesses
+    from tnctl.launch.supervisor import TRAIN, Supervisor
     from tnctl.schema import Conf
 
     def run(conf: Conf) -> int:
-        task = {"conf": dataclasses.asdict(conf), "overwrite": True, "golden": 0, "accept": False}
+        task = {
+            "command": TRAIN, "conf": dataclasses.asdict(conf), "overwrite": True, "golden": 0,
+            "accept": False,
+        }  # fmt: skip
         Path(output).mkdir(parents=True)
-        logs = [Path(output) / f"rank-{rank}.log" for rank in range(conf.cluster.workers)]
+        logs = [Path(output) / f"rank-{rank}.log" for rank in range(WORKERS)]
         command = (sys.executable, "-m", "benchmarks.cluster_threads", "work")
-        silence = conf.cluster.timeout * SILENCE
-        return Supervisor(lambda _: task, logs, lambda: None, silence, command).run()
+        processes = LocalProcesses(logs, conf.cluster.timeout * SILENCE, command)
+        return Supervisor(lambda _: task, lambda: None, processes).run()
 
-    values = [f"output={output}/run", "cluster=local", "cluster.workers=2", *overrides]
+    values = [f"output={output}/run", "cluster=local", f"cluster.workers={WORKERS}", *overrides]
     return compose.with_conf(Path(conf_file), values, run, takes_cluster=True)
 
 

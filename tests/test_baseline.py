@@ -178,7 +178,7 @@ def test_the_logits_are_lightgbms(workspace):
     """Without validation data, and with weights: the same model by LightGBM's own interface."""
     import lightgbm
 
-    conf, model = run_of(workspace, "data.validation=null", "data.weight=planted", "seed=9")
+    conf, model = run_of(workspace, "data.validation=null", "data.weight=price", "seed=9")
     rows = baseline_run.BaselineRows(conf, model)
     sample = rows.sample("train", math.inf, 1000)
     columns = TreeColumns(rows.slots, sample.parts)
@@ -372,7 +372,8 @@ def test_a_run_that_ends_before_its_report_trains_nothing_again(run_copy, cli, m
 def test_a_damaged_file_is_reported(workspace, capsys):
     conf, model = run_of(workspace)
     result = baseline_of(conf, model)
-    assert baseline_of(conf, model) == result
+    again = baseline_of(conf, model)
+    assert (again.of, again.seconds, again.baseline) == (result.of, result.seconds, result.baseline)
     path = workspace / "out/baseline.json"
     path.write_bytes(path.read_bytes().replace(b'"trees": ', b'"trees": 1'))
     again = baseline_of(conf, model)
