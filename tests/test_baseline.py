@@ -128,10 +128,10 @@ def test_columns_of_slots_and_numbers():
     ]
     columns = TreeColumns(slots, parts)
     # Of each split there may be ids that the sample has not, and rows with more values than its.
-    asked = [drawn(random, 60, 2 * high, most) for high, most in shapes]
-    asked[0][0], asked[5][1] = [3, 1], [4]
+    unseen = [drawn(random, 60, 2 * high, most) for high, most in shapes]
+    unseen[0][0], unseen[5][1] = [3, 1], [4]
     other = random.normal(size=(60, 2)).astype(np.float32)
-    for rows, of_rows in ((asked, other), (trained, numbers)):
+    for rows, of_rows in ((unseen, other), (trained, numbers)):
         expected = [
             expected_columns(slot, before, after)
             for slot, before, after in zip(slots, trained, rows, strict=True)
@@ -178,7 +178,12 @@ def test_the_logits_are_lightgbms(workspace):
     """Without validation data, and with weights: the same model by LightGBM's own interface."""
     import lightgbm
 
-    conf, model = run_of(workspace, "data.validation=null", "data.weight=price", "seed=9")
+    for split in ("train", "test"):
+        path = workspace / f"clicks/{split}.csv"
+        header, *lines = path.read_text().splitlines()
+        weighted = [f"{line},{1 + row % 3}" for row, line in enumerate(lines)]
+        path.write_text("\n".join([f"{header},weight", *weighted]) + "\n")
+    conf, model = run_of(workspace, "data.validation=null", "data.weight=weight", "seed=9")
     rows = baseline_run.BaselineRows(conf, model)
     sample = rows.sample("train", math.inf, 1000)
     columns = TreeColumns(rows.slots, sample.parts)

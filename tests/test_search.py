@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("optuna")
 
 from tnctl.errors import UserError
-from tnctl.training.search import search as searches
-from tnctl.training.search.parameters import Parameter
-from tnctl.training.search.search import Settings, Space, search
+from tnctl.training.search import search_loop
+from tnctl.training.search.search_loop import Settings, Space, search
+from tnctl.training.search.search_parameters import Parameter
 from tnctl.training.search.trial_run import Outcome
 
 PARAMETERS = (
@@ -76,7 +76,7 @@ class World:
         return Outcome("complete", course[-1], tuple(course))
 
     def search(self, monkeypatch):
-        monkeypatch.setattr(searches, "run_trial", self.run_trial)
+        monkeypatch.setattr(search_loop, "run_trial", self.run_trial)
         monkeypatch.setattr(os, "fsync", lambda _: None)  # no power fails here
         return search(Space(self.parameters, self.conf_of), self.settings)
 

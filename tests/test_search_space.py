@@ -7,7 +7,7 @@ import pytest
 from tnctl.cli.compose import conf_file
 from tnctl.cli.search import command
 from tnctl.cli.search_space import parameters_of
-from tnctl.training.search.parameters import Parameter
+from tnctl.training.search.search_parameters import Parameter
 
 FORMS = [
     ("train.batch_size=256,1024", {"kind": "choice", "choices": ("256", "1024")}),

@@ -10,7 +10,7 @@ from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError, refuse_if
 from tnctl.masking import masked
 from tnctl.schema import Conf
-from tnctl.training.search.parameters import Parameter, words
+from tnctl.training.search.search_parameters import Parameter, words
 
 MOST_TRIALS = 10_000
 MOST_WORKERS = 256
@@ -52,18 +52,18 @@ def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> i
     prune = "sweep.prune" not in taken or arguments.flag(taken, "sweep.prune")
     check_values(line, parameters)
     quiet_tensorflow()
-    from tnctl.training.search import refit, results, search
+    from tnctl.training.search import refit, results, search_loop
     from tnctl.training.terminal_tables import show_report
 
-    space = search.Space(parameters, line.conf)
+    space = search_loop.Space(parameters, line.conf)
     first = space.first()
     if refits:
         refit.conf_of_all_data(first, 1)
-    settings = search.Settings(
+    settings = search_loop.Settings(
         trials, workers, seed, prune, taken.get("sweep.storage"),
         arguments.flag(taken, "overwrite"), golden,
     )  # fmt: skip
-    summary, code = search.search(space, settings)
+    summary, code = search_loop.search(space, settings)
     if (best := summary.best) is None:
         return code
     texts = space.texts(best.values)

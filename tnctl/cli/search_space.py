@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from tnctl import schema
 from tnctl.cli import compose
 from tnctl.errors import UserError, did_you_mean, refuse_if
-from tnctl.training.search.parameters import Parameter
+from tnctl.training.search.search_parameters import Parameter
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pydantic import JsonValue
 
 from tnctl import files
+from tnctl.checkpoint.saver import Saver
 from tnctl.evaluation.ablation import ABLATED_SPLITS, ablate
 from tnctl.evaluation.input_figures import NormSum, kind_of, row_bytes, rows_and_bytes
 from tnctl.evaluation.split_scoring import REPORTED_SPLITS, Counts, first_given
@@ -18,12 +19,14 @@ from tnctl.schema import Conf
 from tnctl.training import eviction, run_folder
 from tnctl.training.baseline import baseline_of
 from tnctl.training.days.daily import Daily
+from tnctl.training.exchange_figures import ExchangeFigures
 from tnctl.training.observers import Stopwatch, show_metrics
 from tnctl.training.report import Best, LogLine, Report, TableSize, Timing, page
 from tnctl.training.report.page import InputRow
 from tnctl.training.run_log import Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.state import RunState
+from tnctl.training.worker_figures import WorkerFigures
 from tnctl.training.workers import Workers
 
 ABLATED_ROWS = 50_000  # for the report; `tnctl ablate` takes all
@@ -45,15 +48,14 @@ def write_report(
     """
     splits = REPORTED_SPLITS if conf.evaluation.test else ("validation",)
     model, split = workers.model, first_given(conf.data, splits)
-    tables, of_workers = workers.figures(), workers.worker_figures()
-    exchanged = workers.exchanged()
+    tables = workers.figures()
+    of_workers, exchanged = workers.worker_figures(), workers.exchanged()
     metrics: dict[str, JsonValue] = {}
     counts = None
     if split is not None:
         metrics, counts = measured_on(split, workers, stopwatch)
     importance, importance_of = importance_of_inputs(conf, workers)
     checkpoints.wait()
-    saver = checkpoints.saver
     trees = baseline_of(conf, model) if conf.baseline.enabled else None
     report = Report(
         metrics=metrics,
@@ -76,14 +78,9 @@ def write_report(
         baseline=None if trees is None else trees.baseline,
         checkpoint=checkpoints.staged.removeprefix(files.join(conf.output, "")),
         timing=timing
-        or Timing(
-            **stopwatch.timing(),
-            save_stalled_seconds=round(saver.seconds_stalled, 3),
-            save_waited_seconds=round(saver.seconds_waited, 3),
-            saved_bytes=saver.bytes_written,
+        or replace(
+            timing_of(of_workers, exchanged, checkpoints.saver, stopwatch),
             table_bytes=total_bytes(tables),
-            workers=tuple(worker.rounded() for worker in of_workers) or None,
-            exchange=None if exchanged is None else exchanged.whole(),
             hottest=tuple(workers.hottest_rows()) or None,
         ),
     )
@@ -97,6 +94,23 @@ def write_report(
     files.write_bytes(files.join(conf.output, run_folder.PAGE), html.encode())
     files.write_bytes(files.join(conf.output, run_folder.REPORT), report.to_bytes())
     return report
+
+
+def timing_of(
+    of_workers: Sequence[WorkerFigures],
+    exchanged: ExchangeFigures | None,
+    saver: Saver,
+    stopwatch: Stopwatch,
+) -> Timing:
+    """How long the parts of a run took, and what was saved and exchanged."""
+    return Timing(
+        **stopwatch.timing(),
+        save_stalled_seconds=round(saver.seconds_stalled, 3),
+        save_waited_seconds=round(saver.seconds_waited, 3),
+        saved_bytes=saver.bytes_written,
+        workers=tuple(worker.rounded() for worker in of_workers) or None,
+        exchange=None if exchanged is None else exchanged.whole(),
+    )
 
 
 def measured_on(

@@ -14,7 +14,7 @@ from tnctl.folders import Place
 from tnctl.outputs import refuse_overlap
 from tnctl.ownership import CHECKPOINT, EMBEDDINGS, GRAPH, LISTS, RUN, WORKER_LOGS, WORKERS, Claims
 from tnctl.progress import say
-from tnctl.schema import Conf
+from tnctl.schema import Baseline, Conf
 from tnctl.training.report import Report
 
 REPORT = "report.json"
@@ -47,9 +47,9 @@ CHECKPOINT_NAME = re.compile(rf"{listing.NAME.pattern}(\.\d+)?")
 MADE_FROM_A_RUN = {"graph": GRAPH, "embeddings": EMBEDDINGS}
 
 
-def results(conf: Conf) -> list[str]:
+def results(baseline: Baseline) -> list[str]:
     """The files that a run writes beside its checkpoints, at any rate."""
-    return [LOG, REPORT, PAGE, *([BASELINE] if conf.baseline.enabled else [])]
+    return [LOG, REPORT, PAGE, *([BASELINE] if baseline.enabled else [])]
 
 
 def claims_of(conf: Conf) -> Claims:
@@ -58,7 +58,7 @@ def claims_of(conf: Conf) -> Claims:
     Raises UserError when there is a file with the name of one of them that is not of a run.
     """
     claims = Claims(conf.output, RUN)
-    claims.add(results(conf))
+    claims.add(results(conf.baseline))
     return claims
 
 
@@ -88,7 +88,7 @@ def refuse_data_in_places(conf: Conf) -> None:
 
     For files by day the folder is checked that contains all of them.
     """
-    names = (CHECKPOINTS, DAMAGED, TENSORBOARD, WORKER_LOGS, *results(conf))
+    names = (CHECKPOINTS, DAMAGED, TENSORBOARD, WORKER_LOGS, *results(conf.baseline))
     written = [files.join(conf.output, name) for name in names]
     refuse_overlap(written, files_read(conf), "output")
     for folder in filter(files.exists, folders_of_days(conf.data)):

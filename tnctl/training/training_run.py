@@ -200,7 +200,7 @@ def begin_run(
     recipes.settings_of(conf.recipe, recipes.load(conf.recipe["name"]))
     start = warm.begin(conf)
     if overwrite:
-        run_folder.refuse_foreign(conf.output, run_folder.results(conf))
+        run_folder.refuse_foreign(conf.output, run_folder.results(conf.baseline))
     else:  # before the data is measured: that may take long, and the output be read-only
         claims, log = run_folder.claims_of(conf), Log(conf.output)
     record = [] if start is None else start.record

@@ -21,8 +21,8 @@ from tnctl import documents
 from tnctl.documents import Count, DocumentError, Text, TreeByName
 from tnctl.errors import Failure, UserError, shortened
 from tnctl.schema import differences
-from tnctl.training.search.parameters import Parameter, Value
 from tnctl.training.search.results import State, Trial
+from tnctl.training.search.search_parameters import Parameter, Value
 from tnctl.training.search.seeded_sampler import SeededSampler
 
 ATTRIBUTE = "tnctl"  # of the study

@@ -10,7 +10,7 @@ from tnctl.errors import Failure
 from tnctl.evaluation.metrics import shown
 from tnctl.training import run_folder
 from tnctl.training.report import Report
-from tnctl.training.search.parameters import Parameter, Value
+from tnctl.training.search.search_parameters import Parameter, Value
 
 State = Literal["running", "complete", "pruned", "failed"]
 FOLDER = re.compile(r"trial-[0-9]{4,}")

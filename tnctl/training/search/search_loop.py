@@ -15,7 +15,7 @@ from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf
 from tnctl.training import run_folder
 from tnctl.training.search import results, trial_processes
-from tnctl.training.search.parameters import Parameter, Value, words
+from tnctl.training.search.search_parameters import Parameter, Value, words
 from tnctl.training.search.trial_run import Outcome, run_trial
 
 if TYPE_CHECKING:
