@@ -19,7 +19,7 @@ from tnctl.schema import Conf
 from tnctl.training import eviction, run_folder
 from tnctl.training.baseline import baseline_of
 from tnctl.training.days.daily import Daily
-from tnctl.training.exchange_figures import ExchangeFigures
+from tnctl.training.exchange_figures import ExchangeFigures, HotRow
 from tnctl.training.observers import Stopwatch, show_metrics
 from tnctl.training.report import Best, LogLine, Report, TableSize, Timing, page
 from tnctl.training.report.page import InputRow
@@ -78,10 +78,13 @@ def write_report(
         baseline=None if trees is None else trees.baseline,
         checkpoint=checkpoints.staged.removeprefix(files.join(conf.output, "")),
         timing=timing
-        or replace(
-            timing_of(of_workers, exchanged, checkpoints.saver, stopwatch),
-            table_bytes=total_bytes(tables),
-            hottest=tuple(workers.hottest_rows()) or None,
+        or timing_of(
+            of_workers,
+            exchanged,
+            total_bytes(tables),
+            workers.hottest_rows(),
+            checkpoints.saver,
+            stopwatch,
         ),
     )
     if trees is not None:
@@ -99,6 +102,8 @@ def write_report(
 def timing_of(
     of_workers: Sequence[WorkerFigures],
     exchanged: ExchangeFigures | None,
+    table_bytes: int,
+    hottest: Sequence[HotRow],
     saver: Saver,
     stopwatch: Stopwatch,
 ) -> Timing:
@@ -108,8 +113,10 @@ def timing_of(
         save_stalled_seconds=round(saver.seconds_stalled, 3),
         save_waited_seconds=round(saver.seconds_waited, 3),
         saved_bytes=saver.bytes_written,
+        table_bytes=table_bytes,
         workers=tuple(worker.rounded() for worker in of_workers) or None,
         exchange=None if exchanged is None else exchanged.whole(),
+        hottest=tuple(hottest) or None,
     )
 
 
