@@ -65,7 +65,8 @@ def make(graph, build, *arguments, program="score_aot"):
 
 @pytest.fixture(scope="module")
 def program(served):
-    return make(served / "run/graph", served / "build")
+    """score_aot; beside it the library and the program that loads one."""
+    return make(served / "run/graph", served / "build", "graph_library", "score_library")
 
 
 def score(program, graph, embeddings, *arguments, rows=""):
@@ -180,25 +181,22 @@ def test_what_make_refuses(served, tmp_path):
     settings = graph / "aot/compiled.mk"
     settings.write_text(settings.read_text().replace("AOT_TENSORFLOW := ", "AOT_TENSORFLOW := 9"))
     with pytest.raises(AssertionError, match="was compiled by TensorFlow 9"):
-        make(graph, tmp_path, "AOT_RUNTIME=", "COMMON_OBJECTS=")
+        make(graph, tmp_path, "AOT_RUNTIME=", "AOT_PROGRAM=")
     with pytest.raises(AssertionError, match=f"Received: GRAPH={tmp_path}"):
-        make(tmp_path, tmp_path, "COMMON_OBJECTS=")
+        make(tmp_path, tmp_path, "AOT_PROGRAM=")
 
 
 # ---- The shared library ----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def library(served, program):
-    """libtnctl_graph.so, beside the program."""
-    make(served / "run/graph", program.parent, program="graph_library")
+def library(program):
     return program.parent / "libtnctl_graph.so"
 
 
 @pytest.fixture(scope="module")
 def loading_program(program):
-    """score_library, which takes no GRAPH."""
-    return make("", program.parent, program="score_library")
+    return program.parent / "score_library"
 
 
 def test_the_example_of_the_page_loads_the_library(served, library, tmp_path):
@@ -211,7 +209,8 @@ def test_the_example_of_the_page_loads_the_library(served, library, tmp_path):
         capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("200 rows, logits within ")
+    rows = len(golden_rows(served / "run/graph"))
+    assert done.stdout.startswith(f"{rows} rows, logits within ")
 
 
 def test_the_library_gives_the_bits_of_the_program(served, program, library, loading_program):
@@ -456,8 +455,7 @@ def test_tensornets_demo_switches(cli, build, tmp_path):
         slots = [f"{slot}\x01" + "\x02".join(map(str, signs)) for slot, signs in row.items()]
         lines += "\t".join(["0", *slots]) + "\n"
     graph, embeddings = tmp_path / "run/graph", tmp_path / "run/embeddings"
-    make(graph, build, program="graph_library")
-    program = make("", build, program="score_library")
+    program = make(graph, build, "graph_library", program="score_library")
     done = score(program, build / "libtnctl_graph.so", graph, embeddings, "--tensornet", rows=lines)
     assert done.returncode == 0, done.stderr
     logits = np.array([json.loads(line)["logit"] for line in done.stdout.splitlines()])

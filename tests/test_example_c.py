@@ -516,7 +516,7 @@ def test_forms_of_lines(build, folders):
 
 NO_LINES = [
     ("1\t", "a tab is not followed by a slot"), ("1\t\tcount\x015", "a tab is not followed"),
-    ("1\tcount", "a tab is not followed by a slot, \\x01 and its signs"),
+    ("1\tcount", "a tab is not followed by a slot, the byte 1 and its signs"),
     ("1\t\x015", "a tab is not followed"), ("1\tcount\x01", "a sign is no integer of 64 bits"),
     ("1\tcount\x015\t", "a tab is not followed"), ("1\tcount\x02", "a tab is not followed"),
     *((f"1\tcount\x01{sign}", "a sign is no integer of 64 bits") for sign in

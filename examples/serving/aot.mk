@@ -28,7 +28,7 @@ $(RUNTIME)/%.o: $(TF)/xla_aot_runtime_src/%.cc | aot_is_there
 
 # Made always: the network is a part of it, and GRAPH may be another than the last time.
 .PHONY: score_aot score_aot_static graph_library score_library aot_is_there abseil_is_there
-.PHONY: $(BUILD)/score_aot $(BUILD)/score_aot_static $(BUILD)/libtnctl_graph.so
+.PHONY: $(BUILD)/graph_library.o
 score_aot: $(BUILD)/score_aot
 score_aot_static: $(BUILD)/score_aot_static
 graph_library: $(BUILD)/libtnctl_graph.so
@@ -39,17 +39,20 @@ aot_is_there: tensorflow_is_there
 	@test -f '$(AOT)/compiled.h' || { echo 'GRAPH is the folder of a graph split with aot=[1,32], whole or as seen from $(CURDIR). Received: GRAPH=$(GRAPH)' >&2; exit 1; }
 	@test '$(AOT_TENSORFLOW)' = '$(TF_VERSION)' || { echo 'the graph was compiled by TensorFlow $(AOT_TENSORFLOW), and this is $(TF_VERSION): install the same, or split the graph again' >&2; exit 1; }
 
-$(BUILD)/score_aot: aot_is_there graph_library.cc $(AOT_PROGRAM) $(RUNTIME_OBJECTS)
-	$(AOT_CXX) -Wall -Wextra -Werror -isystem $(TF)/include -isystem $(AOT) graph_library.cc \
-		$(AOT_PROGRAM) $(AOT_OBJECTS:%=$(AOT)/%) $(RUNTIME_OBJECTS) -o $@ \
-		-L$(TF) -l:libtensorflow_framework.so.2 -Wl,-rpath,$(TF)
+$(BUILD)/graph_library.o: aot_is_there graph_library.cc
+	@mkdir -p $(BUILD)
+	$(AOT_CXX) -Wall -Wextra -Werror -isystem $(TF)/include -isystem $(AOT) -c graph_library.cc -o $@
+
+COMPILED := $(BUILD)/graph_library.o $(AOT_OBJECTS:%=$(AOT)/%) $(RUNTIME_OBJECTS)
+FRAMEWORK = -L$(TF) -l:libtensorflow_framework.so.2 -Wl,-rpath,$(TF)
+
+$(BUILD)/score_aot: $(BUILD)/graph_library.o $(AOT_PROGRAM) $(RUNTIME_OBJECTS)
+	$(AOT_CXX) $(AOT_PROGRAM) $(COMPILED) -o $@ $(FRAMEWORK)
 
 # Written beside and renamed, for a service may have the old one loaded.
-$(BUILD)/libtnctl_graph.so: aot_is_there graph_library.cc graph_library.map $(RUNTIME_OBJECTS)
-	$(AOT_CXX) -Wall -Wextra -Werror -isystem $(TF)/include -isystem $(AOT) graph_library.cc \
-		$(AOT_OBJECTS:%=$(AOT)/%) $(RUNTIME_OBJECTS) -o $@.new -shared \
-		-Wl,--version-script=graph_library.map -Wl,-z,defs \
-		-L$(TF) -l:libtensorflow_framework.so.2 -Wl,-rpath,$(TF)
+$(BUILD)/libtnctl_graph.so: $(BUILD)/graph_library.o graph_library.map $(RUNTIME_OBJECTS)
+	$(AOT_CXX) -shared -Wl,--version-script=graph_library.map -Wl,-z,defs $(COMPILED) -o $@.new \
+		$(FRAMEWORK)
 	cp graph_library.h $(BUILD)
 	mv $@.new $@
 

@@ -82,7 +82,7 @@ const json_value *tensornet_line(json_document *document, const char *line, size
         at = until(slot, end, NEXT_SLOT);
         const char *signs = until(slot, at, OF_SIGNS);
         if (signs == slot || signs == at) {
-            return fail(document, "a tab is not followed by a slot, \\x01 and its signs",
+            return fail(document, "a tab is not followed by a slot, the byte 1 and its signs",
                         (size_t)(slot - line));
         }
         document->values[document->used++] =
