@@ -303,10 +303,18 @@ def test_what_is_no_library_of_this_graph(served, library, loading_program, tmp_
         shutil.copytree(served / "run/graph", tmp_path / "graph"),
         served / "run/embeddings",
     )
-    (tmp_path / "damaged.so").write_bytes(library.read_bytes()[:5000])
+    data = library.read_bytes()
+    for end in (0, 10, 5000, len(data) // 2, len(data) - 1):
+        (tmp_path / f"{end}.so").write_bytes(data[:end])
+    (tmp_path / "text.so").write_text("no library" * 100)
     for path, said in (
         (tmp_path / "nowhere.so", "No such file"),
-        (tmp_path / "damaged.so", "damaged.so: "),
+        (tmp_path / "0.so", "file too short"),
+        (tmp_path / "10.so", "file too short"),
+        (tmp_path / "5000.so", "5000.so: the file is cut short"),
+        (tmp_path / f"{len(data) // 2}.so", "the file is cut short"),
+        (tmp_path / f"{len(data) - 1}.so", "the file is cut short"),
+        (tmp_path / "text.so", "invalid ELF header"),
         ("libm.so.6", "libm.so.6: it has no function tnctl_graph_interface"),
     ):
         done = score(loading_program, path, graph, embeddings)

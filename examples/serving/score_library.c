@@ -8,11 +8,30 @@
  * For a new model only the library is built again. docs/aot.md tells the rest.
  */
 #include <dlfcn.h>
+#include <elf.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "graph_runner.h"
 #include "message.h"
+
+/* Whether a file ends before its last part, the table of sections, as after a copy that was cut
+ * short. The system would load it, and end the process at the first page that is not there. */
+static int is_cut_short(const char *path) {
+    Elf64_Ehdr header;
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        return 0; /* dlopen searches it, or says why not */
+    }
+    int read = fread(&header, sizeof header, 1, file) == 1 && fseek(file, 0, SEEK_END) == 0;
+    long end = read ? ftell(file) : -1;
+    fclose(file);
+    if (end < 0 || memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
+        return 0;
+    }
+    uint64_t size = (uint64_t)end, table = (uint64_t)header.e_shnum * header.e_shentsize;
+    return header.e_shoff > size || size - header.e_shoff < table;
+}
 
 /* A function of the library into a pointer to it, as ISO C has no cast from one to the other. */
 static int find(void *library, const char *name, void *pointer, size_t size, char *error) {
@@ -28,6 +47,9 @@ static int find(void *library, const char *name, void *pointer, size_t size, cha
 
 /* The version of the interface first: with another one the functions may be others. */
 static int load(const char *path, graph_functions *out, char *error) {
+    if (is_cut_short(path)) {
+        return refuse(error, "the file is cut short: copy it, or build it, again");
+    }
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         const char *reason = dlerror();
