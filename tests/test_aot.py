@@ -279,9 +279,9 @@ def test_the_interface(served, library, tmp_path):
     rows = 6
     linear, x = (np.random.default_rng(1).random((rows, n), np.float32) for n in widths[:2])
     logits = np.full((2, rows), np.nan, np.float32)
-    for one, graph, to in zip((first, second), graphs, logits, strict=True):
-        assert one.tnctl_graph_create(ctypes.byref(graph)) == 0
-        run = one.tnctl_graph_score
+    for loaded, graph, to in zip((first, second), graphs, logits, strict=True):
+        assert loaded.tnctl_graph_create(ctypes.byref(graph)) == 0
+        run = loaded.tnctl_graph_score
         inputs, outputs = pointers(linear, x), pointers(to, None)
         assert run(graph, ctypes.c_size_t(rows), inputs, outputs) == 0
         assert run(graph, ctypes.c_size_t(0), pointers(None, None), pointers(None, None)) == 0
@@ -293,9 +293,9 @@ def test_the_interface(served, library, tmp_path):
     assert np.isfinite(logits).all()
     assert logits[0].tolist() == logits[1].tolist()
     assert len(set(logits[0].tolist())) == rows
-    for one, graph in zip((first, second), graphs, strict=True):
-        one.tnctl_graph_free(graph)
-        one.tnctl_graph_free(None)
+    for loaded, graph in zip((first, second), graphs, strict=True):
+        loaded.tnctl_graph_free(graph)
+        loaded.tnctl_graph_free(None)
 
 
 def test_what_is_no_library_of_this_graph(served, library, loading_program, tmp_path):

@@ -43,7 +43,7 @@ namespace {
 
 // Finds inputs and outputs; false when they are not those of the header.
 bool connect(Size &size) {
-    int found = 0;
+    int connected = 0;
     for (std::size_t i = 0; i < kInputs.size(); i++) {
         int place = size.code->LookupArgIndex(std::string("feed_") + kInputs[i].name);
         size.inputs[i] = place < 0 ? kAbsent : place;
@@ -54,9 +54,9 @@ bool connect(Size &size) {
         if (static_cast<std::size_t>(size.code->arg_size(place)) != bytes) {
             return false;
         }
-        found++;
+        connected++;
     }
-    if (found != size.code->num_args()) {
+    if (connected != size.code->num_args()) {
         return false;
     }
     for (std::size_t i = 0; i < kOutputs.size(); i++) {
