@@ -481,10 +481,9 @@ def rows_of_signs(n):
         row = {}
         for name, most in SIGNS.items():
             if count := random.integers(0, most + 1):
-                some = [int(sign) for sign in random.integers(-(2**63), 2**63, count)]
                 row[name] = [
-                    edges[random.integers(len(edges))] if random.random() < 0.4 else sign
-                    for sign in some
+                    edges[random.integers(len(edges))] if random.random() < 0.4 else int(sign)
+                    for sign in random.integers(-(2**63), 2**63, count)
                 ]
         if "days" in row:
             row["day_weights"] = [int(random.integers(1, 9))]  # -1 would be missing
@@ -529,8 +528,8 @@ def test_damaged_lines_of_tensornet_are_refused(build, folders):
     lines = [line for line, _ in NO_LINES]
     out, err = run(build, "--tensornet", folders.graph, folders.embeddings, rows=lines)
     assert ["error" in json.loads(line) for line in out] == [True] * len(lines)
-    for number, ((line, said), told) in enumerate(zip(NO_LINES, err, strict=True), start=1):
-        assert told.startswith(f"{number}: {said}"), line
+    for number, ((line, said), message) in enumerate(zip(NO_LINES, err, strict=True), start=1):
+        assert message.startswith(f"{number}: {said}"), line
 
 
 def test_damage_to_lines_of_tensornet_harms_nothing(build, folders):
