@@ -1,6 +1,8 @@
 """Graphs that were compiled ahead of time, and the C++ program that scores with them."""
 
+import ctypes
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -48,22 +50,23 @@ def served(_trained, cli, tmp_path_factory):
     return folder
 
 
-def make(graph, build, *arguments):
-    """`make score_aot`, unoptimised for speed of the test; the program."""
+def make(graph, build, *arguments, program="score_aot"):
+    """`make PROGRAM`, unoptimised for speed of the test; its file."""
     if shutil.which("g++") is None:
         pytest.skip("there is no g++")
     done = subprocess.run(
-        ["make", "-j2", "-C", ROOT / "examples/serving", "score_aot", f"GRAPH={graph}",
+        ["make", "-j2", "-C", ROOT / "examples/serving", program, f"GRAPH={graph}",
          f"BUILD={build}", f"PYTHON={sys.executable}", "CFLAGS=-O1", "CXXFLAGS=-O0", *arguments],
         capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    return build / "score_aot"
+    return build / program
 
 
 @pytest.fixture(scope="module")
 def program(served):
-    return make(served / "run/graph", served / "build")
+    """score_aot; beside it the library and the program that loads one."""
+    return make(served / "run/graph", served / "build", "graph_library", "score_library")
 
 
 def score(program, graph, embeddings, *arguments, rows=""):
@@ -144,7 +147,7 @@ def test_names_of_inputs_are_what_counts(served, program, tmp_path):
     graph, wrong = built_from_swapped(served, program, tmp_path, '"feed_x"', '"feed_linear"')
     done = score(wrong, graph, served / "run/embeddings")
     assert done.returncode == 1
-    assert last(done) == f"{wrong}: input x of the graph has another width than serving.json says"
+    assert last(done).startswith(f"{wrong}: code and header of the compiled graph do not belong")
 
 
 @pytest.mark.long
@@ -166,7 +169,7 @@ def test_the_program_knows_its_graph(served, program, tmp_path):
         (graph / "serving.json").write_text(other)
         done = score(program, graph, embeddings)
         assert done.returncode == 1
-        assert last(done).startswith(f"{program}: this program was not built from {graph}:")
+        assert last(done).startswith(f"{program}: the compiled graph was not made from {graph}:")
     done = score(program, served / "run/graph", embeddings, "--threads", "2")
     assert done.returncode == 1
     assert "one thread" in last(done)
@@ -178,9 +181,157 @@ def test_what_make_refuses(served, tmp_path):
     settings = graph / "aot/compiled.mk"
     settings.write_text(settings.read_text().replace("AOT_TENSORFLOW := ", "AOT_TENSORFLOW := 9"))
     with pytest.raises(AssertionError, match="was compiled by TensorFlow 9"):
-        make(graph, tmp_path, "AOT_RUNTIME=", "COMMON_OBJECTS=")
+        make(graph, tmp_path, "AOT_RUNTIME=", "AOT_PROGRAM=")
     with pytest.raises(AssertionError, match=f"Received: GRAPH={tmp_path}"):
-        make(tmp_path, tmp_path, "COMMON_OBJECTS=")
+        make(tmp_path, tmp_path, "AOT_PROGRAM=")
+
+
+# ---- The shared library ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def library(program):
+    return program.parent / "libtnctl_graph.so"
+
+
+@pytest.fixture(scope="module")
+def loading_program(program):
+    return program.parent / "score_library"
+
+
+def test_the_example_of_the_page_loads_the_library(served, library, tmp_path):
+    [example] = re.findall(
+        r"```python\n(# library.py.*?)```", (ROOT / "docs/aot.md").read_text(), re.S
+    )
+    (tmp_path / "library.py").write_text(example)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "library.py", library, served / "run/graph"],
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = len(golden_rows(served / "run/graph"))
+    assert done.stdout.startswith(f"{rows} rows, logits within ")
+
+
+def test_the_library_gives_the_bits_of_the_program(served, program, library, loading_program):
+    graph, embeddings = served / "run/graph", served / "run/embeddings"
+    text = "".join(json.dumps(row["row"]) + "\n" for row in golden_rows(embeddings))
+    for batch in ("1", "7", "200"):
+        expected = score(program, graph, embeddings, "--batch", batch, rows=text)
+        given = score(loading_program, library, graph, embeddings, "--batch", batch, rows=text)
+        assert given.returncode == expected.returncode == 0, given.stderr
+        assert given.stdout == expected.stdout != ""
+    golden = embeddings / "golden.jsonl"
+    done = score(loading_program, library, graph, embeddings, "--check", golden)
+    assert done.returncode == 0, done.stderr
+
+
+def functions_of(header):
+    """The functions that a header declares."""
+    return set(re.findall(r"\b(tnctl_graph_\w+)\(", re.sub(r"/\*.*?\*/", "", header, flags=re.S)))
+
+
+def test_the_library_shows_what_its_header_declares(library):
+    """Beside it, in C and C++ alike; and nothing that another model's library has too."""
+    path = library.parent / "graph_library.h"
+    flags = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only"]
+    for language in ("c", "c++"):
+        subprocess.run(["g++", "-x", language, *flags, path], check=True)
+    symbols = subprocess.run(
+        ["nm", "--dynamic", "--defined-only", "--format=posix", library],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    shown = {line.split()[0] for line in symbols.splitlines()}
+    assert shown == functions_of(path.read_text())
+    assert len(shown) == 15
+
+
+def pointers(*arrays):
+    return (ctypes.c_void_p * len(arrays))(
+        *[None if array is None else array.ctypes.data for array in arrays]
+    )
+
+
+def test_the_interface(served, library, tmp_path):
+    """What is not there, what must not be NULL; two libraries in one process."""
+    first = ctypes.CDLL(str(library))
+    second = ctypes.CDLL(shutil.copy(library, tmp_path))
+    for name in ("identity", "message", "input_name", "output_name"):
+        getattr(first, f"tnctl_graph_{name}").restype = ctypes.c_char_p
+    described = json.loads((served / "run/graph/serving.json").read_text())
+    assert first.tnctl_graph_interface() == 1
+    assert first.tnctl_graph_identity().decode() == described["aot"]["identity"]
+    assert first.tnctl_graph_sizes() == len(SIZES)
+    assert [first.tnctl_graph_size_rows(i) for i in range(3)] == [*SIZES, 0]
+    names = [first.tnctl_graph_input_name(i) for i in range(3)]
+    assert names == [b"linear", b"x", None]
+    columns = {given["name"]: given["columns"] for given in described["signatures"]["packed"]}
+    widths = [first.tnctl_graph_input_columns(i) for i in range(3)]
+    assert widths == [columns["linear"], columns["x"], 0]
+    assert [first.tnctl_graph_input_is_int32(i) for i in range(3)] == [0, 0, 0]
+    assert [first.tnctl_graph_output_name(i) for i in range(3)] == [b"logits", b"predictions", None]
+    assert [first.tnctl_graph_output_columns(i) for i in range(3)] == [1, 1, 0]
+    texts = [first.tnctl_graph_message(code) for code in (-1, 0, 1, 2, 3, 4, 5)]
+    assert len(set(texts)) == 6  # -1 and 5 are unknown
+    assert first.tnctl_graph_create(None) == 1
+
+    graphs = [ctypes.c_void_p(), ctypes.c_void_p()]
+    rows = 6
+    linear, x = (np.random.default_rng(1).random((rows, n), np.float32) for n in widths[:2])
+    logits = np.full((2, rows), np.nan, np.float32)
+    for loaded, graph, to in zip((first, second), graphs, logits, strict=True):
+        assert loaded.tnctl_graph_create(ctypes.byref(graph)) == 0
+        run = loaded.tnctl_graph_score
+        inputs, outputs = pointers(linear, x), pointers(to, None)
+        assert run(graph, ctypes.c_size_t(rows), inputs, outputs) == 0
+        assert run(graph, ctypes.c_size_t(0), pointers(None, None), pointers(None, None)) == 0
+        for arguments in (
+            (None, inputs, outputs), (graph, None, outputs), (graph, inputs, None),
+            (graph, pointers(linear, None), outputs),
+        ):  # fmt: skip
+            assert run(arguments[0], ctypes.c_size_t(rows), *arguments[1:]) == 1
+    assert np.isfinite(logits).all()
+    assert logits[0].tolist() == logits[1].tolist()
+    assert len(set(logits[0].tolist())) == rows
+    for loaded, graph in zip((first, second), graphs, strict=True):
+        loaded.tnctl_graph_free(graph)
+        loaded.tnctl_graph_free(None)
+
+
+def test_what_is_no_library_of_this_graph(served, library, loading_program, tmp_path):
+    graph, embeddings = (
+        shutil.copytree(served / "run/graph", tmp_path / "graph"),
+        served / "run/embeddings",
+    )
+    data = library.read_bytes()
+    for end in (0, 10, 5000, len(data) // 2, len(data) - 1):
+        (tmp_path / f"{end}.so").write_bytes(data[:end])
+    (tmp_path / "text.so").write_text("no library" * 100)
+    for path, said in (
+        (tmp_path / "nowhere.so", "No such file"),
+        (tmp_path / "0.so", "file too short"),
+        (tmp_path / "10.so", "file too short"),
+        (tmp_path / "5000.so", "5000.so: the file is cut short"),
+        (tmp_path / f"{len(data) // 2}.so", "the file is cut short"),
+        (tmp_path / f"{len(data) - 1}.so", "the file is cut short"),
+        (tmp_path / "text.so", "invalid ELF header"),
+        ("libm.so.6", "libm.so.6: it has no function tnctl_graph_interface"),
+    ):
+        done = score(loading_program, path, graph, embeddings)
+        assert done.returncode == 1
+        assert said in last(done)
+    serving = graph / "serving.json"
+    identity = json.loads(serving.read_text())["aot"]["identity"]
+    serving.write_text(serving.read_text().replace(identity, identity[::-1]))
+    done = score(loading_program, library, graph, embeddings)
+    assert done.returncode == 1
+    assert f"the compiled graph was not made from {graph}:" in last(done)
+    done = score(loading_program, library, graph)
+    assert done.returncode == 2
+    assert "usage" in done.stderr
+
+
+# ---- Compiling -------------------------------------------------------------------------------
 
 
 def saved(folder, function):
@@ -207,6 +358,16 @@ def test_an_operation_that_cannot_be_compiled(tmp_path):
     assert "NthElement" in message
     assert message.endswith("Leave aot= out: the SavedModel serves any recipe")
     assert inventory.files == {}
+
+
+def test_outputs_that_are_no_floats(tmp_path):
+    import tensorflow as tf
+
+    def doubled(x):
+        return {"logits": tf.cast(x, tf.float64)}
+
+    with pytest.raises(Failure, match=r"output logits of float64 .*Leave aot= out"):
+        aot.compile_sizes(saved(tmp_path / "saved", doubled), [2], Inventory(str(tmp_path)))
 
 
 @pytest.mark.parametrize(
@@ -252,3 +413,63 @@ def test_sequences_and_several_heads(recipe, cli, build, tmp_path):
         golden = graph / "golden.jsonl"
         done = score(program, graph, embeddings, "--batch", batch, "--check", golden)
         assert done.returncode == 0, done.stderr
+
+
+TENSORNET = """\
+defaults: [schema, {recipe: wide_deep}, _self_]
+compat: tensornet
+recipe: {hidden: [16]}
+embedding: {width: 8, initial: {scale: 1}}
+slots:
+  slot_1: {column: "1", ids: integer, pooling: mean, group: signs}
+  slot_2: {column: "2", ids: integer, pooling: mean, group: signs}
+  slot_3: {column: "3", pooling: mean}
+data: {format: jsonl, train: rows.jsonl, test: null, label: {column: label}}
+train: {batch_size: 50}
+"""
+
+
+@pytest.mark.long
+def test_tensornets_demo_switches(cli, build, tmp_path):
+    """Lines, the exported rows and the library give what `tnctl score` and `predict` give."""
+    random = np.random.default_rng(5)
+    known = random.integers(-(2**63), 2**63, 60)
+    rows = [
+        {
+            slot: random.choice(known, random.integers(1, 4)).tolist()
+            for slot in "123"
+            if random.random() < 0.9
+        }
+        for _ in range(300)
+    ]  # fmt: skip
+    labelled = [row | {"label": number % 3 % 2} for number, row in enumerate(rows)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in labelled))
+    (tmp_path / "conf.yaml").write_text(TENSORNET)
+    for command in (
+        ("train", "conf=conf.yaml"),
+        ("split-graph", "aot=[1,32]"),
+        ("export-embeddings", "format=dictionary"),
+        ("predict", "data.test=rows.jsonl", "format=jsonl", "to=predicted.jsonl"),
+    ):
+        done = cli(*command, "output=run", cwd=tmp_path)
+        assert done.code == 0, done.err
+    done = cli(
+        "score", "graph=run/graph", "embeddings=run/embeddings", "input=rows.jsonl",
+        "to=scored.jsonl", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    lines = ""
+    for row in rows:
+        slots = [f"{slot}\x01" + "\x02".join(map(str, signs)) for slot, signs in row.items()]
+        lines += "\t".join(["0", *slots]) + "\n"
+    graph, embeddings = tmp_path / "run/graph", tmp_path / "run/embeddings"
+    program = make(graph, build, "graph_library", program="score_library")
+    done = score(program, build / "libtnctl_graph.so", graph, embeddings, "--tensornet", rows=lines)
+    assert done.returncode == 0, done.stderr
+    logits = np.array([json.loads(line)["logit"] for line in done.stdout.splitlines()])
+    for name in ("predicted.jsonl", "scored.jsonl"):
+        expected = [
+            json.loads(line)["logit"] for line in (tmp_path / name).read_text().splitlines()
+        ]
+        assert np.all(np.abs(logits - expected) <= TOLERANCE * (1 + np.abs(expected))), name
+    assert len(set(logits.tolist())) > 200

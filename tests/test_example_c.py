@@ -250,7 +250,7 @@ def build(tmp_path_factory):
     """Builds a test program of the sources that need no TensorFlow."""
     folder = tmp_path_factory.mktemp("build")
     sources = ["json", "message", "fields", "description", "slots", "values", "cells", "numbers",
-               "times", "embeddings", "raw_inputs", "lines"]  # fmt: skip
+               "times", "embeddings", "raw_inputs", "lines", "tensornet_line"]  # fmt: skip
     paths = [EXAMPLE / f"{name}.c" for name in sources]
     csrc = EXAMPLE.parent.parent / "csrc"
     paths += [EXAMPLE / "tests" / "rows.c", *csrc.glob("tn_dictionary*.c"), csrc / "tn_time.c"]
@@ -460,6 +460,86 @@ def test_damaged_lines_harm_nothing(build, folders):
 def test_damaged_lines_harm_nothing_for_long(build, folders):
     for seed in range(2, 12):
         fuzz(build, folders, seed, 400_000)
+
+
+# ---- Lines of TensorNet ------------------------------------------------------------------------
+
+# Columns whose values are integers, most of them lists.
+SIGNS = {"count": 6, "user": 1, "item": 3, "hour": 4, "history": 5, "recent": 7, "days": 1}
+
+
+def line_of(row, number=0):
+    """A row of lists of integers as TensorNet's demo writes it."""
+    slots = [f"{name}\x01" + "\x02".join(map(str, signs)) for name, signs in row.items()]
+    return "\t".join([f"id {number}", *slots])
+
+
+def rows_of_signs(n):
+    random = np.random.default_rng(4)
+    edges = [0, 23, -1, -(2**63), 2**63 - 1, 2**63, 2**64 - 1, 10**15]
+    for _ in range(n):
+        row = {}
+        for name, most in SIGNS.items():
+            if count := random.integers(0, most + 1):
+                row[name] = [
+                    edges[random.integers(len(edges))] if random.random() < 0.4 else int(sign)
+                    for sign in random.integers(-(2**63), 2**63, count)
+                ]
+        if "days" in row:
+            row["day_weights"] = [int(random.integers(1, 9))]  # -1 would be missing
+        yield row
+
+
+def test_lines_of_tensornet_are_rows_of_lists(build, folders):
+    """The inputs are those of the same rows in JSON, which are those of the trainer."""
+    rows = list(rows_of_signs(120))
+    lines = [line_of(row, number) for number, row in enumerate(rows)]
+    given, _ = run(build, "--tensornet", folders.graph, folders.embeddings, rows=lines)
+    expected, errors = run(build, folders.graph, folders.embeddings, rows=rows)
+    assert given == expected
+    assert errors == []
+    assert len({json.dumps(json.loads(line)["ids"]) for line in given}) > 100
+
+
+def test_forms_of_lines(build, folders):
+    """What a line may have besides: another slot, a slot twice, the end of a line of Windows."""
+    lines = ["", "7", "\tcount\x015", "7\tcount\x015\r", "7\tother\x015\tcount\x015",
+             "7\tcount\x016\x027\tcount\x015", "\x01\x02\tcount\x015"]  # fmt: skip
+    rows = [{}, {}] + [{"count": [5]}] * 5
+    many = ["1\tother\x01" + "\x02".join(["-1"] * 200_000) + "\tcount\x015"]
+    lines, rows = lines + many, [*rows, {"count": [5]}]
+    given, _ = run(build, "--tensornet", folders.graph, folders.embeddings, rows=lines)
+    expected, _ = run(build, folders.graph, folders.embeddings, rows=rows)
+    assert given == expected
+
+
+NO_LINES = [
+    ("1\t", "a tab is not followed by a slot"), ("1\t\tcount\x015", "a tab is not followed"),
+    ("1\tcount", "a tab is not followed by a slot, the byte 1 and its signs"),
+    ("1\t\x015", "a tab is not followed"), ("1\tcount\x01", "a sign is no integer of 64 bits"),
+    ("1\tcount\x015\t", "a tab is not followed"), ("1\tcount\x02", "a tab is not followed"),
+    *((f"1\tcount\x01{sign}", "a sign is no integer of 64 bits") for sign in
+      ("5\x02", "\x025", "5\x02\x026", "5\x016", "+5", " 5", "5 ", "05", "-0", "-", "0x1", "1.0",
+       "a", str(2**64), str(-(2**63) - 1), "9" * 10_000, "5\x00", "5\r6", "\u0967")),
+]  # fmt: skip
+
+
+def test_damaged_lines_of_tensornet_are_refused(build, folders):
+    lines = [line for line, _ in NO_LINES]
+    out, err = run(build, "--tensornet", folders.graph, folders.embeddings, rows=lines)
+    assert ["error" in json.loads(line) for line in out] == [True] * len(lines)
+    for number, ((line, said), message) in enumerate(zip(NO_LINES, err, strict=True), start=1):
+        assert message.startswith(f"{number}: {said}"), line
+
+
+def test_damage_to_lines_of_tensornet_harms_nothing(build, folders):
+    lines = [line_of(row) for row in rows_of_signs(60)] + [line for line, _ in NO_LINES[:8]]
+    [out, *_], _ = run(
+        build, "--tensornet", folders.graph, folders.embeddings, 1, 100_000, rows=lines
+    )
+    read, _, of, *_, added, _ = out.split()
+    assert int(of) == 100_000
+    assert 0 < int(added) <= int(read) < 100_000
 
 
 def changed(value, random):
@@ -673,6 +753,28 @@ def test_rows_are_scored_as_tnctl_does(cli, program, exported):
         assert list(line) == list(other)
         for name, value in other.items():
             assert math.isclose(line[name], value, rel_tol=2e-5, abs_tol=2e-5)
+
+
+def test_lines_of_tensornet_get_the_scores_of_their_rows(program, exported):
+    """Of an id that is hashed or not: what the line says of it is what `tnctl score` reads."""
+    rows = [
+        {"number": [row["number"]], "weekday": [row["weekday"] or 0], "history": [3, -5]}
+        for row in clicks(50)
+    ]
+    lines = [line_of(row) for row in rows]
+    given, _ = score(program, exported, "--tensornet", "--batch", "7", rows=lines)
+    expected, _ = score(program, exported, "--batch", "7", rows=rows)
+    assert given == expected
+    assert len(set(given)) > 10
+    lines[3] = "1\tnumber\x01five"
+    _, err = score(program, exported, "--tensornet", rows=lines, code=2)
+    assert err[-1].endswith(
+        "line 4: no line of TensorNet: a sign is no integer of 64 bits (character 10)"
+    )
+    out, _ = score(program, exported, "--tensornet", "--keep-going", rows=lines)
+    assert [number for number, line in enumerate(out) if "error" in line] == [3]
+    out, _ = score(program, exported, "--tensornet", "--benchmark", "1", rows=lines[:3])
+    assert len(out) == 3
 
 
 def test_scores_come_before_more_rows_do(program, exported):

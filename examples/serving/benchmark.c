@@ -1,8 +1,8 @@
 /* benchmark.c - --benchmark: what raw values cost beside the graph alone
  *
  * Three ways of scoring take turns: the graph alone, its inputs being ready; from raw values in
- * memory, as a server has them that has read a request; from lines of JSON. Medians of the rounds
- * are printed as JSON.
+ * memory, as a server has them that has read a request; from lines. Medians of the rounds are
+ * printed as JSON.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
@@ -38,8 +38,9 @@ static double now(void) {
 static int read_line(workload *load, uint32_t i, char *error) {
     size_t line = load->next++ % load->n;
     memcpy(load->copies[i], load->lines[line], load->lengths[line] + 1);
-    return json_parse(&load->rows[i], load->copies[i], load->lengths[line], 0) != NULL ||
-           refuse(error, "line %zu is no JSON", line + 1);
+    char reason[ERROR_BYTES];
+    return read_row(load->scorer, &load->rows[i], load->copies[i], load->lengths[line], reason) ||
+           refuse(error, "line %zu: %.400s", line + 1, reason);
 }
 
 static int nothing(workload *load, uint32_t batch, char *error) {

@@ -9,13 +9,14 @@
 #include "fields.h"
 #include "message.h"
 #include "scoring.h"
+#include "tensornet_line.h"
 
 #define OK 0
 #define FAILED 1        /* a file, the graph, or --check */
 #define ASKED_WRONGLY 2 /* options, or a row that cannot be scored */
 
 static const char usage[] =
-    "usage: %s GRAPH EMBEDDINGS [--batch N] [--threads N] [--keep-going]\n"
+    "usage: %s GRAPH EMBEDDINGS [--batch N] [--threads N] [--keep-going] [--tensornet]\n"
     "       %s GRAPH EMBEDDINGS --check golden.jsonl\n"
     "       %s GRAPH EMBEDDINGS --benchmark ROUNDS\n"
     "Reads rows of raw values, one JSON object a line, from standard input and prints their "
@@ -26,13 +27,16 @@ static const char usage[] =
     "  --threads N   threads of the graph (1)\n"
     "  --keep-going  a row that cannot be scored prints {\"error\": ...}; else it ends the "
     "program\n"
+    "  --tensornet   rows are lines of TensorNet's serving demo: id, tab, slot, \\x01, sign, "
+    "\\x02, "
+    "...\n"
     "  --check FILE  scores the rows of golden.jsonl and compares, instead of reading rows\n"
     "  --benchmark N times rows of standard input, in N rounds, instead of printing scores\n";
 
 typedef struct {
     const char *graph, *embeddings, *check;
     uint32_t batch, threads, rounds;
-    int keep_going, benchmark;
+    int keep_going, tensornet, benchmark;
 } options;
 
 /* A number from 1 to 65536, or 0. */
@@ -57,6 +61,8 @@ static int read_options(int argc, char **argv, options *out) {
             }
         } else if (strcmp(argv[i], "--keep-going") == 0) {
             out->keep_going = 1;
+        } else if (strcmp(argv[i], "--tensornet") == 0) {
+            out->tensornet = 1;
         } else if (strcmp(argv[i], "--benchmark") == 0) {
             out->benchmark = 1;
             out->rounds = count_of(argv[++i]);
@@ -119,13 +125,21 @@ static int print_batch(scorer *scorer, char *error) {
     return fflush(stdout) == 0 || refuse(error, "standard output: %s", strerror(errno));
 }
 
+const json_value *read_row(const scorer *scorer, json_document *document, char *line, size_t length,
+                           char error[ERROR_BYTES]) {
+    const json_value *row = scorer->tensornet ? tensornet_line(document, line, length)
+                                              : json_parse(document, line, length, 0);
+    if (row == NULL) {
+        refuse(error, "no %s: %s (character %zu)", scorer->tensornet ? "line of TensorNet" : "JSON",
+               document->problem, document->at + 1);
+    }
+    return row;
+}
+
 static int add_line(scorer *scorer, json_document *document, char *line, size_t length,
                     char *error) {
-    const json_value *row = json_parse(document, line, length, 0);
-    if (row == NULL) {
-        return refuse(error, "no JSON: %s (character %zu)", document->problem, document->at + 1);
-    }
-    return raw_inputs_add(scorer->inputs, row, error);
+    const json_value *row = read_row(scorer, document, line, length, error);
+    return row != NULL && raw_inputs_add(scorer->inputs, row, error);
 }
 
 /* A message as a JSON text. */
@@ -191,6 +205,7 @@ static int score_lines(scorer *scorer, int keep_going, char *error) {
 /* Opens the graph and embeddings and does what the options say; returns the exit code. The
  * caller frees everything in `scorer`, also after a failure in the middle. */
 static int run(const options *options, scorer *scorer, char *error) {
+    scorer->tensornet = options->tensornet;
     uint32_t batch = options->benchmark && options->batch < 256 ? 256 : options->batch;
     scorer->inputs = raw_inputs_open(options->graph, options->embeddings, batch, error);
     if (scorer->inputs == NULL) {

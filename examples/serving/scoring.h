@@ -11,11 +11,17 @@ typedef struct {
     const graph_runner *runner;
     void *graph;
     raw_inputs *inputs;
+    int tensornet;               /* rows are lines of TensorNet, not of JSON */
     float *logits, *predictions; /* [n_heads, most_rows] */
 } scorer;
 
 /* Pools the rows of the batch and runs the graph. 0 and a message. */
 int score_batch(scorer *scorer, char error[ERROR_BYTES]);
+
+/* The row of a line, whose values are in `document`. The line may be changed, and must live as
+ * long. NULL and a message. */
+const json_value *read_row(const scorer *scorer, json_document *document, char *line, size_t length,
+                           char error[ERROR_BYTES]);
 
 /* lines.c: lines of a file, read as they come. */
 typedef struct {

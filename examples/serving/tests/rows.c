@@ -1,7 +1,9 @@
 /* rows.c - what raw_inputs makes of lines, printed: for tests against the trainer's own code
  *
- *     rows GRAPH EMBEDDINGS < rows.jsonl           ids and inputs of each line, or why there are
- * none rows GRAPH EMBEDDINGS SEED ROUNDS < ...      damages lines, and reads and pools what is left
+ *     rows GRAPH EMBEDDINGS < rows.jsonl       ids and inputs of each line, or why there are none
+ *     rows GRAPH EMBEDDINGS SEED ROUNDS < ...  damages lines, and reads and pools what is left
+ *
+ * With --tensornet as the first argument lines are those of TensorNet's serving demo.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +13,16 @@
 #include "../message.h"
 #include "../parts.h"
 #include "../scoring.h"
+#include "../tensornet_line.h"
 
 #define BATCH 7
+
+static int of_tensornet;
+
+static const json_value *row_of(json_document *document, char *line, size_t length) {
+    return of_tensornet ? tensornet_line(document, line, length)
+                        : json_parse(document, line, length, 0);
+}
 
 static void print_ids(const raw_inputs *inputs, uint32_t row) {
     const description *description = &inputs->parts->description;
@@ -69,7 +79,7 @@ static void print_rows(raw_inputs *inputs, line_reader *lines) {
         if (state == WAITING && lines_wait(lines)) {
             continue;
         }
-        const json_value *row = json_parse(&document, line, length, 0);
+        const json_value *row = row_of(&document, line, length);
         if (row != NULL && raw_inputs_add(inputs, row, error)) {
             if (inputs->rows == BATCH) {
                 print_batch(inputs);
@@ -102,7 +112,7 @@ static size_t damage(char *text, size_t length) {
         "}",       ",",       "null",    "1e9",      "-",
         "\\ud83d", "\\udc80", "\xff",    "\xf0\x9f", "99999999999999999999",
         "|",       "[[",      "\\u0000", "1e999",    "nan",
-        ":"};
+        ":",       "\t",      "\x01",    "\x02",     "\t1\x01"};
     for (uint64_t n = 1 + below(3); n > 0; n--) {
         size_t at = below(length + 1), count = below(4);
         const char *word = words[below(sizeof words / sizeof *words)];
@@ -147,7 +157,7 @@ static void damage_rows(raw_inputs *inputs, line_reader *lines, uint64_t rounds)
         length = damage(room, strlen(seed));
         char *text = malloc(length + 1);
         memcpy(text, room, length + 1);
-        const json_value *row = json_parse(&document, text, length, 0);
+        const json_value *row = row_of(&document, text, length);
         read += row != NULL;
         added += row && raw_inputs_add(inputs, row, error);
         if (inputs->rows == BATCH) {
@@ -157,7 +167,7 @@ static void damage_rows(raw_inputs *inputs, line_reader *lines, uint64_t rounds)
         free(text);
         free(room);
     }
-    printf("%zu of %llu lines were JSON, %zu rows\n", read, (unsigned long long)rounds, added);
+    printf("%zu of %llu lines were read, %zu rows\n", read, (unsigned long long)rounds, added);
     while (n > 0) {
         free(seeds[--n]);
     }
@@ -165,7 +175,10 @@ static void damage_rows(raw_inputs *inputs, line_reader *lines, uint64_t rounds)
 }
 
 int main(int argc, char **argv) {
-    char error[ERROR_BYTES] = "usage: rows GRAPH EMBEDDINGS [SEED ROUNDS]";
+    char error[ERROR_BYTES] = "usage: rows [--tensornet] GRAPH EMBEDDINGS [SEED ROUNDS]";
+    of_tensornet = argc > 1 && strcmp(argv[1], "--tensornet") == 0;
+    argc -= of_tensornet;
+    argv += of_tensornet;
     raw_inputs *inputs = argc >= 3 ? raw_inputs_open(argv[1], argv[2], BATCH, error) : NULL;
     line_reader lines = {.file = 0};
     if (inputs == NULL) {

@@ -9,7 +9,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,15 @@ LIBRARIES = {
 }
 
 
+@dataclass(frozen=True)
+class Port:
+    """An input or output of a compiled graph: the numbers of one example, int32 or float32."""
+
+    name: str
+    columns: int
+    integers: bool
+
+
 def sizes_of(text: str) -> list[int]:
     """The sizes of batches in `aot=[1,32,256]`, ascending. Raises UserError."""
     parts = text.removeprefix("[").removesuffix("]").split(",")
@@ -69,7 +79,7 @@ def compile_sizes(
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", target_cpu, re.ASCII):
         raise unknown_cpu(target_cpu)  # an empty name means the CPU of this machine
     with files.TemporaryFolder("aot") as scratch:
-        write_frozen(folder, sizes, f"{scratch}/frozen")
+        ports = write_frozen(folder, sizes, f"{scratch}/frozen")
         compiled = [compile_one(scratch, rows, target_cpu) for rows in sizes]
         data = {
             path: Path(scratch, path).read_bytes() for entry in compiled for path in entry.paths
@@ -86,15 +96,16 @@ def compile_sizes(
     )
     for path, content in data.items():
         inventory.write(path, content)
-    inventory.write("aot/compiled.h", header_of(described).encode())
+    inventory.write("aot/compiled.h", header_of(described, ports).encode())
     inventory.write("aot/compiled.mk", makefile_of(described).encode())
     return described
 
 
-def write_frozen(folder: str, sizes: Sequence[int], to: str) -> None:
+def write_frozen(folder: str, sizes: Sequence[int], to: str) -> dict[str, Port]:
     """Write a SavedModel with a signature packed_B per size B, whose weights are constants.
 
-    The compiler wants batches of one size, and knows no variables.
+    The compiler wants batches of one size, and knows no variables. Returns the inputs and outputs
+    of signature packed by their names in a compiled graph.
     """
     loaded = allowed_ops.load(folder)  # variables live only as long as it does
     signature = loaded.signatures[PACKED]
@@ -130,6 +141,28 @@ def write_frozen(folder: str, sizes: Sequence[int], to: str) -> None:
     }
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(tf.Module(), to, signatures=signatures, options=options)
+    one_size = next(iter(signatures.values()))
+    return {
+        f"feed_{name}": port_of(name, spec, {tf.float32, tf.int32}) for name, spec in specs.items()
+    } | {
+        f"fetch_{name}": port_of(name, spec, {tf.float32})
+        for name, spec in one_size.structured_outputs.items()
+    }
+
+
+def port_of(name: str, spec: Any, dtypes: Collection[Any]) -> Port:
+    """What a signature says of an input or output [B, ...].
+
+    Raises Failure for another dtype, and where the numbers of an example are not known.
+    """
+    columns = spec.shape[1:].num_elements()
+    if spec.dtype not in dtypes or columns is None:
+        raise Failure(
+            f"the graph has an input or output {name} of {spec.dtype.name} {spec.shape}, which "
+            "cannot be compiled: inputs are float32 or int32, outputs float32, of known shapes. "
+            "Leave aot= out: the SavedModel serves any recipe"
+        )
+    return Port(name, columns, spec.dtype == tf.int32)
 
 
 def compile_one(scratch: str, rows: int, target_cpu: str) -> CompiledSize:
@@ -207,9 +240,11 @@ def runtime_of(headers: Sequence[str]) -> list[str]:
     return sorted({*RUNTIME, *(source for key in included for source in LIBRARIES.get(key, ()))})
 
 
-def header_of(described: Compiled) -> str:
+def header_of(described: Compiled, ports: Mapping[str, Port]) -> str:
     """aot/compiled.h: all sizes in one place, for a program that should run with any graph."""
     sizes = described.sizes
+    feeds = {name for size in sizes for name in size.feeds.values()}
+    fetches = {name for size in sizes for name in size.fetches.values()}
     includes = [f'#include "{size.header.removeprefix("aot/")}"' for size in sizes]
     made = [
         f"    all.push_back({{{size.rows}, std::make_unique<{size.class_}>()}});" for size in sizes
@@ -219,7 +254,9 @@ def header_of(described: Compiled) -> str:
         "#ifndef TNCTL_COMPILED_H",
         "#define TNCTL_COMPILED_H",
         "",
+        "#include <array>",
         "#include <cstddef>",
+        "#include <cstdint>",
         "#include <memory>",
         "#include <vector>",
         "",
@@ -229,6 +266,18 @@ def header_of(described: Compiled) -> str:
         "",
         "// What serving.json calls aot.identity.",
         f'inline constexpr char kIdentity[] = "{described.identity}";',
+        "",
+        "// An input or output: its name in serving.json, and the numbers of one row.",
+        "struct Port {",
+        "    const char *name;",
+        "    std::uint32_t columns;",
+        "    bool integers;  // int32 rather than float32",
+        "};",
+        "",
+        f"inline constexpr std::array<std::uint32_t, {len(sizes)}> kRows = "
+        f"{{{', '.join(str(size.rows) for size in sizes)}}};",
+        *ports_in("kInputs", [ports[name] for name in sorted(feeds)]),
+        *ports_in("kOutputs", [ports[name] for name in sorted(fetches)]),
         "",
         "// The graph for batches of so many rows.",
         "struct Compiled {",
@@ -248,6 +297,14 @@ def header_of(described: Compiled) -> str:
         "#endif",
     ]
     return "\n".join(lines) + "\n"
+
+
+def ports_in(name: str, ports: Sequence[Port]) -> list[str]:
+    """An array of ports in C++."""
+    rows = [
+        f'    {{"{port.name}", {port.columns}, {str(port.integers).lower()}}},' for port in ports
+    ]
+    return [f"inline constexpr std::array<Port, {len(ports)}> {name} = {{{{", *rows, "}};"]
 
 
 def makefile_of(described: Compiled) -> str:
