@@ -15,7 +15,7 @@ from tnctl.model.table_figures import TableFigures, total_bytes
 from tnctl.progress import waiting
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf
-from tnctl.training import eviction, run_folder
+from tnctl.training import eviction, recalibrating, run_folder
 from tnctl.training.baseline import baseline_of
 from tnctl.training.days.daily import Daily
 from tnctl.training.observers import Stopwatch, show_metrics
@@ -65,6 +65,7 @@ def write_report(
         validation=state.validation,
         days=None if daily is None else tuple(record.summary() for record in daily.record),
         best=best_of(conf.evaluation.monitor, state),
+        recalibration=recalibrating.compared(model.recalibration, state) or None,
         tables={
             layout.name: TableSize(rows=held.rows, bytes=round(held.rows * row_bytes(table)))
             for layout, table, held in zip(model.layout.tables, model.tables, tables, strict=True)
