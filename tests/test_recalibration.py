@@ -46,9 +46,9 @@ def test_what_was_planted_is_found(slope, intercept):
     # Labels that are the probabilities themselves leave no noise, whatever the weights.
     weights = np.random.default_rng(2).random(len(logits)).astype(np.float32)
     for weight in (None, weights):
-        found = fit(HeadExamples(logits, chances.astype(np.float32), weight))
-        assert found.slope == pytest.approx(slope, rel=1e-4)
-        assert found.intercept == pytest.approx(intercept, rel=1e-4, abs=1e-5)
+        fitted = fit(HeadExamples(logits, chances.astype(np.float32), weight))
+        assert fitted.slope == pytest.approx(slope, rel=1e-4)
+        assert fitted.intercept == pytest.approx(intercept, rel=1e-4, abs=1e-5)
 
 
 def slow_fit(logits, labels, weights):
@@ -72,10 +72,10 @@ def test_it_is_the_fit_of_a_slow_model(weighted):
         logits[weights == 0] = np.nan
     counted = weights > 0
     slow = slow_fit(logits[counted], labels[counted], weights[counted])
-    found = fit(HeadExamples(logits, labels, weights if weighted else None))
-    assert (found.slope, found.intercept) == pytest.approx(slow, rel=1e-5)
+    fitted = fit(HeadExamples(logits, labels, weights if weighted else None))
+    assert (fitted.slope, fitted.intercept) == pytest.approx(slow, rel=1e-5)
     # The mean prediction is the mean label, and the order of rows stays.
-    after = found.of(logits[counted])
+    after = fitted.of(logits[counted])
     assert after.dtype == np.float32
     mean = metrics.mean(metrics.sigmoid(after), weights[counted])
     assert mean == pytest.approx(metrics.mean(labels[counted], weights[counted]), rel=1e-6)
@@ -88,9 +88,9 @@ def test_large_and_far_logits_are_fitted():
     logits, chances, _ = planted(2, 1)
     soft = chances.astype(np.float32)
     for scale, shift in ((1e4, 0), (1e-4, 0), (1, 300)):
-        found = fit(HeadExamples((scale * logits + shift).astype(np.float32), soft))
-        assert found.slope == pytest.approx(2 / scale, rel=1e-3)
-        assert found.intercept == pytest.approx(1 - 2 * shift / scale, rel=1e-3)
+        fitted = fit(HeadExamples((scale * logits + shift).astype(np.float32), soft))
+        assert fitted.slope == pytest.approx(2 / scale, rel=1e-3)
+        assert fitted.intercept == pytest.approx(1 - 2 * shift / scale, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -211,9 +211,9 @@ def test_every_answer_is_recalibrated(cli, runs):
         [json.loads(line) for line in (newest(of_run) / "golden.jsonl").read_text().splitlines()]
         for of_run in (run, plain)
     ]
-    for line, before in zip(*lines, strict=True):
-        assert line["logits"]["label"] == of(before["logits"]["label"])
-        assert line["x"] == before["x"]
+    for line, plain_line in zip(*lines, strict=True):
+        assert line["logits"]["label"] == of(plain_line["logits"]["label"])
+        assert line["x"] == plain_line["x"]
     # evaluate and predict.
     for split in ("validation", "test"):
         only = ["data.test=null"] if split == "validation" else []
@@ -226,8 +226,10 @@ def test_every_answer_is_recalibrated(cli, runs):
     for output in ("run", "plain"):
         done = cli("predict", f"output={output}", f"to={output}.parquet", cwd=folder)
         assert done.code == 0, done.err
-    logits, before = (pq.read_table(folder / f"{o}.parquet")["logit"] for o in ("run", "plain"))
-    assert np.array_equal(logits.to_numpy(), of(before.to_numpy()))
+    logits, plain_logits = (
+        pq.read_table(folder / f"{o}.parquet")["logit"] for o in ("run", "plain")
+    )
+    assert np.array_equal(logits.to_numpy(), of(plain_logits.to_numpy()))
     # Split graph with its golden rows, and serving.json.
     done = cli("split-graph", "output=run", "to=graph", cwd=folder)
     assert done.code == 0, done.err
@@ -317,8 +319,8 @@ def test_the_best_model_is_recalibrated(cli, folder):
     step = report["best"]["step"]
     assert report["best"]["kept"] and step < report["steps"]
     at_step = {entry["step"]: entry["validation"] for entry in report["evaluations"]}
-    before = report["recalibration"]["label"]["before"]
-    assert before == {key: at_step[step][key] for key in before}
+    figures = report["recalibration"]["label"]["before"]
+    assert figures == {key: at_step[step][key] for key in figures}
     kept, last = result(folder / "best")[1][-2:]
     assert (kept["event"], kept["step"], kept["validation"]) == ("kept", step, at_step[step])
     assert (last["event"], last["step"]) == ("recalibrated", step)
