@@ -526,7 +526,7 @@ def resealed(folder, content):
     ("change", "said"),
     [
         (lambda c, _: c.update(version=1), "version 1 does not have"),
-        (lambda c, _: c.update(version=3), "reads up to 2"),
+        (lambda c, _: c.update(version=4), "reads up to 3"),
         (lambda _, t: t["sketch_files"].pop(), "do not have all hashes"),
         (lambda _, t: t["tombstone_files"][1].update(first="0" * 16), "should begin at"),
         (lambda _, t: t["sketch_files"][0].update(bytes=0), "cannot have"),

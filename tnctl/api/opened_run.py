@@ -110,9 +110,9 @@ class Run:
         """The dense model, a keras.Model in float32 with weights of its own.
 
         Its inputs are what rows are pooled into ([B, columns], by name in `network.inputs`), its
-        outputs the logits by head, and the towers; data.negatives is not corrected. It computes in
-        graphs (`network.predict`, tf.function), not eagerly. What is done to it does not change
-        what `predict` returns.
+        outputs the logits by head, and the towers, neither corrected for data.negatives nor
+        recalibrated. It computes in graphs (`network.predict`, tf.function), not eagerly. What is
+        done to it does not change what `predict` returns.
         """
         from tnctl.model.building import build_network
 

@@ -32,6 +32,7 @@ from tnctl.documents import (
 )
 from tnctl.errors import quoted
 from tnctl.manifest import Manifest
+from tnctl.model.recalibration import Recalibration
 from tnctl.ownership import CHECKPOINT
 
 DENSE_HEADER_BYTES = 16  # of dense.bin
@@ -261,8 +262,8 @@ class WarmReport:
 class Metrics:
     """What a checkpoint keeps of the training so far; `steps` as in `steps_trained`.
 
-    `validation` are the metrics of the checkpoint's own weights; `evaluations` are all of the run,
-    and with evaluation.keep=best the last one may be of other weights.
+    `validation` are the metrics of the checkpoint's own model; `evaluations` are all of the run,
+    before recalibration, and with evaluation.keep=best the last one may be of other weights.
     """
 
     steps: Uint32 | None = omitted()
@@ -285,10 +286,12 @@ class CheckpointManifest(Manifest):
     """The manifest of a checkpoint.
 
     Version 1 is written by one owner; version 2, by several, has lists of tombstones and sketches.
+    Version 3 is either of these with `recalibration`.
     """
 
     FORMAT: ClassVar[str] = "tnctl checkpoint"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
+    RECALIBRATED: ClassVar[int] = 3
 
     tnctl: Text
     kind: Literal["full", "delta"]
@@ -303,6 +306,7 @@ class CheckpointManifest(Manifest):
     dense: Dense
     heads: tuple[Name, ...]
     logit_correction: Finite
+    recalibration: dict[Name, Recalibration] | None = omitted()
     graph: Literal["graph"] = "graph"
     conf: Literal["conf.json"] = "conf.json"
     golden: Golden
@@ -325,6 +329,16 @@ class CheckpointManifest(Manifest):
             raise ValueError("key 'heads' should name each head of the recipe once")
         if self.version == 1 and not all(table.is_of_one_owner for table in self.tables):
             raise ValueError("key 'tables' has lists of files that version 1 does not have")
+        recalibrated = (self.recalibration or {}).keys()
+        if self.recalibration is not None and (
+            self.version < self.RECALIBRATED
+            or not recalibrated
+            or recalibrated - set(self.heads)
+            or self.metrics.validation is None
+        ):
+            raise ValueError(
+                "key 'recalibration' needs version 3, heads of key 'heads' and metrics.validation"
+            )
         if self.metrics.validation not in (None, self.validation):
             raise ValueError(
                 "key 'metrics.validation' differs from the one of 'evaluations' at the model's "
@@ -375,6 +389,8 @@ class CheckpointManifest(Manifest):
     @property
     def validation(self) -> dict[str, JsonValue] | None:
         """The metrics of this very model on data.validation; None where it was not evaluated."""
+        if self.recalibration is not None:
+            return self.metrics.validation
         evaluation = evaluation_at(self.metrics.evaluations, self.step)
         return None if evaluation is None else evaluation.validation
 

@@ -31,7 +31,7 @@ def load(checkpoint: Checkpoint, conf: Conf) -> Model:
 
 
 def fill(checkpoint: Checkpoint, model: Model, shards: Shards = ALL_SHARDS) -> None:
-    """Fill a model that was just built: the rows of some shards, and all dense weights.
+    """Fill a model that was just built: the rows of some shards, dense weights, recalibration.
 
     The model's conf must be the one that the checkpoint was saved with. Raises Failure.
     """
@@ -41,6 +41,7 @@ def fill(checkpoint: Checkpoint, model: Model, shards: Shards = ALL_SHARDS) -> N
     fill_tables(checkpoint, model, shards)
     with offering(checkpoint):
         dense_file.read(checkpoint.folder, checkpoint.manifest, model)
+    model.recalibration = dict(checkpoint.manifest.recalibration or {})
     model.check_aliases()
 
 

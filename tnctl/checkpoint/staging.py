@@ -36,6 +36,7 @@ from tnctl.manifest import Opening
 from tnctl.masking import masked
 from tnctl.model import graph, recipes
 from tnctl.model.building import Model
+from tnctl.model.recalibration import Recalibration
 from tnctl.ownership import CHECKPOINT
 from tnctl.saved_conf import conf_to_json
 
@@ -63,16 +64,18 @@ class InferenceGraph:
 
     def __init__(self) -> None:
         self._folder: files.TemporaryFolder | None = None
+        self._recalibration: dict[str, Recalibration] = {}  # of the exported graph
 
     def write(self, opening: Opening, model: Model) -> None:
         """Write the files of the graph, with the model's weights now, into the checkpoint.
 
-        The first call exports the graph into a local folder; later ones only replace its weights.
+        The first call exports the graph into a local folder; later ones only replace its weights,
+        unless the model has been recalibrated.
         """
-        if self._folder is None:
+        if self._folder is None or self._recalibration != model.recalibration:
             folder = files.TemporaryFolder("graph")
             graph.save(model, folder.name)
-            self._folder = folder
+            self._folder, self._recalibration = folder, model.recalibration
         else:
             graph.refill(model, self._folder.name)
         root = Path(self._folder.name)
@@ -128,7 +131,7 @@ def stage(
     name = settings.pop("name")
     return CheckpointManifest(
         format=CheckpointManifest.FORMAT,
-        version=1 if all(table.is_of_one_owner for table in tables) else 2,
+        version=version_of(model, tables),
         tnctl=__version__,
         kind="delta" if parent else "full",
         parent=Parent(folder=parent.name, sha256=parent.manifest.sha256) if parent else None,
@@ -142,6 +145,7 @@ def stage(
         dense=dense,
         heads=tuple(model.heads),
         logit_correction=model.logit_correction,
+        recalibration=dict(model.recalibration) or None,
         golden=Golden(rows=len(contents.golden)),
         metrics=contents.metrics,
         data=tuple(contents.data),
@@ -149,6 +153,13 @@ def stage(
         calendar=contents.calendar,
         sessions=contents.sessions,
     )
+
+
+def version_of(model: Model, tables: Sequence[Table]) -> int:
+    """The version of the manifest: the oldest that has what is written."""
+    if model.recalibration:
+        return CheckpointManifest.RECALIBRATED
+    return 1 if all(table.is_of_one_owner for table in tables) else 2
 
 
 def write_golden(opening: Opening, lines: list[GoldenLine]) -> None:

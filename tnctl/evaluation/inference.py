@@ -40,7 +40,7 @@ class Inference:
     def __call__(self, batch: Batch) -> NDArray[np.float32]:
         """The logits float32 [B, heads] of a batch of at most `batch_size` rows, as a new array.
 
-        They are corrected for data.negatives, as the logits of the split graph are.
+        They are corrected for data.negatives and recalibrated, as those of the split graph are.
         """
         self._parameters.read(batch, self.buffers)
         return self.of_inputs(batch.rows)
@@ -52,7 +52,17 @@ class Inference:
         # how a split is cut into batches, and so on the number of workers.
         inputs = self.buffers.inputs(self.buffers.batch_size)
         result: NDArray[np.float32] = self._logits(*inputs).numpy()
-        return result[:rows]
+        return self._recalibrated(result[:rows])
+
+    def _recalibrated(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Logits [rows, heads] as the model recalibrates them now."""
+        if not self.model.recalibration:
+            return logits
+        logits = logits.copy()
+        for column, head in enumerate(self.model.heads):
+            if (recalibration := self.model.recalibration.get(head)) is not None:
+                logits[:, column] = recalibration.of(logits[:, column])
+        return logits
 
     def towers(self, rows: int) -> dict[str, NDArray[np.float32]]:
         """The output of each tower for the first `rows` inputs, float32 [rows, d] by name."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -15,6 +15,7 @@ from tnctl.errors import UserError, did_you_mean
 from tnctl.model import aliases, layers, recipes
 from tnctl.model.layout import Layout, plan
 from tnctl.model.parameter_tables import ParameterTables, dense_table, empty_tables, pool_of
+from tnctl.model.recalibration import Recalibration
 from tnctl.model.recipe_inputs import Inputs
 from tnctl.schema import SINGLE_LABEL, SLOT_NAME, Conf, Label
 from tnctl.tables import DenseTable, aligned
@@ -34,6 +35,8 @@ class Model(ParameterTables):
     inference_network: Any
     moving: list[NDArray[np.float32]]
     heads: tuple[str, ...]
+    recalibration: dict[str, Recalibration] = field(default_factory=dict)
+    """by head, applied in inference to the corrected logits; empty while training"""
 
     @property
     def towers(self) -> list[str]:

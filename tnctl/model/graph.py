@@ -133,6 +133,8 @@ def save(model: Model, folder: str) -> None:
             logits = outputs[head][:, 0]
             if model.logit_correction:
                 logits += model.logit_correction
+            if (recalibration := model.recalibration.get(head)) is not None:
+                logits = recalibration.of(logits)
             predicted = name.replace("logits", "predictions", 1)
             by_name[name] = logits
             by_name[predicted] = tf.identity(logits) if regression else tf.sigmoid(logits)

@@ -102,6 +102,11 @@ class Evaluation(Section):
         "(of the best evaluation by `monitor`), or auto: the best where data.validation is given "
         "and data.train has no {day}, else the last",
     )
+    recalibrate: bool = key(
+        False,
+        "at the end, fit a slope and an intercept of the logit to data.validation, and keep them "
+        "with the model (Platt scaling)",
+    )
     test: bool = key(
         True,
         "whether a run ends with metrics of data.test; false: of data.validation, where runs are "

@@ -16,7 +16,7 @@ from tnctl.model.table_figures import TableFigures, total_bytes
 from tnctl.progress import waiting
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf
-from tnctl.training import eviction, run_folder
+from tnctl.training import eviction, recalibrating, run_folder
 from tnctl.training.baseline import baseline_of
 from tnctl.training.days.daily import Daily
 from tnctl.training.exchange_figures import ExchangeFigures, HotRow
@@ -67,6 +67,7 @@ def write_report(
         validation=state.validation,
         days=None if daily is None else tuple(record.summary() for record in daily.record),
         best=best_of(conf.evaluation.monitor, state),
+        recalibration=recalibrating.compared(model.recalibration, state) or None,
         tables=sizes_of(model, tables),
         life=eviction.figures(model.layout, tables) or None,
         dense_weights=sum(model.dense.sizes),

@@ -22,7 +22,7 @@ from tnctl.model.building import Model, build
 from tnctl.model.layout import Layout, TableLayout, most_rows
 from tnctl.schema import Conf, Slot
 from tnctl.tables import SparseTable
-from tnctl.training import early_stopping, eviction, probable_mistakes
+from tnctl.training import early_stopping, eviction, probable_mistakes, recalibrating
 from tnctl.training.sample_figures import NumberFigures, SampleFigures
 from tnctl.training.sample_ids import (
     admitted,
@@ -114,6 +114,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
     """
     row_split.check(conf)
     early_stopping.check(conf)
+    recalibrating.check(conf)
     eviction.check(conf)
     days: Days | None = None
     if daily(conf):

@@ -240,7 +240,7 @@ def state_of(conf: Conf, checkpoint: Checkpoint) -> RunState:
     """The state of a run that is resumed; the best model is one whose checkpoint is still there."""
     state = RunState.restored(checkpoint, conf.train.loss)
     if has_more_passes(conf, checkpoint):
-        state.trained = False
+        state.trained, state.recalibrated = False, None
     stopping, lost = state.stopping, state.stopping.best_step
     if not early_stopping.keeps_best(conf) or state.trained or stopping.best is None:
         return state

@@ -15,6 +15,7 @@ from tnctl.training.run_folder import LOG
 
 # A line of log.jsonl: which fields it has beside `event` and `step` depends on `event`.
 Event = dict[str, JsonValue]
+OF_THE_END = ("kept", "recalibrated")  # of the model that a run ends with
 
 
 class Log:
@@ -40,6 +41,12 @@ class Log:
         if self._local is not None:
             with files.translated(self._url, "written"), self._local.open("ab") as stream:
                 stream.write(_lines(self.events[-1:]))
+
+    def go_on(self) -> None:
+        """Remove the lines about the end of a run, which is not its end any more."""
+        while self.events and self.events[-1]["event"] in OF_THE_END:
+            self.events.pop()
+        files.write_bytes(self._url, _lines(self.events))
 
     def flush(self) -> None:
         """Write all lines to storage that cannot append; local lines are written already."""

@@ -13,7 +13,7 @@ from tnctl.evaluation.golden_rows import GoldenRows
 from tnctl.out_of_memory import RESUME_WITH_MORE
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
-from tnctl.training import early_stopping, events, resuming
+from tnctl.training import early_stopping, events, recalibrating, resuming
 from tnctl.training.observers import Stopwatch
 from tnctl.training.run_log import Log
 from tnctl.training.schedule import is_crossed
@@ -126,7 +126,7 @@ class Checkpoints:
         stopping, best = self._state.stopping, self._state.stopping.best_step
         keeps_last = not early_stopping.keeps_best(self._conf) or stopping.best is None
         if keeps_last or best == self._state.steps:
-            self._record_kept()
+            self._complete_model()
             self.save()
             return
         self.saver.wait()
@@ -135,20 +135,23 @@ class Checkpoints:
         folder = resuming.newest_whole(self._conf.output, best, needed, read=True)
         if folder is None:
             say(f"the best model, of step {best:,}, is lost; the last one is kept instead")
-            self._record_kept()
+            self._complete_model()
             self.save(full=True)
             return
         say(f"keeping the model of step {best:,}, the best")
         self._workers.load(folder)
         self._state.best_is_loaded = True
-        self._record_kept()
+        self._complete_model()
         self.save(full=True)
 
-    def _record_kept(self) -> None:
-        """A line of the log about the model that the run ends with, where that may be the best."""
+    def _complete_model(self) -> None:
+        """Lines of the log about the model that the run ends with, which is recalibrated if due."""
+        state = self._state
         if early_stopping.keeps_best(self._conf):
-            state, timing = self._state, {"seconds": round(self._stopwatch.seconds(), 3)}
+            timing = {"seconds": round(self._stopwatch.seconds(), 3)}
             self._log.add("kept", step=state.model_step, validation=state.validation, timing=timing)
+        if self._conf.evaluation.recalibrate:
+            recalibrating.recalibrate(state, self._workers, self._log, self._stopwatch)
 
     def save_when_interrupted(self) -> None:
         """Save what is new, unless a second signal asks to leave at once."""

@@ -47,6 +47,8 @@ class RunState:
     """whether nothing is left to be trained"""
     best_is_loaded: bool = False
     """whether the best model has replaced the last one, at the end of training"""
+    recalibrated: dict[str, JsonValue] | None = None
+    """metrics of the recalibrated model on data.validation; None of one that is not"""
 
     def contents(self, golden: list[GoldenLine], log_lines: int) -> Contents:
         """What a checkpoint has of the state; the inverse of `restored`.
@@ -91,6 +93,7 @@ class RunState:
             trained=manifest.finished,
             # Only the last checkpoint of a run can have the model of an earlier step.
             best_is_loaded=checkpoint.step < manifest.steps_trained,
+            recalibrated=None if manifest.recalibration is None else metrics.validation,
         )
 
     @property
@@ -101,6 +104,11 @@ class RunState:
     @property
     def validation(self) -> dict[str, JsonValue] | None:
         """The metrics of this very model on data.validation; None where it was not evaluated."""
+        return self.evaluated if self.recalibrated is None else self.recalibrated
+
+    @property
+    def evaluated(self) -> dict[str, JsonValue] | None:
+        """The same before recalibration."""
         evaluation = evaluation_at(self.evaluations, self.model_step)
         return None if evaluation is None else evaluation.validation
 

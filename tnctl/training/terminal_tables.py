@@ -10,6 +10,7 @@ from tnctl.evaluation.ablation import Ablation
 from tnctl.evaluation.metrics import main_metrics, shown
 from tnctl.training.report import Baseline, Report, number_of
 from tnctl.training.report.baseline_table import side_by_side
+from tnctl.training.report.recalibration_table import in_words as recalibration_in_words
 from tnctl.training.run_folder import PAGE, REPORT
 
 NONE = "–"
@@ -36,6 +37,9 @@ def show_report(output: str, report: Report) -> None:
         kept = ", which is kept" if best.kept else ""
         words = f"{best.value:.5f} at step {best.step:,}{kept}"
         rows.append((f"best {best.monitor} on validation", words))
+    for head, of_head in (report.recalibration or {}).items():
+        name = f"recalibrated, {head}" if report.heads else "recalibrated"
+        rows.append((name, recalibration_in_words(of_head)))
     if days := report.days:
         rows.append(("days", f"{len(days):,}, the last trained {days[-1].day}"))
         newest = next((day for day in reversed(days) if day.before is not None), None)

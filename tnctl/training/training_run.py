@@ -20,7 +20,15 @@ from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.ownership import Claims
 from tnctl.progress import say, waiting
 from tnctl.schema import Cluster, Conf, Train
-from tnctl.training import baseline, early_stopping, eviction, resuming, run_folder, warm
+from tnctl.training import (
+    baseline,
+    early_stopping,
+    eviction,
+    recalibrating,
+    resuming,
+    run_folder,
+    warm,
+)
 from tnctl.training.days.daily import Daily
 from tnctl.training.days.day_loop import train_days
 from tnctl.training.final_report import write_report
@@ -60,6 +68,7 @@ def train(
     """
     row_split.check(conf)
     early_stopping.check(conf)
+    recalibrating.check(conf)
     eviction.check(conf)
     warm.check(conf, overwrite)
     baseline.check(conf)
@@ -237,10 +246,14 @@ def resume_run(
         days = Daily(conf, checkpoint.days, accept)
     say(f"resuming from {checkpoint.folder}")
     claims = run_folder.claims_of(conf)
-    if resuming.has_more_passes(conf, checkpoint):
+    has_more_passes = resuming.has_more_passes(conf, checkpoint)
+    if has_more_passes:
         # From here on the run is one that is not finished.
         files.remove_file(files.join(conf.output, run_folder.REPORT))
+        model.recalibration = {}  # it was fitted to weights that are now trained on
     log = Log(conf.output, checkpoint.manifest.metrics.log_lines)
+    if has_more_passes:
+        log.go_on()
     state = resuming.state_of(conf, checkpoint)
     if days is not None:
         state.days, state.trained = days.record, not days.left

@@ -21,6 +21,7 @@ from tnctl.data.unit_batches import training_batches
 from tnctl.data.unit_records import Progress
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.input_figures import NormSum, norm_sums
+from tnctl.evaluation.platt_scaling import recalibrated
 from tnctl.evaluation.split_scoring import (
     BatchCounter,
     Counts,
@@ -127,6 +128,12 @@ class Workers(Protocol):
 
     def evaluate(self, split: str) -> SplitMetrics:
         """Exact metrics of a split; of the last evaluation if the model has not changed since."""
+
+    def recalibrate(self) -> SplitMetrics:
+        """Recalibrate the heads of the model by data.validation, anew; its metrics after that.
+
+        A signal is not looked at meanwhile: the model that is saved next must be complete.
+        """
 
     def look(self, conf: Conf, counter: BatchCounter, *, scored: bool) -> dict[str, Any] | None:
         """One pass over data.train of a conf in file order, read-only: metrics when `scored`.
@@ -292,6 +299,17 @@ class LocalWorkers:
             scored = score(
                 self.inference, self._conf, split, counter=counts, between=self._signals.check
             )
+            metrics = scored.metrics()
+        measured = SplitMetrics(split, metrics, counts, time.perf_counter() - started)
+        self._last_metrics = self.steps, measured
+        return measured
+
+    def recalibrate(self) -> SplitMetrics:
+        split, started, counts = "validation", time.perf_counter(), Counts(self.model.layout)
+        self.model.recalibration = {}
+        with waiting(f"recalibrating on data.{split}"):
+            scored = score(self.inference, self._conf, split, counter=counts)
+            self.model.recalibration, scored = recalibrated(scored)
             metrics = scored.metrics()
         measured = SplitMetrics(split, metrics, counts, time.perf_counter() - started)
         self._last_metrics = self.steps, measured

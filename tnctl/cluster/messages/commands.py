@@ -19,6 +19,7 @@ from tnctl.data.statistics_document import Measured
 from tnctl.data.unit_records import Progress, Remainder
 from tnctl.documents import Count, Name, Share, Text, Uint32
 from tnctl.errors import Failure
+from tnctl.model.recalibration import Recalibration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +114,14 @@ class EndPass:
 class Evaluate:
     """Score the units of a split that were sent before; the reply is a `UnitsScored`.
 
-    `moving` has the moving statistics of batch norms, which rank 0 keeps.
+    `moving` has the moving statistics of batch norms, which rank 0 keeps; `recalibration` is that
+    of the model, by head.
     """
 
     command: Literal["evaluate"] = "evaluate"
     split: Text
     moving: tuple[tuple[float, ...], ...]
+    recalibration: dict[Name, Recalibration] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

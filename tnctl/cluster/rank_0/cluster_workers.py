@@ -32,6 +32,7 @@ from tnctl.data.unit_records import Progress, Remainder
 from tnctl.data.windows import none_left
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.input_figures import NormSum, norm_sums
+from tnctl.evaluation.platt_scaling import recalibrated
 from tnctl.evaluation.split_scoring import BatchCounter
 from tnctl.model.building import Model
 from tnctl.model.table_figures import TableFigures
@@ -277,6 +278,18 @@ class ClusterWorkers:
             scored, counts = score_together(
                 self._node, self._conf, self.share, split, self.signals.check
             )
+            metrics = scored.metrics()
+        measured = SplitMetrics(split, metrics, counts, time.perf_counter() - started)
+        self._last_metrics = self.steps, measured
+        return measured
+
+    def recalibrate(self) -> SplitMetrics:
+        self.pause()
+        split, started = "validation", time.perf_counter()
+        self.model.recalibration = {}  # the others get it with each evaluation
+        with waiting(f"recalibrating on data.{split}"):
+            scored, counts = score_together(self._node, self._conf, self.share, split, lambda: None)
+            self.model.recalibration, scored = recalibrated(scored)
             metrics = scored.metrics()
         measured = SplitMetrics(split, metrics, counts, time.perf_counter() - started)
         self._last_metrics = self.steps, measured

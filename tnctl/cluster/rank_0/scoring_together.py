@@ -30,7 +30,8 @@ def score_together(
     """
     first, *others = _dealt_units(node, conf, split)
     moving = tuple(tuple(map(float, array)) for array in share.moving)
-    replies = node.command_others(commands.Evaluate(split=split, moving=moving))
+    command = commands.Evaluate(split=split, moving=moving, recalibration=share.model.recalibration)
+    replies = node.command_others(command)
     skipped, counts = Skipped(split, conf.data.bad_rows), Counts(share.model.layout)
     with node.named():
         scored, scored_rows = share.scored(split, first, skipped, counts, between)

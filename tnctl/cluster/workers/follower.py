@@ -168,6 +168,7 @@ class Follower(CommandLoop):
         share.parameters.read_dense()
         for moving, values in zip(share.moving, command.moving, strict=True):
             moving[:] = np.array(values, np.float32)
+        share.model.recalibration = command.recalibration
         skipped = Skipped(command.split, self._conf.data.bad_rows)
         counts = Counts(share.model.layout)
         units = [remainder.unit for remainder in self._taken_units()]

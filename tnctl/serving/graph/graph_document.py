@@ -18,6 +18,7 @@ from tnctl.documents import Finite, Name, omitted
 from tnctl.errors import UserError, refuse_if
 from tnctl.manifest import Manifest
 from tnctl.model.layout import LINEAR, LINEARS
+from tnctl.model.recalibration import Recalibration
 from tnctl.ownership import GRAPH
 from tnctl.schema import ID_KINDS, Conf, Numeric, Slot
 from tnctl.serving.artefact_document import CheckpointReference, GraphGolden, check_files
@@ -163,6 +164,7 @@ class GraphManifest(Manifest):
     frozen: bool
     predictions: Literal["sigmoid", "logit"]
     logit_correction: Finite
+    recalibration: dict[Name, Recalibration] | None = omitted()
     labels: dict[Name, LabelSource]
     signatures: Signatures
     outputs: Annotated[tuple[GraphOutput, ...], Field(min_length=1)]
@@ -194,6 +196,11 @@ class GraphManifest(Manifest):
         refuse_if(
             self.labels.keys() - set(self.heads),
             "labels are of heads that the graph does not have",
+            ValueError,
+        )
+        refuse_if(
+            (self.recalibration or {}).keys() - set(self.heads),
+            "recalibration is of heads that the graph does not have",
             ValueError,
         )
         if both := self.slots.keys() & self.numeric.keys():

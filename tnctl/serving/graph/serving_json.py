@@ -4,7 +4,7 @@ docs/formats/graph.md has every key. Numbers that may exceed 2^53 are decimal te
 JSON whose numbers are doubles.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from tnctl.checkpoint.load import Checkpoint
@@ -14,6 +14,7 @@ from tnctl.data.statistics import Scale, Statistics
 from tnctl.masking import masked
 from tnctl.model.graph import LENGTHS, Input, linear_slots
 from tnctl.model.layout import CVM_COLUMNS, LINEAR, LINEARS, Layout, plan
+from tnctl.model.recalibration import Recalibration
 from tnctl.schema import Conf, Data, Label, Numeric, time_columns
 from tnctl.serving.artefact_document import CheckpointReference
 from tnctl.serving.graph.cutting import Part, whole
@@ -76,6 +77,7 @@ def describe(
         frozen=False,
         predictions="logit" if conf.train.loss.name == "mse" else "sigmoid",
         logit_correction=checkpoint.manifest.logit_correction,
+        recalibration=of_heads(checkpoint.manifest.recalibration or {}, heads) or None,
         labels=described_labels(conf.data, checkpoint.manifest.heads, heads),
         signatures=Signatures(
             by_slot=described_inputs(part.by_slot), packed=described_inputs(part.packed)
@@ -93,6 +95,13 @@ def describe(
         linear=LinearSum(adds=adds),
         golden=None,
     )
+
+
+def of_heads(
+    recalibration: Mapping[str, Recalibration], heads: Collection[str]
+) -> dict[str, Recalibration]:
+    """The recalibration of some heads."""
+    return {head: fitted for head, fitted in recalibration.items() if head in heads}
 
 
 def described_inputs(inputs: list[Input]) -> tuple[SignatureInput, ...]:

@@ -88,7 +88,9 @@ def summary_of(name: str, output: str, names: set[str]) -> RunSummary:
         problem=problem,
         conf=conf,
         step=content.steps_trained,
-        validation=figures(_kept(evaluations, best)),
+        validation=figures(
+            _kept(evaluations, best) if content.recalibration is None else content.validation or {}
+        ),
         rows=content.rows,
     )
 
@@ -102,7 +104,7 @@ def _finished(
     has_page: bool,
 ) -> RunSummary:
     best = report.best.step if report.best is not None and report.best.kept else None
-    validation = _kept(report.evaluations, best)
+    validation = report.of_split("validation") or _kept(report.evaluations, best)
     tables = report.tables.values()
     return RunSummary(
         name=name,
@@ -113,7 +115,7 @@ def _finished(
         report=report,
         has_page=has_page,
         step=report.steps,
-        validation=figures(report.metrics if report.split == "validation" else validation),
+        validation=figures(validation),
         test=figures(report.metrics if report.split == "test" else {}),
         seconds=report.timing.seconds if math.isfinite(report.timing.seconds) else None,
         rows=sum(table.rows for table in tables),

@@ -5,10 +5,21 @@ from tnctl.training.report.report_document import (
     Best,
     GroupLife,
     LogLine,
+    RecalibratedHead,
     Report,
     TableSize,
     Timing,
     number_of,
 )
 
-__all__ = ["Baseline", "Best", "GroupLife", "LogLine", "Report", "TableSize", "Timing", "number_of"]
+__all__ = [
+    "Baseline",
+    "Best",
+    "GroupLife",
+    "LogLine",
+    "RecalibratedHead",
+    "Report",
+    "TableSize",
+    "Timing",
+    "number_of",
+]

@@ -11,6 +11,7 @@ from tnctl.training.report.baseline_table import baseline_table
 from tnctl.training.report.charts import Series, diagonal, lines, number
 from tnctl.training.report.exchange_tables import exchange_tables, hottest_table
 from tnctl.training.report.fragments import Markup, fill, joined, table_of, table_row
+from tnctl.training.report.recalibration_table import recalibration_table
 from tnctl.training.report.report_document import LogLine, Report, number_of
 from tnctl.training.worker_figures import WorkerFigures
 
@@ -54,6 +55,7 @@ def render(
         _section("Inputs", _inputs(inputs, report)),
         _section("Beside boosted trees", baseline_table(report)),
         _section("Metrics", _metrics(report)),
+        _section("Recalibration", recalibration_table(report)),
         _section("Evaluations", _evaluations(report)),
         _section("Days", _days(report)),
         _section("Where the time went", _time(report)),

@@ -69,6 +69,16 @@ class Baseline:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecalibratedHead:
+    """The recalibration of a head, and its figures on data.validation without and with it."""
+
+    slope: Number
+    intercept: Number
+    before: Figures
+    after: Figures
+
+
+@dataclass(frozen=True, kw_only=True)
 class Timing:
     """Durations, and figures that depend on them."""
 
@@ -94,7 +104,7 @@ class Report:
 
     `metrics` are of the model that was kept, on `split`; in the file their keys are beside the
     others. `validation` are its metrics on data.validation, which with evaluation.keep=best are not
-    those of the last evaluation.
+    those of the last evaluation, nor with evaluation.recalibrate those of any.
     """
 
     metrics: dict[str, JsonValue] = flat()
@@ -106,6 +116,7 @@ class Report:
     validation: Figures | None = omitted()
     days: tuple[DayRecord, ...] | None = omitted()
     best: Best | None = omitted()
+    recalibration: dict[Name, RecalibratedHead] | None = omitted()
     tables: dict[Text, TableSize] = field(default_factory=dict)
     life: dict[Text, GroupLife] | None = omitted()
     dense_weights: Count

@@ -39,7 +39,9 @@ def conf_of_all_data(conf: Conf, passes: int) -> Conf:
         "sweep.refit=true leaves no validation data, by which optimizer.schedule.name=plateau "
         "goes. Leave one of them out",
     )
-    evaluation = replace(conf.evaluation, every_steps=None, patience=None, keep="last")
+    evaluation = replace(
+        conf.evaluation, every_steps=None, patience=None, keep="last", recalibrate=False
+    )
     return replace(
         conf,
         data=with_validation(conf.data),

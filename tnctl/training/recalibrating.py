@@ -1,0 +1,83 @@
+"""Recalibration at the end of a run: `evaluation.recalibrate`."""
+
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+
+from tnctl.data.days import daily
+from tnctl.errors import refuse_if
+from tnctl.evaluation.metrics import scalars
+from tnctl.model.recalibration import Recalibration
+from tnctl.progress import say
+from tnctl.schema import Conf
+from tnctl.training.observers import Stopwatch
+from tnctl.training.report import RecalibratedHead
+from tnctl.training.report.recalibration_table import FIGURES, in_words
+from tnctl.training.run_log import Log
+from tnctl.training.state import RunState
+from tnctl.training.workers import Workers
+
+
+def check(conf: Conf) -> None:
+    """Refuse a recalibration for which nothing can be fitted. Raises UserError."""
+    if not conf.evaluation.recalibrate:
+        return
+    refuse_if(
+        daily(conf),
+        "evaluation.recalibrate goes by one set of data, and with {day} in data.train the newest "
+        "day counts. Leave it out",
+    )
+    refuse_if(
+        conf.train.loss.name == "mse",
+        "evaluation.recalibrate is for probabilities, which train.loss.name=mse does not predict. "
+        "Leave it out",
+    )
+    refuse_if(
+        conf.data.source("validation") is None,
+        "evaluation.recalibrate needs data.validation, which is not given. Give "
+        "data.validation=FILES, or a share of data.train: data.split.validation=0.1",
+    )
+
+
+def recalibrate(state: RunState, workers: Workers, log: Log, stopwatch: Stopwatch) -> None:
+    """Fit the model that a run ends with, and record and show what that changes."""
+    measured = workers.recalibrate()
+    stopwatch.evaluating += measured.seconds
+    if not workers.model.recalibration:
+        return
+    state.recalibrated = scalars(measured.metrics)
+    heads = compared(workers.model.recalibration, state)
+    log.add(
+        "recalibrated",
+        step=state.model_step,
+        recalibration={name: vars(head) for name, head in heads.items()},
+        validation=state.recalibrated,
+        timing={"seconds": round(stopwatch.seconds(), 3)},
+    )
+    for name, head in heads.items():
+        of_head = f" head {name}" if len(workers.model.heads) > 1 else ""
+        say(f"recalibrated{of_head} on data.validation: {in_words(head)}")
+
+
+def compared(
+    recalibration: Mapping[str, Recalibration], state: RunState
+) -> dict[str, RecalibratedHead]:
+    """Each recalibrated head, with its figures on data.validation before and after."""
+    before, after = state.evaluated or {}, state.recalibrated or {}
+    return {
+        head: RecalibratedHead(
+            slope=fitted.slope,
+            intercept=fitted.intercept,
+            before=figures_of(before, head),
+            after=figures_of(after, head),
+        )
+        for head, fitted in recalibration.items()
+    }
+
+
+def figures_of(metrics: Mapping[str, JsonValue], head: str) -> dict[str, JsonValue]:
+    """The figures of a head among the metrics of all, those that concern calibration."""
+    others = metrics.get("heads")
+    of_head = others.get(head, metrics) if isinstance(others, dict) else metrics
+    assert isinstance(of_head, Mapping)
+    return {name: of_head[name] for name in FIGURES if name in of_head}
