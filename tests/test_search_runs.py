@@ -80,7 +80,8 @@ def is_alive(process):
 def searched(tmp_path_factory, cli, _workspace):
     """A folder with a search of four trials and the best conf refitted, and what it printed."""
     folder = tmp_path_factory.mktemp("search")
-    shutil.copytree(_workspace, folder, dirs_exist_ok=True)
+    shutil.copy(_workspace / "small.yaml", folder)
+    shutil.copytree(_workspace / "clicks", folder / "clicks")
     done = cli(*SEARCH, "sweep.trials=4", "sweep.refit=true", "output=run", cwd=folder)
     assert done.code == 0, done.err
     return folder, done

@@ -1,6 +1,6 @@
 """`tnctl train`."""
 
-from tnctl.cli import arguments, compose, search, sweep
+from tnctl.cli import arguments, compose, sweep
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import refuse_if
 from tnctl.schema import Conf
@@ -26,6 +26,8 @@ def run(given: list[str]) -> int:
             f"{key}= is for a search. Add sweep.trials=N, or leave it out",
         )
     if "sweep.trials" in taken:
+        from tnctl.cli import search
+
         return search.train(path, taken, overrides, golden)
     if is_sweep:
         return sweep.train(path, overrides, overwrite, golden, accept)

@@ -119,7 +119,7 @@ class Evaluation(Section):
 
 @dataclass
 class Baseline(Section):
-    """Gradient-boosted trees (LightGBM) on the same data, beside the recipe in the report."""
+    """Gradient-boosted trees (LightGBM) on the same data, beside the recipe."""
 
     enabled: bool = key(
         False,
