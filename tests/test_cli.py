@@ -100,7 +100,7 @@ def test_help_of_a_command(process, tmp_path, command):
 def test_short_help_of_a_command(process, tmp_path, command):
     done = process(command, "-h", cwd=tmp_path)
     assert (done.code, done.err) == (0, "")
-    assert len(done.out.splitlines()) <= 75
+    assert len(done.out.splitlines()) <= 85
     assert f"usage: tnctl {command}" in done.out
     assert all(len(line) <= 110 or line[:5] == "usage" for line in done.out.splitlines())
 
