@@ -26,7 +26,11 @@ def parts(workspace):
     return workspace
 
 
-@pytest.fixture(params=MODES)
+# Bounded is async that waits: what does not meet its waiting is tried without.
+of_all_modes = pytest.mark.parametrize("mode", MODES, indirect=True)
+
+
+@pytest.fixture(params=["async", "backup"])
 def mode(request):
     return [*MODES[request.param], *real_faults.KEEP_SHOWS]
 
@@ -38,6 +42,7 @@ def ends(training):
     assert "Traceback" not in training.said
 
 
+@of_all_modes
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_worker_is_killed(parts, mode, rank):
     with Training(parts, *mode) as training:
@@ -104,6 +109,7 @@ def test_a_request_to_stop_saves_and_others_may_resume(parts, mode, to, override
     real_faults.check_rows(parts / "run")
 
 
+@of_all_modes
 @pytest.mark.parametrize("seconds", [2, 8])
 def test_a_cut_network(parts, mode, seconds):
     training = real_faults.train_through_a_cut(parts, seconds, *mode)
@@ -133,6 +139,7 @@ if "tnctl.cli.worker" in sys.orig_argv:
 """
 
 
+@of_all_modes
 def test_a_gradient_that_is_nan(parts, mode):
     (parts / "patched").mkdir()
     (parts / "patched/sitecustomize.py").write_text(NAN)
