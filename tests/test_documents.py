@@ -194,7 +194,7 @@ WRONG = {
     "a position": (("position", "window"), -1, "position.window"),
     "a head": (("heads",), ["a b"], "heads.0"),
     "a NaN": (("logit_correction",), float("nan"), "logit_correction"),
-    "the version": (("version",), 3, "version 3"),
+    "the version": (("version",), 4, "version 4"),
     "the format": (("format",), "tnctl graph", "'tnctl graph'"),
     "graph": (("graph",), "../graph", "graph"),
 }
