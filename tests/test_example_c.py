@@ -107,6 +107,7 @@ def description(conf):
             heads=("label",),
             recipe=Recipe(name="lr", sha256="1" * 64),
             logit_correction=0.0,
+            recalibration=None,
             sha256="0" * 64,
         ),
     )

@@ -86,6 +86,7 @@ def test_raw_rows_by_wrong_descriptions_are_inputs_or_refused():
 
     of_checkpoint = SimpleNamespace(
         heads=("label",), recipe=Recipe(name="lr", sha256="1" * 64), logit_correction=0.0,
+        recalibration=None,
         sha256="0" * 64,
     )  # fmt: skip
     checkpoint = SimpleNamespace(
