@@ -128,8 +128,12 @@ def state_of(pid):
     return None
 
 
+def lives(pid):
+    return state_of(pid) not in (None, "Z")
+
+
 def all_ended(pids):
-    return all(state_of(pid) in (None, "Z") or not is_a_worker(pid) for pid in pids)
+    return all(not lives(pid) or not is_a_worker(pid) for pid in pids)
 
 
 def trained_once(run, epochs=EPOCHS):

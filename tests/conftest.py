@@ -171,9 +171,14 @@ def workspace(_workspace, tmp_path):
     """A folder of one's own with small.yaml and clicks/."""
     folder = tmp_path / "workspace"
     folder.mkdir()
-    shutil.copytree(_workspace / "clicks", folder / "clicks")
-    shutil.copy(_workspace / "small.yaml", folder)
+    copy_workspace(_workspace, folder)
     return folder
+
+
+def copy_workspace(workspace, folder):
+    """Copy small.yaml and clicks/, and no run that is beside them."""
+    shutil.copytree(workspace / "clicks", folder / "clicks")
+    shutil.copy(workspace / "small.yaml", folder)
 
 
 @pytest.fixture(scope="session")

@@ -133,8 +133,8 @@ def test_columns_of_slots_and_numbers():
     other = random.normal(size=(60, 2)).astype(np.float32)
     for rows, of_rows in ((unseen, other), (trained, numbers)):
         expected = [
-            expected_columns(slot, before, after)
-            for slot, before, after in zip(slots, trained, rows, strict=True)
+            expected_columns(slot, sampled, read_ids)
+            for slot, sampled, read_ids in zip(slots, trained, rows, strict=True)
         ]
         wanted = np.concatenate([*(np.array(slot, np.float32) for slot in expected), of_rows], 1)
         np.testing.assert_array_equal(columns.matrix(batch_of(rows, of_rows)), wanted)

@@ -1,9 +1,9 @@
 """A finished run that is given more passes becomes what it would have been with them at once."""
 
 import json
-import shutil
 
 import pytest
+from conftest import copy_workspace
 
 TRAIN = [
     "train", "conf=small.yaml", "recipe=lr", "train.batch_size=512", "evaluation.ablate=false",
@@ -28,8 +28,7 @@ def result(folder):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, _workspace):
     folder = tmp_path_factory.mktemp("passes")
-    shutil.copy(_workspace / "small.yaml", folder)
-    shutil.copytree(_workspace / "clicks", folder / "clicks")
+    copy_workspace(_workspace, folder)
     return folder
 
 

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from clicks import clicks
 from cluster_in_one_process import train_together
+from conftest import copy_workspace
 
 import tnctl
 from tnctl import documents, manifest
@@ -123,8 +124,7 @@ def test_what_cannot_be_fitted_is_said(logits, labels, weights, said):
 def folder(tmp_path_factory, _workspace):
     """A folder with small.yaml and clicks/."""
     folder = tmp_path_factory.mktemp("recalibrated")
-    shutil.copy(_workspace / "small.yaml", folder)
-    shutil.copytree(_workspace / "clicks", folder / "clicks")
+    copy_workspace(_workspace, folder)
     return folder
 
 

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+from cluster_commands import lives
+from conftest import copy_workspace
 
 pytest.importorskip("optuna")
 
@@ -67,21 +69,11 @@ def report(folder):
     return {key: values[key] for key in values if key not in ("timing", "checkpoint")}
 
 
-def is_alive(process):
-    """Whether a process, by its number, has not ended."""
-    try:
-        status = Path(f"/proc/{process}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
-
-
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory, cli, _workspace):
     """A folder with a search of four trials and the best conf refitted, and what it printed."""
     folder = tmp_path_factory.mktemp("search")
-    shutil.copy(_workspace / "small.yaml", folder)
-    shutil.copytree(_workspace / "clicks", folder / "clicks")
+    copy_workspace(_workspace, folder)
     done = cli(*SEARCH, "sweep.trials=4", "sweep.refit=true", "output=run", cwd=folder)
     assert done.code == 0, done.err
     return folder, done
@@ -242,7 +234,7 @@ def test_processes_end_with_the_command_and_their_trials_go_on(searched, process
     else:
         assert command.returncode == 128 + number and "Run the same command again" in said
     deadline = time.monotonic() + 60
-    while any(map(is_alive, children)):
+    while any(map(lives, children)):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     done = process(*arguments, "train.epochs=60", "sweep.prune=false", cwd=folder)

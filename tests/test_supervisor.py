@@ -13,6 +13,7 @@ from pathlib import Path
 
 import cluster_commands
 import pytest
+from cluster_commands import lives
 
 from tnctl.cluster.joining.assignment import LOST
 from tnctl.cpu_shares import shares
@@ -81,14 +82,6 @@ class Run:
     def all_ended(self):
         pids = [json.loads(path.read_text())["pid"] for path in self.folder.glob("[0-9]*-*")]
         return not any(map(lives, pids))
-
-
-def lives(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 def until(condition, seconds=30):

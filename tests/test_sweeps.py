@@ -171,7 +171,11 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=lambda v: " ".join(v)[:40])
-def test_a_mistake_is_told_before_anything_is_trained(cli, tmp_path, arguments, words):
+def test_a_mistake_is_refused_before_anything_is_trained(cli, tmp_path, arguments, words):
+    refused_before_training(cli, tmp_path, arguments, words)
+
+
+def refused_before_training(cli, tmp_path, arguments, words):
     done = cli("train", "conf=deepfm", *arguments, cwd=tmp_path)
     assert done.code == 2
     for word in words:

@@ -18,7 +18,7 @@ from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored, main_metrics, shown
 from tnctl.model.building import Model
 from tnctl.model.layout import Layout
-from tnctl.schema import Conf, Data
+from tnctl.schema import Conf, Data, Evaluation
 
 BATCHES_AHEAD = 2
 REPORTED_SPLITS = ("test", "validation")  # the first that is given
@@ -206,6 +206,11 @@ def metrics_line(metrics: dict[str, Any]) -> str:
     if "reference_auc" in metrics:
         words.insert(1, f"reference {shown(metrics['reference_auc'], 4)}")
     return "  ".join(words)
+
+
+def reported_splits(evaluation: Evaluation) -> Sequence[str]:
+    """The splits whose metrics a run may end with, the preferred one first."""
+    return REPORTED_SPLITS if evaluation.test else ("validation",)
 
 
 def first_given(data: Data, splits: Sequence[str]) -> str | None:

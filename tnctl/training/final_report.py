@@ -9,7 +9,7 @@ from tnctl import files
 from tnctl.checkpoint.saver import Saver
 from tnctl.evaluation.ablation import ABLATED_SPLITS, ablate
 from tnctl.evaluation.input_figures import NormSum, kind_of, row_bytes, rows_and_bytes
-from tnctl.evaluation.split_scoring import REPORTED_SPLITS, Counts, first_given
+from tnctl.evaluation.split_scoring import Counts, first_given, reported_splits
 from tnctl.masking import masked
 from tnctl.model.building import Model
 from tnctl.model.table_figures import TableFigures, total_bytes
@@ -46,8 +46,7 @@ def write_report(
 
     `timing` is that of an earlier report of the same run, which is kept.
     """
-    splits = REPORTED_SPLITS if conf.evaluation.test else ("validation",)
-    model, split = workers.model, first_given(conf.data, splits)
+    model, split = workers.model, first_given(conf.data, reported_splits(conf.evaluation))
     tables = workers.figures()
     of_workers, exchanged = workers.worker_figures(), workers.exchanged()
     metrics: dict[str, JsonValue] = {}

@@ -239,7 +239,7 @@ def _in_words(fingerprint: Fingerprint | None) -> str:
 def state_of(conf: Conf, checkpoint: Checkpoint) -> RunState:
     """The state of a run that is resumed; the best model is one whose checkpoint is still there."""
     state = RunState.restored(checkpoint, conf.train.loss)
-    if has_more_passes(conf, checkpoint):
+    if state.trained and has_more_passes(conf, checkpoint):
         state.trained, state.recalibrated = False, None
     stopping, lost = state.stopping, state.stopping.best_step
     if not early_stopping.keeps_best(conf) or state.trained or stopping.best is None:

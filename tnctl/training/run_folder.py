@@ -1,7 +1,8 @@
 """The folder of a run: the files that it has, which data must not be, and their removal."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from tnctl import files, limits, manifest, ownership
 from tnctl.checkpoint import listing
@@ -11,9 +12,11 @@ from tnctl.data.sources import files_read
 from tnctl.documents import DocumentError
 from tnctl.errors import UserError
 from tnctl.folders import Place
+from tnctl.masking import bare_conf
 from tnctl.outputs import refuse_overlap
 from tnctl.ownership import CHECKPOINT, EMBEDDINGS, GRAPH, LISTS, RUN, WORKER_LOGS, WORKERS, Claims
 from tnctl.progress import say
+from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Baseline, Conf
 from tnctl.training.report import Report
 
@@ -45,6 +48,15 @@ NOT_COMPARED = {
 CHECKPOINT_NAME = re.compile(rf"{listing.NAME.pattern}(\.\d+)?")
 # Folders of a run that other commands write.
 MADE_FROM_A_RUN = {"graph": GRAPH, "embeddings": EMBEDDINGS}
+
+
+def compared(conf: Conf, skipped: Collection[str] = NOT_COMPARED) -> dict[str, Any]:
+    """The values of a conf as they are saved, without the keys and sections of `skipped`."""
+    values = bare_conf(conf_to_json(conf))
+    for key in skipped:
+        section, _, name = key.rpartition(".")
+        (values.get(section, {}) if section else values).pop(name, None)
+    return dict(values)
 
 
 def results(baseline: Baseline) -> list[str]:

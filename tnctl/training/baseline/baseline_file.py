@@ -16,12 +16,10 @@ from tnctl.data.sources import files_of, fingerprints
 from tnctl.documents import Sha256
 from tnctl.errors import Failure
 from tnctl.manifest import Manifest
-from tnctl.masking import bare_conf
 from tnctl.progress import say
-from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf
 from tnctl.training.report import Baseline
-from tnctl.training.run_folder import BASELINE, NOT_COMPARED
+from tnctl.training.run_folder import BASELINE, NOT_COMPARED, compared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +61,7 @@ def digest_of(conf: Conf) -> str:
 
     Without keys that change no result; those of `baseline` change this one.
     """
-    values = bare_conf(conf_to_json(conf))
-    for key in NOT_COMPARED - {"baseline"}:
-        section, _, name = key.partition(".")
-        inner = values.get(section)
-        if name and isinstance(inner, dict):
-            inner.pop(name, None)
-        elif not name:
-            values.pop(section, None)
+    values = compared(conf, NOT_COMPARED - {"baseline"})
     given = [split for split in SPLITS if conf.data.source(split) is not None]
     read = {split: documents.plain(fingerprints(files_of(conf, split))) for split in given}
     text = json.dumps([values, read], sort_keys=True, default=str)

@@ -13,7 +13,7 @@ from tnctl.data.features import Features
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, refuse_if
 from tnctl.evaluation.metrics import Scored, scalars
-from tnctl.evaluation.split_scoring import labelled_heads
+from tnctl.evaluation.split_scoring import labelled_heads, reported_splits
 from tnctl.model.building import Model
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
@@ -70,7 +70,7 @@ def baseline_of(conf: Conf, model: Model) -> BaselineFile:
         )
     del validation
     figures = {}
-    for split in ("validation", "test") if conf.evaluation.test else ("validation",):
+    for split in reversed(reported_splits(conf.evaluation)):
         if conf.data.source(split) is not None:
             with waiting(f"evaluating the baseline on data.{split}"):
                 figures[split] = scalars(rows.scored(split, columns, trees).metrics())

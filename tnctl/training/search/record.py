@@ -22,12 +22,11 @@ from tnctl.documents import Count, DocumentError, Text, TreeByName
 from tnctl.errors import Failure, UserError, shortened
 from tnctl.schema import differences
 from tnctl.training.search.results import State, Trial
-from tnctl.training.search.search_parameters import Parameter, Value
+from tnctl.training.search.search_parameters import LONGEST_REASON, Parameter, Value
 from tnctl.training.search.seeded_sampler import SeededSampler
 
 ATTRIBUTE = "tnctl"  # of the study
 VERSION = 1
-LONGEST_REASON = 300  # characters of what Optuna or a database says
 
 STATES: dict[Any, State] = {
     TrialState.RUNNING: "running",

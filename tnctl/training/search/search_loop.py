@@ -10,20 +10,20 @@ from tnctl import files, progress
 from tnctl.data.days import daily
 from tnctl.errors import Failure, Stopped, UserError, refuse_if, shortened
 from tnctl.evaluation.metrics import METRICS, shown
-from tnctl.masking import bare_conf, masked
-from tnctl.saved_conf import conf_to_json
+from tnctl.masking import masked
 from tnctl.schema import Conf
 from tnctl.training import run_folder
 from tnctl.training.search import results, trial_processes
-from tnctl.training.search.search_parameters import Parameter, Value, words
+from tnctl.training.search.search_parameters import LONGEST_REASON, Parameter, Value, words
 from tnctl.training.search.trial_run import Outcome, run_trial
 
 if TYPE_CHECKING:
     from tnctl.training.search.record import Description, Record
 
 NEEDS_OPTUNA = "sweep.trials needs a package that is not installed: pip install 'tnctl[sweep]'"
+# Keys in which trials of one search may differ.
+NOT_COMPARED = {*run_folder.NOT_COMPARED, "data.test", "evaluation.test"}
 NAME = "sweep"  # of the study in a journal in the output, which may be moved with it
-LONGEST_REASON = 300  # characters of what a library says
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def recorded(space: Space, first: Conf, settings: Settings) -> "Iterator[Record]
         seed=settings.seed,
         monitor=monitor,
         greater_is_better=bool(METRICS[monitor].greater_is_better),
-        conf=compared(first),
+        conf=run_folder.compared(first, NOT_COMPARED),
     )
     name = NAME if settings.storage is None else path_of(output)
     database = settings.storage is not None and storages.is_database(place)
@@ -159,15 +159,6 @@ def opened(
     except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
         reason = shortened(f"{type(error).__name__}: {error}", LONGEST_REASON)
         raise Failure(f"{masked(place)} is damaged: {reason}. Move it away") from error
-
-
-def compared(conf: Conf) -> dict[str, Any]:
-    """What trials of a search must have in common of their confs."""
-    values = bare_conf(conf_to_json(conf))
-    for key in (*run_folder.NOT_COMPARED, "data.test", "evaluation.test"):
-        section, _, name = key.rpartition(".")
-        (values.get(section, {}) if section else values).pop(name, None)
-    return dict(values)
 
 
 def folders_of_trials(output: str) -> list[str]:

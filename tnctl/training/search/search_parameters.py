@@ -10,6 +10,7 @@ from pydantic import Field
 from tnctl.documents import Finite, Text
 from tnctl.errors import refuse_if
 
+LONGEST_REASON = 300  # characters of what Optuna, or a database, says
 # What Optuna records of a value: the text of a choice, or a number.
 Value = str | int | float
 

@@ -15,10 +15,10 @@ from tnctl import files
 from tnctl.errors import Failure, UserError, refuse_if, shortened
 from tnctl.masking import masked
 from tnctl.progress import say
+from tnctl.training.search.search_parameters import LONGEST_REASON
 
 JOURNAL = "sweep.journal"  # in the output
 MOST_BYTES = 1 << 30
-LONGEST_REASON = 300  # characters of what a library says
 
 
 class _NoLock:
