@@ -179,7 +179,7 @@ def test_what_it_says_of_rows_holds(_trained, checked):
 def test_as_text(cli, workspace):
     done = cli("check", "conf=small.yaml", cwd=workspace)
     assert done.code == 0, done.err
-    assert done.err == "looking at 100,000 rows of data.train\n"
+    assert done.err == "looking at the first 100,000 rows of data.train\n"
     assert "read 3,000 rows of 3,000 in data.train" in done.out
     assert "3,000 rows are only 12 steps of train.batch_size=256" in done.out
     for word in ("user_id", "coverage", "embedding4", "dense weights", "x [B, 26]: user_id 0-3"):
@@ -458,6 +458,16 @@ def test_a_header_among_rows_of_texts(cli, tmp_path):
         "rows of the sample that repeat the header: 1, the first is a.csv, line 101. Remove these "
         "lines"
     ]
+
+
+def test_a_label_that_is_never_positive(cli, tmp_path):
+    texts = [["u" + row[0], "i" + row[1], row[2], "ny"[int(row[3])]] for row in lines_of()]
+    write_lines(tmp_path, texts)
+    [warning] = warned(cli, tmp_path, "data.label.positive=[yess]")
+    assert "is never 'yess' in the sample" in warning and "Its texts: 'n', 'y'" in warning
+    done = cli("train", "conf=my.yaml", "data.label.positive=[yess]", "output=run", cwd=tmp_path)
+    assert done.code == 1
+    assert "with data.label.positive=['yess'] every row of data.train has the same" in done.last
 
 
 def test_few_steps_and_no_validation(cli, tmp_path):

@@ -309,7 +309,7 @@ def ask_as_a_stranger(port):
 
 @pytest.mark.alone
 @pytest.mark.long
-@pytest.mark.parametrize("to", [["supervisor"], [0], [1], ["supervisor", 0, 1]])
+@pytest.mark.parametrize("to", [["supervisor"], [1], ["supervisor", 0, 1]])
 def test_sigterm_saves_and_the_same_command_resumes(parts, to):
     with Training(parts) as training:
         training.until_saved()

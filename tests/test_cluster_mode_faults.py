@@ -110,9 +110,8 @@ def test_a_request_to_stop_saves_and_others_may_resume(parts, mode, to, override
 
 
 @of_all_modes
-@pytest.mark.parametrize("seconds", [2, 8])
-def test_a_cut_network(parts, mode, seconds):
-    training = real_faults.train_through_a_cut(parts, seconds, *mode)
+def test_a_cut_network(parts, mode):
+    training = real_faults.train_through_a_cut(parts, 8, *mode)
     real_faults.check_rows(training.run)
 
 

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
-import planted_tables
 import pytest
 import yaml
 from omegaconf import OmegaConf
 
+from benchmarks import planted_tables
 from tnctl import limits, schema, shipped
 from tnctl.cli import compose
 from tnctl.errors import Failure
@@ -305,6 +305,20 @@ def test_names_say_the_splits(tmp_path):
     assert conf["data"]["test"] == "test/part-0.csv"
 
 
+def test_a_relative_glob_stays_relative(tmp_path, monkeypatch):
+    (tmp_path / "logs").mkdir()
+    for part in range(2):
+        planted_tables.log_with_semicolons(tmp_path / f"logs/part-{part}.csv", seed=part)
+    monkeypatch.chdir(tmp_path)
+    for words in (["logs/part-*.csv"], ["logs/part-0.csv", "logs/part-1.csv"]):
+        _, conf, _ = recognised(*words)
+        data = conf["data"]
+        names = [data["train"], data["validation"]]
+        if "root" in data:
+            names = [f"{data['root']}/{name}" for name in names]
+        assert names == ["logs/part-0.csv", "logs/part-1.csv"]
+
+
 def split_of(folder, times):
     """The key data.split for rows with these times, and its evidence."""
     lines = [f"{time},u{k % 40},{k % 3 // 2}" for k, time in enumerate(times)]
@@ -330,9 +344,12 @@ def test_the_rows_that_are_kept_for_validation(tmp_path):
     keys, evidence = split_of(tmp_path, shuffled[:4000])
     assert keys == {"validation": 0.2}
     assert evidence == " there is one file: 20% of the rows, at random"
-    # Days that begin with the day are not in the order of their texts.
+    # The order is that of the times, not of their texts.
     keys, _ = split_of(tmp_path, [f"{day.astype(object):%d/%m/%Y}" for day in days])
-    assert keys == {"validation": 0.1}
+    assert keys == {"validation": 0.1, "by": "last"}
+    # Where day and month could be exchanged, two orders are possible.
+    keys, _ = split_of(tmp_path, [f"{day.astype(object):%d/%m/%Y}" for day in days[:3000]])
+    assert keys == {"validation": 0.2}
     # Nearly all rows of one day tell no order.
     mostly = np.where(np.random.default_rng(2).random(6000) < 0.01, days[-1], days[0])
     keys, _ = split_of(tmp_path, mostly)
@@ -348,19 +365,49 @@ def test_a_validation_file_that_is_left_out_is_replaced_by_rows(tmp_path):
     assert any("left out" in text for text in result.doubts)
 
 
-def test_another_outcome_is_no_input(tmp_path):
+def with_second_column(path, name, values):
+    """A table with user, item, click, and a column of this name."""
     t = planted_tables.planted()
-    bought = t["clicks"] * (np.arange(len(t["clicks"])) % 3 == 0)
-    rows = zip(t["user"], t["item"], t["clicks"], bought, strict=True)
-    lines = ["user\titem\tclick\tpurchase", *("\t".join(map(str, row)) for row in rows)]
-    path = planted_tables.write_lines(tmp_path / "a.tsv", lines)
+    rows = zip(t["user"], t["item"], t["clicks"], values(t["clicks"]), strict=True)
+    lines = [f"user\titem\tclick\t{name}", *("\t".join(map(str, row)) for row in rows)]
+    return planted_tables.write_lines(path, lines)
+
+
+def some_of(clicks):
+    """1 in a third of the rows with a click."""
+    return clicks * (np.arange(len(clicks)) % 3 == 0)
+
+
+@pytest.mark.parametrize("name", ["purchase", "order"])
+def test_another_outcome_is_no_input(tmp_path, name):
+    path = with_second_column(tmp_path / "a.tsv", name, some_of)
     result, conf, kinds = recognised(path)
     assert conf["data"]["label"]["column"] == "click"
-    assert kinds["purchase"] == "another label"
-    assert any("purchase" in text for text in result.warnings)
-    _, conf, kinds = recognised(path, label="purchase")
-    assert conf["data"]["label"]["column"] == "purchase"
+    assert kinds[name] == "another label"
+    assert any(name in text for text in result.warnings)
+    _, conf, kinds = recognised(path, label=name)
+    assert conf["data"]["label"]["column"] == name
     assert kinds["click"] == "another label"
+
+
+def test_an_order_that_implies_no_click_is_an_input(tmp_path):
+    path = with_second_column(
+        tmp_path / "a.tsv", "order", lambda clicks: np.arange(len(clicks)) // 2 % 2
+    )
+    result, _, kinds = recognised(path)
+    assert kinds["order"] == "id"
+    assert not result.warnings
+
+
+@pytest.mark.parametrize("empty", ["0", ""])
+def test_a_value_of_rows_with_clicks_alone_is_warned_of(tmp_path, empty):
+    path = with_second_column(
+        tmp_path / "a.tsv", "dwell", lambda clicks: np.where(some_of(clicks), "long", empty)
+    )
+    result, _, kinds = recognised(path)
+    assert kinds["dwell"] == "id"
+    [warning] = result.warnings
+    assert "dwell: all" in warning and "'long' have label 1" in warning
 
 
 def test_hostile_names_become_inputs(tmp_path):

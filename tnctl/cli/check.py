@@ -38,7 +38,7 @@ def check(conf: Conf, taken: dict[str, str]) -> int:
     from tnctl.progress import waiting
     from tnctl.training import forecast
 
-    with waiting(f"looking at {rows:,} rows of data.train"):
+    with waiting(f"looking at the first {rows:,} rows of data.train"):
         findings = forecast.inspect(conf, rows)
     if encoding == "json":
         print_json(described(findings))

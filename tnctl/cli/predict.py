@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from tnctl import files
 from tnctl.cli import arguments, compose
 from tnctl.cli.checkpoint_choice import lead_readers, local_reader, with_checkpoint
-from tnctl.errors import refuse_if
+from tnctl.errors import UserError
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ FORMATS = ("parquet", "csv", "jsonl")
 
 
 def run(given: list[str]) -> int:
-    """Write the scores of data.test to `to`, by default output/predictions.<format>."""
+    """Write the scores of data.test, else of data.validation, by default into the output."""
     return with_checkpoint(given, TAKES, predict, name="predict")
 
 
@@ -41,14 +41,17 @@ def predict(
     # The format that the name of the file has, else Parquet.
     kind = next((kind for kind in FORMATS if to.endswith(f".{kind}")), FORMATS[0])
     kind = arguments.choice(taken, "format", FORMATS, kind)
-    refuse_if(conf.data.source("test") is None, "there is nothing to score. Give data.test=FILES")
     from contextlib import closing
 
     from tnctl import ownership
     from tnctl.evaluation import predictions
+    from tnctl.evaluation.split_scoring import REPORTED_SPLITS, first_given
     from tnctl.progress import say
     from tnctl.training.run_folder import PREDICTIONS, PREDICTIONS_LIST
 
+    split = first_given(conf.data, REPORTED_SPLITS)
+    if split is None:
+        raise UserError("there is nothing to score. Give data.test=FILES or data.validation=FILES")
     replace, claims = arguments.flag(taken, "overwrite"), None
     if not to:
         to = files.join(conf.output, f"{PREDICTIONS}.{kind}")
@@ -61,9 +64,9 @@ def predict(
     reads += [slot.vocabulary_file for slot in conf.slots.values() if slot.vocabulary_file]
     if (recipe := str(conf.recipe["name"])).endswith(".py"):
         reads.append(recipe)
-    with closing(reader.predictions("test")) as tables:
+    with closing(reader.predictions(split)) as tables:
         rows = predictions.predict(
-            reader.model, tables, conf, "test", to, kind, reads, replace, claims
+            reader.model, tables, conf, split, to, kind, reads, replace, claims
         )
-    say(f"{rows:,} predictions of step {checkpoint.step} written to {to}")
+    say(f"{rows:,} predictions of data.{split} by step {checkpoint.step} written to {to}")
     return 0

@@ -1,6 +1,7 @@
 """`tnctl runs`: the runs of a folder or URL side by side, as a table, a page or JSON."""
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -18,6 +19,7 @@ FOLDER (by default runs) has runs at any depth: outputs of `train`, and of sweep
 order of their metric on data.validation, the best first."""
 DEFAULT = "runs"
 KEYS_SHOWN = 8  # columns of keys; a page and JSON have all
+INPUTS = ("slots", "numeric")  # sections of the conf
 LONGEST_VALUE = 32  # characters of a value in the table
 
 
@@ -59,7 +61,7 @@ def show(comparison: "Comparison") -> None:
     from tnctl.training.comparison.comparison_page import spread_text, state_of
     from tnctl.training.comparison.run_comparison import short_names
 
-    keys = comparison.keys[:KEYS_SHOWN]
+    keys = keys_in_table(comparison.keys)
     columns = [(split, name) for split, names in comparison.metrics.items() for name in names]
     heads = [f"{split} {name}" for split, name in columns]
     rows = []
@@ -91,11 +93,21 @@ def show(comparison: "Comparison") -> None:
                 [seeds, *(in_table(values[key]) for key in others), *map(spread_text, spreads)]
             )
         table("", ["over seeds", *short_names(others), *heads], rows)
-    if len(comparison.keys) > KEYS_SHOWN:
-        left_out = len(comparison.keys) - KEYS_SHOWN
+    if left_out := len(comparison.keys) - len(keys):
         say(f"{left_out:,} more keys differ; html= and --json have all")
     for note in (*comparison.notes(), *comparison.skipped):
         say(note)
+
+
+def keys_in_table(keys: Sequence[str]) -> list[str]:
+    """The keys that the table has, settings of training first.
+
+    Runs on different data have other inputs too, which say no more than data.train does.
+    """
+    sections = {key: key.partition(".")[0] for key in keys}
+    if "data.train" in keys:
+        keys = [key for key in keys if sections[key] not in INPUTS]
+    return sorted(keys, key=lambda key: sections[key] in ("data", *INPUTS))[:KEYS_SHOWN]
 
 
 def in_table(value: Any) -> str:

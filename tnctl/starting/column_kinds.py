@@ -7,9 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tnctl.errors import quoted
 from tnctl.starting import multiple_values
 from tnctl.starting.column_figures import Figures
-from tnctl.starting.column_value import bucket_codes, codes_of_rows, held_out_auc, noise
+from tnctl.starting.column_value import (
+    bucket_codes,
+    codes_of_rows,
+    held_out_auc,
+    noise,
+    rows_of_one_label,
+)
 from tnctl.starting.time_forms import TimeForm, time_form
 
 ID_WORDS = {
@@ -62,7 +69,7 @@ class Column:
     remark: str = ""  # why it is no input
     warning: str = ""
     separator: str | None = None  # of several values in a text
-    time_format: str | None = None  # of times
+    times: TimeForm | None = None
 
 
 @dataclass(frozen=True)
@@ -125,12 +132,17 @@ def _checked(result: Column, context: Context) -> Column:
         result.warning = (
             f"{column.name} alone has an AUC of {best:.3f}: is it known before the label is?"
         )
+    elif column.distinct <= FEW_VALUES and (value := rows_of_one_label(column, context.labels, 1)):
+        result.warning = (
+            f"{column.name}: all {value[1]:,} rows with {quoted(value[0])} have label 1. Is it "
+            "known before the label is?"
+        )
     return result
 
 
 def _time(column: Figures, times: TimeForm) -> Column:
     """A time: its hour and its weekday, where the sample has several of them."""
-    result = Column(column, "time", time_format=times.format)
+    result = Column(column, "time", times=times)
     shown = f"a time {times.words}"
     example = column.examples().split(", ")[0]
     if times.format is None:

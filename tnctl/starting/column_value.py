@@ -9,6 +9,7 @@ from tnctl.starting.column_figures import Figures
 BUCKETS = 64
 PRIOR_ROWS = 10.0  # of the mean of all rows, added to those of a value
 FEWEST_ROWS, FEWEST_OF_A_CLASS = 200, 20  # below, nothing is said
+CHANCE = 1e-6  # of rows that have one label alone without an effect: above, nothing is said
 
 
 def held_out_auc(codes: NDArray[np.int64], labels: NDArray[np.float64]) -> float:
@@ -32,6 +33,27 @@ def held_out_auc(codes: NDArray[np.int64], labels: NDArray[np.float64]) -> float
         area = auc(means[codes[~fitted]], labels[~fitted])
         areas.append(0.5 if area is None else area)  # a half may have one class alone
     return float(np.mean(areas))
+
+
+def rows_of_one_label(
+    column: Figures, labels: NDArray[np.float64], label: int
+) -> tuple[str, int] | None:
+    """A value whose rows have this label (0 or 1) alone, and how many rows: too many for chance.
+
+    Of a column with missing values, "any value" may be the one. `labels` [rows], NaN where missing.
+    """
+    present = ~np.isnan(labels)
+    if column.lengths is not None or not present.any():
+        return None
+    share = float((labels[present] == label).mean())
+    groups = [(str(value), column.codes == code) for code, value in enumerate(column.values)]
+    if column.missing:
+        groups.append(("any value", column.codes >= 0))
+    for text, rows in groups:
+        of_value = labels[rows & present]
+        if share < 1 and share ** len(of_value) < CHANCE and (of_value == label).all():
+            return text, len(of_value)
+    return None
 
 
 def noise(labels: NDArray[np.float64]) -> float:

@@ -184,9 +184,9 @@ def _write(
 def _times(columns: dict[str, Column]) -> dict[str, Any]:
     """`data.times` for the columns of times that are inputs, unless the format is the default."""
     return {
-        name: {"format": column.time_format}
+        name: {"format": column.times.format}
         for name, column in columns.items()
-        if column.inputs and column.time_format not in (None, ISO)
+        if column.inputs and column.times and column.times.format not in (None, ISO)
     }
 
 
@@ -225,7 +225,7 @@ def _split(
     count = len(named.names["train"])
     no_file = "there is one file" if count == 1 else "no file is for validation"
     for name, column in columns.items():
-        if column.kind == "time" and are_in_order(column.figures):
+        if column.times and are_in_order(column.figures, column.times):
             keys = {"validation": share, "by": "last"}
             return keys, f"{no_file}, in the order of {name}: the last {share:.0%} of its rows"
     return {"validation": share}, f"{no_file}: {share:.0%} of the rows, at random"

@@ -1,5 +1,6 @@
 """The files that the words of `tnctl init` name, and which of them train, validate and test."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -81,11 +82,11 @@ def named_files(words: Sequence[str]) -> NamedFiles:
     """
     refuse_if(not words, "name the data: tnctl init FILE, a glob, or a folder")
     if len(words) > 1:
-        return _dealt(None, [url for word in words for url in files.expand(word)])
+        return _dealt(None, [url for word in words for url in _expanded(word)])
     [word] = words
     local = files.local_path(word)
     try:
-        urls = files.expand(word.rstrip("/") or word)
+        urls = _expanded(word.rstrip("/") or word)
     except Failure:
         # Not before: to ask an HTTP server for a folder is to read the file.
         if entries := _data_files(word):
@@ -105,6 +106,15 @@ def named_files(words: Sequence[str]) -> NamedFiles:
     if len(urls) == 1:
         _add_siblings(dealt)
     return dealt
+
+
+def _expanded(word: str) -> list[str]:
+    """The files of a name or glob, relative to the working directory where the word is."""
+    path = files.local_path(word)
+    urls = files.expand(word)
+    if path is None or path.is_absolute():
+        return urls
+    return [os.path.relpath(url) if os.path.isabs(url) else url for url in urls]
 
 
 def _of_folder(folder: str, entries: list[tuple[str, int]]) -> NamedFiles:

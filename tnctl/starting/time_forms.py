@@ -66,7 +66,7 @@ def time_form(column: Figures, tokens: set[str]) -> TimeForm | None:
         return None
     values = column.values.filter(pa.array(column.counts > 0))
     if column.form == "time":
-        return _form(f"of the type {values.type}", values, [ISO])
+        return _form("by its type", values, [ISO])
     if column.form == "text" and column.number_share < 0.05:
         first = values.slice(0, TRIED)
         tried = [format for format in OF_TEXT if _read(first, format, 1) is not None]
@@ -76,15 +76,13 @@ def time_form(column: Figures, tokens: set[str]) -> TimeForm | None:
     return _of_numbers(column, values, tokens)
 
 
-def are_in_order(column: Figures) -> bool:
-    """Whether the rows are nearly in the order of a column of times."""
-    # Of texts that do not begin with the year, the order is another one than that of the times.
-    texts = column.texts()[:TRIED] if column.form == "text" else []
-    if not all(text[:4].isdecimal() for text in texts):
+def are_in_order(column: Figures, form: TimeForm) -> bool:
+    """Whether the rows are nearly in the order of the times that a column has in a form."""
+    if form.format is None or form.is_ambiguous:
         return False
-    ranks = np.empty(len(column.values), np.int64)
-    ranks[pc.array_sort_indices(column.values).to_numpy()] = np.arange(len(ranks))
-    steps = np.diff(ranks[column.codes[column.codes >= 0]])
+    times = np.zeros(len(column.values), np.int64)
+    times[column.counts > 0] = form.times
+    steps = np.diff(times[column.codes[column.codes >= 0]])
     forwards, backwards = int((steps > 0).sum()), int((steps < 0).sum())
     return forwards > 9 * backwards and backwards < 0.05 * len(steps)
 

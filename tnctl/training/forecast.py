@@ -323,12 +323,7 @@ def warnings(
     ]
     said += probable_mistakes.of_numbers(conf.numeric, figures.numbers)
     said += probable_mistakes.of_values(conf.slots, figures, sample)
-    said += [
-        f"the label {probable_mistakes.label_in_words(conf.data, name)} is {label[0]:g} in every "
-        "row of the sample. Is the data sorted by it, or is it another column?"
-        for name, label in zip(findings.labels, labels.T, strict=True)
-        if (label == label[0]).all()
-    ]
+    said += probable_mistakes.of_one_class(conf.data, labels, figures.labels)
     if findings.days is None:
         said += probable_mistakes.of_validation(conf.data)
         rows = trained_rows(conf.data.negatives, findings.rows, findings.labels).estimate

@@ -13,8 +13,9 @@ from tnctl.checkpoint.document import Epoch, Evaluation, Position
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.row_estimates import count_rows
 from tnctl.data.sources import files_of, fingerprints
-from tnctl.errors import Failure, Stopped
+from tnctl.errors import Failure, Stopped, quoted
 from tnctl.evaluation.metrics import scalars
+from tnctl.evaluation.split_scoring import labelled_heads
 from tnctl.schema import Conf
 from tnctl.training import early_stopping, events
 from tnctl.training.events import Event, Events, PassUnderWay
@@ -33,6 +34,8 @@ def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
     while state.position.epoch < conf.train.epochs:
         epoch = state.position.epoch + 1
         figures = yield from _train_pass(conf, state, workers)
+        if epoch == 1 and state.position.day is None and figures.running_auc is None:
+            _refuse_rule_without_effect(conf, workers)
         # Rows are evicted before the evaluation, so that the evaluated model is the saved one.
         if state.position.day is None or epoch == conf.train.epochs:
             yield events.RowsEvicted(workers.end_of_period())
@@ -78,6 +81,23 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
         running_auc=sums.area(),
         skipped_rows=skipped.rows if conf.data.bad_rows else None,
         day=state.position.day,
+    )
+
+
+def _refuse_rule_without_effect(conf: Conf, workers: Workers) -> None:
+    """Refuse a label whose `positive` or `above` gave every row of a pass the same class."""
+    [(_, _, place), *_] = labelled_heads(workers.model)
+    name, label = list(conf.data.all_labels.items())[place]
+    key = f"data.labels.{name}" if conf.data.labels else "data.label"
+    if label.positive is not None:
+        rule = f"{key}.positive=[{', '.join(map(quoted, label.positive))}]"
+    elif label.above is not None:
+        rule = f"{key}.above={label.above:g}"
+    else:
+        return
+    raise Failure(
+        f"with {rule} every row of data.train has the same label, and nothing can be learned. "
+        f"tnctl check shows what column '{label.column}' has"
     )
 
 

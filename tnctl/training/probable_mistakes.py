@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from tnctl.data.batches import Batch
 from tnctl.data.column_names import numeric_columns, slot_columns
 from tnctl.data.sources import files_of
+from tnctl.errors import quoted
 from tnctl.model.layout import Layout
 from tnctl.schema import Conf, Data, Numeric, Slot, Train
 from tnctl.training.sample_figures import FEW, LEAST_VALUES, NumberFigures, SampleFigures
@@ -48,6 +49,27 @@ def of_labels(conf: Conf, sample: list[Batch]) -> Iterator[str]:
                     "of its values always has the same one in the sample. Is it known before the "
                     "label is?"
                 )
+
+
+def of_one_class(
+    data: Data, labels: NDArray[np.float32], texts: Mapping[str, list[str]]
+) -> Iterator[str]:
+    """Labels [rows, labels] that never vary; `texts` are some of each one's texts in the data."""
+    for (name, label), values in zip(data.all_labels.items(), labels.T, strict=True):
+        if not (values == values[0]).all():
+            continue
+        words = label_in_words(data, name)
+        if label.positive is not None and not values[0] and texts.get(name):
+            never = " or ".join(map(quoted, label.positive))
+            yield (
+                f"the label {words} is never {never} in the sample, so that it is 0 in every row. "
+                f"Its texts: {', '.join(map(quoted, texts[name]))}"
+            )
+        else:
+            yield (
+                f"the label {words} is {values[0]:g} in every row of the sample. Is the data "
+                "sorted by it, or is it another column?"
+            )
 
 
 def decides(ids: NDArray[np.uint64], owners: NDArray[np.int64], label: NDArray[np.float32]) -> bool:

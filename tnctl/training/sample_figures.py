@@ -20,6 +20,7 @@ from tnctl.errors import quoted
 
 FEW = 0.01  # the share of values up to which others are taken for the rule
 LEAST_VALUES = 100  # of which a rule is taken
+SHOWN_TEXTS = 5
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class Look:
     strays: dict[str, Strays]
     headers: list[tuple[str, int]]
     """the rows that have the name of each column as its value"""
+    labels: dict[str, list[str]]
+    """of each label that `positive` describes, some of its texts"""
 
 
 class LookingFeatures(Features):
@@ -104,6 +107,11 @@ class LookingFeatures(Features):
                 and encoder.slot.ids in ("hash", "modulo")
             },
             list(_headers(whole, where)) if data.format == "csv" and data.header else [],
+            {
+                name: _distinct(whole[label.column])
+                for name, label in data.all_labels.items()
+                if label.positive is not None
+            },
         )
         self.looks.append(look)
         return encoded
@@ -117,11 +125,12 @@ class SampleFigures:
     empty: dict[str, int]
     strays: dict[str, Strays]
     headers: list[str]
+    labels: dict[str, list[str]]
 
     @classmethod
     def of(cls, looks: list[Look]) -> "SampleFigures":
         """Taken together."""
-        names = looks[0] if looks else Look({}, {}, {}, [])
+        names = looks[0] if looks else Look({}, {}, {}, [], {})
         return cls(
             {
                 name: NumberFigures.of(np.concatenate([look.numbers[name] for look in looks]))
@@ -130,6 +139,10 @@ class SampleFigures:
             {name: sum(look.empty[name] for look in looks) for name in names.empty},
             {name: sum((look.strays[name] for look in looks), Strays()) for name in names.strays},
             [named(place) for place in sorted(place for look in looks for place in look.headers)],
+            {
+                name: sorted({text for look in looks for text in look.labels[name]})[:SHOWN_TEXTS]
+                for name in names.labels
+            },
         )
 
     def odd_texts(self) -> Iterator[tuple[str, Strays]]:
@@ -153,6 +166,12 @@ def strays(array: pa.Array, missing: list[str], where: Where) -> Strays:
     row = int(texts.argmax())
     place = where(row)
     return Strays(values, count, (*place, named(place), quoted(array[row].as_py())))
+
+
+def _distinct(array: pa.Array) -> list[str]:
+    """Some of the texts of a column [rows], in the order of first occurrence."""
+    texts = pc.unique(numbers.plain(array).drop_null()).slice(0, SHOWN_TEXTS)
+    return [str(text) for text in texts.to_pylist()]
 
 
 def _headers(whole: dict[str, pa.Array], where: Where) -> Iterator[tuple[str, int]]:

@@ -50,9 +50,10 @@ def show_report(output: str, report: Report) -> None:
     for name, title in LIVES.items():
         if count := sum(getattr(life, name) for life in (report.life or {}).values()):
             rows.append((title, f"{count:,}"))
+    rows.append(("dense weights", f"{report.dense_weights:,}"))
+    if speed := report.timing.examples_per_second:  # 0 of a run that had nothing left to train
+        rows.append(("examples/s while training", f"{speed:,.0f}"))
     rows += [
-        ("dense weights", f"{report.dense_weights:,}"),
-        ("examples/s while training", f"{report.timing.examples_per_second:,.0f}"),
         ("checkpoint", files.join(output, report.checkpoint)),
         ("report", files.join(output, REPORT)),
         ("page", files.join(output, PAGE)),

@@ -15,7 +15,7 @@ from tnctl.errors import Failure, refuse_if
 from tnctl.evaluation.metrics import Scored, scalars
 from tnctl.evaluation.split_scoring import labelled_heads, reported_splits
 from tnctl.model.building import Model
-from tnctl.progress import say, waiting
+from tnctl.progress import Display, say, waiting
 from tnctl.schema import Conf
 from tnctl.training.baseline import baseline_file
 from tnctl.training.baseline.baseline_file import BaselineFile
@@ -64,9 +64,14 @@ def baseline_of(conf: Conf, model: Model) -> BaselineFile:
         with waiting("reading data.validation for the baseline"):
             held = rows.sample("validation", of_validation, None)
             validation = rows.examples(columns, held.parts)
-    with waiting(f"training the baseline ({version()}) on {count:,} of {seen:,} rows"):
+    say(f"training the baseline ({version()}) on {count:,} of {seen:,} rows")
+    with Display("baseline", None) as display:
         trees = BoostedTrees(
-            conf, rows.examples(columns, sample.parts), validation, columns.categorical
+            conf,
+            rows.examples(columns, sample.parts),
+            validation,
+            columns.categorical,
+            lambda tree, metrics: display.update(tree, {"trees": f"{tree:,}", **metrics}),
         )
     del validation
     figures = {}

@@ -1,5 +1,6 @@
 """LightGBM: the one module that imports it, and only when it is needed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,25 +49,36 @@ class BoostedTrees:
     """Gradient-boosted trees, trained (Ke et al., LightGBM, NIPS 2017)."""
 
     def __init__(
-        self, conf: Conf, train: Examples, validation: Examples | None, categorical: list[int]
+        self,
+        conf: Conf,
+        train: Examples,
+        validation: Examples | None,
+        categorical: list[int],
+        on_tree: Callable[[int, dict[str, str]], None],
     ) -> None:
         """Train until the metric of `validation` gets no better, and keep the trees up to its best.
 
-        `categorical` are the columns of categories. Raises Failure for what LightGBM refuses.
+        `categorical` are the columns of categories. `on_tree` is called after each tree with the
+        number of trees and the metrics of `validation`. Raises Failure for what LightGBM refuses.
         """
+
+        def tree_is_done(state: Any) -> None:
+            metrics = {name: f"{value:.4f}" for _, name, value, *_ in state.evaluation_result_list}
+            on_tree(state.iteration + 1, metrics)
+
         lightgbm, settings = library(), conf.baseline
         parameters = _parameters(conf, train, validation)
         trees = settings.trees or (TREES_WITHOUT_VALIDATION if validation is None else TREES)
         try:
             data = _dataset(lightgbm, train, parameters, categorical)
-            stopping: dict[str, Any] = {}
+            valid_sets, callbacks = [], [tree_is_done]
             if validation is not None:
-                stopping = {
-                    "valid_sets": [_dataset(lightgbm, validation, parameters, categorical, data)],
-                    "callbacks": [lightgbm.early_stopping(settings.patience, verbose=False)],
-                }
+                valid_sets = [_dataset(lightgbm, validation, parameters, categorical, data)]
+                callbacks.append(lightgbm.early_stopping(settings.patience, verbose=False))
             del train, validation  # what LightGBM has made of them is enough
-            self._trees = lightgbm.train(parameters, data, trees, **stopping)
+            self._trees = lightgbm.train(
+                parameters, data, trees, valid_sets=valid_sets, callbacks=callbacks
+            )
         except lightgbm.basic.LightGBMError as error:
             reason = shortened(str(error), LONGEST_REASON)
             raise Failure(

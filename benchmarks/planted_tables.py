@@ -64,31 +64,38 @@ def log_with_semicolons(path: Path, **options) -> Path:
     return write_lines(path, lines)
 
 
-def criteo_lines(path: Path) -> Path:
-    """A label, 13 counts with gaps, 26 hashed categories; tabs, no header."""
+def criteo_lines(path: Path, rows=ROWS) -> Path:
+    """A label, 13 counts with gaps, 26 hashed categories; tabs, no header.
+
+    Clicks depend on the first two categories and on the third count.
+    """
     random = np.random.default_rng(3)
     lines = []
-    for _ in range(ROWS):
+    for _ in range(rows):
         counts = [
             "" if random.random() < 0.3 else str(int(random.lognormal(2 + k % 5, 1.5)) - (k == 1))
             for k in range(13)
         ]
         # Each value has a hash of its own, as in Criteo's files.
+        values = [int(random.zipf(1.5)) % 500 for _ in range(26)]
         words = [
             ""
             if random.random() < 0.1
-            else f"{(int(random.zipf(1.5)) % 500 * 40_503 + k * 977) * 2_654_435_761 % 2**32:08x}"
-            for k in range(26)
+            else f"{(value * 40_503 + k * 977) * 2_654_435_761 % 2**32:08x}"
+            for k, value in enumerate(values)
         ]
-        lines.append("\t".join([str(int(random.random() < 0.25)), *counts, *words]))
+        logit = values[0] * 7919 % 13 / 4 + values[1] * 104_729 % 7 / 3 - 4
+        logit += 0.3 * np.log1p(int(counts[2] or 0))
+        click = int(random.random() < 1 / (1 + np.exp(-logit)))
+        lines.append("\t".join([str(click), *counts, *words]))
     return write_lines(path, lines)
 
 
-def ratings(path: Path) -> Path:
+def ratings(path: Path, **options) -> Path:
     """Ratings from 1 to 5 with a title, genres and a time in seconds."""
-    t = planted()
+    t = planted(**options)
     lines = ["userId,movieId,title,genres,rating,timestamp"]
-    for k in range(ROWS):
+    for k in range(len(t["row"])):
         title = f'"The {t["item"][k]}, a story (19{40 + k % 60})"'
         lines.append(
             f"{t['user'][k][1:]},{t['item'][k][1:]},{title},{'|'.join(t['genres'][k])},"
@@ -97,9 +104,9 @@ def ratings(path: Path) -> Path:
     return write_lines(path, lines)
 
 
-def json_lines(path: Path) -> Path:
+def json_lines(path: Path, **options) -> Path:
     """Objects with lists, booleans, gaps and an object in an object."""
-    t = planted()
+    t = planted(**options)
     return write_lines(
         path,
         (
@@ -109,14 +116,14 @@ def json_lines(path: Path) -> Path:
                 | ({} if k % 20 == 0 else {"price": float(t["price"][k])})
                 | {"device": {"os": "x"}, "ts": int(t["seconds"][k])}
             )
-            for k in range(ROWS)
+            for k in range(len(t["row"]))
         ),
     )
 
 
-def orc_table(path: Path) -> Path:
+def orc_table(path: Path, **options) -> Path:
     """Texts, integers, a list of structs, a struct, a list with weights and a timestamp."""
-    t = planted()
+    t = planted(**options)
     baskets = [[{"id": word, "count": len(word) / 4} for word in words] for words in t["history"]]
     table = pa.table(
         {
@@ -132,9 +139,9 @@ def orc_table(path: Path) -> Path:
     return path
 
 
-def parquet_with_lists(path: Path) -> Path:
+def parquet_with_lists(path: Path, rows=ROWS) -> Path:
     """Lists, weights of a list, padded lists, vectors, dictionaries, timestamps, float ids."""
-    t = planted()
+    t = planted(rows)
     random = np.random.default_rng(5)
     padded = [
         [*(int(word[1:]) + 1 for word in words), *[0] * (8 - len(words))] for words in t["history"]
@@ -147,22 +154,22 @@ def parquet_with_lists(path: Path) -> Path:
             "clicked_items": t["history"],
             "item_scores": [[float(random.random()) for _ in words] for words in t["history"]],
             "recent": pa.array(padded, pa.list_(pa.int32())),
-            "vector": pa.FixedSizeListArray.from_arrays(pa.array(random.random(4 * ROWS)), 4),
-            "shop_id": pa.array([None if k % 40 == 0 else float(k % 60) for k in range(ROWS)]),
+            "vector": pa.FixedSizeListArray.from_arrays(pa.array(random.random(4 * rows)), 4),
+            "shop_id": pa.array([None if k % 40 == 0 else float(k % 60) for k in range(rows)]),
             "price": t["price"],
             "at": pa.array(t["seconds"] * 1_000_000, pa.timestamp("us")),
-            "nothing": pa.nulls(ROWS, pa.string()),
+            "nothing": pa.nulls(rows, pa.string()),
         }
     )
     pq.write_table(table, path)
     return path
 
 
-def libsvm_numbers(path: Path) -> Path:
+def libsvm_numbers(path: Path, rows=ROWS) -> Path:
     """Labels 1 and -1, twelve numbers, some left out."""
     random = np.random.default_rng(1)
     lines = []
-    for _ in range(ROWS):
+    for _ in range(rows):
         numbers = random.normal(size=12)
         shown = " ".join(f"{k + 1}:{v:.4f}" for k, v in enumerate(numbers) if k % 4 or v > -1)
         lines.append(f"{'1' if numbers[1] + random.normal() > 0 else '-1'} {shown}")
@@ -218,24 +225,23 @@ def paddle_lines(path: Path) -> Path:
     )
 
 
-def text_labels(path: Path) -> Path:
+def text_labels(path: Path, **options) -> Path:
     """A label of two texts, blanks after commas, question marks, no header: as UCI has tables."""
-    t = planted()
+    t = planted(**options)
     return write_lines(
         path,
         (
             f"{t['age'][k]}, {t['user'][k]}, {'?' if k % 30 == 0 else t['item'][k]}, "
             f"{['Male', 'Female'][k % 2]}, {'>50K' if t['clicks'][k] else '<=50K'}"
-            for k in range(ROWS)
+            for k in range(len(t["row"]))
         ),
     )
 
 
-def records(path: Path) -> Path:
+def records(path: Path, rows=500) -> Path:
     """tf.Example with lists of integers, a float and a text."""
     import tensorflow as tf
 
-    rows = 500
     t = planted(rows)
     with tf.io.TFRecordWriter(str(path)) as writer:
         for k in range(rows):

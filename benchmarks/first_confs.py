@@ -1,0 +1,194 @@
+"""What `tnctl init` reaches, beside a conf written by hand, on eleven forms of data.
+
+    python -m benchmarks.first_confs [--rows 30000] [--only NAME]
+
+Each form has a planted truth and traps (benchmarks/planted_tables.py). Both confs are trained as
+they are, on the same rows and scored on the same fifth of them, and the last column says what share
+of the hand-written conf's AUC above 0.5 the first conf has.
+"""
+
+import argparse
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import tnctl
+from benchmarks import planted_tables, timing
+from benchmarks.workload import FOLDER
+from tnctl.starting.first_conf import first_conf
+
+OUTPUT = FOLDER / "first-confs"
+TEST = 0.2
+DAYS = 10
+# What all hand-written confs share: ordinary settings for some ten thousand rows.
+COMMON = """\
+defaults: [schema, {recipe: deepfm}, _self_]
+recipe: {hidden: [64, 32], dropout: 0.3}
+train: {batch_size: 128, epochs: 10}
+evaluation: {patience: 2}
+"""
+SPLIT = "{validation: 0.1}"
+LAST = "{validation: 0.1, by: last}"
+LOG = """\
+data: {FILES, delimiter: ";", missing: ["", "?"], label: {column: clicked}, split: SPLIT}
+slots:
+  user_id: {}
+  item: {}
+  tags: {separator: "|", pooling: mean}
+  price: {ids: quantiles, buckets: 64, missing: value}
+  age: {ids: quantiles, buckets: 16}
+numeric: {price_number: {column: price, transform: log1p}}
+"""
+CRITEO = "\n".join(
+    [
+        "data:",
+        "  FILES",
+        "  header: false",
+        '  delimiter: "\\t"',
+        "  columns: [label, "
+        + ", ".join([f"I{k}" for k in range(1, 14)] + [f"C{k}" for k in range(1, 27)])
+        + "]",
+        "  split: SPLIT",
+        "slots:",
+        *(f"  I{k}: {{ids: quantiles, buckets: 64, missing: value}}" for k in range(1, 14)),
+        *(f"  C{k}: {{missing: value}}" for k in range(1, 27)),
+    ]
+)
+RATINGS = """\
+data: {FILES, label: {column: rating, above: 3}, split: SPLIT}
+slots: {userId: {}, movieId: {}, genres: {separator: "|", pooling: mean}}
+"""
+LIBSVM = """\
+data: {FILES, format: libsvm, split: SPLIT, label: {column: label, above: 0}}
+slots:
+""" + "\n".join(
+    f'  f{k}: {{column: "{k}:", ids: quantiles, buckets: 32, missing: value}}' for k in range(1, 13)
+)
+RECORDS = """\
+data: {FILES, format: tfrecord, split: SPLIT}
+slots:
+  slot_1: {}
+  items: {pooling: mean, missing: value}
+  price: {ids: quantiles, buckets: 64}
+numeric: {price_number: {column: price, transform: log1p}}
+"""
+PARQUET = """\
+data: {FILES, format: parquet, label: {column: click}, split: SPLIT}
+slots:
+  user: {}
+  item: {}
+  clicked_items: {pooling: mean, missing: value}
+  price: {ids: quantiles, buckets: 64}
+numeric: {price_number: {column: price, transform: log1p}}
+"""
+JSON_LINES = """\
+data: {FILES, format: jsonl, split: SPLIT}
+slots:
+  user: {}
+  item: {}
+  history: {pooling: mean, missing: value}
+  genres: {pooling: mean}
+  price: {ids: quantiles, buckets: 64, missing: value}
+numeric: {price_number: {column: price, transform: log1p}}
+"""
+ORC = """\
+data: {FILES, format: orc, label: {column: click}, split: SPLIT}
+slots: {user: {}, item: {}, price: {column: context.price, ids: quantiles, buckets: 64}}
+numeric: {price_number: {column: context.price, transform: log1p}}
+"""
+TEXT_LABEL = """\
+data:
+  FILES
+  header: false
+  strip: true
+  columns: [age, user, item, sex, income]
+  missing: ["", "?"]
+  label: {column: income, positive: [">50K"]}
+  split: SPLIT
+slots: {age: {ids: quantiles, buckets: 16}, user: {}, item: {missing: value}, sex: {}}
+"""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of data: what writes it with so many rows, its file, and the hand-written conf."""
+
+    write: Callable[[Path, int], object]
+    file: str
+    conf: str
+    split: str = SPLIT
+
+
+def days(folder: Path, rows: int) -> None:
+    """One file per day; the rows of the last days are what is scored."""
+    folder.mkdir()
+    for day in range(DAYS):
+        path = folder / f"2026-11-{day + 1:02}.csv"
+        options = {"rows": rows // DAYS, "seed": day, "first_day": day}
+        planted_tables.log_with_semicolons(path, **options)
+
+
+def of_rows(write: Callable[..., object]) -> Callable[[Path, int], object]:
+    """A writer of benchmarks/planted_tables.py for a path and a number of rows."""
+    return lambda path, rows: write(path, rows=rows)
+
+
+FORMS = {
+    "semicolons": Form(of_rows(planted_tables.log_with_semicolons), "log.csv", LOG, LAST),
+    "criteo": Form(of_rows(planted_tables.criteo_lines), "train.txt", CRITEO),
+    "ratings": Form(of_rows(planted_tables.ratings), "ratings.csv", RATINGS, LAST),
+    "libsvm": Form(of_rows(planted_tables.libsvm_numbers), "a.svm", LIBSVM),
+    "tf.Example": Form(of_rows(planted_tables.records), "a.tfrecord", RECORDS),
+    "parquet": Form(of_rows(planted_tables.parquet_with_lists), "a.parquet", PARQUET, LAST),
+    "json": Form(of_rows(planted_tables.json_lines), "a.jsonl", JSON_LINES, LAST),
+    "orc": Form(of_rows(planted_tables.orc_table), "a.orc", ORC, LAST),
+    "gzip": Form(of_rows(planted_tables.log_with_semicolons), "log.csv.gz", LOG, LAST),
+    "days": Form(days, "days", LOG, LAST),
+    "text label": Form(of_rows(planted_tables.text_labels), "people.data", TEXT_LABEL),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=30_000)
+    parser.add_argument("--only", choices=FORMS, help="one of the forms")
+    given = parser.parse_args()
+    shutil.rmtree(OUTPUT, ignore_errors=True)
+    table = [["", "by hand", "first conf", "of its AUC above 0.5"]]
+    for name, form in FORMS.items():
+        if given.only in (None, name):
+            by_hand, first = areas(OUTPUT / name.replace(" ", "-"), form, given.rows)
+            share = (first - 0.5) / (by_hand - 0.5)
+            table.append([name, f"{by_hand:.5f}", f"{first:.5f}", f"{share:.1%}"])
+    print(f"{given.rows:,} rows, AUC on {TEST:.0%} of them\n{timing.table(table)}")
+
+
+def areas(folder: Path, form: Form, rows: int) -> tuple[float, float]:
+    """The test AUC of the hand-written conf and of the first one."""
+    folder.mkdir(parents=True)
+    form.write(folder / form.file, rows)
+    first = folder / "first.yaml"
+    result = first_conf([str(folder / form.file)], name=first.name)
+    first.write_text(result.text)
+    train = f"{folder / form.file}{'/*.csv' if form.write is days else ''}"
+    files = f'train: "{train}"'
+    by_hand = folder / "hand.yaml"
+    by_hand.write_text(COMMON + form.conf.replace("FILES", files).replace("SPLIT", form.split))
+    overrides = [f"data.split.test={TEST}"]
+    if form.write is days:
+        overrides = ["data.validation=null", "data.split.validation=0.1", "data.split.by=last"]
+        overrides.append(f"data.split.test={TEST}")
+        overrides.append(f"data.train='{train}'")
+    return area(by_hand, overrides), area(first, overrides)
+
+
+def area(conf: Path, overrides: list[str]) -> float:
+    """The AUC on the test rows after training a conf."""
+    output = f"output={conf.with_suffix('')}"
+    run = tnctl.train(tnctl.compose(conf, [*overrides, output]))
+    return float(run.report.metrics["auc"])
+
+
+if __name__ == "__main__":
+    main()
