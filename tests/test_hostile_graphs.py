@@ -284,6 +284,15 @@ def constant_of_another_type(model):
     node.attr["dtype"].type = types_pb2.DT_DOUBLE
 
 
+def branch_without_output(model):
+    branch = next(
+        function
+        for name, function in hostile.functions_of(model).items()
+        if name.startswith("cond_true")
+    )
+    del branch.signature.output_arg[:]
+
+
 def no_signatures(model):
     del objects_of(model).nodes[0].children[:]
 
@@ -338,6 +347,7 @@ REFUSED = [
     (bound, "takes an object that is not there"),
     (no_signatures, "it has no signatures"),
     (constant_of_another_type, "a constant in .* has another type than its values"),
+    (branch_without_output, "If' calls 'cond_true_.*' with other inputs or outputs than it has"),
 ]  # fmt: skip
 
 

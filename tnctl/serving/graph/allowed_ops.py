@@ -98,6 +98,12 @@ SAVE_OPS = frozenset(
      "StaticRegexFullMatch", "StringJoin")
 )  # fmt: skip
 RESTORE_OPS = frozenset(("AssignVariableOp", "RestoreV2"))
+# The ops that call functions, and their attributes that have the types of inputs and outputs.
+LOOPS = frozenset(("StatelessWhile", "While"))
+CALLS = dict.fromkeys(LOOPS, ("T", "T")) | dict.fromkeys(
+    ("Case", "If", "PartitionedCall", "StatefulPartitionedCall", "StatelessCase", "StatelessIf"),
+    ("Tin", "Tout"),
+)
 # Attributes that no op declares: shapes, names and order, which TensorFlow records when it traces.
 # None of them names a function, a kernel, a compiler or another implementation.
 ATTRIBUTES = frozenset(
@@ -202,6 +208,7 @@ def _wrong(model: Any) -> Iterator[str]:
     for function in library.function:
         allowed = OPS | saver.get(function.signature.name, frozenset())
         yield from _wrong_function(function, functions, allowed)
+    yield from _wrong_calls(library)
     if library.gradient:
         yield f"it has a gradient of the function {quoted(library.gradient[0].function_name)}"
     for gradient in library.registered_gradients:
@@ -284,6 +291,30 @@ def _wrong_nodes(
             # TensorFlow's optimizer would end the process.
             elif declared.WhichOneof("value") == "type" and declared.type != dtype:
                 yield f"a constant in {where} has another type than its values"
+
+
+def _wrong_calls(library: Any) -> Iterator[str]:
+    """Calls with other inputs or outputs than the function has, which would end the process."""
+    signatures = {function.signature.name: function.signature for function in library.function}
+    for node in (node for function in library.function for node in function.node_def):
+        taken, given = CALLS.get(node.op, ("", ""))
+        for name, value in node.attr.items():
+            called = [value.func] if value.WhichOneof("value") == "func" else value.list.func
+            for signature in (signatures.get(func.name) for func in called):
+                if signature is None:
+                    continue
+                takes = [argument.type for argument in signature.input_arg]
+                gives = [argument.type for argument in signature.output_arg]
+                fits = takes == list(node.attr[taken].list.type) and (
+                    len(gives) == 1
+                    if node.op in LOOPS and name == "cond"
+                    else gives == list(node.attr[given].list.type)
+                )
+                if not fits:
+                    yield (
+                        f"op {quoted(node.op)} calls {quoted(signature.name)} with other inputs or "
+                        "outputs than it has"
+                    )
 
 
 @cache
