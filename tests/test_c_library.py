@@ -75,26 +75,26 @@ SHORT_THREAD = SHORT | {
     "test_dictionary": ["15", "40"],
 }
 LONG = {
-    "test_model": ["200", "100", "1000000", "1000"],
-    "test_admission": ["200", "60", "1000"],
-    "test_exchange": ["150", "30", "1000"],
+    "test_model": ["80", "100", "1000000", "1000"],
+    "test_admission": ["80", "60", "1000"],
+    "test_exchange": ["60", "30", "1000"],
     "test_columns": ["30000", "1000"],
-    "test_oom": ["20", "40", "1000"],
+    "test_oom": ["10", "40", "1000"],
     "test_far_rows": [],
     "test_threads": ["200"],
-    "test_text": ["200000", "5000000", "1000"],
+    "test_text": ["80000", "2000000", "1000"],
     "test_times": ["100000", "1000"],
     "test_checksums": ["300000", "1000"],
-    "test_dictionary": ["2000", "200", "1000"],
+    "test_dictionary": ["800", "200", "1000"],
 }
 LONG_THREAD = LONG | {
-    "test_model": ["50", "100", "300000", "1000"],
-    "test_admission": ["60", "60", "1000"],
-    "test_exchange": ["40", "30", "1000"],
-    "test_oom": ["5", "40", "1000"],
-    "test_threads": ["80"],
-    "test_text": ["100000", "2000000", "1000"],
-    "test_dictionary": ["400", "200", "1000"],
+    "test_model": ["20", "100", "300000", "1000"],
+    "test_admission": ["20", "60", "1000"],
+    "test_exchange": ["16", "30", "1000"],
+    "test_oom": ["3", "40", "1000"],
+    "test_threads": ["40"],
+    "test_text": ["40000", "1000000", "1000"],
+    "test_dictionary": ["100", "200", "1000"],
 }
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler (set CC)")

@@ -164,7 +164,7 @@ def test_the_life_of_rows_has_the_bits_of_micro_batches(confs, monkeypatch, work
 
 
 SEEDS = 2
-SEEDS_OF_LONG_FORM = 20
+SEEDS_OF_LONG_FORM = 8
 
 
 @pytest.mark.parametrize("first, workers", [

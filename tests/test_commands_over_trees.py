@@ -113,9 +113,9 @@ def test_40_commands(template, tmp_path):
 
 
 @pytest.mark.long
-def test_200_processes(template, tmp_path):
+def test_100_processes(template, tmp_path):
     seed = random.SystemRandom().randrange(1000)
     forked = Forked(tmp_path)
     errors = ["ENOSPC", "EIO", "EACCES", "interrupt", "kill"]
-    over_trees(template, tmp_path, forked.run, 200, seed, errors)
+    over_trees(template, tmp_path, forked.run, 100, seed, errors)
     forked.close()
