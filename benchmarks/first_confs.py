@@ -79,8 +79,12 @@ slots:
   user: {}
   item: {}
   clicked_items: {pooling: mean, missing: value}
+  recent: {ids: integer, padding: 0, pooling: mean}
+  shop_id: {ids: quantiles, buckets: 128, missing: value}
   price: {ids: quantiles, buckets: 64}
-numeric: {price_number: {column: price, transform: log1p}}
+numeric:
+  price_number: {column: price, transform: log1p}
+  vector: {width: 4, transform: standardize}
 """
 JSON_LINES = """\
 data: {FILES, format: jsonl, split: SPLIT}

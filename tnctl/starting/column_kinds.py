@@ -93,7 +93,8 @@ def tokens_of(name: str) -> list[str]:
 def kind_of(column: Figures, context: Context) -> Column:
     """The kind of a column, and the inputs that it becomes."""
     if column.form not in ("text", "integer", "number", "boolean", "time"):
-        return Column(column, "unsupported", remark=f"values {column.form}")
+        remark = f"values {column.form}"
+        return Column(column, "unsupported", [], remark, f"{column.name} is left out: {remark}")
     if not column.occurring:
         return Column(column, "empty", remark="no value in the rows that were read")
     if column.distinct == 1 and not column.missing and column.lengths is None:
@@ -260,11 +261,7 @@ def _integers(column: Figures, context: Context) -> Column:
         result.inputs[0].evidence += "; integers, by their effect ids"
         return result
     result = _number(column, context)
-    if (
-        column.distinct <= context.buckets
-        or of_buckets > of_ids + differing
-        or (repeats < REPEATED and _is_uneven(column))
-    ):
+    if column.distinct <= context.buckets or of_buckets > of_ids + differing or _is_uneven(column):
         return result
     ids = _slot(column, _missing(column))
     ids.inputs[0].evidence += "; integers that may be ids, so they are that too"
@@ -291,7 +288,7 @@ def _slot(column: Figures, settings: dict[str, Any]) -> Column:
 
 
 def _number(column: Figures, context: Context) -> Column:
-    """A number: buckets with an embedding each, and beside many values the number itself."""
+    """A number: buckets with an embedding each, and beside many even values the number itself."""
     values = column.numbers[(column.counts > 0) & np.isfinite(column.numbers)]
     infinite = bool(np.isinf(column.numbers).any())
     low, high = float(values.min()), float(values.max())
@@ -304,8 +301,10 @@ def _number(column: Figures, context: Context) -> Column:
         if context.buckets != BUCKETS:
             settings["buckets"] = context.buckets
         inputs.append(Input("slots", column.name, column.name, settings, shown))
-    if column.distinct > context.buckets or infinite:
-        numeric: dict[str, Any] = {"transform": _transform(column)}
+    transform = _transform(column)
+    # Logarithms are not of the scale of other inputs, so beside buckets they do harm.
+    if infinite or (column.distinct > context.buckets and transform == "standardize"):
+        numeric: dict[str, Any] = {"transform": transform}
         if infinite:
             numeric["clip"] = [low, high]
         name = f"{column.name}_number"

@@ -113,7 +113,10 @@ def _kinds(measured: dict[str, Figures], label: ChosenLabel, context: Context) -
         if name == label.column:
             continue
         if name in label.others:
-            remark = "it looks like an outcome, known only after the event: another label?"
+            remark = (
+                "it looks like an outcome, known only after the event, and is left out. "
+                f"label={name} trains on it"
+            )
             columns[name] = Column(column, "another label", [], remark, f"{name}: {remark}")
         else:
             columns[name] = kind_of(column, context)
@@ -163,6 +166,7 @@ def _write(
     if bad := _bad_rows(sample, label):
         data["bad_rows"] = bad
     result.warnings += [column.warning for column in result.columns.values() if column.warning]
+    result.warnings += [f"{name} is left out: {reason}" for name, reason in form.left_out.items()]
     result.doubts += [*label.doubts, *notes]
     left_out = {
         column: kind.remark for column, kind in result.columns.items() if not kind.inputs

@@ -16,7 +16,7 @@ from tnctl.data.sources import files_of, fingerprints
 from tnctl.errors import Failure, Stopped, quoted
 from tnctl.evaluation.metrics import scalars
 from tnctl.evaluation.split_scoring import labelled_heads
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Data
 from tnctl.training import early_stopping, events
 from tnctl.training.events import Event, Events, PassUnderWay
 from tnctl.training.pass_sums import PassSums, has_classes
@@ -35,7 +35,7 @@ def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
         epoch = state.position.epoch + 1
         figures = yield from _train_pass(conf, state, workers)
         if epoch == 1 and state.position.day is None and figures.running_auc is None:
-            _refuse_rule_without_effect(conf, workers)
+            _refuse_rule_without_effect(conf.data, workers)
         # Rows are evicted before the evaluation, so that the evaluated model is the saved one.
         if state.position.day is None or epoch == conf.train.epochs:
             yield events.RowsEvicted(workers.end_of_period())
@@ -84,11 +84,11 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
     )
 
 
-def _refuse_rule_without_effect(conf: Conf, workers: Workers) -> None:
+def _refuse_rule_without_effect(data: Data, workers: Workers) -> None:
     """Refuse a label whose `positive` or `above` gave every row of a pass the same class."""
     [(_, _, place), *_] = labelled_heads(workers.model)
-    name, label = list(conf.data.all_labels.items())[place]
-    key = f"data.labels.{name}" if conf.data.labels else "data.label"
+    name, label = list(data.all_labels.items())[place]
+    key = f"data.labels.{name}" if data.labels else "data.label"
     if label.positive is not None:
         rule = f"{key}.positive=[{', '.join(map(quoted, label.positive))}]"
     elif label.above is not None:
