@@ -94,7 +94,8 @@ def test_a_run_that_stopped_early_stays(cli, folder):
     train(cli, folder, "early", 2, *more)
     earlier = result(folder / "early")
     done = train(cli, folder, "early", 3, *more)
-    assert "nothing to do" in done.err and result(folder / "early") == earlier
+    assert "stopped early, by evaluation.patience=1: nothing to do" in done.err
+    assert result(folder / "early") == earlier
 
 
 def test_a_report_that_was_changed_is_not_removed(cli, folder):

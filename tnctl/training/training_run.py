@@ -89,6 +89,8 @@ def train(
             report = None if more else finished_report(conf.output, days)
             if report is not None and (report.baseline or not conf.baseline.enabled):
                 what = "is finished" if days is None else "is trained on every day that is there"
+                if resuming.is_given_more_passes(conf, checkpoint):
+                    what = f"stopped early, by evaluation.patience={conf.evaluation.patience}"
                 say(f"{conf.output} {what}: nothing to do (overwrite=true trains from scratch)")
                 return report
         if conf.train.deterministic:
