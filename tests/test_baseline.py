@@ -192,8 +192,16 @@ def test_the_logits_are_lightgbms(workspace):
     labels = np.concatenate([part.labels[:, 0] for part in sample.parts])
     weights = np.concatenate([part.weight for part in sample.parts])
     examples = rows.examples(columns, sample.parts)
-    trees = boosted_trees.BoostedTrees(conf, examples, None, columns.categorical)
+    called = []
+    trees = boosted_trees.BoostedTrees(
+        conf,
+        examples,
+        None,
+        columns.categorical,
+        lambda tree, metrics: called.append((tree, metrics)),
+    )
     assert trees.count == 20
+    assert called == [(tree, {}) for tree in range(1, 21)]
     data = lightgbm.Dataset(
         np.concatenate(matrices), labels, weight=weights, categorical_feature=columns.categorical
     )
