@@ -147,7 +147,9 @@ def test_the_table_on_the_standard_output(runs, cli):
     done = cli("runs", "runs", cwd=runs.parent)
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
-    assert lines[0].split()[:4] == ["run", "seed", "recipe.hidden", "slots.campaign"]
+    # Settings of training come before what is of the data.
+    keys = ["seed", "recipe.hidden", "embedding.width", "slots.campaign"]
+    assert lines[0].split()[:5] == ["run", *keys]
     wide = next(line for line in lines if line.startswith("wide"))
     for word in ("[64,32]", "0.80000", "0.60000", "1:15", "22", "1.0 MiB"):
         assert word in wide.split() or word in wide, word
@@ -170,6 +172,14 @@ def test_runs_on_other_data_are_pointed_out(runs, cli):
     add_run(runs / "other", validation=[0.9], test=0.9, data__validation="other.csv")
     done = cli("runs", "runs", cwd=runs.parent)
     assert "runs differ in data.validation" in done.line
+
+
+def test_columns_of_other_data_are_not_in_the_table(runs, cli):
+    add_run(runs / "other", validation=[0.9], test=0.9, data__train="other.csv")
+    done = cli("runs", "runs", cwd=runs.parent)
+    heading = done.out.splitlines()[0].split()
+    assert "train" in " ".join(heading) and not any(word.startswith("slots") for word in heading)
+    assert "more keys differ; html= and --json have all" in done.err
 
 
 class Read(HTMLParser):
