@@ -470,6 +470,14 @@ def test_a_label_that_is_never_positive(cli, tmp_path):
     assert "with data.label.positive=['yess'] every row of data.train has the same" in done.last
 
 
+def test_a_label_by_a_rule_is_trained_on_by_its_squared_error(cli, tmp_path):
+    """No AUC is defined then, whatever the labels are."""
+    write_lines(tmp_path, lines_of())
+    arguments = ["train.loss.name=mse", "data.label.above=0.5", "evaluation.monitor=mse"]
+    done = cli("train", "conf=my.yaml", *arguments, "output=run", cwd=tmp_path)
+    assert done.code == 0, done.err
+
+
 def test_few_steps_and_no_validation(cli, tmp_path):
     write_lines(tmp_path, lines_of())
     assert warned(cli, tmp_path, "train.batch_size=64", "train.epochs=14") == [

@@ -11,12 +11,13 @@ from dataclasses import replace
 
 from tnctl.checkpoint.document import Epoch, Evaluation, Position
 from tnctl.data.bad_rows import Skipped
+from tnctl.data.column_names import label_keys
 from tnctl.data.row_estimates import count_rows
 from tnctl.data.sources import files_of, fingerprints
 from tnctl.errors import Failure, Stopped, quoted
 from tnctl.evaluation.metrics import scalars
 from tnctl.evaluation.split_scoring import labelled_heads
-from tnctl.schema import Conf, Data
+from tnctl.schema import Conf
 from tnctl.training import early_stopping, events
 from tnctl.training.events import Event, Events, PassUnderWay
 from tnctl.training.pass_sums import PassSums, has_classes
@@ -34,8 +35,8 @@ def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
     while state.position.epoch < conf.train.epochs:
         epoch = state.position.epoch + 1
         figures = yield from _train_pass(conf, state, workers)
-        if epoch == 1 and state.position.day is None and figures.running_auc is None:
-            _refuse_rule_without_effect(conf.data, workers)
+        if epoch == 1 and state.position.day is None:
+            _refuse_rule_without_effect(conf, workers, figures)
         # Rows are evicted before the evaluation, so that the evaluated model is the saved one.
         if state.position.day is None or epoch == conf.train.epochs:
             yield events.RowsEvicted(workers.end_of_period())
@@ -84,11 +85,12 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
     )
 
 
-def _refuse_rule_without_effect(data: Data, workers: Workers) -> None:
+def _refuse_rule_without_effect(conf: Conf, workers: Workers, figures: Epoch) -> None:
     """Refuse a label whose `positive` or `above` gave every row of a pass the same class."""
+    if not has_classes(conf.train.loss) or figures.running_auc is not None:
+        return
     [(_, _, place), *_] = labelled_heads(workers.model)
-    name, label = list(data.all_labels.items())[place]
-    key = f"data.labels.{name}" if data.labels else "data.label"
+    key, label = list(label_keys(conf.data).items())[place]
     if label.positive is not None:
         rule = f"{key}.positive=[{', '.join(map(quoted, label.positive))}]"
     elif label.above is not None:
