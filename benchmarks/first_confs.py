@@ -116,9 +116,9 @@ slots: {age: {ids: quantiles, buckets: 16}, user: {}, item: {missing: value}, se
 
 @dataclass(frozen=True)
 class Form:
-    """A form of data: what writes it with so many rows, its file, and the hand-written conf."""
+    """A form of data: what writes it (a path, and rows=), its file, and the hand-written conf."""
 
-    write: Callable[[Path, int], object]
+    write: Callable[..., object]
     file: str
     conf: str
     split: str = SPLIT
@@ -133,23 +133,18 @@ def days(folder: Path, rows: int) -> None:
         planted_tables.log_with_semicolons(path, **options)
 
 
-def of_rows(write: Callable[..., object]) -> Callable[[Path, int], object]:
-    """A writer of benchmarks/planted_tables.py for a path and a number of rows."""
-    return lambda path, rows: write(path, rows=rows)
-
-
 FORMS = {
-    "semicolons": Form(of_rows(planted_tables.log_with_semicolons), "log.csv", LOG, LAST),
-    "criteo": Form(of_rows(planted_tables.criteo_lines), "train.txt", CRITEO),
-    "ratings": Form(of_rows(planted_tables.ratings), "ratings.csv", RATINGS, LAST),
-    "libsvm": Form(of_rows(planted_tables.libsvm_numbers), "a.svm", LIBSVM),
-    "tf.Example": Form(of_rows(planted_tables.records), "a.tfrecord", RECORDS),
-    "parquet": Form(of_rows(planted_tables.parquet_with_lists), "a.parquet", PARQUET, LAST),
-    "json": Form(of_rows(planted_tables.json_lines), "a.jsonl", JSON_LINES, LAST),
-    "orc": Form(of_rows(planted_tables.orc_table), "a.orc", ORC, LAST),
-    "gzip": Form(of_rows(planted_tables.log_with_semicolons), "log.csv.gz", LOG, LAST),
+    "semicolons": Form(planted_tables.log_with_semicolons, "log.csv", LOG, LAST),
+    "criteo": Form(planted_tables.criteo_lines, "train.txt", CRITEO),
+    "ratings": Form(planted_tables.ratings, "ratings.csv", RATINGS, LAST),
+    "libsvm": Form(planted_tables.libsvm_numbers, "a.svm", LIBSVM),
+    "tf.Example": Form(planted_tables.records, "a.tfrecord", RECORDS),
+    "parquet": Form(planted_tables.parquet_with_lists, "a.parquet", PARQUET, LAST),
+    "json": Form(planted_tables.json_lines, "a.jsonl", JSON_LINES, LAST),
+    "orc": Form(planted_tables.orc_table, "a.orc", ORC, LAST),
+    "gzip": Form(planted_tables.log_with_semicolons, "log.csv.gz", LOG, LAST),
     "days": Form(days, "days", LOG, LAST),
-    "text label": Form(of_rows(planted_tables.text_labels), "people.data", TEXT_LABEL),
+    "text label": Form(planted_tables.text_labels, "people.data", TEXT_LABEL),
 }
 
 
@@ -171,19 +166,19 @@ def main() -> None:
 def areas(folder: Path, form: Form, rows: int) -> tuple[float, float]:
     """The test AUC of the hand-written conf and of the first one."""
     folder.mkdir(parents=True)
-    form.write(folder / form.file, rows)
-    first = folder / "first.yaml"
-    result = first_conf([str(folder / form.file)], name=first.name)
-    first.write_text(result.text)
-    train = f"{folder / form.file}{'/*.csv' if form.write is days else ''}"
+    path = folder / form.file
+    form.write(path, rows=rows)
+    first, by_hand = folder / "first.yaml", folder / "hand.yaml"
+    first.write_text(first_conf([str(path)], name=first.name).text)
+    train, overrides = str(path), [f"data.split.test={TEST}"]
+    if path.is_dir():  # the first conf keeps the last day for validation, the other one does not
+        train = f"{path}/*.csv"
+        overrides += [
+            "data.validation=null", "data.split.validation=0.1", "data.split.by=last",
+            f"data.train='{train}'",
+        ]  # fmt: skip
     files = f'train: "{train}"'
-    by_hand = folder / "hand.yaml"
     by_hand.write_text(COMMON + form.conf.replace("FILES", files).replace("SPLIT", form.split))
-    overrides = [f"data.split.test={TEST}"]
-    if form.write is days:
-        overrides = ["data.validation=null", "data.split.validation=0.1", "data.split.by=last"]
-        overrides.append(f"data.split.test={TEST}")
-        overrides.append(f"data.train='{train}'")
     return area(by_hand, overrides), area(first, overrides)
 
 

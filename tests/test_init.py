@@ -344,7 +344,7 @@ def test_the_rows_that_are_kept_for_validation(tmp_path):
     keys, evidence = split_of(tmp_path, shuffled[:4000])
     assert keys == {"validation": 0.2}
     assert evidence == " there is one file: 20% of the rows, at random"
-    # The order is that of the times, not of their texts.
+    # Rows are compared by their times, not by the texts of these.
     keys, _ = split_of(tmp_path, [f"{day.astype(object):%d/%m/%Y}" for day in days])
     assert keys == {"validation": 0.1, "by": "last"}
     # Where day and month could be exchanged, two orders are possible.

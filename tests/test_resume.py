@@ -84,8 +84,6 @@ def outcome(run):
 
     report = json.loads((run / "report.json").read_text())
     del report["timing"]
-    # A run that was stopped after its last step saves this step again when it ends.
-    report["checkpoint"] = report["checkpoint"].removesuffix("-02")
     log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     for line in log:
         del line["timing"]

@@ -297,24 +297,35 @@ def _wrong_calls(library: Any) -> Iterator[str]:
     """Calls with other inputs or outputs than the function has, which would end the process."""
     signatures = {function.signature.name: function.signature for function in library.function}
     for node in (node for function in library.function for node in function.node_def):
-        taken, given = CALLS.get(node.op, ("", ""))
         for name, value in node.attr.items():
-            called = [value.func] if value.WhichOneof("value") == "func" else value.list.func
-            for signature in (signatures.get(func.name) for func in called):
-                if signature is None:
-                    continue
-                takes = [argument.type for argument in signature.input_arg]
-                gives = [argument.type for argument in signature.output_arg]
-                fits = takes == list(node.attr[taken].list.type) and (
-                    len(gives) == 1
-                    if node.op in LOOPS and name == "cond"
-                    else gives == list(node.attr[given].list.type)
-                )
-                if not fits:
+            for called in _called(value):
+                signature = signatures.get(called.name)
+                if signature is not None and not _fits(node, name, signature):
                     yield (
-                        f"op {quoted(node.op)} calls {quoted(signature.name)} with other inputs or "
+                        f"op {quoted(node.op)} calls {quoted(called.name)} with other inputs or "
                         "outputs than it has"
                     )
+
+
+def _fits(node: Any, name: str, signature: Any) -> bool:
+    """Whether an attribute of a node can call a function, by the types of its arguments."""
+    taken, given = (_types(node, attribute) for attribute in CALLS.get(node.op, ("", "")))
+    if [argument.type for argument in signature.input_arg] != taken:
+        return False
+    if node.op in LOOPS and name == "cond":
+        return len(signature.output_arg) == 1
+    return [argument.type for argument in signature.output_arg] == given
+
+
+def _types(node: Any, attribute: str) -> list[int]:
+    """The types that an attribute of a node lists; none without it."""
+    # To index the map would add the attribute.
+    return list(node.attr[attribute].list.type) if attribute in node.attr else []
+
+
+def _called(value: Any) -> Iterable[Any]:
+    """The functions that the value of an attribute names."""
+    return (value.func,) if value.WhichOneof("value") == "func" else value.list.func
 
 
 @cache
@@ -335,7 +346,7 @@ def _wrong_attributes(
             yield f"{where} has the attribute {quoted(name)}"
         kind = value.WhichOneof("value")
         if kind == "func" or (kind == "list" and value.list.func):
-            for called in (value.func,) if kind == "func" else value.list.func:
+            for called in _called(value):
                 if name not in declared or called.name not in functions:
                     yield f"{where} calls {quoted(called.name)}"
                 # TensorFlow looks names up in them that it does not check when it loads.
