@@ -20,6 +20,14 @@ TRAIN = [
     "data.train=part-*.csv", "train.batch_size=8", f"train.epochs={EPOCHS}",
     "save.every_steps=50", "evaluation.ablate=false", "golden=0",
 ]  # fmt: skip
+# Calls something in each worker, be it a program of its own or a copy of its supervisor.
+IN_WORKERS = """
+def begin():
+    threading.Thread(target={call}, daemon=True).start()
+os.register_at_fork(after_in_child=begin)
+if "tnctl.cli.worker" in sys.orig_argv:
+    begin()
+"""
 # Put before all modules of a worker: does something to it at a step of the training.
 AT_A_STEP = """
 import json, os, sys, threading, time
@@ -34,9 +42,7 @@ def patch():
             exec(action)
         train(self, rate_factor)
     share.train = at_step
-if "tnctl.cli.worker" in sys.orig_argv:
-    threading.Thread(target=patch, daemon=True).start()
-"""
+""" + IN_WORKERS.format(call="patch")  # fmt: skip
 
 
 def split_training_data(folder):
@@ -116,8 +122,9 @@ class Training:
 
 
 def is_a_worker(pid):
+    """Workers and servers name themselves."""
     with contextlib.suppress(OSError):
-        return b"tnctl.cli.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return Path(f"/proc/{pid}/comm").read_text().startswith(("tnctl worker", "tnctl server"))
     return False
 
 

@@ -133,9 +133,7 @@ def patch():
             gradients = dataclasses.replace(gradients, dense=[first * float("nan"), *others])
         push(self, batch, gradients, rate_factor)
     parameters.push = pushed
-if "tnctl.cli.worker" in sys.orig_argv:
-    threading.Thread(target=patch, daemon=True).start()
-"""
+""" + cluster_commands.IN_WORKERS.format(call="patch")  # fmt: skip
 
 
 @of_all_modes

@@ -9,7 +9,7 @@ import pytest
 from conftest import CONF
 
 from tnctl import files, schema
-from tnctl.cli import compose
+from tnctl.cli import compose, worker
 from tnctl.cluster import worker_errors
 from tnctl.errors import UserError
 from tnctl.launch import local_workers
@@ -43,7 +43,9 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(
         local_workers,
         "LocalProcesses",
-        lambda logs, silence, servers: LocalProcesses(logs, silence, command, servers=servers),
+        lambda *arguments, **options: LocalProcesses(
+            *arguments, command, **options | {"program": None}
+        ),
     )
     return tmp_path
 
@@ -68,7 +70,7 @@ def test_workers_get_the_conf_and_overwrite_until_there_is_a_checkpoint(cli, fol
 
 def kept(output, workers, overwrite=False):
     cluster = schema.Cluster(start="local", workers=workers)
-    with local_workers.started(cluster, str(output), overwrite) as processes:
+    with local_workers.started(cluster, str(output), overwrite, worker.PROGRAM) as processes:
         return processes.logs
 
 

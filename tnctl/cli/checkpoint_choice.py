@@ -47,10 +47,13 @@ def with_checkpoint(
         if runs_recipe and not compose.names_recipe(overrides):
             refuse_unnamed_recipe(checkpoint, str(conf.recipe["name"]), "conf" in taken)
         if name is not None and conf.cluster.start is not None:
+            from tnctl.cli.worker import PROGRAM
             from tnctl.launch import local_workers
 
             check(conf.cluster, taken)
-            return local_workers.read(name, conf, checkpoint.folder, taken, runs_recipe=runs_recipe)
+            return local_workers.read(
+                name, conf, checkpoint.folder, taken, PROGRAM, runs_recipe=runs_recipe
+            )
         return job(checkpoint, conf, taken)
 
     def with_composed(conf: Conf) -> int:

@@ -42,13 +42,15 @@ def run(given: list[str]) -> int:
 def train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> int:
     conf.check_training()
     if conf.cluster.start in ("local", "ray"):
+        from tnctl.cli.worker import PROGRAM
         from tnctl.launch import local_workers
 
-        return local_workers.train(conf, overwrite=overwrite, golden=golden, accept=accept)
+        return local_workers.train(conf, PROGRAM, overwrite=overwrite, golden=golden, accept=accept)
     if conf.cluster.start == "env":
+        from tnctl.cli.worker import PROGRAM
         from tnctl.launch import env_workers
 
-        return env_workers.train(conf, overwrite=overwrite, golden=golden, accept=accept)
+        return env_workers.train(conf, PROGRAM, overwrite=overwrite, golden=golden, accept=accept)
     quiet_tensorflow()
     from tnctl.training.terminal_tables import show_report
     from tnctl.training.training_run import train as train_conf

@@ -1,13 +1,18 @@
 """A worker process of a command with `cluster=`, which a supervisor starts."""
 
 import contextlib
+import gc
 import os
 import sys
 from importlib import import_module
+from typing import NoReturn
 
 from tnctl.cli.main import leave_with
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.cluster.joining.assignment import Assignment, Supervised
+from tnctl.launch.forked_process import Program, name_process
+
+_loaded: set[str] = set()  # the commands whose modules `load` has imported
 
 
 def is_server(assignment: Assignment) -> bool:
@@ -18,6 +23,8 @@ def is_server(assignment: Assignment) -> bool:
 def run() -> int:
     """Do what the supervisor assigns over the standard input; the exit code."""
     supervised = Supervised()  # first, for it sets the CPUs that TensorFlow may use
+    rank = supervised.assignment.rank
+    name_process(f"tnctl {'server' if is_server(supervised.assignment) else 'worker'} {rank}")
     if not is_server(supervised.assignment):
         quiet_tensorflow()
     from tnctl.cluster import process
@@ -29,11 +36,34 @@ def run() -> int:
     return process.work(supervised, lead)
 
 
-if __name__ == "__main__":
+def load(command: str) -> bool:
+    """Import what a worker of a command needs, in a process that is copied for each worker.
+
+    False where TensorFlow was imported by something else, which may have computed with it.
+    """
+    if "tensorflow" in sys.modules and not _loaded:
+        return False
+    if command not in _loaded:
+        quiet_tensorflow()
+        import_module("tnctl.cluster.process")
+        import_module("tnctl.cluster.rank_0.cluster_processes")
+        import_module("tnctl.cluster.workers.follower")
+        if command == "train":
+            import_module("tnctl.training.terminal_tables")
+            import_module("tnctl.training.training_run")
+        else:
+            import_module(f"tnctl.cli.{command.replace('-', '_')}")
+        gc.collect()
+        gc.freeze()  # a collection would write to all objects, and so copy their memory
+        _loaded.add(command)
+    return True
+
+
+def main(command: str) -> NoReturn:
+    """Do what the supervisor assigns, for a command of tnctl, and end the process."""
     code = 1
     try:
-        # The supervisor names the command, for whoever lists the processes too.
-        leave_with(f"tnctl {sys.argv[1]}" if len(sys.argv) > 1 else "tnctl", run)
+        leave_with(f"tnctl {command}" if command else "tnctl", run)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
     finally:
@@ -42,3 +72,10 @@ if __name__ == "__main__":
             sys.stderr.flush()
         # Threads of connections would keep the interpreter waiting.
         os._exit(code)
+
+
+PROGRAM = Program(load, main)
+
+if __name__ == "__main__":
+    # The supervisor names the command, for whoever lists the processes too.
+    main(sys.argv[1] if len(sys.argv) > 1 else "")

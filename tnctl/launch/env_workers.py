@@ -13,6 +13,7 @@ from tnctl.cluster.joining.liveness import SILENCE
 from tnctl.cluster.transport import certificates
 from tnctl.errors import Failure, refuse_if
 from tnctl.launch import environment, run_token
+from tnctl.launch.forked_process import Program
 from tnctl.launch.local_processes import LocalProcesses, Place
 from tnctl.launch.local_workers import claim_logs, kept_logs, log_names, newest_checkpoint
 from tnctl.launch.supervisor import TRAIN, Supervisor
@@ -23,12 +24,12 @@ from tnctl.schema import Conf
 SECONDS_BETWEEN_LOOKS = 0.5
 
 
-def train(conf: Conf, *, overwrite: bool, golden: int, accept: bool) -> int:
+def train(conf: Conf, program: Program, *, overwrite: bool, golden: int, accept: bool) -> int:
     """Train a conf as the worker or server that the environment says; the exit code of the run.
 
-    This process supervises the worker. Raises UserError for an environment that says no worker, or
-    two; with exit code 75, by which a scheduler knows that it may start the command again, when
-    workers are lost again and again.
+    This process supervises the worker, which runs the program. Raises UserError for an environment
+    that says no worker, or two; with exit code 75, by which a scheduler knows that it may start the
+    command again, when workers are lost again and again.
     """
     refuse_if(find_spec("grpc") is None, NEEDS_GRPC)
     certificates.read(conf.cluster.tls)  # for an error before anything is started
@@ -62,7 +63,7 @@ def train(conf: Conf, *, overwrite: bool, golden: int, accept: bool) -> int:
         return Supervisor(
             lambda _: task,
             partial(newest_checkpoint, conf.output),
-            LocalProcesses(logs, silence, place=assigned(place, token)),
+            LocalProcesses(logs, silence, place=assigned(place, token), program=program),
             restarts=conf.cluster.restarts,
             lost_code=LOST,
             membership=place.membership,

@@ -10,15 +10,17 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tnctl.cluster.joining.addresses import HostPort
 from tnctl.cluster.joining.assignment import LOOPBACK, Address, Assignment
 from tnctl.cpu_shares import shares
+from tnctl.launch.forked_process import Program
 from tnctl.launch.supervisor import TRAIN
 from tnctl.launch.worker_processes import (
     Display,
@@ -64,15 +66,18 @@ class LocalProcesses:
         name: str = TRAIN,
         place: Place | None = None,
         servers: int = 0,
+        program: Program | None = None,
     ) -> None:
         """A worker that is stopped for `silence` seconds is lost.
 
         `name` is the command of tnctl that they run; what one other than train writes to the
         standard output is written to this process's. Without `place` they are the whole cluster,
-        of which the last `servers` are dedicated servers.
+        of which the last `servers` are dedicated servers. Workers begin as copies of this process
+        that run `program`, where that is given and possible. Servers, which do without TensorFlow,
+        and the others run `command`.
         """
         self.logs, self.name, self._silence = logs, name, silence
-        self._command = [*command, name]
+        self._command, self._program = [*command, name], program
         self._place = place or Place(
             workers=len(logs) - servers, servers=servers, token=secrets.token_urlsafe(32)
         )
@@ -93,6 +98,7 @@ class LocalProcesses:
             begin_log(log, generation)
         place = self._place
         cpus = self._cpus(range(place.first, place.first + len(self.logs)))
+        program = self._program_of_workers()
         self._port, port_pipe = os.pipe()
         self._output = Output(is_a_terminal(), size_of_terminal())
         self._display = Display(self.logs[0])
@@ -107,7 +113,7 @@ class LocalProcesses:
                     output, passed = os.open(log, os.O_WRONLY | os.O_APPEND), []
                     stack.callback(os.close, output)
                 worker = WorkerProcess(
-                    self._command, rank, output, passed,
+                    program if rank < place.workers else self._command, rank, output, passed,
                     inherits_output=rank == 0 and self.name != TRAIN,
                 )  # fmt: skip
                 self._workers.append(worker)
@@ -132,6 +138,13 @@ class LocalProcesses:
         for worker in self._workers:
             self._selector.register(worker.ended, selectors.EVENT_READ, worker)
         self._looked = time.monotonic()
+
+    def _program_of_workers(self) -> Sequence[str] | Callable[[], NoReturn]:
+        """A command, or what copies of this process run."""
+        program, place = self._program, self._place
+        if program is None or place.first >= place.workers or not program.may_be_forked(self.name):
+            return self._command
+        return partial(program.main, self.name)
 
     def _cpus(self, ranks: Sequence[int]) -> list[tuple[int, ...]]:
         """The CPUs of each rank: workers share them; servers have all, for they work in turns."""

@@ -19,6 +19,7 @@ from tnctl.cluster.joining.liveness import SILENCE
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.transport import certificates
 from tnctl.errors import Failure, refuse_if
+from tnctl.launch.forked_process import Program
 from tnctl.launch.local_processes import LocalProcesses
 from tnctl.launch.ray_processes import NEEDS_RAY, RayProcesses
 from tnctl.launch.supervisor import TRAIN, Processes, Supervisor
@@ -31,8 +32,8 @@ EXPORT = "export-embeddings"
 LOG_OF_RAY = "ray.log"  # what Ray itself says
 
 
-def train(conf: Conf, *, overwrite: bool, golden: int, accept: bool) -> int:
-    """Train a conf by `cluster.workers` processes; the exit code of the run.
+def train(conf: Conf, program: Program, *, overwrite: bool, golden: int, accept: bool) -> int:
+    """Train a conf by `cluster.workers` processes of a program; the exit code of the run.
 
     They are given {"command", "conf", "overwrite", "golden", "accept"}, as the arguments of
     `training_run.train`. Raises Failure while another process trains into the same output, and
@@ -57,7 +58,7 @@ def train(conf: Conf, *, overwrite: bool, golden: int, accept: bool) -> int:
             "accept": accept,
         }
 
-    with started(conf.cluster, conf.output, overwrite) as processes:
+    with started(conf.cluster, conf.output, overwrite, program) as processes:
         newest = partial(newest_checkpoint, conf.output)
         return Supervisor(
             task,
@@ -73,6 +74,7 @@ def read(
     conf: Conf,
     checkpoint: str,
     arguments: dict[str, str],
+    program: Program,
     *,
     runs_recipe: bool,
 ) -> int:
@@ -102,7 +104,9 @@ def read(
     with temporary_logs(command, membership) as logs:
         task["logs"] = str(logs[0].parents[1])
         silence = conf.cluster.timeout * SILENCE
-        processes = LocalProcesses(logs, silence, name=command, servers=membership.servers)
+        processes = LocalProcesses(
+            logs, silence, name=command, servers=membership.servers, program=program
+        )
         return Supervisor(lambda _: task, lambda: None, processes, membership=membership).run()
 
 
@@ -133,7 +137,9 @@ def temporary_logs(command: str, membership: Membership) -> Iterator[list[Path]]
 
 
 @contextmanager
-def started(cluster: Cluster, output: str, overwrite: bool) -> Iterator[Processes]:
+def started(
+    cluster: Cluster, output: str, overwrite: bool, program: Program
+) -> Iterator[Processes]:
     """The processes of a cluster, with their logs in its output; none is left after the block.
 
     Raises UserError when a file of the logs is not tnctl's.
@@ -146,7 +152,8 @@ def started(cluster: Cluster, output: str, overwrite: bool) -> Iterator[Processe
         remove_logs(output)
     if cluster.start != "ray":
         with kept_logs(output, names) as logs:
-            yield LocalProcesses(logs, cluster.timeout * SILENCE, servers=cluster.servers)
+            silence = cluster.timeout * SILENCE
+            yield LocalProcesses(logs, silence, servers=cluster.servers, program=program)
         return
     with (
         kept_logs(output, names) as (*logs, log_of_ray),

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import termios
 import tty
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from tnctl.cluster.joining.assignment import Address, Assignment, line_of
+from tnctl.launch.forked_process import ForkedProcess
 from tnctl.launch.terminal_log import TerminalLog
 from tnctl.progress import SHOW_CURSOR
 
@@ -93,7 +95,7 @@ class WorkerProcess:
 
     def __init__(
         self,
-        command: Sequence[str],
+        program: Sequence[str] | Callable[[], NoReturn],
         rank: int,
         output: int,
         passed: Sequence[int],
@@ -104,25 +106,29 @@ class WorkerProcess:
     ) -> None:
         """`output` is the descriptor of its standard output and error, `passed` are others.
 
-        It runs in `folder` with the variables of `environment`, by default this process's. With
+        `program` is a command, which runs in `folder` with the variables of `environment`, by
+        default this process's; or what a copy of this process calls, which ends it. With
         `inherits_output` its standard output is this process's.
         """
         self.rank = rank
-        self.process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=None if inherits_output else output,
-            stderr=output,
-            pass_fds=passed,
-            start_new_session=True,
-        )
+        stdout = None if inherits_output else output
+        stdin, self._stdin = os.pipe()
+        try:
+            self.process: ForkedProcess | subprocess.Popen[bytes] = (
+                ForkedProcess(program, stdin=stdin, stdout=stdout, stderr=output, pass_fds=passed)
+                if callable(program)
+                else subprocess.Popen(
+                    program, cwd=folder, env=environment, stdin=stdin, stdout=stdout,
+                    stderr=output, pass_fds=passed, start_new_session=True,
+                )
+            )  # fmt: skip
+        except BaseException:
+            os.close(self._stdin)
+            raise
+        finally:
+            os.close(stdin)
         self.ended = os.pidfd_open(self.process.pid)  # readable when it has ended
-        assert self.process.stdin is not None
-        self._stdin = self.process.stdin
-        os.set_blocking(self._stdin.fileno(), False)
+        os.set_blocking(self._stdin, False)
         self._unsent = b""
         self._stopped: float | None = None  # seconds; None while it runs
         self.stopped_for: float | None = None  # seconds, if it was killed for it
@@ -135,9 +141,9 @@ class WorkerProcess:
     def flush(self) -> None:
         """Write as much as its standard input takes without waiting, unless it has ended."""
         # A stopped worker does not read, and a long conf does not fit into the pipe.
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError, BlockingIOError):
             if self._unsent:
-                self._unsent = self._unsent[self._stdin.write(self._unsent) or 0 :]
+                self._unsent = self._unsent[os.write(self._stdin, self._unsent) :]
 
     def poll(self, elapsed: float, silence: float) -> None:
         """Send what waits, and kill it when it was stopped for `silence` seconds.
@@ -178,18 +184,19 @@ class WorkerProcess:
 
     def signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
-        self.process.send_signal(number)
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.ended, number)
 
     def kill(self) -> None:
         """Kill it with all processes of its session, stopped ones too, before it is waited for."""
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # a copy may have no session of its own yet
             os.killpg(self.process.pid, signal.SIGKILL)
+        self.signal(signal.SIGKILL)
 
     def close(self) -> int:
         """Wait for its end; its exit code."""
         code = self.process.wait()
-        with contextlib.suppress(BrokenPipeError):
-            self._stdin.close()
+        os.close(self._stdin)
         os.close(self.ended)
         return code
 
