@@ -59,9 +59,9 @@ test: $(DEVELOP) $(S3RVER)  ## the test suite (some 20 minutes on 2 slow cores)
 	$(BIN)/python -m pytest -m 'alone and not long'
 
 test-all: $(DEVELOP) $(S3RVER) lint  ## the test suite with its long forms, and the linters
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not alone'
+	$(BIN)/python -m pytest -n 2 -m 'alone and long'  # two at a time: they kill, and wait
 	$(BIN)/python -m pytest -m 'alone and not long'
-	$(BIN)/python -m pytest -n 2 -m 'alone and long'  # two at a time: most of each is waiting
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not alone'
 
 bench: $(INSTALLED)  ## five of the benchmarks, one table each; needs an idle machine
 	$(BIN)/python -m benchmarks.table

@@ -165,7 +165,7 @@ class Script:
     def __exit__(self, *_):
         self.process.kill()
         self.process.wait()
-        for pid in [*self.pids(b"-m\0tnctl\0train"), *self.pids(b"tnctl.cli.worker")]:
+        for pid in [*self.commands(), *self.workers()]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -183,13 +183,21 @@ class Script:
                     pids.append(int(folder.name))
         return sorted(pids)
 
+    def commands(self):
+        """Those that supervise a worker."""
+        pids = self.pids(b"-m\0tnctl\0train")
+        return [pid for pid in pids if not cluster_commands.is_a_worker(pid)]
+
+    def workers(self):
+        return [pid for pid in self.pids(b"tnctl") if cluster_commands.is_a_worker(pid)]
+
     def checkpoints(self):
         return {path.parent.name for path in self.run.glob("checkpoints/*/manifest.json")}
 
     def until_saved(self, more_than=frozenset()):
         def is_saved():
             assert self.process.poll() is None, self.said
-            return self.checkpoints() - more_than and len(self.pids(b"tnctl.cli.worker")) == 2
+            return self.checkpoints() - more_than and len(self.workers()) == 2
 
         cluster_commands.until(is_saved)
 
@@ -216,10 +224,10 @@ def test_the_scripts_start_again_what_is_killed(parts, script):
     """First a worker, then the command of one."""
     with Script(parts, script, "cluster.timeout=10") as running:
         running.until_saved()
-        os.kill(running.pids(b"tnctl.cli.worker")[1], signal.SIGKILL)
+        os.kill(running.workers()[1], signal.SIGKILL)
         cluster_commands.until(lambda: "was killed by SIGKILL" in running.said)
         running.until_saved(running.checkpoints())
-        commands = running.pids(b"-m\0tnctl\0train")
+        commands = running.commands()
         assert len(commands) == 2
         os.kill(commands[0], signal.SIGKILL)
         assert running.wait() == 0, running.said

@@ -38,7 +38,7 @@ OVERRIDES = [
 # Put before all modules of a worker: worker 1 does something once, in the middle of its part.
 IN_THE_MIDDLE = """
 import os, signal, sys, time
-if "tnctl.cli.worker" in sys.orig_argv:
+def begin():
     from tnctl.serving.rows.group_writing import GroupWriting
     add = GroupWriting.add
     def add_and_act(self, part):
@@ -47,6 +47,7 @@ if "tnctl.cli.worker" in sys.orig_argv:
             open("acted", "w").close()
             exec(os.environ["ACTION"])
     GroupWriting.add = add_and_act
+os.register_at_fork(after_in_child=begin)
 """
 
 
