@@ -3,10 +3,9 @@
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
+import preloaded_commands
 import pytest
 from test_resume import names, outcome
 
@@ -46,10 +45,7 @@ def result_of(run):
 
 
 def started(folder, *overrides):
-    log = (folder / "killed.log").open("a")
-    return subprocess.Popen(
-        [sys.executable, "-m", "tnctl", *TRAIN, *overrides], cwd=folder, stderr=log, stdout=log
-    )
+    return preloaded_commands.Command([*TRAIN, *overrides], folder, folder / "killed.log")
 
 
 def incomplete(run):
