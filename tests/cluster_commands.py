@@ -15,7 +15,7 @@ import preloaded_commands
 
 SECONDS = 240  # for anything, on a slow machine
 FILES = 6
-ROWS, EPOCHS = 3000, 4
+ROWS, EPOCHS = 3000, 3
 TRAIN = [
     "train", "conf=small.yaml", "cluster=local", "cluster.workers=2", "output=run",
     "data.train=part-*.csv", "train.batch_size=8", f"train.epochs={EPOCHS}",

@@ -47,7 +47,7 @@ def test_a_cluster_in_a_bad_world_trains_what_one_process_does():
 
 @pytest.mark.long
 def test_a_cluster_in_a_bad_world_for_long():
-    for seed in range(500, 2_500):
+    for seed in range(500, 1_500):
         simulate(seed)
 
 

@@ -518,7 +518,7 @@ def test_fuzzed_files_are_read_or_refused(tmp_path, monkeypatch):
 def test_fuzzed_files_for_long(tmp_path, monkeypatch):
     monkeypatch.setattr(text_lines, "BLOCK_BYTES", 500)
     monkeypatch.setattr(file_pieces, "say", lambda _: None)
-    for seed in range(10):
+    for seed in range(5):
         fuzz(tmp_path, 100 + seed, 150)
 
 
