@@ -1,0 +1,142 @@
+"""Processes that begin as copies of this one, seen by themselves and by what has started them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from tnctl.launch.forked_process import ForkedProcess, Program
+from tnctl.launch.worker_processes import WorkerProcess
+
+# Writes what a worker finds, with threads of nobody else.
+PROGRAM = """
+import json, os, pathlib, signal, sys
+from tnctl.launch.forked_process import ForkedProcess, name_process
+
+def is_open(descriptor):
+    return os.path.exists(f"/proc/self/fd/{descriptor}")
+
+def run():
+    name_process("tnctl worker 12345")
+    print("printed")
+    sys.stdout.flush()
+    print("said", file=sys.stderr)
+    found = {
+        "input": os.read(0, 100).decode(),
+        "descriptors": [n for n in sorted(map(int, os.listdir("/proc/self/fd"))) if is_open(n)],
+        "session": os.getsid(0) == os.getpid(),
+        "parent": os.getppid() == parent,
+        "handlers": [
+            signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
+            signal.getsignal(signal.SIGINT) == signal.default_int_handler,
+        ],
+        "name": pathlib.Path("/proc/self/comm").read_text(),
+    }
+    os.write(passed, json.dumps(found).encode())
+    os._exit(7)
+
+parent = os.getpid()
+signal.signal(signal.SIGTERM, lambda *_: None)
+signal.signal(signal.SIGINT, lambda *_: None)
+print("before")  # is in the buffer of both otherwise
+stdin, begin = os.pipe()
+end, output = os.pipe()
+other, passed = os.pipe()
+process = ForkedProcess(run, stdin=stdin, stdout=output, stderr=output, pass_fds=[passed])
+os.write(begin, b"a line")
+assert process.wait() == 7 and process.poll() == 7
+print(json.dumps([json.loads(os.read(other, 10_000)), passed, os.read(end, 100).decode()]))
+"""
+
+
+def test_it_has_what_a_new_program_would_have():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    before, line = done.stdout.splitlines()
+    state, passed, written = json.loads(line)
+    assert before == "before" and written == "printed\nsaid\n"
+    assert state == {
+        "input": "a line",
+        "descriptors": [0, 1, 2, passed],
+        "session": True,
+        "parent": True,
+        "handlers": [True, True],
+        "name": "tnctl worker 12\n",
+    }
+
+
+def forked(run):
+    with open(os.devnull, "r+b") as null:
+        number = null.fileno()
+        return ForkedProcess(run, stdin=number, stdout=number, stderr=number, pass_fds=[])
+
+
+@pytest.mark.parametrize(
+    ("run", "code"),
+    [
+        (lambda: os._exit(0), 0),
+        (lambda: os._exit(75), 75),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), -signal.SIGKILL),
+        (lambda: 1 / 0, 1),
+        (lambda: None, 1),  # it never goes on as its parent
+    ],
+)
+def test_its_exit_code(run, code):
+    process = forked(run)
+    assert process.wait() == code and process.poll() == code and process.returncode == code
+
+
+def test_a_handler_may_have_waited_for_it():
+    process = forked(lambda: os._exit(3))
+    previous = signal.signal(signal.SIGCHLD, lambda *_: process.poll())
+    try:
+        assert process.wait() == 3
+    finally:
+        signal.signal(signal.SIGCHLD, previous)
+
+
+def test_it_can_be_killed_before_it_has_a_session(monkeypatch):
+    monkeypatch.setattr(os, "setsid", lambda: time.sleep(60))
+    output = os.open(os.devnull, os.O_WRONLY)
+    worker = WorkerProcess(lambda: os._exit(0), 0, output, [])
+    assert worker.process.poll() is None
+    worker.kill()
+    assert worker.close() == -signal.SIGKILL
+    os.close(output)
+
+
+def test_a_process_with_other_threads_is_not_copied():
+    loaded = []
+    program = Program(lambda command: not loaded.append(command), lambda _: os._exit(0))
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        assert not program.may_be_forked("train") and loaded == []
+    finally:
+        done.set()
+        thread.join()
+
+
+LOADS = """
+import sys
+{before}
+from tnctl.cli import worker
+print(worker.PROGRAM.may_be_forked("train"), worker.PROGRAM.may_be_forked("train"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [("", "True True"), ("import tensorflow", "False False")],
+    ids=["by tnctl", "by something else"],
+)
+def test_only_a_process_in_which_tnctl_has_imported_tensorflow_is_copied(before, expected):
+    program = LOADS.format(before=before)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == expected, done.stderr
