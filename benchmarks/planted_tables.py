@@ -114,7 +114,7 @@ def json_lines(path: Path, **options) -> Path:
                 {"label": bool(t["clicks"][k]), "user": t["user"][k], "item": t["item"][k]}
                 | {"history": t["history"][k], "genres": t["genres"][k], "mobile": k % 3 == 0}
                 | ({} if k % 20 == 0 else {"price": float(t["price"][k])})
-                | {"device": {"os": "x"}, "ts": int(t["seconds"][k])}
+                | {"device": {"os": ("ios", "android", "web")[k % 3]}, "ts": int(t["seconds"][k])}
             )
             for k in range(len(t["row"]))
         ),

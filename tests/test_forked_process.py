@@ -43,7 +43,7 @@ def run():
 parent = os.getpid()
 signal.signal(signal.SIGTERM, lambda *_: None)
 signal.signal(signal.SIGINT, lambda *_: None)
-print("before")  # is in the buffer of both otherwise
+print("buffered")  # at the fork, and written by one process
 stdin, begin = os.pipe()
 end, output = os.pipe()
 other, passed = os.pipe()
@@ -57,9 +57,9 @@ print(json.dumps([json.loads(os.read(other, 10_000)), passed, os.read(end, 100).
 def test_it_has_what_a_new_program_would_have():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    before, line = done.stdout.splitlines()
+    buffered, line = done.stdout.splitlines()
     state, passed, written = json.loads(line)
-    assert before == "before" and written == "printed\nsaid\n"
+    assert buffered == "buffered" and written == "printed\nsaid\n"
     assert state == {
         "input": "a line",
         "descriptors": [0, 1, 2, passed],
@@ -125,18 +125,18 @@ def test_a_process_with_other_threads_is_not_copied():
 
 LOADS = """
 import sys
-{before}
+{imports}
 from tnctl.cli import worker
 print(worker.PROGRAM.may_be_forked("train"), worker.PROGRAM.may_be_forked("train"))
 """
 
 
 @pytest.mark.parametrize(
-    ("before", "expected"),
+    ("imports", "expected"),
     [("", "True True"), ("import tensorflow", "False False")],
     ids=["by tnctl", "by something else"],
 )
-def test_only_a_process_in_which_tnctl_has_imported_tensorflow_is_copied(before, expected):
-    program = LOADS.format(before=before)
+def test_only_a_process_in_which_tnctl_has_imported_tensorflow_is_copied(imports, expected):
+    program = LOADS.format(imports=imports)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == expected, done.stderr

@@ -141,9 +141,10 @@ def test_json_lines(tmp_path):
     assert conf["data"]["label"] == {"column": "label"}
     assert kinds == {
         "user": "id", "item": "id", "history": "several", "genres": "several", "mobile": "id",
-        "price": "number", "ts": "time",
+        "price": "number", "ts": "time", "device.os": "id",
     }  # fmt: skip
-    assert "device" in result.form.left_out
+    assert not result.form.left_out
+    assert "device.os" in [slot.get("column") for slot in conf["slots"].values()]
     assert conf["slots"]["mobile"]["ids"] == "boundaries"
     assert conf["slots"]["item"]["group"] == conf["slots"]["history"]["group"] == "item"
     assert result.label.values.mean() == pytest.approx(planted_tables.planted()["clicks"].mean())

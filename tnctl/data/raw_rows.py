@@ -12,7 +12,7 @@ import pyarrow as pa
 from tnctl import limits
 from tnctl.data import numbers, sources
 from tnctl.data.column_names import columns_read
-from tnctl.data.formats import jsonl_files
+from tnctl.data.formats import json_paths, jsonl_files
 from tnctl.data.formats.jsonl_files import Cutter
 from tnctl.data.formats.prepared_files import PreparedReader
 from tnctl.data.times import as_texts, is_temporal
@@ -73,13 +73,18 @@ def as_table(
 ) -> pa.Table:
     """Raw rows as an Arrow table again, for `Features.encode`; a missing key is null.
 
+    Names of columns may be paths into objects. Raises PathError for one into another value.
+
     `cutters` cut the texts of columns, as `jsonl_files.cutters` makes them. `columns` are the
     columns of the table, by default all that a row has.
     """
     if columns is None:
         columns = dict.fromkeys(name for row in rows for name in row)
     return pa.table(
-        {name: _as_array([row.get(name) for row in rows], cutters.get(name)) for name in columns}
+        {
+            name: _as_array(list(map(json_paths.lookup(name), rows)), cutters.get(name))
+            for name in columns
+        }
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from tnctl import files, limits
-from tnctl.data.formats import text_lines
+from tnctl.data.formats import json_paths, text_lines
 from tnctl.data.formats.arrow_files import ArrowReader
 from tnctl.data.formats.orc_files import OrcReader
 from tnctl.data.formats.parquet_files import ParquetReader
@@ -148,11 +148,13 @@ def _json(url: str, lines: list[str]) -> FileForm:
         raise Failure(f"{url} is no JSON lines: write each object on one line ({quoted(lines[0])})")
     form = FileForm("jsonl")
     form.evidence["format"] = "a JSON object a line"
-    for name in dict.fromkeys(name for values in rows for name in values):
-        parts = [values.get(name) for values in rows]
+    for name in json_paths.paths_of(rows):
+        parts = json_paths.values_of(name, rows)
         flat = [part for value in parts for part in (value if isinstance(value, list) else [value])]
         if any(isinstance(part, dict | list) for part in flat):
-            form.left_out[name] = "an object or a list of lists: write its values as columns"
+            form.left_out[name] = (
+                "an object in some rows, or a list of lists: write one kind of value"
+            )
         else:
             form.columns.append(name)
     return form

@@ -1,4 +1,4 @@
-"""JSON lines: one object a line, its keys the columns.
+"""JSON lines: one object a line, its keys the columns, and within objects by path (json_paths).
 
 Arrow parses whole blocks; it wants the type of every column beforehand, which the first lines of
 the block tell. A block that it refuses is read line by line, which finds the bad row, or takes
@@ -22,7 +22,7 @@ from tnctl import limits
 from tnctl.data.bad_rows import BadRowsError
 from tnctl.data.column_names import id_columns, separators
 from tnctl.data.file_pieces import BadRows, Line, Piece, report_absent
-from tnctl.data.formats import text_lines
+from tnctl.data.formats import json_paths, text_lines
 from tnctl.data.formats.file_reader import FileReader
 from tnctl.data.row_values import row_values
 from tnctl.errors import quoted
@@ -30,6 +30,7 @@ from tnctl.schema import Conf, Data
 
 SAMPLE = 64  # lines of a block from which the types of all its lines are taken
 Cutter = Callable[[str | bytes], list[Any] | None]
+Lookup = Callable[[dict[str, Any]], Any]
 Rows = list[tuple[int, bytes]]  # numbers of lines, and their text
 
 
@@ -48,6 +49,7 @@ class JsonReader(FileReader):
 
     def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
         bad = BadRows(self.bad_rows)
+        lookups = {name: json_paths.lookup(name) for name in needed}
         for line, view in text_lines.blocks(url, self.skip_rows):
             block = bytes(view)
             texts = enumerate(block.split(b"\n"), line)
@@ -58,23 +60,23 @@ class JsonReader(FileReader):
             heads = (parsed(text) for _, text in kept[:SAMPLE])
             sample = [values for values in heads if values is not None]
             if sample:
-                filled = [any(row.get(name) is not None for row in sample) for name in needed]
-                report_absent(url, needed, filled, partial(set().union, *sample))
+                filled = [any(_has(row, lookups[name]) for row in sample) for name in needed]
+                report_absent(url, needed, filled, partial(json_paths.paths_of, sample))
             table = None
             # Arrow takes the line `null` for an object without keys, and ends the process at one
             # that is the first.
             if len(kept) == len(rows) and all(text.lstrip().startswith(b"{") for _, text in kept):
-                table = _by_arrow(block, len(kept), sample, needed, self.of_ids)
+                table = _by_arrow(block, len(kept), sample, lookups, self.of_ids)
             if table is None:
-                table, kept = self._one_by_one(url, kept, needed, bad)
+                table, kept = self._one_by_one(url, kept, lookups, bad)
             numbers = np.array([number for number, _ in kept], np.int64)
             yield bad.piece(table, partial(_place, url, numbers))
 
     def _one_by_one(
-        self, url: str, rows: Rows, needed: list[str], bad: BadRows
+        self, url: str, rows: Rows, lookups: Mapping[str, Lookup], bad: BadRows
     ) -> tuple[pa.Table, Rows]:
         """The rows that are objects, as a table, and which they are."""
-        objects: list[dict[str, Any]] = []
+        columns: dict[str, list[Any]] = {name: [] for name in lookups}
         kept: Rows = []
         for number, text in rows:
             values = parsed(text)
@@ -84,23 +86,37 @@ class JsonReader(FileReader):
                     way += ", or give the format that the file has (data.format; to score format=)"
                 bad.add(f"{url}, line {number}: no JSON object: {quoted(text)}. {way}")
                 continue
-            complaints = (
-                (name, _complaint(values.get(name), name in self.of_ids, self.cuts.get(name)))
-                for name in needed
-            )
-            if wrong := next((pair for pair in complaints if pair[1]), None):
-                bad.add(f"{url}, line {number}, column '{wrong[0]}': {wrong[1]}")
-                continue
-            objects.append(values)
-            kept.append((number, text))
-        columns = [
-            array([values.get(name) for values in objects], self.cuts.get(name)) for name in needed
-        ]
-        return pa.table(columns, names=needed), kept
+            row: dict[str, Any] = {}
+            for name, value_of in lookups.items():
+                if complaint := self._read(row, name, value_of, values):
+                    bad.add(f"{url}, line {number}, column '{name}': {complaint}")
+                    break
+            else:
+                kept.append((number, text))
+                for name, value in row.items():
+                    columns[name].append(value)
+        arrays = {name: array(values, self.cuts.get(name)) for name, values in columns.items()}
+        return pa.table(arrays), kept
+
+    def _read(
+        self, row: dict[str, Any], name: str, value_of: Lookup, values: dict[str, Any]
+    ) -> str | None:
+        """Put the value of a column into a row; or say what is wrong with it."""
+        try:
+            row[name] = value_of(values)
+        except json_paths.PathError as error:
+            return f"{error}. Mend the line"
+        return _complaint(row[name], name in self.of_ids, self.cuts.get(name))
 
     def columns(self, url: str) -> list[str] | None:
-        lines = (parsed(line) or {} for line in text_lines.head_lines(url))
-        return list(dict.fromkeys(name for values in lines for name in values))
+        return json_paths.paths_of([parsed(line) or {} for line in text_lines.head_lines(url)])
+
+
+def _has(row: dict[str, Any], value_of: Lookup) -> bool:
+    try:
+        return value_of(row) is not None
+    except json_paths.PathError:
+        return True
 
 
 def _place(url: str, numbers: np.ndarray, row: int) -> Line:
@@ -127,22 +143,29 @@ def _without_long(url: str, rows: Rows, bad: BadRows) -> Rows:
 
 
 def _by_arrow(
-    block: bytes, n: int, sample: list[dict[str, Any]], needed: list[str], of_ids: set[str]
+    block: bytes,
+    n: int,
+    sample: list[dict[str, Any]],
+    lookups: Mapping[str, Lookup],
+    of_ids: set[str],
 ) -> pa.Table | None:
     """The rows of a block, or None when Arrow does not take it as the sample has its types."""
     try:
         block.decode()  # Arrow does not look
-        kinds = [_kind([row.get(name) for row in sample], name in of_ids) for name in needed]
-        schema = pa.schema(list(zip(needed, kinds, strict=True)))
+        kinds = {
+            name: _kind([value_of(row) for row in sample], name in of_ids)
+            for name, value_of in lookups.items()
+        }
+        schema = json_paths.schema_of(kinds, sample, block)
         table = pyarrow.json.read_json(
             pa.BufferReader(block),
             pyarrow.json.ReadOptions(use_threads=False, block_size=max(len(block), 1) + 1),
             pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
         )
-    except (ValueError, OverflowError, pa.ArrowException):
+    except (ValueError, OverflowError, pa.ArrowException, json_paths.PathError):
         return None
     # Arrow also takes several objects on a line.
-    return table.select(needed) if table.num_rows == n else None
+    return json_paths.selected(table, list(lookups)) if table.num_rows == n else None
 
 
 def _kind(values: list[Any], of_ids: bool) -> pa.DataType:
@@ -181,7 +204,7 @@ def _complaint(value: Any, of_ids: bool, cut: Cutter | None = None) -> str | Non
             return "a list in a list. Write one list of all values"
         return next(filter(None, (_complaint(part, of_ids) for part in value)), None)
     if isinstance(value, dict):
-        return "an object where a value should be. Write its values as columns of their own"
+        return "an object where a value should be. Name a value in it by its path: user.country"
     if isinstance(value, str):
         if not any("\ud800" <= character <= "\udfff" for character in value):
             # So that it does not matter whether other rows have lists.

@@ -1,0 +1,116 @@
+"""Paths into the objects of JSON lines: what nested columns of the same values have."""
+
+import json
+import random
+
+import pyarrow as pa
+import pytest
+
+from tnctl.data import nested_columns
+from tnctl.data.formats import json_paths, jsonl_files
+from tnctl.data.formats.jsonl_files import JsonReader
+
+DEVICE = pa.struct([("os", pa.string()), ("screen", pa.struct([("width", pa.int64())]))])
+SCHEMA = pa.schema([
+    ("label", pa.int64()),
+    ("device", DEVICE),
+    ("items", pa.list_(pa.struct([("id", pa.int64()), ("tags", pa.list_(pa.string()))]))),
+    ("device.os.name", pa.string()),
+])  # fmt: skip
+STRUCTS = ["device.os", "device.screen.width"]
+LISTS = ["items.id", "items.tags"]
+
+
+def rows_of(chance, count):
+    """Objects some of whose keys are missing or null."""
+
+    def object_of(**makers):
+        return {name: make() for name, make in makers.items() if chance.random() < 0.8}
+
+    def maybe(make):
+        return lambda: make() if chance.random() < 0.8 else None
+
+    screen = maybe(lambda: object_of(width=maybe(lambda: chance.randrange(2000))))
+    device = maybe(
+        lambda: object_of(os=maybe(lambda: chance.choice(["ios", "käfer"])), screen=screen)
+    )
+
+    def purchase():
+        return {"id": chance.randrange(9), "tags": chance.choices("abc", k=chance.randrange(3))}
+
+    items = maybe(lambda: [purchase() for _ in range(chance.randrange(4))])
+    return [
+        {"label": k, **object_of(device=device, items=items)} | {"device.os.name": f"n{k}"}
+        for k in range(count)
+    ]
+
+
+def read(folder, rows, needed, of_ids=(), bad_rows=0):
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    return list(JsonReader(set(of_ids), {}, bad_rows, 0).pieces(str(path), needed))
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("needed", [STRUCTS, LISTS, [*STRUCTS, *LISTS, "device.os.name", "label"]])
+def test_they_are_what_nested_columns_have(tmp_path, seed, needed):
+    chance = random.Random(seed)
+    rows = [rows_of(chance, 1)[0] for _ in range(chance.choice([3, 200]))]
+    for label, row in enumerate(rows):
+        row["label"] = label
+    [batch] = pa.Table.from_pylist(rows, SCHEMA).to_batches()
+    expected = nested_columns.selected(batch, needed).to_pylist()
+    [piece] = read(tmp_path, rows, needed)
+    assert piece.skipped == 0 and piece.table.to_pylist() == expected
+
+
+def test_arrow_reads_structs_and_no_lists(tmp_path, monkeypatch):
+    by_arrow, read_by_arrow = jsonl_files._by_arrow, []
+
+    def counted(*arguments):
+        read_by_arrow.append((table := by_arrow(*arguments)) is not None)
+        return table
+
+    monkeypatch.setattr(jsonl_files, "_by_arrow", counted)
+    rows = rows_of(random.Random(1), 500)
+    for row in rows:
+        del row["device.os.name"]
+    read(tmp_path, rows, [*STRUCTS, "label"], of_ids=["device.os"])
+    assert read_by_arrow == [True]
+    read(tmp_path, rows, ["items.id"])
+    assert read_by_arrow == [True, False]
+
+
+def test_a_key_with_dots_comes_before_a_path(tmp_path):
+    rows = [{"a": {"b": 1}}, {"a.b": 2, "a": {"b": 3}}, {"a.b": {"c": 4}}, {"a": {"b": {"c": 5}}}]
+    assert [json_paths.lookup("a.b.c")(row) for row in rows[2:]] == [4, 5]
+    [piece] = read(tmp_path, rows[:2], ["a.b"])
+    assert piece.table.to_pylist() == [{"a.b": 1}, {"a.b": 2}]
+
+
+@pytest.mark.parametrize("many", [1, 300])
+def test_a_path_into_another_value_is_a_bad_row(tmp_path, many):
+    rows = [{"label": 1, "device": {"os": "ios"}}] * many + [{"label": 0, "device": "ios"}]
+    [piece] = read(tmp_path, rows, ["device.os", "label"], bad_rows=2)
+    assert piece.table.num_rows == many and piece.skipped == 1
+    assert f"line {many + 1}, column 'device.os': 'device' is '\"ios\"', and no obj" in piece.reason
+
+
+def test_an_object_that_is_read_whole_names_the_way(tmp_path):
+    [piece] = read(tmp_path, [{"device": {"os": "ios"}}, {"device": "x"}], ["device"], bad_rows=2)
+    assert piece.table.to_pylist() == [{"device": "x"}] and "by its path" in piece.reason
+
+
+def test_the_paths_of_objects():
+    rows = [
+        {"a": None, "list": [], "deep": {"x": {"y": 1}}},
+        {"a": {"b": 1}, "list": [{"c": 1}, {"d": None}], "mixed": {"e": 1}},
+        {"a": {"f": [1, 2]}, "mixed": 3, "plain": [1]},
+    ]
+    paths = ["a.b", "a.f", "list.c", "list.d", "deep.x.y", "mixed", "mixed.e", "plain"]
+    assert sorted(json_paths.paths_of(rows)) == sorted(paths)
+    nested = {"k": 0}
+    for _ in range(1000):
+        nested = {"k": nested}
+    [path] = json_paths.paths_of([nested])
+    assert path.count(".") == nested_columns.DEEPEST
