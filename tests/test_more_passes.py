@@ -1,9 +1,12 @@
 """A finished run that is given more passes becomes what it would have been with them at once."""
 
 import json
+import time
 
 import pytest
 from conftest import copy_workspace
+
+from tnctl.training.run_log import Log
 
 TRAIN = [
     "train", "conf=small.yaml", "recipe=lr", "train.batch_size=512", "evaluation.ablate=false",
@@ -44,9 +47,22 @@ def whole(cli, folder):
     return result(folder / "whole")
 
 
+def seconds_of(run):
+    """Those of the report, and those of each line of the log."""
+    report = json.loads((run / "report.json").read_text())
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return report["timing"]["seconds"], [line["timing"]["seconds"] for line in lines]
+
+
 def test_a_finished_run_goes_on(cli, folder, whole):
     train(cli, folder, "grown", 1)
+    first, _ = seconds_of(folder / "grown")
+    started = time.perf_counter()
     done = train(cli, folder, "grown", 3)
+    elapsed = time.perf_counter() - started
+    seconds, logged = seconds_of(folder / "grown")
+    assert logged == sorted(logged) and logged[-1] < seconds < first + elapsed
+    assert seconds > max(first, logged[0])
     assert "resuming from grown/checkpoints" in done.err
     assert result(folder / "grown") == whole
     assert "nothing to do" in train(cli, folder, "grown", 3).err
@@ -106,3 +122,16 @@ def test_a_report_that_was_changed_is_not_removed(cli, folder):
     done = train(cli, folder, "changed", 2, code=2)
     assert "was changed since tnctl wrote it" in done.last
     assert report.read_bytes() == earlier
+
+
+@pytest.mark.parametrize(
+    "timing", ["7", '{"seconds": "7"}', '{"seconds": -7}', '{"seconds": null}']
+)
+def test_of_a_log_only_a_time_is_believed(tmp_path, timing):
+    lines = [
+        '{"event": "step", "timing": {"seconds": 1.5}}',
+        f'{{"event": "a", "timing": {timing}}}',
+    ]
+    (tmp_path / "log.jsonl").write_text("\n".join(lines))
+    assert Log(str(tmp_path), 2).seconds == 1.5
+    assert Log(str(tmp_path), 0).seconds == 0

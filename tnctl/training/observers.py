@@ -38,6 +38,8 @@ class Stopwatch:
     """Seconds spent, for the part of the report that differs between any two runs."""
 
     started: float = field(default_factory=time.perf_counter)
+    earlier: float = 0.0
+    """that earlier processes took up to the checkpoint from which the run goes on"""
     training: float = 0.0
     waiting: float = 0.0
     evaluating: float = 0.0
@@ -57,8 +59,8 @@ class Stopwatch:
                 self.examples += current.examples
 
     def seconds(self) -> float:
-        """Since the run began."""
-        return time.perf_counter() - self.started
+        """Since the run began, without the time in which no process trained it."""
+        return self.earlier + time.perf_counter() - self.started
 
     def timing(self) -> dict[str, float]:
         """The keys under `timing` in a line of log.jsonl."""

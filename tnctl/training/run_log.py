@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,6 +48,15 @@ class Log:
         while self.events and self.events[-1]["event"] in OF_THE_END:
             self.events.pop()
         files.write_bytes(self._url, _lines(self.events))
+
+    @property
+    def seconds(self) -> float:
+        """The time of the run at its last line that has one."""
+        for event in reversed(self.events):
+            match event.get("timing"):
+                case {"seconds": int() | float() as seconds} if 0 <= seconds < math.inf:
+                    return float(seconds)
+        return 0.0
 
     def flush(self) -> None:
         """Write all lines to storage that cannot append; local lines are written already."""

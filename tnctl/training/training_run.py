@@ -256,6 +256,7 @@ def resume_run(
     log = Log(conf.output, checkpoint.manifest.metrics.log_lines)
     if has_more_passes:
         log.go_on()
+    stopwatch.earlier = log.seconds
     state = resuming.state_of(conf, checkpoint)
     if days is not None:
         state.days, state.trained = days.record, not days.left
