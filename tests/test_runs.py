@@ -174,6 +174,18 @@ def test_runs_on_other_data_are_pointed_out(runs, cli):
     assert "runs differ in data.validation" in done.line
 
 
+def test_runs_on_the_same_data_are_together(tmp_path):
+    places = {"a": ("v1", 0.9), "b": ("v2", 0.8), "c": ("v1", 0.6), "d": ("v2", 0.7)}
+    for name, (validation, auc) in places.items():
+        add_run(tmp_path / name, validation=[auc], data__validation=validation, data__root="clicks")
+    split = {"validation": 0.1, "test": 0.0, "by": "rows", "seed": 0}
+    for name, files, auc in (("e", "x.csv", 0.85), ("f", "y.csv", 0.95), ("g", "x.csv", 0.65)):
+        data = {"data__validation": None, "data__train": files, "data__split": split}
+        add_run(tmp_path / name, validation=[auc], **data)
+    comparison = run_comparison.compare(str(tmp_path))
+    assert [run.name for run in comparison.runs] == ["f", "a", "c", "e", "g", "b", "d"]
+
+
 def test_columns_of_other_data_are_not_in_the_table(runs, cli):
     add_run(runs / "other", validation=[0.9], test=0.9, data__train="other.csv")
     done = cli("runs", "runs", cwd=runs.parent)

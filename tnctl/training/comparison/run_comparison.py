@@ -45,6 +45,7 @@ class SeedGroup:
 class Comparison:
     """Runs from the best to the worst by a metric of data.validation, those without it last.
 
+    Runs that are evaluated on the same data are together, in the order of the best of them.
     `keys` are the keys in which confs differ; `values` has the value of each in each run, by its
     name, None for a run without a conf. `skipped` has sentences about what is not listed.
     """
@@ -80,7 +81,10 @@ class Comparison:
             ]
         data = [key for key in self.keys if key.startswith(EVALUATED)]
         if data:
-            return [f"runs differ in {', '.join(data)}: compare those with the same data only"]
+            return [
+                f"runs differ in {', '.join(data)}: those with the same data are together, and "
+                "only they can be compared"
+            ]
         return []
 
 
@@ -105,7 +109,7 @@ def compare(folder: str, metric: str | None = None) -> Comparison:
         why = f": {skipped[0]}" if skipped else ""
         raise Failure(f"{folder} has no run{why}. Give the folder or URL that runs were written to")
     metric = metric or _monitored(runs)
-    ordered = sorted(runs, key=lambda run: _rank(run, metric))
+    ordered = _by_data(sorted(runs, key=lambda run: _rank(run, metric)))
     confs = [run.conf for run in ordered if run.conf is not None]
     keys = [key for key in differing(confs) if not _is_of_a_recipe(key, confs)]
     return Comparison(
@@ -137,6 +141,23 @@ def _sign(metric: str) -> int:
 def _rank(run: RunSummary, metric: str) -> tuple[bool, float, str]:
     value = run.validation.get(metric)
     return value is None, 0.0 if value is None else _sign(metric) * value, run.name
+
+
+def _by_data(runs: Sequence[RunSummary]) -> list[RunSummary]:
+    """Runs of the same data together, else in their order."""
+    groups: dict[str, list[RunSummary]] = {}
+    for run in runs:
+        groups.setdefault("" if run.conf is None else _data_of(run.conf), []).append(run)
+    return [run for group in groups.values() for run in group]
+
+
+def _data_of(conf: Mapping[str, Any]) -> str:
+    """What tells the data that a conf is evaluated on from others."""
+    data = conf["data"]
+    keys = [key.removeprefix("data.") for key in EVALUATED]
+    if data.get("validation") is None:  # its rows are kept back from these
+        keys.append("train")
+    return json.dumps([data.get(key) for key in keys], sort_keys=True)
 
 
 def differing(confs: Sequence[Mapping[str, Any]], path: str = "") -> list[str]:
