@@ -36,27 +36,22 @@ def run() -> int:
     return process.work(supervised, lead)
 
 
-def load(command: str) -> bool:
-    """Import what a worker of a command needs, in a process that is copied for each worker.
-
-    False where TensorFlow was imported by something else, which may have computed with it.
-    """
-    if "tensorflow" in sys.modules and not _loaded:
-        return False
-    if command not in _loaded:
-        quiet_tensorflow()
-        import_module("tnctl.cluster.process")
-        import_module("tnctl.cluster.rank_0.cluster_processes")
-        import_module("tnctl.cluster.workers.follower")
-        if command == "train":
-            import_module("tnctl.training.terminal_tables")
-            import_module("tnctl.training.training_run")
-        else:
-            import_module(f"tnctl.cli.{command.replace('-', '_')}")
-        gc.collect()
-        gc.freeze()  # a collection would write to all objects, and so copy their memory
-        _loaded.add(command)
-    return True
+def load(command: str) -> None:
+    """Import what a worker of a command needs, in a process that is copied for each worker."""
+    if command in _loaded:
+        return
+    quiet_tensorflow()
+    import_module("tnctl.cluster.process")
+    import_module("tnctl.cluster.rank_0.cluster_processes")
+    import_module("tnctl.cluster.workers.follower")
+    if command == "train":
+        import_module("tnctl.training.terminal_tables")
+        import_module("tnctl.training.training_run")
+    else:
+        import_module(f"tnctl.cli.{command.replace('-', '_')}")
+    gc.collect()
+    gc.freeze()  # a collection would write to all objects, and so copy their memory
+    _loaded.add(command)
 
 
 def main(command: str) -> NoReturn:

@@ -13,9 +13,11 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 PR_SET_NAME = 15  # of linux/prctl.h
+TENSORFLOW = "tf_"  # begins the names of its threads
 DEFAULT = (signal.SIGTERM, signal.SIGWINCH, signal.SIGTSTP)
 
 
@@ -23,18 +25,27 @@ DEFAULT = (signal.SIGTERM, signal.SIGWINCH, signal.SIGTSTP)
 class Program:
     """What worker processes run, by the name of their command of tnctl."""
 
-    load: Callable[[str], bool]
-    """Imports what they need; False when this process must not be copied afterwards."""
+    load: Callable[[str], None]
+    """Imports what they need, in the process that is copied for each of them."""
     main: Callable[[str], NoReturn]
     """Does what is assigned over the standard input, and ends the process."""
 
     def may_be_forked(self, command: str) -> bool:
-        """Whether a copy of this process may run it, after its modules were imported.
+        """Whether a copy of this process may run it; if so, its modules are imported now.
 
         Only the thread that forks lives on in the copy, and locks of others stay locked. Those that
-        libraries have in C handle that; TensorFlow's do not, once it has computed something.
+        libraries have in C handle that; TensorFlow's, which compute, do not.
         """
-        return threading.active_count() == 1 and self.load(command)
+        if threading.active_count() > 1 or _computes():
+            return False
+        self.load(command)
+        return True
+
+
+def _computes() -> bool:
+    """Whether TensorFlow has started the threads that compute, as the first operation does."""
+    tasks = Path("/proc/self/task").glob("*/comm")
+    return any(task.read_text().startswith(TENSORFLOW) for task in tasks)
 
 
 class ForkedProcess:
