@@ -175,7 +175,7 @@ def test_without_room_for_a_worker_training_continues_with_fewer(parts, number):
 @needs_ray
 def test_a_run_begins_with_fewer_workers_and_has_more_when_a_node_comes(parts):
     elastic = ["cluster.workers=2", "cluster.min_workers=1", "cluster.patience=5"]
-    elastic.append("train.epochs=40")
+    elastic.append("train.epochs=25")
     with (
         nodes_of_ray(1) as (nodes, environment),
         TrainingOnNodes(parts, nodes["raylets"], environment, *elastic) as training,
@@ -184,12 +184,12 @@ def test_a_run_begins_with_fewer_workers_and_has_more_when_a_node_comes(parts):
         nodes["add"]()
         training.until(lambda: len(processes_below(nodes["raylets"])["actor"]) == 2)
         os.kill(training.workers()[0], signal.SIGKILL)
-        assert training.supervisor.wait(timeout=240) == 0, training.said
+        assert training.supervisor.wait(timeout=480) == 0, training.said
     assert "Ray has placed 1 of 2 workers" in training.said
     assert "Ray has placed 2 of 2 workers" in training.said
     # There is no line of 1 worker, with which a run without a cluster begins too.
     assert workers_recorded(training.run) == [2]
-    assert trained_once(training.run, epochs=40) and "Traceback" not in training.said
+    assert trained_once(training.run, epochs=25) and "Traceback" not in training.said
 
 
 # Put before all modules of a worker: kills its node at its first call of a method, once there is
