@@ -130,12 +130,16 @@ def fresh(name: str) -> Path:
 def show_start(conf: Path, workers: Mapping[int, list[str]], rounds: int) -> None:
     """Seconds from the command to step 10 of 64 rows, which take no time beside the rest."""
     rows = [["seconds from the command to step 10", "median", "least", "most"]]
-    for name, cluster in ((LOCAL, []), (ONE_WORKER, workers[1]), ("cluster of 2", workers[2])):
+    for name, cluster, copies in (
+        (LOCAL, [], True), (ONE_WORKER, workers[1], True), ("cluster of 2", workers[2], True),
+        ("cluster of 2, workers as programs", workers[2], False),
+    ):  # fmt: skip
         seconds = []
         for _ in range(rounds):
             output = fresh("start")
             started = time.monotonic()
-            with running(conf, output, ["train.batch_size=64", *cluster]) as process:
+            overrides = ["train.batch_size=64", *cluster]
+            with running(conf, output, overrides, copies=copies) as process:
                 await_steps(process, output, bool)
                 seconds.append(time.monotonic() - started)
         rows.append(in_words(name, seconds))
@@ -144,9 +148,21 @@ def show_start(conf: Path, workers: Mapping[int, list[str]], rounds: int) -> Non
 
 def show_recovery(conf: Path, batch: str, workers: Sequence[str], rounds: int) -> None:
     """Seconds from SIGKILL of a worker to the next logged step, of a model with W1's rows."""
+    overrides = [batch, *workers, "train.epochs=1000"]
+    table = [["recovery, s", "median", "least", "most"]]
+    for name, copies in (("", True), (", workers as programs", False)):
+        for rank, times in recoveries(conf, overrides, rounds, copies).items():
+            table.append(in_words(f"worker {rank} killed{name}", times))
+    print(timing.table(table))
+
+
+def recoveries(
+    conf: Path, overrides: Sequence[str], rounds: int, copies: bool
+) -> dict[int, list[float]]:
+    """The seconds of each recovery, by the worker that is killed."""
     output = fresh("recovery")
     seconds: dict[int, list[float]] = {0: [], 1: []}
-    with running(conf, output, [batch, *workers, "train.epochs=1000"]) as process:
+    with running(conf, output, overrides, copies=copies) as process:
         kept = -1
         for number in range(2 * rounds):
             # After three losses without a new checkpoint the run would end.
@@ -162,10 +178,7 @@ def show_recovery(conf: Path, batch: str, workers: Sequence[str], rounds: int) -
             count = len(remaining)
             await_steps(process, output, lambda steps, n=count: len(steps) > n)
             seconds[rank].append(time.monotonic() - killed)
-            rows = remaining[-1].rows
-    table = [[f"recovery with {rows:,} rows, s", "median", "least", "most"]]
-    table += [in_words(f"worker {rank} killed", times) for rank, times in seconds.items()]
-    print(timing.table(table))
+    return seconds
 
 
 def in_words(name: str, seconds: Sequence[float]) -> list[str]:
