@@ -100,6 +100,24 @@ def test_a_handler_may_have_waited_for_it():
         signal.signal(signal.SIGCHLD, previous)
 
 
+def test_a_signal_meanwhile_is_not_handled_as_its_parent_does(monkeypatch):
+    handled = []
+    previous = signal.signal(signal.SIGTERM, lambda *_: handled.append(os.getpid()))
+    setsid = os.setsid
+
+    def signalled():
+        os.kill(os.getpid(), signal.SIGTERM)
+        setsid()
+
+    monkeypatch.setattr(os, "setsid", signalled)
+    try:
+        assert forked(lambda: os._exit(len(handled))).wait() == -signal.SIGTERM
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert handled == [os.getpid()]
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
 def test_it_can_be_killed_before_it_has_a_session(monkeypatch):
     monkeypatch.setattr(os, "setsid", lambda: time.sleep(60))
     output = os.open(os.devnull, os.O_WRONLY)

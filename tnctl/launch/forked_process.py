@@ -19,6 +19,7 @@ from typing import NoReturn
 PR_SET_NAME = 15  # of linux/prctl.h
 TENSORFLOW = "tf_"  # begins the names of its threads
 DEFAULT = (signal.SIGTERM, signal.SIGWINCH, signal.SIGTSTP)
+HANDLED = (signal.SIGINT, *DEFAULT)
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,22 @@ class ForkedProcess:
         self.returncode: int | None = None
         sys.stdout.flush()
         sys.stderr.flush()
-        with warnings.catch_warnings():
-            # Threads of NumPy's and Arrow's libraries count, which handle forks.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                _become_a_process(stdin, stdout, stderr, pass_fds)
-                run()
-            finally:
-                os._exit(1)
+        # The copy must not handle a signal as its parent does.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+        try:
+            with warnings.catch_warnings():
+                # Threads of NumPy's and Arrow's libraries count, which handle forks.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self.pid = os.fork()
+            if self.pid == 0:
+                try:
+                    _become_a_process(stdin, stdout, stderr, pass_fds)
+                    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                    run()
+                finally:
+                    os._exit(1)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def poll(self) -> int | None:
         """Its exit code, negative for a signal; None while it runs."""
