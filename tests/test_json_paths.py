@@ -89,11 +89,31 @@ def test_a_key_with_dots_comes_before_a_path(tmp_path):
 
 
 @pytest.mark.parametrize("many", [1, 300])
-def test_a_path_into_another_value_is_a_bad_row(tmp_path, many):
+def test_a_path_into_another_value_is_null(tmp_path, many):
     rows = [{"label": 1, "device": {"os": "ios"}}] * many + [{"label": 0, "device": "ios"}]
-    [piece] = read(tmp_path, rows, ["device.os", "label"], bad_rows=2)
-    assert piece.table.num_rows == many and piece.skipped == 1
-    assert f"line {many + 1}, column 'device.os': 'device' is '\"ios\"', and no obj" in piece.reason
+    [piece] = read(tmp_path, rows, ["device.os", "label"])
+    assert piece.table.column("device.os").to_pylist() == ["ios"] * many + [None]
+
+
+def test_flat_keys_with_dots(tmp_path):
+    rows = [{"user": "u1", "user.country": "DE", "größe.cm": 5}, {"user": "u2"}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    reader = JsonReader(set(), {}, 0, 0)
+    [piece] = reader.pieces(str(tmp_path / "rows.jsonl"), ["user", "user.country", "größe.cm"])
+    assert piece.table.column("user.country").to_pylist() == ["DE", None]
+    assert piece.table.column("größe.cm").to_pylist() == [5, None]
+
+
+def test_a_list_in_a_list_is_a_bad_row(tmp_path):
+    deep = "[" * 900 + "]" * 900
+    (tmp_path / "rows.jsonl").write_text('{"a": {"b": 1}}\n' + f'{{"a": [{deep}]}}\n')
+    [piece] = JsonReader(set(), {}, 2, 0).pieces(str(tmp_path / "rows.jsonl"), ["a.b"])
+    assert piece.table.to_pylist() == [{"a.b": 1}] and piece.skipped == 1
+
+
+def test_an_object_of_very_many_keys_is_none_of_columns():
+    rows = [{"counts": {f"item{k}-{j}": 1 for j in range(20)}, "x": {"y": 1}} for k in range(50)]
+    assert json_paths.paths_of(rows) == ["counts", "x.y"]
 
 
 def test_an_object_that_is_read_whole_names_the_way(tmp_path):

@@ -73,7 +73,7 @@ def as_table(
 ) -> pa.Table:
     """Raw rows as an Arrow table again, for `Features.encode`; a missing key is null.
 
-    Names of columns may be paths into objects. Raises PathError for one into another value.
+    Names of columns may be paths into objects.
 
     `cutters` cut the texts of columns, as `jsonl_files.cutters` makes them. `columns` are the
     columns of the table, by default all that a row has.

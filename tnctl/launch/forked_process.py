@@ -63,8 +63,8 @@ class ForkedProcess:
     ) -> None:
         """`run` ends the process. It has no descriptors but these; without `stdout` this one's."""
         self.returncode: int | None = None
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
         # The copy must not handle a signal as its parent does.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         try:

@@ -184,8 +184,9 @@ class WorkerProcess:
 
     def signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.ended, number)
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.ended, number)
 
     def kill(self) -> None:
         """Kill it with all processes of its session, stopped ones too, before it is waited for."""

@@ -4,21 +4,17 @@ As of nested Arrow columns: a name leads into an object, also through lists, whe
 this value of each object. A key that has dots itself is meant before any path.
 """
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tnctl.data.nested_columns import DEEPEST, DOT
-from tnctl.errors import Failure, quoted
 
+MOST_KEYS = 300  # of an object whose keys are columns
 Row = Mapping[str, Any]
-
-
-class PathError(Failure):
-    """A path leads into a value that is no object."""
 
 
 def paths_of(rows: Sequence[Row]) -> list[str]:
@@ -26,9 +22,19 @@ def paths_of(rows: Sequence[Row]) -> list[str]:
     paths = dict.fromkeys(
         path for row in rows for key in row for path in _paths(key, row[key], DEEPEST)
     )
+    paths = dict.fromkeys(_of_columns(paths))
     above = {path[:at] for path in paths for at, sign in enumerate(path) if sign == DOT}
     # What has an object in some rows, and nothing in others, is no column itself.
     return [p for p in paths if p not in above or any(map(_is_value, values_of(p, rows)))]
+
+
+def _of_columns(paths: Iterable[str]) -> Iterator[str]:
+    """The paths, but of an object with very many keys, which is a map, its own."""
+    paths = list(paths)
+    counts = Counter(path[:at] for path in paths for at, sign in enumerate(path) if sign == DOT)
+    for path in paths:
+        ends = (at for at, sign in enumerate(path) if sign == DOT)
+        yield next((path[:at] for at in ends if counts[path[:at]] > MOST_KEYS), path)
 
 
 def _is_value(value: Any) -> bool:
@@ -38,7 +44,8 @@ def _is_value(value: Any) -> bool:
 def _paths(path: str, value: Any, depth: int) -> Iterator[str]:
     objects = _objects(value)
     if depth and objects:
-        for key in dict.fromkeys(key for inner in objects for key in inner):
+        keys = dict.fromkeys(key for inner in objects for key in inner)
+        for key in (key for key in keys if DOT not in key):  # no path leads to another
             for inner in objects:
                 if key in inner:
                     yield from _paths(f"{path}{DOT}{key}", inner[key], depth - 1)
@@ -48,61 +55,56 @@ def _paths(path: str, value: Any, depth: int) -> Iterator[str]:
 
 def _objects(value: Any) -> list[Row]:
     """The value if it is an object; those in it if it is a list of objects."""
-    values = value if isinstance(value, list) else [value]
+    values = [v for v in (value if isinstance(value, list) else [value]) if v is not None]
     return values if values and all(isinstance(part, dict) for part in values) else []
 
 
 def lookup(path: str) -> Callable[[Row], Any]:
-    """What finds the value of a path in an object: None where the path ends before.
-
-    It raises PathError where the path leads into a text, number or boolean.
-    """
+    """What finds the value of a path in an object: None where the path does not lead to one."""
     parts = path.split(DOT)
-    if len(parts) == 1:
+    if len(parts) == 1 or len(parts) > DEEPEST:
         return lambda row: row.get(path)
     starts = [(DOT.join(parts[:count]), parts[count:]) for count in range(len(parts), 0, -1)]
 
     def value(row: Row) -> Any:
         for start, fields in starts:
             if start in row:
-                return _within(row[start], fields, start)
+                return _within(row[start], fields)
         return None
 
     return value
 
 
 def values_of(path: str, rows: Sequence[Row]) -> list[Any]:
-    """The value of a path in each row, also None in one in which it leads into no object."""
-    value_of, values = lookup(path), []
-    for row in rows:
-        try:
-            values.append(value_of(row))
-        except PathError:
-            values.append(None)
-    return values
+    """The value of a path in each row."""
+    return list(map(lookup(path), rows))
 
 
-def _within(value: Any, fields: Sequence[str], path: str) -> Any:
-    if value is None or not fields:
+def _within(value: Any, fields: Sequence[str]) -> Any:
+    if not fields:
         return value
     if isinstance(value, list):
-        within = [_within(part, fields, path) for part in value]
-        return [v for part in within for v in (part if isinstance(part, list) else [part])]
-    if not isinstance(value, dict):
-        raise PathError(f"'{path}' is {quoted(json.dumps(value))}, and no object")
-    return _within(value.get(fields[0]), fields[1:], f"{path}{DOT}{fields[0]}")
+        # A list in a list stays one, which is refused.
+        within = [part if isinstance(part, list) else _within(part, fields) for part in value]
+        return [
+            v
+            for part, inner in zip(value, within, strict=True)
+            for v in (inner if isinstance(inner, list) and inner is not part else [inner])
+        ]
+    return _within(value.get(fields[0]), fields[1:]) if isinstance(value, dict) else None
 
 
 def schema_of(kinds: Mapping[str, pa.DataType], sample: Sequence[Row], text: bytes) -> pa.Schema:
     """The schema by which Arrow reads the paths from `text`, whose first rows are a `sample`.
 
-    Raises ValueError where it cannot: through lists, and where a key has dots itself.
+    Raises ValueError where it cannot: through lists, and where a key may have dots itself.
     """
     fields: dict[str, Any] = {}
     for path, kind in kinds.items():
         parts = path.split(DOT)
         starts = [DOT.join(parts[:count]) for count in range(2, len(parts) + 1)]
-        if starts and any(f'"{start}"'.encode() in text for start in starts):
+        # A key may be written with escapes.
+        if starts and (b"\\" in text or any(f'"{start}"'.encode() in text for start in starts)):
             raise ValueError(path)
         for row in sample if starts else ():
             value: Any = row

@@ -60,7 +60,7 @@ class JsonReader(FileReader):
             heads = (parsed(text) for _, text in kept[:SAMPLE])
             sample = [values for values in heads if values is not None]
             if sample:
-                filled = [any(_has(row, lookups[name]) for row in sample) for name in needed]
+                filled = [any(lookups[name](row) is not None for row in sample) for name in needed]
                 report_absent(url, needed, filled, partial(json_paths.paths_of, sample))
             table = None
             # Arrow takes the line `null` for an object without keys, and ends the process at one
@@ -102,21 +102,11 @@ class JsonReader(FileReader):
         self, row: dict[str, Any], name: str, value_of: Lookup, values: dict[str, Any]
     ) -> str | None:
         """Put the value of a column into a row; or say what is wrong with it."""
-        try:
-            row[name] = value_of(values)
-        except json_paths.PathError as error:
-            return f"{error}. Mend the line"
+        row[name] = value_of(values)
         return _complaint(row[name], name in self.of_ids, self.cuts.get(name))
 
     def columns(self, url: str) -> list[str] | None:
         return json_paths.paths_of([parsed(line) or {} for line in text_lines.head_lines(url)])
-
-
-def _has(row: dict[str, Any], value_of: Lookup) -> bool:
-    try:
-        return value_of(row) is not None
-    except json_paths.PathError:
-        return True
 
 
 def _place(url: str, numbers: np.ndarray, row: int) -> Line:
@@ -162,7 +152,7 @@ def _by_arrow(
             pyarrow.json.ReadOptions(use_threads=False, block_size=max(len(block), 1) + 1),
             pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
         )
-    except (ValueError, OverflowError, pa.ArrowException, json_paths.PathError):
+    except (ValueError, OverflowError, pa.ArrowException):
         return None
     # Arrow also takes several objects on a line.
     return json_paths.selected(table, list(lookups)) if table.num_rows == n else None
