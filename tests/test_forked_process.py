@@ -33,7 +33,7 @@ def run():
         "parent": os.getppid() == parent,
         "handlers": [
             signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
-            signal.getsignal(signal.SIGINT) == signal.default_int_handler,
+            signal.getsignal(signal.SIGINT) == signal.SIG_DFL,
         ],
         "name": pathlib.Path("/proc/self/comm").read_text(),
     }

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import signal
 import sys
 from importlib import import_module
 from typing import NoReturn
@@ -58,6 +59,8 @@ def main(command: str) -> NoReturn:
     """Do what the supervisor assigns, for a command of tnctl, and end the process."""
     code = 1
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # of a copy
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         leave_with(f"tnctl {command}" if command else "tnctl", run)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1

@@ -18,8 +18,7 @@ from typing import NoReturn
 
 PR_SET_NAME = 15  # of linux/prctl.h
 TENSORFLOW = "tf_"  # begins the names of its threads
-DEFAULT = (signal.SIGTERM, signal.SIGWINCH, signal.SIGTSTP)
-HANDLED = (signal.SIGINT, *DEFAULT)
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGWINCH, signal.SIGTSTP)
 
 
 @dataclass(frozen=True)
@@ -106,10 +105,10 @@ def _become_a_process(stdin: int, stdout: int | None, stderr: int, pass_fds: Seq
     """What a new program would have: a session, its descriptors, and no handlers of signals."""
     os.setsid()
     signal.set_wakeup_fd(-1)
-    for number in DEFAULT:
-        signal.signal(number, signal.SIG_DFL)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Of SIGINT too: before the program handles it, its death says what has ended it.
+    for number in HANDLED:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     os.dup2(stdin, 0)
     if stdout is not None:
         os.dup2(stdout, 1)
