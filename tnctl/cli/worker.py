@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import sys
+from functools import cache
 from importlib import import_module
 from typing import NoReturn
 
@@ -12,8 +13,6 @@ from tnctl.cli.main import leave_with
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.cluster.joining.assignment import Assignment, Supervised
 from tnctl.launch.forked_process import Program, name_process
-
-_loaded: set[str] = set()  # the commands whose modules `load` has imported
 
 
 def is_server(assignment: Assignment) -> bool:
@@ -37,10 +36,9 @@ def run() -> int:
     return process.work(supervised, lead)
 
 
+@cache  # workers are started again
 def load(command: str) -> None:
     """Import what a worker of a command needs, in a process that is copied for each worker."""
-    if command in _loaded:
-        return
     quiet_tensorflow()
     import_module("tnctl.cluster.process")
     import_module("tnctl.cluster.rank_0.cluster_processes")
@@ -52,7 +50,6 @@ def load(command: str) -> None:
         import_module(f"tnctl.cli.{command.replace('-', '_')}")
     gc.collect()
     gc.freeze()  # a collection would write to all objects, and so copy their memory
-    _loaded.add(command)
 
 
 def main(command: str) -> NoReturn:

@@ -39,7 +39,7 @@ class Stopwatch:
 
     started: float = field(default_factory=time.perf_counter)
     earlier: float = 0.0
-    """that earlier processes took up to the checkpoint from which the run goes on"""
+    """of the processes that trained the run before it was resumed"""
     training: float = 0.0
     waiting: float = 0.0
     evaluating: float = 0.0

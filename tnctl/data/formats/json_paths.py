@@ -15,6 +15,7 @@ from tnctl.data.nested_columns import DEEPEST, DOT
 
 MOST_KEYS = 300  # of an object whose keys are columns
 Row = Mapping[str, Any]
+Lookup = Callable[[Row], Any]
 
 
 def paths_of(rows: Sequence[Row]) -> list[str]:
@@ -59,7 +60,7 @@ def _objects(value: Any) -> list[Row]:
     return values if values and all(isinstance(part, dict) for part in values) else []
 
 
-def lookup(path: str) -> Callable[[Row], Any]:
+def lookup(path: str) -> Lookup:
     """What finds the value of a path in an object: None where the path does not lead to one."""
     parts = path.split(DOT)
     if len(parts) == 1 or len(parts) > DEEPEST:

@@ -24,13 +24,13 @@ from tnctl.data.column_names import id_columns, separators
 from tnctl.data.file_pieces import BadRows, Line, Piece, report_absent
 from tnctl.data.formats import json_paths, text_lines
 from tnctl.data.formats.file_reader import FileReader
+from tnctl.data.formats.json_paths import Lookup
 from tnctl.data.row_values import row_values
 from tnctl.errors import quoted
 from tnctl.schema import Conf, Data
 
 SAMPLE = 64  # lines of a block from which the types of all its lines are taken
 Cutter = Callable[[str | bytes], list[Any] | None]
-Lookup = Callable[[dict[str, Any]], Any]
 Rows = list[tuple[int, bytes]]  # numbers of lines, and their text
 
 
@@ -86,24 +86,19 @@ class JsonReader(FileReader):
                     way += ", or give the format that the file has (data.format; to score format=)"
                 bad.add(f"{url}, line {number}: no JSON object: {quoted(text)}. {way}")
                 continue
-            row: dict[str, Any] = {}
-            for name, value_of in lookups.items():
-                if complaint := self._read(row, name, value_of, values):
-                    bad.add(f"{url}, line {number}, column '{name}': {complaint}")
-                    break
-            else:
-                kept.append((number, text))
-                for name, value in row.items():
-                    columns[name].append(value)
+            row = {name: value_of(values) for name, value_of in lookups.items()}
+            complaints = (
+                (name, _complaint(value, name in self.of_ids, self.cuts.get(name)))
+                for name, value in row.items()
+            )
+            if wrong := next((pair for pair in complaints if pair[1]), None):
+                bad.add(f"{url}, line {number}, column '{wrong[0]}': {wrong[1]}")
+                continue
+            kept.append((number, text))
+            for name, value in row.items():
+                columns[name].append(value)
         arrays = {name: array(values, self.cuts.get(name)) for name, values in columns.items()}
         return pa.table(arrays), kept
-
-    def _read(
-        self, row: dict[str, Any], name: str, value_of: Lookup, values: dict[str, Any]
-    ) -> str | None:
-        """Put the value of a column into a row; or say what is wrong with it."""
-        row[name] = value_of(values)
-        return _complaint(row[name], name in self.of_ids, self.cuts.get(name))
 
     def columns(self, url: str) -> list[str] | None:
         return json_paths.paths_of([parsed(line) or {} for line in text_lines.head_lines(url)])
