@@ -61,7 +61,7 @@ test: $(DEVELOP) $(S3RVER)  ## the test suite (some 20 minutes on 2 slow cores)
 test-all: $(DEVELOP) $(S3RVER) lint  ## the test suite with its long forms, and the linters
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m 'alone and long'  # a third: those of Ray mostly wait
 	$(BIN)/python -m pytest -m 'alone and not long'
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not alone'
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not alone and not short'
 
 bench: $(INSTALLED)  ## five of the benchmarks, one table each; needs an idle machine
 	$(BIN)/python -m benchmarks.table

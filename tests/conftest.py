@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,6 +104,15 @@ def run_process(*arguments, cwd, env=None, **options) -> Result:
     return Result(done.returncode, done.stdout, done.stderr)
 
 
+def run_copied_process(*arguments, cwd) -> Result:
+    """The same as a copy of a process that has imported TensorFlow; `err` is all that it prints."""
+    import preloaded_commands
+
+    with tempfile.NamedTemporaryFile("r") as log:
+        code = preloaded_commands.Command(arguments, cwd, log.name).wait(timeout=300)
+        return Result(code, "", log.read())
+
+
 def run_in_process(*arguments, cwd) -> Result:
     """`tnctl ARGUMENTS` in this process: the same code, without three seconds of imports."""
     from tnctl.cli.main import main
@@ -126,6 +136,11 @@ def run_in_process(*arguments, cwd) -> Result:
 @pytest.fixture(scope="session")
 def process():
     return run_process
+
+
+@pytest.fixture(scope="session")
+def copied_process():
+    return run_copied_process
 
 
 @pytest.fixture(scope="session")

@@ -142,6 +142,7 @@ def built_from_swapped(served, program, folder, *names):
     return graph, make(graph, build)
 
 
+@pytest.mark.long
 def test_names_of_inputs_are_what_counts(served, program, tmp_path):
     """Positions stay as they are: a program that went by them would notice nothing."""
     graph, wrong = built_from_swapped(served, program, tmp_path, '"feed_x"', '"feed_linear"')
@@ -397,7 +398,7 @@ def test_sequences_and_several_heads(recipe, cli, build, tmp_path):
     rows = ("data.train=0:6000", "data.validation=10000:10200", "data.test=20000:20200")
     for command in (
         ("train", f"conf={recipe}", *rows),
-        ("split-graph", "aot=[1,32,100]"),
+        ("split-graph", "aot=[1,32]"),
         ("export-embeddings", "format=dictionary"),
     ):
         done = cli(*command, "output=run", cwd=tmp_path)

@@ -70,8 +70,8 @@ def test_one_worker_ends_with_the_bytes_of_the_local_path(workspace, monkeypatch
 
 @pytest.mark.parametrize("workers, optimizer, dense, apart", [
     (2, "sgd", "sgd", 3e-5),
-    (3, "adagrad", "sgd", 3e-5),
-    (2, "adagrad", "adagrad", 3e-5),
+    pytest.param(3, "adagrad", "sgd", 3e-5, marks=pytest.mark.long),
+    pytest.param(2, "adagrad", "adagrad", 3e-5, marks=pytest.mark.long),
     (3, "adagrad", "adam", 1e-3),
 ])  # fmt: skip
 def test_workers_are_one_worker_with_a_larger_batch(
@@ -125,7 +125,7 @@ def test_workers_are_one_worker_with_a_larger_batch(
             np.testing.assert_allclose(one_worker[name], several[name], rtol=1e-4, atol=apart)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long), 5])
 def test_a_pass_continues_on_another_number_of_workers(parts, monkeypatch, workers):
     overrides = ["data.train=part-*.csv", "train.batch_size=64", "train.epochs=2"]
     conf = conf_of(parts, monkeypatch, *overrides, "life.shows.keep=true")

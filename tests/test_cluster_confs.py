@@ -145,6 +145,7 @@ DAYS = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_days_with_a_gate_and_the_life_of_rows(marked, monkeypatch, capsys, cli):
     cut(marked, 2, days=3)
     report, shared_report, expected, received = both(marked, monkeypatch, 2, "{day}", DAYS)

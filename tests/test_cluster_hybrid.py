@@ -101,6 +101,7 @@ def dense_of(output):
     return checkpoint.step, dense_file.floats(checkpoint.folder, checkpoint.manifest)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_dense_weights_over_frozen_rows_have_the_bytes_of_sync(parts, monkeypatch, workers):
     """Also their optimizer's state, the moving statistics, and what a pass reports."""
@@ -170,6 +171,7 @@ def test_every_row_is_trained_once_also_when_another_number_of_workers_resumes(
     assert shows == cluster_in_one_process.expected_shows(parts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("workers", "staleness"), [
     (3, 0), pytest.param(3, None, marks=pytest.mark.long),
     pytest.param(2, 1, marks=pytest.mark.long),

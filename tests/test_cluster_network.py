@@ -74,7 +74,7 @@ def slow_lines(parts, monkeypatch):  # noqa: F811
 RATE = 400_000  # bytes per second: a step of the small conf takes some 30 ms
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.long)])
 def test_a_slow_network_is_named(slow_lines, mode):
     overrides = ["train.epochs=3", "cluster=local", "cluster.workers=2", f"cluster.mode={mode}"]
     overrides += ["cluster.warmup_batches=0"]
@@ -101,6 +101,7 @@ def test_owners_that_are_slow_are_not_the_network(slow_lines, monkeypatch):
     assert 0 < timing[-1]["workers"][0]["network_seconds"] < 0.2
 
 
+@pytest.mark.long
 def test_one_machine_has_no_network(slow_lines):
     slow, timing = slow_lines(SlowTransport(RATE, machines=1), "train.epochs=2")
     assert not any("network" in line for line in slow)

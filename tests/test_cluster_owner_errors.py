@@ -109,7 +109,7 @@ def no_space_to_compress(monkeypatch, is_failing):
 
 @pytest.mark.parametrize(("fault", "compression", "name"), [
     (no_space_to_sync, "none", "00001.rows"),
-    (no_space_to_compress, "zstd", "00001.rows.zst"),
+    pytest.param(no_space_to_compress, "zstd", "00001.rows.zst", marks=pytest.mark.long),
 ])  # fmt: skip
 def test_a_disk_that_is_full_when_a_follower_finishes_its_part(
     workspace, monkeypatch, fault, compression, name

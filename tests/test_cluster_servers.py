@@ -88,7 +88,8 @@ def test_a_small_dense_model_lies_on_few_servers(floats, servers, slices):
 
 
 @pytest.mark.parametrize("workers, servers, overrides", [
-    (1, 1, PLAIN), (2, 2, LIFE), pytest.param(3, 5, LIFE, marks=pytest.mark.long),
+    (1, 1, PLAIN), pytest.param(2, 2, LIFE, marks=pytest.mark.long),
+    pytest.param(3, 5, LIFE, marks=pytest.mark.long),
 ])  # fmt: skip
 def test_servers_end_with_the_bits_of_workers(confs, workers, servers, overrides):  # noqa: F811
     """Those of one process that trains the batches of the workers (tests/micro_batches.py)."""
@@ -124,7 +125,8 @@ def test_one_worker_and_its_server_without_staleness_are_one_process(
 
 @pytest.mark.parametrize("mode, then, then_mode", [
     ("sync", (2, 0), "hybrid"), pytest.param("sync", (3, 1), "sync", marks=pytest.mark.long),
-    ("async", (1, 3), "async"), pytest.param("hybrid", (1, 3), "hybrid", marks=pytest.mark.long),
+    pytest.param("async", (1, 3), "async", marks=pytest.mark.long),
+    pytest.param("hybrid", (1, 3), "hybrid", marks=pytest.mark.long),
     pytest.param("hybrid", (2, 1), "async", marks=pytest.mark.long),
     pytest.param("hybrid", (3, 0), "hybrid", marks=pytest.mark.long),
     pytest.param("async", (2, 2), "hybrid", marks=pytest.mark.long),

@@ -106,6 +106,7 @@ def over_trees(template, folder, run, count, seed, errors):
         number += 1
 
 
+@pytest.mark.short
 def test_40_commands(template, tmp_path):
     over_trees(
         template, tmp_path, run_with_fault, 40, SEED, ["ENOSPC", "EIO", "EACCES", "interrupt"]

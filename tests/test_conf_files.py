@@ -293,6 +293,7 @@ def fuzz(folder, seed, rounds):
     return composed
 
 
+@pytest.mark.short
 def test_fuzz_conf_files(tmp_path):
     assert 3 < fuzz(tmp_path, 1, 40) < 40
 

@@ -752,6 +752,7 @@ def test_shipped_confs_read_their_files(tmp_path, name):
     assert np.isfinite(window.numeric).all()
 
 
+@pytest.mark.long
 def test_training_from_s3_to_s3(s3, workspace, process):
     """Data, prepared data and output on a storage that is not this machine's."""
     files.upload_folder(workspace / "clicks", f"{s3}/clicks")

@@ -231,6 +231,7 @@ def test_a_warm_start_from_a_checkpoint_around_the_output(run_copy, refused):
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_predictions_over_other_files(run_copy, cli, refused):
     predict = ["predict", "output=run", "data.test=test.csv", "format=csv"]
     (run_copy / "mine.csv").write_text("mine")

@@ -33,7 +33,7 @@ from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.errors import UserError
 
 SECONDS = 20
-LEAST, MOST = 30, 200  # rounds of the short and the long form
+LEAST, MOST = 30, 120  # rounds of the short and the long form
 
 
 def flip(chance, data, _):

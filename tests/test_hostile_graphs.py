@@ -412,6 +412,7 @@ def fuzzed(graph, tmp_path, seeds):
     return scores
 
 
+@pytest.mark.short
 def test_damaged_models_score_or_are_refused(graph, tmp_path):
     assert 50 < fuzzed(graph, tmp_path, range(500)) < 450
 

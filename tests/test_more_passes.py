@@ -95,6 +95,7 @@ def test_it_goes_on_where_it_was_interrupted(cli, folder, whole, monkeypatch):
     assert result(folder / "twice") == whole
 
 
+@pytest.mark.long
 def test_a_run_that_kept_its_best_model_goes_on_from_the_checkpoint_before_its_end(cli, folder):
     train(cli, folder, "best", 2, *BEST)
     report = json.loads((folder / "best/report.json").read_text())

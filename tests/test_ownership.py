@@ -135,8 +135,17 @@ def killed_at(number, root, command):
         os._exit(0)
 
 
-@pytest.mark.parametrize("way", ["exchange", "two renames", "mount point"])
-@pytest.mark.parametrize("old", [{}, OLD], ids=["new", "old"])
+@pytest.mark.parametrize(
+    ("way", "old"),
+    [
+        ("exchange", OLD),
+        ("two renames", OLD),
+        pytest.param("mount point", OLD, marks=pytest.mark.long),
+        pytest.param("exchange", {}, marks=pytest.mark.long),
+        pytest.param("two renames", {}, marks=pytest.mark.long),
+        pytest.param("mount point", {}, marks=pytest.mark.long),
+    ],
+)
 def test_a_kill_at_any_moment_leaves_one_of_both(root, monkeypatch, way, old):
     to = root / "graph"
     if way == "two renames":

@@ -474,7 +474,10 @@ SMALL = ["data.train=0:12000", "data.validation=12000:15000", "data.test=null",
          "train.batch_size=512"]  # fmt: skip
 
 
-@pytest.mark.parametrize("conf", ["dcn", "din", "esmm", "fm", "wide_deep"])
+@pytest.mark.parametrize("conf", [
+    "dcn", "esmm",
+    *(pytest.param(conf, marks=pytest.mark.long) for conf in ("din", "fm", "wide_deep")),
+])  # fmt: skip
 def test_a_recipe_trains_and_is_served(cli, tmp_path, conf):
     extra = []
     if conf == "dcn":
@@ -514,10 +517,10 @@ OWN_CONF = """\
 """
 
 
-def test_a_recipe_of_ones_own_from_training_to_serving(process, cli, tmp_path):
+def test_a_recipe_of_ones_own_from_training_to_serving(copied_process, cli, tmp_path):
     source = written(tmp_path, OWN)
     written(tmp_path, OWN_CONF, "own.yaml")
-    done = process("train", "conf=own.yaml", *SMALL, "output=run", cwd=tmp_path)
+    done = copied_process("train", "conf=own.yaml", *SMALL, "output=run", cwd=tmp_path)
     assert done.code == 0, done.err
     [manifest] = (tmp_path / "run/checkpoints").glob("*/manifest.json")
     recorded = json.loads(manifest.read_text())["recipe"]

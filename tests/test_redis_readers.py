@@ -43,7 +43,7 @@ print(lookups, len(versions))
 @pytest.mark.parametrize(
     ("grace", "seconds"),
     [pytest.param(0, 2, id="short"),
-     *(pytest.param(grace, 40, marks=pytest.mark.long) for grace in (0, 1))],
+     *(pytest.param(grace, 20, marks=pytest.mark.long) for grace in (0, 1))],
 )  # fmt: skip
 def test_no_reader_sees_a_mixture_or_misses_a_row(grace, seconds):
     code = DOCUMENT.read_text().split("```python\n")[1].split("```")[0]

@@ -138,7 +138,12 @@ WAYS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("way", WAYS)
+LONG_WAYS = ("some rows, in their order", "all rows")
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[pytest.mark.long] * (way in LONG_WAYS)) for way in WAYS]
+)
 def test_a_run_that_was_killed_ends_as_one_that_was_not(way, workspace, cli, at_step, tmp_path):
     """Twice: in the middle of the first pass, and of the second."""
     overrides = [*WAYS[way], "train.epochs=2", "train.batch_size=200"]
@@ -161,6 +166,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(way, workspace, cli, at_
     assert outcome(workspace / "run") == whole
 
 
+@pytest.mark.long
 def test_a_pass_that_is_cut_into_units_is_resumed(workspace, cli, at_step, monkeypatch, tmp_path):
     """One process trains what is left of units that were cut for three workers."""
     from tnctl.training import workers
@@ -205,6 +211,7 @@ def break_rows(path):
     path.write_text("".join(lines))
 
 
+@pytest.mark.long
 def test_days_go_on_too(workspace, cli, at_step, tmp_path):
     """Stopped by signals and without: at days' ends rows go, and counts decay."""
     header, *lines = (workspace / "clicks/train.csv").read_text().splitlines(keepends=True)
@@ -280,6 +287,7 @@ def test_a_signal_saves_the_step_that_is_done(ask, code, usual, workspace, cli, 
     assert outcome(workspace / "run") == usual
 
 
+@pytest.mark.long
 def test_a_signal_in_an_evaluation_ends_it(usual, workspace, cli, monkeypatch):
     """The evaluation on the way, and that at the end of a pass; both are made up for."""
     from tnctl.training import workers
@@ -330,6 +338,7 @@ def test_a_second_signal_leaves_at_once(workspace, cli, at_step, monkeypatch):
     assert names(workspace / "run") == []
 
 
+@pytest.mark.long
 def test_nothing_is_left_to_be_finished_once_the_model_is_saved(workspace, cli, monkeypatch):
     """A signal while the report is made leaves at once; the report is made up for."""
     from tnctl.training import final_report
@@ -430,6 +439,7 @@ def test_other_files_are_refused(workspace, cli, at_step):
     assert "and is not among the files of data.train" in done.last
 
 
+@pytest.mark.long
 def test_of_other_data_the_way_back_is_the_pass_before(usual, workspace, cli, at_step):
     saving = (*USUAL, "save.every_steps=4", "save.keep=0")
     at_step(22, kill)
@@ -506,6 +516,7 @@ def overfitted(trained, cli, tmp_path_factory):
     return folder, best
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", ["cut", "gone"])
 def test_without_the_best_training_goes_on(damage, overfitted, cli, tmp_path):
     source, best = overfitted
@@ -533,6 +544,7 @@ def test_without_the_best_training_goes_on(damage, overfitted, cli, tmp_path):
     assert report["auc"] == max(later.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", ["gone", "cut"])
 def test_of_checkpoints_that_are_left_the_best_is_taken(damage, workspace, cli, at_step):
     """What the newest is built on stays where it is, whatever it lacks itself."""
@@ -565,6 +577,7 @@ def test_of_checkpoints_that_are_left_the_best_is_taken(damage, workspace, cli, 
     )
 
 
+@pytest.mark.long
 def test_the_best_that_is_lost_at_the_end_leaves_the_last(workspace, cli, at_step):
     """The last one is whole, though those before were deltas of the best."""
     run = workspace / "run"

@@ -493,6 +493,7 @@ def test_the_scorer_of_the_page_notices(simple, cli):
     assert code == 1 and "AssertionError" in said
 
 
+@pytest.mark.long
 def test_the_scorer_of_the_page_with_redis(simple, cli):
     server = shutil.which("redis-server")
     if server is None:

@@ -131,6 +131,7 @@ def test_the_best_conf_is_refitted_on_training_and_validation_data(searched, cli
     assert report(folder / "by_hand") == refit
 
 
+@pytest.mark.long
 def test_shares_of_one_file_are_searched_and_refitted(searched, cli):
     """No trial is evaluated on data.test; the best conf is trained on all other rows."""
     folder, _ = searched
@@ -188,8 +189,8 @@ def test_foreign_files_where_a_trial_writes_are_left(searched, cli, tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize(
     "point",
-    [f"{RECORD}:begin:3", f"{RECORD}:values_of:2", f"{RECORD}:report:4", f"{RECORD}:complete:2",
-     f"{RUN}:1", f"{RUN}:23", "tnctl.training.search.trial_run:Outcome:__init__:2"],
+    [f"{RECORD}:begin:3", f"{RECORD}:report:4", f"{RECORD}:complete:2",
+     f"{RUN}:23", "tnctl.training.search.trial_run:Outcome:__init__:2"],
 )  # fmt: skip
 def test_a_search_killed_at_each_point_makes_the_same_trials(searched, cli, point):
     folder, _ = searched

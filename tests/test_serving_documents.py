@@ -51,6 +51,7 @@ def parsed(name, text):
         return None
 
 
+@pytest.mark.short
 def test_thousands_of_wrong_documents_are_parsed_or_refused_in_one_line():
     taken, refused = counted(400, 11)
     assert refused > taken > 100

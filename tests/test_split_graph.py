@@ -386,6 +386,7 @@ def test_a_head_with_a_linear_part_has_all_slots_of_it(split, whole):
     assert content["numeric"] == {}
 
 
+@pytest.mark.long
 def test_towers_without_the_recipes_code(cli, everything, whole, tmp_path):
     inputs = golden_of(whole).inputs(document(whole))
     loaded = tf.saved_model.load(str(whole))
@@ -752,6 +753,7 @@ def test_linear_weights_by_slot(whole, by_weights, split):
     assert (buy.version, buy.signatures.linears, buy.linear.adds) == (1, (), ())
 
 
+@pytest.mark.long
 def test_linear_weights_by_slot_are_verified(cli, everything, by_weights, tmp_path):
     said = "sums of the slots' linear, bit by bit"
     assert len(list(verified(cli, everything, by_weights, tmp_path, said))) == 2

@@ -53,6 +53,7 @@ def test_a_whole_run(run_copy, cli):
     assert remote == local
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("proxy")
 def test_deltas_on_s3_are_those_of_a_disk(tmp_path):
     settings = {"full_every": 3, "keep": 2, "spool": str(tmp_path / "spool"), "compression": "zstd"}
@@ -80,7 +81,9 @@ def grown(run, count):
     return run
 
 
-@pytest.mark.parametrize("share", [0.02, 0.5, 0.9])
+@pytest.mark.parametrize("share", [
+    pytest.param(0.02, marks=pytest.mark.long), 0.5, pytest.param(0.9, marks=pytest.mark.long),
+])  # fmt: skip
 def test_a_connection_cut_while_uploading_leaves_the_one_before(tmp_path, proxy, share):
     output = f"s3://{BUCKET}/cut{share}"
     run = Run(conf_of(output, {"spool": str(tmp_path / "spool")}))

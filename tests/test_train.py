@@ -289,6 +289,7 @@ def metrics_of_the_weights_kept(cli, workspace, report, last):
     assert json.loads(done.out)["metrics"]["validation.auc"] == aucs
 
 
+@pytest.mark.long
 def test_a_run_keeps_the_best_model_where_it_can(workspace, cli):
     auto = "evaluation.keep=auto"
     train(cli, workspace, *OVERFITS, "evaluation.every_steps=4", auto)
@@ -342,6 +343,7 @@ def rates(run):
     return [line["rate_factor"] for line in log_of(run) if line["event"] == "step"]
 
 
+@pytest.mark.long
 def test_plateaus_and_schedules_reach_the_steps(workspace, cli):
     train(cli, workspace, "train.batch_size=300", "train.epochs=4", *PLATEAU)
     assert rates(workspace / "run") == [1, 1, 0.5, 0.25]
@@ -397,6 +399,7 @@ def test_squared_error(workspace, cli):
     assert report["epochs"][0]["running_auc"] is None
 
 
+@pytest.mark.long
 def test_of_one_class_there_is_no_auc_anywhere(workspace, cli):
     clicks = pa.csv.read_csv(workspace / "clicks/validation.csv")
     pa.csv.write_csv(clicks.filter(pc.equal(clicks["label"], 0)), workspace / "clicks/others.csv")
@@ -560,6 +563,7 @@ def test_a_gradient_that_is_not_finite_is_one_line(workspace, cli):
     train(cli, workspace, "~slots.price_range")
 
 
+@pytest.mark.long
 def test_bfloat16_is_near_float32(workspace, cli):
     big = [
         "train", "conf=deepfm", "data.train=0:60000", "data.validation=null",
@@ -576,11 +580,12 @@ def test_bfloat16_is_near_float32(workspace, cli):
     assert reports[0]["auc"] != reports[1]["auc"]
 
 
-def test_deterministic_gives_the_same_report_twice(trained, workspace, process):
+def test_deterministic_gives_the_same_report_twice(trained, workspace, copied_process):
     """In processes of their own: TensorFlow's switch has no way back."""
     reports = []
     for _ in range(2):
-        done = process(*TRAIN, "train.deterministic=true", "overwrite=true", cwd=workspace)
+        command = (*TRAIN, "train.deterministic=true", "overwrite=true")
+        done = copied_process(*command, cwd=workspace)
         assert done.code == 0, done.err
         reports.append(report_of(workspace / "run"))
     assert reports[0] == reports[1]
