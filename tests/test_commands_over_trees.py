@@ -14,6 +14,7 @@ from io_faults import Fault, Forked, armed
 COMMANDS_PER_WORLD = 4
 SEED = 465  # of the short form; the long form draws one
 CODES = {0, 1, 2, 130, 143}
+LEFT = re.compile(r"tmp/tnctl\.|(.*/)?\.[^/]+\.tnctl-new(/|$)")
 REFUSED = re.compile(r"(?:tnctl [a-z-]+: )?(\S+) holds (.+), which tnctl did not write there")
 
 
@@ -64,8 +65,8 @@ def judged(world, command, run, fault):
     said = done.err.splitlines()
     if fault is None:
         if done.code != 0:
-            # But what a killed command left in the temporary folder.
-            left = {key for key in before.keys() - after.keys() if key.startswith("tmp/tnctl.")}
+            # But what a killed command left in the temporary folder and beside its output.
+            left = {key for key in before.keys() - after.keys() if LEFT.match(key)}
             assert after == {key: before[key] for key in before.keys() - left}, case
             assert said, case
         if done.code == 0:
