@@ -15,7 +15,7 @@ from tnctl.launch.worker_processes import WorkerProcess
 
 # Writes what a worker finds, with threads of nobody else.
 PROGRAM = """
-import json, os, pathlib, signal, sys
+import contextlib, io, json, os, pathlib, signal, sys
 from tnctl.launch.forked_process import ForkedProcess, name_process
 
 def is_open(descriptor):
@@ -47,15 +47,20 @@ print("buffered")  # at the fork, and written by one process
 stdin, begin = os.pipe()
 end, output = os.pipe()
 other, passed = os.pipe()
-process = ForkedProcess(run, stdin=stdin, stdout=output, stderr=output, pass_fds=[passed])
+os.dup2(output, low)
+with contextlib.redirect_stderr(io.StringIO()):
+    process = ForkedProcess(run, stdin=stdin, stdout=low, stderr=low, pass_fds=[passed])
 os.write(begin, b"a line")
 assert process.wait() == 7 and process.poll() == 7
 print(json.dumps([json.loads(os.read(other, 10_000)), passed, os.read(end, 100).decode()]))
 """
 
 
-def test_it_has_what_a_new_program_would_have():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+@pytest.mark.parametrize("low", [0, 20])
+def test_it_has_what_a_new_program_would_have(low):
+    done = subprocess.run(
+        [sys.executable, "-c", f"low = {low}\n{PROGRAM}"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     buffered, line = done.stdout.splitlines()
     state, passed, written = json.loads(line)

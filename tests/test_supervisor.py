@@ -176,6 +176,18 @@ def test_lost_workers_are_started_again(tmp_path, capfd, plan, words):
     assert "generation 2" in run.logs[1].read_text()
 
 
+def test_exit_codes_are_seen_where_ended_children_are_ignored(tmp_path):
+    """As daemons that never wait for their children leave it to what they start."""
+    previous = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        run = Run(tmp_path, [[SLEEP, "kill 9"], ["exit 1", SLEEP]])
+        assert run() == 1
+        assert signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGCHLD, previous)
+    assert run.generations() == 2
+
+
 def test_what_a_killed_rank_0_has_begun_to_show_is_a_line(tmp_path, capfd):
     run = Run(tmp_path, [["begin epoch 1  20%;kill 9"], ["say end;exit 0"]])
     assert run() == 0

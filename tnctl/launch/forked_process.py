@@ -6,6 +6,7 @@ supervisor imports once, and each worker, also each that is started again, is re
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
 import sys
@@ -109,10 +110,13 @@ def _become_a_process(stdin: int, stdout: int | None, stderr: int, pass_fds: Seq
     for number in HANDLED:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
-    os.dup2(stdin, 0)
-    if stdout is not None:
-        os.dup2(stdout, 1)
-    os.dup2(stderr, 2)
+    # A program that calls tnctl may have replaced them, and each writes to what it has replaced.
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    # Any of these may have the number of another one where a standard stream was closed.
+    standard = {number: fd for number, fd in enumerate((stdin, stdout, stderr)) if fd is not None}
+    copies = {number: fcntl.fcntl(fd, fcntl.F_DUPFD, 3) for number, fd in standard.items()}
+    for number, copy in copies.items():
+        os.dup2(copy, number)
     kept = {0, 1, 2, *pass_fds}
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor not in kept:

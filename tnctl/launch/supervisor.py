@@ -230,6 +230,8 @@ class Supervisor:
                 # Ignored signals stay ignored, such as Ctrl-C for commands in the background.
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     previous[number] = signal.signal(number, self._handle)
+            # While it is ignored, which is inherited, the system keeps no exit codes.
+            previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             previous[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, self._resize)
         try:
             yield
