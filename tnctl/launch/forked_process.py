@@ -115,8 +115,8 @@ def _become_a_process(stdin: int, stdout: int | None, stderr: int, pass_fds: Seq
     # Any of these may have the number of another one where a standard stream was closed.
     standard = {number: fd for number, fd in enumerate((stdin, stdout, stderr)) if fd is not None}
     copies = {number: fcntl.fcntl(fd, fcntl.F_DUPFD, 3) for number, fd in standard.items()}
-    for number, copy in copies.items():
-        os.dup2(copy, number)
+    for target, copy in copies.items():
+        os.dup2(copy, target)
     kept = {0, 1, 2, *pass_fds}
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor not in kept:
