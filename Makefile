@@ -59,9 +59,12 @@ test: $(DEVELOP) $(S3RVER)  ## the test suite (some 20 minutes on 2 slow cores)
 	$(BIN)/python -m pytest -m 'alone and not long'
 
 test-all: $(DEVELOP) $(S3RVER) lint  ## the test suite with its long forms, and the linters
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m 'alone and long'  # a third: those of Ray mostly wait
-	$(BIN)/python -m pytest -m 'alone and not long'
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not alone and not short'
+	# All three parts, whatever fails. Of the first, a third at a time: those of Ray mostly wait.
+	failed=0; \
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m 'alone and long' || failed=1; \
+	$(BIN)/python -m pytest -m 'alone and not long' || failed=1; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not alone and not short' || failed=1; \
+	exit $$failed
 
 bench: $(INSTALLED)  ## five of the benchmarks, one table each; needs an idle machine
 	$(BIN)/python -m benchmarks.table

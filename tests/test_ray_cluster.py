@@ -148,7 +148,7 @@ def workers_recorded(run):
 @needs_ray
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_without_room_for_a_worker_training_continues_with_fewer(parts, number):
-    elastic = ["cluster.workers=3", "cluster.min_workers=2", "cluster.patience=8"]
+    elastic = ["cluster.workers=3", "cluster.min_workers=2", "cluster.patience=20"]
     with (
         nodes_of_ray(3) as (nodes, environment),
         TrainingOnNodes(parts, nodes["raylets"], environment, *elastic) as training,
