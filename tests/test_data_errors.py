@@ -288,13 +288,16 @@ def write_parts(folder, kind):
 
 
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
-def test_empty_parts_are_passed_over_where_a_key_says_so(tmp_path, kind):
+def test_empty_parts_are_passed_over_where_a_key_says_so(tmp_path, kind, capsys):
     write_parts(tmp_path, kind)
     options = {"train": f"part-*.{kind}", "format": kind.partition(".")[0]}
     refused(conf_of(tmp_path, **options), f"part-0.{kind} is empty", "data.skip_empty=true")
     conf = conf_of(tmp_path, **options, skip_empty=True)
+    capsys.readouterr()
     assert [window.rows for window in windows(conf, features_of(conf), "train")] == [2]
     assert sources.columns_of(conf, "train") == ["a", "n", "y"]
+    [line] = capsys.readouterr().err.splitlines()  # of the first one
+    assert f"part-0.{kind} is empty. Such files are passed over" in line
     assert sources.count_hint(conf, "train") == (2 if kind == "parquet" else None)
     read = [
         window.rows

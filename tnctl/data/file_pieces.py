@@ -128,9 +128,10 @@ class EmptyError(Failure):
 
 
 class EmptyFileError(Failure):
-    """A file of no bytes."""
+    """A file of no bytes, at `url`."""
 
     def __init__(self, url: str) -> None:
+        self.url = url
         super().__init__(
             f"{url} is empty. Write the file again, leave it out of data, or have files without "
             "any byte passed over with data.skip_empty=true"

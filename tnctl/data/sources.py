@@ -21,8 +21,10 @@ from tnctl.data.row_split import Cut, HashCut, LastCut, SourceFile
 from tnctl.data.unit_records import WHOLE, Unit
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.masking import masked
+from tnctl.progress import say
 from tnctl.schema import Conf, Data
 
+_with_empty_files: set[str] = set()
 DAY = "{day}"  # the place of the day's name in data.train
 # Rows that were counted, of each row group or of a file, by its reader, URL and fingerprint.
 _counted: dict[tuple[str, str, str], list[int]] = {}
@@ -228,9 +230,20 @@ def empty_skipped(conf: Conf) -> Iterator[None]:
     """The rest of the block is passed over when it reads a file without any byte, if allowed."""
     try:
         yield
-    except EmptyFileError:
+    except EmptyFileError as error:
         if not conf.data.skip_empty:
             raise
+        report_empty(*error.url.rpartition("/")[::2])
+
+
+def report_empty(folder: str, name: str) -> None:
+    """Say of the first file without any byte of each folder that such files are passed over."""
+    if folder not in _with_empty_files:
+        _with_empty_files.add(folder)
+        say(
+            f"{folder}/{name} is empty. Such files are passed over in this folder "
+            "(data.skip_empty=true)"
+        )
 
 
 def _of_unit(conf: Conf, split: str, needed: list[str], unit: Unit) -> Iterator[Piece]:
