@@ -146,8 +146,7 @@ def workers_recorded(run):
 @pytest.mark.alone
 @pytest.mark.long
 @needs_ray
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_without_room_for_a_worker_training_continues_with_fewer(parts, number):
+def test_without_room_for_a_worker_training_continues_with_fewer(parts):
     elastic = ["cluster.workers=3", "cluster.min_workers=2", "cluster.patience=20"]
     with (
         nodes_of_ray(3) as (nodes, environment),
@@ -155,7 +154,7 @@ def test_without_room_for_a_worker_training_continues_with_fewer(parts, number):
     ):
         training.until(lambda: training.checkpoints() and len(training.workers()) == 3)
         pids = processes_below(nodes["raylets"])
-        os.kill(nodes["raylets"][0], number)
+        os.kill(nodes["raylets"][0], signal.SIGTERM)  # as Kubernetes ends a node
         killed = time.monotonic()
         training.until(lambda: "resuming from" in training.said)
         print(f"under way again with 2 workers after {time.monotonic() - killed:.1f} s")
@@ -222,7 +221,6 @@ if "tnctl.cli.worker" in sys.orig_argv:
 @needs_ray
 @pytest.mark.parametrize(("kind", "method"), [
     ("tnctl.cluster.workers.follower.Follower", "_evaluate"),
-    ("tnctl.checkpoint.owners.PartWriter", "stage"),
     ("tnctl.checkpoint.owners.PartWriter", "finish"),
 ])  # fmt: skip
 def test_a_node_that_is_lost_while_workers_save_or_evaluate(parts, kind, method):
