@@ -196,6 +196,7 @@ def test_a_file_that_may_not_be_read(open_folder, cli):
     assert cli(*arguments, "data.train=closed.csv", cwd=open_folder).code == 0
 
 
+@pytest.mark.long
 def test_an_output_that_may_not_be_written(open_folder, cli):
     (open_folder / "closed").mkdir(mode=0o555)
     output = f"output={open_folder}/closed/run"

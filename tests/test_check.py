@@ -15,6 +15,7 @@ from tnctl.cli.check import short, span
 from tnctl.data.id_growth import growth
 from tnctl.progress import size
 from tnctl.tables import Initial, Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace
+from tnctl.training import loop
 from tnctl.training.forecast import INDEX_BYTES
 from tnctl.training.sample_ids import first_met
 
@@ -460,14 +461,20 @@ def test_a_header_among_rows_of_texts(cli, tmp_path):
     ]
 
 
-def test_a_label_that_is_never_positive(cli, tmp_path):
+def test_a_label_that_is_never_positive(cli, tmp_path, monkeypatch):
+    """It is said early in the first pass, and refused at its end."""
+    monkeypatch.setattr(loop, "MANY", 300)
     texts = [["u" + row[0], "i" + row[1], row[2], "ny"[int(row[3])]] for row in lines_of()]
     write_lines(tmp_path, texts)
     [warning] = warned(cli, tmp_path, "data.label.positive=[yess]")
     assert "is never 'yess' in the sample" in warning and "Its texts: 'n', 'y'" in warning
     done = cli("train", "conf=my.yaml", "data.label.positive=[yess]", "output=run", cwd=tmp_path)
     assert done.code == 1
-    assert "with data.label.positive=['yess'] every row of data.train has the same" in done.last
+    rule = "with data.label.positive=['yess']"
+    assert f"{rule} every row of data.train has the same" in done.last
+    assert done.err.count(f"{rule} the first ") == 1
+    done = cli("train", "conf=my.yaml", "data.label.positive=[y]", "output=two", cwd=tmp_path)
+    assert done.code == 0 and "the first" not in done.err, done.err
 
 
 def test_a_label_by_a_rule_is_trained_on_by_its_squared_error(cli, tmp_path):

@@ -482,6 +482,7 @@ def test_two_epochs_of_days_that_are_no_dates(three, cli):
     assert report["steps"] == 24
 
 
+@pytest.mark.long
 def test_killed_in_the_middle_of_a_day(three, cli):
     """The day goes on where the last checkpoint was, and all comes out the same."""
     more = ("train.epochs=2", "save.every_steps=3", "train.batch_size=128", "data.window=256")

@@ -157,7 +157,7 @@ print(worker.PROGRAM.may_be_forked("train"), "tnctl.cluster.process" in sys.modu
 @pytest.mark.parametrize(
     ("statement", "expected"),
     [
-        ("", "True True"),
+        pytest.param("", "True True", marks=pytest.mark.long),
         ("import tensorflow", "True True"),
         ("import tensorflow as tf; tf.constant(1.0)", "False False"),
     ],

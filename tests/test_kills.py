@@ -95,12 +95,6 @@ def survives(whole, moments, save, seed):
     assert result_of(folder / "run") == expected, (seed, moments)
 
 
-@pytest.mark.short
-def test_a_run_that_is_killed_twice(whole):
-    seed = random.SystemRandom().randrange(1000)
-    survives(whole, ["training", "saving"], SAVES["deltas"], seed)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("save", SAVES)
 def test_a_run_that_is_killed_five_times(whole, save):

@@ -139,7 +139,7 @@ def killed_at(number, root, command):
     ("way", "old"),
     [
         ("exchange", OLD),
-        ("two renames", OLD),
+        pytest.param("two renames", OLD, marks=pytest.mark.long),
         pytest.param("mount point", OLD, marks=pytest.mark.long),
         pytest.param("exchange", {}, marks=pytest.mark.long),
         pytest.param("two renames", {}, marks=pytest.mark.long),

@@ -26,7 +26,10 @@ def predicted(cli, folder, *arguments):
 
 def test_the_scores_are_those_of_evaluate(run_copy, cli):
     done = predicted(cli, run_copy, CARRY)
-    assert "700 predictions of data.test by step 12 written to run/predictions.parquet" in done.err
+    assert (
+        "700 predictions of data.test by the model of step 12 written to run/predictions.parquet"
+        in done.err
+    )
     assert done.out == ""
     table = pq.read_table(run_copy / "run/predictions.parquet")
     assert table.column_names == ["user_id", "label", "prediction", "logit"]
@@ -80,7 +83,7 @@ def test_other_files_and_storages(run_copy, cli):
 
 def test_without_test_data_validation_data_is_scored(run_copy, cli):
     done = predicted(cli, run_copy, "data.test=null")
-    assert "900 predictions of data.validation by step 12" in done.err
+    assert "900 predictions of data.validation by the model of step 12" in done.err
 
 
 def test_what_is_asked_wrongly_is_one_line(trained, cli):

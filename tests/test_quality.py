@@ -39,7 +39,8 @@ def planted():
     return {name: auc(whole[name], whole["label"]) for name in ("planted", "planted_additive")}
 
 
-@pytest.mark.parametrize("conf", ["deepfm", pytest.param("lr", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("conf", ["deepfm", "lr"])
 def test_the_reference_is_the_planted_truth(report_of, planted, conf):
     report = report_of(conf)
     assert report["split"] == "test"
@@ -102,7 +103,8 @@ def adult(tmp_path_factory, cli):
     return auc_of
 
 
-@pytest.mark.parametrize("recipe", ADULT)
+@pytest.mark.short
+@pytest.mark.parametrize("recipe", ["deepfm"])
 def test_adult(adult, recipe):
     assert adult(recipe, 1) >= ADULT[recipe]
 

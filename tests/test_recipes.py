@@ -492,6 +492,7 @@ def test_a_recipe_trains_and_is_served(cli, tmp_path, conf):
         assert done.code == 0, (command, done.err)
 
 
+@pytest.mark.long
 def test_batch_norm_and_dropout_go_on_where_they_were(cli, tmp_path):
     """Two epochs at once are two epochs with a stop between them, to the bit."""
     arguments = ["conf=deepfm", *SMALL, "recipe.batch_norm=true", "recipe.dropout=0.3"]

@@ -138,7 +138,7 @@ WAYS = {
 }  # fmt: skip
 
 
-LONG_WAYS = ("some rows, in their order", "all rows")
+LONG_WAYS = ("some rows, in their order", "a row's life", "all rows")
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,9 @@ def test_a_checkpoint_every_so_many_minutes(workspace, cli, monkeypatch):
     assert 3 < len(names(workspace / "run")) < 12
 
 
-@pytest.mark.parametrize(("ask", "code"), [(interrupt, 130), (terminate, 143)])
+@pytest.mark.parametrize(("ask", "code"), [
+    pytest.param(interrupt, 130, marks=pytest.mark.long), (terminate, 143),
+])  # fmt: skip
 def test_a_signal_saves_the_step_that_is_done(ask, code, usual, workspace, cli, at_step):
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     for step in (7, 8):

@@ -159,6 +159,36 @@ def test_the_table_on_the_standard_output(runs, cli):
     assert any("0.72000 ± 0.02000" in line for line in lines)
 
 
+def test_a_run_that_failed_is_listed_with_its_error(workspace, cli):
+    """Before its first checkpoint and after it; when it is resumed, the log has no such line."""
+    training = ("train", "conf=small.yaml", "output=runs/a", "save.every_steps=2")
+
+    def listed_after(split):
+        path = workspace / f"clicks/{split}.csv"
+        good = path.read_text()
+        path.write_text(f"{good}1,2\n")
+        done = cli(*training, cwd=workspace)
+        path.write_text(good)
+        assert done.code == 1 and "columns, received 2" in done.last, done.err
+        [run] = listed(cli, "runs", cwd=workspace)["runs"]
+        assert run["state"] == "failed" and f"tnctl train: {run['problem']}" == done.last
+        last = json.loads((workspace / "runs/a/log.jsonl").read_text().splitlines()[-1])
+        assert (last["event"], last["reason"]) == ("failed", run["problem"])
+        return run["step"], last["timing"]["seconds"]
+
+    assert listed_after("train")[0] is None
+    assert listed_after("validation")[0] is None
+    step, seconds = listed_after("test")
+    assert step >= 2
+    assert "failed at step" in cli("runs", cwd=workspace).out
+    done = cli(*training, cwd=workspace)
+    assert done.code == 0 and "resuming from" in done.err, done.err
+    [run] = listed(cli, "runs", cwd=workspace)["runs"]
+    assert (run["state"], run["problem"]) == ("finished", None)
+    assert run["seconds"] > seconds > 0
+    assert "failed" not in (workspace / "runs/a/log.jsonl").read_text()
+
+
 def test_without_validation_the_names_order_them_and_a_line_says_so(tmp_path, cli):
     for name, test in (("b", 0.9), ("a", 0.6)):
         add_run(tmp_path / "runs" / name, test=test)

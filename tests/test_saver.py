@@ -639,7 +639,9 @@ for _ in sys.stdin:
 """
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [
+    pytest.param(3, marks=pytest.mark.short), pytest.param(30, marks=pytest.mark.long),
+])  # fmt: skip
 def test_killed_while_it_saves(tmp_path, kills):
     """Really: what is there is whole, as of an unkilled run, and a process goes on from it."""
     rng, reached = random.Random(kills), 0

@@ -218,7 +218,8 @@ def test_csv_and_json_lines_agree_at_the_edges(artefacts, tmp_path):
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in several))
         for kind in ("csv", "jsonl"):
             try:
-                [piece] = scoring.pieces(scorer, str(tmp_path / f"rows.{kind}"), kind)
+                conf = scoring.conf_of_rows(scorer, kind, {})
+                [piece] = scoring.pieces(scorer, str(tmp_path / f"rows.{kind}"), conf)
                 logits.append(scorer(piece.table, piece.where)["logit"].tolist())
                 taken += 1
             except Failure as error:
@@ -339,7 +340,14 @@ def test_artefacts_of_two_checkpoints_are_refused(artefacts, cli, tmp_path):
         (["embeddings=embeddings"], "score needs graph=URL"),
         ([*ARTEFACTS, "format=parquet"], "no format 'parquet'"),
         ([*ARTEFACTS, "output=run"], "takes no output="),
-        ([*ARTEFACTS, "skip_rows=-1"], "skip_rows must be a whole number"),
+        ([*ARTEFACTS, "data.skip_rows=-1"], "data.skip_rows must be at least 0"),
+        ([*ARTEFACTS, "data.skip_rows=x"], "data.skip_rows"),
+        ([*ARTEFACTS, "data.skip_rows=1", "data.skip_rows=2"], "is given twice"),
+        ([*ARTEFACTS, "data.bad_rows=1,2"], "data.bad_rows takes one value"),
+        ([*ARTEFACTS, "data.delimiter='ab'"], "delimiter must be one character"),
+        ([*ARTEFACTS, "data.labels=x"], "takes no data.labels="),
+        ([*ARTEFACTS, "++data.skip_rows=1"], "takes no ++data.skip_rows="),
+        ([*ARTEFACTS, "data.bad_rows"], "takes no data.bad_rows="),
         ([*ARTEFACTS, "checkpoint=run"], "takes no checkpoint="),
     ],
 )
@@ -361,7 +369,7 @@ def test_lines_before_the_rows(artefacts, cli, tmp_path, kind):
         f"input={path}",
         f"to={to}",
         "overwrite=true",
-        "skip_rows=2",
+        "data.skip_rows=2",
         cwd=artefacts,
     )
     assert done.code == 0, done.err
@@ -377,11 +385,67 @@ def test_lines_before_the_rows(artefacts, cli, tmp_path, kind):
         f"input={path}",
         f"to={to}",
         "overwrite=true",
-        "skip_rows=2",
+        "data.skip_rows=2",
         cwd=artefacts,
     )
     lines = text.count("\n") + 3
     assert done.code == 1 and f"line {lines}" in done.last
+
+
+@pytest.mark.parametrize("batch_rows", [4096, 3])
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_bad_rows_are_left_out_and_lines_named(
+    artefacts, expected, cli, tmp_path, kind, batch_rows, monkeypatch
+):
+    """With as many as are allowed, each score has the line of its row; one fewer ends it."""
+    from tnctl.serving import scoring
+
+    monkeypatch.setattr(scoring, "BATCH_ROWS", batch_rows)
+    lines = (artefacts / f"rows.{kind}").read_text().splitlines()[:11]
+    path, to = tmp_path / f"rows.{kind}", tmp_path / "scores.jsonl"
+    if kind == "csv":
+        wrong = ["1,2", re.sub(r"[0-9.]+", "x", lines[1]).replace("x", "much")]
+        assert "much" in wrong[1]
+        header, wrong = [lines.pop(0)], [wrong[0], *[wrong[1]] * 4, "", wrong[0]]
+    else:
+        wrong = ["[1]", *[json.dumps({**json.loads(lines[0]), "price": "much"})] * 4, "", "{"]
+        header = []
+        del lines[10:]
+    path.write_text("\n".join([*header, *lines[:4], *wrong, *lines[4:], *wrong, ""]))
+
+    def score(bad_rows):
+        return cli(
+            "score", *ARTEFACTS, f"input={path}", f"to={to}", f"data.bad_rows={bad_rows}",
+            cwd=artefacts,
+        )  # fmt: skip
+
+    done = score(11)
+    assert done.code == 1 and not to.exists()
+    assert "input has over 11 rows that cannot be read" in done.last and "line" in done.last
+    done = score(12)
+    assert done.code == 0, done.err
+    assert done.last == f"10 scores written to {to}"
+    assert "input: 12 rows cannot be read and were left out. The first:" in done.err
+    scores = [json.loads(line) for line in to.read_text().splitlines()]
+    close([[score["prediction"], score["logit"]] for score in scores], expected[:10])
+    first = len(header) + 1
+    places = [*range(first, first + 4), *range(first + 11, first + 17)]
+    assert [score["line"] for score in scores] == places
+
+
+def test_rows_of_another_form_than_those_of_training(artefacts, expected, cli, tmp_path):
+    """What a message names can be given."""
+    with (artefacts / "rows.csv").open() as file:
+        header, *rows = list(csv.reader(file))
+    path, to = tmp_path / "rows.csv", tmp_path / "scores.csv"
+    path.write_text("".join(";".join(row) + "\n" for row in rows))
+    keys = ["data.delimiter=';'", "data.header=false", f"data.columns=[{','.join(header)}]"]
+    files = [f"input={path}", f"to={to}"]
+    done = cli("score", *ARTEFACTS, *files, *keys, cwd=artefacts)
+    assert done.code == 0, done.err
+    close(list(csv.reader(to.read_text().splitlines()))[1:], expected)
+    done = cli("score", *ARTEFACTS, *files, "overwrite=true", *keys[:2], cwd=artefacts)
+    assert done.code == 2 and "header=false needs data.columns" in done.last
 
 
 def test_what_is_not_there(artefacts, cli):

@@ -158,6 +158,7 @@ RUN = "tnctl.training.search.trial_run:Pruning:see"
 RECORD = "tnctl.training.search.record:Record"
 
 
+@pytest.mark.long
 def test_a_search_killed_in_a_trial_resumes_it_from_its_checkpoint(searched, cli):
     folder, done = searched
     # In the first pass of trial 1, after 5 of its 6 steps; trial 0 has 34 events.

@@ -195,6 +195,7 @@ def saved_model_cli(*arguments, cwd):
     return done.stdout
 
 
+@pytest.mark.long
 def test_tensorflows_own_tool_shows_and_runs_it(whole, tmp_path):
     content, golden = document(whole), golden_of(whole)
     shown = saved_model_cli("show", "--dir", whole, "--all", cwd=tmp_path)
@@ -344,7 +345,7 @@ def names_of(content, signature):
     return [entry["name"] for entry in content["signatures"][signature]]
 
 
-@pytest.mark.parametrize("frozen", ["true", "false"])
+@pytest.mark.parametrize("frozen", ["true", pytest.param("false", marks=pytest.mark.long)])
 def test_a_head_has_only_what_it_needs(split, whole, frozen):
     everything, golden = document(whole), golden_of(whole)
     inputs = golden.inputs(everything)
@@ -442,6 +443,7 @@ def verified(cli, everything, graph, folder, said):
         yield embeddings
 
 
+@pytest.mark.long
 def test_towers_are_verified_by_their_golden_rows(cli, everything, split, tmp_path):
     """Without the checkpoint, beside rows of any precision; another tower's outputs are noticed."""
     graph = split("head=user")

@@ -131,6 +131,7 @@ def test_a_connection_cut_while_loading_is_an_error(tmp_path, proxy):
     assert sum(map(len, rows.stream(checkpoint, TABLE))) > 100_000
 
 
+@pytest.mark.long
 def test_training_goes_on_when_the_storage_is_back(run_copy, cli, proxy):
     """One line, the exit code 1, and the same command finishes."""
     command = ["train", "conf=small.yaml", f"output=s3://{BUCKET}/back", "save.every_steps=4"]

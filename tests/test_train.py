@@ -580,6 +580,7 @@ def test_bfloat16_is_near_float32(workspace, cli):
     assert reports[0]["auc"] != reports[1]["auc"]
 
 
+@pytest.mark.long
 def test_deterministic_gives_the_same_report_twice(trained, workspace, copied_process):
     """In processes of their own: TensorFlow's switch has no way back."""
     reports = []
@@ -600,6 +601,7 @@ NUMERIC = ["~numeric.price", "~numeric.quality"]
 LR = ["recipe.name=lr", "~recipe.hidden", "~recipe.activation", "embedding.width=0"]
 
 
+@pytest.mark.long
 def test_slots_only_and_numbers_only(workspace, cli):
     for name, overrides in {
         "slots, deepfm": NUMERIC,

@@ -275,6 +275,7 @@ def test_a_checkpoint_that_is_written_again_meanwhile_is_refused(folder):
 
 
 @pytest.mark.alone
+@pytest.mark.long
 def test_a_worker_that_is_killed_in_the_warm_start_begins_it_again(run_copy):
     header, *lines = (run_copy / "clicks/train.csv").read_text().splitlines(keepends=True)
     for part in range(2):

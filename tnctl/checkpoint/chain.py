@@ -49,6 +49,13 @@ class Checkpoint:
         return self.manifest.step
 
     @property
+    def step_in_words(self) -> str:
+        """The step of the weights, and how many were trained if these are more."""
+        trained = self.manifest.steps_trained
+        of = f", the best of {trained:,}" if trained > self.step else ""
+        return f"step {self.step:,}{of}"
+
+    @property
     def clock(self) -> Clock:
         return self.manifest.clock
 

@@ -33,7 +33,6 @@ ARGUMENTS = {
     "prefix": "what the names of keys in Redis begin with (default tnctl)",
     "grace": "how many seconds the previous version stays in Redis (default 600; 0: none)",
     "input": "a file or URL of raw rows; - is standard input",
-    "skip_rows": "lines before the header or the first row of input, which are passed over",
     "endpoint": "the URL of a running model: http://HOST:PORT/v1/models/NAME",
     "head": "the one head, or tower, of the recipe that is cut out",
     "frozen": "true: weights become constants of the graph",

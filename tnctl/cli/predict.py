@@ -68,5 +68,8 @@ def predict(
         rows = predictions.predict(
             reader.model, tables, conf, split, to, kind, reads, replace, claims
         )
-    say(f"{rows:,} predictions of data.{split} by step {checkpoint.step} written to {to}")
+    say(
+        f"{rows:,} predictions of data.{split} by the model of {checkpoint.step_in_words} "
+        f"written to {to}"
+    )
     return 0

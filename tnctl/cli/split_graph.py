@@ -50,5 +50,5 @@ def split(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
         )
     for name in (BY_SLOT, PACKED):
         say(f"signature {name}: {len(described.signatures.of(name))} inputs")
-    say(f"graph of step {checkpoint.step} written to {to}")
+    say(f"graph of {checkpoint.step_in_words} written to {to}")
     return 0

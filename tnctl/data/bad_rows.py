@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tnctl.data.file_pieces import Where, named
+from tnctl.data.formats.prepared_document import SPLITS
 from tnctl.errors import Failure
 from tnctl.progress import say
 
@@ -62,9 +63,10 @@ def chosen(where: Where, rows: NDArray[np.int64]) -> Where:
 
 @dataclass
 class Skipped:
-    """How many rows of one pass over a split were left out, and why the first was.
+    """How many rows of one pass over a split, or over the input of a command, were left out.
 
-    Each process that reads a part of the split has one, of which another may `add` the counts.
+    `split` is one of SPLITS, or else the name of the input; `first` says why the first was. Each
+    process that reads a part has one, of which another may `add` the counts.
     """
 
     split: str
@@ -80,15 +82,20 @@ class Skipped:
         self.first = self.first or reason
         if self.rows > self.limit:
             raise Failure(
-                f"data.{self.split} has over {self.limit:,} rows that cannot be read, the most "
+                f"{self.source} has over {self.limit:,} rows that cannot be read, the most "
                 f"that data.bad_rows allows. The first: {self.first}"
             )
+
+    @property
+    def source(self) -> str:
+        """What the rows are of, as messages name it."""
+        return f"data.{self.split}" if self.split in SPLITS else self.split
 
     def report(self) -> None:
         """Say how many rows were left out, if there were any."""
         if self.rows:
             say(
-                f"data.{self.split}: {self.rows:,} rows cannot be read and were left out. "
+                f"{self.source}: {self.rows:,} rows cannot be read and were left out. "
                 f"The first: {self.first}"
             )
 

@@ -1,19 +1,20 @@
 """`tnctl score`: raw rows to scores, by a split graph and exported embeddings alone."""
 
+import dataclasses
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tnctl import documents, files, outputs
+from tnctl import documents, files, outputs, schema
 from tnctl.checkpoint.golden_lines import RawRow
 from tnctl.data import partitions
-from tnctl.data.file_pieces import EmptyFileError, Piece, shifted
+from tnctl.data.bad_rows import Skipped, chosen
+from tnctl.data.file_pieces import EmptyFileError, Piece, row_numbers, shifted
 from tnctl.data.formats.readers import reader_of
 from tnctl.data.read_ahead import ReadAhead
 from tnctl.errors import Failure
@@ -29,8 +30,12 @@ STANDARD = "-"  # standard input, or output
 BATCH_ROWS = 4096
 BATCH_FLOATS = 1 << 26  # of all inputs: 256 MiB
 PIECES_AHEAD = 1
-# Keys of data by which CSV files are read; JSON lines do not need them.
+# Keys of data by which CSV files are read, as those that were trained on; JSON lines do not need
+# them.
 CSV_KEYS = ("delimiter", "header", "columns", "check_utf8")
+# Keys of data that may be given for the rows that are scored.
+KEYS = (*CSV_KEYS, "skip_rows", "bad_rows")
+LINE = "line"  # the column with the number of a row's line, where rows may be left out
 
 
 class Scorer:
@@ -72,15 +77,16 @@ def score(
     kind: str,
     to: str,
     to_kind: str,
-    skip_rows: int = 0,
+    keys: Mapping[str, Any],
     replace: bool = False,
 ) -> int:
     """Write the scores of raw rows, in their order; returns how many. Never all in memory.
 
-    `source` and `to` are URLs, or - for standard input and output; `kind` is csv or jsonl; the
-    first `skip_rows` lines of the source are not read; `replace` allows that `to` exists.
-    Raises Failure for a row that cannot be read, by its line, and for what cannot be written;
-    UserError when `to` exists, or is or lies in what is read.
+    `source` and `to` are URLs, or - for standard input and output; `kind` is csv or jsonl; `keys`
+    are those of KEYS that are given; `replace` allows that `to` exists. With `bad_rows` above 0,
+    at most so many rows that cannot be read are left out, and column `line` has the line of each
+    row in `source`, int64, from 1. Raises Failure for a row that cannot be read, by its line, and
+    for what cannot be written; UserError when `to` exists, or is or lies in what is read.
     """
     loaded = open_graph(graph)
     rows = 0
@@ -88,36 +94,53 @@ def score(
         folders = opened.folders if isinstance(opened, FileEmbeddings) else ()
         reads = [graph, *folders, "/dev/stdin" if source == STANDARD else source]
         scorer = Scorer(loaded, opened)
+        conf = conf_of_rows(scorer, kind, keys)
         url = files.STANDARD_INPUT if source == STANDARD else source
+        skipped = Skipped("input", conf.data.bad_rows)
         with (
             showing(to) as show,
-            ReadAhead(pieces(scorer, url, kind, skip_rows), PIECES_AHEAD) as ahead,
+            ReadAhead(pieces(scorer, url, conf), PIECES_AHEAD) as ahead,
             nullcontext(sys.stdout.buffer)
             if to == STANDARD
             else outputs.output_file(to, reads, replace) as stream,
             writing(stream, to, to_kind) as write,
         ):
             for piece in ahead:
+                skipped.add(piece.skipped, piece.reason)
                 for start in range(0, piece.table.num_rows, scorer.batch_rows):
                     table = piece.table.slice(start, scorer.batch_rows)
-                    write(pa.table(scorer(table, shifted(piece.where, start))))
-                rows += piece.table.num_rows
+                    where = shifted(piece.where, start)
+                    scores, kept = skipped.good(table, where, scorer)
+                    columns: dict[str, NDArray[Any]] = {}
+                    if conf.data.bad_rows:
+                        columns[LINE] = row_numbers(chosen(where, kept), len(kept))
+                    write(pa.table(columns | scores))
+                    rows += len(kept)
                 show(rows)
         if to == STANDARD:
             stream.flush()
+        skipped.report()
     return rows
 
 
-def pieces(scorer: Scorer, url: str, kind: str, skip_rows: int = 0) -> Iterator[Piece]:
-    """The rows of a file in order, with the columns that the graph needs.
+def conf_of_rows(scorer: Scorer, kind: str, keys: Mapping[str, Any]) -> schema.Conf:
+    """The conf by which rows are read: `keys` of data as given, else as training read them.
 
-    CSV is read as training read it, if that was CSV.
+    Settings of the training data are taken where that was of the same format. Raises UserError for
+    a key that has no such value.
     """
-    data, conf = documents.plain(scorer.description.data), scorer.raw.conf
-    keys = {key: data[key] for key in CSV_KEYS} if data["format"] == kind else {}
-    conf = replace(conf, data=replace(conf.data, format=kind, **keys))
+    trained, data = documents.plain(scorer.description.data), documents.plain(scorer.raw.conf.data)
+    same = {key: trained[key] for key in CSV_KEYS} if trained["format"] == kind else {}
+    data |= {"format": kind, **same, **keys}
+    read = schema.converted(data, schema.Data, "data", make=True)
+    return dataclasses.replace(scorer.raw.conf, data=read)
+
+
+def pieces(scorer: Scorer, url: str, conf: schema.Conf) -> Iterator[Piece]:
+    """The rows of a file in order, with the columns that the graph needs."""
     try:
-        yield from partitions.pieces(reader_of(conf, skip_rows), url, scorer.raw.columns)
+        reader = reader_of(conf, conf.data.skip_rows)
+        yield from partitions.pieces(reader, url, scorer.raw.columns)
     except EmptyFileError:
         return  # no rows have no scores
 

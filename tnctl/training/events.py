@@ -11,6 +11,10 @@ from tnctl.training.pass_sums import PassSums
 from tnctl.training.workers import Batches, SplitMetrics
 
 
+class EndedError(Exception):
+    """Raised by an observer that ends the run: this is no failure."""
+
+
 @dataclass
 class PassUnderWay:
     """A pass over the training data, as far as this process has trained it."""
@@ -72,6 +76,15 @@ class StepDone:
 
 
 @dataclass(frozen=True)
+class LabelsEqual:
+    """By a `rule` of the conf about a `column`, the many first `examples` have the same label."""
+
+    rule: str
+    column: str
+    examples: int
+
+
+@dataclass(frozen=True)
 class PassTrained:
     """The last step of a pass is done; its evaluation is still to come."""
 
@@ -121,6 +134,7 @@ Event = (
     | PassStarts
     | BetweenSteps
     | StepDone
+    | LabelsEqual
     | PassTrained
     | Evaluated
     | RowsEvicted

@@ -25,6 +25,8 @@ from tnctl.training.schedule import factor, is_crossed
 from tnctl.training.state import RunState
 from tnctl.training.workers import Workers
 
+MANY = 100_000  # examples after which labels of one class are probably a mistake
+
 
 def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
     """The passes over data.train that are left, or as many as early stopping allows.
@@ -87,20 +89,27 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
 
 def _refuse_rule_without_effect(conf: Conf, workers: Workers, figures: Epoch) -> None:
     """Refuse a label whose `positive` or `above` gave every row of a pass the same class."""
-    if not has_classes(conf.train.loss) or figures.running_auc is not None:
-        return
+    rule = _rule_of_classes(conf, workers)
+    if rule is not None and _has_one_class(conf, figures.running_auc):
+        says, column = rule
+        raise Failure(
+            f"with {says} every row of data.train has the same label, and nothing can be learned. "
+            f"tnctl check shows what column '{column}' has"
+        )
+
+
+def _has_one_class(conf: Conf, auc: float | None) -> bool:
+    """Whether all labels so far are of one class, by the AUC of these examples."""
+    return auc is None and has_classes(conf.train.loss)
+
+
+def _rule_of_classes(conf: Conf, workers: Workers) -> tuple[str, str] | None:
+    """What makes classes of the main head's label, as the conf says it, and the label's column."""
     [(_, _, place), *_] = labelled_heads(workers.model)
     key, label = list(label_keys(conf.data).items())[place]
     if label.positive is not None:
-        rule = f"{key}.positive=[{', '.join(map(quoted, label.positive))}]"
-    elif label.above is not None:
-        rule = f"{key}.above={label.above:g}"
-    else:
-        return
-    raise Failure(
-        f"with {rule} every row of data.train has the same label, and nothing can be learned. "
-        f"tnctl check shows what column '{label.column}' has"
-    )
+        return f"{key}.positive=[{', '.join(map(quoted, label.positive))}]", label.column
+    return None if label.above is None else (f"{key}.above={label.above:g}", label.column)
 
 
 def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassUnderWay) -> Events:
@@ -120,9 +129,14 @@ def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassU
         current.rate_factor = factor(
             conf.optimizer.schedule, state.steps - state.first_step, state.stopping.plateau
         )
+        examples = current.sums.examples
         batches.train(current.rate_factor, current.sums)
         state.steps, state.position = workers.steps, batches.position
         yield events.StepDone(current, number)
+        if examples < MANY <= current.sums.examples and _has_one_class(conf, current.sums.area()):
+            rule = _rule_of_classes(conf, workers)
+            if rule is not None and state.position.epoch == 0 and state.position.day is None:
+                yield events.LabelsEqual(*rule, current.sums.examples)
         number += 1
     yield events.PassTrained(current)
 

@@ -76,7 +76,7 @@ class Stopwatch:
 
 
 class Screen:
-    """A display of each pass, and a line for rows evicted and for stopping early."""
+    """A display of each pass, and lines for rows evicted, equal labels and stopping early."""
 
     def __init__(self, conf: Conf, state: RunState, workers: Workers, watch: WorkerWatch) -> None:
         self._monitor, self._state, self._workers = conf.evaluation.monitor, state, workers
@@ -100,6 +100,11 @@ class Screen:
             case events.StepDone(current=current, number=number):
                 if number % STEPS_BETWEEN_UPDATES == 0:
                     self._update(current, self._watch.now())
+            case events.LabelsEqual(rule=rule, column=column, examples=examples):
+                say(
+                    f"with {rule} the first {examples:,} examples all have the same label. "
+                    f"`tnctl check` shows what column '{column}' has"
+                )
             case events.PassTrained(current=current):
                 self._update(current, self._watch.of_pass()).finish()
                 self.close()

@@ -16,6 +16,8 @@ from tnctl.training.run_folder import LOG
 
 # A line of log.jsonl: which fields it has beside `event` and `step` depends on `event`.
 Event = dict[str, JsonValue]
+# The last events of a run that has ended with an error, and of one that was asked to stop.
+FAILED, STOPPED = "failed", "stopped"
 OF_THE_END = ("kept", "recalibrated")  # of the model that a run ends with
 
 
@@ -31,8 +33,11 @@ class Log:
         self._url = files.join(output, LOG)
         self._local = files.local_path(self._url)
         self.events: list[Event] = []
+        self.earlier_seconds = 0.0
+        """the time of the run until now, at the last line of the existing log that has one"""
         if lines is not None and files.exists(self._url):
-            self.events = list(_events(files.read_bytes(self._url)))[:lines]
+            existing = list(_events(files.read_bytes(self._url)))
+            self.earlier_seconds, self.events = _seconds_of(existing), existing[:lines]
         # An output that cannot be written is refused now and not after hours.
         files.write_bytes(self._url, _lines(self.events))
 
@@ -48,15 +53,6 @@ class Log:
         while self.events and self.events[-1]["event"] in OF_THE_END:
             self.events.pop()
         files.write_bytes(self._url, _lines(self.events))
-
-    @property
-    def seconds(self) -> float:
-        """The time of the run at its last line that has one."""
-        for event in reversed(self.events):
-            match event.get("timing"):
-                case {"seconds": int() | float() as seconds} if 0 <= seconds < math.inf:
-                    return float(seconds)
-        return 0.0
 
     def flush(self) -> None:
         """Write all lines to storage that cannot append; local lines are written already."""
@@ -74,6 +70,15 @@ def is_of_a_run(output: str, most: int) -> bool:
     """Whether a run can have written a log: it is empty, or has a valid line. Raises Failure."""
     content = files.read_bytes(files.join(output, LOG), most=most)
     return not content or next(_events(content), None) is not None
+
+
+def _seconds_of(events: list[Event]) -> float:
+    """The time of the run at its last line that has one."""
+    for event in reversed(events):
+        match event.get("timing"):
+            case {"seconds": int() | float() as seconds} if 0 <= seconds < math.inf:
+                return float(seconds)
+    return 0.0
 
 
 def _lines(events: list[Event]) -> bytes:

@@ -19,6 +19,7 @@ LIVES = {
     "waiting": "ids waiting (estimate)",
     "evicted": "rows evicted",
 }
+MOST_INPUTS = 3  # of the most important
 MOST_DAYS = 10  # of the newest in the table of days
 
 
@@ -51,6 +52,10 @@ def show_report(output: str, report: Report) -> None:
         if count := sum(getattr(life, name) for life in (report.life or {}).values()):
             rows.append((title, f"{count:,}"))
     rows.append(("dense weights", f"{report.dense_weights:,}"))
+    if report.importance:
+        most = sorted(report.importance.items(), key=lambda entry: -entry[1])[:MOST_INPUTS]
+        metric = (report.importance_of or "").partition(" ")[0]
+        rows.append((f"{metric} lost without", ", ".join(f"{n} {loss:.4f}" for n, loss in most)))
     if speed := report.timing.examples_per_second:  # 0 of a run that had nothing left to train
         rows.append(("examples/s while training", f"{speed:,.0f}"))
     rows += [

@@ -23,6 +23,7 @@ from tnctl.schema import Cluster, Conf, Train
 from tnctl.training import (
     baseline,
     early_stopping,
+    events,
     eviction,
     recalibrating,
     resuming,
@@ -38,7 +39,7 @@ from tnctl.training.observers import Observer, Recorder, Screen, Stopwatch
 from tnctl.training.probable_mistakes import of_steps
 from tnctl.training.report import Report, Timing
 from tnctl.training.row_insertion import insert_all_rows
-from tnctl.training.run_log import Log
+from tnctl.training.run_log import FAILED, STOPPED, Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
@@ -59,7 +60,7 @@ def train(
     """Train a conf to its end and return the report. A finished run is not changed.
 
     `processes` train it; by default this one alone. `observer` makes one more observer of training,
-    which sees an event before it has consequences, and may end the run by what it raises.
+    which sees an event before it has consequences, and may end the run by raising EndedError.
 
     With {day} in data.train the end is the last day that has files; `accept` trains days that came
     late, are empty or look broken. `golden` rows are kept with each checkpoint. Raises `Stopped`
@@ -139,7 +140,7 @@ class Run:
     ) -> Report:
         """Train all that is left, save it, and write the report."""
         conf, state = self.conf, self.state
-        with Signals() as signals:
+        with Signals() as signals, end_recorded(self.log, state, self.stopwatch):
             workers = self.processes.workers(conf, self.model, state.steps, signals)
             del self.model  # the best one may take its place
             checkpoints = Checkpoints(
@@ -193,11 +194,11 @@ class Run:
                 stack.callback(profiler.close)
                 observers.append(profiler)
             if self.daily is None:
-                events = train_passes(conf, state, workers)
+                happening = train_passes(conf, state, workers)
             else:
-                events = train_days(conf, state, workers, self.daily)
-            stack.callback(events.close)
-            for event in events:
+                happening = train_days(conf, state, workers, self.daily)
+            stack.callback(happening.close)
+            for event in happening:
                 for observer in observers:
                     observer.see(event)
             state.trained = True
@@ -215,10 +216,11 @@ def begin_run(
     else:  # before the data is measured: that may take long, and the output be read-only
         claims, log = run_folder.claims_of(conf), Log(conf.output)
     record = [] if start is None else start.record
-    days = Daily(conf, record, accept) if daily(conf) else None
-    # What is measured on the first day is valid for all days.
-    of_first_day = conf_of_day(conf, None if days is None else days.first)
-    model = new_model(conf, processes, start, of_first_day)
+    with contextlib.nullcontext() if overwrite else end_recorded(log, RunState(), stopwatch):
+        days = Daily(conf, record, accept) if daily(conf) else None
+        # What is measured on the first day is valid for all days.
+        of_first_day = conf_of_day(conf, None if days is None else days.first)
+        model = new_model(conf, processes, start, of_first_day)
     if overwrite:
         # Only now, when the conf and the data are known to make a model. The first window of each
         # split is read, for what training would raise for it later.
@@ -256,7 +258,7 @@ def resume_run(
     log = Log(conf.output, checkpoint.manifest.metrics.log_lines)
     if has_more_passes:
         log.go_on()
-    stopwatch.earlier = log.seconds
+    stopwatch.earlier = log.earlier_seconds
     state = resuming.state_of(conf, checkpoint)
     if days is not None:
         state.days, state.trained = days.record, not days.left
@@ -285,6 +287,31 @@ def new_model(
         with waiting("making every row of the training data"):
             insert_all_rows(model, features_of(conf, model))
     return model
+
+
+@contextlib.contextmanager
+def end_recorded(log: Log, state: RunState, stopwatch: Stopwatch) -> Iterator[None]:
+    """End the log with the reason when training fails or is stopped.
+
+    A run that is resumed cuts that line off.
+    """
+    try:
+        yield
+    except events.EndedError:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        event = STOPPED if isinstance(error, KeyboardInterrupt) else FAILED
+        is_sentence = isinstance(error, UserError | Stopped)
+        # Where the log cannot be written either, `error` is what is reported.
+        with contextlib.suppress(Failure, OSError):
+            log.add(
+                event,
+                step=state.steps,
+                reason=str(error) if is_sentence else f"{type(error).__name__}: {error}",
+                timing={"seconds": round(stopwatch.seconds(), 3)},
+            )
+            log.flush()
+        raise
 
 
 @contextlib.contextmanager

@@ -266,8 +266,8 @@ def _first_bad(block: _Block, lines: text.Lines, starts: np.ndarray, bad: np.nda
         "values and write one line per row",
         text.INNER_RETURN: "there is a carriage return inside the line. End lines with '\\n'",
         text.OTHER_FIELDS: f"expected {lines.form.columns} columns, received {lines.first_fields}. "
-        "Mend or remove the line; data.delimiter, data.header and data.skip_rows (to score, "
-        "skip_rows=N) say how it is read",
+        "Mend or remove the line; data.delimiter, data.header and data.skip_rows say how it is "
+        "read",
     }
     return f"{url}, line {number}: {faults[lines.first_fault]}"
 

@@ -19,6 +19,7 @@ from tnctl.training import run_log
 from tnctl.training.report import LogLine, Report, number_of
 from tnctl.training.run_folder import LOG, PAGE, REPORT
 
+State = Literal["finished", "unfinished", "failed", "damaged"]
 LOG_BYTES = 16 << 20  # of a log that curves are drawn of
 SOURCE = "sha256"  # beside recipe.name: two runs of one recipe may have other code
 
@@ -27,14 +28,14 @@ SOURCE = "sha256"  # beside recipe.name: two runs of one recipe may have other c
 class RunSummary:
     """A run. `validation` and `test` are metrics of the model that is kept, by their names.
 
-    Of an unfinished run, `validation`, `step` and `rows` are of its newest checkpoint; `conf` has
-    plain values, with those of keys that an older tnctl did not have. It is None where no
-    checkpoint can be read.
+    Of a run that is not finished, `validation`, `step` and `rows` are of its newest checkpoint; it
+    has failed if its log ends with an error, which is its `problem`. `conf` has plain values, with
+    those of keys that an older tnctl did not have. It is None where no checkpoint can be read.
     """
 
     name: str
     output: str
-    state: Literal["finished", "unfinished", "damaged"]
+    state: State
     problem: str | None = None
     conf: dict[str, Any] | None = None
     report: Report | None = None
@@ -74,7 +75,10 @@ def summary_of(name: str, output: str, names: set[str]) -> RunSummary:
     if checkpoint is None and damage is None and not (LOG in names and _has_log(output)):
         raise ForeignError(problem or f"{files.join(output, LOG)} is no log of tnctl")
     problem = problem or damage
-    state: Literal["unfinished", "damaged"] = "unfinished" if problem is None else "damaged"
+    state: State = "damaged"
+    if problem is None:
+        problem = _failure(output) if LOG in names else None
+        state = "unfinished" if problem is None else "failed"
     if checkpoint is None:
         problem = problem or "no checkpoint yet"
         return RunSummary(name=name, output=output, state=state, problem=problem)
@@ -169,6 +173,15 @@ def _has_log(output: str) -> bool:
         return run_log.is_of_a_run(output, LOG_BYTES)
     except Failure:
         return False
+
+
+def _failure(output: str) -> str | None:
+    """The error with which a run has ended, or None."""
+    try:
+        last = run_log.lines_of(output, LOG_BYTES)[-1:]
+    except Failure:
+        return None
+    return last[0].reason or None if last and last[0].event == run_log.FAILED else None
 
 
 def _keeps_best(conf: Mapping[str, Any] | None) -> bool:

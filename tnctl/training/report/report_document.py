@@ -171,7 +171,7 @@ BIN_KEYS = ("prediction", "label", "count")
 
 @dataclass(frozen=True, kw_only=True)
 class LogLine:
-    """The values of a line of log.jsonl that the page draws curves of."""
+    """The values of a line of log.jsonl that pages draw curves of, or that tell a run's state."""
 
     event: Text
     step: Count = 0
@@ -180,6 +180,7 @@ class LogLine:
     rate_factor: Number | None = None
     rows: Number | None = None
     validation: dict[str, JsonValue] = field(default_factory=dict)
+    reason: str | None = None
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> "LogLine":

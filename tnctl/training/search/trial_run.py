@@ -31,7 +31,7 @@ class Outcome:
     exit_code: int = 0
 
 
-class PrunedError(Exception):
+class PrunedError(events.EndedError):
     """A trial was stopped, for others were better after as many evaluations."""
 
 
