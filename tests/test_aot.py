@@ -398,7 +398,7 @@ def test_sequences_and_several_heads(recipe, cli, build, tmp_path):
     rows = ("data.train=0:6000", "data.validation=10000:10200", "data.test=20000:20200")
     for command in (
         ("train", f"conf={recipe}", *rows),
-        ("split-graph", "aot=[1,32]"),
+        ("split-graph", "aot=[1,100]"),
         ("export-embeddings", "format=dictionary"),
     ):
         done = cli(*command, "output=run", cwd=tmp_path)
@@ -410,7 +410,7 @@ def test_sequences_and_several_heads(recipe, cli, build, tmp_path):
         assert set(size["feeds"]) == {given["name"] for given in described["signatures"]["packed"]}
         assert set(size["fetches"]) == {given["name"] for given in described["outputs"]}
     program = make(graph, build)
-    for batch in ("1", "45", "200"):  # 45: one of 32 and thirteen of 1
+    for batch in ("1", "145", "200"):  # 145: one of 100 and forty-five of 1
         golden = graph / "golden.jsonl"
         done = score(program, graph, embeddings, "--batch", batch, "--check", golden)
         assert done.returncode == 0, done.stderr
