@@ -1,6 +1,7 @@
 """evaluation.recalibrate: the fit, and the model that a run ends with, wherever it answers."""
 
 import json
+import re
 import shutil
 import signal
 
@@ -242,6 +243,9 @@ def test_every_answer_is_recalibrated(cli, runs):
     # What reads checkpoints and runs.
     shown = json.loads(cli("checkpoint", "inspect", "run", "--json", cwd=folder).out)
     assert shown["metrics"]["validation.logloss"] == report["validation"]["logloss"]
+    assert shown["recalibration"] == {"label": fitted}
+    shown = cli("checkpoint", "inspect", "run", cwd=folder).out
+    assert re.search(rf"^recalibrated label +slope {fitted['slope']:.5g}, intercept ", shown, re.M)
     runs = json.loads(cli("runs", ".", "--json", cwd=folder).out)["runs"]
     losses = {entry["name"]: entry["validation"]["logloss"] for entry in runs}
     assert losses["run"] == report["validation"]["logloss"]

@@ -15,6 +15,7 @@ from tnctl.checkpoint.decayed_rows import as_read, known_rows, shows_as_read, un
 from tnctl.checkpoint.document import Clock, Position
 from tnctl.checkpoint.histogram import Histogram
 from tnctl.checkpoint.table_document import Optimizer, Segment, Table
+from tnctl.model.recalibration import Recalibration
 from tnctl.progress import Display
 
 LARGEST = 10
@@ -107,6 +108,8 @@ class Inspection:
     tables: list[TableInspection]
     dense: DenseInspection
     metrics: dict[str, float]  # of these weights, empty where they were not evaluated
+    steps_trained: int  # of which `step` is the best, if it is less
+    recalibration: dict[str, Recalibration]  # by head
 
     @property
     def rows(self) -> int:
@@ -149,6 +152,8 @@ def inspect(checkpoint: Checkpoint) -> Inspection:
         tables=tables,
         dense=inspect_dense(checkpoint),
         metrics=validation_figures(checkpoint),
+        steps_trained=content.steps_trained,
+        recalibration=dict(content.recalibration or {}),
     )
 
 

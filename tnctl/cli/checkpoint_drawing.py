@@ -82,6 +82,8 @@ def show_lineage(findings: "checkpoint_inspection.Inspection") -> None:
         ("kind", findings.kind + (", the last of its run" if findings.finished else "")),
         ("step", f"{findings.step:,}"),
     ]
+    if findings.steps_trained > findings.step:
+        rows.append(("trained", f"{findings.steps_trained:,} steps, of which this was the best"))
     if findings.days:
         count, first_step = len(findings.days), findings.days[-1][1]
         rows.append(("days", f"{count:,}, the last from step {first_step:,} on"))
@@ -105,6 +107,9 @@ def show_lineage(findings: "checkpoint_inspection.Inspection") -> None:
     for name, measured in findings.metrics.items():
         if (name, measured) != ("step", findings.step):
             rows.append(("evaluated at step" if name == "step" else name, figure(measured)))
+    for head, of_head in findings.recalibration.items():
+        line = f"slope {of_head.slope:.5g}, intercept {of_head.intercept:.5g}"
+        rows.append((f"recalibrated {head}", line))
     if not findings.metrics:
         rows.append(("validation", "this model was not evaluated"))
     width = max(len(name) for name, _ in rows)
