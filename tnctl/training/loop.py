@@ -17,7 +17,7 @@ from tnctl.data.sources import files_of, fingerprints
 from tnctl.errors import Failure, Stopped, quoted
 from tnctl.evaluation.metrics import scalars
 from tnctl.evaluation.split_scoring import labelled_heads
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Data, Loss
 from tnctl.training import early_stopping, events
 from tnctl.training.events import Event, Events, PassUnderWay
 from tnctl.training.pass_sums import PassSums, has_classes
@@ -89,8 +89,8 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
 
 def _refuse_rule_without_effect(conf: Conf, workers: Workers, figures: Epoch) -> None:
     """Refuse a label whose `positive` or `above` gave every row of a pass the same class."""
-    rule = _rule_of_classes(conf, workers)
-    if rule is not None and _has_one_class(conf, figures.running_auc):
+    rule = _rule_of_classes(conf.data, workers)
+    if rule is not None and _has_one_class(conf.train.loss, figures.running_auc):
         says, column = rule
         raise Failure(
             f"with {says} every row of data.train has the same label, and nothing can be learned. "
@@ -98,15 +98,15 @@ def _refuse_rule_without_effect(conf: Conf, workers: Workers, figures: Epoch) ->
         )
 
 
-def _has_one_class(conf: Conf, auc: float | None) -> bool:
+def _has_one_class(loss: Loss, auc: float | None) -> bool:
     """Whether all labels so far are of one class, by the AUC of these examples."""
-    return auc is None and has_classes(conf.train.loss)
+    return auc is None and has_classes(loss)
 
 
-def _rule_of_classes(conf: Conf, workers: Workers) -> tuple[str, str] | None:
+def _rule_of_classes(data: Data, workers: Workers) -> tuple[str, str] | None:
     """What makes classes of the main head's label, as the conf says it, and the label's column."""
     [(_, _, place), *_] = labelled_heads(workers.model)
-    key, label = list(label_keys(conf.data).items())[place]
+    key, label = list(label_keys(data).items())[place]
     if label.positive is not None:
         return f"{key}.positive=[{', '.join(map(quoted, label.positive))}]", label.column
     return None if label.above is None else (f"{key}.above={label.above:g}", label.column)
@@ -133,8 +133,10 @@ def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassU
         batches.train(current.rate_factor, current.sums)
         state.steps, state.position = workers.steps, batches.position
         yield events.StepDone(current, number)
-        if examples < MANY <= current.sums.examples and _has_one_class(conf, current.sums.area()):
-            rule = _rule_of_classes(conf, workers)
+        if examples < MANY <= current.sums.examples and _has_one_class(
+            conf.train.loss, current.sums.area()
+        ):
+            rule = _rule_of_classes(conf.data, workers)
             if rule is not None and state.position.epoch == 0 and state.position.day is None:
                 yield events.LabelsEqual(*rule, current.sums.examples)
         number += 1
