@@ -54,7 +54,7 @@ demo: $(INSTALLED)  ## train, split, export and verify a model of generated clic
 	@$(BIN)/python -c '$(DEMO_SUMMARY)'
 	@printf '%s\n' "checkpoint  runs/demo/checkpoints" "graph       runs/demo/graph" "embeddings  runs/demo/embeddings" "report      runs/demo/report.json" "" "To use tnctl in this shell: source $(BIN)/activate"
 
-test: $(DEVELOP) $(S3RVER)  ## the test suite (some 28 minutes on 2 slow cores)
+test: $(DEVELOP) $(S3RVER)  ## the test suite (some 24 minutes on 2 slow cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not long and not alone'
 	$(BIN)/python -m pytest -m 'alone and not long'
 
