@@ -1,12 +1,11 @@
 """Training by several workers on this machine, beside one process: `tnctl train` on W1.
 
     python -m benchmarks.cluster [--rounds N] [--rows N] [--batch N] [--only PART] [--mode MODE]
-                                   [--servers]
 
 Kinds of runs take turns, each a command of its own on one pass over W1: one process and a cluster
-of one worker on all CPUs, one process on one CPU and a cluster of two workers with one CPU each;
-with `--servers`, one worker whose rows and dense weights a server owns, beside one process on all
-CPUs. A speed is that of the logged steps, without the first 30 % of them. Then: the CPU of a step
+of one worker on all CPUs, one process on one CPU and a cluster of two workers with one CPU each.
+Then, on all CPUs, one process and, in each mode, one worker whose rows and dense weights a server
+owns. A speed is that of the logged steps, without the first 30 % of them. Then: the CPU of a step
 with two workers by what its threads do (cluster_threads.py), the time from the command to the
 first steps, and the time from the loss of a worker to the first step after it.
 """
@@ -25,7 +24,6 @@ from benchmarks.cluster_runs import (
     await_checkpoint,
     await_steps,
     finish,
-    has_servers,
     kill_worker,
     modes,
     prepared,
@@ -39,7 +37,8 @@ OUTPUT = FOLDER / "cluster-runs"
 LOCAL, ONE_WORKER = "one process", "cluster of 1"
 LOCAL_ONE_CPU, TWO_WORKERS = "one process, 1 CPU", "cluster of 2, 1 CPU each"
 WITH_SERVER = "1 worker and 1 server"
-PARTS = ("speed", "threads", "start", "recovery")
+PARTS = ("speed", "servers", "threads", "start", "recovery")
+Runs = Mapping[str, tuple[Sequence[str], set[int]]]  # overrides and CPUs, by name
 
 
 def main() -> None:
@@ -49,23 +48,21 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4096, help="train.batch_size, of a worker")
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--mode", choices=modes(), default="sync", help="cluster.mode")
-    parser.add_argument("--servers", action="store_true", help="with a server, in --only speed")
     parser.add_argument("--timeout", type=float, default=5.0, help="cluster.timeout")
     given = parser.parse_args()
     if len(os.sched_getaffinity(0)) < 2:
         parser.error("two CPUs are needed")
-    if given.servers and not has_servers():
-        parser.error("there is no cluster.servers")
     conf = prepared(given.rows)
     shutil.rmtree(OUTPUT, ignore_errors=True)
     OUTPUT.mkdir(parents=True)
     batch, timeout = f"train.batch_size={given.batch}", f"cluster.timeout={given.timeout}"
     start = ["cluster=local", f"cluster.mode={given.mode}", NO_WARMUP, timeout]
     workers = {n: [*start, f"cluster.workers={n}"] for n in (1, 2)}
-    server = [*workers[1], "cluster.servers=1"] if given.servers else []
     parts = [given.only] if given.only else PARTS
     if "speed" in parts:
-        show_speeds(conf, given, workers, server)
+        show_speeds(conf, given, workers)
+    if "servers" in parts:
+        show_servers(conf, given, workers[1])
     if "threads" in parts:
         cluster_threads.show(conf, OUTPUT / "threads", [batch, timeout])
     if "start" in parts:
@@ -74,19 +71,40 @@ def main() -> None:
         show_recovery(conf, batch, workers[2], given.rounds)
 
 
-def show_speeds(
-    conf: Path, given: argparse.Namespace, workers: Mapping[int, list[str]], server: list[str]
-) -> None:
-    """With all CPUs, and with one CPU for each process; `server` are overrides, or nothing."""
+def show_speeds(conf: Path, given: argparse.Namespace, workers: Mapping[int, list[str]]) -> None:
+    """With all CPUs, and with one CPU for each process."""
     cpus = sorted(os.sched_getaffinity(0))
-    runs = {
+    runs: Runs = {
         LOCAL: ([], set(cpus)),
         ONE_WORKER: (workers[1], set(cpus)),
         LOCAL_ONE_CPU: ([], {cpus[0]}),
         TWO_WORKERS: (workers[2], set(cpus[:2])),
     }
-    if server:
-        runs[WITH_SERVER] = (server, set(cpus))
+    comparisons = {
+        f"{len(cpus)} CPUs": (LOCAL, ONE_WORKER),
+        "1 CPU a process": (LOCAL_ONE_CPU, TWO_WORKERS),
+    }
+    show_runs(f"training, {given.mode}", conf, given, runs, comparisons)
+
+
+def show_servers(conf: Path, given: argparse.Namespace, worker: Sequence[str]) -> None:
+    """One worker with its rows and dense weights on a server, in all modes, with all CPUs."""
+    cpus = set(os.sched_getaffinity(0))
+    runs: Runs = {LOCAL: ([], cpus)} | {
+        f"{mode}, {WITH_SERVER}": ([*worker, "cluster.servers=1", f"cluster.mode={mode}"], cpus)
+        for mode in modes()
+    }
+    show_runs("training with a server", conf, given, runs, {f"{len(cpus)} CPUs": tuple(runs)})
+
+
+def show_runs(
+    title: str,
+    conf: Path,
+    given: argparse.Namespace,
+    runs: Runs,
+    comparisons: Mapping[str, tuple[str, ...]],
+) -> None:
+    """The speeds of runs that take turns; those of a comparison are beside its first one."""
     rates: dict[str, list[float]] = {name: [] for name in runs}
     others = []
     batch = f"train.batch_size={given.batch}"
@@ -100,16 +118,12 @@ def show_speeds(
             rates[name].append(speed_of(output))
             shutil.rmtree(output)
         others.append(max(0.0, (cpu_of_others() - used) / (time.perf_counter() - started)))
-    on_all = tuple(name for name in (LOCAL, ONE_WORKER, WITH_SERVER) if name in runs)
     timing.show(
-        f"training, {given.mode}",
+        title,
         "samples",
         {
             heading: timing.Comparison(given.batch, {name: rates[name] for name in names}, others)
-            for heading, names in (
-                (f"{len(cpus)} CPUs", on_all),
-                ("1 CPU a process", (LOCAL_ONE_CPU, TWO_WORKERS)),
-            )
+            for heading, names in comparisons.items()
         },
     )
 

@@ -57,7 +57,7 @@ def test_each_worker_is_in_the_log_the_report_and_the_lines(parts, monkeypatch, 
     assert of_report[1].compute_seconds >= logged - 0.01
     assert json.loads(Path("run/report.json").read_text())["timing"]["workers"][1]["rows"] > 0
     page = Path("run/report.html").read_text()
-    assert "Rows that a worker owns" in page
+    assert "Rows that a worker owns" in page and "left out" not in page
     assert "\n  workers: rows " in capsys.readouterr().err
 
 

@@ -214,6 +214,10 @@ def test_runs_on_the_same_data_are_together(tmp_path):
         add_run(tmp_path / name, validation=[auc], **data)
     comparison = run_comparison.compare(str(tmp_path))
     assert [run.name for run in comparison.runs] == ["f", "a", "c", "e", "g", "b", "d"]
+    assert [run.name for run in comparison.best] == ["f", "a", "e", "b"]
+    [note] = comparison.notes()
+    differ = note.partition(":")[0].removeprefix("runs differ in ").split(", ")
+    assert set(differ) == {"data.train", "data.validation", "data.root", "data.split.validation"}
 
 
 def test_columns_of_other_data_are_not_in_the_table(runs, cli):

@@ -63,7 +63,7 @@ def _section(name: str, body: Markup, kind: str = "block") -> Markup:
 def _runs(comparison: Comparison, links: Mapping[str, str]) -> Markup:
     columns = [(split, name) for split, names in comparison.metrics.items() for name in names]
     colours = {run.name: number for number, run in enumerate(charted(comparison), 1)}
-    rows = []
+    best, rows = comparison.best, []
     for run in comparison.runs:
         text: object = printable(run.name)
         if run.name in links:
@@ -83,8 +83,7 @@ def _runs(comparison: Comparison, links: Mapping[str, str]) -> Markup:
             _sorted(run.step, "{:,}".format),
             fill("cell", text=printable(state_of(run))),
         ]
-        is_best = comparison.ranked[:1] == [run]
-        rows.append(table_row(head, cells, "best_row" if is_best else "row"))
+        rows.append(table_row(head, cells, "best_row" if run in best else "row"))
     heads = [f"{split} {name}" for split, name in columns]
     names = ("run", *comparison.keys, *heads, "time", "rows", "memory", "steps", "state")
     return table_of(names, rows, "sortable")

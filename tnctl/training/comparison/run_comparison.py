@@ -16,7 +16,7 @@ from tnctl.training.run_folder import NOT_COMPARED
 
 ABSENT = object()  # in the place of a value that a conf does not have
 SHOWN_METRICS = ("auc", "logloss")  # beside the one that orders the runs
-# Keys that say which data the metrics are of.
+# Keys that say which data the metrics are of; with data.split, data.train too.
 EVALUATED = ("data.root", "data.validation", "data.test", "data.split")
 
 
@@ -72,6 +72,14 @@ class Comparison:
         """The runs that have the metric."""
         return [run for run in self.runs if self.metric in run.validation]
 
+    @property
+    def best(self) -> list[RunSummary]:
+        """The best of the runs that are evaluated on the same data, for each such data."""
+        best: dict[str, RunSummary] = {}
+        for run in self.ranked:
+            best.setdefault(_data_of(run.conf), run)
+        return list(best.values())
+
     def notes(self) -> list[str]:
         """What a reader should know of the order."""
         if not self.ranked:
@@ -79,8 +87,10 @@ class Comparison:
                 f"no run has {self.metric} on data.validation, so they are in the order of their "
                 "names; tests are not for choosing"
             ]
-        data = [key for key in self.keys if key.startswith(EVALUATED)]
-        if data:
+        confs = [run.conf for run in self.runs if run.conf is not None]
+        if len({_data_of(conf) for conf in confs}) > 1:
+            keys = (*EVALUATED, *_kept_back_from(confs))
+            data = [key for key in self.keys if key.startswith(keys)]
             return [
                 f"runs differ in {', '.join(data)}: those with the same data are together, and "
                 "only they can be compared"
@@ -147,17 +157,22 @@ def _by_data(runs: Sequence[RunSummary]) -> list[RunSummary]:
     """Runs of the same data together, else in their order."""
     groups: dict[str, list[RunSummary]] = {}
     for run in runs:
-        groups.setdefault("" if run.conf is None else _data_of(run.conf), []).append(run)
+        groups.setdefault(_data_of(run.conf), []).append(run)
     return [run for group in groups.values() for run in group]
 
 
-def _data_of(conf: Mapping[str, Any]) -> str:
-    """What tells the data that a conf is evaluated on from others."""
-    data = conf["data"]
-    keys = [key.removeprefix("data.") for key in EVALUATED]
-    if data.get("validation") is None:  # its rows are kept back from these
-        keys.append("train")
-    return json.dumps([data.get(key) for key in keys], sort_keys=True)
+def _data_of(conf: Mapping[str, Any] | None) -> str:
+    """What tells the data that a run with a conf is evaluated on from others."""
+    if conf is None:
+        return ""
+    keys = [*EVALUATED, *_kept_back_from([conf])]
+    return json.dumps([value_at(conf, key) for key in keys], sort_keys=True, default=str)
+
+
+def _kept_back_from(confs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The key of the data that rows for validation are kept back from, if a conf has no others."""
+    kept_back = any(conf["data"].get("validation") is None for conf in confs)
+    return ["data.train"] * kept_back
 
 
 def differing(confs: Sequence[Mapping[str, Any]], path: str = "") -> list[str]:

@@ -285,6 +285,7 @@ def _time(report: Report) -> Markup:
 def _workers(workers: Sequence[WorkerFigures]) -> Markup:
     """What each worker owns, exchanged and waited for; empty with one worker."""
     workers_alone = sum(worker.role == "worker" for worker in workers)
+    any_left_out = any(worker.left_out for worker in workers)
     rows = [
         table_row(
             rank if rank < workers_alone else f"server {rank - workers_alone}",
@@ -301,15 +302,19 @@ def _workers(workers: Sequence[WorkerFigures]) -> Markup:
                         worker.exchange_seconds,
                     )
                 ),
+                *([f"{worker.left_out:,}"] if any_left_out else []),
             ),
         )
         for rank, worker in enumerate(workers)
     ]
-    heads = ("rows", "memory", "network", "computing", "for data", "for others", "exchanging")
+    heads = ["rows", "memory", "network", "computing", "for data", "for others", "exchanging"]
     note = (
         "Rows that a worker owns, what it sent and received, and shares of its time in steps: it "
         "computed, waited for data, waited for other workers, and for the answers of owners."
     )
+    if any_left_out:
+        heads.append("left out")
+        note += " Left out are the steps that began without it; it trained their batches later."
     table = table_of(("worker", *heads), rows)
     return joined([table, fill("note", text=note)]) if rows else Markup()
 
