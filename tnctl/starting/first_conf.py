@@ -6,6 +6,7 @@ from typing import Any
 
 from tnctl import limits
 from tnctl.data.partitions import partitions_of
+from tnctl.data.sources import DAY
 from tnctl.errors import Failure, UserError, refuse_if
 from tnctl.masking import masked
 from tnctl.schema import ISO
@@ -16,6 +17,7 @@ from tnctl.starting.conf_text import ConfParts, conf_text
 from tnctl.starting.file_form import FileForm, form_of
 from tnctl.starting.label_choice import ChosenLabel, choose_label
 from tnctl.starting.missing_texts import missing_texts
+from tnctl.starting.named_days import DAYS_READ, named_days
 from tnctl.starting.named_files import NamedFiles, named_files
 from tnctl.starting.other_splits import add_split
 from tnctl.starting.sample import ROWS, Sample, read_rows
@@ -53,7 +55,8 @@ def first_conf(
 
     Raises `UserError` or `Failure` when the data cannot be read or has no label.
     """
-    named = named_files(words)
+    is_daily = any(DAY in word for word in words)
+    named = named_days(words) if is_daily else named_files(words)
     form = form_of(named.urls("train")[0])
     _add_partitions(form, named)
     features = None
@@ -98,12 +101,15 @@ def first_conf(
 
 
 def _add_partitions(form: FileForm, named: NamedFiles) -> None:
-    """Add the columns that folders name, if those of all training files do."""
+    """Add the columns that folders name, if those of all training files do, but for the day."""
     of_files = [partitions_of(url) for url in named.urls("train")]
+    of_days = partitions_of(named.pattern or "")
     form.columns += [
         name
         for name in of_files[0]
-        if name not in form.columns and all(name in folders for folders in of_files)
+        if name not in form.columns
+        and all(name in folders for folders in of_files)
+        and DAY not in (of_days.get(name) or "")
     ]
 
 
@@ -149,7 +155,7 @@ def _write(
         if named.names.get(split):
             add_split(split, named, form, label, data, notes)
     trained = sample.estimate
-    if "validation" not in data:
+    if named.pattern is None and "validation" not in data:
         share = SHARE if sample.estimate >= FEW_ROWS else LARGER_SHARE
         data["split"] = _split(share, result.columns, named)
         trained -= round(share * trained)
@@ -171,7 +177,11 @@ def _write(
     left_out = {
         column: kind.remark for column, kind in result.columns.items() if not kind.inputs
     } | form.left_out
-    sections = run_sizes.sections(trained)
+    if named.pattern is None:
+        sections = run_sizes.sections(trained)
+    else:
+        days_read = min(len(named.days), DAYS_READ)
+        sections = run_sizes.daily_sections(round(trained / days_read), len(named.days))
     parts = ConfParts(_title(result, named, name), data, inputs, left_out, sections)
     text = conf_text(parts)
     if len(text.encode()) > limits.CONF_BYTES:

@@ -8,7 +8,9 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from tnctl import files
+from tnctl.data.sources import DAY
 from tnctl.errors import Failure, UserError, quoted, refuse_if
+from tnctl.masking import masked
 
 SPLITS = ("train", "validation", "test")
 ROLES = {
@@ -24,7 +26,7 @@ NO_DATA = {
 DEPTH = 4  # of folders in the one that is named
 MOST_ENTRIES = 100_000
 MOST_LISTED = 500  # names that a conf lists
-DAY = re.compile(r"(?<!\d)(?:19|20)\d\d([-_]?)(?:0[1-9]|1[0-2])\1(?:0[1-9]|[12]\d|3[01])(?!\d)")
+DATE = re.compile(r"(?<!\d)(?:19|20)\d\d([-_]?)(?:0[1-9]|1[0-2])\1(?:0[1-9]|[12]\d|3[01])(?!\d)")
 VALIDATION_PART = 10  # every tenth file of many that are alike
 
 
@@ -33,7 +35,8 @@ class NamedFiles:
     """The files of each split, by names that start from `root`, and what shows the splits.
 
     `left_out` says of files in the folder why they are in no split. `days` are the days that the
-    names of training files have.
+    names of training files have. `pattern` is the name with {day} of daily training, of whose
+    files `names` has those of the last days.
     """
 
     root: str | None
@@ -42,6 +45,7 @@ class NamedFiles:
     evidence: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     days: list[str] = field(default_factory=list)
+    pattern: str | None = None
 
     def urls(self, split: str) -> list[str]:
         """The URLs of the files of a split."""
@@ -49,6 +53,8 @@ class NamedFiles:
 
     def spec(self, split: str) -> str | list[str]:
         """The files as data.SPLIT names them: a name, a glob that matches no other, or a list."""
+        if self.pattern is not None:
+            return self.pattern
         names = self.names[split]
         if len(names) == 1:
             return names[0]
@@ -208,7 +214,7 @@ def _refuse_several_kinds(root: str | None, names: list[str]) -> None:
 def _cut_validation(dealt: NamedFiles) -> None:
     """Keep the last day, or the last files of many, for validation where no file is named so."""
     names = dealt.names["train"]
-    days = {name: match[0] for name in names if (match := DAY.search(name))}
+    days = {name: match[0] for name in names if (match := DATE.search(name))}
     if len(days) == len(names):
         dealt.days = sorted(set(days.values()))
     if "validation" in dealt.names or len(names) < 2:
@@ -217,6 +223,10 @@ def _cut_validation(dealt: NamedFiles) -> None:
         last = [name for name in names if days[name] == dealt.days[-1]]
         dealt.evidence["train"] = f"{len(dealt.days) - 1} days from {dealt.days[0]}, in their order"
         dealt.evidence["validation"] = f"the last day, {dealt.days[-1]}"
+        patterns = {name.replace(day, DAY) for name, day in days.items()}
+        if len(patterns) == 1:
+            pattern = masked(files.join(dealt.root, *patterns))
+            dealt.evidence["validation"] += f"; to train day by day: tnctl init '{pattern}'"
     else:
         last = names[-max(1, len(names) // VALIDATION_PART) :]
         dealt.evidence["validation"] = f"the last {len(last)} of {len(names)} files"

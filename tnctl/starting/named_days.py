@@ -1,0 +1,53 @@
+"""The files that `tnctl init` reads of daily training: a name with {day} in the day's place."""
+
+import os
+import re
+from collections.abc import Sequence
+
+from tnctl import files, schema
+from tnctl.data.days import conf_of_day, daily, days_of, none_there
+from tnctl.data.sources import DAY, files_of
+from tnctl.errors import refuse_if
+from tnctl.starting.named_files import NamedFiles
+
+DAYS_READ = 4  # the last ones
+
+
+def named_days(words: Sequence[str]) -> NamedFiles:
+    """The training files of the last days of a name with {day}, and the name itself.
+
+    Raises `Failure` when no day is there, and `UserError` for several names.
+    """
+    refuse_if(
+        len(words) > 1,
+        f"with {DAY} give one name, whose files are one table: tnctl init 'clicks-{DAY}.csv'",
+    )
+    [word] = words
+    if files.local_path(word) is not None and "://" not in word:
+        word = os.path.normpath(word) + "/" * word.endswith("/")
+    fixed = re.split(r"[*?[]|" + re.escape(DAY), word)[0]
+    folder = fixed[: fixed.rfind("/") + 1]
+    root = folder.rstrip("/") or ("/" if folder else None)
+    pattern = word[len(folder) :]
+    conf = schema.from_values(
+        {
+            "recipe": {"name": "lr"},
+            "output": "none",
+            "slots": {"any": {}},
+            "data": {"root": root, "train": pattern, "label": {"column": "any"}},
+        }
+    )
+    daily(conf)  # for its errors
+    days = days_of(conf).there
+    if not days:
+        raise none_there(conf.data)
+    read = days[-DAYS_READ:]
+    urls = [url for day in read for url in files_of(conf_of_day(conf, day), "train")]
+    names = [url.removeprefix(files.join(root, "")) for url in urls]
+    named = NamedFiles(root, {"train": names}, names, days=days, pattern=pattern)
+    last = read[0] if len(read) == 1 else f"{read[0]} to {read[-1]}"
+    named.evidence["train"] = (
+        f"{len(days):,} day{'s'[: len(days) != 1]}, of which {last} were read; each is evaluated "
+        "before it is trained"
+    )
+    return named
