@@ -59,9 +59,11 @@ test: $(DEVELOP) $(S3RVER)  ## the test suite (some 24 minutes on 2 slow cores)
 	$(BIN)/python -m pytest -m 'alone and not long'
 
 test-all: $(DEVELOP) $(S3RVER) lint  ## the test suite with its long forms, and the linters
-	# All three parts, whatever fails. Of the first, a third at a time: those of Ray, one by one, mostly wait.
+	# All parts, whatever fails. Those of Ray mostly wait, so others run beside them; two at a time are too slow.
 	failed=0; \
-	$(BIN)/python -m pytest -n 3 --dist loadgroup -m 'alone and long' || failed=1; \
+	$(BIN)/python -m pytest -m 'alone and long and ray' & ray=$$!; \
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'alone and long and not ray' || failed=1; \
+	wait $$ray || failed=1; \
 	$(BIN)/python -m pytest -m 'alone and not long' || failed=1; \
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not alone and not short' || failed=1; \
 	exit $$failed

@@ -12,8 +12,7 @@ import pytest
 from cluster_commands import Training, state_of, trained_once
 from test_cluster_faults import is_locked
 
-# One Ray at a time, where tests run side by side.
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = pytest.mark.ray
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
 AGAIN = "start again from the last checkpoint"
 NAMES = {

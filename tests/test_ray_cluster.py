@@ -23,7 +23,7 @@ from tnctl.launch.ray_actor import Place
 from tnctl.launch.ray_placement import cpus_of_each, cpus_on_node, hosts_of
 from tnctl.launch.ray_processes import address_of_ray
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = pytest.mark.ray
 # Starts a head without CPUs and nodes of one CPU each, and says their processes; then, for each
 # line that it reads, one more node.
 NODES = """
