@@ -111,6 +111,21 @@ def test_days_by_url(tree):
     conf = conf_of("memory://clicks/{day}/a#?.csv", root=None)
     assert days_of(conf) == Days(["20240101", "20240103"], ["20240102"], [])
     assert files_of(conf_of_day(conf, "20240103"), "train") == ["memory:///clicks/20240103/a#1.csv"]
+    for train in ("memory://clicks/{day}/", "memory://clicks/{day}/**/*.csv"):
+        assert days_of(conf_of(train, root=None)).there == ["20240101", "20240103"]
+
+
+@pytest.mark.parametrize("root", ["day=x/y", "{}/day=x/y", "file://{}/day=x/y", "."])
+@pytest.mark.parametrize("name", ["{day}/", "{day}/**/*.csv", "day={day}/", "in/{day}/"])
+def test_the_folders_above_are_no_days(tmp_path, monkeypatch, root, name):
+    monkeypatch.chdir(tmp_path)
+    for day in ("2024-01-01", "2024-01-02"):
+        path = Path(root.format(tmp_path).removeprefix("file://"), name.split("}/")[0], "sub/a.csv")
+        path = Path(str(path).replace("{day", day))
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+    conf = conf_of(name, root=root.format(tmp_path))
+    assert days_of(conf).there == ["2024-01-01", "2024-01-02"]
 
 
 @pytest.mark.usefixtures("tree")

@@ -559,6 +559,10 @@ def test_init_then_train_day_by_day(cli, tmp_path):
     days = json.loads((tmp_path / "run/report.json").read_text())["days"]
     assert [day["day"] for day in days] == [f"2026-11-0{day}" for day in range(1, 5)]
     assert [day["before"] is None for day in days] == [True, False, False, False]
+    arguments = ["conf=clicks.yaml", "output=wrong", "data.days=..2026-11-01"]
+    done = cli("train", *arguments, "data.label.above=5", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "with data.label.above=5 all rows of 2026-11-01 have the same label" in done.err
 
 
 def test_a_folder_of_days_says_how_they_are_trained_day_by_day(cli, tmp_path):
@@ -576,6 +580,11 @@ def test_a_folder_of_days_says_how_they_are_trained_day_by_day(cli, tmp_path):
     assert (data["root"], data["train"]) == ("logs", "clicks-{day}.csv")
     done = cli("check", "conf=clicks.yaml", cwd=tmp_path)
     assert done.code == 0, done.err
+    # The newest day is not filled yet.
+    (tmp_path / "logs/clicks-2026-11-04.csv").write_text("")
+    done = cli("init", "logs/clicks-{day}.csv", "to=later.yaml", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "clicks-2026-11-04.csv: it is empty" in done.err
 
 
 def test_names_with_days_that_are_refused(cli, tmp_path):
@@ -584,7 +593,7 @@ def test_names_with_days_that_are_refused(cli, tmp_path):
         (["logs/{day}.csv"], 1, "no day of data.train={day}.csv is there"),
         (["dt={day}/a.csv"], 1, "no day"),
         (["a-{day}.csv", "b-{day}.csv"], 2, "give one name"),
-        (["clicks-{day}.csv"], 1, "clicks-2026-11-01.csv is empty"),
+        (["clicks-{day}.csv"], 1, "only empty files on 2026-11-01"),
     ):
         done = cli("init", *words, cwd=tmp_path)
         assert (done.code, message in done.line) == (code, True), done.err

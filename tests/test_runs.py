@@ -204,6 +204,15 @@ def test_runs_on_other_data_are_pointed_out(runs, cli):
     assert "runs differ in data.validation" in done.line
 
 
+def test_runs_of_other_labels_are_not_compared(tmp_path):
+    for name, positive, auc in (("a", "yes", 0.7), ("b", "no", 0.9), ("c", "yes", 0.6)):
+        add_run(tmp_path / name, validation=[auc], data__label__positive=[positive])
+    comparison = run_comparison.compare(str(tmp_path))
+    assert [run.name for run in comparison.runs] == ["b", "a", "c"]
+    assert [run.name for run in comparison.best] == ["b", "a"]
+    assert "runs differ in data.label.positive" in comparison.notes()[0]
+
+
 def test_runs_on_the_same_data_are_together(tmp_path):
     places = {"a": ("v1", 0.9), "b": ("v2", 0.8), "c": ("v1", 0.6), "d": ("v2", 0.7)}
     for name, (validation, auc) in places.items():

@@ -319,8 +319,9 @@ def _listed(data: Data) -> list[str]:
             urls = files.expand(pattern, data.root)
         except files.AbsentError:
             return []
-        place = _place_of_day(name)
-        matches = {url: match["day"] for url in urls if (match := place.search(url))}
+        place, folders = _place_of_day(name), _fixed_folders(name, data.root)
+        names = {url: _below(url, folders) for url in urls}
+        matches = {url: match["day"] for url in urls if (match := place.search(names[url]))}
         listed.append(set(matches.values()))
         # Of names that are not dates one may begin as another does.
         within = {
@@ -330,7 +331,7 @@ def _listed(data: Data) -> list[str]:
         }
         for day, alike in within.items():
             of_day = _place_of_day(name.replace(DAY, glob.escape(day)))
-            also = [url for url in alike if of_day.search(url)]
+            also = [url for url in alike if of_day.search(names[url])]
             _refuse_shared_files({**{matches[url]: [url] for url in also}, day: also})
     days = set.intersection(*listed) if listed else set()
     dates = {day for day in days if calendar(day) is not None}
@@ -342,11 +343,26 @@ def _listed(data: Data) -> list[str]:
     return [day for day in days if is_day(day) and not day.startswith("_")]
 
 
-def _place_of_day(name: str) -> re.Pattern[str]:
-    """What finds the day in a URL that the name, with {day} as a glob, matched."""
+def _fixed_folders(name: str, root: str | None) -> list[str]:
+    """The folder that the files of a name lie in, as a URL may begin with it."""
+    return files.prefixes(files.join(root, name[: _length_of_folder(name)]))
+
+
+def _length_of_folder(name: str) -> int:
+    """How many characters of a name are folders before its first wildcard or day."""
     fixed = re.split(r"[*?\[]|\{day\}", name)[0]
+    return fixed.rfind("/") + 1
+
+
+def _below(url: str, folders: Sequence[str]) -> str:
+    """What follows one of the folders in a URL; the URL if it begins with none."""
+    return next((url.removeprefix(folder) for folder in folders if url.startswith(folder)), url)
+
+
+def _place_of_day(name: str) -> re.Pattern[str]:
+    """What finds the day in a URL, behind its fixed folder, that the name as a glob matched."""
     text, seen = "", False
-    for piece in PIECES.split(name[fixed.rfind("/") + 1 :]):
+    for piece in PIECES.split(name[_length_of_folder(name) :]):
         if piece == DAY:
             # Beside other text a date ends where its digits do.
             text += "(?P=day)" if seen else r"(?P<day>\d{4}-\d\d-\d\d|\d{8}|[^/]+)"

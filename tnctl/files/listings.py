@@ -66,6 +66,13 @@ def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
         return [system.unstrip_protocol(name) if "://" in url else name for name in names]
 
 
+def prefixes(folder: str) -> list[str]:
+    """What the names of files in a folder, as `expand` returns them, may begin with."""
+    system, path = storage(folder or ".")
+    spellings = (folder, path, system.unstrip_protocol(path))
+    return [f"{spelling.rstrip('/')}/" for spelling in spellings if spelling]
+
+
 def _within_folders(url: str, spec: str) -> list[str]:
     with translated(url, "listed"):
         system, path = storage(url)

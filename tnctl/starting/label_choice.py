@@ -170,7 +170,10 @@ def _as_label(column: Figures, positive: Sequence[str]) -> ChosenLabel:
     values = by_code[column.codes]
     rate = float(np.nanmean(values))
     refuse_if(
-        rate in (0, 1), f"no row, or every row, has a label above the limit in '{name}'", Failure
+        rate in (0, 1),
+        f"with {keys} {'every' if rate else 'no'} row has label 1 in '{name}'. Give other texts as "
+        "positive=, or another label=NAME",
+        Failure,
     )
     evidence = f"1 in {rate:.1%} of {column.rows - column.missing:,} rows"
     return ChosenLabel(name, {"column": name, **keys}, values, evidence, [], doubts, column.missing)

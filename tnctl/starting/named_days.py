@@ -5,9 +5,9 @@ import re
 from collections.abc import Sequence
 
 from tnctl import files, schema
-from tnctl.data.days import conf_of_day, daily, days_of, none_there
+from tnctl.data.days import conf_of_day, daily, days_of, in_words, none_there
 from tnctl.data.sources import DAY, files_of
-from tnctl.errors import refuse_if
+from tnctl.errors import Failure, refuse_if
 from tnctl.starting.named_files import NamedFiles
 
 DAYS_READ = 4  # the last ones
@@ -43,8 +43,12 @@ def named_days(words: Sequence[str]) -> NamedFiles:
         raise none_there(conf.data)
     read = days[-DAYS_READ:]
     urls = [url for day in read for url in files_of(conf_of_day(conf, day), "train")]
-    names = [url.removeprefix(files.join(root, "")) for url in urls]
+    empty = [url for url in urls if not files.fingerprint(url)["bytes"]]
+    names = [url.removeprefix(files.join(root, "")) for url in urls if url not in empty]
+    if not names:
+        raise Failure(f"{word} has only empty files on {in_words(read)}. Name days with rows")
     named = NamedFiles(root, {"train": names}, names, days=days, pattern=pattern)
+    named.left_out += [f"{url}: it is empty" for url in empty]
     last = read[0] if len(read) == 1 else f"{read[0]} to {read[-1]}"
     named.evidence["train"] = (
         f"{len(days):,} day{'s'[: len(days) != 1]}, of which {last} were read; each is evaluated "

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -226,7 +227,9 @@ def _cut_validation(dealt: NamedFiles) -> None:
         patterns = {name.replace(day, DAY) for name, day in days.items()}
         if len(patterns) == 1:
             pattern = masked(files.join(dealt.root, *patterns))
-            dealt.evidence["validation"] += f"; to train day by day: tnctl init '{pattern}'"
+            dealt.evidence["validation"] += (
+                f"; to train day by day: tnctl init {shlex.quote(pattern)}"
+            )
     else:
         last = names[-max(1, len(names) // VALIDATION_PART) :]
         dealt.evidence["validation"] = f"the last {len(last)} of {len(names)} files"

@@ -77,11 +77,15 @@ class StepDone:
 
 @dataclass(frozen=True)
 class LabelsEqual:
-    """By a `rule` of the conf about a `column`, the many first `examples` have the same label."""
+    """By a `rule` of the conf about a `column`, the first `examples` have the same label.
+
+    They are many, or those of a whole `day`.
+    """
 
     rule: str
     column: str
     examples: int
+    day: str | None = None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tnctl.data.sources import files_of, fingerprints
 from tnctl.errors import Failure, Stopped, quoted
 from tnctl.evaluation.metrics import scalars
 from tnctl.evaluation.split_scoring import labelled_heads
-from tnctl.schema import Conf, Data, Loss
+from tnctl.schema import Conf, Data
 from tnctl.training import early_stopping, events
 from tnctl.training.events import Event, Events, PassUnderWay
 from tnctl.training.pass_sums import PassSums, has_classes
@@ -37,8 +37,15 @@ def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
     while state.position.epoch < conf.train.epochs:
         epoch = state.position.epoch + 1
         figures = yield from _train_pass(conf, state, workers)
-        if epoch == 1 and state.position.day is None:
-            _refuse_rule_without_effect(conf, workers, figures)
+        rule = _rule_without_effect(conf, workers, figures.running_auc) if epoch == 1 else None
+        if rule is not None and figures.day is None:
+            says, column = rule
+            raise Failure(
+                f"with {says} every row of data.train has the same label, and nothing can be "
+                f"learned. tnctl check shows what column '{column}' has"
+            )
+        if rule is not None:  # a day may have one class alone
+            yield events.LabelsEqual(*rule, figures.examples, figures.day)
         # Rows are evicted before the evaluation, so that the evaluated model is the saved one.
         if state.position.day is None or epoch == conf.train.epochs:
             yield events.RowsEvicted(workers.end_of_period())
@@ -87,20 +94,10 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
     )
 
 
-def _refuse_rule_without_effect(conf: Conf, workers: Workers, figures: Epoch) -> None:
-    """Refuse a label whose `positive` or `above` gave every row of a pass the same class."""
-    rule = _rule_of_classes(conf.data, workers)
-    if rule is not None and _has_one_class(conf.train.loss, figures.running_auc):
-        says, column = rule
-        raise Failure(
-            f"with {says} every row of data.train has the same label, and nothing can be learned. "
-            f"tnctl check shows what column '{column}' has"
-        )
-
-
-def _has_one_class(loss: Loss, auc: float | None) -> bool:
-    """Whether all labels so far are of one class, by the AUC of these examples."""
-    return auc is None and has_classes(loss)
+def _rule_without_effect(conf: Conf, workers: Workers, auc: float | None) -> tuple[str, str] | None:
+    """The rule of the main head's label, if all rows with this AUC have one class by it."""
+    is_of_one_class = auc is None and has_classes(conf.train.loss)
+    return _rule_of_classes(conf.data, workers) if is_of_one_class else None
 
 
 def _rule_of_classes(data: Data, workers: Workers) -> tuple[str, str] | None:
@@ -133,11 +130,10 @@ def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassU
         batches.train(current.rate_factor, current.sums)
         state.steps, state.position = workers.steps, batches.position
         yield events.StepDone(current, number)
-        if examples < MANY <= current.sums.examples and _has_one_class(
-            conf.train.loss, current.sums.area()
-        ):
-            rule = _rule_of_classes(conf.data, workers)
-            if rule is not None and state.position.epoch == 0 and state.position.day is None:
+        is_first_pass = state.position.epoch == 0 and state.position.day is None
+        if is_first_pass and examples < MANY <= current.sums.examples:
+            rule = _rule_without_effect(conf, workers, current.sums.area())
+            if rule is not None:
                 yield events.LabelsEqual(*rule, current.sums.examples)
         number += 1
     yield events.PassTrained(current)

@@ -100,10 +100,11 @@ class Screen:
             case events.StepDone(current=current, number=number):
                 if number % STEPS_BETWEEN_UPDATES == 0:
                     self._update(current, self._watch.now())
-            case events.LabelsEqual(rule=rule, column=column, examples=examples):
+            case events.LabelsEqual(rule=rule, column=column, examples=examples, day=day):
+                which = f"the first {examples:,} examples" if day is None else f"all rows of {day}"
                 say(
-                    f"with {rule} the first {examples:,} examples all have the same label. "
-                    f"`tnctl check` shows what column '{column}' has"
+                    f"with {rule} {which} have the same label. `tnctl check` shows what column "
+                    f"'{column}' has"
                 )
             case events.PassTrained(current=current):
                 self._update(current, self._watch.of_pass()).finish()

@@ -16,8 +16,11 @@ from tnctl.training.run_folder import NOT_COMPARED
 
 ABSENT = object()  # in the place of a value that a conf does not have
 SHOWN_METRICS = ("auc", "logloss")  # beside the one that orders the runs
-# Keys that say which data the metrics are of; with data.split, data.train too.
-EVALUATED = ("data.root", "data.validation", "data.test", "data.split")
+# Keys that say which data the metrics are of, and of what; with data.split, data.train too.
+EVALUATED = (
+    "data.root", "data.validation", "data.test", "data.split", "data.prepared", "data.label",
+    "data.labels", "data.weight",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
