@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import preloaded_commands
 
-SECONDS = 480  # for anything, on a slow machine
+SECONDS = 240  # for anything, on a slow machine
 FILES = 6
 ROWS, EPOCHS = 3000, 3
 TRAIN = [
