@@ -59,7 +59,7 @@ test: $(DEVELOP) $(S3RVER)  ## the test suite (some 24 minutes on 2 slow cores)
 	$(BIN)/python -m pytest -m 'alone and not long'
 
 test-all: $(DEVELOP) $(S3RVER) lint  ## the test suite with its long forms, and the linters
-	# All parts, whatever fails. Those of Ray mostly wait, so others run beside them; two at a time are too slow.
+	# Runs all parts even if one fails. Ray's tests run one by one, at the same time as the others: they mostly wait.
 	failed=0; \
 	$(BIN)/python -m pytest -m 'alone and long and ray' & ray=$$!; \
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'alone and long and not ray' || failed=1; \

@@ -5,7 +5,7 @@
 Kinds of runs take turns, each a command of its own on one pass over W1: one process and a cluster
 of one worker on all CPUs, one process on one CPU and a cluster of two workers with one CPU each.
 Then, on all CPUs, one process and, in each mode, one worker whose rows and dense weights a server
-owns. A speed is that of the logged steps, without the first 30 % of them. Then: the CPU of a step
+owns. A speed is measured over the logged steps, without the first 30 %. Then: the CPU of a step
 with two workers by what its threads do (cluster_threads.py), the time from the command to the
 first steps, and the time from the loss of a worker to the first step after it.
 """
@@ -104,7 +104,7 @@ def show_runs(
     runs: Runs,
     comparisons: Mapping[str, tuple[str, ...]],
 ) -> None:
-    """The speeds of runs that take turns; those of a comparison are beside its first one."""
+    """Repeat the runs in turns, and show their speeds relative to the first of a comparison."""
     rates: dict[str, list[float]] = {name: [] for name in runs}
     others = []
     batch = f"train.batch_size={given.batch}"

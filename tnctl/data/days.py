@@ -103,7 +103,7 @@ def folders_of_days(data: Data) -> list[str]:
     folders = []
     for name in [] if data.is_generated else _names(data):
         if DAY in name:
-            fixed = re.split(r"[*?[]|" + re.escape(DAY), name)[0].rpartition("/")[0]
+            fixed = fixed_folder(name).removesuffix("/")
             folders.append(files.join(data.root, fixed) if fixed else data.root or ".")
     return folders
 
@@ -319,7 +319,8 @@ def _listed(data: Data) -> list[str]:
             urls = files.expand(pattern, data.root)
         except files.AbsentError:
             return []
-        place, folders = _place_of_day(name), _fixed_folders(name, data.root)
+        place = _place_of_day(name)
+        folders = files.prefixes(files.join(data.root, fixed_folder(name)))
         names = {url: _below(url, folders) for url in urls}
         matches = {url: match["day"] for url in urls if (match := place.search(names[url]))}
         listed.append(set(matches.values()))
@@ -343,15 +344,10 @@ def _listed(data: Data) -> list[str]:
     return [day for day in days if is_day(day) and not day.startswith("_")]
 
 
-def _fixed_folders(name: str, root: str | None) -> list[str]:
-    """The folder that the files of a name lie in, as a URL may begin with it."""
-    return files.prefixes(files.join(root, name[: _length_of_folder(name)]))
-
-
-def _length_of_folder(name: str) -> int:
-    """How many characters of a name are folders before its first wildcard or day."""
+def fixed_folder(name: str) -> str:
+    """The folders of a name before its first wildcard or day, with `/` at the end; may be empty."""
     fixed = re.split(r"[*?\[]|\{day\}", name)[0]
-    return fixed.rfind("/") + 1
+    return fixed[: fixed.rfind("/") + 1]
 
 
 def _below(url: str, folders: Sequence[str]) -> str:
@@ -362,7 +358,7 @@ def _below(url: str, folders: Sequence[str]) -> str:
 def _place_of_day(name: str) -> re.Pattern[str]:
     """What finds the day in a URL, behind its fixed folder, that the name as a glob matched."""
     text, seen = "", False
-    for piece in PIECES.split(name[_length_of_folder(name) :]):
+    for piece in PIECES.split(name.removeprefix(fixed_folder(name))):
         if piece == DAY:
             # Beside other text a date ends where its digits do.
             text += "(?P=day)" if seen else r"(?P<day>\d{4}-\d\d-\d\d|\d{8}|[^/]+)"

@@ -101,7 +101,7 @@ def first_conf(
 
 
 def _add_partitions(form: FileForm, named: NamedFiles) -> None:
-    """Add the columns that folders name, if those of all training files do, but for the day."""
+    """Add the columns named by folders of all training files, except the day's."""
     of_files = [partitions_of(url) for url in named.urls("train")]
     of_days = partitions_of(named.pattern or "")
     form.columns += [

@@ -1,14 +1,13 @@
 """The files that `tnctl init` reads of daily training: a name with {day} in the day's place."""
 
 import os
-import re
 from collections.abc import Sequence
 
 from tnctl import files, schema
-from tnctl.data.days import conf_of_day, daily, days_of, in_words, none_there
+from tnctl.data.days import conf_of_day, daily, days_of, fixed_folder, in_words, none_there
 from tnctl.data.sources import DAY, files_of
 from tnctl.errors import Failure, refuse_if
-from tnctl.starting.named_files import NamedFiles
+from tnctl.starting.named_files import NamedFiles, without_empty
 
 DAYS_READ = 4  # the last ones
 
@@ -25,8 +24,7 @@ def named_days(words: Sequence[str]) -> NamedFiles:
     [word] = words
     if files.local_path(word) is not None and "://" not in word:
         word = os.path.normpath(word) + "/" * word.endswith("/")
-    fixed = re.split(r"[*?[]|" + re.escape(DAY), word)[0]
-    folder = fixed[: fixed.rfind("/") + 1]
+    folder = fixed_folder(word)
     root = folder.rstrip("/") or ("/" if folder else None)
     pattern = word[len(folder) :]
     conf = schema.from_values(
@@ -43,8 +41,8 @@ def named_days(words: Sequence[str]) -> NamedFiles:
         raise none_there(conf.data)
     read = days[-DAYS_READ:]
     urls = [url for day in read for url in files_of(conf_of_day(conf, day), "train")]
-    empty = [url for url in urls if not files.fingerprint(url)["bytes"]]
-    names = [url.removeprefix(files.join(root, "")) for url in urls if url not in empty]
+    filled, empty = without_empty((url, files.size(url)) for url in urls)
+    names = [url.removeprefix(files.join(root, "")) for url in filled]
     if not names:
         raise Failure(f"{word} has only empty files on {in_words(read)}. Name days with rows")
     named = NamedFiles(root, {"train": names}, names, days=days, pattern=pattern)

@@ -36,8 +36,8 @@ class NamedFiles:
     """The files of each split, by names that start from `root`, and what shows the splits.
 
     `left_out` says of files in the folder why they are in no split. `days` are the days that the
-    names of training files have. `pattern` is the name with {day} of daily training, of whose
-    files `names` has those of the last days.
+    names of training files have. `pattern` is data.train of daily training, with {day}; `names`
+    then has the files of the last days.
     """
 
     root: str | None
@@ -125,7 +125,7 @@ def _expanded(word: str) -> list[str]:
 
 
 def _of_folder(folder: str, entries: list[tuple[str, int]]) -> NamedFiles:
-    names, empty = _without_empty(entries)
+    names, empty = without_empty(entries)
     if not names:
         raise Failure(f"{folder} has only empty files. Name a file with rows")
     dealt = _dealt(folder.rstrip("/") or "/", names, in_folder=True)
@@ -155,7 +155,8 @@ def _walk(folder: str, prefix: str, depth: int) -> Iterator[tuple[str, int]]:
             yield f"{prefix}{entry.name}", entry.bytes
 
 
-def _without_empty(entries: Iterable[tuple[str, int]]) -> tuple[list[str], list[str]]:
+def without_empty(entries: Iterable[tuple[str, int]]) -> tuple[list[str], list[str]]:
+    """The names of files with their bytes that have some, and of those that have none."""
     names: list[str] = []
     empty: list[str] = []
     for name, size in entries:

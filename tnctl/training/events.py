@@ -79,7 +79,7 @@ class StepDone:
 class LabelsEqual:
     """By a `rule` of the conf about a `column`, the first `examples` have the same label.
 
-    They are many, or those of a whole `day`.
+    These are many examples, or all of a `day`.
     """
 
     rule: str

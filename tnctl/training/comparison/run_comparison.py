@@ -92,8 +92,7 @@ class Comparison:
             ]
         confs = [run.conf for run in self.runs if run.conf is not None]
         if len({_data_of(conf) for conf in confs}) > 1:
-            keys = (*EVALUATED, *_kept_back_from(confs))
-            data = [key for key in self.keys if key.startswith(keys)]
+            data = [key for key in self.keys if key.startswith(_keys_of_data(confs))]
             return [
                 f"runs differ in {', '.join(data)}: those with the same data are together, and "
                 "only they can be compared"
@@ -168,14 +167,14 @@ def _data_of(conf: Mapping[str, Any] | None) -> str:
     """What tells the data that a run with a conf is evaluated on from others."""
     if conf is None:
         return ""
-    keys = [*EVALUATED, *_kept_back_from([conf])]
-    return json.dumps([value_at(conf, key) for key in keys], sort_keys=True, default=str)
+    values = [value_at(conf, key) for key in _keys_of_data([conf])]
+    return json.dumps(values, sort_keys=True, default=str)
 
 
-def _kept_back_from(confs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The key of the data that rows for validation are kept back from, if a conf has no others."""
-    kept_back = any(conf["data"].get("validation") is None for conf in confs)
-    return ["data.train"] * kept_back
+def _keys_of_data(confs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The keys that say which data confs are evaluated on."""
+    is_kept_back = any(conf["data"].get("validation") is None for conf in confs)
+    return (*EVALUATED, "data.train") if is_kept_back else EVALUATED
 
 
 def differing(confs: Sequence[Mapping[str, Any]], path: str = "") -> list[str]:
