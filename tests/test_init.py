@@ -587,6 +587,42 @@ def test_a_folder_of_days_says_how_they_are_trained_day_by_day(cli, tmp_path):
     assert "clicks-2026-11-04.csv: it is empty" in done.err
 
 
+def write_hours(folder, days, rows, write):
+    """A file for each of four hours of days; `write` gives the line of a day, hour and row."""
+    draw = np.random.default_rng(5)
+    for day in range(days):
+        for hour in (0, 7, 13, 22):
+            path = folder / f"logs/dt=2026-11-{day + 1:02}/hh={hour:02}/part.csv"
+            path.parent.mkdir(parents=True)
+            lines = (write(draw, day, hour, row) for row in range(rows))
+            path.write_text("date,delivery,session,user,hot,click\n" + "".join(lines))
+
+
+def test_what_changes_with_the_day_is_no_input(cli, tmp_path):
+    def line(draw, day, hour, row):
+        # 12 rows of a session; users come again, and so do what is hot and its gaps.
+        hot = "" if row % 3 else f"h{day // 2}"
+        return (
+            f"2026-11-{day + 1:02},d{day},s{day}-{hour}-{row // 12},u{draw.integers(20)},{hot},"
+            f"{int(draw.random() < 0.3)}\n"
+        )
+
+    write_hours(tmp_path, 4, 240, line)
+    done = cli("init", "logs/dt={day}/hh=*/part.csv", "to=conf.yaml", cwd=tmp_path)
+    assert done.code == 0, done.err
+    text = (tmp_path / "conf.yaml").read_text()
+    assert set(yaml.safe_load(text)["slots"]) == {"hh", "user", "hot"}
+    assert "delivery  no value of a day occurs on another: d0, d1, d2" in text
+    assert "session   no value of a day occurs on another: s0-0-0" in text
+    # One day does not show it.
+    (tmp_path / "one/2026-11-01").mkdir(parents=True)
+    source = tmp_path / "logs/dt=2026-11-01/hh=00/part.csv"
+    (tmp_path / "one/2026-11-01/part.csv").write_bytes(source.read_bytes())
+    done = cli("init", "one/{day}/part.csv", "to=one.yaml", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "session" in yaml.safe_load((tmp_path / "one.yaml").read_text())["slots"]
+
+
 def test_names_with_days_that_are_refused(cli, tmp_path):
     (tmp_path / "clicks-2026-11-01.csv").write_text("")
     for words, code, message in (

@@ -41,6 +41,7 @@ FEWEST_UNIQUE = 20  # rows in which no value comes again, before that means some
 GIVES_AWAY, SUSPICIOUS = 0.99, 0.95  # AUC of one column alone
 DEPENDS = 0.01  # the AUC, at least, by which ids are better than buckets, or buckets than ids
 STRONG, REPEATED = 0.05, 10  # the same of values that occur less often than so on average
+OF_ONE_DAY = 10  # how often values occur on average that all keep to one day, unless by chance
 ONCE = 3  # how often values occur of which uneven ones are amounts, whatever they tell
 LONGEST = 50  # values of a list that are used
 SKEWED = 10.0  # the largest number in deviations
@@ -82,6 +83,7 @@ class Context:
     buckets: int  # that the number of rows allows
     numbers_only: frozenset[str] = frozenset()  # columns that are numbers for certain
     ids_only: frozenset[str] = frozenset()
+    days: NDArray[np.int64] | None = None  # the number of the day that each row is of
 
 
 def tokens_of(name: str) -> list[str]:
@@ -101,6 +103,9 @@ def kind_of(column: Figures, context: Context) -> Column:
         return Column(column, "constant", remark=f"always {column.examples()}")
     if times := time_form(column, set(tokens_of(column.name))):
         return _checked(_time(column, times), context)
+    if context.days is not None and _changes_daily(column, context.days):
+        remark = f"no value of a day occurs on another: {column.examples()}"
+        return Column(column, "day", remark=remark)
     if multiple_values.has_decimal_commas(column) and context.delimiter != ",":
         return Column(
             column,
@@ -113,6 +118,15 @@ def kind_of(column: Figures, context: Context) -> Column:
     if column.lengths is not None:
         return _checked(_several(column, None), context)
     return _checked(_single(column, context), context)
+
+
+def _changes_daily(column: Figures, days: NDArray[np.int64]) -> bool:
+    """Whether each value keeps to one of several days: the model of the days before has none."""
+    if column.lengths is not None or column.occurring < OF_ONE_DAY * column.distinct:
+        return False
+    occurring = column.codes >= 0
+    pairs = np.unique(np.stack([column.codes[occurring], days[occurring]]), axis=1)
+    return len(pairs[0]) == column.distinct and len(np.unique(pairs[1])) > 1
 
 
 def _checked(result: Column, context: Context) -> Column:

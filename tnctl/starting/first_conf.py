@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from tnctl import limits
 from tnctl.data.partitions import partitions_of
 from tnctl.data.sources import DAY
@@ -17,7 +19,7 @@ from tnctl.starting.conf_text import ConfParts, conf_text
 from tnctl.starting.file_form import FileForm, form_of
 from tnctl.starting.label_choice import ChosenLabel, choose_label
 from tnctl.starting.missing_texts import missing_texts
-from tnctl.starting.named_days import DAYS_READ, named_days
+from tnctl.starting.named_days import named_days
 from tnctl.starting.named_files import NamedFiles, named_files
 from tnctl.starting.other_splits import add_split
 from tnctl.starting.sample import ROWS, Sample, read_rows
@@ -85,6 +87,7 @@ def first_conf(
         max(FEWEST_BUCKETS, min(BUCKETS, sample.rows // ROWS_OF_A_BUCKET)),
         frozenset(features.numbers if features else ()),
         frozenset(features.ids if features else ()),
+        sample.days,
     )
     columns = _kinds(measured, chosen, context)
     inputs = [entry for column in columns.values() for entry in column.inputs]
@@ -177,11 +180,11 @@ def _write(
     left_out = {
         column: kind.remark for column, kind in result.columns.items() if not kind.inputs
     } | form.left_out
-    if named.pattern is None:
+    if sample.days is None:
         sections = run_sizes.sections(trained)
     else:
-        days_read = min(len(named.days), DAYS_READ)
-        sections = run_sizes.daily_sections(round(trained / days_read), len(named.days))
+        rows_of_day = round(trained / len(np.unique(sample.days)))
+        sections = run_sizes.daily_sections(rows_of_day, len(named.days))
     parts = ConfParts(_title(result, named, name), data, inputs, left_out, sections)
     text = conf_text(parts)
     if len(text.encode()) > limits.CONF_BYTES:

@@ -40,12 +40,12 @@ def named_days(words: Sequence[str]) -> NamedFiles:
     if not days:
         raise none_there(conf.data)
     read = days[-DAYS_READ:]
-    urls = [url for day in read for url in files_of(conf_of_day(conf, day), "train")]
-    filled, empty = without_empty((url, files.size(url)) for url in urls)
+    day_of = {url: day for day in read for url in files_of(conf_of_day(conf, day), "train")}
+    filled, empty = without_empty((url, files.size(url)) for url in day_of)
     names = [url.removeprefix(files.join(root, "")) for url in filled]
     if not names:
         raise Failure(f"{word} has only empty files on {in_words(read)}. Name days with rows")
-    named = NamedFiles(root, {"train": names}, names, days=days, pattern=pattern)
+    named = NamedFiles(root, {"train": names}, names, days=days, pattern=pattern, day_of=day_of)
     named.left_out += [f"{url}: it is empty" for url in empty]
     last = read[0] if len(read) == 1 else f"{read[0]} to {read[-1]}"
     named.evidence["train"] = (

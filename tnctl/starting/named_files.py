@@ -37,7 +37,7 @@ class NamedFiles:
 
     `left_out` says of files in the folder why they are in no split. `days` are the days that the
     names of training files have. `pattern` is data.train of daily training, with {day}; `names`
-    then has the files of the last days.
+    then has the files of the last days, and `day_of` the day of each by its URL.
     """
 
     root: str | None
@@ -47,6 +47,7 @@ class NamedFiles:
     left_out: list[str] = field(default_factory=list)
     days: list[str] = field(default_factory=list)
     pattern: str | None = None
+    day_of: dict[str, str] = field(default_factory=dict)
 
     def urls(self, split: str) -> list[str]:
         """The URLs of the files of a split."""

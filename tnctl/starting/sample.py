@@ -1,10 +1,12 @@
-"""The rows that `tnctl init` looks at: the first ones of some of the training files."""
+"""The rows that `tnctl init` looks at: the first ones of some files of each day, or of all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tnctl import schema
 from tnctl.data import partitions, row_estimates
@@ -18,19 +20,23 @@ from tnctl.starting.named_files import NamedFiles
 ROWS = 100_000
 CELLS = 20_000_000  # of wide tables fewer rows are read
 BYTES = 512 << 20  # in Arrow's buffers
-FILES = 4
+FILES = 4  # of each day
 MOST_BAD = 0.05  # the share of rows that cannot be read, beyond which no conf is written
 
 
 @dataclass
 class Sample:
-    """Rows of the training files, with all columns; `total` rows are in all of them."""
+    """Rows of the training files, with all columns; `total` rows are in all of them.
+
+    `days` has the number of the day that each row is of, int64 [rows], in daily training.
+    """
 
     table: pa.Table
     total: RowCount | None
     skipped: int
     reason: str
     is_whole: bool  # all rows of all training files
+    days: NDArray[np.int64] | None = None
 
     @property
     def rows(self) -> int:
@@ -72,22 +78,35 @@ def read_rows(
     """
     conf = reading_conf(form, named, columns)
     urls = named.urls(split)
-    chosen = urls[:: -(-len(urls) // FILES)]
+    days = np.unique([named.day_of.get(url, "") for url in urls], return_inverse=True)[1]
+    chosen = [place for day in np.unique(days) for place in _spread(np.flatnonzero(days == day))]
     reader = reader_of(conf, form.keys.get("skip_rows", 0))
     rows = max(1, min(rows, CELLS // max(len(columns), 1)))
     tables: list[pa.Table] = []
     skipped, reason, is_whole = 0, "", len(chosen) == len(urls)
-    for url in chosen:
+    day_of_table: list[int] = []
+    for place in chosen:
+        url = urls[place]
         room = -(-rows // len(chosen))
         pieces = partitions.pieces(reader, url, list(columns))
         for piece in pieces:
             skipped, reason = skipped + piece.skipped, reason or piece.reason
             tables.append(piece.table.slice(0, room))
+            day_of_table.append(days[place])
             room -= tables[-1].num_rows
             if room <= 0 or sum(table.nbytes for table in tables) > BYTES:
                 is_whole = is_whole and room == 0 and next(pieces, None) is None
                 break
-    return _checked(tables, split, skipped, reason, is_whole, conf)
+    sample = _checked(tables, split, skipped, reason, is_whole, conf)
+    if named.day_of:
+        sample.days = np.repeat(day_of_table, [table.num_rows for table in tables])
+    return sample
+
+
+def _spread(places: NDArray[np.int64]) -> list[int]:
+    """The first and the last of some places and, of more, two between."""
+    chosen = np.linspace(0, len(places) - 1, min(FILES, len(places)))
+    return [int(place) for place in places[chosen.round().astype(int)]]
 
 
 def _checked(
