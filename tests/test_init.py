@@ -293,6 +293,66 @@ def test_a_glob_of_parts(tmp_path):
     assert conf["data"]["train"] == [f"part-{part:02}.csv" for part in range(11)]
 
 
+def write_parts(folder, names):
+    """Files with two rows each."""
+    for number, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"user,item,click\nu{number % 7},i{number % 3},0\nu1,i{number % 5},1\n")
+
+
+def test_more_files_than_a_conf_lists(tmp_path, monkeypatch):
+    """Their glob cannot leave files out for validation, so rows of all are kept."""
+    monkeypatch.chdir(tmp_path)
+    write_parts(tmp_path, [f"parts/part-{part:04}.csv" for part in range(1000)])
+    days = [f"dt=2026-11-0{day}/part-{part:03}.csv" for day in range(1, 5) for part in range(200)]
+    write_parts(tmp_path / "table", days)
+    for word, glob, more in (
+        ("parts/part-*.csv", "part-0*.csv", "all 1,000 files"),
+        ("parts", "part-0*.csv", "all 1,000 files"),
+        ("table", "dt=2026-11-0*/part-*.csv", "tnctl init 'table/dt={day}/part-*.csv'"),
+    ):
+        result, conf, _ = recognised(word)
+        assert conf["data"]["train"] == glob and "validation" not in conf["data"]
+        assert conf["data"]["split"]["validation"] == 0.2
+        assert more in result.text
+    write_parts(tmp_path, [f"days/2026-11-0{day}.csv" for day in (1, 2, 3)])
+    assert "tnctl init 'days/{day}.csv'" in recognised("days")[0].text
+
+
+def test_files_without_any_byte_are_passed_over(cli, tmp_path):
+    names = [f"train/part-{part}.csv" for part in range(7)] + ["valid/part-0.csv"]
+    write_parts(tmp_path / "logs", names)
+    for part in (0, 3):
+        (tmp_path / f"logs/train/part-{part}.csv").write_text("")
+    write_parts(
+        tmp_path, [f"days/2026-11-0{day}/part-{part}.csv" for day in (1, 2) for part in (0, 1)]
+    )
+    (tmp_path / "days/2026-11-02/part-0.csv").write_text("")
+    for number, word in enumerate(("logs", "logs/train/part-*.csv", "days/{day}/part-*.csv")):
+        name = f"conf-{number}.yaml"
+        done = cli("init", word, f"to={name}", cwd=tmp_path)
+        assert done.code == 0, done.err
+        assert "without any byte, and passed over" in done.err
+        data = yaml.safe_load((tmp_path / name).read_text())["data"]
+        assert data["skip_empty"] is True
+        command = ["check", f"conf={name}"]
+        if "{day}" in word:
+            command = ["train", f"conf={name}", "recipe=lr", "output=run", "gate.enabled=false"]
+        done = cli(*command, cwd=tmp_path)
+        assert done.code == 0, done.err
+    done = cli("init", "logs/train/part-*.csv", "data.skip_empty=true", cwd=tmp_path)
+    assert done.code == 2 and "init takes no data.skip_empty" in done.line
+
+
+def test_numbers_that_are_all_infinite_are_no_input(tmp_path):
+    lines = [f"u{k % 9},{('inf', '-inf', '')[k % 3]},{k % 2}" for k in range(120)]
+    planted_tables.write_lines(tmp_path / "a.csv", ["user,limit,click", *lines])
+    result, conf, kinds = recognised(tmp_path / "a.csv")
+    assert kinds["limit"] == "unsupported" and set(conf["slots"]) == {"user"}
+    assert "no finite number: inf, -inf" in result.text
+
+
 def test_names_say_the_splits(tmp_path):
     for name, rows in (("train", 900), ("valid", 200), ("test", 200)):
         (tmp_path / name).mkdir()
@@ -584,7 +644,8 @@ def test_a_folder_of_days_says_how_they_are_trained_day_by_day(cli, tmp_path):
     (tmp_path / "logs/clicks-2026-11-04.csv").write_text("")
     done = cli("init", "logs/clicks-{day}.csv", "to=later.yaml", cwd=tmp_path)
     assert done.code == 0, done.err
-    assert "clicks-2026-11-04.csv: it is empty" in done.err
+    assert "logs/clicks-2026-11-04.csv: without any byte, and passed over" in done.err
+    assert yaml.safe_load((tmp_path / "later.yaml").read_text())["data"]["skip_empty"] is True
 
 
 def write_hours(folder, days, rows, write):

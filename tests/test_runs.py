@@ -143,6 +143,20 @@ def test_code_of_a_recipe_is_a_difference(runs, cli):
     assert by_name["sweep/seed=2"]["recipe.sha256"] == "abababab"
 
 
+def test_an_unfinished_run_has_the_figures_of_its_checkpoints_model(tmp_path, cli):
+    """That is the best model, where a run was killed after it had kept it."""
+    for name, step in (("kept", 10), ("going", 20)):
+        add_run(tmp_path / "runs" / name, validation=[0.8, 0.5], best=0.8, finished=False)
+        [checkpoint] = (tmp_path / "runs" / name).glob("checkpoints/*")
+        metrics = json.loads((checkpoint / "manifest.json").read_text())["metrics"]
+        reseal(checkpoint, clock={"step": step, "days": []}, metrics={**metrics, "steps": 20})
+    by_name = {run["name"]: run for run in listed(cli, cwd=tmp_path)["runs"]}
+    assert {name: run["validation"]["auc"] for name, run in by_name.items()} == {
+        "kept": 0.8, "going": 0.5,
+    }  # fmt: skip
+    assert {(run["state"], run["step"]) for run in by_name.values()} == {("unfinished", 20)}
+
+
 def test_the_table_on_the_standard_output(runs, cli):
     done = cli("runs", "runs", cwd=runs.parent)
     assert (done.code, done.err) == (0, "")
@@ -325,6 +339,24 @@ def test_a_page_of_many_runs_charts_the_best(tmp_path, cli):
     html, tree = page_of(cli, tmp_path, "html=page.html")
     assert set(series_of(tree, "validation auc")) == {f"{n:02}" for n in range(3, 13)}
     assert "first 10 of 13 runs" in html
+
+
+def test_a_trial_that_a_search_ended_is_pruned(workspace, cli, monkeypatch):
+    pytest.importorskip("optuna")
+    from tnctl.cli.compose import compose
+    from tnctl.training.search.trial_run import run_trial
+
+    monkeypatch.chdir(workspace)
+    keys = ["recipe=lr", "train.epochs=2", "train.batch_size=512", "output=runs/trial-0000"]
+    conf = compose(workspace / "small.yaml", [*keys, "data.test=null"])
+    assert run_trial(conf, 5, lambda _: True).state == "pruned"
+    [run] = listed(cli, cwd=workspace)["runs"]
+    reason = "other trials were better after as many evaluations"
+    assert (run["state"], run["problem"]) == ("pruned", reason)
+    # Judged otherwise it goes on, and its log has no such line.
+    assert run_trial(conf, 5, lambda _: False).state == "complete"
+    assert "pruned" not in Path("runs/trial-0000/log.jsonl").read_text()
+    assert listed(cli, cwd=workspace)["runs"][0]["state"] == "finished"
 
 
 def test_damage_and_what_is_no_run(runs, cli):

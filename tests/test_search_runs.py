@@ -154,6 +154,28 @@ def test_the_same_command_again_trains_nothing(searched, cli):
     assert "resuming" not in again.err and again.err.count("nothing to do") == 1  # the refit
 
 
+@pytest.mark.long
+def test_overwrite_refits_again_and_a_failed_trial_is_no_search_to_refit(searched, cli, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(searched[0], folder)
+    command = [*SEARCH, "sweep.trials=1", "sweep.refit=true", "output=run", "overwrite=true"]
+    number, *_ = best_of(folder / "run")
+    (folder / f"run/refit-{number:04d}").rename(folder / "run/refit-0000")
+    done = cli(*command, "sweep.seed=3", cwd=folder)
+    assert done.code == 0, done.err
+    [refitted] = (folder / "run").glob("refit-*")
+    conf = json.loads(next(refitted.glob("checkpoints/*/conf.json")).read_text())
+    values = best_of(folder / "run")[2]
+    assert conf["optimizer"]["linear"]["learning_rate"] == values[KEYS[0]]
+    # A later trial cannot be written.
+    shutil.rmtree(folder / "run/trial-0001")
+    (folder / "run/trial-0001").write_text("a user's")
+    command = [*SEARCH, "sweep.trials=2", "sweep.refit=true", "output=run", "sweep.seed=3"]
+    done = cli(*command, cwd=folder)
+    assert done.code, done.err
+    assert "the best conf is not refitted yet" in done.err
+
+
 RUN = "tnctl.training.search.trial_run:Pruning:see"
 RECORD = "tnctl.training.search.record:Record"
 

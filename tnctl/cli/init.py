@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TAKES = ("label", "positive", "to", "conf")
 USAGE = "FILE|GLOB|FOLDER|…{day}… [label=COLUMN] [positive=TEXT,…] [to=FILE.yaml|-]  or  conf=NAME"
-OPTION = re.compile(r"\w+=.*", re.S)
+OPTION = re.compile(r"[\w.]+=.*", re.S)
 PATTERN = re.compile(r"[*?\[]|\{day\}")  # in the name of several files, such as dt=*/part-0.csv
 LINES_SHOWN = 20  # warnings and doubts, on the terminal; the file has all
 

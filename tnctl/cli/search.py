@@ -4,7 +4,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from tnctl import files
+from tnctl import files, progress
 from tnctl.cli import arguments, compose, search_space
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError, refuse_if
@@ -68,7 +68,9 @@ def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> i
         return code
     texts = space.texts(best.values)
     print(command(taken["conf"], line.with_values(texts), first.output), flush=True)
-    if refits and not code:
+    if refits and code:
+        progress.say("the best conf is not refitted yet (sweep.refit), as trials have failed")
+    elif refits:
         passes = results.passes_of_best(results.report_of(first.output, best.number))
         report = refit.refit(line.conf(texts), first.output, best.number, passes, golden)
         show_report(files.join(first.output, refit.folder_of(best.number)), report)

@@ -304,6 +304,8 @@ def _slot(column: Figures, settings: dict[str, Any]) -> Column:
 def _number(column: Figures, context: Context) -> Column:
     """A number: buckets with an embedding each, and beside many even values the number itself."""
     values = column.numbers[(column.counts > 0) & np.isfinite(column.numbers)]
+    if not len(values):
+        return Column(column, "unsupported", remark=f"no finite number: {column.examples()}")
     infinite = bool(np.isinf(column.numbers).any())
     low, high = float(values.min()), float(values.max())
     shown = f"{column.distinct:,} numbers from {low:g} to {high:g}"

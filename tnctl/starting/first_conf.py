@@ -174,6 +174,10 @@ def _write(
         data["group"] = group
     if bad := _bad_rows(sample, label):
         data["bad_rows"] = bad
+    if named.empty:
+        more = f" and {len(named.empty) - 1:,} more" if len(named.empty) > 1 else ""
+        data["skip_empty"] = (True, f"without any byte: {masked(named.empty[0])}{more}")
+        notes.append(f"{masked(named.empty[0])}{more}: without any byte, and passed over")
     result.warnings += [column.warning for column in result.columns.values() if column.warning]
     result.warnings += [f"{name} is left out: {reason}" for name, reason in form.left_out.items()]
     result.doubts += [*label.doubts, *notes]
@@ -189,6 +193,7 @@ def _write(
     text = conf_text(parts)
     if len(text.encode()) > limits.CONF_BYTES:
         parts.left_out = {}
+        parts.title.append(f"It would have over {limits.CONF_BYTES:,} bytes with its comments.")
         text = conf_text(parts, with_evidence=False)
     if len(text.encode()) > limits.CONF_BYTES:
         raise Failure(

@@ -46,7 +46,7 @@ def named_days(words: Sequence[str]) -> NamedFiles:
     if not names:
         raise Failure(f"{word} has only empty files on {in_words(read)}. Name days with rows")
     named = NamedFiles(root, {"train": names}, names, days=days, pattern=pattern, day_of=day_of)
-    named.left_out += [f"{url}: it is empty" for url in empty]
+    named.empty = empty
     last = read[0] if len(read) == 1 else f"{read[0]} to {read[-1]}"
     named.evidence["train"] = (
         f"{len(days):,} day{'s'[: len(days) != 1]}, of which {last} were read; each is evaluated "

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from tnctl import files
+from tnctl.data.read_ahead import in_order
 from tnctl.data.sources import DAY
 from tnctl.errors import Failure, UserError, quoted, refuse_if
 from tnctl.masking import masked
@@ -26,7 +27,7 @@ NO_DATA = {
 }  # fmt: skip
 DEPTH = 4  # of folders in the one that is named
 MOST_ENTRIES = 100_000
-MOST_LISTED = 500  # names that a conf lists
+FEW_LISTED, MOST_LISTED = 4, 500  # names that a conf lists rather than a glob, or without one
 DATE = re.compile(r"(?<!\d)(?:19|20)\d\d([-_]?)(?:0[1-9]|1[0-2])\1(?:0[1-9]|[12]\d|3[01])(?!\d)")
 VALIDATION_PART = 10  # every tenth file of many that are alike
 
@@ -35,7 +36,8 @@ VALIDATION_PART = 10  # every tenth file of many that are alike
 class NamedFiles:
     """The files of each split, by names that start from `root`, and what shows the splits.
 
-    `left_out` says of files in the folder why they are in no split. `days` are the days that the
+    `left_out` says of files in the folder why they are in no split; `empty` are those without any
+    byte, which are in none. `days` are the days that the
     names of training files have. `pattern` is data.train of daily training, with {day}; `names`
     then has the files of the last days, and `day_of` the day of each by its URL.
     """
@@ -45,6 +47,7 @@ class NamedFiles:
     every: list[str]
     evidence: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
     days: list[str] = field(default_factory=list)
     pattern: str | None = None
     day_of: dict[str, str] = field(default_factory=dict)
@@ -60,14 +63,8 @@ class NamedFiles:
         names = self.names[split]
         if len(names) == 1:
             return names[0]
-        start = _common_start(names)
-        end = _common_start([name[len(start) :][::-1] for name in names])[::-1]
-        is_plain = not set("*?[").intersection("".join(names))
-        is_one_folder = all("/" not in name[len(start) : len(name) - len(end)] for name in names)
-        if len(names) > 4 and is_plain and is_one_folder:
-            glob = f"{start}*{end}"
-            if [name for name in self.every if fnmatchcase(name, glob)] == names:
-                return glob
+        if len(names) > FEW_LISTED and (glob := self.glob_of(names)):
+            return glob
         refuse_if(
             len(names) > MOST_LISTED,
             f"{len(names):,} files would have to be listed. Name them by a glob that matches no "
@@ -75,12 +72,42 @@ class NamedFiles:
         )
         return names
 
+    def glob_of(self, names: list[str]) -> str | None:
+        """A glob that matches these names, in this order, and no other file."""
+        glob = _common_glob(names)
+        if glob is None:
+            return None
+        patterns = glob.split("/")
+        matching = [name for name in self.every if _matches(name.split("/"), patterns)]
+        return glob if matching == names else None
 
-def _common_start(names: list[str]) -> str:
-    """The characters with which all names begin."""
-    first, last = min(names), max(names)
+
+def _common_glob(names: Sequence[str]) -> str | None:
+    """A glob that matches names of one depth, folder by folder; None where there is none."""
+    paths = [name.split("/") for name in names]
+    if set("*?[").intersection("".join(names)) or len({len(path) for path in paths}) > 1:
+        return None
+    return "/".join(_pattern(parts) for parts in zip(*paths, strict=True))
+
+
+def _pattern(parts: Sequence[str]) -> str:
+    """What parts of names have in common at their start and end, with `*` between."""
+    if len(set(parts)) == 1:
+        return parts[0]
+    start = _common_start(parts)
+    end = _common_start([part[len(start) :][::-1] for part in parts])[::-1]
+    return f"{start}*{end}"
+
+
+def _common_start(parts: Sequence[str]) -> str:
+    """The characters with which all parts begin."""
+    first, last = min(parts), max(parts)
     differing = (at for at, sign in enumerate(first) if last[at : at + 1] != sign)
     return first[: next(differing, len(first))]
+
+
+def _matches(path: list[str], patterns: list[str]) -> bool:
+    return len(path) == len(patterns) and all(map(fnmatchcase, path, patterns))
 
 
 def named_files(words: Sequence[str]) -> NamedFiles:
@@ -90,7 +117,8 @@ def named_files(words: Sequence[str]) -> NamedFiles:
     """
     refuse_if(not words, "name the data: tnctl init FILE, a glob, or a folder")
     if len(words) > 1:
-        return _dealt(None, [url for word in words for url in _expanded(word)])
+        urls = [url for word in words for url in _expanded(word)]
+        return _with_rows(" ".join(words), None, zip(urls, _sizes(urls), strict=True))
     [word] = words
     local = files.local_path(word)
     try:
@@ -98,7 +126,7 @@ def named_files(words: Sequence[str]) -> NamedFiles:
     except Failure:
         # Not before: to ask an HTTP server for a folder is to read the file.
         if entries := _data_files(word):
-            return _of_folder(word, entries)
+            return _with_rows(word, word.rstrip("/") or "/", entries, in_folder=True)
         if local is not None and local.is_dir():
             raise Failure(
                 f"{word} is a folder without files that could be data. Name a file"
@@ -110,9 +138,10 @@ def named_files(words: Sequence[str]) -> NamedFiles:
         folder = ""
     names = [url[len(folder) :] for url in urls]
     root = folder.rstrip("/") or ("/" if folder else None)
+    if len(urls) > 1:
+        return _with_rows(word, root, zip(names, _sizes(urls), strict=True))
     dealt = _dealt(root, names)
-    if len(urls) == 1:
-        _add_siblings(dealt)
+    _add_siblings(dealt)
     return dealt
 
 
@@ -125,12 +154,19 @@ def _expanded(word: str) -> list[str]:
     return [os.path.relpath(url) if os.path.isabs(url) else url for url in urls]
 
 
-def _of_folder(folder: str, entries: list[tuple[str, int]]) -> NamedFiles:
+def _sizes(urls: Sequence[str]) -> Iterator[int]:
+    return in_order(files.size, iter(urls))
+
+
+def _with_rows(
+    word: str, root: str | None, entries: Iterable[tuple[str, int]], in_folder: bool = False
+) -> NamedFiles:
+    """The files that have bytes, dealt to splits. Raises `Failure` when none has."""
     names, empty = without_empty(entries)
     if not names:
-        raise Failure(f"{folder} has only empty files. Name a file with rows")
-    dealt = _dealt(folder.rstrip("/") or "/", names, in_folder=True)
-    dealt.left_out += [f"{name}: it is empty" for name in empty]
+        raise Failure(f"{word} has only empty files. Name a file with rows")
+    dealt = _dealt(root, names, in_folder)
+    dealt.empty = empty
     return dealt
 
 
@@ -222,23 +258,33 @@ def _cut_validation(dealt: NamedFiles) -> None:
         dealt.days = sorted(set(days.values()))
     if "validation" in dealt.names or len(names) < 2:
         return
+    by_day = _daily_command(dealt.root, days) if len(dealt.days) > 1 else ""
     if len(dealt.days) > 1:
         last = [name for name in names if days[name] == dealt.days[-1]]
-        dealt.evidence["train"] = f"{len(dealt.days) - 1} days from {dealt.days[0]}, in their order"
-        dealt.evidence["validation"] = f"the last day, {dealt.days[-1]}"
-        patterns = {name.replace(day, DAY) for name, day in days.items()}
-        if len(patterns) == 1:
-            pattern = masked(files.join(dealt.root, *patterns))
-            dealt.evidence["validation"] += (
-                f"; to train day by day: tnctl init {shlex.quote(pattern)}"
-            )
+        reason = f"the last day, {dealt.days[-1]}{by_day}"
     else:
         last = names[-max(1, len(names) // VALIDATION_PART) :]
-        dealt.evidence["validation"] = f"the last {len(last)} of {len(names)} files"
-    dealt.names["validation"] = last
-    dealt.names["train"] = [name for name in names if name not in set(last)]
+        reason = f"the last {len(last)} of {len(names):,} files"
+    trained = [name for name in names if name not in set(last)]
     if dealt.days:
-        dealt.names["train"].sort(key=lambda name: (days[name], name))
+        trained.sort(key=lambda name: (days[name], name))
+    if len(trained) > MOST_LISTED and dealt.glob_of(trained) is None:
+        dealt.evidence["train"] = f"all {len(names):,} files{by_day}"
+        return
+    if len(dealt.days) > 1:
+        dealt.evidence["train"] = f"{len(dealt.days) - 1} days from {dealt.days[0]}, in their order"
+    dealt.evidence["validation"] = reason
+    dealt.names |= {"train": trained, "validation": last}
+
+
+def _daily_command(root: str | None, days: dict[str, str]) -> str:
+    """How the files, by the day that each name has, are trained day by day; empty if not known."""
+    patterns = sorted({name.replace(day, DAY) for name, day in days.items()})
+    pattern = _common_glob(patterns)
+    if pattern is None or DAY not in pattern:
+        return ""
+    command = f"tnctl init {shlex.quote(masked(files.join(root, pattern)))}"
+    return f"; to train day by day: {command}"
 
 
 def _add_siblings(dealt: NamedFiles) -> None:

@@ -12,7 +12,7 @@ from tnctl.training.workers import Batches, SplitMetrics
 
 
 class EndedError(Exception):
-    """Raised by an observer that ends the run: this is no failure."""
+    """Raised by an observer that ends the run, with its reason: this is no failure."""
 
 
 @dataclass

@@ -16,8 +16,8 @@ from tnctl.training.run_folder import LOG
 
 # A line of log.jsonl: which fields it has beside `event` and `step` depends on `event`.
 Event = dict[str, JsonValue]
-# The last events of a run that has ended with an error, and of one that was asked to stop.
-FAILED, STOPPED = "failed", "stopped"
+# The last events of a run that ended with an error, was asked to stop, or was ended by a search.
+FAILED, STOPPED, PRUNED = "failed", "stopped", "pruned"
 OF_THE_END = ("kept", "recalibrated")  # of the model that a run ends with
 
 

@@ -39,7 +39,7 @@ from tnctl.training.observers import Observer, Recorder, Screen, Stopwatch
 from tnctl.training.probable_mistakes import of_steps
 from tnctl.training.report import Report, Timing
 from tnctl.training.row_insertion import insert_all_rows
-from tnctl.training.run_log import FAILED, STOPPED, Log
+from tnctl.training.run_log import FAILED, PRUNED, STOPPED, Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
@@ -291,17 +291,17 @@ def new_model(
 
 @contextlib.contextmanager
 def end_recorded(log: Log, state: RunState, stopwatch: Stopwatch) -> Iterator[None]:
-    """End the log with the reason when training fails or is stopped.
+    """End the log with the reason when training fails, is stopped, or is ended by an observer.
 
     A run that is resumed cuts that line off.
     """
     try:
         yield
-    except events.EndedError:
-        raise
     except (Exception, KeyboardInterrupt) as error:
         event = STOPPED if isinstance(error, KeyboardInterrupt) else FAILED
-        is_sentence = isinstance(error, UserError | Stopped)
+        if isinstance(error, events.EndedError):
+            event = PRUNED
+        is_sentence = isinstance(error, UserError | Stopped | events.EndedError)
         # Where the log cannot be written either, `error` is what is reported.
         with contextlib.suppress(Failure, OSError):
             log.add(

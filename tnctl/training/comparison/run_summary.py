@@ -19,7 +19,7 @@ from tnctl.training import run_log
 from tnctl.training.report import LogLine, Report, number_of
 from tnctl.training.run_folder import LOG, PAGE, REPORT
 
-State = Literal["finished", "unfinished", "failed", "damaged"]
+State = Literal["finished", "unfinished", "failed", "pruned", "damaged"]
 LOG_BYTES = 16 << 20  # of a log that curves are drawn of
 SOURCE = "sha256"  # beside recipe.name: two runs of one recipe may have other code
 
@@ -29,8 +29,9 @@ class RunSummary:
     """A run. `validation` and `test` are metrics of the model that is kept, by their names.
 
     Of a run that is not finished, `validation`, `step` and `rows` are of its newest checkpoint; it
-    has failed if its log ends with an error, which is its `problem`. `conf` has plain values, with
-    those of keys that an older tnctl did not have. It is None where no checkpoint can be read.
+    has failed, or a search has pruned it, if its log ends so, and its `problem` is the reason.
+    `conf` has plain values, with those of keys that an older tnctl did not have. It is None where
+    no checkpoint can be read.
     """
 
     name: str
@@ -77,14 +78,14 @@ def summary_of(name: str, output: str, names: set[str]) -> RunSummary:
     problem = problem or damage
     state: State = "damaged"
     if problem is None:
-        problem = _failure(output) if LOG in names else None
-        state = "unfinished" if problem is None else "failed"
+        state, problem = _end(output) if LOG in names else ("unfinished", None)
     if checkpoint is None:
         problem = problem or "no checkpoint yet"
         return RunSummary(name=name, output=output, state=state, problem=problem)
     content = checkpoint.manifest
-    evaluations = content.metrics.evaluations
-    best = content.metrics.watch.best_step if _keeps_best(conf) else None
+    validation = content.validation
+    if validation is None and content.recalibration is None:
+        validation = _kept(content.metrics.evaluations, None)
     return RunSummary(
         name=name,
         output=output,
@@ -92,9 +93,7 @@ def summary_of(name: str, output: str, names: set[str]) -> RunSummary:
         problem=problem,
         conf=conf,
         step=content.steps_trained,
-        validation=figures(
-            _kept(evaluations, best) if content.recalibration is None else content.validation or {}
-        ),
+        validation=figures(validation or {}),
         rows=content.rows,
     )
 
@@ -175,17 +174,16 @@ def _has_log(output: str) -> bool:
         return False
 
 
-def _failure(output: str) -> str | None:
-    """The error with which a run has ended, or None."""
+def _end(output: str) -> tuple[State, str | None]:
+    """The state of a run without a report by the last line of its log, and the reason."""
+    states: dict[str, State] = {run_log.FAILED: "failed", run_log.PRUNED: "pruned"}
     try:
         last = run_log.lines_of(output, LOG_BYTES)[-1:]
     except Failure:
-        return None
-    return last[0].reason or None if last and last[0].event == run_log.FAILED else None
-
-
-def _keeps_best(conf: Mapping[str, Any] | None) -> bool:
-    return conf is not None and conf["evaluation"]["keep"] == "best"
+        last = []
+    if not last or last[0].event not in states or not last[0].reason:
+        return "unfinished", None
+    return states[last[0].event], last[0].reason
 
 
 def _kept(evaluations: Sequence[Evaluation], best: int | None) -> dict[str, JsonValue]:

@@ -13,7 +13,7 @@ from tnctl.training.report import Report
 from tnctl.training.search.search_parameters import Parameter, Value
 
 State = Literal["running", "complete", "pruned", "failed"]
-FOLDER = re.compile(r"trial-[0-9]{4,}")
+FOLDER = re.compile(r"(trial|refit)-[0-9]{4,}")  # of a run of a search
 LONGEST_VALUE = 40  # characters of a value in the table
 
 

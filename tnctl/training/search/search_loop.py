@@ -127,7 +127,7 @@ def recorded(space: Space, first: Conf, settings: Settings) -> "Iterator[Record]
         stack.enter_context(files.locked(output))
         storage = stack.enter_context(storages.opened(place, database=database))
         if settings.overwrite:
-            earlier = folders_of_trials(output)
+            earlier = folders_of_runs(output)
             for folder in earlier:
                 run_folder.refuse_foreign(folder)
             record.Record.forget(storage, name)
@@ -161,8 +161,8 @@ def opened(
         raise Failure(f"{masked(place)} is damaged: {reason}. Move it away") from error
 
 
-def folders_of_trials(output: str) -> list[str]:
-    """The folders in which an earlier search may have its runs."""
+def folders_of_runs(output: str) -> list[str]:
+    """The folders in which an earlier search may have its trials, and the best one refitted."""
     return [
         files.join(output, entry.name)
         for entry in files.listed(output)

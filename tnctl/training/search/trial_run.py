@@ -56,7 +56,7 @@ class Pruning:
                 if self._is_new:  # it was resumed
                     self._ask()
                 if self._is_poor:
-                    raise PrunedError
+                    raise PrunedError("other trials were better after as many evaluations")
 
     def _ask(self) -> None:
         values = [evaluation.figure(self._monitor) for evaluation in self._state.evaluations]
