@@ -345,6 +345,41 @@ def test_files_without_any_byte_are_passed_over(cli, tmp_path):
     assert done.code == 2 and "init takes no data.skip_empty" in done.line
 
 
+@pytest.mark.parametrize(("most", "above"), [(0, 0), (3, 5)])
+def test_a_label_of_counts(tmp_path, most, above):
+    """Counts are mostly 0; of other numbers the middle decides."""
+    lines = [f"u{k % 17},{k % 11 if k % 4 == 0 else most}" for k in range(400)]
+    planted_tables.write_lines(tmp_path / "a.csv", ["user,clicks", *lines])
+    result = first_conf([str(tmp_path / "a.csv")], "clicks")
+    label = yaml.safe_load(result.text)["data"]["label"]
+    assert label == {"column": "clicks", "above": above}
+    assert any("above which number clicks counts as 1" in text for text in result.doubts)
+
+
+@pytest.mark.parametrize("separator", ["", "|"])
+def test_a_list_gives_the_label_away_by_one_of_its_values(tmp_path, separator):
+    draw = np.random.default_rng(1)
+    rows = []
+    for k in range(600):
+        events = [f"e{number}" for number in draw.integers(0, 40, draw.integers(1, 5))]
+        clicked = int(k % 3 == 0)
+        rows.append(({"event": events + ["done"] * clicked, "seen": events}, clicked))
+    if separator:
+        lines = ["event,seen,user,click"] + [
+            f"{separator.join(lists['event'])},{separator.join(lists['seen'])},u{k % 7},{clicked}"
+            for k, (lists, clicked) in enumerate(rows)
+        ]
+    else:
+        lines = [
+            json.dumps({**lists, "user": f"u{k % 7}", "click": clicked})
+            for k, (lists, clicked) in enumerate(rows)
+        ]
+    path = planted_tables.write_lines(tmp_path / ("a.csv" if separator else "a.jsonl"), lines)
+    result, conf, kinds = recognised(path)
+    assert kinds["event"] == "giveaway" and set(conf["slots"]) == {"seen", "user"}
+    assert any("event: it gives the label away" in text for text in result.warnings)
+
+
 def test_numbers_that_are_all_infinite_are_no_input(tmp_path):
     lines = [f"u{k % 9},{('inf', '-inf', '')[k % 3]},{k % 2}" for k in range(120)]
     planted_tables.write_lines(tmp_path / "a.csv", ["user,limit,click", *lines])

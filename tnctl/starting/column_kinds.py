@@ -11,6 +11,7 @@ from tnctl.errors import quoted
 from tnctl.starting import multiple_values
 from tnctl.starting.column_figures import Figures
 from tnctl.starting.column_value import (
+    best_value_auc,
     bucket_codes,
     codes_of_rows,
     held_out_auc,
@@ -136,6 +137,8 @@ def _checked(result: Column, context: Context) -> Column:
         return result
     codes = codes_of_rows(column)
     areas = [held_out_auc(codes, context.labels)]
+    if column.lengths is not None:
+        areas.append(best_value_auc(column, context.labels))
     if column.number_share == 1 and column.lengths is None and column.distinct > FEW_VALUES:
         areas.append(held_out_auc(bucket_codes(column), context.labels))
     best = max(max(area, 1 - area) for area in areas)

@@ -35,6 +35,25 @@ def held_out_auc(codes: NDArray[np.int64], labels: NDArray[np.float64]) -> float
     return float(np.mean(areas))
 
 
+def best_value_auc(column: Figures, labels: NDArray[np.float64]) -> float:
+    """The AUC of whether a row's list has a value, for the value that tells the most.
+
+    `labels` [rows], NaN where missing. 0.5 where there is too little.
+    """
+    assert column.lengths is not None
+    present = ~np.isnan(labels)
+    positive = int(labels[present].sum())
+    negative = int(present.sum()) - positive
+    if len(labels) < FEWEST_ROWS or min(positive, negative) < FEWEST_OF_A_CLASS:
+        return 0.5
+    owners = np.repeat(np.arange(column.rows), column.lengths)
+    used = (column.codes >= 0) & present[owners]
+    owners, codes = np.unique(np.stack([owners[used], column.codes[used]]), axis=1)
+    rows = np.bincount(codes, minlength=1)
+    clicks = np.bincount(codes, labels[owners], minlength=1)
+    return float(0.5 + np.abs(clicks / positive - (rows - clicks) / negative).max() / 2)
+
+
 def rows_of_one_label(
     column: Figures, labels: NDArray[np.float64], label: int
 ) -> tuple[str, int] | None:

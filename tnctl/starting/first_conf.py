@@ -172,12 +172,7 @@ def _write(
     data["label"] = (label.keys, label.evidence)
     if group := _group_of(result.columns):
         data["group"] = group
-    if bad := _bad_rows(sample, label):
-        data["bad_rows"] = bad
-    if named.empty:
-        more = f" and {len(named.empty) - 1:,} more" if len(named.empty) > 1 else ""
-        data["skip_empty"] = (True, f"without any byte: {masked(named.empty[0])}{more}")
-        notes.append(f"{masked(named.empty[0])}{more}: without any byte, and passed over")
+    _add_tolerance(data, notes, sample, label, named)
     result.warnings += [column.warning for column in result.columns.values() if column.warning]
     result.warnings += [f"{name} is left out: {reason}" for name, reason in form.left_out.items()]
     result.doubts += [*label.doubts, *notes]
@@ -222,6 +217,23 @@ def _group_of(columns: dict[str, Column]) -> tuple[str, str] | None:
             if "ids" not in settings and not column.figures.missing:
                 return name, "AUC is reported within users too (gauc)"
     return None
+
+
+def _add_tolerance(
+    data: dict[str, tuple[Any, str]],
+    notes: list[str],
+    sample: Sample,
+    label: ChosenLabel,
+    named: NamedFiles,
+) -> None:
+    """The keys that allow what is wrong with the data: bad rows, and files without any byte."""
+    if bad := _bad_rows(sample, label):
+        data["bad_rows"] = bad
+    if named.empty:
+        more = f" and {len(named.empty) - 1:,} more" if len(named.empty) > 1 else ""
+        first = f"{masked(named.empty[0])}{more}"
+        data["skip_empty"] = (True, f"without any byte: {first}")
+        notes.append(f"{first}: without any byte, and passed over")
 
 
 def _bad_rows(sample: Sample, label: ChosenLabel) -> tuple[int, str] | None:

@@ -199,7 +199,12 @@ def _by_numbers(column: Figures) -> tuple[dict[str, object], NDArray[np.bool_], 
     doubts: list[str] = []
     if present.min() >= 0 and present.max() <= 1:
         return {}, numbers >= 0.5, doubts
-    if len(present) == 2:
+    is_zero = numbers == 0
+    if present[0] == 0 and 2 * column.counts[is_zero].sum() >= column.occurring:
+        above = 0.0
+        if len(present) > 2:
+            doubts.append(f"above which number {name} counts as 1: most are 0, so it is 0")
+    elif len(present) == 2:
         above = float(present[0]) if present[0] >= 0 else 0.0
     else:
         above = float(np.floor((present[0] + present[-1] + 1) / 2))
