@@ -494,7 +494,7 @@ def test_a_terminal_sees_it_live_and_ctrl_c_leaves_it_clean(workspace):
         with contextlib.suppress(OSError):  # of Linux, when the other side is closed
             while part := os.read(ours, 1 << 16):
                 seen += part
-                if not sent and b"epoch 2/500" in seen:
+                if not sent and b"epoch 2/500" in seen and b"validation auc" in seen:
                     running.send_signal(signal.SIGINT)
                     sent = True
         running.wait(timeout=60)

@@ -99,7 +99,7 @@ class Screen:
                 self._watch.start_pass()
             case events.StepDone(current=current, number=number):
                 if number % STEPS_BETWEEN_UPDATES == 0:
-                    self._update(current, self._watch.now())
+                    self._update(current, self._watch.now(), self._validation())
             case events.LabelsEqual(rule=rule, column=column, examples=examples, day=day):
                 which = f"the first {examples:,} examples" if day is None else f"all rows of {day}"
                 say(
@@ -130,10 +130,20 @@ class Screen:
         """Leave the terminal without a display."""
         self._displays.close()
 
-    def _update(self, current: PassUnderWay, parts: Parts | None) -> Display:
+    def _update(
+        self, current: PassUnderWay, parts: Parts | None, more: dict[str, str] | None = None
+    ) -> Display:
         assert self._display is not None
-        self._display.update(current.sums.examples, figures(current, self._workers), parts)
+        shown_now = figures(current, self._workers) | (more or {})
+        self._display.update(current.sums.examples, shown_now, parts)
         return self._display
+
+    def _validation(self) -> dict[str, str]:
+        """The monitored metric at the last evaluation, if there was one."""
+        evaluations = self._state.evaluations
+        if not evaluations:
+            return {}
+        return {f"validation {self._monitor}": shown(evaluations[-1].figure(self._monitor), 4)}
 
 
 def show_metrics(measured: SplitMetrics) -> None:

@@ -124,8 +124,10 @@ def _curves(lines_logged: Sequence[LogLine]) -> Markup:
             Series("validation", evaluated("auc"), 2, dots=True),
             Series("validation GAUC", evaluated("gauc"), 3, dots=True),
         ]),
-        lines("rows of all tables", "step", [Series("rows", trained("rows"), 1)]),
     ]  # fmt: skip
+    rows = trained("rows")
+    if len({count for _, count in rows[len(rows) // 4 :]}) > 1:
+        charts.append(lines("rows of all tables", "step", [Series("rows", rows, 1)]))
     factors = trained("rate_factor")
     if len({factor for _, factor in factors}) > 1:
         charts.append(lines("factor of all learning rates", "step", [Series("factor", factors, 3)]))
@@ -172,7 +174,7 @@ def _inputs(inputs: Sequence[InputRow], report: Report) -> Markup:
         name = f" ({row.group})" if row.rows is not None and row.group in shared else ""
         cells = [
             _sorted_cell(row.kind, row.kind),
-            _sorted_cell(row.coverage, _shown(row.coverage, ".1%"), row.coverage),
+            _sorted_cell(row.coverage, _shown(row.coverage, ".1%"), _part_covered(row.coverage)),
             _sorted_cell(row.ids, _shown(row.ids, ".2f")),
             _sorted_cell(row.rows, _shown(row.rows, ",") + name),
             _sorted_cell(row.bytes, NONE if row.bytes is None else size(row.bytes)),
@@ -190,6 +192,11 @@ def _inputs(inputs: Sequence[InputRow], report: Report) -> Markup:
     if measured:
         notes.append(f"Importance is the {report.importance_of} lost when the input is zeroed.")
     return joined([table_of(names, rows, "sortable"), fill("note", text=" ".join(notes))])
+
+
+def _part_covered(coverage: float | None) -> float | None:
+    """What a bar shows; None, without a bar, of an input that every example has."""
+    return None if coverage is None or coverage >= 1 else coverage
 
 
 def _sorted_cell(value: Any, text: str, share: float | None = None) -> Markup:
