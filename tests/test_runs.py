@@ -157,6 +157,25 @@ def test_an_unfinished_run_has_the_figures_of_its_checkpoints_model(tmp_path, cl
     assert {(run["state"], run["step"]) for run in by_name.values()} == {("unfinished", 20)}
 
 
+def test_a_daily_run_has_the_mean_over_its_days(tmp_path, cli):
+    days = [
+        {
+            "day": f"2026-11-0{n}", "number": n, "first_step": 10 * n, "last_step": 10 * n + 9,
+            "rows": 700, "before": None if auc is None else metrics(auc),
+        }
+        for n, auc in enumerate((None, 0.75, 0.5), 1)
+    ]  # fmt: skip
+    for name, finished in (("finished", True), ("going", False)):
+        folder = tmp_path / "runs" / name
+        add_run(folder, finished=finished)
+        [checkpoint] = folder.glob("checkpoints/*")
+        reseal(checkpoint, days=[*days[:2], {**days[2], "last_step": None}])
+    report = folder.parent / "finished/report.json"
+    report.write_text(json.dumps({**json.loads(report.read_text()), "days": days}))
+    for run in listed(cli, cwd=tmp_path)["runs"]:
+        assert (run["validation"]["auc"], run["validation"]["logloss"]) == (0.625, 0.375)
+
+
 def test_the_table_on_the_standard_output(runs, cli):
     done = cli("runs", "runs", cwd=runs.parent)
     assert (done.code, done.err) == (0, "")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, Literal
 
 from pydantic import JsonValue
@@ -11,6 +12,7 @@ from tnctl import files, limits
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.checkpoint.chain import Checkpoint, newest_first, open_checkpoint
 from tnctl.checkpoint.document import Evaluation
+from tnctl.data.day_records import DayRecord
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure
 from tnctl.evaluation.metrics import METRICS
@@ -28,10 +30,11 @@ SOURCE = "sha256"  # beside recipe.name: two runs of one recipe may have other c
 class RunSummary:
     """A run. `validation` and `test` are metrics of the model that is kept, by their names.
 
-    Of a run that is not finished, `validation`, `step` and `rows` are of its newest checkpoint; it
-    has failed, or a search has pruned it, if its log ends so, and its `problem` is the reason.
-    `conf` has plain values, with those of keys that an older tnctl did not have. It is None where
-    no checkpoint can be read.
+    Of daily training `validation` is the mean over its days, each before it was trained. Of a run
+    that is not finished, `validation`, `step` and `rows` are of its newest checkpoint; it has
+    failed, or a search has pruned it, if its log ends so, and its `problem` is the reason. `conf`
+    has plain values, with those of keys that an older tnctl did not have. It is None where no
+    checkpoint can be read.
     """
 
     name: str
@@ -93,7 +96,7 @@ def summary_of(name: str, output: str, names: set[str]) -> RunSummary:
         problem=problem,
         conf=conf,
         step=content.steps_trained,
-        validation=figures(validation or {}),
+        validation=figures(validation or {}) or of_days(content.days),
         rows=content.rows,
     )
 
@@ -118,7 +121,7 @@ def _finished(
         report=report,
         has_page=has_page,
         step=report.steps,
-        validation=figures(validation),
+        validation=figures(validation) or of_days(report.days or ()),
         test=figures(report.metrics if report.split == "test" else {}),
         seconds=report.timing.seconds if math.isfinite(report.timing.seconds) else None,
         rows=sum(table.rows for table in tables),
@@ -130,6 +133,13 @@ def figures(metrics: Mapping[str, JsonValue]) -> dict[str, float]:
     """The metrics that are known by name and are finite numbers."""
     values = ((name, number_of(dict(metrics), name)) for name in METRICS)
     return {name: value for name, value in values if value is not None and math.isfinite(value)}
+
+
+def of_days(days: Sequence[DayRecord]) -> dict[str, float]:
+    """The means of the metrics that all days have which were evaluated before they were trained."""
+    evaluated = [figures(day.before) for day in days if day.before is not None]
+    shared = [name for name in METRICS if all(name in metrics for metrics in evaluated)]
+    return {name: fmean(metrics[name] for metrics in evaluated) for name in shared if evaluated}
 
 
 def lines_of(run: RunSummary) -> list[LogLine]:
