@@ -8,10 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import cluster_in_one_process
+import env_commands
 import numpy as np
 import pytest
 from conftest import CONF, run_process, write_clicks
@@ -228,6 +231,83 @@ def test_processes_print_and_write_what_one_process_does(folder, tmp_path, proce
     assert (
         done.code == 1 and "nowhere.csv" in done.last and done.last.startswith("tnctl evaluate: ")
     )
+
+
+READINGS = (
+    ("evaluate", "output=run", "data.test=test-*.csv"),
+    ("predict", "output=run", "data.test=test-*.csv", "to=predictions.csv"),
+    ("export-embeddings", "output=run", "to=e", "format=text"),
+    ("verify-serving", "output=run"),
+)
+
+
+def copy_of_run(folder, to):
+    """The run and its data in another folder."""
+    for name in ("run", "clicks"):
+        shutil.copytree(folder / name, to / name)
+
+
+def exported(folder):
+    """The rows of an export as text, of all its parts."""
+    return sorted(line for path in folder.glob("*.txt*") for line in path.read_bytes().splitlines())
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@pytest.mark.parametrize("servers", [0, 1])
+def test_commands_of_an_environment_do_what_one_process_does(folder, tmp_path, servers):
+    for name in ("alone", "together"):
+        copy_of_run(folder, tmp_path / name)
+    size = 2 + servers
+    for command in READINGS:
+        alone = run_process(*command, cwd=tmp_path / "alone")
+        port, done = env_commands.free_port(), []
+        keys = ["cluster=env", f"cluster.servers={servers}", "cluster.timeout=60"]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "tnctl", *command, *keys], cwd=tmp_path / "together",
+                env={
+                    **os.environ, "TNCTL_TOKEN": env_commands.TOKEN, "TNCTL_RANK": str(rank),
+                    "TNCTL_WORKERS": "2", "TNCTL_SERVERS": str(servers),
+                    "TNCTL_ADDRESS": f"127.0.0.1:{port}",
+                },
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+            for rank in range(size)
+        ]  # fmt: skip
+        try:
+            done = [process.communicate(timeout=240) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        assert [process.returncode for process in processes] == [0] * size, done
+        assert done[0][0] == alone.out and not any(out for out, _ in done[1:])
+    written = [(tmp_path / name / "predictions.csv") for name in ("alone", "together")]
+    assert written[0].read_bytes() == written[1].read_bytes()
+    rows = [exported(tmp_path / name / "e") for name in ("alone", "together")]
+    assert rows[0] == rows[1] != []
+    assert not list(Path(tempfile.gettempdir()).glob("tnctl-verify-serving-*"))
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@pytest.mark.ray
+@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
+def test_commands_on_ray_do_what_one_process_does(folder, tmp_path):
+    for name in ("alone", "together"):
+        copy_of_run(folder, tmp_path / name)
+    for command in READINGS:
+        alone = run_process(*command, cwd=tmp_path / "alone")
+        keys = ["cluster=ray", "cluster.workers=2", "cluster.timeout=60"]
+        together = run_process(*command, *keys, cwd=tmp_path / "together")
+        assert together.code == 0 and together.out == alone.out, together.err
+    written = [(tmp_path / name / "predictions.csv") for name in ("alone", "together")]
+    assert written[0].read_bytes() == written[1].read_bytes()
+    rows = [exported(tmp_path / name / "e") for name in ("alone", "together")]
+    assert rows[0] == rows[1] != []
+    wrong = ["evaluate", "output=run", "data.test=nowhere.csv", *keys]
+    done = run_process(*wrong, cwd=tmp_path / "together")
+    assert done.code == 1 and done.last.startswith("tnctl evaluate: ") and "nowhere" in done.last
 
 
 def in_the_middle(folder, action):

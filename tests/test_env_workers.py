@@ -237,7 +237,7 @@ def test_an_output_of_its_own_is_noticed(cli, folder, monkeypatch):
     monkeypatch.setenv("TNCTL_RANK", "1")
     done = cli(*RUN, "cluster.patience=1", cwd=folder)
     last = done.err.splitlines()[-1]
-    assert done.code == 1 and "worker 0 has not begun within 1 s, or has another output" in last
+    assert done.code == 75 and "worker 0 has not begun within 1 s, or has another output" in last
     assert "TNCTL_TOKEN" not in os.environ
 
 
@@ -245,17 +245,17 @@ def test_worker_0_waits_for_the_end_of_the_process_before_it(folder, monkeypatch
     monkeypatch.chdir(folder)
     conf = compose.compose(folder / "own.yaml", list(RUN[2:]))
     conf = dataclasses.replace(conf, cluster=dataclasses.replace(conf.cluster, patience=1.5))
-    place = environment.place(os.environ)
+    membership = environment.place(os.environ).membership
     with contextlib.ExitStack() as stack:
         stack.enter_context(files.locked("run"))
         with pytest.raises(Failure, match=r"another `tnctl train` .* is working in run"):
-            env_workers._claim_log(conf, place)
+            env_workers._claim_log(conf, membership, 0)
         said = capfd.readouterr().err
         assert (
             "is working in run. Wait for it, or choose another output. Waiting up to 1.5 s" in said
         )
         threading.Timer(0.7, stack.close).start()
-        env_workers._claim_log(conf, place)
+        env_workers._claim_log(conf, membership, 0)
     assert (folder / "run/workers/.tnctl-files.json").exists()
 
 

@@ -48,10 +48,10 @@ def with_checkpoint(
             refuse_unnamed_recipe(checkpoint, str(conf.recipe["name"]), "conf" in taken)
         if name is not None and conf.cluster.start is not None:
             from tnctl.cli.worker import PROGRAM
-            from tnctl.launch import local_workers
+            from tnctl.launch import reading_workers
 
             check(conf.cluster, taken)
-            return local_workers.read(
+            return reading_workers.read(
                 name, conf, checkpoint.folder, taken, PROGRAM, runs_recipe=runs_recipe
             )
         return job(checkpoint, conf, taken)

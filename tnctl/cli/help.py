@@ -15,7 +15,11 @@ WIDEST = 110
 GROUPS = ("data", "recipe", "cluster")  # of confs; a conf takes one file of each
 # What keys each command reads; a command that is not here reads all of them.
 SCORING = ("output", "data", "train.batch_size", "train.threads")
-ON_WORKERS = ("cluster.start", "cluster.workers", "cluster.timeout")
+ON_WORKERS = tuple(
+    f"cluster.{key}"
+    for key in ("start", "workers", "min_workers", "servers", "cpus", "timeout", "patience",
+                "restarts", "tls")
+)  # fmt: skip
 USED = {
     "evaluate": (*SCORING, *ON_WORKERS),
     "predict": (*SCORING, *ON_WORKERS),

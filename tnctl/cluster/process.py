@@ -33,8 +33,8 @@ def work(supervised: Supervised, lead: Lead) -> int:
     """
     task = supervised.assignment.task
     conf = from_values(task["conf"])
-    if supervised.assignment.rank == 0:
-        keep_tracebacks_in(task.get("logs", conf.output))
+    if supervised.assignment.rank == 0 and (logs := task.get("logs", conf.output)) is not None:
+        keep_tracebacks_in(logs)
     follow = loop_of(membership_of(supervised, conf.cluster), supervised.assignment.rank)
     member = Member(supervised, conf)
     node = member.join()

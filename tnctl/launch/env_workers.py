@@ -10,12 +10,20 @@ from tnctl import files
 from tnctl.cluster import NEEDS_GRPC
 from tnctl.cluster.joining.assignment import LOST
 from tnctl.cluster.joining.liveness import SILENCE
+from tnctl.cluster.joining.members import Problem
+from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.transport import certificates
 from tnctl.errors import Failure, refuse_if
 from tnctl.launch import environment, run_token
 from tnctl.launch.forked_process import Program
 from tnctl.launch.local_processes import LocalProcesses, Place
-from tnctl.launch.local_workers import claim_logs, kept_logs, log_names, newest_checkpoint
+from tnctl.launch.local_workers import (
+    claim_logs,
+    kept_logs,
+    log_names,
+    membership_of,
+    newest_checkpoint,
+)
 from tnctl.launch.supervisor import TRAIN, Supervisor
 from tnctl.ownership import WORKER_LOGS, WORKERS, ListedFiles
 from tnctl.progress import say
@@ -38,6 +46,30 @@ def train(conf: Conf, program: Program, *, overwrite: bool, golden: int, accept:
         "overwrite=true is not for cluster=env: a scheduler may start the command again, and would "
         "remove what was trained. Choose a new output",
     )
+    conf, place = placed(conf)
+    membership = membership_of(conf.cluster)
+    task = {
+        "command": TRAIN, "conf": dataclasses.asdict(conf), "overwrite": False, "golden": golden,
+        "accept": accept,
+    }  # fmt: skip
+    _claim_log(conf, membership, place.first)
+    with kept_logs(conf.output, [membership.log_name(place.first)]) as logs:
+        silence = conf.cluster.timeout * SILENCE
+        return Supervisor(
+            lambda _: task,
+            partial(newest_checkpoint, conf.output),
+            LocalProcesses(logs, silence, place=place, program=program),
+            restarts=conf.cluster.restarts,
+            lost_code=LOST,
+            membership=membership,
+        ).run()
+
+
+def placed(conf: Conf) -> tuple[Conf, Place]:
+    """A conf with the number of workers and servers that the environment says, and which this is.
+
+    Raises UserError for an environment that says no worker, or two, or contradicts the conf.
+    """
     place = environment.place(os.environ, conf.cluster.servers)
     token = run_token.take_token(os.environ)
     refuse_if(
@@ -51,23 +83,8 @@ def train(conf: Conf, program: Program, *, overwrite: bool, golden: int, accept:
         f"{place.servers} servers. Leave cluster.servers out",
     )
     cluster = dataclasses.replace(conf.cluster, workers=place.workers, servers=place.servers)
-    conf = dataclasses.replace(conf, cluster=cluster)
-    task = {
-        "command": TRAIN, "conf": dataclasses.asdict(conf), "overwrite": False, "golden": golden,
-        "accept": accept,
-    }  # fmt: skip
     say(f"{place.words} ({place.source}), worker 0 is at {place.address}")
-    _claim_log(conf, place)
-    with kept_logs(conf.output, [place.membership.log_name(place.rank)]) as logs:
-        silence = conf.cluster.timeout * SILENCE
-        return Supervisor(
-            lambda _: task,
-            partial(newest_checkpoint, conf.output),
-            LocalProcesses(logs, silence, place=assigned(place, token), program=program),
-            restarts=conf.cluster.restarts,
-            lost_code=LOST,
-            membership=place.membership,
-        ).run()
+    return dataclasses.replace(conf, cluster=cluster), assigned(place, token)
 
 
 def assigned(place: environment.Place, token: str) -> Place:
@@ -102,22 +119,23 @@ def _wait_for_lock(conf: Conf) -> None:
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
-def _claim_log(conf: Conf, place: environment.Place) -> None:
+def _claim_log(conf: Conf, membership: Membership, rank: int) -> None:
     """Worker 0 puts all logs on the list of tnctl's files, and the others wait for that."""
-    if place.rank == 0:
+    if rank == 0:
         _wait_for_lock(conf)  # its worker holds it; here for an error before anything is started
-        claim_logs(conf.output, log_names(place.membership))
+        claim_logs(conf.output, log_names(membership))
         return
     listed = ListedFiles(files.join(conf.output, WORKER_LOGS), WORKERS)
     deadline = time.monotonic() + conf.cluster.patience
     while True:
         try:
-            listed.require([place.membership.log_name(place.rank)])
+            listed.require([membership.log_name(rank)])
             return
         except Failure as error:
             if time.monotonic() >= deadline:
-                raise Failure(
+                raise Problem(
                     f"worker 0 has not begun within {conf.cluster.patience:g} s, or has another "
-                    f"output: {error}"
-                ) from None
+                    f"output: {error}",
+                    LOST,
+                ).error() from None
         time.sleep(SECONDS_BETWEEN_LOOKS)

@@ -66,7 +66,8 @@ def place(environment: Environment, servers: int = 0) -> Place:
             words = [f"{p.source} says {p.words}" for p in (first, other)]
             refuse_if(
                 first.source != OWN,
-                f"{', and '.join(words)}. Set TNCTL_RANK and TNCTL_WORKERS to what is right",
+                f"{', and '.join(words)}. Set TNCTL_RANK, TNCTL_WORKERS and, with dedicated "
+                "servers, TNCTL_SERVERS to what is right",
             )
             say(f"{', and '.join(words)}: {first.source} counts")
     address = _address(environment, "TNCTL_ADDRESS") or first.address

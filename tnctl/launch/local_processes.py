@@ -81,7 +81,7 @@ class LocalProcesses:
         self._place = place or Place(
             workers=len(logs) - servers, servers=servers, token=secrets.token_urlsafe(32)
         )
-        self.first = self._place.first
+        self.first, self.has_begun = self._place.first, True
         self._workers: list[WorkerProcess] = []
         self._codes: dict[int, int] = {}
         self._causes: dict[int, str] = {}

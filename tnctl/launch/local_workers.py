@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from tnctl.cluster import NEEDS_GRPC
 from tnctl.cluster.joining.liveness import SILENCE
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.transport import certificates
-from tnctl.errors import Failure, refuse_if
+from tnctl.errors import refuse_if
 from tnctl.launch.forked_process import Program
 from tnctl.launch.local_processes import LocalProcesses
 from tnctl.launch.ray_processes import NEEDS_RAY, RayProcesses
@@ -28,7 +27,6 @@ from tnctl.ownership import WORKER_LOGS, WORKERS, Claims, survey
 from tnctl.progress import say
 from tnctl.schema import Cluster, Conf
 
-EXPORT = "export-embeddings"
 LOG_OF_RAY = "ray.log"  # what Ray itself says
 
 
@@ -67,73 +65,6 @@ def train(conf: Conf, program: Program, *, overwrite: bool, golden: int, accept:
             restarts=conf.cluster.restarts,
             membership=membership_of(conf.cluster),
         ).run()
-
-
-def read(
-    command: str,
-    conf: Conf,
-    checkpoint: str,
-    arguments: dict[str, str],
-    program: Program,
-    *,
-    runs_recipe: bool,
-) -> int:
-    """Run a command that reads a checkpoint by `cluster.workers` processes; its exit code.
-
-    They are given {"command", "conf", "checkpoint", "arguments", "runs_recipe", "logs"}: the
-    checkpoint's folder, what the command line has beside the conf, whether they need the recipe,
-    and where worker 0 may write a traceback. Raises Failure when workers are lost again and again.
-    """
-    refuse_if(
-        conf.cluster.start != "local",
-        f"tnctl {command} runs on several workers with cluster=local only. Received: "
-        f"cluster={conf.cluster.start}",
-    )
-    refuse_if(find_spec("grpc") is None, NEEDS_GRPC)
-    certificates.read(conf.cluster.tls)  # for an error before anything is started
-    if command == EXPORT:  # workers read the files of the checkpoint, and nobody owns rows
-        conf = dataclasses.replace(conf, cluster=dataclasses.replace(conf.cluster, servers=0))
-    task = {
-        "command": command,
-        "conf": dataclasses.asdict(conf),
-        "checkpoint": checkpoint,
-        "arguments": arguments,
-        "runs_recipe": runs_recipe,
-    }
-    membership = membership_of(conf.cluster)
-    with temporary_logs(command, membership) as logs:
-        task["logs"] = str(logs[0].parents[1])
-        silence = conf.cluster.timeout * SILENCE
-        processes = LocalProcesses(
-            logs, silence, name=command, servers=membership.servers, program=program
-        )
-        return Supervisor(lambda _: task, lambda: None, processes, membership=membership).run()
-
-
-@contextmanager
-def temporary_logs(command: str, membership: Membership) -> Iterator[list[Path]]:
-    """The files that the output of each worker is appended to, in a folder of this machine.
-
-    They stay, and a line says where they are, when workers were lost too often and when one of them
-    has a traceback: a command that reads a checkpoint may write nowhere else.
-    """
-    folder = Path(tempfile.mkdtemp(prefix=f"tnctl-{command}-"))
-    (folder / WORKER_LOGS).mkdir()
-    logs = [folder / WORKER_LOGS / name for name in log_names(membership)]
-    is_kept = False
-    try:
-        for log in logs:
-            log.touch()
-        yield logs
-    except Failure:
-        is_kept = True
-        raise
-    finally:
-        written = [log.read_bytes() for log in (folder / WORKER_LOGS).glob("*.log")]
-        if is_kept or any(b"Traceback" in content for content in written):
-            say(f"the output of each worker is in {folder / WORKER_LOGS}")
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

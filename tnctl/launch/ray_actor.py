@@ -51,7 +51,7 @@ class WorkerActor:
         self._lease, self._silence = lease, silence
         self._process: WorkerProcess | None = None
         self._rank, self._code = 0, -signal.SIGKILL
-        self._output: Output | None = None
+        self._outputs: list[Output] = []  # of what it says and, of some commands, its results
         self._port = -1
         self._events: list[Event] = []
         self._delivered = 0
@@ -100,27 +100,34 @@ class WorkerActor:
     ) -> None:
         self._rank = values["rank"]
         is_first = self._rank == 0
-        self._output = Output(is_terminal and is_first, size)
+        self._outputs = [Output(is_terminal and is_first, size)]
+        command = values["task"]["command"]
+        printed = None
+        if is_first and command != TRAIN:  # whose results are apart from what it says
+            self._outputs.append(Output(False))
+            printed = self._outputs[1].write
         port_pipe = None
         if is_first:
             self._port, port_pipe = os.pipe()
         try:
             self._process = WorkerProcess(
-                [*COMMAND, TRAIN],
+                [*COMMAND, command],
                 self._rank,
-                self._output.write,
+                self._outputs[0].write,
                 [] if port_pipe is None else [port_pipe],
                 folder,
                 # Ray has set it to the CPUs that it counts.
                 os.environ | {"OMP_NUM_THREADS": str(len(values["cpus"]))} | variables,
+                printed=printed,
             )
         finally:
-            os.close(self._output.write)
+            for output in self._outputs:
+                os.close(output.write)
             if port_pipe is not None:
                 os.close(port_pipe)
         self._process.send(Assignment(**values, supervisor=os.getpid(), port_pipe=port_pipe))
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._output.read, self._read)
+        self._read_on()
         loop.add_reader(self._process.ended, self._reap)
         if is_first:
             loop.add_reader(self._port, self._read_port)
@@ -137,8 +144,8 @@ class WorkerActor:
         self._asked = time.monotonic()
         del self._events[: first - self._delivered]
         self._delivered = first
-        if self._output is not None and self._process is not None:
-            asyncio.get_running_loop().add_reader(self._output.read, self._read)
+        if self._process is not None:
+            self._read_on()
         if not self._events:
             self._change.clear()
             with contextlib.suppress(TimeoutError):
@@ -158,8 +165,8 @@ class WorkerActor:
 
     async def resize(self, actor: str, size: bytes) -> None:
         """Give the worker's terminal another size."""
-        if self._output is not None and actor == self._place.actor:
-            self._output.resize(size)
+        if self._outputs and actor == self._place.actor:
+            self._outputs[0].resize(size)
 
     async def end(self, actor: str) -> int | None:
         """Kill its worker, if it is left, and wait for it; the exit code, None without one."""
@@ -174,16 +181,20 @@ class WorkerActor:
         self._events.append(event)
         self._change.set()
 
-    def _read(self) -> None:
+    def _read_on(self) -> None:
+        """Take what the worker will write."""
+        for number, output in enumerate(self._outputs):
+            asyncio.get_running_loop().add_reader(output.read, self._read, number)
+
+    def _read(self, number: int) -> None:
         """Take what the worker has written, while there is room for it."""
-        assert self._output is not None
-        loop = asyncio.get_running_loop()
+        loop, output = asyncio.get_running_loop(), self._outputs[number]
         if len(self._events) >= MOST_EVENTS:
-            loop.remove_reader(self._output.read)
-        elif content := self._output.take():
-            self._put(Written(self._rank, content))
+            loop.remove_reader(output.read)
+        elif content := output.take():
+            self._put(Written(self._rank, content, is_printed=number > 0))
         elif content is None:
-            loop.remove_reader(self._output.read)
+            loop.remove_reader(output.read)
 
     def _read_port(self) -> None:
         port = os.read(self._port, 16).strip()
@@ -193,20 +204,21 @@ class WorkerActor:
 
     def _reap(self) -> None:
         """The worker has ended, or was killed."""
-        assert self._process is not None and self._output is not None
+        assert self._process is not None
         loop = asyncio.get_running_loop()
         self._polling.cancel()
         loop.remove_reader(self._process.ended)
         process = self._process
         code = process.close()
-        while content := self._output.take():
-            self._put(Written(self._rank, content))
-        loop.remove_reader(self._output.read)
-        os.close(self._output.read)
+        for number, output in enumerate(self._outputs):
+            while content := output.take():
+                self._put(Written(self._rank, content, is_printed=number > 0))
+            loop.remove_reader(output.read)
+            os.close(output.read)
         if self._port >= 0:
             loop.remove_reader(self._port)
             os.close(self._port)
-        self._process, self._output, self._port = None, None, -1
+        self._process, self._outputs, self._port = None, [], -1
         self._code = code
         self._put(Ended(self._rank, code, process.describe(code)))
 

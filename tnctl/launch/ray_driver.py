@@ -46,6 +46,8 @@ class Driver:
         self._actors: list[Any] = []  # of each rank
         self._places: list[Place] = []
         self._hosts: list[str] = []
+        self._is_started = False  # whether all actors have their workers
+        self._signals: list[messages.Signal] = []  # that came before
         self._heard: dict[str, float] = {}  # when each actor has answered last
         self._task: asyncio.Task[None] | None = None
         self._codes: dict[int, int] = {}
@@ -104,13 +106,21 @@ class Driver:
     def take(self, message: object) -> None:
         """Begin to do what the command asks for."""
         if isinstance(message, messages.Start):
+            self._is_started, self._signals = False, []
             self._begin(self._run(message))
         elif isinstance(message, messages.End):
             self._begin(self._end())
-        elif isinstance(message, messages.Signal) and self._hosts:
-            self._tell(message.rank, "signal", message.number)
+        elif isinstance(message, messages.Signal):
+            self._signals.append(message)
+            self._pass_signals()
         elif isinstance(message, messages.Resize) and self._hosts:
             self._tell(0, "resize", message.size)
+
+    def _pass_signals(self) -> None:
+        """Send the workers what signals are for them, once they are there."""
+        while self._is_started and self._signals:
+            passed = self._signals.pop(0)
+            self._tell(passed.rank, "signal", passed.number)
 
     def _begin(self, job: Coroutine[Any, Any, None]) -> None:
         """Do something in place of what is being done."""
@@ -165,6 +175,8 @@ class Driver:
             if refusal is not None:
                 self._send(messages.Refused(refusal))
                 return
+        self._is_started = True
+        self._pass_signals()
         await asyncio.gather(*map(self._watch, range(workers)))
 
     async def _watch(self, rank: int) -> None:
@@ -209,6 +221,7 @@ class Driver:
 
     async def _end(self) -> None:
         """Kill all workers that are left."""
+        self._is_started = False
         if self._hosts:
             left = set(range(len(self._actors))) - self._codes.keys()
             codes = await asyncio.gather(*(self._reached(rank, "end") for rank in left))

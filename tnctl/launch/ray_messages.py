@@ -21,7 +21,7 @@ class Connect:
 
 @dataclass(frozen=True)
 class Start:
-    """Start all workers."""
+    """Start all workers, with a task that names the command."""
 
     generation: int
     token: str = field(repr=False)
@@ -88,10 +88,14 @@ class Refused:
 
 @dataclass(frozen=True)
 class Written:
-    """What a worker has written to its standard output or error."""
+    """What a worker has written to its standard output or error.
+
+    `is_printed` says that it is a result, for the command's own standard output.
+    """
 
     rank: int
     content: bytes
+    is_printed: bool = False
 
 
 @dataclass(frozen=True)

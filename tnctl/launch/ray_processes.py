@@ -57,10 +57,16 @@ def address_of_ray(variable: str | None) -> str | None:
 class RayProcesses:
     """One process for each of the files `logs`, which its output is appended to."""
 
-    name, first = TRAIN, 0
+    first = 0
 
-    def __init__(self, logs: Sequence[Path], log: Path, cluster: Cluster) -> None:
-        """`log` is for what Ray itself says."""
+    def __init__(
+        self, logs: Sequence[Path], log: Path, cluster: Cluster, name: str = TRAIN
+    ) -> None:
+        """`log` is for what Ray itself says; `name` is the command of tnctl that they run.
+
+        What one other than train writes to the standard output is written to this process's.
+        """
+        self.name, self.has_begun = name, False
         self._logs, self._log, self._cluster = logs, log, cluster
         self._workers = len(logs)  # of this generation
         self._address = address_of_ray(os.environ.get("RAY_ADDRESS"))
@@ -79,7 +85,7 @@ class RayProcesses:
 
     def start(self, generation: int, task: dict[str, Any]) -> None:
         """Have all of them started with the same task, plain values."""
-        self._codes, self._causes = {}, {}
+        self._codes, self._causes, self.has_begun = {}, {}, False
         self._requests.clear()
         self._workers, self._generation = len(self._logs), generation
         begin_log(self._logs[0], generation)
@@ -119,14 +125,14 @@ class RayProcesses:
     def _take(self, message: object) -> None:
         """Do what a message of the driver asks for."""
         match message:
-            case messages.Written(rank, content):
-                self._write(rank, content)
+            case messages.Written(rank, content, is_printed):
+                self._write(rank, content, is_printed)
             case messages.Ended(rank, code, cause):
                 self._codes[rank], self._causes[rank] = code, cause
             case messages.Lost(rank, cause):
                 self._codes[rank], self._causes[rank] = -signal.SIGKILL, cause
             case messages.Began(workers):
-                self._workers = workers
+                self._workers, self.has_begun = workers, True
                 for log in self.logs[1:]:
                     begin_log(log, self._generation)
             case messages.Note(line):
@@ -134,8 +140,11 @@ class RayProcesses:
             case messages.Refused(reason):
                 raise Failure(reason)
 
-    def _write(self, rank: int, content: bytes) -> None:
-        if rank == 0:
+    def _write(self, rank: int, content: bytes, is_printed: bool) -> None:
+        if is_printed:
+            sys.stdout.buffer.write(content)
+            sys.stdout.flush()
+        elif rank == 0:
             assert self._display is not None
             self._display.show(content)
         else:
@@ -193,7 +202,7 @@ class RayProcesses:
                     if isinstance(message, messages.Over):
                         return message
                     if isinstance(message, messages.Written):
-                        self._write(message.rank, message.content)
+                        self._write(message.rank, message.content, message.is_printed)
         return None
 
     def describe(self, rank: int, code: int) -> str:

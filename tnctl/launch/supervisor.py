@@ -43,6 +43,7 @@ class Processes(Protocol):
 
     name: str  # the command of tnctl that they run
     first: int  # the rank of the first of them
+    has_begun: bool  # whether a process of this generation may have been started
 
     @property
     def logs(self) -> Sequence[Path]:
@@ -240,9 +241,13 @@ class Supervisor:
                 signal.signal(handled, handler)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
-        """The first signal lets rank 0 save and end all; after the second all end at once."""
+        """The first signal lets rank 0 save and end all; after the second all end at once.
+
+        After the first too where nothing has begun, such as while Ray places the workers.
+        """
         self._signals.append(number)
-        seconds = TO_SAVE if len(self._signals) == 1 else TO_END
+        is_first = len(self._signals) == 1
+        seconds = TO_SAVE if is_first and self._processes.has_begun else TO_END
         self._deadline = min(self._deadline, time.monotonic() + seconds)
         if self._first not in self._codes:
             self._processes.signal(self._first, number)

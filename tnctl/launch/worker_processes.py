@@ -103,15 +103,16 @@ class WorkerProcess:
         environment: dict[str, str] | None = None,
         *,
         inherits_output: bool = False,
+        printed: int | None = None,
     ) -> None:
         """`output` is the descriptor of its standard output and error, `passed` are others.
 
         `program` is a command, which runs in `folder` with the variables of `environment`, by
         default this process's; or what a copy of this process calls, which ends it. With
-        `inherits_output` its standard output is this process's.
+        `inherits_output` its standard output is this process's, with `printed` that descriptor.
         """
         self.rank = rank
-        stdout = None if inherits_output else output
+        stdout = None if inherits_output else output if printed is None else printed
         stdin, self._stdin = os.pipe()
         try:
             self.process: ForkedProcess | subprocess.Popen[bytes] = (
