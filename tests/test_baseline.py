@@ -38,6 +38,22 @@ def batch_of(slots, numbers=None, labels=None, weights=None):
     return Batch(ids, ends, weights or [None] * len(slots), numeric, labels)
 
 
+def test_many_buckets_of_numbers_are_categories_too():
+    """More than a tree has bins: ids that were stored as floats are such."""
+    slots = [Slot(ids="quantiles", buckets=buckets) for buckets in (100, 1000)]
+    few, many = [n % 100 for n in range(3000)], [n * n % 307 for n in range(3000)]
+    many = [n if n % 2 else 900 - n for n in range(300)] * 10
+    batch = batch_of([[[n] for n in few], [[n] if n else [] for n in many]])
+    columns = TreeColumns(slots, [batch])
+    assert (columns.width, columns.categorical) == (3, [1])
+    matrix = columns.matrix(batch)
+    assert matrix[:, 0].tolist() == few
+    assert matrix[:, 2].tolist() == [n or -1 for n in many]
+    assert len(set(matrix[:, 1].tolist())) == len(set(many))
+    codes = dict(zip(many, matrix[:, 1].tolist(), strict=True))
+    assert [codes[n] for n in many] == matrix[:, 1].tolist()
+
+
 def numbered(first, end):
     """Rows whose only id, and label, is their number."""
     numbers = np.arange(first, end)

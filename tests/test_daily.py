@@ -374,6 +374,17 @@ def test_an_empty_day(three, cli, content):
     assert report_of(three)["steps"] == step + 4
 
 
+def test_an_empty_part_of_a_new_day_is_passed_over_on_request(three, cli):
+    """As the error says, and the run goes on: such keys do not make it another one."""
+    path = write_day(three, "2024-01-04", 50_000)
+    path.with_name("part-1.csv").write_text("")
+    done = cli(*TRAIN, cwd=three)
+    assert done.code == 1 and "data.skip_empty=true" in done.last
+    done = cli(*TRAIN, "data.skip_empty=true", "data.bad_rows=1", cwd=three)
+    assert done.code == 0, done.err
+    assert days_in(three)[-1] == "2024-01-04" and report_of(three)["days"][-1]["rows"] == ROWS
+
+
 def worst_and_way_out(refusal):
     """The first finding of a refusal and its last sentences, without figures and names of slots."""
     words = re.sub(

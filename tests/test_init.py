@@ -745,6 +745,17 @@ def inputs_of(conf):
     return values | {"optimizer": conf.optimizer, "embedding": conf.embedding, "life": conf.life}
 
 
+def test_a_copy_of_a_conf_of_ones_own(cli, tmp_path):
+    """Also of one that init wrote, whose defaults are in a line."""
+    planted_tables.log_with_semicolons(tmp_path / "a.csv", rows=300, seed=1)
+    done = cli("init", "a.csv", "to=first.yaml", cwd=tmp_path)
+    assert done.code == 0, done.err
+    done = cli("init", "conf=first.yaml", "to=copy.yaml", cwd=tmp_path)
+    assert done.code == 0, done.err
+    confs = [compose.compose(tmp_path / f"{name}.yaml", ["output=x"]) for name in ("first", "copy")]
+    assert confs[0] == confs[1]
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -23,6 +23,7 @@ from tnctl import files, schema
 from tnctl.data import arrow_tables
 from tnctl.data.features import Features
 from tnctl.data.statistics import Statistics
+from tnctl.errors import UserError
 from tnctl.evaluation import value_rows
 from tnctl.tables.columns import hash_bytes
 
@@ -62,6 +63,21 @@ def test_names_and_their_types():
     with pytest.raises(AttributeError, match="no attribute 'predict'"):
         _ = tnctl.predict
     assert (ROOT / "tnctl/py.typed").exists()
+
+
+@pytest.mark.parametrize(("path", "name"), [
+    ("train", "batchsize"), ("", "foo"), ("slots.user_id", "widht"),
+])  # fmt: skip
+def test_attributes_that_are_no_keys_are_refused(trained, monkeypatch, path, name):
+    monkeypatch.chdir(trained)
+    conf = tnctl.compose("small.yaml", ["output=runs/odd"])
+    section = conf
+    for part in filter(None, path.split(".")):
+        section = section[part] if isinstance(section, dict) else getattr(section, part)
+    object.__setattr__(section, name, 3)
+    with pytest.raises(UserError, match=f"no key '[a-z_.]*{name}'"):
+        tnctl.train(conf)
+    assert not Path("runs/odd").exists()
 
 
 # ---- compose -----------------------------------------------------------------

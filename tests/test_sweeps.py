@@ -164,6 +164,8 @@ MISTAKES = [
     (["-m", "seed=interval(1,4)"], ["seed=interval(1,4)", "no list of values", "choice(1,2)"]),
     (["-m", "seed=tag(log, interval(1,4))"], ["no list of values"]),
     (["-m", "seed=range(1,1000000000)"], ["-m has over 10,000 runs"]),
+    (["-m", "seed=range(1,3,0)"], ["seed=range(1,3,0) has no values. Give choice(a,b) or range("]),
+    (["-m", "train.epochs=range(0,nan,1)"], ["has no values"]),
     (["-m", "seed=range(1,200)", "train.epochs=range(1,200)"], ["-m has over 10,000 runs"]),
     (["-m", "seed=1,2", "--cfg", "job"], ["leave -m out"]),
     (["-m", "seed=[1"], ["cannot read the argument seed=[1"]),

@@ -3,6 +3,7 @@
 import json
 import random
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,10 @@ COLUMNS = {
     ),
     "a sequence": ({"pooling": "none", "max_length": 1}, pa.array([["a", "b"], ["c"]])),
     "nothing": ({}, pa.nulls(3)),
+    "hours of timestamps": (
+        {"ids": "hour"},
+        pa.array([datetime(2026, 1, 2, 3), None, datetime(2026, 1, 2, 5)], pa.timestamp("s")),
+    ),
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """`tnctl.train`."""
 
 import dataclasses
+from typing import Any
 
 from tnctl import schema
 from tnctl.api.calls import in_one_line
@@ -25,7 +26,7 @@ def train(conf: Conf, *, overwrite: bool = False, golden: int = 200, accept: boo
             f"golden must be a whole number from 0 on. Received: {quoted(repr(golden))}"
         )
     # A program may have set attributes since.
-    conf = schema.from_values(dataclasses.asdict(conf))
+    conf = schema.from_values(_values_of(conf))
     with in_one_line():
         code = command.train(conf, bool(overwrite), golden, bool(accept))
     if code:
@@ -35,3 +36,17 @@ def train(conf: Conf, *, overwrite: bool = False, golden: int = 200, accept: boo
     recipe = str(conf.recipe["name"])
     # Whoever trains by a file of code has permitted to run it.
     return open(conf.output, overrides=[f"recipe.name={recipe}"] if recipe.endswith(".py") else ())
+
+
+def _values_of(value: Any) -> Any:
+    """A conf as plain values, with attributes that are no keys, which are refused later."""
+    if dataclasses.is_dataclass(value):
+        kind, keys = type(value), {field.name for field in dataclasses.fields(value)}
+        return {
+            name: _values_of(inner)
+            for name, inner in vars(value).items()
+            if name in keys or not hasattr(kind, name)  # no cached property
+        }
+    if isinstance(value, dict):
+        return {key: _values_of(inner) for key, inner in value.items()}
+    return [_values_of(inner) for inner in value] if isinstance(value, list | tuple) else value

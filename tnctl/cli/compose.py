@@ -327,7 +327,12 @@ def sweep(path: Path, overrides: list[str]) -> list[Job]:
             values = [text]
             if override.is_discrete_sweep():
                 key = override.get_key_element()
-                few = itertools.islice(override.sweep_string_iterator(), MOST_RUNS + 1)
+                try:
+                    few = list(itertools.islice(override.sweep_string_iterator(), MOST_RUNS + 1))
+                except Exception as error:  # a step of 0, or no number
+                    raise UserError(
+                        f"{text} has no values. Give choice(a,b) or range(start, end, step)"
+                    ) from error
                 values = [f"{key}={value}" for value in few]
             elif override.is_sweep_override():
                 raise UserError(

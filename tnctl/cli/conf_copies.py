@@ -5,9 +5,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tnctl import shipped
 
 PACKAGE = re.compile(r"^#\s*@package .*\n", re.M)
+IN_A_LINE = re.compile(r"^defaults:[ \t]*(\[.*\])[ \t]*(?:#.*)?$", re.M)
 TOP_KEY = re.compile(r"^([A-Za-z_]+):", re.M)
 
 
@@ -17,8 +20,7 @@ def copied(path: Path, to: str) -> str:
     Its recipe stays a choice, so that recipe=NAME works on the command line.
     """
     text = path.read_text("utf-8")
-    head, _, rest = text.partition("defaults:\n")
-    entries, body = _entries_and_body(rest)
+    head, entries, body = _parts(text)
     blocks: dict[str, list[str]] = {}
     remarks: list[str] = []
     kept: list[str] = []
@@ -41,10 +43,21 @@ def copied(path: Path, to: str) -> str:
     return "\n".join([*lines, defaults, "", *parts]).rstrip() + "\n"
 
 
-def _entries_and_body(rest: str) -> tuple[list[str], str]:
+def _parts(text: str) -> tuple[str, list[str], str]:
+    """What is above the list of defaults, its entries (in one line or several), and the rest."""
+    if in_a_line := IN_A_LINE.search(text):
+        entries = [
+            entry if isinstance(entry, str) else ", ".join(f"{k}: {v}" for k, v in entry.items())
+            for entry in yaml.safe_load(in_a_line[1])
+        ]
+        return text[: in_a_line.start()], entries, text[in_a_line.end() :].lstrip("\n")
+    head, _, rest = text.partition("defaults:\n")
     lines = rest.splitlines()
-    count = next((at for at, line in enumerate(lines) if not line.startswith("  - ")), len(lines))
-    return [line[4:].strip() for line in lines[:count]], "\n".join(lines[count:]) + "\n"
+    count = next(
+        (at for at, line in enumerate(lines) if not line.lstrip().startswith("- ")), len(lines)
+    )
+    entries = [line.strip()[2:].partition(" #")[0].strip() for line in lines[:count]]
+    return head, entries, "\n".join(lines[count:]) + "\n"
 
 
 def _chosen(entries: list[str]) -> str:
@@ -76,7 +89,6 @@ def _merged(texts: list[str]) -> str:
     """The block of a key; of several files, their values merged, later ones first."""
     if len(texts) == 1:
         return texts[0]
-    import yaml
     from omegaconf import OmegaConf
 
     values: Any = OmegaConf.merge(*(OmegaConf.create(text) for text in texts))

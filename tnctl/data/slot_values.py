@@ -60,7 +60,10 @@ class SlotValues:
         )
         with owned(values.owners, where) as place:
             encoded = self._ids.encode(values.values, place, values.owners is not None)
-            texts = prepared(numbers.plain(values.values), self.column, place)
+            plain = numbers.plain(values.values)
+            if pa.types.is_temporal(plain.type) or pa.types.is_floating(plain.type):
+                plain = plain.cast(pa.string())
+            texts = prepared(plain, self.column, place)
         if pa.types.is_null(texts.type):
             return NamedIds(np.empty(0, np.uint64), pa.array([], pa.large_string()))
         present = np.arange(len(texts))

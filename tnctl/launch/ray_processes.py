@@ -70,6 +70,12 @@ class RayProcesses:
         self._logs, self._log, self._cluster = logs, log, cluster
         self._workers = len(logs)  # of this generation
         self._address = address_of_ray(os.environ.get("RAY_ADDRESS"))
+        there, wanted = len(os.sched_getaffinity(0)), (cluster.cpus or 0) * len(logs)
+        refuse_if(
+            self._address is None and wanted > max(there, len(logs)),
+            f"cluster.cpus={cluster.cpus} for {len(logs)} workers are {wanted} CPUs, and this "
+            f"machine has {there}. Leave it out, or name a Ray with RAY_ADDRESS",
+        )
         self._token = secrets.token_urlsafe(32)
         self._driver: _DriverProcess | None = None
         self._display: Display | None = None

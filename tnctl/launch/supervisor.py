@@ -183,6 +183,7 @@ class Supervisor:
             for rank, code in self._codes.items()
             if code < 0
         }
+        is_killed = bool(causes)
         if not causes:
             lost = [rank for rank, code in self._codes.items() if code == LOST]
             causes = {rank: f"{self._called(rank)} has lost another one" for rank in lost}
@@ -193,9 +194,10 @@ class Supervisor:
         if self._name == TRAIN:
             between, start = " and no checkpoint was saved in between", " from the last checkpoint"
         if losses > self._restarts:
+            memory = ", and at the machine's memory" if is_killed else ""
             raise Problem(
-                f"workers were lost {losses} times{between}; the last time {cause}. Look at "
-                f"{self._processes.logs[0].parent}, and at the machine's memory",
+                f"workers were lost {losses} times{between if losses > 1 else ''}; the last time "
+                f"{cause}. Look at {self._processes.logs[0].parent}{memory}",
                 self._lost_code,
             ).error()
         say(f"{cause}: all workers start again{start}")

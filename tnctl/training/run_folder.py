@@ -40,6 +40,8 @@ NOT_COMPARED = {
     "gate",
     "cluster",
     "data.days",
+    "data.bad_rows",
+    "data.skip_empty",
     "train.threads",
     "train.tensorboard",
     "train.profile",

@@ -11,6 +11,7 @@ from tnctl.schema import Slot
 from tnctl.training.baseline.row_sample import held_bytes
 
 CATEGORIES = 1024  # the most frequent ids of a slot that are told apart
+BINS = 255  # of numbers, that a tree tells apart
 VALUES = 32  # the most frequent values of a slot with several that have a column each
 # For sorting ids, and LightGBM's scores, gradients and row numbers.
 BYTES_BESIDE_COLUMNS = 64
@@ -78,9 +79,22 @@ class CodeColumns:
         has, first = _first_ids(cells)
         out[:, 0] = np.nan
         out[has, 0] = _looked_up(self._distinct, self._codes, first, self._unknown)
-        if self.width == 2:
+        if out.shape[1] == 2:
             out[:, 1] = -1
             out[has, 1] = _looked_up(self._distinct, self._counts, first, np.float32(0))
+
+
+class FineColumns(CodeColumns):
+    """Buckets of numbers that are more than a tree's bins: as ids, and in their order."""
+
+    def __init__(self, ids: NDArray[np.uint64]) -> None:
+        """`ids` [n] are all of the sample."""
+        super().__init__(ids)
+        self.width += 1
+
+    def fill(self, cells: SlotIds, out: Floats) -> None:
+        super().fill(cells, out[:, :-1])
+        OrderedColumn().fill(cells, out[:, -1:])
 
 
 class ValueColumns:
@@ -185,7 +199,7 @@ def cost(batch: Batch) -> float:
     columns = batch.numeric.shape[1]
     for number in range(len(batch.ids)):
         several = (_slot_ids(batch, number).lengths > 1).any()
-        columns += 1 + VALUES if several else 2
+        columns += 1 + VALUES if several else 3
     return held_bytes(batch) + batch.rows * (BYTES_OF_A_COLUMN * columns + BYTES_BESIDE_COLUMNS)
 
 
@@ -196,7 +210,7 @@ def _slot_ids(batch: Batch, number: int) -> SlotIds:
 def _columns_of(slot: Slot, number: int, parts: Sequence[Batch]) -> SlotColumns:
     """The columns of a slot, by its ids in the sample."""
     several = any((_slot_ids(part, number).lengths > 1).any() for part in parts)
-    if slot.kind.of_numbers and not several:
-        return OrderedColumn()
     ids = np.concatenate([part.ids[number] for part in parts])
+    if slot.kind.of_numbers and not several:
+        return FineColumns(ids) if len(np.unique(ids)) > BINS else OrderedColumn()
     return ValueColumns(ids) if several else CodeColumns(ids)
