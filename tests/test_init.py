@@ -388,6 +388,19 @@ def test_numbers_that_are_all_infinite_are_no_input(tmp_path):
     assert "no finite number: inf, -inf" in result.text
 
 
+@pytest.mark.parametrize("texts", [("0", "1"), ("no", "yes")])
+def test_headers_between_the_rows_are_none(tmp_path, texts):
+    """As of files that were joined with their headers."""
+    header = "user,price,click"
+    rows = [f"u{k % 7},{k * 37 % 100 / 10},{texts[k % 3 == 0]}" for k in range(400)]
+    lines = [header, *rows[:150], header, *rows[150:300], header, *rows[300:]]
+    planted_tables.write_lines(tmp_path / "a.csv", lines)
+    result, conf, kinds = recognised(tmp_path / "a.csv")
+    assert conf["data"]["label"]["column"] == "click" and kinds["price"] == "number"
+    assert conf["data"]["bad_rows"] == 104
+    assert "a.csv repeats its header" in result.text and "7 values" in result.text
+
+
 def test_names_say_the_splits(tmp_path):
     for name, rows in (("train", 900), ("valid", 200), ("test", 200)):
         (tmp_path / name).mkdir()

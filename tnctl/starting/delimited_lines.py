@@ -56,7 +56,9 @@ def delimited(url: str, lines: list[str]) -> Delimited:
         form.keys["strip"] = True
         form.evidence["strip"] = f"blanks around values, such as {quoted(blanks)}"
         table = [[value.strip(" \t") for value in row] for row in table]
-    _name_columns(form, table)
+    # Files that were joined have their header again and again.
+    others = [row for row in table[1:] if row != table[0]]
+    _name_columns(form, [table[0], *others] if others else table)
     return form
 
 

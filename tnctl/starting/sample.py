@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tnctl import schema
-from tnctl.data import partitions, row_estimates
+from tnctl.data import numbers, partitions, row_estimates
 from tnctl.data.formats.readers import reader_of
 from tnctl.data.row_estimates import RowCount
 from tnctl.errors import Failure, refuse_if
@@ -90,8 +91,11 @@ def read_rows(
         room = -(-rows // len(chosen))
         pieces = partitions.pieces(reader, url, list(columns))
         for piece in pieces:
-            skipped, reason = skipped + piece.skipped, reason or piece.reason
-            tables.append(piece.table.slice(0, room))
+            rows_read = _without_headers(piece.table)
+            repeated = piece.table.num_rows - rows_read.num_rows
+            skipped += piece.skipped + repeated
+            reason = reason or piece.reason or (f"{url} repeats its header" if repeated else "")
+            tables.append(rows_read.slice(0, room))
             day_of_table.append(days[place])
             room -= tables[-1].num_rows
             if room <= 0 or sum(table.nbytes for table in tables) > BYTES:
@@ -101,6 +105,16 @@ def read_rows(
     if named.day_of:
         sample.days = np.repeat(day_of_table, [table.num_rows for table in tables])
     return sample
+
+
+def _without_headers(table: pa.Table) -> pa.Table:
+    """The rows but those in which each column has its own name, as of files that were joined."""
+    is_header = pa.array(np.full(table.num_rows, table.num_columns > 0))
+    for name in table.column_names:
+        if not numbers.is_text(table.schema.field(name).type):
+            return table
+        is_header = pc.and_(is_header, pc.fill_null(pc.equal(table.column(name), name), False))
+    return table.filter(pc.invert(is_header)) if pc.any(is_header).as_py() else table
 
 
 def _spread(places: NDArray[np.int64]) -> list[int]:
