@@ -1,12 +1,14 @@
 """What the modes of a cluster do to the AUC, beside one process, over paired seeds.
 
-    python -m benchmarks.cluster_auc [--data generated|adult] [--modes MODE,...] [--seeds N]
+    python -m benchmarks.cluster_auc [--data generated|adult] [--modes MODE,...]
+        [--wires float32,bfloat16] [--seeds N]
 
 Trains DeepFM on a million generated rows, and on UCI Adult (in the folder TNCTL_TEST_DATA), with
 one process and with each mode of two workers. `async` keeps the conf of one process, batch and
-learning rates; `sync` and `hybrid` have batches of half its rows, so that a step has as many. Shown
-is the mean difference of the test AUC of the same seeds, and two standard errors of that mean: a
-mode is as good as one process where the difference is at most 0.001, or two standard errors.
+learning rates; `sync` and `hybrid` have batches of half its rows, so that a step has as many. Each
+mode is trained with each of `--wires`, the values of cluster.wire (default: float32). Shown is the
+mean difference of the test AUC of the same seeds, and two standard errors of that mean: a mode is
+as good as one process where the difference is at most 0.001, or two standard errors.
 """
 
 import argparse
@@ -46,6 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", choices=("generated", "adult"), help="(default: both)")
     parser.add_argument("--modes", default="", help="of cluster.mode (default: all there are)")
+    parser.add_argument("--wires", default="float32", help="of cluster.wire (default: float32)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=1_000_000, help="generated, of training")
     parser.add_argument("--epochs", type=int, default=20, help="of Adult")
@@ -60,7 +63,8 @@ def main() -> None:
             print("adult: TNCTL_TEST_DATA is not set to the folder that has adult/")
             continue
         compared = given.modes.split(",") if given.modes else modes()
-        show(task, compared, range(1, given.seeds + 1), given.timeout)
+        variants = list(itertools.product(compared, given.wires.split(",")))
+        show(task, variants, range(1, given.seeds + 1), given.timeout)
 
 
 def generated(given: argparse.Namespace) -> Task:
@@ -88,18 +92,20 @@ def adult(given: argparse.Namespace) -> Task | None:
     return Task("Adult", overrides, 256)
 
 
-def show(task: Task, compared: Sequence[str], seeds: Sequence[int], timeout: float) -> None:
-    """A table: a row for one process, and for each mode."""
+def show(
+    task: Task, variants: Sequence[tuple[str, str]], seeds: Sequence[int], timeout: float
+) -> None:
+    """A table: a row for one process, and for each (mode, wire)."""
     alone = {seed: auc_of(task, seed, [], task.batch) for seed in seeds}
     first = ["one process", f"{statistics.mean(alone.values()):.5f}", "", "", ""]
     rows = [
         [task.name, "mean AUC", "difference", "2 standard errors", f"within {WITHIN} or these"],
         first,
     ]
-    for mode in compared:
+    for mode, wire in variants:
         cluster = [
             "cluster=local", f"cluster.workers={WORKERS}", f"cluster.mode={mode}",
-            f"cluster.timeout={timeout}",
+            f"cluster.wire={wire}", f"cluster.timeout={timeout}",
         ]  # fmt: skip
         batch = task.batch if mode in PER_BATCH else task.batch // WORKERS
         of_mode = {seed: auc_of(task, seed, cluster, batch) for seed in seeds}
@@ -107,7 +113,7 @@ def show(task: Task, compared: Sequence[str], seeds: Sequence[int], timeout: flo
         mean, twice = statistics.mean(differences), two_standard_errors(differences)
         rows.append(
             [
-                f"{mode}, {WORKERS} workers", f"{statistics.mean(of_mode.values()):.5f}",
+                f"{mode}, {wire}, {WORKERS} workers", f"{statistics.mean(of_mode.values()):.5f}",
                 f"{mean:+.5f}", f"{twice:.5f}", "yes" if abs(mean) <= max(WITHIN, twice) else "NO",
             ]
         )  # fmt: skip
